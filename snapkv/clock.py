@@ -1,0 +1,102 @@
+"""Time comes in here and nowhere else: wall clocks, waiting, and the hybrid logical clock."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Protocol
+
+from snapkv.errors import InvalidTimeError
+from snapkv.times import LOGICAL_BITS, PHYSICAL_MS_MAX, TIMESTAMP_MAX
+
+
+class Clock(Protocol):
+    """A wall clock."""
+
+    def now_ms(self) -> int:
+        """Return milliseconds since 1970."""
+        ...
+
+
+class SystemClock:
+    """The machine's clock."""
+
+    def now_ms(self) -> int:
+        """Return milliseconds since 1970."""
+        return time.time_ns() // 1_000_000
+
+
+class ManualClock:
+    """A clock that stands still until it is set: for tests, imports and replays.
+
+    >>> clock = ManualClock(1_000)
+    >>> clock.advance(5); clock.now_ms()
+    1005
+    """
+
+    def __init__(self, now_ms: int = 0) -> None:
+        self._now_ms = now_ms
+
+    def now_ms(self) -> int:
+        """Return the milliseconds last set."""
+        return self._now_ms
+
+    def set(self, now_ms: int) -> None:
+        """Set the clock, to any time."""
+        self._now_ms = now_ms
+
+    def advance(self, ms: int) -> None:
+        """Move the clock by some milliseconds."""
+        self._now_ms += ms
+
+
+def monotonic() -> float:
+    """Return seconds of a clock that never goes back: what deadlines are made of."""
+    return time.monotonic()
+
+
+def pause(seconds: float) -> None:
+    """Wait."""
+    time.sleep(seconds)
+
+
+def perf_counter() -> float:
+    """Return seconds of the finest clock: what durations are measured with."""
+    return time.perf_counter()
+
+
+class HybridClock:
+    """Issues timestamps: max(wall clock, last seen + 1, last issued + 1); safe for threads.
+
+    Source: Kulkarni et al., "Logical Physical Clocks", 2014. Safety of the store never depends
+    on it, only the meaning of times does.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self.wall = clock
+        self._last = 0
+        self._lock = threading.Lock()
+
+    def now(self) -> int:
+        """Return the smallest timestamp of the wall clock's present millisecond."""
+        return self.wall.now_ms() << LOGICAL_BITS
+
+    def merge(self, seen: int) -> None:
+        """Never again issue anything at or below `seen`."""
+        with self._lock:
+            self._last = max(self._last, seen)
+
+    def issue(self, ahead_ms: int = 0) -> int:
+        """Return a new timestamp, larger than all issued or seen; it counts as issued for ever.
+
+        Raises `InvalidTimeError` when 64 bits are used up or the wall clock is out of range.
+        """
+        physical = self.wall.now_ms() + ahead_ms
+        if not 0 <= physical <= PHYSICAL_MS_MAX:
+            raise InvalidTimeError(f"the clock stands at {physical} ms, out of range", physical)
+        with self._lock:
+            issued = max(physical << LOGICAL_BITS, self._last + 1)
+            if issued > TIMESTAMP_MAX:
+                raise InvalidTimeError("timestamps of 64 bits are used up", issued)
+            self._last = issued
+            return issued

@@ -1,0 +1,271 @@
+"""Every error of snapkv, grouped by when it happens.
+
+All derive from `SnapKVError`; each also derives from the builtin that a caller would
+catch, and carries its facts as attributes, so that nobody needs to parse a message.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from snapkv.model import Guard
+
+
+class SnapKVError(Exception):
+    """Base of all errors of this package; they can be copied and pickled with their facts."""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _rebuild, (type(self), self.args, self.__dict__)
+
+
+def _rebuild(
+    cls: type[SnapKVError], args: tuple[object, ...], facts: dict[str, object]
+) -> SnapKVError:
+    error = cls.__new__(cls, *args)
+    error.args = args
+    error.__dict__.update(facts)
+    return error
+
+
+class ClockWarning(UserWarning):
+    """A store's newest timestamp is far ahead of the clock."""
+
+
+# --- what the caller handed over is not usable; nothing was written --------------------
+
+
+class InvalidKeyError(SnapKVError, ValueError):
+    """The key or prefix cannot be stored: empty, no UTF-8 text, or too long for the engine."""
+
+    def __init__(self, message: str, key: object = None) -> None:
+        super().__init__(message)
+        self.key = key
+
+
+class InvalidTypeError(SnapKVError, TypeError):
+    """An argument has the wrong type."""
+
+
+class InvalidTimeError(SnapKVError, ValueError):
+    """The argument is no time that can be understood: naive, out of range, or no time at all."""
+
+    def __init__(self, message: str, when: object = None) -> None:
+        super().__init__(message)
+        self.when = when
+
+
+class InvalidOptionError(SnapKVError, ValueError):
+    """An option has a value that it cannot take."""
+
+
+class UnknownOptionError(SnapKVError, TypeError):
+    """`open()` got an option that this engine does not know; `known` lists those it does."""
+
+    def __init__(self, option: str, known: Iterable[str]) -> None:
+        self.option, self.known = option, tuple(sorted(known))
+        super().__init__(f"unknown option {option!r}; known are: {', '.join(self.known)}")
+
+
+class InvalidURLError(SnapKVError, ValueError):
+    """The URL of a store names no engine, or not in the form that its engine takes."""
+
+    def __init__(self, message: str, url: str) -> None:
+        super().__init__(message)
+        self.url = url
+
+
+class DuplicateKeyError(SnapKVError, ValueError):
+    """One commit saves the same key twice."""
+
+    def __init__(self, key: str | bytes) -> None:
+        super().__init__(f"key {key!r} is saved twice in one commit")
+        self.key = key
+
+
+class CommitTooLargeError(SnapKVError, ValueError):
+    """The commit does not fit into one transaction of this engine; it is never split silently.
+
+    `what` names the limit, `size` is what the commit needs, `limit` what there is.
+    """
+
+    def __init__(self, what: str, size: int, limit: int) -> None:
+        super().__init__(f"commit too large: {what} is {size:,}, the engine takes {limit:,}")
+        self.what, self.size, self.limit = what, size, limit
+
+
+class NestedCommitError(SnapKVError, RuntimeError):
+    """A function given to `commit()` tried to commit itself; it must only return operations."""
+
+
+# --- what was asked for is not there ---------------------------------------------------
+
+
+class KeyNotFoundError(SnapKVError, KeyError):
+    """The key does not exist at that moment."""
+
+    def __init__(self, key: str | bytes, timestamp: int | None = None) -> None:
+        super().__init__(key)
+        self.key, self.timestamp = key, timestamp
+
+    def __str__(self) -> str:
+        at = "" if self.timestamp is None else f" at {self.timestamp}"
+        return f"no key {self.key!r}{at}"
+
+
+class CompactedError(SnapKVError, LookupError):
+    """The moment asked for was compacted away and is in no archive.
+
+    `requested` is the timestamp (or, from an engine, the revision) asked for; `earliest` the
+    smallest one that can still be answered, None when it is unknown.
+    """
+
+    def __init__(self, requested: int, earliest: int | None, *, unit: str = "timestamp") -> None:
+        known = "unknown" if earliest is None else str(earliest)
+        super().__init__(f"{unit} {requested} was compacted; the earliest that remains is {known}")
+        self.requested, self.earliest, self.unit = requested, earliest, unit
+
+
+class FutureRevisionError(SnapKVError, LookupError):
+    """The revision does not exist yet."""
+
+    def __init__(self, requested: int, current: int) -> None:
+        super().__init__(f"revision {requested} is in the future; the newest is {current}")
+        self.requested, self.current = requested, current
+
+
+# --- the commit did not happen ---------------------------------------------------------
+
+
+class ConflictError(SnapKVError, RuntimeError):
+    """A guard of the commit did not hold; nothing of the commit was written.
+
+    `failed` holds (guard, found) pairs: `found` is the revision at which the key was last
+    written, 0 when it does not exist.
+    """
+
+    def __init__(self, failed: Iterable[tuple[Guard, int]]) -> None:
+        self.failed = tuple(failed)
+        what = "; ".join(f"{guard} but found revision {found}" for guard, found in self.failed)
+        super().__init__(f"guard failed: {what}")
+
+
+class CommitTimeoutError(SnapKVError, TimeoutError):
+    """The deadline passed before the commit was sent, or after it was proven never to land."""
+
+
+class ClockSkewError(SnapKVError, RuntimeError):
+    """A clock is too far from another one, or a time asked for too far in the future."""
+
+    def __init__(self, message: str, skew_ms: int, limit_ms: int) -> None:
+        super().__init__(message)
+        self.skew_ms, self.limit_ms = skew_ms, limit_ms
+
+
+class StoreNotEmptyError(SnapKVError, FileExistsError):
+    """The store has keys where none may be."""
+
+
+# --- the commit may have happened ------------------------------------------------------
+
+
+class CommitUnknownError(SnapKVError, TimeoutError):
+    """Nobody knows yet whether the commit happened; settle it with `store.resolve(...)`.
+
+    `timestamp` and `nonce` name the commit, `batch` and `guards` the caller's part of it.
+    `may_still_land` is False when the outcome is fixed but the history that would tell was
+    compacted.
+    """
+
+    def __init__(
+        self,
+        timestamp: int,
+        nonce: bytes,
+        *,
+        may_still_land: bool,
+        batch: int = 0,
+        guards: tuple[Guard, ...] = (),
+        why: str = "",
+    ) -> None:
+        state = "may still land" if may_still_land else "can no longer be decided"
+        super().__init__(
+            f"outcome of commit {timestamp} ({nonce.hex()}) unknown, it {state}{why and ': ' + why}"
+        )
+        self.timestamp, self.nonce, self.may_still_land = timestamp, nonce, may_still_land
+        self.batch, self.guards = batch, guards
+
+
+class OutcomeUnknown(SnapKVError, ConnectionError):
+    """An engine's word to the committer: sent, and no answer that says what became of it.
+
+    `retry` says whether a new attempt (under a new timestamp) is worth while once this one is
+    proven dead; otherwise `cause` is what the caller is told.
+    """
+
+    def __init__(self, message: str, *, retry: bool, cause: SnapKVError | None = None) -> None:
+        super().__init__(message)
+        self.retry, self.cause = retry, cause
+
+
+class Refused(SnapKVError, ConnectionRefusedError):
+    """An engine's word to the committer: nothing of this was or ever will be applied."""
+
+    def __init__(self, error: SnapKVError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+# --- the store or its engine is in a state that we do not work with --------------------
+
+
+class StoreClosedError(SnapKVError, ValueError):
+    """The store was closed."""
+
+
+class StoreNotFoundError(SnapKVError, FileNotFoundError):
+    """There is no store at that place, and the caller did not want one made."""
+
+
+class NotAStoreError(SnapKVError, ValueError):
+    """What is at that place was not written by snapkv."""
+
+
+class FormatError(SnapKVError, ValueError):
+    """The store was written in a format that this version does not read.
+
+    `found` and `supported` are format numbers.
+    """
+
+    def __init__(self, message: str, found: object, supported: int) -> None:
+        super().__init__(message)
+        self.found, self.supported = found, supported
+
+
+class CorruptStoreError(SnapKVError, OSError):
+    """What was read breaks a rule of the format; nothing is repaired silently."""
+
+
+class StoreRecreatedError(SnapKVError, RuntimeError):
+    """The timestamp key was deleted and made again: times and revisions no longer match."""
+
+
+class StoreRestoredError(SnapKVError, RuntimeError):
+    """The engine went back in time (restored from a backup, or replaced) under this reader."""
+
+
+class NoSpaceError(SnapKVError, OSError):
+    """The disk, its quota, or the engine's own space is full."""
+
+
+class ReadOnlyError(SnapKVError, PermissionError):
+    """The place of the store cannot be written."""
+
+
+class EngineBusyError(SnapKVError, TimeoutError):
+    """Another process holds what this call needs, for longer than the call may wait."""
+
+
+class EngineUnavailableError(SnapKVError, ConnectionError):
+    """The engine cannot be reached."""

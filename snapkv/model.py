@@ -1,0 +1,154 @@
+"""The values that the API takes and gives: commits, entries, changes, guards, operations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Generic, NamedTuple, TypeVar
+
+K = TypeVar("K", str, bytes)
+
+
+class Stamp(NamedTuple):
+    """What a commit is known by before it is sent: its timestamp and its place in the group."""
+
+    ts: int
+    batch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """One commit: (`ts`, `batch`) identifies it, `revision` is where the engine put it.
+
+    Commits of one group share `ts` and `revision`; in the log they are one, with batch 0.
+    """
+
+    ts: int
+    batch: int
+    revision: int
+    writer: str
+    note: str | None = None
+
+
+class Entry(NamedTuple):
+    """A key's value at a moment: when it was last written, created, and how often since."""
+
+    value: bytes
+    revision: int
+    created: int
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """One version of a key: `value` is None where it was removed.
+
+    `ts`, `writer` and `note` are None for a version older than the compaction point whose
+    commit is no longer on record.
+    """
+
+    ts: int | None
+    revision: int
+    value: bytes | None
+    writer: str | None
+    note: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Difference(Generic[K]):
+    """A key that differs between two moments; None stands for absent."""
+
+    key: K
+    before: bytes | None
+    after: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class Change(Generic[K]):
+    """What a commit did to a key: its new value, None for a removal."""
+
+    key: K
+    value: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class Changes(Generic[K]):
+    """One commit with its changes, in key order."""
+
+    commit: Commit
+    changes: tuple[Change[K], ...]
+
+    def __iter__(self) -> Iterator[Change[K]]:
+        return iter(self.changes)
+
+
+@dataclass(frozen=True, slots=True)
+class AtRevision:
+    """Guard: the key was last written at exactly this revision (`Entry.revision`)."""
+
+    key: str | bytes
+    revision: int
+
+    def __str__(self) -> str:
+        return f"{self.key!r} at revision {self.revision}"
+
+
+@dataclass(frozen=True, slots=True)
+class Absent:
+    """Guard: the key does not exist."""
+
+    key: str | bytes
+
+    def __str__(self) -> str:
+        return f"{self.key!r} absent"
+
+
+@dataclass(frozen=True, slots=True)
+class HeadAt:
+    """Guard: nothing at all was committed to the store after this revision."""
+
+    revision: int
+
+    def __str__(self) -> str:
+        return f"head at revision {self.revision}"
+
+
+Guard = AtRevision | Absent | HeadAt
+
+
+@dataclass(frozen=True, slots=True)
+class SpaceOps:
+    """Operations on one byte-keyed space, as part of `Ops`."""
+
+    puts: Mapping[bytes, bytes] = field(default_factory=dict)
+    deletes: Iterable[bytes] = ()
+    delete_prefixes: Iterable[bytes] = ()
+    guards: Iterable[Guard] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Ops:
+    """What one commit does, returned by the function given to `commit(build)`.
+
+    Removals come first, then saves: a key that is saved is never removed by the same commit.
+    `spaces` maps names of spaces to their operations in the same commit.
+    """
+
+    puts: Mapping[str, bytes] = field(default_factory=dict)
+    deletes: Iterable[str] = ()
+    delete_prefixes: Iterable[str] = ()
+    guards: Iterable[Guard] = ()
+    note: str | None = None
+    spaces: Mapping[str, SpaceOps] = field(default_factory=dict)
+
+
+Build = Callable[[Stamp], Ops]
+"""What `commit(build)` takes: a pure function, called again for every new timestamp."""
+
+
+@dataclass(frozen=True, slots=True)
+class Compaction:
+    """What `compact()` did: history before `earliest` (at `revision`) is gone."""
+
+    revision: int
+    earliest: int

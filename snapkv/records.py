@@ -1,0 +1,255 @@
+"""The bytes of a store: its keys, the value of the timestamp key, the format record.
+
+Layout of a store named N (vectors in `snapkv/DESIGN.md` and `tests/unit/test_records.py`):
+
+    N/data/<utf-8 text>          users' keys
+    N/space/<name>/<bytes>       byte-keyed spaces; `%` and `/` of a name are %-escaped
+    N/live/...                   leased keys, not part of time travel
+    N/sys/ts                     be64(timestamp) + msgpack map: the time line
+    N/sys/format                 msgpack map: format number, random store id
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import msgpack
+
+from snapkv.errors import (
+    CorruptStoreError,
+    FormatError,
+    InvalidKeyError,
+    InvalidOptionError,
+    InvalidTypeError,
+)
+
+FORMAT = 1
+NOTE_BYTES_MAX = 4_096
+WRITER_BYTES_MAX = 256
+NAME_BYTES_MAX = 128
+
+_RESERVED = {"data", "space", "live", "sys"}
+_BE64 = struct.Struct(">Q")
+
+
+class Mark(NamedTuple):
+    """One version of the timestamp key: a moment of the store's time line.
+
+    `ordinal` counts the versions from 1; number 1 is the store's creation, at timestamp 0.
+    """
+
+    timestamp: int
+    revision: int
+    ordinal: int
+
+
+@dataclass(frozen=True, slots=True)
+class StampRecord:
+    """The value of the timestamp key: who committed at which timestamp, and why.
+
+    `fence_of` is set in place of a commit: it proves the commit with that nonce dead.
+    """
+
+    timestamp: int
+    nonce: bytes = b""
+    writer: str = ""
+    note: str | None = None
+    fence_of: bytes | None = None
+
+    def encode(self) -> bytes:
+        """Return be64(timestamp) followed by a msgpack map of the short names n, w, m, f."""
+        fields: dict[str, Any] = {"n": self.nonce, "w": self.writer}
+        if self.note is not None:
+            fields["m"] = self.note
+        if self.fence_of is not None:
+            fields["f"] = self.fence_of
+        packed: bytes = msgpack.packb(fields)
+        return _BE64.pack(self.timestamp) + packed
+
+    @classmethod
+    def decode(cls, value: bytes) -> StampRecord:
+        """Read a value of the timestamp key; unknown fields are passed over.
+
+        Raises `CorruptStoreError` when it is none.
+        """
+        try:
+            (timestamp,) = _BE64.unpack_from(value)
+            fields = msgpack.unpackb(value[8:])
+            return cls(timestamp, fields["n"], fields["w"], fields.get("m"), fields.get("f"))
+        except (
+            struct.error,
+            ValueError,
+            KeyError,
+            TypeError,
+            AttributeError,
+            msgpack.UnpackException,
+        ) as e:
+            raise CorruptStoreError(f"the timestamp key holds no stamp: {value[:40]!r}") from e
+
+
+def be64(timestamp: int) -> bytes:
+    """Return the 8 bytes that the guard of a commit compares with."""
+    return _BE64.pack(timestamp)
+
+
+def stamp_of(value: bytes) -> int:
+    """Return only the timestamp of a timestamp key's value (the hot path of lookups)."""
+    try:
+        return _BE64.unpack_from(value)[0]  # type: ignore[no-any-return]
+    except struct.error as e:
+        raise CorruptStoreError(f"the timestamp key holds no stamp: {value[:40]!r}") from e
+
+
+@dataclass(frozen=True, slots=True)
+class FormatRecord:
+    """The value of the format key: which format, and which store this is."""
+
+    store_id: bytes
+    format: int = FORMAT
+
+    def encode(self) -> bytes:
+        """Return the msgpack map of the record."""
+        packed: bytes = msgpack.packb({"format": self.format, "id": self.store_id})
+        return packed
+
+    @classmethod
+    def decode(cls, value: bytes) -> FormatRecord:
+        """Read a format record; raises `FormatError` when it is newer than this code."""
+        try:
+            fields = msgpack.unpackb(value)
+            found, store_id = fields["format"], fields["id"]
+        except (ValueError, KeyError, TypeError, msgpack.UnpackException) as e:
+            raise CorruptStoreError(f"the format key holds no format record: {value[:40]!r}") from e
+        if found != FORMAT:
+            raise FormatError(
+                f"the store has format {found!r}, this version reads {FORMAT}", found, FORMAT
+            )
+        return cls(store_id, found)
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where a store named `name` keeps what; `name` is text, `/`-separated, without reserved parts.
+
+    >>> Layout("default").ts
+    b'default/sys/ts'
+    """
+
+    name: str
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str):
+            raise InvalidTypeError(f"a store's name is a str, not {type(self.name).__name__}")
+        parts = self.name.removeprefix("/").split("/")
+        if not all(parts) or _RESERVED & set(parts) or "\0" in self.name:
+            raise InvalidOptionError(
+                f"name {self.name!r}: use parts joined by '/', none empty, "
+                f"none of {', '.join(sorted(_RESERVED))}"
+            )
+        if len(encode_text(self.name, "name")) > NAME_BYTES_MAX:
+            raise InvalidOptionError(f"a store's name has at most {NAME_BYTES_MAX} bytes")
+
+    @property
+    def root(self) -> bytes:
+        """The prefix of everything in the store."""
+        return self.name.encode() + b"/"
+
+    @property
+    def ts(self) -> bytes:
+        """The timestamp key."""
+        return self.root + b"sys/ts"
+
+    @property
+    def format(self) -> bytes:
+        """The format key."""
+        return self.root + b"sys/format"
+
+    @property
+    def data(self) -> Keyspace:
+        """The users' keys."""
+        return Keyspace(self.root + b"data/", text=True)
+
+    @property
+    def spaces(self) -> bytes:
+        """The prefix of all spaces."""
+        return self.root + b"space/"
+
+    def space(self, name: str) -> Keyspace:
+        """Return the byte-keyed space of that name; `a/b` and `a` do not overlap."""
+        if not isinstance(name, str):
+            raise InvalidTypeError(f"a space's name is a str, not {type(name).__name__}")
+        if not name:
+            raise InvalidKeyError("a space needs a name", name)
+        escaped = name.replace("%", "%25").replace("/", "%2F")
+        return Keyspace(self.spaces + encode_text(escaped, "space name") + b"/", text=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Keyspace:
+    """One kind of keys of a store: how they are written below `prefix`, and read back."""
+
+    prefix: bytes
+    text: bool
+
+    def encode(self, key: str | bytes) -> bytes:
+        """Return the stored form of a key; raises `InvalidKeyError` or `InvalidTypeError`."""
+        if not key and isinstance(key, str | bytes):
+            raise InvalidKeyError("a key is not empty", key)
+        return self.prefix + self._raw(key, "key")
+
+    def decode(self, stored: bytes) -> Any:
+        """Return the key as its user wrote it (str or bytes)."""
+        raw = stored[len(self.prefix) :]
+        return raw.decode() if self.text else raw
+
+    def range_of(self, prefix: str | bytes) -> tuple[bytes, bytes]:
+        """Return [start, end) of all keys with a prefix, exact to the byte; "" is all of them."""
+        start = self.prefix + self._raw(prefix, "prefix")
+        return start, prefix_end(start)
+
+    @property
+    def whole(self) -> Any:
+        """The prefix that all keys have: "" or b""."""
+        return "" if self.text else b""
+
+    def _raw(self, key: str | bytes, what: str) -> bytes:
+        if self.text:
+            return encode_text(key, what)
+        if not isinstance(key, bytes):
+            raise InvalidTypeError(f"a {what} of this space is bytes, not {type(key).__name__}")
+        return key
+
+
+def space_name(relative: bytes) -> str:
+    """Return the name of the space that a key below `N/space/` belongs to.
+
+    >>> space_name(b"changes%2Fdb/key")
+    'changes/db'
+    """
+    return relative.partition(b"/")[0].decode().replace("%2F", "/").replace("%25", "%")
+
+
+def encode_text(text: object, what: str) -> bytes:
+    """Return UTF-8 of a text; raises a typed error for anything else (lone surrogates too)."""
+    if not isinstance(text, str):
+        raise InvalidTypeError(f"a {what} is a str, not {type(text).__name__}")
+    try:
+        return text.encode()
+    except UnicodeEncodeError as e:
+        raise InvalidKeyError(f"{what} {text!r} is no UTF-8 text", text) from e
+
+
+def prefix_end(prefix: bytes) -> bytes:
+    r"""Return the smallest bytes above everything that starts with `prefix` (etcd's rule).
+
+    >>> prefix_end(b"a/"), prefix_end(b"a\\xff")
+    (b'a0', b'b')
+
+    A prefix of nothing but 0xff has no end within bytes: it returns b"\\0", "to the last key".
+    """
+    stripped = prefix.rstrip(b"\xff")
+    if not stripped:
+        return b"\0"
+    return stripped[:-1] + bytes([stripped[-1] + 1])
