@@ -1,0 +1,129 @@
+"""Run a transaction against the state of an embedded engine: one interpreter for all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from snapkv.engine.base import (
+    Compare,
+    Delete,
+    DeleteResult,
+    Header,
+    KeyValue,
+    Op,
+    Put,
+    PutResult,
+    Range,
+    RangeResult,
+    Result,
+    Target,
+    Txn,
+    TxnResult,
+)
+
+
+class State(Protocol):
+    """The newest state of an engine, inside its write lock."""
+
+    def newest(self, key: bytes) -> KeyValue | None:
+        """Return the key's newest version, None when it does not exist."""
+        ...
+
+    def range(self, wanted: Range) -> RangeResult:
+        """Answer a range of the newest state."""
+        ...
+
+    def put(self, key: bytes, value: bytes) -> KeyValue | None:
+        """Write a key; return what was there."""
+        ...
+
+    def delete(self, key: bytes, range_end: bytes) -> int:
+        """Remove a key or range; return how many keys were there."""
+        ...
+
+
+def apply(txn: Txn, state: State, header: Callable[[], Header]) -> TxnResult:
+    """Run `txn`: all compares first, nested ones too, then the chosen branches in order.
+
+    `header` is called after the writes: it tells the revision they made.
+    """
+    chosen = _choose(txn, state)
+    outcome = _run(chosen, state)
+    return _result(outcome, header())
+
+
+class _Chosen:
+    """A transaction with its compares decided: whether it succeeded, and the branch to run."""
+
+    __slots__ = ("ops", "succeeded")
+
+    def __init__(self, succeeded: bool, ops: list[Op | _Chosen]) -> None:
+        self.succeeded, self.ops = succeeded, ops
+
+
+class _Outcome:
+    """A transaction that ran, without its header."""
+
+    __slots__ = ("results", "succeeded")
+
+    def __init__(
+        self, succeeded: bool, results: list[RangeResult | PutResult | DeleteResult | _Outcome]
+    ) -> None:
+        self.succeeded, self.results = succeeded, results
+
+
+def _choose(txn: Txn, state: State) -> _Chosen:
+    succeeded = all(_holds(compare, state.newest(compare.key)) for compare in txn.compare)
+    ops = txn.success if succeeded else txn.failure
+    return _Chosen(succeeded, [_choose(op, state) if isinstance(op, Txn) else op for op in ops])
+
+
+def _holds(compare: Compare, found: KeyValue | None) -> bool:
+    left: bytes | int
+    match compare.target:
+        case Target.VALUE:
+            if found is None:
+                return False
+            left = found.value
+        case Target.CREATE:
+            left = found.create_revision if found else 0
+        case Target.MOD:
+            left = found.mod_revision if found else 0
+        case Target.VERSION:
+            left = found.version if found else 0
+    right = compare.operand
+    match compare.op:
+        case "=":
+            return left == right
+        case "!=":
+            return left != right
+        case "<":
+            return left < right  # type: ignore[operator]
+        case ">":
+            return left > right  # type: ignore[operator]
+    raise ValueError(f"no compare operator: {compare.op!r}")
+
+
+def _run(chosen: _Chosen, state: State) -> _Outcome:
+    results: list[RangeResult | PutResult | DeleteResult | _Outcome] = []
+    for op in chosen.ops:
+        if isinstance(op, Put):
+            prev = state.put(op.key, op.value)
+            results.append(PutResult(prev if op.prev_kv else None))
+        elif isinstance(op, Delete):
+            results.append(DeleteResult(state.delete(op.key, op.range_end)))
+        elif isinstance(op, Range):
+            results.append(state.range(op))
+        elif isinstance(op, _Chosen):
+            results.append(_run(op, state))
+        else:  # Txn never gets here: _choose replaced it
+            raise AssertionError(op)
+    return _Outcome(chosen.succeeded, results)
+
+
+def _result(outcome: _Outcome, header: Header) -> TxnResult:
+    results: tuple[Result, ...] = tuple(
+        _result(r, header) if isinstance(r, _Outcome) else r for r in outcome.results
+    )
+    return TxnResult(header, outcome.succeeded, results)

@@ -1,0 +1,375 @@
+r"""The contract of an engine: etcd's semantics, cut to what snapkv uses.
+
+Nouns: a *revision* counts writing transactions; a *KeyValue* is one version of a key; a `Txn`
+is `If compare Then success Else failure`, nested where one list is not enough; a `Watcher`
+replays and follows events. Engines know nothing of timestamps.
+
+Rules every engine keeps (the conformance suite holds each of them against all engines):
+
+* A new engine is at revision 1. A transaction that changes something raises the revision by
+  one, and all its changes carry that revision; one that changes nothing (deleting absent keys,
+  reading) does not.
+* Compares see the state before the transaction, in nested transactions too. A VALUE compare
+  on a missing key is false, whatever the operator; the others compare with 0.
+* A list of operations may not put a key twice, or put a key that it also deletes
+  (`ValueError`; a caller's bug, checked before anything is written).
+* Reading at revision r (0 = newest) needs compacted <= r <= current: otherwise
+  `CompactedError` (unit "revision") or `FutureRevisionError`.
+* `version` counts the puts since the key was created; a delete ends it.
+* A range is [key, range_end); an empty `range_end` means the one key, b"\\0" means "to the end".
+* A read is a consistent snapshot; its answers are in ascending key order.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple, Protocol
+
+from snapkv.errors import CommitTooLargeError
+
+ALL_KEYS_END = b"\0"
+"""As `range_end`: every key from `key` on."""
+
+
+class KeyValue(NamedTuple):
+    """One version of a key."""
+
+    key: bytes
+    value: bytes
+    create_revision: int
+    mod_revision: int
+    version: int
+    lease: int = 0
+
+
+class Range(NamedTuple):
+    """A read of a key or a range, at a revision (0 = newest).
+
+    `count_only` returns no keys; `keys_only` empty values; `limit` (0 = none) cuts the answer.
+    """
+
+    key: bytes
+    range_end: bytes = b""
+    revision: int = 0
+    limit: int = 0
+    keys_only: bool = False
+    count_only: bool = False
+
+
+class Put(NamedTuple):
+    """A write of a key; `prev_kv` asks for what was there."""
+
+    key: bytes
+    value: bytes
+    prev_kv: bool = False
+
+
+class Delete(NamedTuple):
+    """A removal of a key or a range."""
+
+    key: bytes
+    range_end: bytes = b""
+
+
+class Target(Enum):
+    """What of a key a compare looks at."""
+
+    VALUE = "value"
+    CREATE = "create"
+    MOD = "mod"
+    VERSION = "version"
+
+
+class Compare(NamedTuple):
+    """`target of key` `op` `operand`; op is one of = != < >; bytes compare as bytes."""
+
+    key: bytes
+    target: Target
+    op: str
+    operand: bytes | int
+
+
+class Txn(NamedTuple):
+    """If all of `compare` hold Then `success` Else `failure`; lists run as one transaction."""
+
+    compare: tuple[Compare, ...] = ()
+    success: tuple[Op, ...] = ()
+    failure: tuple[Op, ...] = ()
+
+
+Op = Range | Put | Delete | Txn
+
+
+class RangeResult(NamedTuple):
+    """Answer of a `Range`: `count` is the whole range's, whatever the limit."""
+
+    kvs: list[KeyValue]
+    count: int  # type: ignore[assignment]  # etcd's word; nobody counts in this tuple
+    more: bool = False
+
+
+class PutResult(NamedTuple):
+    """Answer of a `Put`: the pair before it, when asked for and there was one."""
+
+    prev: KeyValue | None = None
+
+
+class DeleteResult(NamedTuple):
+    """Answer of a `Delete`: how many keys it removed."""
+
+    deleted: int
+
+
+class Header(NamedTuple):
+    """What comes with every answer: the engine's newest revision, and which engine it is."""
+
+    revision: int
+    cluster: int
+
+
+class TxnResult(NamedTuple):
+    """Answer of a `Txn`: which branch ran, and its operations' answers, in order.
+
+    `header` of a nested transaction is that of the whole.
+    """
+
+    header: Header
+    succeeded: bool
+    results: tuple[Result, ...]
+
+
+Result = RangeResult | PutResult | DeleteResult | TxnResult
+
+
+class ReadResult(NamedTuple):
+    """Answers of a read-only transaction, in the order of the ranges."""
+
+    header: Header
+    results: list[RangeResult]
+
+
+class Event(NamedTuple):
+    """A change of a key; a removal has an empty value, `version` 0 and `create_revision` 0."""
+
+    kv: KeyValue
+    is_delete: bool
+
+
+class WatchBatch(NamedTuple):
+    """All events of one revision, in key order; without events: none up to `revision`."""
+
+    revision: int
+    events: tuple[Event, ...]
+
+
+class Watcher(Protocol):
+    """A stream of events, from one thread at a time."""
+
+    def next(self, timeout: float | None) -> WatchBatch | None:
+        """Return the next batch; None when `timeout` seconds (None: no bound) brought nothing.
+
+        Revisions rise strictly among batches with events; a batch without events tells progress
+        (it is given at most once per progress made, and with `timeout=0` whenever the watcher
+        has caught up with a newer head). Raises `CompactedError` (unit "revision") when what
+        comes next was compacted; `StoreClosedError` after `close()`, also of the engine, from
+        any thread.
+        """
+        ...
+
+    def close(self) -> None:
+        """End the stream, also for a thread that waits in `next`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What an engine takes; None means that only memory binds."""
+
+    key_bytes: int
+    value_bytes: int
+    request_bytes: int
+    ops_per_list: int | None = None
+
+
+class Reads(Protocol):
+    """Reading."""
+
+    def read(
+        self, ranges: Sequence[Range], *, serializable: bool = False, timeout: float | None = None
+    ) -> ReadResult:
+        """Answer all ranges from one consistent state, in one round trip.
+
+        With `serializable` an answer at an old revision may come from any copy. Retried inside;
+        raises `EngineUnavailableError` once `timeout` seconds are over.
+        """
+        ...
+
+    def scan(
+        self, key: bytes, range_end: bytes, *, revision: int, keys_only: bool = False
+    ) -> Iterator[list[KeyValue]]:
+        """Yield a range in pages, ascending, all at one revision (not 0), at a bounded memory."""
+        ...
+
+
+class Writes(Protocol):
+    """Writing, for the committer alone."""
+
+    def transact(
+        self, prepare: Callable[[KeyValue | None], Txn], peek: bytes, *, timeout: float
+    ) -> TxnResult:
+        """Send one transaction, once, and return its answer.
+
+        `prepare` is called once, with the newest version of the key `peek` when the engine can
+        hold the state still until the answer (embedded engines, which call it inside their write
+        lock), otherwise with None. What it raises passes through and nothing is written.
+
+        Raises `Refused` when nothing of it was or ever will be applied; whatever else comes up
+        after `prepare` returned, `OutcomeUnknown` first of all, leaves the outcome open.
+        """
+        ...
+
+    def check_limits(self, txn: Txn) -> None:
+        """Raise `CommitTooLargeError` when the engine would not take this transaction."""
+        ...
+
+
+class Watches(Protocol):
+    """Following."""
+
+    def watch(self, key: bytes, range_end: bytes, *, start_revision: int) -> Watcher:
+        """Return a watcher of [key, range_end) from `start_revision` on, inclusive.
+
+        `CompactedError` comes from its `next` when the start is below the compacted revision.
+        """
+        ...
+
+
+class Compacts(Protocol):
+    """Forgetting."""
+
+    def compact(self, revision: int, *, batches: int | None = None) -> None:
+        """Make everything before the state at `revision` unreadable, and free its space.
+
+        Space is freed in bounded batches; `batches` bounds their number in this call (None: all),
+        a later call goes on. `CompactedError` when it is compacted already beyond `revision`;
+        compacting to the compacted revision again only goes on with freeing;
+        `FutureRevisionError` when `revision` is newer than the newest.
+        """
+        ...
+
+    def compacted_revision(self) -> int:
+        """Return the oldest readable revision; 0 when nothing was ever compacted."""
+        ...
+
+
+class Engine(Reads, Writes, Watches, Compacts, Protocol):
+    """All of it, and the life of the engine."""
+
+    url: str
+    limits: Limits
+
+    def close(self) -> None:
+        """Free what the engine holds; calling it twice is fine, using it then is an error."""
+        ...
+
+    def server_time_ms(self) -> tuple[int, int] | None:
+        """Return (milliseconds since 1970, uncertainty) of the server's clock; None: it is ours."""
+        ...
+
+    def info(self) -> dict[str, int | str]:
+        """Return facts about the engine for people: sizes, durability, versions. No secrets."""
+        ...
+
+    def check(self) -> list[str]:
+        """Return every broken rule of what is stored, as texts; an empty list when all is well."""
+        ...
+
+
+OP_OVERHEAD_BYTES = 32
+"""What an operation costs beside its keys and values, rounded up (etcd's messages need less)."""
+
+
+def op_bytes(op: Op) -> int:
+    """Return the size of an operation as it counts against `Limits.request_bytes`."""
+    if isinstance(op, Put):
+        return OP_OVERHEAD_BYTES + len(op.key) + len(op.value)
+    if isinstance(op, Txn):
+        compares = sum(
+            OP_OVERHEAD_BYTES + len(c.key) + (len(c.operand) if isinstance(c.operand, bytes) else 8)
+            for c in op.compare
+        )
+        return OP_OVERHEAD_BYTES + compares + sum(map(op_bytes, op.success + op.failure))
+    return OP_OVERHEAD_BYTES + len(op.key) + len(op.range_end)
+
+
+def check_limits(txn: Txn, limits: Limits) -> None:
+    """Raise `CommitTooLargeError` when `txn` breaks one of `limits`; O(operations)."""
+    size = op_bytes(txn)
+    if size > limits.request_bytes:
+        raise CommitTooLargeError("the request in bytes", size, limits.request_bytes)
+    _check_lists(txn, limits, 0)
+
+
+def _check_lists(txn: Txn, limits: Limits, used: int) -> None:
+    """Check one transaction whose surrounding lists hold `used` operations: it gets the rest."""
+    for ops in (txn.success, txn.failure):
+        longest = used + max(len(ops), len(txn.compare))
+        if limits.ops_per_list is not None and longest > limits.ops_per_list:
+            raise CommitTooLargeError("the number of operations", longest, limits.ops_per_list)
+        for op in ops:
+            if isinstance(op, Txn):
+                _check_lists(op, limits, used + len(ops))
+            elif len(op.key) > limits.key_bytes:
+                raise CommitTooLargeError("a key in bytes", len(op.key), limits.key_bytes)
+            elif isinstance(op, Put) and len(op.value) > limits.value_bytes:
+                raise CommitTooLargeError("a value in bytes", len(op.value), limits.value_bytes)
+
+
+def check_distinct(txn: Txn) -> None:
+    """Raise `ValueError` when both branches aside, one run could write a key twice.
+
+    Puts of one list (nested ones included; the two branches of one nested transaction may share
+    keys) must differ, and no delete range may cover a put. Overlapping deletes are fine.
+    O(n log n). Source of the rule: etcd's `checkIntervals`.
+    """
+    for ops in (txn.success, txn.failure):
+        _check_writes(ops)
+
+
+def _check_writes(ops: Sequence[Op]) -> tuple[set[bytes], list[tuple[bytes, bytes]]]:
+    puts: set[bytes] = set()
+    deletes: list[tuple[bytes, bytes]] = []
+    for op in ops:
+        if isinstance(op, Put):
+            _join(puts, {op.key})
+        elif isinstance(op, Delete):
+            deletes.append((op.key, op.range_end))
+        elif isinstance(op, Txn):
+            branches = [_check_writes(op.success), _check_writes(op.failure)]
+            _join(puts, branches[0][0] | branches[1][0])
+            deletes += branches[0][1] + branches[1][1]
+    _check_cover(sorted(puts), deletes)
+    return puts, deletes
+
+
+def _join(puts: set[bytes], more: set[bytes]) -> None:
+    if twice := puts & more:
+        raise ValueError(f"duplicate key in one transaction: {min(twice)!r}")
+    puts |= more
+
+
+def _check_cover(puts: list[bytes], deletes: list[tuple[bytes, bytes]]) -> None:
+    for key, end in deletes:
+        at = bisect_left(puts, key)
+        if at < len(puts) and in_range(puts[at], key, end):
+            raise ValueError(f"key {puts[at]!r} is put and deleted in one transaction")
+
+
+def in_range(key: bytes, start: bytes, range_end: bytes) -> bool:
+    """Return whether `key` lies in [start, range_end), by the rules of `range_end`."""
+    if not range_end:
+        return key == start
+    return key >= start and (range_end == ALL_KEYS_END or key < range_end)

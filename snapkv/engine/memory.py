@@ -1,0 +1,345 @@
+"""The memory engine: the contract at its plainest, and the oracle of the other engines.
+
+Built on sortedcontainers. `memory:` is a new engine at each opening; `memory:NAME` is one that
+all openings of this process share, for as long as the process lives.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+import threading
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
+
+from sortedcontainers import SortedDict
+
+from snapkv.clock import monotonic
+from snapkv.engine.apply import apply
+from snapkv.engine.base import (
+    ALL_KEYS_END,
+    Event,
+    Header,
+    KeyValue,
+    Limits,
+    Range,
+    RangeResult,
+    ReadResult,
+    Txn,
+    TxnResult,
+    WatchBatch,
+    check_distinct,
+    check_limits,
+    in_range,
+)
+from snapkv.errors import (
+    CompactedError,
+    EngineBusyError,
+    FutureRevisionError,
+    Refused,
+    StoreClosedError,
+)
+
+LIMITS = Limits(key_bytes=64 << 10, value_bytes=256 << 20, request_bytes=256 << 20)
+SCAN_PAGE_ROWS = 5_000
+
+_shared: dict[str, MemoryEngine] = {}
+_shared_lock = threading.Lock()
+
+
+class MemoryEngine:
+    """All versions of all keys in one process's memory; safe for threads."""
+
+    def __init__(self, url: str = "memory:", *, limits: Limits = LIMITS) -> None:
+        self.url, self.limits = url, limits
+        self._versions: SortedDict[bytes, list[KeyValue]] = SortedDict()  # oldest first
+        self._log: list[tuple[Event, ...]] = []  # one entry a revision, from _log_start on
+        self._log_start = 2
+        self._revision = 1
+        self._compacted = 0
+        self._cluster = random.SystemRandom().getrandbits(63)
+        self._changed = threading.Condition()
+        self._closed = False
+
+    # --- reading ---
+
+    def read(
+        self, ranges: Sequence[Range], *, serializable: bool = False, timeout: float | None = None
+    ) -> ReadResult:
+        """Answer all ranges from one state; O(log keys + log versions) a key."""
+        with self._changed:
+            self._check_open()
+            results = [self._range(r) for r in ranges]
+            return ReadResult(Header(self._revision, self._cluster), results)
+
+    def scan(
+        self, key: bytes, range_end: bytes, *, revision: int, keys_only: bool = False
+    ) -> Iterator[list[KeyValue]]:
+        """Yield pages of `SCAN_PAGE_ROWS` keys at one revision."""
+        while True:
+            wanted = Range(key, range_end, revision, SCAN_PAGE_ROWS, keys_only)
+            page = self.read([wanted]).results[0]
+            if page.kvs:
+                yield page.kvs
+            if not page.more:
+                return
+            key = page.kvs[-1].key + b"\0"
+
+    def _range(self, wanted: Range) -> RangeResult:
+        revision = wanted.revision or self._revision
+        if revision > self._revision:
+            raise FutureRevisionError(revision, self._revision)
+        if revision < self._compacted:
+            raise CompactedError(revision, self._compacted, unit="revision")
+        found = (kv for key in self._keys(wanted) if (kv := self._at(key, revision)) is not None)
+        if wanted.count_only:
+            return RangeResult([], sum(1 for _ in found))
+        kvs = list(found)
+        count = len(kvs)
+        if wanted.limit:
+            kvs = kvs[: wanted.limit]
+        if wanted.keys_only:
+            kvs = [kv._replace(value=b"") for kv in kvs]
+        return RangeResult(kvs, count, len(kvs) < count)
+
+    def _keys(self, wanted: Range) -> Iterator[bytes]:
+        if not wanted.range_end:
+            return iter((wanted.key,) if wanted.key in self._versions else ())
+        end = None if wanted.range_end == ALL_KEYS_END else wanted.range_end
+        if end is not None and end <= wanted.key:
+            return iter(())
+        return self._versions.irange(wanted.key, end, inclusive=(True, False))  # type: ignore[no-any-return]
+
+    def _at(self, key: bytes, revision: int) -> KeyValue | None:
+        versions: list[KeyValue] = self._versions[key]
+        at = bisect_right(versions, revision, key=lambda kv: kv.mod_revision)
+        if at == 0 or versions[at - 1].version == 0:
+            return None
+        return versions[at - 1]
+
+    # --- writing ---
+
+    def transact(
+        self, prepare: Callable[[KeyValue | None], Txn], peek: bytes, *, timeout: float
+    ) -> TxnResult:
+        """Apply one transaction under the engine's lock."""
+        if not self._changed.acquire(timeout=max(0.0, timeout)):
+            raise Refused(EngineBusyError("another thread holds the write lock"))
+        try:
+            self._check_open()
+            txn = prepare(self._newest(peek))
+            self.check_limits(txn)
+            check_distinct(txn)
+            state = _Transaction(self, self._revision + 1)
+            result = apply(txn, state, lambda: Header(self._install(state), self._cluster))
+            self._changed.notify_all()
+            return result
+        finally:
+            self._changed.release()
+
+    def check_limits(self, txn: Txn) -> None:
+        """Raise `CommitTooLargeError` when `txn` is over `limits`."""
+        check_limits(txn, self.limits)
+
+    def _newest(self, key: bytes) -> KeyValue | None:
+        return self._at(key, self._revision) if key in self._versions else None
+
+    def _install(self, state: _Transaction) -> int:
+        if not state.written:
+            return self._revision
+        for kv in state.written.values():
+            self._versions.setdefault(kv.key, []).append(kv)
+        self._log.append(
+            tuple(Event(kv, kv.version == 0) for _, kv in sorted(state.written.items()))
+        )
+        self._revision = state.revision
+        return self._revision
+
+    # --- following ---
+
+    def watch(self, key: bytes, range_end: bytes, *, start_revision: int) -> MemoryWatcher:
+        """Return a watcher of a range from a revision on."""
+        self._check_open()
+        return MemoryWatcher(self, key, range_end, start_revision)
+
+    # --- forgetting ---
+
+    def compact(self, revision: int, *, batches: int | None = None) -> None:
+        """Forget what is not part of the state at `revision` or newer; O(versions)."""
+        with self._changed:
+            self._check_open()
+            if revision > self._revision:
+                raise FutureRevisionError(revision, self._revision)
+            if revision < self._compacted:
+                raise CompactedError(revision, self._compacted, unit="revision")
+            self._compacted = revision
+            for key in list(self._versions):
+                kept = self._kept(self._versions[key], revision)
+                if kept:
+                    self._versions[key] = kept
+                else:
+                    del self._versions[key]
+            del self._log[: max(0, revision - self._log_start)]
+            self._log_start = max(self._log_start, revision)
+
+    @staticmethod
+    def _kept(versions: list[KeyValue], revision: int) -> list[KeyValue]:
+        """Return the newest version at `revision`, unless a removal, and everything newer."""
+        at = bisect_right(versions, revision, key=lambda kv: kv.mod_revision)
+        first = at - 1 if at and versions[at - 1].version else at
+        return versions[first:]
+
+    def compacted_revision(self) -> int:
+        """Return the oldest readable revision, 0 before any compaction."""
+        return self._compacted
+
+    # --- the rest ---
+
+    def server_time_ms(self) -> tuple[int, int] | None:
+        """Return None: the clock is ours."""
+        return None
+
+    def info(self) -> dict[str, int | str]:
+        """Return sizes and revisions."""
+        with self._changed:
+            versions = sum(map(len, self._versions.values()))
+            return {
+                "engine": "memory",
+                "revision": self._revision,
+                "compacted_revision": self._compacted,
+                "keys": len(self._versions),
+                "versions": versions,
+            }
+
+    def check(self) -> list[str]:
+        """Return broken rules: versions rise, chains are whole, log and versions agree."""
+        with self._changed:
+            return list(self._problems())
+
+    def _problems(self) -> Iterator[str]:
+        if len(self._log) != self._revision + 1 - self._log_start:
+            yield f"log has {len(self._log)} entries up to revision {self._revision}"
+        for key, versions in self._versions.items():
+            for old, new in itertools.pairwise(versions):
+                if new.mod_revision <= old.mod_revision:
+                    yield f"{key!r}: revision {new.mod_revision} after {old.mod_revision}"
+                if new.version not in (0, old.version + 1):
+                    yield f"{key!r}: version {new.version} after {old.version}"
+        for at, events in enumerate(self._log, self._log_start):
+            for event in events:
+                if event.kv.mod_revision != at:
+                    yield f"log of {at} has an event of {event.kv.mod_revision}"
+
+    def close(self) -> None:
+        """End watchers; a shared engine (`memory:NAME`) stays for its other users."""
+        if self.url != "memory:":
+            return
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StoreClosedError("the engine was closed")
+
+
+class _Transaction:
+    """The state a transaction sees: the engine's newest, overlaid with its own writes."""
+
+    def __init__(self, engine: MemoryEngine, revision: int) -> None:
+        self._engine, self.revision = engine, revision
+        self.written: dict[bytes, KeyValue] = {}
+
+    def newest(self, key: bytes) -> KeyValue | None:
+        if key in self.written:
+            kv = self.written[key]
+            return kv if kv.version else None
+        return self._engine._newest(key)
+
+    def range(self, wanted: Range) -> RangeResult:
+        if not self.written:
+            return self._engine._range(wanted)
+        before = self._engine._range(Range(wanted.key, wanted.range_end)).kvs
+        keys = {kv.key for kv in before} | set(self.written)
+        kvs = [
+            kv
+            for key in sorted(keys)
+            if in_range(key, wanted.key, wanted.range_end) and (kv := self.newest(key))
+        ]
+        limit = wanted.limit or len(kvs)
+        return RangeResult(kvs[:limit], len(kvs), limit < len(kvs))
+
+    def put(self, key: bytes, value: bytes) -> KeyValue | None:
+        prev = self.newest(key)
+        created, version = (prev.create_revision, prev.version) if prev else (self.revision, 0)
+        self.written[key] = KeyValue(key, value, created, self.revision, version + 1)
+        return prev
+
+    def delete(self, key: bytes, range_end: bytes) -> int:
+        found = self.range(Range(key, range_end)).kvs
+        for kv in found:
+            self.written[kv.key] = KeyValue(kv.key, b"", 0, self.revision, 0)
+        return len(found)
+
+
+class MemoryWatcher:
+    """Replays the engine's log from a revision, then waits for more."""
+
+    def __init__(self, engine: MemoryEngine, key: bytes, range_end: bytes, start: int) -> None:
+        self._engine, self._key, self._range_end = engine, key, range_end
+        self._next = max(1, start)
+        self._told = self._next - 1  # progress told so far
+        self._closed = False
+
+    def next(self, timeout: float | None) -> WatchBatch | None:
+        """Return the next batch, progress, or None after `timeout` seconds."""
+        deadline = None if timeout is None else monotonic() + timeout
+        engine = self._engine
+        with engine._changed:
+            while True:
+                if self._closed:
+                    raise StoreClosedError("the watch was closed")
+                engine._check_open()
+                if (batch := self._step()) is not None:
+                    return batch
+                left = None if deadline is None else deadline - monotonic()
+                if left is not None and left <= 0:
+                    return None
+                engine._changed.wait(left)
+
+    def _step(self) -> WatchBatch | None:
+        engine = self._engine
+        if self._next < engine._compacted:
+            raise CompactedError(self._next, engine._compacted, unit="revision")
+        while self._next <= engine._revision:
+            revision, self._next = self._next, self._next + 1
+            events = tuple(
+                event
+                for event in self._events_of(revision)
+                if in_range(event.kv.key, self._key, self._range_end)
+            )
+            if events:
+                self._told = revision
+                return WatchBatch(revision, events)
+        if self._told < engine._revision:
+            self._told = engine._revision
+            return WatchBatch(engine._revision, ())
+        return None
+
+    def _events_of(self, revision: int) -> tuple[Event, ...]:
+        at = revision - self._engine._log_start
+        return self._engine._log[at] if at >= 0 else ()
+
+    def close(self) -> None:
+        """End the watch, also for a thread that waits in `next`."""
+        with self._engine._changed:
+            self._closed = True
+            self._engine._changed.notify_all()
+
+
+def open_memory(url: str) -> MemoryEngine:
+    """Return the engine of a `memory:` URL; named ones are shared within the process."""
+    if url == "memory:":
+        return MemoryEngine()
+    with _shared_lock:
+        return _shared.setdefault(url, MemoryEngine(url))
