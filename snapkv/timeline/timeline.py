@@ -1,0 +1,428 @@
+"""From a time to a revision: ring, anchors, search, and reads pinned to a moment."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from snapkv.engine.base import Engine, Header, KeyValue, Range, RangeResult, ReadResult
+from snapkv.errors import (
+    CompactedError,
+    EngineUnavailableError,
+    StoreRecreatedError,
+    StoreRestoredError,
+)
+from snapkv.records import Mark, StampRecord
+from snapkv.timeline.anchors import Anchors
+from snapkv.timeline.feed import Feed, mark_of
+from snapkv.timeline.ring import Ring
+from snapkv.timeline.search import ORDINAL, PROBES_MAX, TIMESTAMP, Bracket, search
+
+FEED_LAG_MAX = 4
+"""The feed is started anew when it is more than this many rings behind, not walked through."""
+REPLAY_WAIT_S = 30.0
+"""How long a replay of known history may wait for its next event."""
+
+
+@dataclass(slots=True)
+class Pin:
+    """A moment, resolved: reads through one pin all see the state of one revision.
+
+    `reading` is where to read it; it moves up within the same state when compaction passes
+    `mark.revision` but not the next commit.
+    """
+
+    timestamp: int
+    mark: Mark
+    final: bool
+    epoch: int
+    reading: int
+
+
+class Timeline:
+    """Maps timestamps to revisions for one store; safe for threads, holds no lock while it reads.
+
+    A mark is one version of the timestamp key. The ring holds the newest marks, anchors hold what
+    searches found; both only ever speed things up.
+    """
+
+    def __init__(
+        self, engine: Engine, key: bytes, *, ring_slots: int, on_seen: Callable[[int], None]
+    ) -> None:
+        self._engine, self._key, self._on_seen = engine, key, on_seen
+        self.ring = Ring(ring_slots)
+        self._anchors = Anchors()
+        self._feed = Feed(engine, key)
+        self._lock = threading.Lock()  # ring, anchors, newest, epoch: never held while reading
+        self._feed_lock = threading.Lock()  # one thread at a time drains the feed
+        self._creation = Mark(0, 0, 1)
+        self._newest = self._creation
+        self._header = Header(0, 0)
+        self.epoch = 0
+
+    def open(self, kv: KeyValue, header: Header) -> None:
+        """Start from the timestamp key as it is; reads nothing else, never walks history."""
+        self._creation = Mark(0, kv.create_revision, 1)
+        self._newest = mark_of(kv)
+        self._header = header
+        self._on_seen(self._newest.timestamp)
+
+    def close(self) -> None:
+        """Stop the feed."""
+        self._feed.stop()
+
+    # --- what comes in ---
+
+    def own(self, prev: Mark, own: Mark, header: Header) -> None:
+        """Take in a commit of this process, and the mark it replaced."""
+        with self._lock:
+            known = self._header
+            if header.cluster == known.cluster and header.revision > known.revision:
+                self._header = header
+            self._see(own)
+            newest = self.ring.newest
+            if newest is not None and (own.ordinal <= newest.ordinal or self.ring.append(own)):
+                return
+            if not self._feed.running:
+                self.ring.restart(prev, own)
+
+    def _see(self, mark: Mark) -> None:
+        if mark.ordinal > self._newest.ordinal:
+            self._newest = mark
+            self._on_seen(mark.timestamp)
+
+    def _fed(self, mark: Mark) -> None:
+        with self._lock:
+            self._see(mark)
+            newest = self.ring.newest
+            if newest is not None and (mark.ordinal <= newest.ordinal or self.ring.append(mark)):
+                return
+            self.ring.restart(mark)
+
+    def _ask(self, ranges: Sequence[Range]) -> ReadResult:
+        """Read linearizably, and notice an engine that went back since before the request."""
+        before = self._header
+        answer = self._engine.read(ranges)
+        header = answer.header
+        with self._lock:
+            known = self._header
+            if header.cluster == known.cluster and header.revision >= known.revision:
+                self._header = header
+            elif header.cluster != before.cluster or header.revision < before.revision:
+                self._start_over(header)
+        return answer
+
+    def _start_over(self, header: Header) -> None:
+        """Drop all that was learned of an engine that is no longer there."""
+        self.epoch += 1
+        self.ring.clear()
+        self._anchors.clear()
+        self._feed.stop()
+        self._header = header
+        self._newest = self._creation
+
+    # --- moments ---
+
+    def head(self) -> Mark:
+        """Return the newest mark; one round trip, linearizable."""
+        return self.head_and(())[0]
+
+    def head_and(self, ranges: Sequence[Range]) -> tuple[Mark, list[RangeResult]]:
+        """Return the newest mark and the newest state of `ranges`, read together."""
+        answer = self._ask([Range(self._key), *ranges])
+        mark = self._mark_in(answer.results[0])
+        with self._lock:
+            self._see(mark)
+        return mark, answer.results[1:]
+
+    def pin_head(self) -> Pin:
+        """Return the newest moment, pinned; one round trip."""
+        mark = self.head()
+        return Pin(mark.timestamp, mark, True, self.epoch, mark.revision)
+
+    def pin(self, timestamp: int) -> Pin:
+        """Return the moment of a timestamp; 0 to 6 round trips (2 to 3 below the ring)."""
+        with self._lock:
+            floor, newest = self.ring.find(timestamp), self._newest
+        if floor is None and timestamp >= newest.timestamp:
+            newest = self.head()
+            if timestamp >= newest.timestamp:
+                final = timestamp == newest.timestamp
+                return Pin(timestamp, newest, final, self.epoch, newest.revision)
+        if floor is None:
+            floor = self._below(TIMESTAMP, timestamp)[0]
+        return Pin(timestamp, floor, True, self.epoch, floor.revision)
+
+    def pin_revision(self, revision: int) -> Pin:
+        """Return the moment of a revision; one round trip."""
+        answer = self._ask([Range(self._key, revision=revision)])
+        kvs = answer.results[0].kvs
+        mark = mark_of(kvs[0]) if kvs else self._creation
+        return Pin(mark.timestamp, mark, True, self.epoch, max(revision, mark.revision))
+
+    def by_ordinal(self, ordinal: int) -> Mark:
+        """Return the mark with that ordinal, which exists; 0 to 6 round trips."""
+        newest = self.head()
+        return newest if ordinal >= newest.ordinal else self._below(ORDINAL, ordinal)[0]
+
+    def newest_known(self) -> Mark:
+        """Return the newest mark seen so far, without asking the engine."""
+        return self._newest
+
+    def find(self, timestamp: int) -> tuple[Mark, StampRecord] | None:
+        """Return the commit that carries exactly this timestamp, None when none does.
+
+        Raises `CompactedError` when the history that would tell is gone.
+        """
+        pin = self.pin(timestamp)
+        if pin.mark.timestamp != timestamp or pin.mark.ordinal == 1:
+            return None
+        return pin.mark, self.stamp(pin.mark)
+
+    def oldest(self) -> Mark:
+        """Return the mark in force at the compaction point, the oldest that is left."""
+        compacted = self._engine.compacted_revision()
+        return self._probe([compacted])[0] if compacted else self._creation
+
+    def earliest(self) -> int:
+        """Return the smallest timestamp that the engine can still answer."""
+        return self.oldest().timestamp
+
+    def stamp(self, mark: Mark) -> StampRecord:
+        """Return who made a commit and why; one round trip."""
+        return self.stamps([mark.revision])[0][1]
+
+    def stamps(self, revisions: Sequence[int]) -> list[tuple[Mark, StampRecord]]:
+        """Return the marks and stamps in force at some revisions; a round trip for each 128."""
+        found = []
+        for at in range(0, len(revisions), PROBES_MAX):
+            ranges = [Range(self._key, revision=r) for r in revisions[at : at + PROBES_MAX]]
+            for result in self._engine.read(ranges, serializable=True).results:
+                kv = result.kvs[0]
+                found.append((mark_of(kv), StampRecord.decode(kv.value)))
+        return found
+
+    def replay(self, after: Mark, until: Mark) -> Iterator[tuple[Mark, StampRecord]]:
+        """Yield the marks in (after, until] with their stamps, in order, from one watch."""
+        if after.ordinal >= until.ordinal:
+            return
+        start = self.start_after(after)
+        watcher = self._engine.watch(self._key, b"", start_revision=start)
+        try:
+            while True:
+                batch = watcher.next(REPLAY_WAIT_S)
+                if batch is None:
+                    raise EngineUnavailableError(f"no event within {REPLAY_WAIT_S:.0f} s")
+                for event in batch.events:
+                    mark = mark_of(event.kv)
+                    yield mark, StampRecord.decode(event.kv.value)
+                    if mark.ordinal >= until.ordinal:
+                        return
+        finally:
+            watcher.close()
+
+    def start_after(self, mark: Mark) -> int:
+        """Return the revision from which a watch misses no commit after `mark`.
+
+        Above `mark` as long as that is left, else up to the next commit. `CompactedError` when
+        commits after it are gone.
+        """
+        start = mark.revision + 1
+        if start >= self._engine.compacted_revision():
+            return start
+        pin = Pin(mark.timestamp, mark, True, self.epoch, mark.revision)
+        self._move_up(pin)
+        return pin.reading + 1
+
+    # --- pinned reads ---
+
+    def read(self, pin: Pin, ranges: Sequence[Range]) -> list[RangeResult]:
+        """Answer ranges at a pinned moment; one round trip unless compaction moved it.
+
+        Raises `CompactedError`, `StoreRestoredError`.
+        """
+        self._check_epoch(pin)
+        try:
+            answer = self._ask([r._replace(revision=pin.reading) for r in ranges])
+        except CompactedError:
+            self._move_up(pin)
+            answer = self._ask([r._replace(revision=pin.reading) for r in ranges])
+        self._check_epoch(pin)
+        return answer.results
+
+    def read_at(self, timestamp: int, ranges: Sequence[Range]) -> list[RangeResult]:
+        """Answer ranges at a timestamp; at or above the newest commit it takes one round trip."""
+        with self._lock:
+            newest = self._newest
+        if timestamp >= newest.timestamp:
+            mark, results = self.head_and(ranges)
+            if mark.timestamp <= timestamp:
+                return results
+        return self.read(self.pin(timestamp), ranges)
+
+    def scan(
+        self, pin: Pin, key: bytes, range_end: bytes, *, keys_only: bool = False
+    ) -> Iterator[list[KeyValue]]:
+        """Yield a range at a pinned moment in pages; a compaction in between moves or ends it."""
+        while True:
+            self._check_epoch(pin)
+            pages = self._engine.scan(key, range_end, revision=pin.reading, keys_only=keys_only)
+            try:
+                for page in pages:
+                    yield page
+                    key = page[-1].key + b"\0"
+                    self._check_epoch(pin)
+                return
+            except CompactedError:
+                self._move_up(pin)
+
+    def keys_written(self, low: Pin, high: Pin, start: bytes, end: bytes) -> list[bytes] | None:
+        """Return the sorted keys of a range with events between two pins; None when compacted."""
+        self._check_epoch(low)
+        first, last = low.reading + 1, high.reading
+        if first > last:
+            return []
+        written: set[bytes] = set()
+        watcher = self._engine.watch(start, end, start_revision=first)
+        try:
+            while True:
+                batch = watcher.next(REPLAY_WAIT_S)
+                if batch is None:
+                    raise EngineUnavailableError(f"no event within {REPLAY_WAIT_S:.0f} s")
+                if batch.revision <= last:
+                    written.update(event.kv.key for event in batch.events)
+                if batch.revision >= last:
+                    return sorted(written)
+        except CompactedError:
+            return None
+        finally:
+            watcher.close()
+
+    def reach(self, pin: Pin) -> int:
+        """Return the last revision known to show the pinned state; 1 to 6 round trips."""
+        answer = self._ask([Range(self._key)])
+        newest = self._mark_in(answer.results[0])
+        if newest.ordinal == pin.mark.ordinal:
+            return answer.header.revision
+        with self._lock:
+            after = self.ring.after(pin.mark)
+        if after is None:
+            after = self._below(ORDINAL, pin.mark.ordinal)[1]
+        return after.revision - 1
+
+    def _move_up(self, pin: Pin) -> None:
+        """Read the same state at a newer revision, or tell what is left."""
+        try:
+            reach = self.reach(pin)
+        except CompactedError:
+            reach = 0
+        if reach < self._engine.compacted_revision() or reach <= pin.reading:
+            raise CompactedError(pin.timestamp, self.earliest()) from None
+        pin.reading = reach
+
+    def _check_epoch(self, pin: Pin) -> None:
+        if pin.epoch != self.epoch:
+            raise StoreRestoredError("the engine was restored or replaced since this was pinned")
+
+    # --- below the ring ---
+
+    def _below(self, field: int, wanted: int) -> tuple[Mark, Mark]:
+        """Return the mark of `wanted`, which is older than the newest, and the one after it."""
+        self._follow()
+        with self._lock:
+            if field == TIMESTAMP and (floor := self.ring.find(wanted)):
+                after = self.ring.after(floor)
+                if after is not None:
+                    return floor, after
+            low, high = self._bounds(field, wanted)
+        bracket = Bracket(field, wanted, low, high)
+        try:
+            return search(bracket, self._probe)
+        except CompactedError as e:
+            return self._from_compaction(bracket, e)
+
+    def _bounds(self, field: int, wanted: int) -> tuple[Mark, Mark]:
+        low, high = self._anchors.around(field, wanted)
+        for mark in (self._creation, self.ring.oldest, self.ring.newest, self._newest):
+            if mark is None:
+                continue
+            if mark[field] <= wanted:
+                low = mark if low is None or mark.ordinal > low.ordinal else low
+            else:
+                high = mark if high is None or mark.ordinal < high.ordinal else high
+        assert low is not None
+        assert high is not None, "only what is older than the newest is searched"
+        return low, high
+
+    def _from_compaction(self, bracket: Bracket, error: CompactedError) -> tuple[Mark, Mark]:
+        """Search again from the oldest revision that is left, if that is not too new."""
+        while True:
+            compacted = error.earliest or self._engine.compacted_revision()
+            try:
+                oldest = self._probe([compacted])[0]
+                if oldest[bracket.field] > bracket.wanted:
+                    raise CompactedError(bracket.wanted, oldest.timestamp) from error
+                again = Bracket(bracket.field, bracket.wanted, oldest, bracket.high, compacted)
+                return search(again, self._probe)
+            except CompactedError as e:
+                if e.unit == "timestamp" or e.earliest == error.earliest:
+                    raise
+                error = e  # compaction went on meanwhile: it only rises, and ends at head
+
+    def _probe(self, revisions: Sequence[int]) -> list[Mark]:
+        ranges = [Range(self._key, revision=r) for r in revisions]
+        answer = self._engine.read(ranges, serializable=True)
+        marks = [
+            mark_of(result.kvs[0]) if result.kvs else self._creation for result in answer.results
+        ]
+        with self._lock:
+            for mark in marks:
+                if mark.ordinal > 1:
+                    self._anchors.add(mark)
+        return marks
+
+    def _follow(self) -> None:
+        """Bring the ring up to date from the feed, starting it on the first need."""
+        if not self._feed_lock.acquire(blocking=False):
+            return  # another thread is at it; the search goes without
+        try:
+            with self._lock:
+                newest, fed = self._newest, self.ring.newest
+            lag = newest.ordinal - (fed.ordinal if fed else newest.ordinal)
+            if not self._feed.running or lag > FEED_LAG_MAX * self.ring.slots:
+                self._start_feed(newest)
+            try:
+                for mark in self._feed.drain():
+                    self._fed(mark)
+            except CompactedError:
+                self._start_feed(newest)
+        finally:
+            self._feed_lock.release()
+
+    def _start_feed(self, newest: Mark) -> None:
+        """Watch from the oldest version that fits the ring, or that compaction left."""
+        first = max(1, newest.ordinal - self.ring.slots + 1)
+        start = newest.revision
+        if first < newest.ordinal:
+            with self._lock:
+                low, high = self._bounds(ORDINAL, first)
+            try:
+                start = search(Bracket(ORDINAL, first, low, high), self._probe)[0].revision
+            except CompactedError:
+                start = 0
+        self._feed.start(max(start, self._engine.compacted_revision()))
+        with self._lock:
+            self.ring.clear()
+
+    def _mark_in(self, result: RangeResult) -> Mark:
+        """Return the newest mark, unless the key is not the one that was opened."""
+        if not result.kvs or result.kvs[0].create_revision != self._creation.revision:
+            raise StoreRecreatedError("the timestamp key was deleted or made again")
+        return mark_of(result.kvs[0])
+
+    def check(self) -> None:
+        """Assert the invariants of ring and anchors."""
+        with self._lock:
+            self.ring.check()
+            self._anchors.check()
