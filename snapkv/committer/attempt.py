@@ -1,0 +1,131 @@
+"""One attempt: one timestamp and nonce, one request, and the judgement of what became of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Generic, Protocol, TypeVar
+
+from snapkv.committer.part import Part
+from snapkv.engine.base import (
+    Compare,
+    Header,
+    KeyValue,
+    Put,
+    PutResult,
+    Range,
+    RangeResult,
+    Target,
+    Txn,
+    TxnResult,
+)
+from snapkv.errors import StoreRecreatedError
+from snapkv.records import Mark, StampRecord, be64, stamp_of
+
+C = TypeVar("C")
+
+
+class Verdict(Enum):
+    """What became of a request."""
+
+    LANDED = auto()
+    DEAD = auto()
+    UNDECIDABLE = auto()
+
+
+class History(Protocol):
+    """What the committer asks of the time line."""
+
+    def newest_known(self) -> Mark:
+        """Return the newest mark seen so far, without asking the engine."""
+        ...
+
+    def find(self, timestamp: int) -> tuple[Mark, StampRecord] | None:
+        """Return the commit with exactly this timestamp; `CompactedError` when it is gone."""
+        ...
+
+    def oldest(self) -> Mark:
+        """Return the oldest mark that compaction left."""
+        ...
+
+    def own(self, prev: Mark, own: Mark, header: Header) -> None:
+        """Take in a commit of this process and what it replaced."""
+        ...
+
+
+@dataclass(slots=True)
+class Sent:
+    """What is known of a request once it is on its way; enough to settle it from anywhere.
+
+    `known_ordinal` is the newest ordinal known when it was sent; 0 when nobody remembers.
+    """
+
+    stamp: StampRecord
+    created: int
+    known_ordinal: int = 0
+
+    def commit_txn(self, ts_key: bytes, parts: Sequence[Txn]) -> Txn:
+        """Return the transaction: guard Then timestamp and parts Else read the timestamp."""
+        put = Put(ts_key, self.stamp.encode(), prev_kv=True)
+        return Txn(self._guard(ts_key), (put, *parts), (Range(ts_key),))
+
+    def fence_txn(self, ts_key: bytes, writer: str) -> Txn:
+        """Return the transaction that takes this timestamp away from the request.
+
+        It must not carry the commit's own nonce where a commit has it, or a fence that landed
+        would later be taken for the commit.
+        """
+        fence = StampRecord(self.stamp.timestamp, b"", writer, fence_of=self.stamp.nonce)
+        put = Put(ts_key, fence.encode(), prev_kv=True)
+        return Txn(self._guard(ts_key), (put,), (Range(ts_key),))
+
+    def _guard(self, ts_key: bytes) -> tuple[Compare, ...]:
+        return (
+            Compare(ts_key, Target.VALUE, "<", be64(self.stamp.timestamp)),
+            Compare(ts_key, Target.CREATE, "=", self.created),
+        )
+
+    def is_mine(self, stored: StampRecord) -> bool:
+        """Return whether a stored stamp is this very commit."""
+        return (
+            stored.timestamp == self.stamp.timestamp
+            and stored.fence_of is None
+            and stored.nonce == self.stamp.nonce
+        )
+
+    def refused_by(self, answer: TxnResult) -> KeyValue:
+        """Return the timestamp key that refused the guard.
+
+        Raises `StoreRecreatedError` when it refused for another reason than its timestamp.
+        """
+        (found,) = answer.results
+        assert isinstance(found, RangeResult)
+        if not found.kvs or found.kvs[0].create_revision != self.created:
+            raise StoreRecreatedError("the timestamp key was deleted or made again")
+        stored = found.kvs[0]
+        if stamp_of(stored.value) < self.stamp.timestamp:
+            raise StoreRecreatedError("the timestamp key went back in time")
+        return stored
+
+
+@dataclass(slots=True, eq=False)
+class Attempt(Generic[C]):
+    """Calls that ride in one transaction; a call's batch is its place in `calls`.
+
+    `unknown` is what the engine raised in place of an answer.
+    """
+
+    sent: Sent
+    calls: list[C]
+    parts: list[Part]
+    unknown: BaseException | None = None
+
+
+def marks_of(answer: TxnResult, timestamp: int) -> tuple[Mark, Mark]:
+    """Return the mark that a landed transaction replaced, and its own."""
+    put = answer.results[0]
+    assert isinstance(put, PutResult)
+    assert put.prev is not None, "the guard holds only for a key that exists"
+    prev = Mark(stamp_of(put.prev.value), put.prev.mod_revision, put.prev.version)
+    return prev, Mark(timestamp, answer.header.revision, prev.ordinal + 1)

@@ -1,0 +1,62 @@
+"""Who rides together: build the callers' operations at one timestamp, and take those that fit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from snapkv.committer.part import Part, compile_part
+from snapkv.committer.turnstile import Call
+from snapkv.engine.base import OP_OVERHEAD_BYTES, Engine, Txn, op_bytes
+from snapkv.model import Stamp
+from snapkv.records import NOTE_BYTES_MAX, WRITER_BYTES_MAX, Layout
+
+PARTS_MAX = 32
+"""Parts in one transaction where lists are limited: each may need a list of what is left."""
+PARTS_MAX_UNLIMITED = 1_024
+STAMP_BYTES_MAX = OP_OVERHEAD_BYTES * 8 + 64 + NOTE_BYTES_MAX + WRITER_BYTES_MAX
+
+
+class Boarding:
+    """The rule of who may share a transaction, for one engine and store."""
+
+    def __init__(self, engine: Engine, layout: Layout) -> None:
+        self._engine, self._layout = engine, layout
+        limited = engine.limits.ops_per_list is not None
+        self.parts_max = PARTS_MAX if limited else PARTS_MAX_UNLIMITED
+
+    def board(
+        self, queue: Iterable[Call], timestamp: int, failed: Callable[[Call, Exception], None]
+    ) -> tuple[list[Call], list[Part], list[Txn]]:
+        """Return the calls that ride, their parts and nested transactions, in batch order.
+
+        The first that builds always rides; another one if its writes, guards and note go with
+        those on board, and the request stays small enough. Who does not fit waits for the next
+        transaction; whose build raises is told so by `failed`, its neighbours are not touched.
+        """
+        calls: list[Call] = []
+        parts: list[Part] = []
+        txns: list[Txn] = []
+        room = self._engine.limits.request_bytes - STAMP_BYTES_MAX
+        for call in queue:
+            if len(calls) == self.parts_max:
+                break
+            try:
+                part = compile_part(call.build(Stamp(timestamp, len(calls))), self._layout)
+                txn = part.txn(self._engine.limits, self.parts_max)
+                self._engine.check_limits(Txn(success=(txn,)))
+            except Exception as e:
+                failed(call, e)
+                continue
+            size = op_bytes(txn)
+            if calls and (size > room or not all(goes_with(part, other) for other in parts)):
+                continue
+            room -= size
+            calls.append(call)
+            parts.append(part)
+            txns.append(txn)
+        return calls, parts, txns
+
+
+def goes_with(part: Part, other: Part) -> bool:
+    """Return whether two parts may share a transaction: same note, no key in each other's way."""
+    return part.note == other.note and not part.clashes(other)

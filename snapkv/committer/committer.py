@@ -1,0 +1,355 @@
+"""The committer: many callers, one transaction in flight, each outcome told exactly once."""
+
+from __future__ import annotations
+
+import copy
+import os
+import random
+from collections.abc import Callable, Sequence
+
+from snapkv.clock import HybridClock, monotonic, pause
+from snapkv.committer.attempt import Attempt, History, Sent, Verdict, marks_of
+from snapkv.committer.boarding import Boarding
+from snapkv.committer.part import Check, Part
+from snapkv.committer.settle import Settler, Undecided
+from snapkv.committer.turnstile import Call, Turnstile
+from snapkv.engine.base import Engine, KeyValue, RangeResult, Txn, TxnResult
+from snapkv.errors import (
+    CommitTimeoutError,
+    CommitUnknownError,
+    ConflictError,
+    OutcomeUnknown,
+    Refused,
+    SnapKVError,
+)
+from snapkv.model import Build, Commit, Ops
+from snapkv.records import Layout, Mark, StampRecord, stamp_of
+
+COMMIT_TIMEOUT_S = 10.0
+COMMIT_TIMEOUT_S_MAX = 60.0
+"""The longest deadline; compaction keeps history at least this long, so outcomes stay decidable."""
+BACKOFF_S_MIN = 0.002
+BACKOFF_S_MAX = 0.064
+CLAIM_AFTER_LOSSES = 4
+CLAIM_MS_MAX = 16
+"""A caller that lost often claims a timestamp this far ahead at most, so that it wins at last."""
+
+Unheld = list[tuple[Check, int]]
+"""Guards that did not hold, with the revisions that they found."""
+
+
+class Committer:
+    """Commits of one process to one store; safe for threads, has none of its own.
+
+    The first caller leads: it sends at once. Those who come meanwhile wait and ride in the next
+    transaction as parts 0, 1, 2, ... One (timestamp, nonce) is one request, sent once; when its
+    outcome is unknown, it is fenced before anybody is told anything.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        layout: Layout,
+        clock: HybridClock,
+        history: History,
+        *,
+        created: int,
+        writer: str,
+        rng: random.Random,
+        before_send: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._engine, self._ts_key, self._clock = engine, layout.ts, clock
+        self._history, self.created, self.writer = history, created, writer
+        self._rng, self.before_send = rng, before_send
+        self._settler = Settler(engine, layout.ts, history, writer, rng)
+        self._boarding = Boarding(engine, layout)
+        self._turnstile, self._pid = Turnstile(), os.getpid()
+
+    def commit(self, build: Build, *, timeout: float) -> Commit:
+        """Commit what `build(stamp)` returns; one round trip when nobody is in the way.
+
+        Raises what `build` raises, `ConflictError`, `CommitTooLargeError`, `CommitTimeoutError`,
+        `CommitUnknownError`, `StoreRecreatedError` and what the engine refuses with.
+        """
+        return self._submit(Call(build, monotonic() + timeout))
+
+    def tick(self, at_least: int, *, timeout: float) -> Commit:
+        """Commit nothing but a timestamp >= `at_least`; another's that large is as good."""
+        deadline = monotonic() + timeout
+        return self._submit(Call(lambda _: Ops(), deadline, at_least=at_least, is_tick=True))
+
+    def resolve(self, sent: Sent, checks: tuple[Check, ...], *, timeout: float) -> Mark | None:
+        """Settle a commit of any process; return where it landed, None when it never will.
+
+        Raises `ConflictError` when it landed without this part, `CommitUnknownError` when that
+        cannot be told (any more).
+        """
+        try:
+            verdict, mark = self._settler.settle(sent, monotonic() + timeout)
+        except Undecided as e:
+            raise unknown(sent, checks, why=str(e)) from e
+        if verdict is Verdict.UNDECIDABLE:
+            raise unknown(sent, checks, why="history was compacted", may_still_land=False)
+        if mark is not None:
+            error = self._error_of(sent, 0, checks, self._settler.applied(checks, mark))
+            if error is not None:
+                raise error
+        return mark
+
+    def close(self) -> None:
+        """Refuse new commits; those in flight are told when they are settled."""
+        self._turnstile.close()
+
+    def _submit(self, call: Call) -> Commit:
+        if os.getpid() != self._pid:  # forked: the callers in the queue are the parent's
+            self._turnstile, self._pid = Turnstile(), os.getpid()
+        self._turnstile.enter(call)
+        try:
+            if self._turnstile.wait(call):
+                self._lead(call)
+            elif not call.done:
+                self._give_up(call)
+        finally:
+            self._turnstile.leave(call)
+        if call.error is not None:
+            raise call.error
+        assert call.result is not None
+        return call.result
+
+    def _give_up(self, call: Call) -> None:
+        """Tell a caller whose deadline passed while it waited what can be told."""
+        with self._turnstile.lock:
+            attempt = self._turnstile.attempt
+            if call.done:
+                return
+            call.done = True  # whoever is about to send will see it
+        if attempt is None or call not in attempt.calls:
+            raise CommitTimeoutError("the deadline passed before the commit was sent")
+        raise self._unknown_for(call, attempt, "the deadline passed before the answer came")
+
+    # --- the leader ---
+
+    def _lead(self, call: Call) -> None:
+        """Send transactions until this call is settled; it is in the first of them."""
+        losses = 0
+        while not call.done:
+            if self._turnstile.attempt is not None:
+                self._settle(call, self._turnstile.attempt)
+            elif call.left_s == 0:
+                raise CommitTimeoutError(f"the deadline passed after {losses} lost rounds")
+            elif not self._attempt(call, losses):
+                losses += 1
+                self._back_off(losses, call)
+
+    def _back_off(self, losses: int, call: Call) -> None:
+        """Wait before the next round: longer each time, at random, never past the deadline."""
+        bound = min(BACKOFF_S_MAX, BACKOFF_S_MIN * 2 ** min(losses - 1, 10))
+        pause(min(self._rng.uniform(0, bound), call.left_s))
+
+    def _attempt(self, call: Call, losses: int) -> bool:
+        """Send one transaction; return False when another commit took its place in time."""
+        self.before_send()
+        attempt: Attempt[Call] | None = None
+
+        def prepare(peeked: KeyValue | None) -> Txn:
+            nonlocal attempt
+            attempt, txn = self._load(peeked, losses)
+            return txn
+
+        try:
+            answer = self._engine.transact(prepare, self._ts_key, timeout=call.left_s)
+        except _NobodyLeftError:
+            return True
+        except Refused as e:
+            if attempt is None:
+                raise e.error from e
+            self._fail(attempt, e.error)
+            return True
+        except BaseException as e:
+            if attempt is None:
+                raise  # nothing was sent
+            attempt.unknown = e
+            if not isinstance(e, Exception):
+                stamp = attempt.sent.stamp
+                e.add_note(f"outcome unknown: commit {stamp.timestamp}, nonce {stamp.nonce.hex()}")
+                raise
+            return True
+        assert attempt is not None
+        return self._judge(attempt, answer)
+
+    def _load(self, peeked: KeyValue | None, losses: int) -> tuple[Attempt[Call], Txn]:
+        """Fix the timestamp and who rides; from here on they count as sent."""
+        known = peeked.version if peeked is not None else self._history.newest_known().ordinal
+        if peeked is not None:
+            self._clock.merge(stamp_of(peeked.value))
+        turnstile = self._turnstile
+        with turnstile.lock:
+            queue = [call for call in turnstile.queue if not call.done]
+        self._clock.merge(max((call.at_least for call in queue), default=1) - 1)
+        claim_ms = min(CLAIM_MS_MAX, losses) if losses >= CLAIM_AFTER_LOSSES else 0
+        timestamp = self._clock.issue(claim_ms)
+        while True:
+            calls, parts, txns = self._boarding.board(queue, timestamp, self._drop)
+            note = parts[0].note if parts else None
+            stamp = StampRecord(timestamp, os.urandom(16), self.writer, note)
+            attempt = Attempt(Sent(stamp, self.created, known), calls, parts)
+            with turnstile.lock:
+                if not calls:
+                    raise _NobodyLeftError
+                if not any(call.done for call in calls):
+                    turnstile.queue = [c for c in turnstile.queue if c not in calls]
+                    turnstile.attempt = attempt
+                    return attempt, attempt.sent.commit_txn(self._ts_key, txns)
+                # one gave up while the others were built: batches move, so build them again
+                queue = [call for call in queue if not call.done]
+
+    def _drop(self, call: Call, error: Exception) -> None:
+        with self._turnstile.lock:
+            if call in self._turnstile.queue:
+                self._turnstile.queue.remove(call)
+            call.finish(error=error)
+
+    # --- outcomes ---
+
+    def _judge(self, attempt: Attempt[Call], answer: TxnResult) -> bool:
+        """Tell everybody on board what the answer says; False when the timestamp was too old."""
+        if answer.succeeded:
+            prev, own = marks_of(answer, attempt.sent.stamp.timestamp)
+            self._history.own(prev, own, answer.header)
+            unheld = [
+                read_back(part, result)
+                for part, result in zip(attempt.parts, answer.results[1:], strict=True)
+            ]
+            self._tell(attempt, own, unheld)
+            return True
+        try:
+            stored = attempt.sent.refused_by(answer)
+        except SnapKVError as e:
+            self._fail(attempt, e)
+            return True
+        stamp = StampRecord.decode(stored.value)
+        self._clock.merge(stamp.timestamp)
+        found = Commit(stamp.timestamp, 0, stored.mod_revision, stamp.writer, stamp.note)
+        with self._turnstile.lock:
+            for call in attempt.calls:
+                if call.is_tick:
+                    call.finish(result=found)
+        self._requeue(attempt)
+        return False
+
+    def _settle(self, call: Call, attempt: Attempt[Call]) -> None:
+        """Fence what is open and tell its callers; only what is proven is told.
+
+        When the caller's deadline passes first, the next one on board goes on.
+        """
+        try:
+            verdict, mark = self._settler.settle(attempt.sent, call.deadline)
+        except Undecided as e:
+            raise self._unknown_for(call, attempt, str(e)) from attempt.unknown
+        except SnapKVError as e:
+            self._fail(attempt, e)
+            return
+        if verdict is Verdict.LANDED:
+            assert mark is not None
+            applied = [self._settler.applied(part.checks, mark) for part in attempt.parts]
+            self._tell(attempt, mark, applied)
+        elif verdict is Verdict.UNDECIDABLE:
+            self._tell(attempt, None, [None] * len(attempt.parts))
+        else:
+            self._retry_or_fail(attempt)
+
+    def _retry_or_fail(self, attempt: Attempt[Call]) -> None:
+        """Go on from a dead request with a new timestamp, unless the engine says why not to."""
+        match attempt.unknown:
+            case OutcomeUnknown(retry=False, cause=SnapKVError() as cause):
+                self._fail(attempt, cause)
+            case OutcomeUnknown(retry=False) as error:
+                self._fail(attempt, error)
+            case OutcomeUnknown():
+                self._requeue(attempt)
+            case Exception() as error:
+                self._fail(attempt, error)
+            case _:  # its leader was interrupted; the others on board still want their commit
+                self._requeue(attempt)
+
+    def _tell(
+        self, attempt: Attempt[Call], own: Mark | None, applied: Sequence[Unheld | None]
+    ) -> None:
+        with self._turnstile.lock:
+            self._turnstile.attempt = None
+            for batch, (call, part) in enumerate(zip(attempt.calls, attempt.parts, strict=True)):
+                error = self._error_of(attempt.sent, batch, part.checks, applied[batch])
+                if error is not None or own is None:
+                    call.finish(error=error)
+                    continue
+                stamp = attempt.sent.stamp
+                call.finish(
+                    result=Commit(stamp.timestamp, batch, own.revision, stamp.writer, stamp.note)
+                )
+
+    @staticmethod
+    def _error_of(
+        sent: Sent, batch: int, checks: tuple[Check, ...], unheld: Unheld | None
+    ) -> SnapKVError | None:
+        if unheld is None:
+            why = "the history that would tell was compacted"
+            return unknown(sent, checks, batch=batch, why=why, may_still_land=False)
+        if unheld:
+            return ConflictError((check.guard, found) for check, found in unheld)
+        return None
+
+    def _unknown_for(self, call: Call, attempt: Attempt[Call], why: str) -> SnapKVError:
+        if call not in attempt.calls:
+            return CommitTimeoutError("an earlier commit could not be settled in time")
+        batch = attempt.calls.index(call)
+        return unknown(attempt.sent, attempt.parts[batch].checks, batch=batch, why=why)
+
+    def _requeue(self, attempt: Attempt[Call]) -> None:
+        """Put the callers of a dead timestamp back to the front, in their order."""
+        with self._turnstile.lock:
+            self._turnstile.attempt = None
+            self._turnstile.queue[:0] = [call for call in attempt.calls if not call.done]
+
+    def _fail(self, attempt: Attempt[Call], error: Exception) -> None:
+        """Nothing of it was or will be applied: tell everybody on board."""
+        with self._turnstile.lock:
+            self._turnstile.attempt = None
+            for call in attempt.calls:  # one exception object must not be raised in two threads
+                call.finish(error=copy.copy(error) if len(attempt.calls) > 1 else error)
+
+
+class _NobodyLeftError(Exception):
+    """All calls failed to build or left: there is nothing to send."""
+
+
+def read_back(part: Part, result: object) -> Unheld:
+    """Return the guards of a part that did not hold, from what it read when it was skipped."""
+    assert isinstance(result, TxnResult)
+    if result.succeeded:
+        return []
+    unheld = []
+    for check, seen in zip(part.checks, result.results, strict=True):
+        assert isinstance(seen, RangeResult)
+        found = seen.kvs[0].mod_revision if seen.kvs else 0
+        if not check.holds(found):
+            unheld.append((check, found))
+    return unheld
+
+
+def unknown(
+    sent: Sent,
+    checks: tuple[Check, ...],
+    *,
+    why: str,
+    batch: int = 0,
+    may_still_land: bool = True,
+) -> CommitUnknownError:
+    """Return the error that names a commit of unknown outcome, for `store.resolve`."""
+    return CommitUnknownError(
+        sent.stamp.timestamp,
+        sent.stamp.nonce,
+        may_still_land=may_still_land,
+        batch=batch,
+        guards=tuple(check.guard for check in checks),
+        why=why,
+    )

@@ -1,0 +1,201 @@
+"""One caller's part of a commit: checked, in stored keys, and as a nested transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from snapkv.committer.intervals import Interval, covers, cut, merge, overlap, point
+from snapkv.engine.base import Compare, Delete, Limits, Op, Put, Range, Target, Txn
+from snapkv.errors import (
+    CommitTooLargeError,
+    DuplicateKeyError,
+    InvalidOptionError,
+    InvalidTypeError,
+)
+from snapkv.model import AtRevision, Guard, HeadAt, Ops, SpaceOps
+from snapkv.records import NOTE_BYTES_MAX, Keyspace, Layout, encode_text
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A guard with the key it looks at, as stored."""
+
+    guard: Guard
+    key: bytes
+
+    @property
+    def compare(self) -> Compare:
+        """The guard as the engine checks it."""
+        match self.guard:
+            case AtRevision(revision=revision) | HeadAt(revision=revision):
+                return Compare(self.key, Target.MOD, "=", revision)
+            case _:
+                return Compare(self.key, Target.CREATE, "=", 0)
+
+    def holds(self, found_revision: int) -> bool:
+        """Return whether the guard holds for a key last written at that revision (0: absent)."""
+        wanted = self.compare.operand
+        return found_revision == wanted
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What one caller's operations write, remove and look at; all in stored keys.
+
+    `removed` is merged and never covers a key of `puts`.
+    """
+
+    puts: dict[bytes, bytes]
+    removed: list[Interval]
+    checks: tuple[Check, ...]
+    note: str | None
+
+    @property
+    def guards(self) -> tuple[Guard, ...]:
+        """The guards as their caller wrote them."""
+        return tuple(check.guard for check in self.checks)
+
+    def writes(self) -> Iterator[Op]:
+        """Yield the operations; their order does not matter, for no two touch the same key."""
+        for start, end in self.removed:
+            yield Delete(start) if end == start + b"\0" else Delete(start, end)
+        for key, value in self.puts.items():
+            yield Put(key, value)
+
+    def txn(self, limits: Limits, parts_max: int) -> Txn:
+        """Return the nested transaction: If guards Then writes Else what the guards look at.
+
+        Raises `CommitTooLargeError` when guards or writes need more lists than the engine nests.
+        """
+        compares = tuple(check.compare for check in self.checks)
+        seen = tuple(Range(check.key, keys_only=True) for check in self.checks)
+        writes = tuple(self.writes())
+        if limits.ops_per_list is not None:
+            budget = limits.ops_per_list - 1 - parts_max
+            if len(compares) > budget:
+                raise CommitTooLargeError("the number of guards", len(compares), budget)
+            writes = nest(writes, budget)
+        return Txn(compares, writes, seen)
+
+    def clashes(self, other: Part) -> bool:
+        """Return whether one part writes what the other writes or looks at.
+
+        Such parts must not share a transaction.
+        """
+        return (
+            self._writes_into(other)
+            or other._writes_into(self)
+            or overlap(self.removed, other.removed)
+        )
+
+    def _writes_into(self, other: Part) -> bool:
+        looked_at = [check.key for check in other.checks]
+        return any(key in other.puts for key in self.puts) or any(
+            key in self.puts or covers(self.removed, key)
+            for key in (looked_at + list(other.puts) if self.removed else looked_at)
+        )
+
+
+def nest(ops: tuple[Op, ...], budget: int) -> tuple[Op, ...]:
+    """Return `ops` as lists of transactions, so that no path holds more than `budget` operations.
+
+    etcd gives a nested list what the lists around it left, so the best split into depth d uses
+    budget / d at each level. Raises `CommitTooLargeError` beyond depth 3, about (budget / 3)^3.
+
+    >>> len(nest(tuple(Delete(bytes([i])) for i in range(200)), 126))
+    63
+    """
+    if len(ops) <= budget:
+        return ops
+    for depth in (2, 3):
+        fan = budget // depth
+        if fan**depth >= len(ops):
+            size = -(-len(ops) // fan)
+            chunks = [ops[at : at + size] for at in range(0, len(ops), size)]
+            return tuple(Txn(success=nest(chunk, budget - len(chunks))) for chunk in chunks)
+    raise CommitTooLargeError("the number of operations", len(ops), (budget // 3) ** 3)
+
+
+def compile_part(ops: Ops, layout: Layout) -> Part:
+    """Check operations and translate them to stored keys; O(n log n).
+
+    Raises `InvalidKeyError`, `InvalidTypeError`, `InvalidOptionError` (the note).
+    """
+    if not isinstance(ops, Ops):
+        raise InvalidTypeError(f"commit needs Ops, not {type(ops).__name__}")
+    _check_note(ops.note)
+    puts: dict[bytes, bytes] = {}
+    removed: list[Interval] = []
+    checks: list[Check] = []
+    data = SpaceOps(ops.puts, ops.deletes, ops.delete_prefixes, ops.guards)  # type: ignore[arg-type]
+    _add(layout.data, data, layout, puts, removed, checks)
+    for name, space_ops in ops.spaces.items():
+        if not isinstance(space_ops, SpaceOps):
+            raise InvalidTypeError(f"a space needs SpaceOps, not {type(space_ops).__name__}")
+        _add(layout.space(name), space_ops, layout, puts, removed, checks)
+    return Part(puts, cut(merge(removed), sorted(puts)), tuple(checks), ops.note)
+
+
+def pairs(items: object) -> Iterator[tuple[Any, Any]]:
+    """Yield the pairs of a mapping or of an iterable of pairs.
+
+    Raises `InvalidTypeError` when it is neither.
+    """
+    try:
+        yield from items.items() if hasattr(items, "items") else iter(items)  # type: ignore[call-overload]
+    except (TypeError, ValueError):
+        raise InvalidTypeError(f"puts are a mapping, not {type(items).__name__}") from None
+
+
+def _add(
+    space: Keyspace,
+    ops: SpaceOps,
+    layout: Layout,
+    puts: dict[bytes, bytes],
+    removed: list[Interval],
+    checks: list[Check],
+) -> None:
+    for key, value in pairs(ops.puts):
+        stored = space.encode(key)
+        if not isinstance(value, bytes):
+            raise InvalidTypeError(f"value of {key!r} is {type(value).__name__}, not bytes")
+        if stored in puts:
+            raise DuplicateKeyError(key)
+        puts[stored] = value
+    removed += [point(space.encode(key)) for key in _listed(ops.deletes, "deletes")]
+    removed += [
+        space.range_of(prefix) for prefix in _listed(ops.delete_prefixes, "delete_prefixes")
+    ]
+    for guard in _listed(ops.guards, "guards"):
+        checks.append(_check(guard, space, layout))
+
+
+def _listed(items: Iterable[object], what: str) -> list[Any]:
+    if isinstance(items, str | bytes):
+        raise InvalidTypeError(f"{what} is an iterable of keys, not one {type(items).__name__}")
+    try:
+        return list(items)
+    except TypeError:
+        raise InvalidTypeError(f"{what} is an iterable, not {type(items).__name__}") from None
+
+
+def _check(guard: object, space: Keyspace, layout: Layout) -> Check:
+    if not isinstance(guard, Guard):
+        raise InvalidTypeError(f"a guard is AtRevision, Absent or HeadAt, not {guard!r}")
+    if isinstance(guard, AtRevision | HeadAt):
+        revision: object = guard.revision
+        if isinstance(revision, bool) or not isinstance(revision, int):
+            raise InvalidTypeError(f"a revision is an int, not {type(revision).__name__}")
+        if revision < 1:
+            raise InvalidOptionError(f"a guard's revision is positive, not {revision}")
+    return Check(guard, layout.ts if isinstance(guard, HeadAt) else space.encode(guard.key))
+
+
+def _check_note(note: object) -> None:
+    if note is None:
+        return
+    size = len(encode_text(note, "note"))
+    if size > NOTE_BYTES_MAX:
+        raise CommitTooLargeError("the note in bytes", size, NOTE_BYTES_MAX)

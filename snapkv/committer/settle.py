@@ -1,0 +1,123 @@
+"""Settle a request whose outcome is unknown: fence its timestamp, then look at the history."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from snapkv.clock import monotonic, pause
+from snapkv.committer.attempt import History, Sent, Verdict, marks_of
+from snapkv.committer.part import Check
+from snapkv.engine.base import Engine, Range, TxnResult
+from snapkv.errors import (
+    CompactedError,
+    EngineUnavailableError,
+    OutcomeUnknown,
+    Refused,
+    SnapKVError,
+)
+from snapkv.records import Mark, StampRecord
+
+T = TypeVar("T")
+
+FENCE_PAUSE_S_MIN = 0.01
+FENCE_PAUSE_S_MAX = 0.5
+FENCE_TIMEOUT_S = 5.0
+"""How long one fence may wait for its answer before it is sent again."""
+
+
+class Undecided(SnapKVError):
+    """The deadline passed before the fence was answered."""
+
+
+class Settler:
+    """Finds out what became of a sent request.
+
+    Reading that a commit is absent proves nothing before the fence has been answered: the holes
+    of simpler rules, H1 to H13, are listed in `snapkv/DESIGN.md`.
+    """
+
+    def __init__(
+        self, engine: Engine, ts_key: bytes, history: History, writer: str, rng: random.Random
+    ) -> None:
+        self._engine, self._ts_key, self._history = engine, ts_key, history
+        self._writer, self._rng = writer, rng
+
+    def settle(self, sent: Sent, deadline: float) -> tuple[Verdict, Mark | None]:
+        """Return the verdict, and where the commit landed; it is final.
+
+        Raises `Undecided` when the deadline (monotonic seconds) passes first, and
+        `StoreRecreatedError`.
+        """
+        answer = self._fence(sent, deadline)
+        if answer.succeeded:
+            self._history.own(*marks_of(answer, sent.stamp.timestamp), answer.header)
+            return Verdict.DEAD, None
+        stored = sent.refused_by(answer)
+        stamp = StampRecord.decode(stored.value)
+        if sent.is_mine(stamp):
+            return Verdict.LANDED, Mark(stamp.timestamp, stored.mod_revision, stored.version)
+        if stamp.timestamp == sent.stamp.timestamp:
+            return Verdict.DEAD, None  # an earlier copy of our fence, or another commit: T is taken
+        if sent.known_ordinal and stored.version == sent.known_ordinal + 1:
+            return Verdict.DEAD, None  # one commit came since, and it is this one
+        return self._look_back(sent, deadline)
+
+    def _fence(self, sent: Sent, deadline: float) -> TxnResult:
+        """Send the fence until it is answered; sending it twice is harmless."""
+        txn = sent.fence_txn(self._ts_key, self._writer)
+        wait, cause = FENCE_PAUSE_S_MIN, None
+        while (left := deadline - monotonic()) > 0:
+            try:
+                return self._engine.transact(
+                    lambda _: txn, self._ts_key, timeout=min(left, FENCE_TIMEOUT_S)
+                )
+            except Refused as e:
+                cause = e.error
+            except (OutcomeUnknown, EngineUnavailableError) as e:
+                cause = e
+            pause(min(max(0.0, deadline - monotonic()), wait * self._rng.uniform(0.5, 1)))
+            wait = min(FENCE_PAUSE_S_MAX, wait * 2)
+        raise Undecided("the fence was not answered in time") from cause
+
+    def _look_back(self, sent: Sent, deadline: float) -> tuple[Verdict, Mark | None]:
+        """Look for our timestamp below the larger one that is stored."""
+        try:
+            found = self._ask(lambda: self._history.find(sent.stamp.timestamp), deadline)
+        except CompactedError:
+            oldest = self._ask(self._history.oldest, deadline)
+            if sent.known_ordinal and oldest.ordinal == sent.known_ordinal + 1:
+                return Verdict.DEAD, None  # nothing lies between what we knew and what is left
+            return Verdict.UNDECIDABLE, None
+        if found is None or not sent.is_mine(found[1]):
+            return Verdict.DEAD, None
+        return Verdict.LANDED, found[0]
+
+    def applied(self, checks: Sequence[Check], mark: Mark) -> list[tuple[Check, int]] | None:
+        """Return the guards of a landed part that did not hold, with the revisions they found.
+
+        An empty list says that the part was applied, None that this can no longer be told.
+        The guards are evaluated at the revision before the commit, which is what they saw.
+        """
+        if not checks:
+            return []
+        ranges = [Range(c.key, revision=mark.revision - 1, keys_only=True) for c in checks]
+        try:
+            results = self._engine.read(ranges).results
+        except CompactedError:
+            return None
+        found = [result.kvs[0].mod_revision if result.kvs else 0 for result in results]
+        return [(c, r) for c, r in zip(checks, found, strict=True) if not c.holds(r)]
+
+    def _ask(self, question: Callable[[], T], deadline: float) -> T:
+        """Ask the history until it answers; reading may be repeated freely."""
+        wait = FENCE_PAUSE_S_MIN
+        while True:
+            try:
+                return question()
+            except EngineUnavailableError as e:
+                if monotonic() >= deadline:
+                    raise Undecided("the history could not be read in time") from e
+            pause(wait)
+            wait = min(FENCE_PAUSE_S_MAX, wait * 2)
