@@ -1,0 +1,88 @@
+"""The invariants of a whole store, engine and time line together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from snapkv.core import Core
+from snapkv.engine.base import WatchBatch
+from snapkv.errors import CorruptStoreError, EngineUnavailableError
+from snapkv.records import Mark, prefix_end
+from snapkv.timeline.timeline import REPLAY_WAIT_S
+
+
+@dataclass(frozen=True, slots=True)
+class CheckReport:
+    """What `check()` looked at, and every broken rule it found: none when all is well."""
+
+    commits: int
+    keys: int
+    problems: tuple[str, ...]
+
+
+def check(core: Core) -> CheckReport:
+    """Check the engine's own rules, the time line, and that every write carries a timestamp."""
+    core.check_open()
+    problems = [f"engine: {problem}" for problem in core.engine.check()]
+    try:
+        core.timeline.check()
+    except AssertionError as e:
+        problems.append(f"timeline: {e!r}")
+    commits = 0
+    head = core.timeline.head()
+    for batch in _batches(core, head):
+        found, stamped = _judge(core, batch)
+        problems += found
+        commits += stamped
+    problems += _order(core, head)
+    data = core.layout.data
+    keys = core.source(None, None, False).count(data.prefix, prefix_end(data.prefix))
+    return CheckReport(commits, keys, tuple(problems))
+
+
+def _batches(core: Core, head: Mark) -> Iterator[WatchBatch]:
+    """Yield everything that was written to the store since the compaction point."""
+    root = core.layout.root
+    start = max(1, core.engine.compacted_revision())
+    watcher = core.engine.watch(root, prefix_end(root), start_revision=start)
+    try:
+        while (batch := watcher.next(REPLAY_WAIT_S)) is not None:
+            if batch.revision <= head.revision:
+                yield batch
+            if batch.revision >= head.revision:
+                return
+        raise EngineUnavailableError(f"no event within {REPLAY_WAIT_S:.0f} s")
+    finally:
+        watcher.close()
+
+
+def _judge(core: Core, batch: WatchBatch) -> tuple[list[str], int]:
+    layout, problems = core.layout, []
+    stamped = any(event.kv.key == layout.ts for event in batch.events)
+    for event in batch.events:
+        kv = event.kv
+        if kv.key == layout.ts and event.is_delete:
+            problems.append(f"revision {batch.revision} deletes the timestamp key")
+        elif not stamped and kv.key.startswith((layout.data.prefix, layout.spaces)):
+            problems.append(f"revision {batch.revision} writes {kv.key!r} without a timestamp")
+        if kv.key.startswith(layout.data.prefix):
+            try:
+                kv.key.decode()
+            except UnicodeDecodeError:
+                problems.append(f"key {kv.key!r} is no UTF-8 text")
+    return problems, int(stamped)
+
+
+def _order(core: Core, head: Mark) -> Iterator[str]:
+    """Timestamps, revisions and ordinals of the log rise together, by one in the ordinals."""
+    last = core.timeline.oldest()
+    try:
+        for mark, _ in core.timeline.replay(last, head):
+            if not (mark.timestamp > last.timestamp and mark.revision > last.revision):
+                yield f"commit {mark} does not come after {last}"
+            if mark.ordinal != last.ordinal + 1:
+                yield f"commit {mark} does not follow {last}"
+            last = mark
+    except CorruptStoreError as e:
+        yield str(e)

@@ -1,0 +1,205 @@
+"""What an open store is made of, and the few things that all its faces do with it."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from snapkv.clock import HybridClock
+from snapkv.committer import COMMIT_TIMEOUT_S_MAX, Committer
+from snapkv.engine.base import Engine
+from snapkv.errors import (
+    ClockSkewError,
+    ClockWarning,
+    CompactedError,
+    InvalidOptionError,
+    InvalidTimeError,
+    InvalidTypeError,
+    SnapKVError,
+    StoreClosedError,
+)
+from snapkv.model import Build, Commit, Compaction
+from snapkv.records import FormatRecord, Layout
+from snapkv.snapshot import LiveSource, Past, Source
+from snapkv.timeline import Timeline
+from snapkv.times import When, end_of_ms, format_time, physical_ms, resolve
+
+RETAIN_CHECK_MS_MAX = 60_000
+RETAIN_BATCHES = 2
+"""Batches of space that one commit may free for `retain=`; the next ones go on."""
+
+
+@dataclass(slots=True)
+class Core:
+    """The parts of an open store."""
+
+    url: str
+    engine: Engine
+    layout: Layout
+    format: FormatRecord
+    clock: HybridClock
+    timeline: Timeline
+    committer: Committer
+    commit_timeout_s: float
+    max_clock_skew_ms: int
+    retain_ms: int | None = None
+    past: Past | None = None
+    closed: bool = False
+    retained_at_ms: int = 0
+    retain_error: SnapKVError | None = None
+    closers: list[Callable[[], None]] = field(default_factory=list)
+
+    def check_open(self) -> None:
+        """Raise `StoreClosedError` after `close()`."""
+        if self.closed:
+            raise StoreClosedError("the store was closed")
+
+    def resolve(self, when: When) -> int:
+        """Return the timestamp of a moment as callers name it."""
+        return resolve(when, self.clock.wall.now_ms())
+
+    # --- reading ---
+
+    def source(self, when: When | None, revision: int | None, final: bool) -> Source:
+        """Return the state at a moment: from the engine, or where compaction took it, the past."""
+        self.check_open()
+        if revision is not None:
+            if when is not None or final:
+                raise InvalidOptionError("give a time or a revision, not both")
+            return self._source_of_revision(revision)
+        if when is None:
+            return LiveSource(self.timeline, self.timeline.pin_head())
+        timestamp = self.resolve(when)
+        if final:
+            self.finish(timestamp)
+        try:
+            return LiveSource(self.timeline, self.timeline.pin(timestamp))
+        except CompactedError:
+            past = self.past.source(timestamp) if self.past is not None else None
+            if past is None:
+                raise
+            return past
+
+    def _source_of_revision(self, revision: int) -> Source:
+        if isinstance(revision, bool) or not isinstance(revision, int):
+            raise InvalidTypeError(f"a revision is an int, not {type(revision).__name__}")
+        if revision < 1:
+            raise InvalidTimeError(f"revisions start at 1, not {revision}", revision)
+        return LiveSource(self.timeline, self.timeline.pin_revision(revision))
+
+    def finish(self, timestamp: int) -> None:
+        """Make sure that nothing can commit at or below a timestamp any more: tick past it."""
+        if self.timeline.head().timestamp >= timestamp:
+            return
+        self.check_not_ahead(timestamp)
+        self.committer.tick(timestamp, timeout=self.commit_timeout_s)
+
+    def check_not_ahead(self, timestamp: int) -> None:
+        """Raise `ClockSkewError` for a timestamp beyond now + skew: it would spoil the clock."""
+        ahead_ms = physical_ms(timestamp) - self.clock.wall.now_ms()
+        if ahead_ms > self.max_clock_skew_ms:
+            raise ClockSkewError(
+                f"{format_time(timestamp)} is {ahead_ms} ms ahead of the clock, "
+                f"more than max_clock_skew ({self.max_clock_skew_ms} ms)",
+                ahead_ms,
+                self.max_clock_skew_ms,
+            )
+
+    # --- writing ---
+
+    def commit(self, build: Build, timeout: float | None) -> Commit:
+        """Commit what `build` returns, then do a little of what `retain=` asks for."""
+        self.check_open()
+        commit = self.committer.commit(build, timeout=self.timeout_s(timeout))
+        if self.retain_ms is not None:
+            self._retain(self.retain_ms)
+        return commit
+
+    def timeout_s(self, timeout: float | None) -> float:
+        """Return the seconds that a commit may take."""
+        return self.commit_timeout_s if timeout is None else check_timeout(timeout)
+
+    def check_clock(self) -> None:
+        """Refuse to commit while the local clock and the server's are too far apart."""
+        server = self.engine.server_time_ms()
+        if server is None:
+            return
+        at_ms, uncertainty_ms = server
+        skew_ms = self.clock.wall.now_ms() - at_ms
+        if abs(skew_ms) - uncertainty_ms > self.max_clock_skew_ms:
+            raise ClockSkewError(
+                f"the local clock differs from the server's by {skew_ms} ms, "
+                f"more than max_clock_skew ({self.max_clock_skew_ms} ms)",
+                skew_ms,
+                self.max_clock_skew_ms,
+            )
+
+    def warn_if_ahead(self) -> None:
+        """Warn when the store's newest timestamp is far ahead of the clock; repair nothing."""
+        newest = self.timeline.newest_known().timestamp
+        ahead_ms = physical_ms(newest) - self.clock.wall.now_ms()
+        if ahead_ms > self.max_clock_skew_ms:
+            warnings.warn(
+                f"the newest commit of {self.url} is {ahead_ms} ms ahead of the clock; "
+                "times of new commits follow it, not the clock",
+                ClockWarning,
+                stacklevel=4,
+            )
+
+    # --- forgetting ---
+
+    def compact(self, before: int, *, batches: int | None = None) -> Compaction:
+        """Compact up to a timestamp, never into the time that open outcomes may need."""
+        keep_ms = round(COMMIT_TIMEOUT_S_MAX * 1_000) + 2 * self.max_clock_skew_ms
+        limit_ms = self.clock.wall.now_ms() - keep_ms
+        if limit_ms <= 0:
+            return Compaction(self.engine.compacted_revision(), self.timeline.earliest())
+        target = min(before, end_of_ms(limit_ms))
+        compacted = self.engine.compacted_revision()
+        oldest = self.timeline.oldest()
+        if target <= oldest.timestamp:
+            if compacted:
+                self.engine.compact(compacted, batches=batches)  # goes on with freeing
+            return Compaction(compacted, oldest.timestamp)
+        mark = self.timeline.pin(target).mark
+        revision = max(mark.revision, compacted)
+        if mark.ordinal > 1:
+            self.engine.compact(revision, batches=batches)
+            return Compaction(revision, mark.timestamp)
+        return Compaction(compacted, oldest.timestamp)
+
+    def _retain(self, retain_ms: int) -> None:
+        """Forget what is older than `retain=`; now and then, in small pieces, never in the way."""
+        now_ms = self.clock.wall.now_ms()
+        every_ms = min(RETAIN_CHECK_MS_MAX, retain_ms // 10)
+        if abs(now_ms - self.retained_at_ms) < every_ms or now_ms < retain_ms:
+            return
+        self.retained_at_ms = now_ms
+        try:
+            self.compact(end_of_ms(now_ms - retain_ms), batches=RETAIN_BATCHES)
+            self.retain_error = None
+        except SnapKVError as e:  # the commit stands; info() tells
+            self.retain_error = e
+
+    # --- life ---
+
+    def close(self) -> None:
+        """Close everything, in the order that lets waiting threads go; twice is fine."""
+        if self.closed:
+            return
+        self.closed = True
+        for closer in list(self.closers):
+            closer()
+        self.committer.close()
+        self.timeline.close()
+        self.engine.close()
+
+
+def check_timeout(timeout: float) -> float:
+    """Return seconds a commit may take; raise a typed error when out of bounds."""
+    if isinstance(timeout, bool) or not isinstance(timeout, int | float):
+        raise InvalidTypeError(f"a timeout is seconds, not {type(timeout).__name__}")
+    if not 0 < timeout <= COMMIT_TIMEOUT_S_MAX:
+        raise InvalidOptionError(f"a commit's timeout is in (0, {COMMIT_TIMEOUT_S_MAX:.0f}] s")
+    return float(timeout)

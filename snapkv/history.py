@@ -1,0 +1,116 @@
+"""The commit log, and the versions of one key with who wrote them and why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+
+from snapkv.core import Core
+from snapkv.engine.base import Event, Range
+from snapkv.errors import (
+    CompactedError,
+    EngineUnavailableError,
+    InvalidOptionError,
+    InvalidTypeError,
+)
+from snapkv.model import Commit, Version
+from snapkv.records import Mark, StampRecord
+from snapkv.timeline.timeline import REPLAY_WAIT_S
+from snapkv.times import When
+
+LOG_PAGE_COMMITS = 256
+"""Commits read at once when the log is walked newest first."""
+HISTORY_PAGE_VERSIONS = 128
+
+
+def commits(
+    core: Core, since: When | None, until: When | None, limit: int | None, newest_first: bool
+) -> Iterator[Commit]:
+    """Yield the commits in (since, until], see `SnapshotKV.commits`."""
+    core.check_open()
+    if limit is not None:
+        if isinstance(limit, bool) or not isinstance(limit, int):
+            raise InvalidTypeError(f"limit is an int, not {type(limit).__name__}")
+        if limit < 0:
+            raise InvalidOptionError(f"limit is not negative: {limit}")
+    low, high = _bounds(core, since, until)
+    walk = _backwards(core, low, high) if newest_first else _forwards(core, low, high, since)
+    return islice(walk, limit)
+
+
+def _bounds(core: Core, since: When | None, until: When | None) -> tuple[Mark, Mark]:
+    timeline = core.timeline
+    low = timeline.oldest() if since is None else timeline.pin(core.resolve(since)).mark
+    high = timeline.head() if until is None else timeline.pin(core.resolve(until)).mark
+    return low, high
+
+
+def _forwards(core: Core, low: Mark, high: Mark, since: When | None) -> Iterator[Commit]:
+    if since is None and 1 < low.ordinal <= high.ordinal:  # what compaction left begins with it
+        yield commit_of(low, core.timeline.stamp(low))
+    for mark, stamp in core.timeline.replay(low, high):
+        yield commit_of(mark, stamp)
+
+
+def _backwards(core: Core, low: Mark, high: Mark) -> Iterator[Commit]:
+    while high.ordinal > max(low.ordinal, 1):
+        first = max(low.ordinal, high.ordinal - LOG_PAGE_COMMITS)
+        after = low if first == low.ordinal else core.timeline.by_ordinal(first)
+        page = [commit_of(mark, stamp) for mark, stamp in core.timeline.replay(after, high)]
+        yield from reversed(page)
+        high = after
+    if high.ordinal == low.ordinal > 1 and core.timeline.oldest() == low:
+        yield commit_of(low, core.timeline.stamp(low))
+
+
+def commit_of(mark: Mark, stamp: StampRecord) -> Commit:
+    """Return a version of the timestamp key as a commit."""
+    return Commit(mark.timestamp, 0, mark.revision, stamp.writer, stamp.note)
+
+
+def versions(core: Core, key: bytes) -> Iterator[Version]:
+    """Yield the versions of a stored key, oldest first, see `View.history`."""
+    core.check_open()
+    newest, results = core.timeline.head_and([Range(key)])
+    until = max([newest.revision, *(kv.mod_revision for kv in results[0].kvs)])
+    compacted = core.engine.compacted_revision()
+    try:
+        if compacted > 1:
+            found = core.engine.read([Range(key, revision=compacted)]).results[0].kvs
+            if found and found[0].mod_revision < compacted:
+                yield Version(None, found[0].mod_revision, found[0].value, None)
+        page: list[Event] = []
+        for event in _events(core, key, max(1, compacted), until):
+            page.append(event)
+            if len(page) == HISTORY_PAGE_VERSIONS:
+                yield from _stamped(core, page)
+                page = []
+        yield from _stamped(core, page)
+    except CompactedError as e:
+        if e.unit == "timestamp":
+            raise
+        raise CompactedError(newest.timestamp, core.timeline.earliest()) from e
+
+
+def _events(core: Core, key: bytes, start: int, until: int) -> Iterator[Event]:
+    watcher = core.engine.watch(key, b"", start_revision=start)
+    try:
+        while (batch := watcher.next(REPLAY_WAIT_S)) is not None:
+            if batch.revision <= until:
+                yield from batch.events
+            if batch.revision >= until:
+                return
+        raise EngineUnavailableError(f"no event within {REPLAY_WAIT_S:.0f} s")
+    finally:
+        watcher.close()
+
+
+def _stamped(core: Core, events: list[Event]) -> Iterator[Version]:
+    """Join events with who made them; a write without a stamp of its own has nobody."""
+    stamps = core.timeline.stamps([event.kv.mod_revision for event in events])
+    for event, (mark, stamp) in zip(events, stamps, strict=True):
+        value = None if event.is_delete else event.kv.value
+        if mark.revision == event.kv.mod_revision:
+            yield Version(mark.timestamp, mark.revision, value, stamp.writer, stamp.note)
+        else:
+            yield Version(None, event.kv.mod_revision, value, None)

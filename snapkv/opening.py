@@ -1,0 +1,129 @@
+"""Opening a store: from a URL to an engine, and the two keys that make a store of it."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import socket
+from collections.abc import Callable
+from typing import Any
+
+from snapkv.engine.base import Compare, Engine, Header, KeyValue, Put, Range, Target, Txn
+from snapkv.errors import (
+    CorruptStoreError,
+    InvalidTypeError,
+    InvalidURLError,
+    NotAStoreError,
+    OutcomeUnknown,
+    Refused,
+    StoreNotFoundError,
+    UnknownOptionError,
+)
+from snapkv.records import FormatRecord, Layout, StampRecord
+
+OPEN_TRIES = 3
+OPEN_TIMEOUT_S = 10.0
+
+COMMON_OPTIONS = (
+    "name",
+    "ring_slots",
+    "clock",
+    "retain",
+    "writer",
+    "commit_timeout",
+    "max_clock_skew",
+    "create",
+)
+
+
+def _memory(url: str, create: bool, **options: Any) -> Engine:
+    from snapkv.engine.memory import open_memory
+
+    return open_memory(url)
+
+
+def _lmdb(url: str, create: bool, **options: Any) -> Engine:
+    from snapkv.engine.lmdb import LmdbEngine
+
+    path = url.removeprefix("lmdb:")
+    if not path:
+        raise InvalidURLError("lmdb: needs the path of a directory, as in lmdb:./meta", url)
+    return LmdbEngine(path, create=create, **options)
+
+
+_ENGINES: dict[str, tuple[Callable[..., Engine], tuple[str, ...]]] = {
+    "memory": (_memory, ()),
+    "lmdb": (_lmdb, ("durability", "map_bytes", "request_bytes_max")),
+}
+
+
+def open_engine(url: str, *, create: bool, options: dict[str, Any]) -> Engine:
+    """Return the engine that a URL names; only that one is imported.
+
+    Raises `InvalidURLError`, `UnknownOptionError`, and what the engine refuses to open.
+    """
+    if not isinstance(url, str):
+        raise InvalidTypeError(f"a store's URL is a str, not {type(url).__name__}")
+    scheme, colon, _ = url.partition(":")
+    if not colon or scheme not in _ENGINES:
+        known = ", ".join(f"{name}:" for name in _ENGINES)
+        raise InvalidURLError(f"no engine for {url!r}; a URL begins with one of {known}", url)
+    opener, known_options = _ENGINES[scheme]
+    for option in options:
+        if option not in known_options:
+            raise UnknownOptionError(option, (*COMMON_OPTIONS, *known_options))
+    return opener(url, create, **options)
+
+
+def open_keys(
+    engine: Engine, layout: Layout, writer: str, *, create: bool
+) -> tuple[KeyValue, FormatRecord, Header]:
+    """Return the timestamp key, the format record and the header of a store, made if need be.
+
+    One round trip for a store that exists. Raises `StoreNotFoundError` (with `create=False`),
+    `FormatError`, `NotAStoreError`, `CorruptStoreError`.
+    """
+    for _ in range(OPEN_TRIES):
+        answer = engine.read([Range(layout.ts), Range(layout.format)])
+        ts, format_ = (result.kvs[0] if result.kvs else None for result in answer.results)
+        if format_ is not None:
+            record = FormatRecord.decode(format_.value)
+            if ts is None:
+                raise CorruptStoreError(f"store {layout.name!r} has lost its timestamp key")
+            StampRecord.decode(ts.value)
+            return ts, record, answer.header
+        if ts is not None:
+            raise NotAStoreError(f"{layout.ts!r} exists, but no format record: not a store of ours")
+        if not create:
+            raise StoreNotFoundError(f"no store named {layout.name!r} in {engine.url}")
+        _create(engine, layout, writer)
+    raise CorruptStoreError(f"store {layout.name!r} was made and is not there")
+
+
+def _create(engine: Engine, layout: Layout, writer: str) -> None:
+    """Write both keys, if neither is there: others may be doing the same."""
+    stamp = StampRecord(0, os.urandom(16), writer, "created").encode()
+    record = FormatRecord(os.urandom(16)).encode()
+    txn = Txn(
+        (
+            Compare(layout.ts, Target.CREATE, "=", 0),
+            Compare(layout.format, Target.CREATE, "=", 0),
+        ),
+        (Put(layout.ts, stamp), Put(layout.format, record)),
+    )
+    try:
+        engine.transact(lambda _: txn, layout.ts, timeout=OPEN_TIMEOUT_S)
+    except Refused as e:
+        raise e.error from e
+    except OutcomeUnknown as e:
+        if not e.retry and e.cause is not None:
+            raise e.cause from e
+
+
+def default_writer() -> str:
+    """Return user@host: who commits are said to be by, unless told otherwise."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a container's user without a name
+        user = str(os.getuid())
+    return f"{user}@{socket.gethostname()}"

@@ -1,0 +1,240 @@
+"""A snapshot: the whole store at one moment, as a read-only mapping that never changes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Generic, Protocol
+
+from snapkv.engine.base import KeyValue, Range
+from snapkv.errors import InvalidTypeError, KeyNotFoundError
+from snapkv.model import Difference, Entry, K
+from snapkv.records import Keyspace
+from snapkv.timeline import Pin, Timeline
+
+
+class Source(Protocol):
+    """Where a snapshot's state comes from: the live engine, or an archive."""
+
+    timestamp: int
+    revision: int
+    final: bool
+
+    def get(self, keys: Sequence[bytes]) -> list[KeyValue | None]:
+        """Return the versions of stored keys, None where a key is absent."""
+        ...
+
+    def scan(
+        self, start: bytes, end: bytes, *, keys_only: bool = False
+    ) -> Iterator[list[KeyValue]]:
+        """Yield the range [start, end) in pages, ascending."""
+        ...
+
+    def count(self, start: bytes, end: bytes) -> int:
+        """Return the number of keys in a range."""
+        ...
+
+    def changed(self, other: Source, start: bytes, end: bytes) -> list[bytes] | None:
+        """Return sorted stored keys that hold all differences; None when scanning is cheaper."""
+        ...
+
+
+class Past(Protocol):
+    """History that outlives compaction; the store asks it when the engine no longer can."""
+
+    def source(self, timestamp: int) -> Source | None:
+        """Return the state at a moment, None when it is not in here."""
+        ...
+
+
+class Snapshot(Mapping[K, bytes], Generic[K]):
+    """All keys at one moment; every read of one snapshot sees the same revision.
+
+    `timestamp` is the moment asked for (of the newest commit, when none was), `revision` that of
+    the newest commit at or before it. `final` says that no commit can land at or below
+    `timestamp` any more; when False, the same moment may be answered differently later.
+
+    Reading is lazy: a key costs one round trip, iterating one per page. Prefer `items()` over
+    `dict(snapshot)`, which reads key by key.
+    """
+
+    def __init__(self, source: Source, space: Keyspace) -> None:
+        self._source, self._space = source, space
+
+    @property
+    def timestamp(self) -> int:
+        """The moment."""
+        return self._source.timestamp
+
+    @property
+    def revision(self) -> int:
+        """The revision of the newest commit at that moment."""
+        return self._source.revision
+
+    @property
+    def final(self) -> bool:
+        """Whether the answer is for ever."""
+        return self._source.final
+
+    def __repr__(self) -> str:
+        final = "final" if self.final else "not final"
+        return f"<Snapshot timestamp={self.timestamp} revision={self.revision} {final}>"
+
+    def __getitem__(self, key: K) -> bytes:
+        """Return a value; `KeyNotFoundError` (a KeyError) when the key is absent."""
+        return self.entry(key).value
+
+    def __contains__(self, key: object) -> bool:
+        if not isinstance(key, str if self._space.text else bytes) or not key:
+            return False
+        return self._source.get([self._space.encode(key)])[0] is not None
+
+    def __iter__(self) -> Iterator[K]:
+        return self.keys()
+
+    def __len__(self) -> int:
+        return self.count()
+
+    def entry(self, key: K) -> Entry:
+        """Return a key's value with the revisions it was written and created at.
+
+        Raises `KeyNotFoundError`, `InvalidKeyError`, `CompactedError`.
+        """
+        (kv,) = self._source.get([self._space.encode(key)])
+        if kv is None:
+            raise KeyNotFoundError(key, self.timestamp)
+        return entry_of(kv)
+
+    def entries(self, prefix: K | None = None) -> Iterator[tuple[K, Entry]]:
+        """Yield (key, entry) pairs in key order."""
+        for page in self._source.scan(*self._range(prefix)):
+            for kv in page:
+                yield self._space.decode(kv.key), entry_of(kv)
+
+    def items(self, prefix: K | None = None) -> Iterator[tuple[K, bytes]]:  # type: ignore[override]
+        """Yield (key, value) pairs in key order; with a prefix, exact to the byte, only those."""
+        decode = self._space.decode
+        for page in self._source.scan(*self._range(prefix)):
+            for kv in page:
+                yield decode(kv.key), kv.value
+
+    def keys(self, prefix: K | None = None) -> Iterator[K]:  # type: ignore[override]
+        """Yield keys in order, without reading values."""
+        decode = self._space.decode
+        for page in self._source.scan(*self._range(prefix), keys_only=True):
+            for kv in page:
+                yield decode(kv.key)
+
+    def values(self, prefix: K | None = None) -> Iterator[bytes]:  # type: ignore[override]
+        """Yield values in key order."""
+        return (value for _, value in self.items(prefix))
+
+    def count(self, prefix: K | None = None) -> int:
+        """Return the number of keys; one round trip, no keys are sent."""
+        return self._source.count(*self._range(prefix))
+
+    def diff(self, other: Snapshot[K], prefix: K | None = None) -> Iterator[Difference[K]]:
+        """Yield what differs from here to `other`, in key order.
+
+        Costs the changes in between when those are few and on record, else one pass over both.
+        Raises `InvalidTypeError` when `other` is not a snapshot of the same keys.
+        """
+        if not isinstance(other, Snapshot) or other._space != self._space:
+            raise InvalidTypeError(f"diff needs a snapshot of the same keys, not {other!r}")
+        start, end = self._range(prefix)
+        keys = self._source.changed(other._source, start, end)
+        pairs = (
+            both_scanned(self._source, other._source, start, end)
+            if keys is None
+            else both_read(self._source, other._source, keys)
+        )
+        for stored, before, after in pairs:
+            if before != after:
+                yield Difference(self._space.decode(stored), before, after)
+
+    def _range(self, prefix: K | None) -> tuple[bytes, bytes]:
+        return self._space.range_of(self._space.whole if prefix is None else prefix)
+
+
+def entry_of(kv: KeyValue) -> Entry:
+    """Return an engine's version as users see it."""
+    return Entry(kv.value, kv.mod_revision, kv.create_revision, kv.version)
+
+
+Pairs = Iterator[tuple[bytes, bytes | None, bytes | None]]
+
+READ_MANY_MAX = 128
+
+
+def both_read(a: Source, b: Source, keys: Sequence[bytes]) -> Pairs:
+    """Yield (key, value in a, value in b) of given keys."""
+    for at in range(0, len(keys), READ_MANY_MAX):
+        chunk = keys[at : at + READ_MANY_MAX]
+        for key, before, after in zip(chunk, a.get(chunk), b.get(chunk), strict=True):
+            yield key, before and before.value, after and after.value
+
+
+def both_scanned(a: Source, b: Source, start: bytes, end: bytes) -> Pairs:
+    """Yield (key, value in a, value in b) of a whole range, merging two scans in order."""
+    left, right = _rows(a, start, end), _rows(b, start, end)
+    before, after = next(left, None), next(right, None)
+    while before is not None or after is not None:
+        if after is None or (before is not None and before.key < after.key):
+            assert before is not None
+            yield before.key, before.value, None
+            before = next(left, None)
+        elif before is None or after.key < before.key:
+            yield after.key, None, after.value
+            after = next(right, None)
+        else:
+            if before.mod_revision != after.mod_revision:
+                yield before.key, before.value, after.value
+            before, after = next(left, None), next(right, None)
+
+
+def _rows(source: Source, start: bytes, end: bytes) -> Iterator[KeyValue]:
+    for page in source.scan(start, end):
+        yield from page
+
+
+DIFF_REPLAY_COMMITS_MAX = 1_000
+"""Up to so many commits between two moments their events are replayed, beyond that both scanned."""
+
+
+class LiveSource:
+    """The state of an engine at a pinned moment."""
+
+    def __init__(self, timeline: Timeline, pin: Pin) -> None:
+        self._timeline, self._pin = timeline, pin
+        self.timestamp, self.revision, self.final = pin.timestamp, pin.mark.revision, pin.final
+
+    def get(self, keys: Sequence[bytes]) -> list[KeyValue | None]:
+        """Return the versions of stored keys; one round trip for each `READ_MANY_MAX`."""
+        found: list[KeyValue | None] = []
+        for at in range(0, len(keys), READ_MANY_MAX):
+            ranges = [Range(key) for key in keys[at : at + READ_MANY_MAX]]
+            results = self._timeline.read(self._pin, ranges)
+            found += [result.kvs[0] if result.kvs else None for result in results]
+        return found
+
+    def scan(
+        self, start: bytes, end: bytes, *, keys_only: bool = False
+    ) -> Iterator[list[KeyValue]]:
+        """Yield a range in pages at the pinned revision."""
+        return self._timeline.scan(self._pin, start, end, keys_only=keys_only)
+
+    def count(self, start: bytes, end: bytes) -> int:
+        """Return the number of keys in a range."""
+        return self._timeline.read(self._pin, [Range(start, end, count_only=True)])[0].count
+
+    def changed(self, other: Any, start: bytes, end: bytes) -> list[bytes] | None:
+        """Return the keys written between the two pins, sorted.
+
+        From a replay of at most `DIFF_REPLAY_COMMITS_MAX` commits; None when it would be longer,
+        or is compacted.
+        """
+        if not isinstance(other, LiveSource) or other._timeline is not self._timeline:
+            return None
+        low, high = sorted((self._pin, other._pin), key=lambda pin: pin.mark.ordinal)
+        if high.mark.ordinal - low.mark.ordinal > DIFF_REPLAY_COMMITS_MAX:
+            return None
+        return self._timeline.keys_written(low, high, start, end)

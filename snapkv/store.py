@@ -1,0 +1,420 @@
+"""The store: what services open, write to and ask."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from datetime import timedelta
+from pathlib import Path
+from types import TracebackType
+from typing import Any, BinaryIO
+
+from snapkv import check as _check
+from snapkv import dump as _dump
+from snapkv import history as _history
+from snapkv.clock import Clock, HybridClock, SystemClock
+from snapkv.committer import COMMIT_TIMEOUT_S, Check, Committer, Sent
+from snapkv.core import Core, check_timeout
+from snapkv.engine.base import Engine
+from snapkv.errors import ConflictError, InvalidOptionError, InvalidTypeError
+from snapkv.model import (
+    Build,
+    Commit,
+    Compaction,
+    Guard,
+    HeadAt,
+    Ops,
+    SpaceOps,
+    Stamp,
+)
+from snapkv.opening import default_writer, open_engine, open_keys
+from snapkv.records import WRITER_BYTES_MAX, Layout, StampRecord, encode_text
+from snapkv.snapshot import Past
+from snapkv.timeline import RING_SLOTS, Timeline
+from snapkv.times import When, check_timestamp, duration_ms, format_time
+from snapkv.view import View
+
+MAX_CLOCK_SKEW_S = 5.0
+RESTORE_TRIES = 8
+
+Addition = Callable[[int], tuple[str, bytes]]
+"""Gets the timestamp of the commit it will be part of, returns a key and a value."""
+
+
+class Space(View[bytes]):
+    """A byte-keyed space of a store, for layers above it; the same reads as the store."""
+
+    def __init__(self, core: Core, name: str) -> None:
+        super().__init__(core, core.layout.space(name))
+        self.name = name
+
+    def commit(
+        self,
+        build: Callable[[Stamp], SpaceOps] | None = None,
+        *,
+        puts: Mapping[bytes, bytes] = {},
+        deletes: Iterable[bytes] = (),
+        delete_prefixes: Iterable[bytes] = (),
+        guards: Iterable[Guard] = (),
+        note: str | None = None,
+        timeout: float | None = None,
+    ) -> Commit:
+        """Commit operations on this space alone; `SnapshotKV.commit` can span several."""
+        ops = SpaceOps(puts, tuple(deletes), tuple(delete_prefixes), tuple(guards))
+
+        def whole(stamp: Stamp) -> Ops:
+            return Ops(spaces={self.name: build(stamp) if build else ops}, note=note)
+
+        return self._core.commit(whole, timeout)
+
+
+class SnapshotKV(View[str]):
+    """A store of text keys and byte values that answers for any moment of its life.
+
+    Safe for threads and usable as a context manager. Opened by `snapkv.open`.
+    """
+
+    def __init__(self, core: Core) -> None:
+        super().__init__(core, core.layout.data)
+
+    def __enter__(self) -> SnapshotKV:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<SnapshotKV {self._core.url} name={self._core.layout.name!r}>"
+
+    def close(self) -> None:
+        """Close the store; what waits in other threads ends with `StoreClosedError`."""
+        self._core.close()
+
+    # --- writing ---
+
+    def save(self, key: str, value: bytes) -> int:
+        """Save one key; return the commit's timestamp. One round trip."""
+        return self.commit(puts={key: value}).ts
+
+    def remove(self, key: str) -> int:
+        """Remove one key, which may be absent; return the commit's timestamp. One round trip."""
+        return self.commit(deletes=[key]).ts
+
+    def multi_save(self, kvs: Mapping[str, bytes], additions: Iterable[Addition] = ()) -> int:
+        """Save several keys in one commit; return its timestamp.
+
+        Each addition is called with that timestamp and returns one more (key, value) to save.
+        """
+        return self.commit(puts=kvs, additions=additions).ts
+
+    def multi_save_and_remove_with_prefix(
+        self,
+        saves: Mapping[str, bytes],
+        removals: Iterable[str],
+        additions: Iterable[Addition] = (),
+    ) -> int:
+        """Remove everything under some prefixes and save keys, in one commit; return its timestamp.
+
+        Removals come first: "remove a/, save a/new" leaves a/new alone under a/.
+        """
+        return self.commit(puts=saves, delete_prefixes=removals, additions=additions).ts
+
+    def commit(
+        self,
+        build: Build | None = None,
+        *,
+        puts: Mapping[str, bytes] = {},
+        deletes: Iterable[str] = (),
+        delete_prefixes: Iterable[str] = (),
+        guards: Iterable[Guard] = (),
+        additions: Iterable[Addition] = (),
+        note: str | None = None,
+        timeout: float | None = None,
+    ) -> Commit:
+        """Commit operations, or what `build(stamp)` returns for the very stamp it commits with.
+
+        `build` must be pure: it is called again for every new timestamp. What it raises stops
+        this commit, with nothing written. Removals come before saves. `note` (4 KiB at most) is
+        kept in the commit log. `timeout` (seconds, 60 at most) bounds the wait.
+
+        One round trip; commits of several threads share one.
+
+        >>> import snapkv
+        >>> with snapkv.open("memory:") as store:
+        ...     commit = store.commit(puts={"a": b"1"}, guards=[snapkv.Absent("a")], note="new")
+        ...     store.load("a")
+        b'1'
+
+        Raises `ConflictError` when a guard does not hold, `CommitTooLargeError`,
+        `DuplicateKeyError`, `InvalidKeyError`, `InvalidTypeError`, `CommitTimeoutError` (it did
+        not happen), `CommitUnknownError` (`resolve` can settle it), `StoreRecreatedError`,
+        `ClockSkewError`, `NoSpaceError`, `ReadOnlyError`.
+        """
+        if build is None:
+            build = _building(
+                Ops(puts, tuple_of(deletes), tuple_of(delete_prefixes), tuple_of(guards), note),
+                tuple(additions),
+            )
+        elif not callable(build):
+            raise InvalidTypeError(f"commit takes a function, not {type(build).__name__}")
+        elif puts or deletes or delete_prefixes or guards or additions or note is not None:
+            raise InvalidOptionError("give a function or keywords, not both")
+        return self._core.commit(build, timeout)
+
+    def restore(self, when: When, prefix: str = "", *, note: str | None = None) -> Commit:
+        """Make the present equal a past moment, in one commit; return it.
+
+        Only what differs is written. Under steady writing by others it falls back to writing
+        everything. Raises `CompactedError`, `CommitTooLargeError`, and as `commit`.
+        """
+        past = self.at(self._core.resolve(when))
+        if note is None:
+            note = f"restore {prefix!r} to {format_time(past.timestamp)}"
+        for _ in range(RESTORE_TRIES):
+            head = self.at()
+            changes = list(head.diff(past, prefix))
+            ops = Ops(
+                puts={c.key: c.after for c in changes if c.after is not None},
+                deletes=[c.key for c in changes if c.after is None],
+                guards=[HeadAt(head.revision)],
+                note=note,
+            )
+            try:
+                return self._core.commit(_building(ops, ()), None)
+            except ConflictError:
+                continue
+        whole = Ops(puts=dict(past.items(prefix)), delete_prefixes=[prefix], note=note)
+        return self._core.commit(_building(whole, ()), None)
+
+    def resolve(
+        self,
+        ts: int,
+        nonce: bytes,
+        *,
+        guards: Iterable[Guard] = (),
+        timeout: float | None = None,
+    ) -> Commit | None:
+        """Settle a commit whose outcome was unknown, from any process, once and for all.
+
+        `ts`, `nonce` and `guards` are those of the `CommitUnknownError`. Returns the commit when
+        it landed, None when it never will. Raises `ConflictError` when its group landed without
+        this part, `CommitUnknownError` when that cannot be told.
+        """
+        core = self._core
+        core.check_open()
+        check_timestamp(ts)
+        if not isinstance(nonce, bytes) or not nonce:
+            raise InvalidTypeError("a nonce is the bytes that CommitUnknownError carries")
+        if core.timeline.head().timestamp < ts:
+            core.check_not_ahead(ts)
+        stamp = StampRecord(ts, nonce, core.committer.writer)
+        checks = tuple(
+            Check(g, core.layout.ts if isinstance(g, HeadAt) else self._space.encode(g.key))
+            for g in guards
+        )
+        sent = Sent(stamp, core.committer.created)
+        mark = core.committer.resolve(sent, checks, timeout=core.timeout_s(timeout))
+        return None if mark is None else _history.commit_of(mark, core.timeline.stamp(mark))
+
+    # --- the time line ---
+
+    def commits(
+        self,
+        since: When | None = None,
+        until: When | None = None,
+        limit: int | None = None,
+        *,
+        newest_first: bool = False,
+    ) -> Iterator[Commit]:
+        """Yield the commits after `since` (exclusive) up to `until` (inclusive), oldest first.
+
+        Ticks are commits too. Commits that shared a transaction appear as one, with batch 0.
+        Without `since` it begins with what compaction left; with one that is gone it raises
+        `CompactedError`. One watch over the timestamp key; a page at a time when newest first.
+        """
+        return _history.commits(self._core, since, until, limit, newest_first)
+
+    def tick(self) -> Commit:
+        """Commit nothing but a timestamp: it moves `resolved()` forward. One round trip."""
+        self._core.check_open()
+        return self._core.committer.tick(0, timeout=self._core.commit_timeout_s)
+
+    def resolved(self) -> int:
+        """Return the timestamp at or below which nothing can commit any more. One round trip."""
+        self._core.check_open()
+        return self._core.timeline.head().timestamp
+
+    def compact(self, before: When) -> Compaction:
+        """Forget the history before a moment; the state at that moment stays readable.
+
+        It affects the whole engine, other stores in it too. It never passes the newest minute or
+        so, in which outcomes of commits must stay decidable: the result tells how far it went.
+        """
+        self._core.check_open()
+        return self._core.compact(self._core.resolve(before))
+
+    # --- spaces, files, facts ---
+
+    def space(self, name: str) -> Space:
+        """Return a byte-keyed space of this store."""
+        self._core.check_open()
+        return Space(self._core, name)
+
+    def dump(self, file: BinaryIO | str | Path, at: When | None = None) -> int:
+        """Write one moment, spaces included, to a file; return the number of keys."""
+        with _opened(file, "wb") as opened:
+            return _dump.dump(self._core, opened, at)
+
+    def load_dump(
+        self, file: BinaryIO | str | Path, *, replace: bool = False, note: str | None = None
+    ) -> Commit:
+        """Commit what a dump holds, in one commit, after reading and verifying all of it.
+
+        Raises `StoreNotEmptyError` when there are keys already and `replace` does not say to
+        replace them; `NotAStoreError`, `FormatError`, `CorruptStoreError` for the file;
+        `CommitTooLargeError`.
+        """
+        with _opened(file, "rb") as opened:
+            return _dump.load_dump(self._core, opened, replace=replace, note=note)
+
+    def info(self) -> dict[str, Any]:
+        """Return facts about the store and its engine, for people, without secrets."""
+        core = self._core
+        core.check_open()
+        head, oldest = core.timeline.head(), core.timeline.oldest()
+        return {
+            "url": core.url,
+            "name": core.layout.name,
+            "store_id": core.format.store_id.hex(),
+            "format": core.format.format,
+            "commits": head.ordinal - 1,
+            "newest_timestamp": head.timestamp,
+            "newest_revision": head.revision,
+            "earliest_timestamp": oldest.timestamp,
+            "ring": f"{len(core.timeline.ring)} of {core.timeline.ring.slots}",
+            "retain_ms": core.retain_ms,
+            "retain_error": str(core.retain_error) if core.retain_error else None,
+            "engine": core.engine.info(),
+        }
+
+    def check(self) -> _check.CheckReport:
+        """Check every invariant of what is stored, and of what this process holds; reads it all."""
+        return _check.check(self._core)
+
+
+def open(
+    url: str,
+    *,
+    name: str = "default",
+    ring_slots: int = RING_SLOTS,
+    clock: Clock | None = None,
+    retain: str | float | timedelta | None = None,
+    writer: str | None = None,
+    commit_timeout: float = COMMIT_TIMEOUT_S,
+    max_clock_skew: float = MAX_CLOCK_SKEW_S,
+    create: bool = True,
+    past: Past | None = None,
+    **options: Any,
+) -> SnapshotKV:
+    """Open a store, and make it when it is not there; one round trip when it is.
+
+    `url` is `memory:` (private), `memory:NAME` (shared in the process) or `lmdb:PATH`. `name`
+    separates stores in one engine. `ring_slots` is how many of the newest commits answer lookups
+    without asking the engine. `retain` (such as "7d") lets commits compact what is older.
+    `writer` is who the commit log says it was (default user@host). Seconds: `commit_timeout`,
+    `max_clock_skew`. Further options are the engine's: for lmdb `durability` ("sync", "relaxed",
+    "none"), `map_bytes`, `request_bytes_max`.
+
+    Raises `InvalidURLError`, `UnknownOptionError`, `InvalidOptionError`, `StoreNotFoundError`
+    (with `create=False`), `FormatError`, `NotAStoreError`, `CorruptStoreError`, `ReadOnlyError`.
+    """
+    layout = Layout(name)
+    hybrid = HybridClock(clock or SystemClock())
+    writer = default_writer() if writer is None else writer
+    if len(encode_text(writer, "writer")) > WRITER_BYTES_MAX:
+        raise InvalidOptionError(f"writer has more than {WRITER_BYTES_MAX} bytes")
+    check_timeout(commit_timeout)
+    skew_ms, retain_ms = (
+        duration_ms(max_clock_skew),
+        None if retain is None else duration_ms(retain),
+    )
+    with ExitStack() as on_error:
+        engine = open_engine(url, create=create, options=options)
+        on_error.callback(engine.close)
+        timeline = Timeline(engine, layout.ts, ring_slots=ring_slots, on_seen=hybrid.merge)
+        core = _assemble(
+            url, engine, layout, hybrid, timeline, writer, create, commit_timeout, skew_ms
+        )
+        core.retain_ms, core.past = retain_ms, past
+        core.warn_if_ahead()
+        on_error.pop_all()
+    return SnapshotKV(core)
+
+
+def _assemble(
+    url: str,
+    engine: Engine,
+    layout: Layout,
+    clock: HybridClock,
+    timeline: Timeline,
+    writer: str,
+    create: bool,
+    commit_timeout_s: float,
+    skew_ms: int,
+) -> Core:
+    ts, record, header = open_keys(engine, layout, writer, create=create)
+    timeline.open(ts, header)
+    committer = Committer(
+        engine,
+        layout,
+        clock,
+        timeline,
+        created=ts.create_revision,
+        writer=writer,
+        rng=random.Random(),
+    )
+    core = Core(url, engine, layout, record, clock, timeline, committer, commit_timeout_s, skew_ms)
+    committer.before_send = core.check_clock
+    return core
+
+
+def tuple_of(items: Iterable[Any]) -> Any:
+    """Return an iterable as a tuple, so that building twice sees the same."""
+    return (
+        items if isinstance(items, str | bytes) or not isinstance(items, Iterable) else tuple(items)
+    )
+
+
+def _building(ops: Ops, additions: tuple[Addition, ...]) -> Build:
+    """Return the function form of operations, with additions called for each timestamp."""
+    if not additions:
+        return lambda _: ops
+
+    def build(stamp: Stamp) -> Ops:
+        added = [_added(addition, stamp.ts) for addition in additions]
+        puts = [*(ops.puts.items() if isinstance(ops.puts, Mapping) else ops.puts), *added]
+        return Ops(puts, ops.deletes, ops.delete_prefixes, ops.guards, ops.note)  # type: ignore[arg-type]
+
+    return build
+
+
+def _added(addition: Addition, ts: int) -> tuple[str, bytes]:
+    pair = addition(ts)
+    if not isinstance(pair, tuple) or len(pair) != 2:
+        raise InvalidTypeError(f"an addition returns (key, value), not {pair!r}")
+    return pair
+
+
+@contextmanager
+def _opened(file: BinaryIO | str | Path, mode: str) -> Iterator[BinaryIO]:
+    if isinstance(file, str | Path):
+        with Path(file).open(mode) as opened:
+            yield opened  # type: ignore[misc]
+    else:
+        yield file

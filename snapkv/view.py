@@ -1,0 +1,124 @@
+"""The reads that a store and each of its spaces share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Generic
+
+from snapkv import history as _history
+from snapkv.core import Core
+from snapkv.engine.base import Range
+from snapkv.errors import CompactedError, KeyNotFoundError
+from snapkv.model import Difference, K, Version
+from snapkv.records import Keyspace
+from snapkv.snapshot import Snapshot
+from snapkv.times import When
+from snapkv.watch import Watch
+
+
+class View(Generic[K]):
+    """Reading one kind of keys, at any moment.
+
+    Everywhere a time is taken, it may be a timestamp, an aware datetime, ISO text with an offset,
+    or a relative text such as `-5m`; a date stands for the end of its millisecond.
+    """
+
+    def __init__(self, core: Core, space: Keyspace) -> None:
+        self._core, self._space = core, space
+
+    def load(self, key: K, ts: When | None = None) -> bytes:
+        """Return the value of a key, now or at a time.
+
+        One round trip for now, for times at or above the newest commit and for times in the
+        ring; 3 on average, 7 at most, below it.
+
+        Raises `KeyNotFoundError` (a KeyError), `CompactedError`, `InvalidKeyError`,
+        `InvalidTimeError`.
+        """
+        self._core.check_open()
+        kv = self._read_at(ts, Range(self._space.encode(key)))
+        if not kv:
+            raise KeyNotFoundError(key, None if ts is None else self._core.resolve(ts))
+        return kv[0].value  # type: ignore[no-any-return]
+
+    def load_with_prefix(self, prefix: K, ts: When | None = None) -> tuple[list[K], list[bytes]]:
+        """Return all keys with a prefix and their values, two lists in key order.
+
+        The prefix is exact to the byte; the empty one means everything. All of it is read at one
+        revision. Costs as `load`, and one round trip a page.
+        """
+        keys: list[K] = []
+        values: list[bytes] = []
+        for key, value in self.at(ts).items(prefix):
+            keys.append(key)
+            values.append(value)
+        return keys, values
+
+    def at(
+        self, when: When | None = None, *, revision: int | None = None, final: bool = False
+    ) -> Snapshot[K]:
+        """Return the snapshot of a moment: of now, of a time, or of a revision.
+
+        A time after the newest commit is answered with the newest state and `final == False`:
+        another commit could still land at or below it. `final=True` commits a tick first, so that
+        none can; it refuses times beyond now + `max_clock_skew` with `ClockSkewError`.
+
+        Costs one round trip for now, none for times in the ring, 2 to 3 on average below it.
+        Raises `CompactedError`, `FutureRevisionError`, `InvalidTimeError`.
+        """
+        return Snapshot(self._core.source(when, revision, final), self._space)
+
+    def diff(
+        self, a: When | None, b: When | None = None, prefix: K | None = None
+    ) -> Iterator[Difference[K]]:
+        """Yield what differs between two moments (None: now), in key order."""
+        before = self.at(a)
+        return before.diff(self.at(b), prefix)
+
+    def history(self, key: K) -> Iterator[Version]:
+        """Yield the versions of a key, oldest first: when, what, who, and why.
+
+        A removal has the value None. History begins where compaction left it: with the version
+        that stood there, whose `ts` is None when its commit is no longer on record. One watch
+        over the key and one round trip for each 128 versions.
+        """
+        return _history.versions(self._core, self._space.encode(key))
+
+    def watch(
+        self, prefix: K | None = None, since: When | None = None, *, timeout: float | None = None
+    ) -> Watch[K]:
+        """Return an iterator of the commits after `since` (None: after now) with their changes.
+
+        In order, none twice, none missing; resumable from the last timestamp seen. Iteration ends
+        when `timeout` seconds bring nothing (None: it waits).
+
+        Raises `CompactedError` when commits after `since` are gone.
+        """
+        self._core.check_open()
+        timeline = self._core.timeline
+        if since is None:
+            mark, after = timeline.head(), 0
+        else:
+            after = self._core.resolve(since)
+            mark = timeline.pin(after).mark
+        return Watch(
+            self._core,
+            self._space,
+            prefix,
+            timeline.start_after(mark),
+            max(after, mark.timestamp),
+            timeout,
+        )
+
+    def _read_at(self, ts: When | None, wanted: Range) -> Any:
+        core = self._core
+        if ts is None:
+            return core.engine.read([wanted]).results[0].kvs
+        timestamp = core.resolve(ts)
+        try:
+            return core.timeline.read_at(timestamp, [wanted])[0].kvs
+        except CompactedError:
+            past = core.past.source(timestamp) if core.past is not None else None
+            if past is None:
+                raise
+            return [kv for kv in past.get([wanted.key]) if kv is not None]

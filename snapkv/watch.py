@@ -1,0 +1,111 @@
+"""Following a store: commits in order with their changes, none twice, none missing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Generic
+
+from snapkv.clock import monotonic
+from snapkv.core import Core
+from snapkv.engine.base import WatchBatch
+from snapkv.errors import CompactedError
+from snapkv.history import commit_of
+from snapkv.model import Change, Changes, K
+from snapkv.records import Keyspace, Mark, StampRecord, prefix_end
+from snapkv.timeline.feed import mark_of
+
+
+class Watch(Generic[K]):
+    """An iterator of `Changes`, one for each commit that changed a key with the prefix.
+
+    `timestamp` is that of the newest commit seen, matching or not: a new watch from there goes
+    on without gap or repetition. Iterating waits for ever, or until `timeout` seconds brought
+    nothing; `next(timeout=...)` waits so long once. Use it from one thread; `close()` may come
+    from any and ends the iteration.
+
+    Errors: `CompactedError` when what comes next was compacted, `StoreClosedError`.
+    """
+
+    def __init__(
+        self,
+        core: Core,
+        space: Keyspace,
+        prefix: K | None,
+        start: int,
+        after: int,
+        timeout: float | None,
+    ) -> None:
+        self._core, self._space, self._timeout = core, space, timeout
+        self._range = space.range_of(space.whole if prefix is None else prefix)
+        root = core.layout.root
+        # The whole store is watched, so that changes and their timestamp arrive together.
+        self._watcher = core.engine.watch(root, prefix_end(root), start_revision=start)
+        self._unstamped: dict[bytes, bytes | None] = {}
+        self.timestamp = after
+        core.closers.append(self._watcher.close)
+
+    def __iter__(self) -> Iterator[Changes[K]]:
+        return self
+
+    def __next__(self) -> Changes[K]:
+        found = self.next(self._timeout)
+        if found is None:
+            raise StopIteration
+        return found
+
+    def __enter__(self) -> Watch[K]:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def next(self, timeout: float | None = None) -> Changes[K] | None:
+        """Return the next commit's changes; None when `timeout` seconds (None: ever) had none."""
+        deadline = None if timeout is None else monotonic() + timeout
+        while True:
+            left = None if deadline is None else max(0.0, deadline - monotonic())
+            try:
+                batch = self._watcher.next(left)
+            except CompactedError as e:
+                raise CompactedError(self.timestamp, self._core.timeline.earliest()) from e
+            if batch is None:
+                return None
+            found = self._take(batch)
+            if found is not None and found.changes:
+                return found
+
+    def close(self) -> None:
+        """End the watch."""
+        self._watcher.close()
+        if self._watcher.close in self._core.closers:
+            self._core.closers.remove(self._watcher.close)
+
+    def _take(self, batch: WatchBatch) -> Changes[K] | None:
+        """Turn the events of one revision into a commit's changes.
+
+        Writes that came without a timestamp (by other programs) belong to the next commit: that
+        is how time travel sees them.
+        """
+        stamped: tuple[Mark, StampRecord] | None = None
+        for event in batch.events:
+            if event.kv.key == self._core.layout.ts:
+                if not event.is_delete:
+                    stamped = mark_of(event.kv), StampRecord.decode(event.kv.value)
+            elif self._range[0] <= event.kv.key < self._range[1]:
+                self._unstamped[event.kv.key] = None if event.is_delete else event.kv.value
+        if stamped is None:
+            return None
+        mark, stamp = stamped
+        changes, self._unstamped = self._unstamped, {}
+        if mark.timestamp <= self.timestamp:
+            return None
+        self.timestamp = mark.timestamp
+        decode = self._space.decode
+        ordered = tuple(Change(decode(key), changes[key]) for key in sorted(changes))
+        return Changes(commit_of(mark, stamp), ordered)
