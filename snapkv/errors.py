@@ -6,12 +6,8 @@ catch, and carries its facts as attributes, so that nobody needs to parse a mess
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from snapkv.model import Guard
+from collections.abc import Iterable
+from typing import Any
 
 
 class SnapKVError(Exception):
@@ -146,7 +142,7 @@ class ConflictError(SnapKVError, RuntimeError):
     written, 0 when it does not exist.
     """
 
-    def __init__(self, failed: Iterable[tuple[Guard, int]]) -> None:
+    def __init__(self, failed: Iterable[tuple[Any, int]]) -> None:
         self.failed = tuple(failed)
         what = "; ".join(f"{guard} but found revision {found}" for guard, found in self.failed)
         super().__init__(f"guard failed: {what}")
@@ -186,7 +182,7 @@ class CommitUnknownError(SnapKVError, TimeoutError):
         *,
         may_still_land: bool,
         batch: int = 0,
-        guards: tuple[Guard, ...] = (),
+        guards: tuple[Any, ...] = (),
         why: str = "",
     ) -> None:
         state = "may still land" if may_still_land else "can no longer be decided"

@@ -244,10 +244,10 @@ def encode_text(text: object, what: str) -> bytes:
 def prefix_end(prefix: bytes) -> bytes:
     r"""Return the smallest bytes above everything that starts with `prefix` (etcd's rule).
 
-    >>> prefix_end(b"a/"), prefix_end(b"a\\xff")
+    >>> prefix_end(b"a/"), prefix_end(b"a\xff")
     (b'a0', b'b')
 
-    A prefix of nothing but 0xff has no end within bytes: it returns b"\\0", "to the last key".
+    A prefix of nothing but 0xff has no end within bytes: it returns b"\0", "to the last key".
     """
     stripped = prefix.rstrip(b"\xff")
     if not stripped:

@@ -33,7 +33,7 @@ def cut(intervals: Sequence[Interval], keys: Sequence[bytes]) -> list[Interval]:
     r"""Return merged `intervals` without the sorted `keys`; O(n + m log m).
 
     >>> cut([(b"a/", b"a0")], [b"a/new"])
-    [(b'a/', b'a/new'), (b'a/new\\x00', b'a0')]
+    [(b'a/', b'a/new'), (b'a/new\x00', b'a0')]
     """
     left: list[Interval] = []
     for start, end in intervals:

@@ -105,7 +105,7 @@ def nest(ops: tuple[Op, ...], budget: int) -> tuple[Op, ...]:
     budget / d at each level. Raises `CommitTooLargeError` beyond depth 3, about (budget / 3)^3.
 
     >>> len(nest(tuple(Delete(bytes([i])) for i in range(200)), 126))
-    63
+    50
     """
     if len(ops) <= budget:
         return ops

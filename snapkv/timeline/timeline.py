@@ -14,10 +14,10 @@ from snapkv.errors import (
     StoreRestoredError,
 )
 from snapkv.records import Mark, StampRecord
-from snapkv.timeline.anchors import Anchors
 from snapkv.timeline.feed import Feed, mark_of
+from snapkv.timeline.lookup import Lookup
 from snapkv.timeline.ring import Ring
-from snapkv.timeline.search import ORDINAL, PROBES_MAX, TIMESTAMP, Bracket, search
+from snapkv.timeline.search import ORDINAL, PROBES_MAX, TIMESTAMP
 
 FEED_LAG_MAX = 4
 """The feed is started anew when it is more than this many rings behind, not walked through."""
@@ -52,18 +52,17 @@ class Timeline:
     ) -> None:
         self._engine, self._key, self._on_seen = engine, key, on_seen
         self.ring = Ring(ring_slots)
-        self._anchors = Anchors()
+        self._lookup = Lookup(engine, key)
         self._feed = Feed(engine, key)
         self._lock = threading.Lock()  # ring, anchors, newest, epoch: never held while reading
         self._feed_lock = threading.Lock()  # one thread at a time drains the feed
-        self._creation = Mark(0, 0, 1)
-        self._newest = self._creation
+        self._newest = self._lookup.creation
         self._header = Header(0, 0)
         self.epoch = 0
 
     def open(self, kv: KeyValue, header: Header) -> None:
         """Start from the timestamp key as it is; reads nothing else, never walks history."""
-        self._creation = Mark(0, kv.create_revision, 1)
+        self._lookup.creation = Mark(0, kv.create_revision, 1)
         self._newest = mark_of(kv)
         self._header = header
         self._on_seen(self._newest.timestamp)
@@ -117,10 +116,10 @@ class Timeline:
         """Drop all that was learned of an engine that is no longer there."""
         self.epoch += 1
         self.ring.clear()
-        self._anchors.clear()
+        self._lookup.clear()
         self._feed.stop()
         self._header = header
-        self._newest = self._creation
+        self._newest = self._lookup.creation
 
     # --- moments ---
 
@@ -158,7 +157,7 @@ class Timeline:
         """Return the moment of a revision; one round trip."""
         answer = self._ask([Range(self._key, revision=revision)])
         kvs = answer.results[0].kvs
-        mark = mark_of(kvs[0]) if kvs else self._creation
+        mark = mark_of(kvs[0]) if kvs else self._lookup.creation
         return Pin(mark.timestamp, mark, True, self.epoch, max(revision, mark.revision))
 
     def by_ordinal(self, ordinal: int) -> Mark:
@@ -183,7 +182,7 @@ class Timeline:
     def oldest(self) -> Mark:
         """Return the mark in force at the compaction point, the oldest that is left."""
         compacted = self._engine.compacted_revision()
-        return self._probe([compacted])[0] if compacted else self._creation
+        return self._lookup.probe([compacted])[0] if compacted else self._lookup.creation
 
     def earliest(self) -> int:
         """Return the smallest timestamp that the engine can still answer."""
@@ -335,52 +334,13 @@ class Timeline:
                 after = self.ring.after(floor)
                 if after is not None:
                     return floor, after
-            low, high = self._bounds(field, wanted)
-        bracket = Bracket(field, wanted, low, high)
-        try:
-            return search(bracket, self._probe)
-        except CompactedError as e:
-            return self._from_compaction(bracket, e)
+        return self._lookup.between(field, wanted, self._known())
 
-    def _bounds(self, field: int, wanted: int) -> tuple[Mark, Mark]:
-        low, high = self._anchors.around(field, wanted)
-        for mark in (self._creation, self.ring.oldest, self.ring.newest, self._newest):
-            if mark is None:
-                continue
-            if mark[field] <= wanted:
-                low = mark if low is None or mark.ordinal > low.ordinal else low
-            else:
-                high = mark if high is None or mark.ordinal < high.ordinal else high
-        assert low is not None
-        assert high is not None, "only what is older than the newest is searched"
-        return low, high
-
-    def _from_compaction(self, bracket: Bracket, error: CompactedError) -> tuple[Mark, Mark]:
-        """Search again from the oldest revision that is left, if that is not too new."""
-        while True:
-            compacted = error.earliest or self._engine.compacted_revision()
-            try:
-                oldest = self._probe([compacted])[0]
-                if oldest[bracket.field] > bracket.wanted:
-                    raise CompactedError(bracket.wanted, oldest.timestamp) from error
-                again = Bracket(bracket.field, bracket.wanted, oldest, bracket.high, compacted)
-                return search(again, self._probe)
-            except CompactedError as e:
-                if e.unit == "timestamp" or e.earliest == error.earliest:
-                    raise
-                error = e  # compaction went on meanwhile: it only rises, and ends at head
-
-    def _probe(self, revisions: Sequence[int]) -> list[Mark]:
-        ranges = [Range(self._key, revision=r) for r in revisions]
-        answer = self._engine.read(ranges, serializable=True)
-        marks = [
-            mark_of(result.kvs[0]) if result.kvs else self._creation for result in answer.results
-        ]
+    def _known(self) -> list[Mark]:
+        """Return the marks at hand that can bound a search."""
         with self._lock:
-            for mark in marks:
-                if mark.ordinal > 1:
-                    self._anchors.add(mark)
-        return marks
+            marks = (self.ring.oldest, self.ring.newest, self._newest)
+            return [mark for mark in marks if mark is not None]
 
     def _follow(self) -> None:
         """Bring the ring up to date from the feed, starting it on the first need."""
@@ -405,10 +365,9 @@ class Timeline:
         first = max(1, newest.ordinal - self.ring.slots + 1)
         start = newest.revision
         if first < newest.ordinal:
-            with self._lock:
-                low, high = self._bounds(ORDINAL, first)
             try:
-                start = search(Bracket(ORDINAL, first, low, high), self._probe)[0].revision
+                found = self._lookup.between(ORDINAL, first, [newest, *self._known()])
+                start = found[0].revision
             except CompactedError:
                 start = 0
         self._feed.start(max(start, self._engine.compacted_revision()))
@@ -417,7 +376,7 @@ class Timeline:
 
     def _mark_in(self, result: RangeResult) -> Mark:
         """Return the newest mark, unless the key is not the one that was opened."""
-        if not result.kvs or result.kvs[0].create_revision != self._creation.revision:
+        if not result.kvs or result.kvs[0].create_revision != self._lookup.creation.revision:
             raise StoreRecreatedError("the timestamp key was deleted or made again")
         return mark_of(result.kvs[0])
 
@@ -425,4 +384,4 @@ class Timeline:
         """Assert the invariants of ring and anchors."""
         with self._lock:
             self.ring.check()
-            self._anchors.check()
+            self._lookup.check()

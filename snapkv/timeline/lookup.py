@@ -1,0 +1,88 @@
+"""Marks that are not in the ring: anchors first, then a search of the timestamp key's history."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Sequence
+
+from snapkv.engine.base import Engine, Range
+from snapkv.errors import CompactedError
+from snapkv.records import Mark
+from snapkv.timeline.anchors import Anchors
+from snapkv.timeline.feed import mark_of
+from snapkv.timeline.search import Bracket, search
+
+
+class Lookup:
+    """Finds marks in the engine; safe for threads, holds no lock while it reads.
+
+    `creation` stands for the time before the first commit; it is set when the store is opened.
+    """
+
+    def __init__(self, engine: Engine, key: bytes) -> None:
+        self._engine, self._key = engine, key
+        self._anchors = Anchors()
+        self._lock = threading.Lock()
+        self.creation = Mark(0, 0, 1)
+
+    def between(self, field: int, wanted: int, known: Iterable[Mark]) -> tuple[Mark, Mark]:
+        """Return the newest mark with `mark[field] <= wanted`, and the one after it.
+
+        `known` are marks at hand, one of them above `wanted`; 0 to 5 round trips, see `search`.
+        Raises `CompactedError` when that part of the history is gone.
+        """
+        bracket = Bracket(field, wanted, *self._bounds(field, wanted, known))
+        try:
+            return search(bracket, self.probe)
+        except CompactedError as e:
+            return self._from_compaction(bracket, e)
+
+    def probe(self, revisions: Sequence[int]) -> list[Mark]:
+        """Return the marks in force at some revisions, and keep them as anchors; one round trip."""
+        ranges = [Range(self._key, revision=r) for r in revisions]
+        answer = self._engine.read(ranges, serializable=True)
+        marks = [
+            mark_of(result.kvs[0]) if result.kvs else self.creation for result in answer.results
+        ]
+        with self._lock:
+            for mark in marks:
+                if mark.ordinal > 1:
+                    self._anchors.add(mark)
+        return marks
+
+    def clear(self) -> None:
+        """Forget what was found."""
+        with self._lock:
+            self._anchors.clear()
+
+    def check(self) -> None:
+        """Assert the invariants of the anchors."""
+        with self._lock:
+            self._anchors.check()
+
+    def _bounds(self, field: int, wanted: int, known: Iterable[Mark]) -> tuple[Mark, Mark]:
+        with self._lock:
+            low, high = self._anchors.around(field, wanted)
+        for mark in (self.creation, *known):
+            if mark[field] <= wanted:
+                low = mark if low is None or mark.ordinal > low.ordinal else low
+            else:
+                high = mark if high is None or mark.ordinal < high.ordinal else high
+        assert low is not None
+        assert high is not None, "only what is older than the newest is searched"
+        return low, high
+
+    def _from_compaction(self, bracket: Bracket, error: CompactedError) -> tuple[Mark, Mark]:
+        """Search again from the oldest revision that is left, if that is not too new."""
+        while True:
+            compacted = error.earliest or self._engine.compacted_revision()
+            try:
+                oldest = self.probe([compacted])[0]
+                if oldest[bracket.field] > bracket.wanted:
+                    raise CompactedError(bracket.wanted, oldest.timestamp) from error
+                again = Bracket(bracket.field, bracket.wanted, oldest, bracket.high, compacted)
+                return search(again, self.probe)
+            except CompactedError as e:
+                if e.unit == "timestamp" or e.earliest == error.earliest:
+                    raise
+                error = e  # compaction went on meanwhile: it only rises, and ends at head

@@ -1,0 +1,50 @@
+"""What the documentation shows is what happens: docstrings and README sessions run."""
+
+import doctest
+import importlib
+import pkgutil
+from pathlib import Path
+
+import pytest
+
+import cdcmeta
+import snapkv
+
+ROOT = Path(__file__).parents[2]
+MODULES = sorted(
+    module.name
+    for package in (snapkv, cdcmeta)
+    for module in pkgutil.walk_packages(package.__path__, package.__name__ + ".")
+    if not module.name.endswith("__main__")
+)
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_docstring_examples_run(name: str) -> None:
+    outcome = doctest.testmod(importlib.import_module(name))
+    assert outcome.failed == 0
+
+
+@pytest.mark.parametrize("document", ["README.md", "snapkv/DESIGN.md"])
+def test_sessions_run(
+    document: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    outcome = doctest.testfile(
+        str(ROOT / document), module_relative=False, optionflags=doctest.ELLIPSIS
+    )
+    assert outcome.attempted > 0, f"{document} shows nothing that runs"
+    assert outcome.failed == 0
+
+
+def test_public_names_are_documented() -> None:
+    for name in dir(snapkv):
+        value = getattr(snapkv, name)
+        if not name.startswith("_") and isinstance(value, type):
+            assert value.__doc__, f"snapkv.{name} has no docstring"
+
+
+def test_the_readme_names_every_make_target() -> None:
+    readme = (ROOT / "README.md").read_text()
+    for command in ("make tour", "make test"):
+        assert command in readme

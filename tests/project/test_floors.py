@@ -1,0 +1,106 @@
+"""Imports go downward only, and each third-party client enters by one module of a package."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+# Longest prefix wins. A module imports its own row's package, and rows with a smaller number.
+FLOORS = {
+    "snapkv.errors": 0.0,
+    "snapkv._version": 0.0,
+    "cdcmeta.errors": 0.0,
+    "snapkv.times": 0.1,
+    "snapkv.records": 0.1,
+    "snapkv.model": 0.1,
+    "snapkv.clock": 1.0,
+    "snapkv.engine": 2.0,
+    "snapkv.engine.base": 2.0,
+    "snapkv.engine.apply": 2.1,
+    "snapkv.engine.memory": 2.2,
+    "snapkv.engine.lmdb": 2.2,
+    "snapkv.committer": 3.0,
+    "snapkv.timeline": 3.0,
+    "snapkv.snapshot": 4.0,
+    "snapkv.core": 4.1,
+    "snapkv.history": 4.2,
+    "snapkv.watch": 4.3,
+    "snapkv.view": 4.4,
+    "snapkv.opening": 4.4,
+    "snapkv.check": 4.4,
+    "snapkv.dump": 4.4,
+    "snapkv.store": 4.5,
+    "snapkv": 4.6,  # the facade: public names
+    "cdcmeta": 6.0,
+    "snapkv.cli": 8.0,
+}
+
+# Where a client of another project may be imported; everything else goes through that module.
+CLIENTS = {
+    "lmdb": {"snapkv.engine.lmdb.mdb"},
+    "msgpack": {"snapkv.records", "snapkv.dump"},
+    "sortedcontainers": {"snapkv.engine.memory", "snapkv.timeline.anchors"},
+    "typer": {"snapkv.cli"},
+    "rich": {"snapkv.cli"},
+    "time": {"snapkv.clock"},
+}
+
+
+def modules() -> Iterator[tuple[str, Path]]:
+    for package in ("snapkv", "cdcmeta"):
+        for path in sorted((ROOT / package).rglob("*.py")):
+            parts = path.relative_to(ROOT).with_suffix("").parts
+            yield ".".join(parts[:-1] if parts[-1] == "__init__" else parts), path
+
+
+def imports(path: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: write absolute imports"
+            assert node.module is not None
+            for alias in node.names:
+                whole = f"{node.module}.{alias.name}"
+                yield whole if whole in NAMES else node.module
+
+
+def row_of(module: str) -> str:
+    matches = [row for row in FLOORS if module == row or module.startswith(row + ".")]
+    if "snapkv" in matches and module != "snapkv" and len(matches) == 1:
+        raise AssertionError(f"{module} stands on no floor: add it to FLOORS")
+    return max(matches, key=len)
+
+
+NAMES = {name for name, _ in modules()}
+
+
+@pytest.mark.parametrize("module", sorted(NAMES))
+def test_imports_go_downward(module: str) -> None:
+    path = dict(modules())[module]
+    row = row_of(module)
+    for imported in imports(path):
+        if imported.partition(".")[0] not in ("snapkv", "cdcmeta"):
+            continue
+        target = row_of(imported)
+        assert target == row or FLOORS[target] < FLOORS[row], (
+            f"{module} (floor {FLOORS[row]}) imports {imported} (floor {FLOORS[target]}): "
+            "move what both need to a lower floor"
+        )
+
+
+@pytest.mark.parametrize("client", sorted(CLIENTS))
+def test_a_client_enters_by_its_modules(client: str) -> None:
+    users = {name for name, path in modules() for i in imports(path) if i.split(".")[0] == client}
+    allowed = CLIENTS[client]
+    strangers = {u for u in users if not any(u == a or u.startswith(a + ".") for a in allowed)}
+    assert not strangers, f"{client} is imported by {strangers}; go through {sorted(allowed)}"
+    assert users, f"nobody imports {client}: take it out of CLIENTS"
+
+
+def test_every_row_exists() -> None:
+    missing = [row for row in FLOORS if row not in NAMES]
+    assert not missing, f"rows without a module: {missing}"

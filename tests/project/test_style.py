@@ -1,0 +1,71 @@
+"""House style that a machine can see; each message names the mend. The limits only go down."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+FILE_LINES_MAX = 420
+FUNCTION_LINES_MAX = 62
+
+SOURCES = [
+    path
+    for package in ("snapkv", "cdcmeta", "benchmarks")
+    for path in sorted((ROOT / package).rglob("*.py"))
+]
+
+
+def relative(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def functions(path: Path) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=relative)
+def test_a_file_is_one_noun(path: Path) -> None:
+    lines = len(path.read_text().splitlines())
+    assert lines <= FILE_LINES_MAX, f"{relative(path)} has {lines} lines: which nouns are in it?"
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=relative)
+def test_a_function_fits_a_screen(path: Path) -> None:
+    for function in functions(path):
+        docstring = ast.get_docstring(function, clean=False)
+        lines = (function.end_lineno or 0) - function.lineno + 1
+        lines -= len(docstring.splitlines()) if docstring else 0
+        assert lines <= FUNCTION_LINES_MAX, (
+            f"{relative(path)}: {function.name} has {lines} lines without its docstring: "
+            "let the parent decide and helpers compute"
+        )
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=relative)
+def test_every_error_is_typed(path: Path) -> None:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ExceptHandler) and node.type is None:
+            raise AssertionError(f"{relative(path)}:{node.lineno}: a bare except hides mistakes")
+        if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call):
+            name = getattr(node.exc.func, "id", "")
+            assert name not in ("Exception", "RuntimeError"), (
+                f"{relative(path)}:{node.lineno}: raise an error class of the package"
+            )
+
+
+def test_the_changelog_tells_of_this_version() -> None:
+    import snapkv
+
+    assert f"## {snapkv.__version__}" in (ROOT / "CHANGELOG.md").read_text()
+
+
+def test_no_path_of_a_machine_is_in_the_project() -> None:
+    bad = ("/work" + "/", "/root" + "/", "/home" + "/")
+    for path in [*SOURCES, *ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]:
+        text = path.read_text()
+        for fragment in bad:
+            assert fragment not in text, f"{relative(path)} names {fragment}"
