@@ -35,7 +35,10 @@ class Anchors:
         `field` is an index into `Mark`: timestamp, revision and ordinal rise together.
         """
         marks = self._by_timestamp.values()
-        at = bisect_right(marks, wanted, key=lambda mark: mark[field])
+        if field == 0:
+            at = self._by_timestamp.bisect_right(wanted)
+        else:
+            at = bisect_right(marks, wanted, key=lambda mark: mark[field])
         return (marks[at - 1] if at else None), (marks[at] if at < len(marks) else None)
 
     def clear(self) -> None:

@@ -1,0 +1,13 @@
+"""Run all benchmarks, or those named on the command line."""
+
+import importlib
+import sys
+
+QUESTIONS = ("ring_lookup", "load_as_of", "durable_save", "list_as_of", "feed")
+
+if __name__ == "__main__":
+    unknown = set(sys.argv[1:]) - set(QUESTIONS)
+    if unknown:
+        sys.exit(f"no such benchmark: {', '.join(sorted(unknown))}; there are {QUESTIONS}")
+    for question in sys.argv[1:] or QUESTIONS:
+        importlib.import_module(f"benchmarks.{question}").main()

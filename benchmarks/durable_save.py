@@ -1,0 +1,103 @@
+"""What does a durable `save` cost beside a bare LMDB commit?"""
+
+import sqlite3
+import tempfile
+import threading
+from pathlib import Path
+
+import lmdb
+
+import snapkv
+from benchmarks.harness import Rival, Row, measure, report, seeded
+from benchmarks.stores import BE64
+
+THREADS, SAVES_EACH = 8, 25
+
+
+def main() -> None:
+    """Save 100 bytes durably: from one thread, and from eight at once."""
+    with tempfile.TemporaryDirectory() as folder:
+        tables = {
+            "one thread": _one_thread(Path(folder) / "one"),
+            f"{THREADS} threads, {SAVES_EACH} saves each (per save)": _threads(
+                Path(folder) / "many"
+            ),
+        }
+    notes = (
+        "The floor writes one record in one synchronous LMDB transaction. snapkv writes the key, "
+        "the timestamp key, the log and its counters, all in one such transaction; threads share "
+        "them. SQLite: WAL, synchronous=FULL."
+    )
+    report("durable_save", "What does a durable save cost?", tables, notes)
+
+
+def _contestants(folder: Path) -> tuple[snapkv.SnapshotKV, lmdb.Environment, sqlite3.Connection]:
+    folder.mkdir()
+    store = snapkv.open(f"lmdb:{folder / 'snapkv'}")
+    env = lmdb.open(str(folder / "lmdb"), map_size=1 << 30)
+    db = sqlite3.connect(folder / "sqlite.db", isolation_level=None, check_same_thread=False)
+    db.execute("PRAGMA journal_mode=WAL")
+    db.execute("PRAGMA synchronous=FULL")
+    db.execute("CREATE TABLE kv (key TEXT, ts INTEGER, value BLOB, PRIMARY KEY (key, ts DESC))")
+    return store, env, db
+
+
+def _one_thread(folder: Path) -> list[Row]:
+    store, env, db = _contestants(folder)
+    values = [seeded("durable_save").randbytes(100) for _ in range(100)]
+
+    def by_store(i: int) -> None:
+        store.save(f"catalog/{i % 1_000}", values[i % 100])
+
+    def by_lmdb(i: int) -> None:
+        with env.begin(write=True) as txn:
+            txn.put(f"catalog/{i % 1_000}".encode() + BE64.pack(i), values[i % 100])
+
+    def by_sqlite(i: int) -> None:
+        db.execute("INSERT INTO kv VALUES (?, ?, ?)", (f"catalog/{i % 1_000}", i, values[i % 100]))
+
+    rivals = [
+        Rival("py-lmdb commit (floor)", by_lmdb),
+        Rival("snapkv save", by_store),
+        Rival("SQLite insert", by_sqlite),
+    ]
+    return measure(rivals, rounds=1_000, block=1)
+
+
+def _threads(folder: Path) -> list[Row]:
+    store, env, _ = _contestants(folder)
+    value = bytes(100)
+
+    def by_store(i: int) -> None:
+        store.save(f"catalog/{i}", value)
+
+    def by_lmdb(i: int) -> None:
+        with env.begin(write=True) as txn:
+            txn.put(f"catalog/{i}".encode(), value)
+
+    def at_once(save) -> object:  # type: ignore[no-untyped-def]
+        def run(i: int) -> None:
+            if i % SAVES_EACH:  # one block is one burst of all threads, timed per save
+                return
+            threads = [
+                threading.Thread(
+                    target=lambda t=t: [save(t * 10**6 + i + j) for j in range(SAVES_EACH)]
+                )
+                for t in range(THREADS)
+            ]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+
+        return run
+
+    rivals = [
+        Rival("py-lmdb commits (floor)", at_once(by_lmdb)),  # type: ignore[arg-type]
+        Rival("snapkv saves", at_once(by_store)),  # type: ignore[arg-type]
+    ]
+    rows = measure(rivals, rounds=40, block=SAVES_EACH)
+    return [
+        Row(r.rival, round(r.median_us / THREADS, 3), round(r.p99_us / THREADS, 3), r.ratio)
+        for r in rows
+    ]
