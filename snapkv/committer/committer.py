@@ -21,6 +21,7 @@ from snapkv.errors import (
     OutcomeUnknown,
     Refused,
     SnapKVError,
+    StoreRecreatedError,
 )
 from snapkv.model import Build, Commit, Ops
 from snapkv.records import Layout, Mark, StampRecord, stamp_of
@@ -246,8 +247,11 @@ class Committer:
             verdict, mark = self._settler.settle(attempt.sent, call.deadline)
         except Undecided as e:
             raise self._unknown_for(call, attempt, str(e)) from attempt.unknown
-        except SnapKVError as e:
+        except StoreRecreatedError as e:
             self._fail(attempt, e)
+            return
+        except SnapKVError as e:  # the engine is closed or broken: nothing is proven
+            self._leave_unknown(attempt, str(e))
             return
         if verdict is Verdict.LANDED:
             assert mark is not None
@@ -303,6 +307,13 @@ class Committer:
             return CommitTimeoutError("an earlier commit could not be settled in time")
         batch = attempt.calls.index(call)
         return unknown(attempt.sent, attempt.parts[batch].checks, batch=batch, why=why)
+
+    def _leave_unknown(self, attempt: Attempt[Call], why: str) -> None:
+        """Tell everybody on board that the outcome stays open; `resolve` can settle it later."""
+        with self._turnstile.lock:
+            self._turnstile.attempt = None
+            for batch, (call, part) in enumerate(zip(attempt.calls, attempt.parts, strict=True)):
+                call.finish(error=unknown(attempt.sent, part.checks, batch=batch, why=why))
 
     def _requeue(self, attempt: Attempt[Call]) -> None:
         """Put the callers of a dead timestamp back to the front, in their order."""
