@@ -91,16 +91,9 @@ class MemoryEngine:
             raise FutureRevisionError(revision, self._revision)
         if revision < self._compacted:
             raise CompactedError(revision, self._compacted, unit="revision")
-        found = (kv for key in self._keys(wanted) if (kv := self._at(key, revision)) is not None)
-        if wanted.count_only:
-            return RangeResult([], sum(1 for _ in found))
-        kvs = list(found)
-        count = len(kvs)
-        if wanted.limit:
-            kvs = kvs[: wanted.limit]
-        if wanted.keys_only:
-            kvs = [kv._replace(value=b"") for kv in kvs]
-        return RangeResult(kvs, count, len(kvs) < count)
+        return _answer(
+            wanted, [kv for key in self._keys(wanted) if (kv := self._at(key, revision))]
+        )
 
     def _keys(self, wanted: Range) -> Iterator[bytes]:
         if not wanted.range_end:
@@ -243,6 +236,18 @@ class MemoryEngine:
             raise StoreClosedError("the engine was closed")
 
 
+def _answer(wanted: Range, kvs: list[KeyValue]) -> RangeResult:
+    """Return what of the found keys was asked for."""
+    count = len(kvs)
+    if wanted.count_only:
+        return RangeResult([], count)
+    if wanted.limit:
+        kvs = kvs[: wanted.limit]
+    if wanted.keys_only:
+        kvs = [kv._replace(value=b"") for kv in kvs]
+    return RangeResult(kvs, count, len(kvs) < count)
+
+
 class _Transaction:
     """The state a transaction sees: the engine's newest, overlaid with its own writes."""
 
@@ -257,7 +262,7 @@ class _Transaction:
         return self._engine._newest(key)
 
     def range(self, wanted: Range) -> RangeResult:
-        if not self.written:
+        if not self.written or wanted.revision:
             return self._engine._range(wanted)
         before = self._engine._range(Range(wanted.key, wanted.range_end)).kvs
         keys = {kv.key for kv in before} | set(self.written)
@@ -266,8 +271,7 @@ class _Transaction:
             for key in sorted(keys)
             if in_range(key, wanted.key, wanted.range_end) and (kv := self.newest(key))
         ]
-        limit = wanted.limit or len(kvs)
-        return RangeResult(kvs[:limit], len(kvs), limit < len(kvs))
+        return _answer(wanted, kvs)
 
     def put(self, key: bytes, value: bytes) -> KeyValue | None:
         prev = self.newest(key)
