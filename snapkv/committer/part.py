@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -143,10 +143,17 @@ def pairs(items: object) -> Iterator[tuple[Any, Any]]:
 
     Raises `InvalidTypeError` when it is neither.
     """
+    if isinstance(items, Mapping):
+        yield from items.items()
+        return
     try:
-        yield from items.items() if hasattr(items, "items") else iter(items)  # type: ignore[call-overload]
-    except (TypeError, ValueError):
+        listed = list(items)  # type: ignore[call-overload]
+    except TypeError:
         raise InvalidTypeError(f"puts are a mapping, not {type(items).__name__}") from None
+    for item in listed:
+        if not isinstance(item, tuple) or len(item) != 2:
+            raise InvalidTypeError(f"puts are a mapping or pairs, but hold {item!r}")
+        yield item
 
 
 def _add(
