@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, BinaryIO
 
 import msgpack
@@ -143,3 +145,13 @@ def load_dump(core: Core, file: BinaryIO, *, replace: bool, note: str | None) ->
         spaces=spaces,
     )
     return core.commit(lambda _: ops, None)
+
+
+@contextmanager
+def opened(file: BinaryIO | str | Path, mode: str) -> Iterator[BinaryIO]:
+    """Yield a file for a path, or the file that was given, which stays open."""
+    if isinstance(file, str | Path):
+        with Path(file).open(mode) as found:
+            yield found  # type: ignore[misc]
+    else:
+        yield file

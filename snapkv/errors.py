@@ -170,7 +170,8 @@ class StoreNotEmptyError(SnapKVError, FileExistsError):
 class CommitUnknownError(SnapKVError, TimeoutError):
     """Nobody knows yet whether the commit happened; settle it with `store.resolve(...)`.
 
-    `timestamp` and `nonce` name the commit, `batch` and `guards` the caller's part of it.
+    `timestamp` and `nonce` name the commit, `batch` and `guards` the caller's part of it (each
+    guard with the stored key it looks at, as `resolve` takes them).
     `may_still_land` is False when the outcome is fixed but the history that would tell was
     compacted.
     """

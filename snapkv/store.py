@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
@@ -14,7 +14,7 @@ from snapkv import check as _check
 from snapkv import dump as _dump
 from snapkv import history as _history
 from snapkv.clock import Clock, HybridClock, SystemClock
-from snapkv.committer import COMMIT_TIMEOUT_S, Check, Committer, Sent
+from snapkv.committer import COMMIT_TIMEOUT_S, Check, Committer, Sent, compile_check
 from snapkv.core import Core, check_timeout
 from snapkv.engine.base import Engine
 from snapkv.errors import ConflictError, InvalidOptionError, InvalidTypeError
@@ -25,12 +25,12 @@ from snapkv.model import (
     Guard,
     HeadAt,
     Ops,
-    SpaceOps,
     Stamp,
 )
 from snapkv.opening import default_writer, open_engine, open_keys
 from snapkv.records import WRITER_BYTES_MAX, Layout, StampRecord, encode_text
 from snapkv.snapshot import Past
+from snapkv.space import Space
 from snapkv.timeline import RING_SLOTS, Timeline
 from snapkv.times import When, check_timestamp, duration_ms, format_time
 from snapkv.view import View
@@ -40,33 +40,6 @@ RESTORE_TRIES = 8
 
 Addition = Callable[[int], tuple[str, bytes]]
 """Gets the timestamp of the commit it will be part of, returns a key and a value."""
-
-
-class Space(View[bytes]):
-    """A byte-keyed space of a store, for layers above it; the same reads as the store."""
-
-    def __init__(self, core: Core, name: str) -> None:
-        super().__init__(core, core.layout.space(name))
-        self.name = name
-
-    def commit(
-        self,
-        build: Callable[[Stamp], SpaceOps] | None = None,
-        *,
-        puts: Mapping[bytes, bytes] = {},
-        deletes: Iterable[bytes] = (),
-        delete_prefixes: Iterable[bytes] = (),
-        guards: Iterable[Guard] = (),
-        note: str | None = None,
-        timeout: float | None = None,
-    ) -> Commit:
-        """Commit operations on this space alone; `SnapshotKV.commit` can span several."""
-        ops = SpaceOps(puts, tuple(deletes), tuple(delete_prefixes), tuple(guards))
-
-        def whole(stamp: Stamp) -> Ops:
-            return Ops(spaces={self.name: build(stamp) if build else ops}, note=note)
-
-        return self._core.commit(whole, timeout)
 
 
 class SnapshotKV(View[str]):
@@ -197,12 +170,13 @@ class SnapshotKV(View[str]):
         ts: int,
         nonce: bytes,
         *,
-        guards: Iterable[Guard] = (),
+        guards: Iterable[Guard | Check] = (),
         timeout: float | None = None,
     ) -> Commit | None:
         """Settle a commit whose outcome was unknown, from any process, once and for all.
 
-        `ts`, `nonce` and `guards` are those of the `CommitUnknownError`. Returns the commit when
+        `ts`, `nonce` and `guards` are those of the `CommitUnknownError`, which can be pickled to
+        another process; guards on text keys may also be written anew. Returns the commit when
         it landed, None when it never will. Raises `ConflictError` when its group landed without
         this part, `CommitUnknownError` when that cannot be told.
         """
@@ -215,8 +189,10 @@ class SnapshotKV(View[str]):
             core.check_not_ahead(ts)
         stamp = StampRecord(ts, nonce, core.committer.writer)
         checks = tuple(
-            Check(g, core.layout.ts if isinstance(g, HeadAt) else self._space.encode(g.key))
-            for g in guards
+            guard
+            if isinstance(guard, Check)
+            else compile_check(guard, core.layout.data, core.layout)
+            for guard in guards
         )
         sent = Sent(stamp, core.committer.created)
         mark = core.committer.resolve(sent, checks, timeout=core.timeout_s(timeout))
@@ -268,7 +244,7 @@ class SnapshotKV(View[str]):
 
     def dump(self, file: BinaryIO | str | Path, at: When | None = None) -> int:
         """Write one moment, spaces included, to a file; return the number of keys."""
-        with _opened(file, "wb") as opened:
+        with _dump.opened(file, "wb") as opened:
             return _dump.dump(self._core, opened, at)
 
     def load_dump(
@@ -280,7 +256,7 @@ class SnapshotKV(View[str]):
         replace them; `NotAStoreError`, `FormatError`, `CorruptStoreError` for the file;
         `CommitTooLargeError`.
         """
-        with _opened(file, "rb") as opened:
+        with _dump.opened(file, "rb") as opened:
             return _dump.load_dump(self._core, opened, replace=replace, note=note)
 
     def info(self) -> dict[str, Any]:
@@ -409,12 +385,3 @@ def _added(addition: Addition, ts: int) -> tuple[str, bytes]:
     if not isinstance(pair, tuple) or len(pair) != 2:
         raise InvalidTypeError(f"an addition returns (key, value), not {pair!r}")
     return pair
-
-
-@contextmanager
-def _opened(file: BinaryIO | str | Path, mode: str) -> Iterator[BinaryIO]:
-    if isinstance(file, str | Path):
-        with Path(file).open(mode) as opened:
-            yield opened  # type: ignore[misc]
-    else:
-        yield file

@@ -19,6 +19,7 @@ PHYSICAL_MS_MAX = TIMESTAMP_MAX >> LOGICAL_BITS
 When = int | datetime | str
 """A moment: a timestamp, an aware datetime, ISO text with an offset, or a relative text (`-5m`)."""
 
+_DIGITS_MAX = 40  # more than any timestamp has, fewer than Python refuses to convert
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _RELATIVE = re.compile(r"([+-])(\d+(?:\.\d+)?)(ms|s|m|h|d|w)")
 _UNIT_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
@@ -110,30 +111,30 @@ def duration_ms(text: str | timedelta | float) -> int:
     Raises `InvalidTimeError` when it is none, or negative.
     """
     if isinstance(text, timedelta):
-        ms = round(text / timedelta(milliseconds=1))
+        ms = text / timedelta(milliseconds=1)
     elif isinstance(text, str):
         match = _RELATIVE.fullmatch("+" + text.strip())
         if match is None:
             raise InvalidTimeError(f"no duration: {text!r} (write 30s, 5m, 12h, 7d)", text)
-        ms = round(float(match[2]) * _UNIT_MS[match[3]])
+        ms = float(match[2]) * _UNIT_MS[match[3]]
     elif isinstance(text, int | float) and not isinstance(text, bool):
-        ms = round(text * 1_000)
+        ms = text * 1_000
     else:
         raise InvalidTypeError(f"a duration is a number, text or timedelta, not {text!r}")
-    if ms < 0:
-        raise InvalidTimeError(f"a duration is not negative: {text!r}", text)
-    return ms
+    if not 0 <= ms <= PHYSICAL_MS_MAX:
+        raise InvalidTimeError(f"a duration is not negative, and finite: {text!r}", text)
+    return round(ms)
 
 
 def _resolve_text(text: str, now_ms: int) -> int:
     if match := _RELATIVE.fullmatch(text):
-        offset = round(float(match[2]) * _UNIT_MS[match[3]])
-        ms = now_ms + (offset if match[1] == "+" else -offset)
+        offset = min(float(match[2]) * _UNIT_MS[match[3]], 2.0 * PHYSICAL_MS_MAX)
+        ms = now_ms + round(offset if match[1] == "+" else -offset)
         if not 0 <= ms <= PHYSICAL_MS_MAX:
             raise InvalidTimeError(f"{text!r} is before 1970 or too far ahead", text)
         return end_of_ms(ms)
     if text.isascii() and text.isdigit() and len(text) != 8:  # 8 digits would be a date
-        return check_timestamp(int(text))
+        return check_timestamp(int(text[:_DIGITS_MAX]))
     try:
         parsed = datetime.fromisoformat(text)
     except ValueError:

@@ -9,4 +9,5 @@ from snapkv.committer.committer import COMMIT_TIMEOUT_S as COMMIT_TIMEOUT_S
 from snapkv.committer.committer import COMMIT_TIMEOUT_S_MAX as COMMIT_TIMEOUT_S_MAX
 from snapkv.committer.committer import Committer as Committer
 from snapkv.committer.part import Check as Check
+from snapkv.committer.part import compile_check as compile_check
 from snapkv.committer.part import compile_part as compile_part

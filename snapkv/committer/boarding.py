@@ -58,5 +58,9 @@ class Boarding:
 
 
 def goes_with(part: Part, other: Part) -> bool:
-    """Return whether two parts may share a transaction: same note, no key in each other's way."""
-    return part.note == other.note and not part.clashes(other)
+    """Return whether two parts may share a transaction: same note, no key in each other's way.
+
+    A guard on the head goes with nobody: what else is committed beside it, it must not miss.
+    """
+    alone = part.rides_alone or other.rides_alone
+    return not alone and part.note == other.note and not part.clashes(other)

@@ -23,7 +23,7 @@ from snapkv.errors import (
     SnapKVError,
     StoreRecreatedError,
 )
-from snapkv.model import Build, Commit, Ops
+from snapkv.model import Build, Commit, HeadAt, Ops
 from snapkv.records import Layout, Mark, StampRecord, stamp_of
 
 COMMIT_TIMEOUT_S = 10.0
@@ -62,7 +62,7 @@ class Committer:
         self._engine, self._ts_key, self._clock = engine, layout.ts, clock
         self._history, self.created, self.writer = history, created, writer
         self._rng, self.before_send = rng, before_send
-        self._settler = Settler(engine, layout.ts, history, writer, rng)
+        self._settler = Settler(engine, layout.ts, history, writer, rng, clock.merge)
         self._boarding = Boarding(engine, layout)
         self._turnstile, self._pid = Turnstile(), os.getpid()
 
@@ -85,16 +85,17 @@ class Committer:
         Raises `ConflictError` when it landed without this part, `CommitUnknownError` when that
         cannot be told (any more).
         """
+        deadline = monotonic() + timeout
         try:
-            verdict, mark = self._settler.settle(sent, monotonic() + timeout)
+            verdict, mark = self._settler.settle(sent, deadline)
+            unheld = self._settler.applied(checks, mark, deadline) if mark is not None else []
         except Undecided as e:
             raise unknown(sent, checks, why=str(e)) from e
         if verdict is Verdict.UNDECIDABLE:
             raise unknown(sent, checks, why="history was compacted", may_still_land=False)
-        if mark is not None:
-            error = self._error_of(sent, 0, checks, self._settler.applied(checks, mark))
-            if error is not None:
-                raise error
+        error = self._error_of(sent, 0, checks, unheld)
+        if error is not None:
+            raise error
         return mark
 
     def close(self) -> None:
@@ -171,8 +172,7 @@ class Committer:
                 raise  # nothing was sent
             attempt.unknown = e
             if not isinstance(e, Exception):
-                stamp = attempt.sent.stamp
-                e.add_note(f"outcome unknown: commit {stamp.timestamp}, nonce {stamp.nonce.hex()}")
+                add_note(e, attempt)
                 raise
             return True
         assert attempt is not None
@@ -218,7 +218,7 @@ class Committer:
             prev, own = marks_of(answer, attempt.sent.stamp.timestamp)
             self._history.own(prev, own, answer.header)
             unheld = [
-                read_back(part, result)
+                read_back(part, result, prev)
                 for part, result in zip(attempt.parts, answer.results[1:], strict=True)
             ]
             self._tell(attempt, own, unheld)
@@ -245,6 +245,12 @@ class Committer:
         """
         try:
             verdict, mark = self._settler.settle(attempt.sent, call.deadline)
+            applied: list[Unheld | None] = [None] * len(attempt.parts)
+            if mark is not None:
+                applied = [
+                    self._settler.applied(part.checks, mark, call.deadline)
+                    for part in attempt.parts
+                ]
         except Undecided as e:
             raise self._unknown_for(call, attempt, str(e)) from attempt.unknown
         except StoreRecreatedError as e:
@@ -253,14 +259,13 @@ class Committer:
         except SnapKVError as e:  # the engine is closed or broken: nothing is proven
             self._leave_unknown(attempt, str(e))
             return
-        if verdict is Verdict.LANDED:
-            assert mark is not None
-            applied = [self._settler.applied(part.checks, mark) for part in attempt.parts]
-            self._tell(attempt, mark, applied)
-        elif verdict is Verdict.UNDECIDABLE:
-            self._tell(attempt, None, [None] * len(attempt.parts))
-        else:
+        except BaseException as e:
+            add_note(e, attempt)
+            raise
+        if verdict is Verdict.DEAD:
             self._retry_or_fail(attempt)
+        else:
+            self._tell(attempt, mark, applied)
 
     def _retry_or_fail(self, attempt: Attempt[Call]) -> None:
         """Go on from a dead request with a new timestamp, unless the engine says why not to."""
@@ -333,8 +338,18 @@ class _NobodyLeftError(Exception):
     """All calls failed to build or left: there is nothing to send."""
 
 
-def read_back(part: Part, result: object) -> Unheld:
-    """Return the guards of a part that did not hold, from what it read when it was skipped."""
+def add_note(error: BaseException, attempt: Attempt[Call]) -> None:
+    """Name the commit whose outcome an interrupt leaves open, for `resolve`."""
+    stamp = attempt.sent.stamp
+    error.add_note(f"outcome unknown: commit {stamp.timestamp}, nonce {stamp.nonce.hex()}")
+
+
+def read_back(part: Part, result: object, prev: Mark) -> Unheld:
+    """Return the guards of a part that did not hold, from what it read when it was skipped.
+
+    What a guard on the head saw is `prev`: by the time it is read back, the timestamp key is
+    that of the commit itself.
+    """
     assert isinstance(result, TxnResult)
     if result.succeeded:
         return []
@@ -342,8 +357,10 @@ def read_back(part: Part, result: object) -> Unheld:
     for check, seen in zip(part.checks, result.results, strict=True):
         assert isinstance(seen, RangeResult)
         found = seen.kvs[0].mod_revision if seen.kvs else 0
+        found = prev.revision if isinstance(check.guard, HeadAt) else found
         if not check.holds(found):
             unheld.append((check, found))
+    assert unheld, "a skipped part has a guard that did not hold"
     return unheld
 
 
@@ -361,6 +378,6 @@ def unknown(
         sent.stamp.nonce,
         may_still_land=may_still_land,
         batch=batch,
-        guards=tuple(check.guard for check in checks),
+        guards=checks,
         why=why,
     )

@@ -20,10 +20,13 @@ from snapkv.records import NOTE_BYTES_MAX, Keyspace, Layout, encode_text
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A guard with the key it looks at, as stored."""
+    """A guard with the key it looks at, as stored: that of one space or another."""
 
     guard: Guard
     key: bytes
+
+    def __str__(self) -> str:
+        return str(self.guard)
 
     @property
     def compare(self) -> Compare:
@@ -53,9 +56,9 @@ class Part:
     note: str | None
 
     @property
-    def guards(self) -> tuple[Guard, ...]:
-        """The guards as their caller wrote them."""
-        return tuple(check.guard for check in self.checks)
+    def rides_alone(self) -> bool:
+        """Whether a guard looks at the head of the store, which every part moves."""
+        return any(isinstance(check.guard, HeadAt) for check in self.checks)
 
     def writes(self) -> Iterator[Op]:
         """Yield the operations; their order does not matter, for no two touch the same key."""
@@ -131,6 +134,8 @@ def compile_part(ops: Ops, layout: Layout) -> Part:
     checks: list[Check] = []
     data = SpaceOps(ops.puts, ops.deletes, ops.delete_prefixes, ops.guards)  # type: ignore[arg-type]
     _add(layout.data, data, layout, puts, removed, checks)
+    if not isinstance(ops.spaces, Mapping):
+        raise InvalidTypeError(f"spaces are a mapping, not {type(ops.spaces).__name__}")
     for name, space_ops in ops.spaces.items():
         if not isinstance(space_ops, SpaceOps):
             raise InvalidTypeError(f"a space needs SpaceOps, not {type(space_ops).__name__}")
@@ -176,7 +181,7 @@ def _add(
         space.range_of(prefix) for prefix in _listed(ops.delete_prefixes, "delete_prefixes")
     ]
     for guard in _listed(ops.guards, "guards"):
-        checks.append(_check(guard, space, layout))
+        checks.append(compile_check(guard, space, layout))
 
 
 def _listed(items: Iterable[object], what: str) -> list[Any]:
@@ -188,7 +193,8 @@ def _listed(items: Iterable[object], what: str) -> list[Any]:
         raise InvalidTypeError(f"{what} is an iterable, not {type(items).__name__}") from None
 
 
-def _check(guard: object, space: Keyspace, layout: Layout) -> Check:
+def compile_check(guard: object, space: Keyspace, layout: Layout) -> Check:
+    """Check a guard and translate its key, which is one of `space`, to the stored one."""
     if not isinstance(guard, Guard):
         raise InvalidTypeError(f"a guard is AtRevision, Absent or HeadAt, not {guard!r}")
     if isinstance(guard, AtRevision | HeadAt):

@@ -39,10 +39,16 @@ class Settler:
     """
 
     def __init__(
-        self, engine: Engine, ts_key: bytes, history: History, writer: str, rng: random.Random
+        self,
+        engine: Engine,
+        ts_key: bytes,
+        history: History,
+        writer: str,
+        rng: random.Random,
+        on_seen: Callable[[int], None],
     ) -> None:
         self._engine, self._ts_key, self._history = engine, ts_key, history
-        self._writer, self._rng = writer, rng
+        self._writer, self._rng, self._on_seen = writer, rng, on_seen
 
     def settle(self, sent: Sent, deadline: float) -> tuple[Verdict, Mark | None]:
         """Return the verdict, and where the commit landed; it is final.
@@ -56,6 +62,7 @@ class Settler:
             return Verdict.DEAD, None
         stored = sent.refused_by(answer)
         stamp = StampRecord.decode(stored.value)
+        self._on_seen(stamp.timestamp)
         if sent.is_mine(stamp):
             return Verdict.LANDED, Mark(stamp.timestamp, stored.mod_revision, stored.version)
         if stamp.timestamp == sent.stamp.timestamp:
@@ -94,17 +101,20 @@ class Settler:
             return Verdict.DEAD, None
         return Verdict.LANDED, found[0]
 
-    def applied(self, checks: Sequence[Check], mark: Mark) -> list[tuple[Check, int]] | None:
+    def applied(
+        self, checks: Sequence[Check], mark: Mark, deadline: float
+    ) -> list[tuple[Check, int]] | None:
         """Return the guards of a landed part that did not hold, with the revisions they found.
 
         An empty list says that the part was applied, None that this can no longer be told.
         The guards are evaluated at the revision before the commit, which is what they saw.
+        Raises `Undecided` when they cannot be read until the deadline.
         """
         if not checks:
             return []
         ranges = [Range(c.key, revision=mark.revision - 1, keys_only=True) for c in checks]
         try:
-            results = self._engine.read(ranges).results
+            results = self._ask(lambda: self._engine.read(ranges).results, deadline)
         except CompactedError:
             return None
         found = [result.kvs[0].mod_revision if result.kvs else 0 for result in results]

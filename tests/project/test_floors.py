@@ -29,6 +29,7 @@ FLOORS = {
     "snapkv.history": 4.2,
     "snapkv.watch": 4.3,
     "snapkv.view": 4.4,
+    "snapkv.space": 4.45,
     "snapkv.opening": 4.4,
     "snapkv.check": 4.4,
     "snapkv.dump": 4.4,
