@@ -50,8 +50,8 @@ from snapkv.model import Stamp as Stamp
 from snapkv.model import Version as Version
 from snapkv.snapshot import Past as Past
 from snapkv.snapshot import Snapshot as Snapshot
+from snapkv.space import Space as Space
 from snapkv.store import SnapshotKV as SnapshotKV
-from snapkv.store import Space as Space
 from snapkv.store import open as open
 from snapkv.times import When as When
 from snapkv.times import format_time as format_time
