@@ -274,6 +274,7 @@ class SnapshotKV(View[str]):
             "newest_revision": head.revision,
             "earliest_timestamp": oldest.timestamp,
             "ring": f"{len(core.timeline.ring)} of {core.timeline.ring.slots}",
+            "key_bytes_max": core.engine.limits.key_bytes - len(core.layout.data.prefix),
             "retain_ms": core.retain_ms,
             "retain_error": str(core.retain_error) if core.retain_error else None,
             "engine": core.engine.info(),
