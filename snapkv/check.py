@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from snapkv.core import Core
 from snapkv.engine.base import WatchBatch
-from snapkv.errors import CorruptStoreError, EngineUnavailableError
+from snapkv.errors import CorruptStoreError, EngineUnavailableError, StoreRecreatedError
 from snapkv.records import Mark, prefix_end
 from snapkv.timeline.timeline import REPLAY_WAIT_S
 
@@ -29,28 +29,31 @@ def check(core: Core) -> CheckReport:
         core.timeline.check()
     except AssertionError as e:
         problems.append(f"timeline: {e!r}")
-    commits = 0
-    head = core.timeline.head()
-    for batch in _batches(core, head):
+    commits, until = 0, core.engine.read([]).header.revision
+    for batch in _batches(core, until):
         found, stamped = _judge(core, batch)
         problems += found
         commits += stamped
-    problems += _order(core, head)
+    try:
+        problems += _order(core, core.timeline.head())
+    except StoreRecreatedError as e:
+        problems.append(str(e))
+        return CheckReport(commits, 0, tuple(problems))
     data = core.layout.data
     keys = core.source(None, None, False).count(data.prefix, prefix_end(data.prefix))
     return CheckReport(commits, keys, tuple(problems))
 
 
-def _batches(core: Core, head: Mark) -> Iterator[WatchBatch]:
+def _batches(core: Core, until: int) -> Iterator[WatchBatch]:
     """Yield everything that was written to the store since the compaction point."""
     root = core.layout.root
     start = max(1, core.engine.compacted_revision())
     watcher = core.engine.watch(root, prefix_end(root), start_revision=start)
     try:
         while (batch := watcher.next(REPLAY_WAIT_S)) is not None:
-            if batch.revision <= head.revision:
+            if batch.revision <= until:
                 yield batch
-            if batch.revision >= head.revision:
+            if batch.revision >= until:
                 return
         raise EngineUnavailableError(f"no event within {REPLAY_WAIT_S:.0f} s")
     finally:
@@ -59,7 +62,8 @@ def _batches(core: Core, head: Mark) -> Iterator[WatchBatch]:
 
 def _judge(core: Core, batch: WatchBatch) -> tuple[list[str], int]:
     layout, problems = core.layout, []
-    stamped = any(event.kv.key == layout.ts for event in batch.events)
+    stamps = [event.kv for event in batch.events if event.kv.key == layout.ts]
+    stamped = bool(stamps)
     for event in batch.events:
         kv = event.kv
         if kv.key == layout.ts and event.is_delete:
@@ -71,7 +75,7 @@ def _judge(core: Core, batch: WatchBatch) -> tuple[list[str], int]:
                 kv.key.decode()
             except UnicodeDecodeError:
                 problems.append(f"key {kv.key!r} is no UTF-8 text")
-    return problems, int(stamped)
+    return problems, sum(1 for kv in stamps if kv.version > 1)  # 1: the store's creation
 
 
 def _order(core: Core, head: Mark) -> Iterator[str]:

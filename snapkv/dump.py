@@ -70,6 +70,8 @@ class Contents:
 
     def add(self, key: bytes, value: bytes) -> None:
         """Take in one pair."""
+        if not isinstance(key, bytes) or not isinstance(value, bytes):
+            raise CorruptStoreError(f"the dump has a pair that is none: {key!r}")
         kind, _, rest = key.partition(b"/")
         if kind == b"data":
             self.puts[rest.decode()] = value

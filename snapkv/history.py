@@ -34,32 +34,34 @@ def commits(
         if limit < 0:
             raise InvalidOptionError(f"limit is not negative: {limit}")
     low, high = _bounds(core, since, until)
-    walk = _backwards(core, low, high) if newest_first else _forwards(core, low, high, since)
-    return islice(walk, limit)
+    walk = _backwards if newest_first else _forwards
+    return islice(walk(core, low, high, since is None), limit)
 
 
 def _bounds(core: Core, since: When | None, until: When | None) -> tuple[Mark, Mark]:
     timeline = core.timeline
     low = timeline.oldest() if since is None else timeline.pin(core.resolve(since)).mark
     high = timeline.head() if until is None else timeline.pin(core.resolve(until)).mark
+    if since is None and high.ordinal < low.ordinal:
+        raise CompactedError(core.resolve(until) if until is not None else 0, low.timestamp)
     return low, high
 
 
-def _forwards(core: Core, low: Mark, high: Mark, since: When | None) -> Iterator[Commit]:
-    if since is None and 1 < low.ordinal <= high.ordinal:  # what compaction left begins with it
+def _forwards(core: Core, low: Mark, high: Mark, inclusive: bool) -> Iterator[Commit]:
+    if inclusive and low.ordinal > 1:  # what compaction left begins with it
         yield commit_of(low, core.timeline.stamp(low))
     for mark, stamp in core.timeline.replay(low, high):
         yield commit_of(mark, stamp)
 
 
-def _backwards(core: Core, low: Mark, high: Mark) -> Iterator[Commit]:
+def _backwards(core: Core, low: Mark, high: Mark, inclusive: bool) -> Iterator[Commit]:
     while high.ordinal > max(low.ordinal, 1):
         first = max(low.ordinal, high.ordinal - LOG_PAGE_COMMITS)
         after = low if first == low.ordinal else core.timeline.by_ordinal(first)
         page = [commit_of(mark, stamp) for mark, stamp in core.timeline.replay(after, high)]
         yield from reversed(page)
         high = after
-    if high.ordinal == low.ordinal > 1 and core.timeline.oldest() == low:
+    if inclusive and high.ordinal == low.ordinal > 1:
         yield commit_of(low, core.timeline.stamp(low))
 
 

@@ -33,6 +33,7 @@ COMMON_OPTIONS = (
     "commit_timeout",
     "max_clock_skew",
     "create",
+    "past",
 )
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
+from snapkv.committer import listed, pairs
 from snapkv.core import Core
+from snapkv.errors import InvalidOptionError, InvalidTypeError
 from snapkv.model import Commit, Guard, Ops, SpaceOps, Stamp
 from snapkv.view import View
 
@@ -27,8 +29,21 @@ class Space(View[bytes]):
         note: str | None = None,
         timeout: float | None = None,
     ) -> Commit:
-        """Commit operations on this space alone; `SnapshotKV.commit` can span several."""
-        ops = SpaceOps(puts, tuple(deletes), tuple(delete_prefixes), tuple(guards))
+        """Commit operations on this space alone; `SnapshotKV.commit` can span several.
+
+        Keywords as there, or a function that returns `SpaceOps` for the stamp; the note goes with
+        either. Raises as there.
+        """
+        if build is not None and not callable(build):
+            raise InvalidTypeError(f"commit takes a function, not {type(build).__name__}")
+        if build is not None and (puts or deletes or delete_prefixes or guards):
+            raise InvalidOptionError("give a function or keywords, not both")
+        ops = SpaceOps(
+            dict(pairs(puts)),
+            listed(deletes, "deletes"),
+            listed(delete_prefixes, "delete_prefixes"),
+            listed(guards, "guards"),
+        )
 
         def whole(stamp: Stamp) -> Ops:
             return Ops(spaces={self.name: build(stamp) if build else ops}, note=note)

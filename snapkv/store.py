@@ -14,7 +14,15 @@ from snapkv import check as _check
 from snapkv import dump as _dump
 from snapkv import history as _history
 from snapkv.clock import Clock, HybridClock, SystemClock
-from snapkv.committer import COMMIT_TIMEOUT_S, Check, Committer, Sent, compile_check
+from snapkv.committer import (
+    COMMIT_TIMEOUT_S,
+    Check,
+    Committer,
+    Sent,
+    compile_check,
+    listed,
+    pairs,
+)
 from snapkv.core import Core, check_timeout
 from snapkv.engine.base import Engine
 from snapkv.errors import ConflictError, InvalidOptionError, InvalidTypeError
@@ -131,8 +139,14 @@ class SnapshotKV(View[str]):
         """
         if build is None:
             build = _building(
-                Ops(puts, tuple_of(deletes), tuple_of(delete_prefixes), tuple_of(guards), note),
-                tuple(additions),
+                Ops(
+                    list(pairs(puts)),  # type: ignore[arg-type]
+                    listed(deletes, "deletes"),
+                    listed(delete_prefixes, "delete_prefixes"),
+                    listed(guards, "guards"),
+                    note,
+                ),
+                tuple(listed(additions, "additions")),
             )
         elif not callable(build):
             raise InvalidTypeError(f"commit takes a function, not {type(build).__name__}")
@@ -194,7 +208,7 @@ class SnapshotKV(View[str]):
             else compile_check(guard, core.layout.data, core.layout)
             for guard in guards
         )
-        sent = Sent(stamp, core.committer.created)
+        sent = Sent(stamp, core.committer.created, core.timeline.newest_known())
         mark = core.committer.resolve(sent, checks, timeout=core.timeout_s(timeout))
         return None if mark is None else _history.commit_of(mark, core.timeline.stamp(mark))
 
@@ -312,6 +326,8 @@ def open(
     (with `create=False`), `FormatError`, `NotAStoreError`, `CorruptStoreError`, `ReadOnlyError`.
     """
     layout = Layout(name)
+    if clock is not None and not callable(getattr(clock, "now_ms", None)):
+        raise InvalidTypeError(f"a clock has now_ms(), {type(clock).__name__} has not")
     hybrid = HybridClock(clock or SystemClock())
     writer = default_writer() if writer is None else writer
     if len(encode_text(writer, "writer")) > WRITER_BYTES_MAX:
@@ -361,13 +377,6 @@ def _assemble(
     return core
 
 
-def tuple_of(items: Iterable[Any]) -> Any:
-    """Return an iterable as a tuple, so that building twice sees the same."""
-    return (
-        items if isinstance(items, str | bytes) or not isinstance(items, Iterable) else tuple(items)
-    )
-
-
 def _building(ops: Ops, additions: tuple[Addition, ...]) -> Build:
     """Return the function form of operations, with additions called for each timestamp."""
     if not additions:
@@ -375,13 +384,15 @@ def _building(ops: Ops, additions: tuple[Addition, ...]) -> Build:
 
     def build(stamp: Stamp) -> Ops:
         added = [_added(addition, stamp.ts) for addition in additions]
-        puts = [*(ops.puts.items() if isinstance(ops.puts, Mapping) else ops.puts), *added]
+        puts = [*pairs(ops.puts), *added]
         return Ops(puts, ops.deletes, ops.delete_prefixes, ops.guards, ops.note)  # type: ignore[arg-type]
 
     return build
 
 
 def _added(addition: Addition, ts: int) -> tuple[str, bytes]:
+    if not callable(addition):
+        raise InvalidTypeError(f"an addition is a function, not {type(addition).__name__}")
     pair = addition(ts)
     if not isinstance(pair, tuple) or len(pair) != 2:
         raise InvalidTypeError(f"an addition returns (key, value), not {pair!r}")

@@ -52,13 +52,9 @@ def to_datetime(timestamp: int) -> datetime:
     >>> to_datetime(pack(1_700_000_000_123, 7)).isoformat()
     '2023-11-14T22:13:20.123000+00:00'
 
-    Raises `InvalidTimeError` after the year 9999.
+    64 bits end in the year 4199.
     """
-    check_timestamp(timestamp)
-    try:
-        return _EPOCH + timedelta(milliseconds=physical_ms(timestamp))
-    except OverflowError:
-        raise InvalidTimeError(f"timestamp {timestamp} is after the year 9999", timestamp) from None
+    return _EPOCH + timedelta(milliseconds=physical_ms(check_timestamp(timestamp)))
 
 
 def format_time(timestamp: int) -> str:

@@ -113,7 +113,7 @@ class View(Generic[K]):
     def _read_at(self, ts: When | None, wanted: Range) -> Any:
         core = self._core
         if ts is None:
-            return core.engine.read([wanted]).results[0].kvs
+            return core.timeline.read_now([wanted])[0].kvs
         timestamp = core.resolve(ts)
         try:
             return core.timeline.read_at(timestamp, [wanted])[0].kvs

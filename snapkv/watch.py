@@ -9,7 +9,7 @@ from typing import Generic
 from snapkv.clock import monotonic
 from snapkv.core import Core
 from snapkv.engine.base import WatchBatch
-from snapkv.errors import CompactedError
+from snapkv.errors import CompactedError, InvalidOptionError, InvalidTypeError
 from snapkv.history import commit_of
 from snapkv.model import Change, Changes, K
 from snapkv.records import Keyspace, Mark, StampRecord, prefix_end
@@ -36,6 +36,7 @@ class Watch(Generic[K]):
         after: int,
         timeout: float | None,
     ) -> None:
+        check_wait(timeout)
         self._core, self._space, self._timeout = core, space, timeout
         self._range = space.range_of(space.whole if prefix is None else prefix)
         root = core.layout.root
@@ -67,6 +68,7 @@ class Watch(Generic[K]):
 
     def next(self, timeout: float | None = None) -> Changes[K] | None:
         """Return the next commit's changes; None when `timeout` seconds (None: ever) had none."""
+        check_wait(timeout)
         deadline = None if timeout is None else monotonic() + timeout
         while True:
             left = None if deadline is None else max(0.0, deadline - monotonic())
@@ -109,3 +111,13 @@ class Watch(Generic[K]):
         decode = self._space.decode
         ordered = tuple(Change(decode(key), changes[key]) for key in sorted(changes))
         return Changes(commit_of(mark, stamp), ordered)
+
+
+def check_wait(timeout: object) -> None:
+    """Raise `InvalidTypeError` or `InvalidOptionError` for what is no bound of a wait."""
+    if timeout is None:
+        return
+    if isinstance(timeout, bool) or not isinstance(timeout, int | float):
+        raise InvalidTypeError(f"a timeout is seconds or None, not {type(timeout).__name__}")
+    if not timeout >= 0:
+        raise InvalidOptionError(f"a timeout is not negative: {timeout}")

@@ -11,3 +11,5 @@ from snapkv.committer.committer import Committer as Committer
 from snapkv.committer.part import Check as Check
 from snapkv.committer.part import compile_check as compile_check
 from snapkv.committer.part import compile_part as compile_part
+from snapkv.committer.part import listed as listed
+from snapkv.committer.part import pairs as pairs

@@ -16,6 +16,7 @@ from snapkv.engine.base import (
     PutResult,
     Range,
     RangeResult,
+    Result,
     Target,
     Txn,
     TxnResult,
@@ -49,8 +50,8 @@ class History(Protocol):
         """Return the oldest mark that compaction left."""
         ...
 
-    def own(self, prev: Mark, own: Mark, header: Header) -> None:
-        """Take in a commit of this process and what it replaced."""
+    def own(self, prev: Mark, own: Mark, header: Header, before: Mark) -> None:
+        """Take in a commit of this process, what it replaced, and what was newest when sent."""
         ...
 
 
@@ -58,16 +59,26 @@ class History(Protocol):
 class Sent:
     """What is known of a request once it is on its way; enough to settle it from anywhere.
 
-    `known_ordinal` is the newest ordinal known when it was sent; 0 when nobody remembers.
+    `known_ordinal` is the newest ordinal that stood when it was sent, as far as known; 0 when
+    nobody remembers. `before` is the newest mark that this process knew of then.
     """
 
     stamp: StampRecord
     created: int
+    before: Mark
     known_ordinal: int = 0
 
     def commit_txn(self, ts_key: bytes, parts: Sequence[Txn]) -> Txn:
-        """Return the transaction: guard Then timestamp and parts Else read the timestamp."""
+        """Return the transaction: guard Then timestamp and parts Else read the timestamp.
+
+        A part that rides alone takes the timestamp along into its own branch: when it is skipped,
+        nothing is written, and the log tells of no commit that never happened.
+        """
         put = Put(ts_key, self.stamp.encode(), prev_kv=True)
+        if len(parts) == 1 and parts[0].compare:
+            (part,) = parts
+            parts = [part._replace(success=(put, *part.success))]
+            return Txn(self._guard(ts_key), tuple(parts), (Range(ts_key),))
         return Txn(self._guard(ts_key), (put, *parts), (Range(ts_key),))
 
     def fence_txn(self, ts_key: bytes, writer: str) -> Txn:
@@ -122,10 +133,9 @@ class Attempt(Generic[C]):
     unknown: BaseException | None = None
 
 
-def marks_of(answer: TxnResult, timestamp: int) -> tuple[Mark, Mark]:
-    """Return the mark that a landed transaction replaced, and its own."""
-    put = answer.results[0]
+def marks_of(put: Result, timestamp: int, revision: int) -> tuple[Mark, Mark]:
+    """Return the mark that a landed put of the timestamp key replaced, and its own."""
     assert isinstance(put, PutResult)
     assert put.prev is not None, "the guard holds only for a key that exists"
     prev = Mark(stamp_of(put.prev.value), put.prev.mod_revision, put.prev.version)
-    return prev, Mark(timestamp, answer.header.revision, prev.ordinal + 1)
+    return prev, Mark(timestamp, revision, prev.ordinal + 1)

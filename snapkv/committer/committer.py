@@ -23,7 +23,7 @@ from snapkv.errors import (
     SnapKVError,
     StoreRecreatedError,
 )
-from snapkv.model import Build, Commit, HeadAt, Ops
+from snapkv.model import Build, Commit, Ops
 from snapkv.records import Layout, Mark, StampRecord, stamp_of
 
 COMMIT_TIMEOUT_S = 10.0
@@ -180,7 +180,8 @@ class Committer:
 
     def _load(self, peeked: KeyValue | None, losses: int) -> tuple[Attempt[Call], Txn]:
         """Fix the timestamp and who rides; from here on they count as sent."""
-        known = peeked.version if peeked is not None else self._history.newest_known().ordinal
+        before = self._history.newest_known()
+        known = peeked.version if peeked is not None else before.ordinal
         if peeked is not None:
             self._clock.merge(stamp_of(peeked.value))
         turnstile = self._turnstile
@@ -193,7 +194,7 @@ class Committer:
             calls, parts, txns = self._boarding.board(queue, timestamp, self._drop)
             note = parts[0].note if parts else None
             stamp = StampRecord(timestamp, os.urandom(16), self.writer, note)
-            attempt = Attempt(Sent(stamp, self.created, known), calls, parts)
+            attempt = Attempt(Sent(stamp, self.created, before, known), calls, parts)
             with turnstile.lock:
                 if not calls:
                     raise _NobodyLeftError
@@ -215,13 +216,7 @@ class Committer:
     def _judge(self, attempt: Attempt[Call], answer: TxnResult) -> bool:
         """Tell everybody on board what the answer says; False when the timestamp was too old."""
         if answer.succeeded:
-            prev, own = marks_of(answer, attempt.sent.stamp.timestamp)
-            self._history.own(prev, own, answer.header)
-            unheld = [
-                read_back(part, result, prev)
-                for part, result in zip(attempt.parts, answer.results[1:], strict=True)
-            ]
-            self._tell(attempt, own, unheld)
+            self._tell_answer(attempt, answer)
             return True
         try:
             stored = attempt.sent.refused_by(answer)
@@ -237,6 +232,21 @@ class Committer:
                     call.finish(result=found)
         self._requeue(attempt)
         return False
+
+    def _tell_answer(self, attempt: Attempt[Call], answer: TxnResult) -> None:
+        put, *parts = answer.results
+        if isinstance(put, TxnResult):  # a part that rode alone: the timestamp is in its branch
+            if not put.succeeded:
+                self._tell(attempt, None, [read_back(attempt.parts[0], put)])
+                return
+            put, parts = put.results[0], [put]
+        revision = answer.header.revision
+        prev, own = marks_of(put, attempt.sent.stamp.timestamp, revision)
+        self._history.own(prev, own, answer.header, attempt.sent.before)
+        unheld = [
+            read_back(part, result) for part, result in zip(attempt.parts, parts, strict=True)
+        ]
+        self._tell(attempt, own, unheld)
 
     def _settle(self, call: Call, attempt: Attempt[Call]) -> None:
         """Fence what is open and tell its callers; only what is proven is told.
@@ -344,12 +354,8 @@ def add_note(error: BaseException, attempt: Attempt[Call]) -> None:
     error.add_note(f"outcome unknown: commit {stamp.timestamp}, nonce {stamp.nonce.hex()}")
 
 
-def read_back(part: Part, result: object, prev: Mark) -> Unheld:
-    """Return the guards of a part that did not hold, from what it read when it was skipped.
-
-    What a guard on the head saw is `prev`: by the time it is read back, the timestamp key is
-    that of the commit itself.
-    """
+def read_back(part: Part, result: object) -> Unheld:
+    """Return the guards of a part that did not hold, from what it read when it was skipped."""
     assert isinstance(result, TxnResult)
     if result.succeeded:
         return []
@@ -357,7 +363,6 @@ def read_back(part: Part, result: object, prev: Mark) -> Unheld:
     for check, seen in zip(part.checks, result.results, strict=True):
         assert isinstance(seen, RangeResult)
         found = seen.kvs[0].mod_revision if seen.kvs else 0
-        found = prev.revision if isinstance(check.guard, HeadAt) else found
         if not check.holds(found):
             unheld.append((check, found))
     assert unheld, "a skipped part has a guard that did not hold"

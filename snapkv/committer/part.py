@@ -176,15 +176,14 @@ def _add(
         if stored in puts:
             raise DuplicateKeyError(key)
         puts[stored] = value
-    removed += [point(space.encode(key)) for key in _listed(ops.deletes, "deletes")]
-    removed += [
-        space.range_of(prefix) for prefix in _listed(ops.delete_prefixes, "delete_prefixes")
-    ]
-    for guard in _listed(ops.guards, "guards"):
+    removed += [point(space.encode(key)) for key in listed(ops.deletes, "deletes")]
+    removed += [space.range_of(prefix) for prefix in listed(ops.delete_prefixes, "delete_prefixes")]
+    for guard in listed(ops.guards, "guards"):
         checks.append(compile_check(guard, space, layout))
 
 
-def _listed(items: Iterable[object], what: str) -> list[Any]:
+def listed(items: Iterable[object], what: str) -> list[Any]:
+    """Return the items of an iterable; `InvalidTypeError` for a text, bytes, or what is none."""
     if isinstance(items, str | bytes):
         raise InvalidTypeError(f"{what} is an iterable of keys, not one {type(items).__name__}")
     try:

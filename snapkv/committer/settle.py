@@ -58,7 +58,9 @@ class Settler:
         """
         answer = self._fence(sent, deadline)
         if answer.succeeded:
-            self._history.own(*marks_of(answer, sent.stamp.timestamp), answer.header)
+            header = answer.header
+            prev, own = marks_of(answer.results[0], sent.stamp.timestamp, header.revision)
+            self._history.own(prev, own, header, sent.before)
             return Verdict.DEAD, None
         stored = sent.refused_by(answer)
         stamp = StampRecord.decode(stored.value)

@@ -10,6 +10,7 @@ from snapkv.engine.base import Engine, Header, KeyValue, Range, RangeResult, Rea
 from snapkv.errors import (
     CompactedError,
     EngineUnavailableError,
+    FutureRevisionError,
     StoreRecreatedError,
     StoreRestoredError,
 )
@@ -73,9 +74,15 @@ class Timeline:
 
     # --- what comes in ---
 
-    def own(self, prev: Mark, own: Mark, header: Header) -> None:
-        """Take in a commit of this process, and the mark it replaced."""
+    def own(self, prev: Mark, own: Mark, header: Header, before: Mark) -> None:
+        """Take in a commit of this process, and the mark it replaced.
+
+        `before` is the newest mark known when it was sent: an engine where something older
+        stood in that place went back in time.
+        """
         with self._lock:
+            if prev.ordinal < before.ordinal or (prev.ordinal == before.ordinal and prev != before):
+                self._start_over(header)
             known = self._header
             if header.cluster == known.cluster and header.revision > known.revision:
                 self._header = header
@@ -146,6 +153,8 @@ class Timeline:
         """Return the moment of a timestamp; 0 to 6 round trips (2 to 3 below the ring)."""
         with self._lock:
             floor, newest = self.ring.find(timestamp), self._newest
+        if floor is None and timestamp == newest.timestamp > 0:
+            floor = newest
         if floor is None and timestamp >= newest.timestamp:
             newest = self.head()
             if timestamp >= newest.timestamp:
@@ -191,8 +200,9 @@ class Timeline:
         return self.oldest().timestamp
 
     def stamp(self, mark: Mark) -> StampRecord:
-        """Return who made a commit and why; one round trip."""
-        return self.stamps([mark.revision])[0][1]
+        """Return who made a commit and why; one round trip unless compaction passed it."""
+        pin = Pin(mark.timestamp, mark, True, self.epoch, mark.revision)
+        return StampRecord.decode(self.read(pin, [Range(self._key)])[0].kvs[0].value)
 
     def stamps(self, revisions: Sequence[int]) -> list[tuple[Mark, StampRecord]]:
         """Return the marks and stamps in force at some revisions; a round trip for each 128."""
@@ -249,8 +259,15 @@ class Timeline:
         except CompactedError:
             self._move_up(pin)
             answer = self._ask([_at(r, pin.reading) for r in ranges])
+        except FutureRevisionError:
+            self._look_for_restore(pin)
+            raise
         self._check_epoch(pin)
         return answer.results
+
+    def read_now(self, ranges: Sequence[Range]) -> list[RangeResult]:
+        """Answer ranges from the newest state; one round trip, linearizable."""
+        return self._ask(ranges).results
 
     def read_at(self, timestamp: int, ranges: Sequence[Range]) -> list[RangeResult]:
         """Answer ranges at a timestamp; at or above the newest commit it takes one round trip."""
@@ -275,10 +292,14 @@ class Timeline:
                 return
             except CompactedError:
                 self._move_up(pin)
+            except FutureRevisionError:
+                self._look_for_restore(pin)
+                raise
 
     def keys_written(self, low: Pin, high: Pin, start: bytes, end: bytes) -> list[bytes] | None:
         """Return the sorted keys of a range with events between two pins; None when compacted."""
         self._check_epoch(low)
+        self._check_epoch(high)
         first, last = low.reading + 1, high.reading
         if first > last:
             return []
@@ -319,6 +340,11 @@ class Timeline:
         if reach < self._engine.compacted_revision() or reach <= pin.reading:
             raise CompactedError(pin.timestamp, self.earliest()) from None
         pin.reading = reach
+
+    def _look_for_restore(self, pin: Pin) -> None:
+        """Raise `StoreRestoredError` when a revision once read is in the future now."""
+        self.head()
+        self._check_epoch(pin)
 
     def _check_epoch(self, pin: Pin) -> None:
         if pin.epoch != self.epoch:
