@@ -1,0 +1,22 @@
+"""The lmdb engine: the contract in one directory, durable, shared by processes of one machine.
+
+Nouns, from the bottom up: `mdb` is the door to the third-party client; `records` are the bytes;
+a `place` is what stands at a path; a `gate` counts this process's running transactions, the
+`lock` admits one writer at a time; an `Environment` is one open directory, shared by all engines
+of this process that name it. On it work `reading`, `writing`, `watcher`, `compaction` and
+`check`; `LmdbEngine` puts them together.
+
+Caveats:
+
+* Read transactions are short (a page of a scan each): a long one would keep LMDB from reusing
+  pages, and this process from growing its map or forking.
+* Durability "relaxed" and "none" can lose the last commits at a power loss, and their revisions
+  are then used again for other contents.
+* The data file is as long as LMDB's map, with holes: it takes the space of what is in it, but
+  copy it with a tool that knows holes (`cp --sparse`, `rsync -S`, `tar -S`).
+* A directory that cannot be written is read without LMDB's locks: keep writers away meanwhile.
+"""
+
+from snapkv.engine.lmdb.engine import LmdbEngine
+
+__all__ = ["LmdbEngine"]

@@ -1,0 +1,143 @@
+"""Checking: every rule of what is stored, in one read transaction, at a bounded memory."""
+
+from __future__ import annotations
+
+import itertools
+import struct
+from collections.abc import Generator, Iterator
+from typing import NamedTuple
+
+from snapkv.engine.lmdb import mdb, records
+from snapkv.engine.lmdb.env import Environment, Transaction
+from snapkv.engine.lmdb.records import HEADER, REMOVED, STEM_END, SUFFIX_BYTES
+from snapkv.errors import SnapKVError
+
+PROBLEMS_MAX = 100
+
+
+def check(env: Environment) -> list[str]:
+    """Return broken rules as texts, at most `PROBLEMS_MAX`."""
+    problems: list[str] = []
+    try:
+        with env.reading() as txn:
+            for problem in _problems(txn):
+                problems.append(problem)
+                if len(problems) == PROBLEMS_MAX:
+                    break
+    except SnapKVError as e:
+        problems.append(f"reading failed: {e}")
+    return problems
+
+
+def _problems(txn: Transaction) -> Iterator[str]:
+    revision, compacted, freed = txn.state
+    # freeing trails compaction, compaction trails the newest revision
+    if not freed <= compacted <= revision or revision < 1:
+        yield f"state: revision {revision}, compacted {compacted}, freed {freed}"
+    logged = yield from _log_problems(txn)
+    written = yield from _record_problems(txn)
+    # each change of the log has its record (checked there): so equal numbers mean each record
+    # has its change
+    if logged != written:
+        yield f"the log tells of {logged} changes after revision {freed}, records of {written}"
+
+
+def _log_problems(txn: Transaction) -> Generator[str, None, int]:
+    """Return the number of changes after the freed revision."""
+    state, changes = txn.state, 0
+    expected: int | None = None
+    found = txn.cursor()
+    for raw, entry in txn.txn.cursor(txn.databases.log).iternext():
+        at = records.from_be64(raw)
+        # one entry for each revision, none missing
+        if expected is not None and at != expected:
+            yield f"log: revision {at} where {expected} should be"
+        expected = at + 1
+        # entries below the compacted revision are gone once freeing came past them
+        if at < state.freed:
+            yield f"log: entry of {at}, freed up to {state.freed}"
+        keys = []
+        for key, removed in records.decode_changes(entry):
+            keys.append(key)
+            if at > state.freed:
+                changes += 1
+                yield from _change_problems(found, key, at, removed)
+        # keys ascend, none twice, none of them missing
+        if not keys or any(a >= b for a, b in itertools.pairwise(keys)):
+            yield f"log: keys of {at} are not ascending"
+    # the log reaches from the compacted revision to the newest
+    if (expected or max(state.compacted, 1) + 1) != state.revision + 1:
+        yield f"log: ends before {expected}, the newest revision is {state.revision}"
+    return changes
+
+
+def _change_problems(found: mdb.Cursor, key: bytes, at: int, removed: bool) -> Iterator[str]:
+    if not found.set_key(records.stem_of(key) + records.suffix_of(at)):
+        yield f"{key!r}: the log tells of revision {at}, there is no record"
+    elif records.is_removal(found.value()) != removed:
+        yield f"{key!r}: log and record of {at} disagree about a removal"
+
+
+class _Version(NamedTuple):
+    stem: bytes
+    revision: int
+    created: int
+    version: int
+    removed: bool
+
+
+def _record_problems(txn: Transaction) -> Generator[str, None, int]:
+    """Return the number of records after the freed revision."""
+    state, written = txn.state, 0
+    newer: _Version | None = None
+    for raw, value in txn.cursor().iternext():
+        stem, suffix = raw[:-SUFFIX_BYTES], raw[-SUFFIX_BYTES:]
+        # a record's key is a stem and a revision, its value begins with a header
+        if len(raw) > mdb.MAX_KEY_BYTES or not stem.endswith(STEM_END):
+            yield f"record {raw!r} is no record"
+            continue
+        try:
+            created, version, flags = HEADER.unpack_from(value)
+        except struct.error:
+            yield f"record {raw!r} is too short"
+            continue
+        this = _Version(stem, records.revision_of(suffix), created, version, bool(flags & REMOVED))
+        written += this.revision > state.freed
+        yield from _version_problems(this, state.revision)
+        if newer is not None and newer.stem == stem:
+            yield from _pair_problems(this, newer, state.freed)
+        elif this.revision <= state.freed and this.removed:
+            yield f"{records.key_of(stem)!r}: a removal at {this.revision} was not freed"
+        newer = this
+    return written
+
+
+def _version_problems(this: _Version, newest: int) -> Iterator[str]:
+    name = f"{records.key_of(this.stem)!r}@{this.revision}"
+    # no record is from the future, none from before the first commit
+    if not 2 <= this.revision <= newest:
+        yield f"{name}: the newest revision is {newest}"
+    # a removal has neither version nor creation
+    if this.removed and (this.version or this.created):
+        yield f"{name}: a removal with version {this.version}"
+    # the first version is the one of the creation, later ones come later
+    if not this.removed and (
+        this.version < 1 or (this.version == 1) != (this.created == this.revision)
+    ):
+        yield f"{name}: version {this.version}, created at {this.created}"
+
+
+def _pair_problems(this: _Version, newer: _Version, freed: int) -> Iterator[str]:
+    name = f"{records.key_of(this.stem)!r}@{newer.revision}"
+    # versions count the puts since the creation
+    expected = (1, newer.revision) if this.removed else (this.version + 1, this.created)
+    if not newer.removed and (newer.version, newer.created) != expected:
+        yield f"{name}: version {newer.version} of {newer.created}, it should be {expected}"
+    # nobody removes what is not there
+    if newer.removed and this.removed:
+        yield f"{name}: removed twice"
+    # what was superseded at or below the freed revision is gone; so is a removal there
+    if newer.revision <= freed:
+        yield f"{name}: {this.revision} was superseded and not freed"
+    if this.removed and this.revision <= freed:
+        yield f"{name}: a removal at {this.revision} was not freed"

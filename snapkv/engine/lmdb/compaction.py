@@ -1,0 +1,132 @@
+"""Forgetting: make old revisions unreadable at once, then free their space in small steps.
+
+The log drives it. Its entry at L names the keys that L wrote; for each of them
+the record before L is superseded at L, hence at any compacted revision >= L, and goes. If L
+removed the key, the record of the removal goes too: absent and removed read the same. When all
+entries up to C are worked off in order, each key has at most one record at or below C, its
+state at C. Entries below C go with their work; the one at C stays, since a watch may start there.
+
+Example, key k written at 2, 5 and 9, removed at 12; compact(9) frees k@2 (entry 5) and k@5
+(entry 9); compact(12) frees k@9 and k@12 (entry 12), whose log entry still tells of the removal.
+
+Progress is a revision in the state record (`freed`), written with the work itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from snapkv.clock import pause
+from snapkv.engine.lmdb import mdb, records
+from snapkv.engine.lmdb.env import Environment, Transaction
+from snapkv.engine.lmdb.records import State
+from snapkv.engine.lmdb.writing import GROWTHS_MAX
+from snapkv.errors import (
+    CompactedError,
+    CorruptStoreError,
+    EngineBusyError,
+    FutureRevisionError,
+    NoSpaceError,
+    OutcomeUnknown,
+)
+
+BATCH_LOG_ENTRIES = 1_000
+BATCH_KEYS = 5_000
+"""Keys after which a batch ends, at the end of a revision."""
+LOCK_SECONDS_MAX = 30.0
+BREATH_SECONDS = 4e-3
+"""Pause between batches: other processes look for the write lock every 2 ms at most."""
+
+
+def compact(env: Environment, revision: int, batches: int | None) -> None:
+    """Set the compacted revision, then free up to `batches` batches (None: all)."""
+    locked(env, lambda: _set_compacted(env, revision))
+    done = 0
+    while (batches is None or done < batches) and not locked(env, lambda: _free_batch(env)):
+        done += 1
+        pause(BREATH_SECONDS)
+
+
+def locked(env: Environment, work: Callable[[], bool]) -> bool:
+    """Do some work under the write lock, again with a larger map when that was full."""
+    if env.ready().lock.held():
+        raise EngineBusyError("this thread is inside a transaction already")
+    try:
+        env.hold(LOCK_SECONDS_MAX)
+        for _ in range(GROWTHS_MAX):
+            try:
+                return work()
+            except mdb.MapFullError:  # copies of tree pages: freeing needs space, too
+                env.grow()
+        raise NoSpaceError(f"{env.path}: the map cannot grow any more")
+    except OutcomeUnknown as e:  # whether it happened or not: doing it again is fine
+        raise e.cause or e from e
+    finally:
+        try:
+            env.let_go()
+        finally:
+            env.let_go()
+
+
+def _set_compacted(env: Environment, revision: int) -> bool:
+    with env.writing() as txn:
+        now = txn.state
+        if revision > now.revision:
+            raise FutureRevisionError(revision, now.revision)
+        if revision < now.compacted:
+            raise CompactedError(revision, now.compacted, unit="revision")
+        if revision > now.compacted:
+            _put_state(txn, now._replace(compacted=revision))
+            txn.commit()
+    return True
+
+
+def _free_batch(env: Environment) -> bool:
+    """Work off some log entries; return whether nothing is left."""
+    with env.writing() as txn:
+        now = txn.state
+        if now.freed >= now.compacted:
+            return True
+        freed = _work_off(txn, now)
+        _put_state(txn, now._replace(freed=freed))
+        txn.commit()
+        return freed >= now.compacted
+
+
+def _work_off(txn: Transaction, now: State) -> int:
+    """Free what some log entries superseded; return the revision up to which all is freed."""
+    log, found = txn.txn.cursor(txn.databases.log), txn.cursor()
+    entries = keys = 0
+    at = log.first()
+    while at and entries < BATCH_LOG_ENTRIES and keys < BATCH_KEYS:
+        revision = records.from_be64(log.key())
+        if revision > now.compacted:
+            break
+        entries += 1
+        if revision > now.freed:
+            for key, _ in records.decode_changes(log.value()):
+                _free_superseded(found, key, revision)
+                keys += 1
+        if revision == now.compacted:
+            return revision
+        at = log.delete()  # goes on to the next entry
+    else:
+        if at:
+            return records.from_be64(log.key()) - 1
+    return now.compacted
+
+
+def _free_superseded(found: mdb.Cursor, key: bytes, revision: int) -> None:
+    """Free the record of `key` before `revision`, and its own one when that is a removal."""
+    stem = records.stem_of(key)
+    raw = stem + records.suffix_of(revision)
+    if not found.set_key(raw):
+        raise CorruptStoreError(f"the log tells of {key!r} at {revision}, there is no record")
+    removed = records.is_removal(found.value())
+    at = found.delete() if removed else found.next()
+    if at and found.key().startswith(stem):
+        found.delete()
+
+
+def _put_state(txn: Transaction, state: State) -> None:
+    txn.txn.put(records.STATE_KEY, state.encode(), db=txn.databases.meta)

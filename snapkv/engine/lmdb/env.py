@@ -1,0 +1,442 @@
+"""One open directory: its LMDB environment, and the transactions this process runs on it."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from types import TracebackType
+from typing import NamedTuple
+
+from snapkv.engine.lmdb import mdb, place, records
+from snapkv.engine.lmdb.gate import Gate
+from snapkv.engine.lmdb.lock import WriterLock
+from snapkv.errors import (
+    CorruptStoreError,
+    EngineBusyError,
+    EngineUnavailableError,
+    FormatError,
+    NoSpaceError,
+    NotAStoreError,
+    OutcomeUnknown,
+    ReadOnlyError,
+    StoreClosedError,
+)
+
+GROWTH_FACTOR = 2
+SPACE_MARGIN_BYTES = 256 << 10
+"""Left free on the disk beside twice the transaction: what LMDB's tree pages may take."""
+_BEGIN_TRIES_MAX = 5
+
+
+class Databases(NamedTuple):
+    """The handles of the named databases."""
+
+    meta: mdb.Database
+    records: mdb.Database
+    log: mdb.Database
+
+
+class Options(NamedTuple):
+    """What an environment was opened with."""
+
+    durability: str
+    map_bytes: int
+
+
+class Environment:
+    """An open directory, shared by all engines of this process that name it.
+
+    `stale` means: close and reopen before the next use (after a failed commit, which leaves
+    LMDB's handle unusable, and in a forked child, which must not use the parent's).
+    """
+
+    def __init__(self, path: str, options: Options) -> None:
+        self.path, self.options = path, options
+        self.references = 0
+        self.gate = Gate()
+        self._new_conditions()
+        self.commits = 0  # of this process
+        self.running_write: mdb.Transaction | None = None  # until `Transaction` saw its end
+        self.stale, self.unusable = False, ""
+        self.raw: mdb.RawEnvironment | None = None
+        self.databases: Databases | None = None
+        self.cluster = 0
+        self.file_id: tuple[int, int] = (0, 0)
+        self._extended = self._for_writing = False
+        self.lock = _open_lock(path)
+
+    def _new_conditions(self) -> None:
+        """Make what watchers wait on; whoever holds `changed_lock` waits for nothing else.
+
+        It is taken with `with`, instead of the condition itself, for the reason in `lock`.
+        """
+        self.changed_lock = threading.Lock()
+        self.changed = threading.Condition(self.changed_lock)
+
+    # --- opening and closing ---
+
+    @property
+    def readonly(self) -> bool:
+        """Whether the directory can only be read."""
+        return self.lock.readonly
+
+    def open(self, *, write: bool = False) -> None:
+        """Open the LMDB environment of a directory in which a store stands.
+
+        Before the first write it is opened for reading only: opening LMDB's named databases for
+        writing takes its writer mutex, which may be held by a process that stands still.
+        """
+        assert not write or self.lock.held()
+        for tries_left in reversed(range(_BEGIN_TRIES_MAX)):
+            try:
+                meta = place.read_meta(self.path)
+                self.open_raw(max(meta.map_bytes, self.options.map_bytes), write=write)
+                self._open_databases()
+                return
+            except BaseException as e:
+                self.close_raw()
+                grown = isinstance(e.__cause__, mdb.MapResizedError)  # between look and open
+                if not (grown and tries_left):
+                    raise
+
+    def open_raw(self, map_bytes: int, *, write: bool) -> None:
+        """Open the LMDB environment, whatever is in it."""
+        readers = os.path.join(self.path, place.READERS_FILE)
+        lock = not self.readonly or os.access(readers, os.R_OK | os.W_OK)
+        try:
+            self.raw = mdb.open_raw(
+                self.path,
+                map_bytes=map_bytes,
+                durability=self.options.durability,
+                readonly=not write,
+                lock=lock,
+            )
+            if lock:
+                self.raw.reader_check()
+        except (mdb.Error, OSError) as e:
+            raise mdb.translate(e, self.path) from e
+        self._for_writing, self._extended = write, False
+        found = os.stat(os.path.join(self.path, place.DATA_FILE))
+        self.file_id = found.st_dev, found.st_ino
+
+    def _open_databases(self) -> None:
+        assert self.raw is not None
+        names = (records.META, records.RECORDS, records.LOG)
+        try:
+            self.databases = Databases(*(self.raw.open_db(name, create=False) for name in names))
+            with self.raw.begin() as txn:
+                raw_format = txn.get(records.FORMAT_KEY, db=self.databases.meta)
+        except mdb.NotFoundError as e:
+            raise NotAStoreError(f"{self.path} is an LMDB environment that is not ours") from e
+        except mdb.Error as e:
+            raise mdb.translate(e, self.path) from e
+        found, self.cluster = records.decode_format(raw_format)
+        if found != records.FORMAT:
+            raise FormatError(
+                f"{self.path} has engine format {found}, this version reads {records.FORMAT}",
+                found,
+                records.FORMAT,
+            )
+
+    def close_raw(self) -> None:
+        """Close the LMDB environment, if it is open."""
+        raw, self.raw, self.databases = self.raw, None, None
+        if raw is not None:
+            raw.close()
+
+    def close(self) -> None:
+        """Close everything."""
+        if self.gate.close(1.0):
+            try:
+                self.close_raw()
+            finally:
+                self.gate.open()
+        else:  # LMDB's client itself ends what is still running
+            self.close_raw()
+        self.lock.close()
+
+    def forget_parent(self, quiet: bool) -> None:
+        """In a forked child: get ready to reopen, with locks that nobody of the parent holds.
+
+        `quiet` says that no transaction was running at the fork. Otherwise closing the
+        inherited handle would free the parent's slot in the shared reader table, so the
+        environment must stay unusable here.
+        """
+        self.lock.close()
+        self.gate, self.stale, self.running_write = Gate(), True, None
+        self._new_conditions()
+        if not quiet:
+            self.unusable = "this process was forked while a transaction was running"
+
+    def mend(self) -> None:
+        """Close and reopen what is stale; nothing when another thread just did."""
+        with self.gate.alone():
+            if self.unusable:
+                raise EngineUnavailableError(f"{self.path}: {self.unusable}")
+            if self.references == 0:
+                raise StoreClosedError("the engine was closed")
+            if not self.stale and self.raw is not None:
+                return
+            if self.lock.closed:
+                self.lock = _open_lock(self.path)
+            self._reopen(write=False)
+            self.stale = False
+
+    def _reopen(self, *, write: bool) -> None:
+        self.close_raw()
+        before = self.file_id
+        self.open(write=write)
+        if self.file_id != before:
+            self.close_raw()
+            raise CorruptStoreError(f"{self.path}: the data file was replaced while in use")
+
+    def ready(self) -> Environment:
+        """Return this environment, mended if that was due."""
+        if self.stale or self.raw is None:
+            self.mend()
+        return self
+
+    # --- transactions ---
+
+    def reading(self) -> Transaction:
+        """Return a short read transaction, to be used with `with`."""
+        return Transaction(self, write=False)
+
+    def writing(self) -> Transaction:
+        """Return a write transaction for the holder of the lock; aborted unless committed."""
+        if self.readonly:
+            raise ReadOnlyError(f"{self.path}: the store is open for reading only")
+        assert self.lock.held()
+        return Transaction(self, write=True)
+
+    def begin(self, write: bool) -> mdb.Transaction:
+        """Begin a transaction inside the gate; the caller leaves the gate when this raises."""
+        for _ in range(_BEGIN_TRIES_MAX):
+            self.gate.enter()
+            if self.stale or self.raw is None:
+                self.gate.leave()
+                self.mend()
+                continue
+            if write and not self._for_writing:
+                self.gate.leave()
+                with self.gate.alone():
+                    self._reopen(write=True)
+                continue
+            try:
+                if write and not self._extended:
+                    self._extend()
+                if write:
+                    self.running_write = self.raw.begin(write=True)
+                    return self.running_write
+                return self.raw.begin()
+            except mdb.MapResizedError:  # another process made the map grow
+                self.gate.leave()
+                self._resize(lambda _: 0)  # LMDB's word for "what it is now"
+            except mdb.PanicError:
+                self.stale = True
+            except mdb.ReadersFullError as e:
+                if self.raw.reader_check() == 0:
+                    raise EngineBusyError(f"{self.path}: all reader slots are taken") from e
+        raise EngineUnavailableError(f"{self.path}: LMDB cannot begin a transaction")
+
+    def hold(self, timeout: float) -> None:
+        """Take the write lock; the caller does so in a `try` that ends with `let_go`, twice.
+
+        Twice, because an interrupt may come just as the first begins.
+        """
+        self.ready().lock.acquire(timeout)
+
+    def let_go(self) -> None:
+        """Free the write lock, if this thread holds it, and what an interrupt left running."""
+        if self.lock.held():
+            if self.running_write is not None:
+                with self.gate.calm():
+                    self.running_write.abort()
+                self.running_write = None
+            self.lock.release()
+
+    def commit(self, txn: mdb.Transaction, changed: bool) -> None:
+        """Commit, and wake who waits for changes.
+
+        Raises what LMDB found before writing anything as it is (the map is full, say), and
+        `OutcomeUnknown` for everything else: an error at the meta page may surface later.
+        """
+        try:
+            txn.commit()
+        except mdb.ABORTED_FOR_SURE:
+            raise
+        except mdb.Error as e:
+            self.stale = True
+            cause = mdb.translate(e, self.path)
+            raise OutcomeUnknown(f"the commit failed: {cause}", retry=False, cause=cause) from e
+        if changed:
+            self.commits += 1
+            self.notify()
+
+    def notify(self) -> None:
+        """Wake everybody of this process who waits for changes."""
+        with self.changed_lock:
+            self.changed.notify_all()
+
+    def last_txn(self) -> int:
+        """Return LMDB's number of the newest transaction of any process: a cheap look for news."""
+        try:
+            self.gate.enter()
+            if self.stale or self.raw is None:
+                return -1
+            return self.raw.info()["last_txnid"]
+        finally:
+            self.gate.leave()
+
+    # --- space ---
+
+    def sizes(self, txn: Transaction) -> dict[str, int | str]:
+        """Return facts about LMDB's file and tables, for people."""
+        assert self.raw is not None
+        info, page_bytes = self.raw.info(), self.raw.stat()["psize"]
+        return {
+            "map_bytes": info["map_size"],
+            "used_bytes": (info["last_pgno"] + 1) * page_bytes,
+            "records": txn.txn.stat(txn.databases.records)["entries"],
+            "log_entries": txn.txn.stat(txn.databases.log)["entries"],
+            "readers": info["num_readers"],
+        }
+
+    def grow(self, needed_bytes: int = 0) -> None:
+        """Make the map larger: twice, or more when one transaction needs more."""
+        assert self.lock.held()
+
+        def larger(now: int) -> int:
+            return _whole_pages(max(GROWTH_FACTOR * now, now + 2 * needed_bytes))
+
+        self._resize(larger)
+
+    def _resize(self, size_from: Callable[[int], int]) -> None:
+        """Set the size of the map, computed from what it is now, with nobody inside."""
+        with self.gate.alone():
+            if self.raw is None:
+                return
+            try:
+                self.raw.set_mapsize(size_from(self.raw.info()["map_size"]))
+            except mdb.Error as e:
+                self.stale = True
+                raise mdb.translate(e, self.path) from e
+            self._extended = False
+
+    def _extend(self) -> None:
+        """Make the data file as long as the map, with a hole.
+
+        LMDB leaves the file shorter than its last page when the last pages are free. With this
+        a file shorter than its last page was cut, and that can be told before touching it.
+        """
+        assert self.raw is not None
+        extend_file(self.path, self.raw.info()["map_size"])
+        self._extended = True
+
+    def check_space(self, needed_bytes: int) -> None:
+        """Raise `NoSpaceError` when the disk may not take a transaction of that size."""
+        free = mdb.free_bytes(self.path)
+        if free is not None and free < 2 * needed_bytes + SPACE_MARGIN_BYTES:
+            raise NoSpaceError(f"{self.path}: the disk is full, {free:,} bytes are left")
+
+
+class Transaction:
+    """A transaction between `with` and its end, where it is aborted unless it was committed.
+
+    Errors of LMDB inside come out as ours, except those that mean "abort, grow, try again".
+    """
+
+    __slots__ = ("_begun", "_ended", "_env", "_write", "databases", "state", "txn")
+
+    def __init__(self, env: Environment, write: bool) -> None:
+        self._env, self._write = env, write
+        self._begun = self._ended = False
+        self.txn: mdb.Transaction
+        self.state: records.State
+        self.databases: Databases
+
+    def __enter__(self) -> Transaction:
+        env = self._env
+        try:
+            self.txn = env.begin(self._write)
+            self._begun = True
+            assert env.databases is not None
+            self.databases = databases = env.databases
+            self.state = records.decode_state(self.txn.get(records.STATE_KEY, db=databases.meta))
+        except BaseException as e:
+            self._end()
+            if isinstance(e, mdb.Error):
+                raise mdb.translate(e, env.path) from e
+            if isinstance(e, OSError) and mdb.error_number(e):
+                raise mdb.translate(e, env.path) from e
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._end()
+        if isinstance(error, mdb.Error) and not isinstance(error, mdb.MapFullError):
+            raise mdb.translate(error, self._env.path) from error
+
+    def _end(self) -> None:
+        """Abort what is still running, and free it, before leaving the gate.
+
+        Aborting is not enough: py-lmdb keeps a reader's slot until its object is freed.
+        """
+        try:
+            if self._begun and self._write and not self._ended:
+                self._abort_calmly()
+            elif self._begun:
+                self.txn.abort()
+        finally:
+            if self._begun:
+                self._begun = False
+                del self.txn
+            if self._write:
+                self._env.running_write = None
+            self._env.gate.leave()
+
+    def _abort_calmly(self) -> None:
+        """Abort a write transaction while nobody reads.
+
+        py-lmdb's abort waits for a moment at which no thread is inside any call on the
+        environment. With two threads that read without a break such a moment may never come.
+        """
+        with self._env.gate.calm():
+            self.txn.abort()
+
+    def cursor(self) -> mdb.Cursor:
+        """Return a cursor over the records."""
+        return self.txn.cursor(self.databases.records)
+
+    def commit(self, *, changed: bool = True) -> None:
+        """Commit; see `Environment.commit`. Without changes LMDB writes nothing."""
+        self._ended = True  # LMDB ends it even when it raises
+        self._env.commit(self.txn, changed)
+
+
+def extend_file(path: str, map_bytes: int) -> None:
+    """Make the data file of a directory at least that long; the writer lock is held."""
+    data = os.path.join(path, place.DATA_FILE)
+    if os.stat(data).st_size < map_bytes:
+        os.truncate(data, map_bytes)
+
+
+def _open_lock(path: str) -> WriterLock:
+    try:
+        return WriterLock.open(path)
+    except OSError as e:
+        error = mdb.translate(e, path)
+        if isinstance(error, ReadOnlyError):
+            return WriterLock(path, None)
+        raise error from e
+
+
+def _whole_pages(size: int) -> int:
+    unit = 1 << 16  # the largest page size of LMDB
+    return -(-size // unit) * unit

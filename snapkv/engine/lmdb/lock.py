@@ -1,0 +1,140 @@
+r"""The writer lock: one writer at a time, over all threads and processes, with a bounded wait.
+
+LMDB has a writer mutex of its own, but nobody can wait for it with a bound. So all writers come
+through here first, and find that mutex free. The lock is `flock` on `writer.lock`; the kernel
+frees it when its holder dies. Bytes of that file: 0..11 `snapkv lmdb\n` once the store is
+complete, 16..31 the process id of the last holder, for messages.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import threading
+from collections import deque
+from contextlib import suppress
+
+from snapkv.clock import monotonic, pause
+from snapkv.errors import EngineBusyError, ReadOnlyError, StoreNotFoundError
+
+LOCK_FILE = "writer.lock"
+MARKER = b"snapkv lmdb\n"
+_PID_OFFSET, _PID_BYTES = 16, 16
+_PAUSE_SECONDS_MIN, _PAUSE_SECONDS_MAX = 50e-6, 2e-3
+
+
+class WriterLock:
+    """Held by one thread of one process; threads of this process take it in turn.
+
+    Whoever calls `acquire` does so inside a `try` that ends with `release`, which frees whatever
+    this thread got hold of and is fine when that is nothing: so an interrupt loses nothing.
+    """
+
+    def __init__(self, path: str, fd: int | None) -> None:
+        self.path, self._fd = path, fd
+        # `with` on the plain lock, not on the condition: its way in and out is one step each, so
+        # that an interrupt cannot come between taking it and knowing about it
+        self._mutex = threading.Lock()
+        self._turn = threading.Condition(self._mutex)
+        self._owner: int | None = None
+        self._waiting: deque[int] = deque()
+        self.closed = False
+
+    @classmethod
+    def open(cls, directory: str) -> WriterLock:
+        """Open the lock file of a directory; raises `OSError` when it cannot be written."""
+        path = os.path.join(directory, LOCK_FILE)
+        return cls(path, os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_CREAT, 0o644))
+
+    @property
+    def readonly(self) -> bool:
+        """Whether there is no file that could be locked."""
+        return self._fd is None and not self.closed
+
+    def acquire(self, timeout: float) -> None:
+        """Take the lock within `timeout` seconds or raise `EngineBusyError`, naming the holder."""
+        if self._fd is None:
+            raise ReadOnlyError(f"{self.path}: the store is open for reading only")
+        deadline = monotonic() + max(0.0, timeout)
+        self._queue(deadline)
+        length = _PAUSE_SECONDS_MIN
+        while not self._try_flock(self._fd):
+            left = deadline - monotonic()
+            if left <= 0:
+                raise EngineBusyError(
+                    f"{self.path}: process {self.holder()} has held the write lock "
+                    f"for {timeout:g} s or more"
+                )
+            pause(min(length, left))
+            length = min(2 * length, _PAUSE_SECONDS_MAX)
+        if os.fstat(self._fd).st_nlink == 0:
+            raise StoreNotFoundError(f"{self.path}: the store was removed while it was open")
+        with suppress(OSError):  # the number is for messages only
+            os.pwrite(self._fd, b"%-15d\n" % os.getpid(), _PID_OFFSET)
+
+    def release(self) -> None:
+        """Free the lock if this thread holds it, and hand it to the thread that waits longest."""
+        if self._owner != threading.get_ident():
+            return
+        if self._fd is not None:
+            fcntl.flock(self._fd, fcntl.LOCK_UN)
+        with self._mutex:
+            self._owner = self._waiting.popleft() if self._waiting else None
+            self._turn.notify_all()
+
+    def held(self) -> bool:
+        """Return whether this thread holds the lock."""
+        return self._owner == threading.get_ident()
+
+    def _queue(self, deadline: float) -> None:
+        me = threading.get_ident()
+        with self._mutex:
+            if self._owner == me:
+                raise EngineBusyError("this thread is inside a transaction already")
+            if self._owner is None:
+                self._owner = me
+                return
+            self._waiting.append(me)
+            try:
+                while self._owner != me:
+                    left = deadline - monotonic()
+                    if left <= 0:
+                        raise EngineBusyError("another thread of this process holds the lock")
+                    self._turn.wait(left)
+            finally:
+                if me in self._waiting:
+                    self._waiting.remove(me)
+
+    @staticmethod
+    def _try_flock(fd: int) -> bool:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+    def holder(self) -> str:
+        """Return the process id of the last holder as text, `?` when there was none."""
+        if self._fd is None:
+            return "?"
+        text = os.pread(self._fd, _PID_BYTES, _PID_OFFSET).strip(b"\0 \n")
+        return text.decode("ascii", "replace") or "?"
+
+    def marked(self) -> bool:
+        """Return whether the store was completely made once."""
+        return self._fd is not None and os.pread(self._fd, len(MARKER), 0) == MARKER
+
+    def mark(self) -> None:
+        """Remember that the store is complete: from now on a missing data file is damage."""
+        if self._fd is not None:
+            os.pwrite(self._fd, MARKER, 0)
+
+    def close(self) -> None:
+        """Close the file.
+
+        In a forked child the lock stays with the parent: closing a copy of its descriptor frees
+        nothing, while unlocking there would.
+        """
+        fd, self._fd, self.closed = self._fd, None, True
+        if fd is not None:
+            os.close(fd)

@@ -1,0 +1,201 @@
+"""Reading one state: points, ranges, pages.
+
+A point is one seek. A range is walked with LMDB's iterator, which is far cheaper a step than a
+seek; where a key has many versions to pass over, one seek passes them all.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator, Sequence
+
+from snapkv.engine.base import Header, KeyValue, Range, RangeResult, ReadResult
+from snapkv.engine.lmdb import mdb, records
+from snapkv.engine.lmdb.env import Environment
+from snapkv.engine.lmdb.records import (
+    HEADER,
+    HEADER_BYTES,
+    REMOVED,
+    REVISION_MAX,
+    SUFFIX_BYTES,
+    State,
+    key_of,
+    span_of,
+    suffix_of,
+)
+from snapkv.errors import CompactedError, CorruptStoreError, FutureRevisionError
+
+SCAN_PAGE_ROWS = 5_000
+STEPS_MAX = 8
+"""Versions of one key passed one by one before a seek passes the rest (a seek costs as much)."""
+
+_BEHIND_STEM = b"\0\x02"
+_REVISION = struct.Struct(">Q")
+
+
+def read(env: Environment, ranges: Sequence[Range]) -> ReadResult:
+    """Answer all ranges from one read transaction."""
+    with env.reading() as txn:
+        state, cursor = txn.state, txn.cursor()
+        results = [answer(cursor, state, wanted, revision_in(state, wanted)) for wanted in ranges]
+        return ReadResult(Header(state.revision, env.cluster), results)
+
+
+def scan(
+    env: Callable[[], Environment],
+    key: bytes,
+    range_end: bytes,
+    revision: int,
+    keys_only: bool,
+) -> Iterator[list[KeyValue]]:
+    """Yield pages, each from a read transaction of its own that looks at compaction again.
+
+    `env` tells the environment, or raises once the engine was closed.
+    """
+    first, beyond = span_of(key, range_end)
+    while True:
+        with env().reading() as txn:
+            revision_in(txn.state, Range(key, range_end, revision))
+            page, behind = _walk(txn.cursor(), first, beyond, revision, SCAN_PAGE_ROWS, keys_only)
+        if page:
+            yield page
+        if behind is None:
+            return
+        first = behind
+
+
+def revision_in(state: State, wanted: Range) -> int:
+    """Return the revision at which a range is read; raises when the state does not hold it."""
+    revision = wanted.revision
+    if revision == 0:
+        return REVISION_MAX
+    if revision > state.revision:
+        raise FutureRevisionError(revision, state.revision)
+    if revision < state.compacted:
+        raise CompactedError(revision, state.compacted, unit="revision")
+    return revision
+
+
+def point(cursor: mdb.Cursor, key: bytes, revision: int) -> KeyValue | None:
+    """Return the version of a key at a revision (`REVISION_MAX`: the newest): one seek."""
+    stem = records.checked_stem(key)
+    if not cursor.set_range(stem + suffix_of(revision)):
+        return None
+    raw = cursor.key()
+    if not raw.startswith(stem):
+        return None
+    return _key_value(key, raw, cursor.value())
+
+
+def answer(cursor: mdb.Cursor, state: State, wanted: Range, revision: int) -> RangeResult:
+    """Answer one range at a revision that was checked."""
+    if not wanted.range_end:
+        return _answer_point(point(cursor, wanted.key, revision), wanted)
+    first, beyond = span_of(wanted.key, wanted.range_end)
+    if wanted.count_only:
+        return RangeResult([], count(cursor, first, beyond, revision))
+    kvs, behind = _walk(cursor, first, beyond, revision, wanted.limit, wanted.keys_only)
+    rest = 0 if behind is None else count(cursor, behind, beyond, revision)
+    return RangeResult(kvs, len(kvs) + rest, rest > 0)
+
+
+def _answer_point(found: KeyValue | None, wanted: Range) -> RangeResult:
+    if found is None:
+        return RangeResult([], 0)
+    if wanted.count_only:
+        return RangeResult([], 1)
+    return RangeResult([found._replace(value=b"") if wanted.keys_only else found], 1)
+
+
+def count(cursor: mdb.Cursor, first: bytes, beyond: bytes, revision: int) -> int:
+    """Return how many keys exist in a span at a revision."""
+    return sum(1 for _ in stems(cursor, first, beyond, revision))
+
+
+def stems(cursor: mdb.Cursor, first: bytes, beyond: bytes, revision: int) -> Iterator[bytes]:
+    """Yield the stem of each key that exists in a span at a revision."""
+    for raw, value in _newest(cursor, first, beyond, suffix_of(revision)):
+        if not records.is_removal(value):
+            yield raw[:-SUFFIX_BYTES]
+
+
+def _walk(
+    cursor: mdb.Cursor, first: bytes, beyond: bytes, revision: int, limit: int, keys_only: bool
+) -> tuple[list[KeyValue], bytes | None]:
+    """Return up to `limit` (0: all) keys of a span, and where to go on: None at its end.
+
+    The hot path of scans: one loop, no calls that can be spared.
+    """
+    kvs: list[KeyValue] = []
+    append, new, unpack, unpack_revision = kvs.append, tuple.__new__, HEADER.unpack_from, _UNPACK
+    try:
+        for raw, value in _newest(cursor, first, beyond, suffix_of(revision)):
+            created, version, flags = unpack(value)
+            if flags & REMOVED:
+                continue
+            key = raw[:-10]
+            if b"\0" in key:
+                key = key.replace(b"\0\xff", b"\0")
+            modified = REVISION_MAX - unpack_revision(raw, len(raw) - 8)[0]
+            body = b"" if keys_only else value[HEADER_BYTES:]
+            append(new(KeyValue, (key, body, created, modified, version, 0)))
+            if len(kvs) == limit:
+                return kvs, raw[:-10] + _BEHIND_STEM
+    except struct.error as e:
+        raise CorruptStoreError("a record is too short") from e
+    return kvs, None
+
+
+_UNPACK = _REVISION.unpack_from
+
+
+def _newest(
+    cursor: mdb.Cursor, first: bytes, beyond: bytes, suffix: bytes
+) -> Iterator[tuple[bytes, bytes]]:
+    """Yield the record of each key in [first, beyond) that is the newest at a suffix's revision.
+
+    Records of a key stand newest first. So one whose suffix is below `suffix` is too new, and
+    after the first that is not, the rest of that key is too old. Removed keys are among them.
+    """
+    target: bytes | None = first
+    done = b""
+    while target is not None and _seek(cursor, target):
+        target, steps = None, 0
+        for raw, value in cursor.iternext():
+            stem = raw[:-8]
+            if stem == done:
+                target = stem[:-2] + _BEHIND_STEM
+            elif raw >= beyond:
+                return
+            elif raw[-8:] < suffix:
+                target = stem + suffix
+            else:
+                done, steps = stem, 0
+                yield raw, value
+                continue
+            steps += 1
+            if steps == STEPS_MAX:
+                break
+        else:
+            return
+
+
+def _seek(cursor: mdb.Cursor, target: bytes) -> bool:
+    """Go to the first record at or above `target`, which may be longer than LMDB's keys."""
+    if len(target) <= mdb.MAX_KEY_BYTES:
+        return cursor.set_range(target)
+    found = cursor.set_range(target[: mdb.MAX_KEY_BYTES])
+    while found and cursor.key() < target:
+        found = cursor.next()
+    return found
+
+
+def _key_value(key: bytes, raw: bytes, value: bytes) -> KeyValue | None:
+    try:
+        created, version, flags = HEADER.unpack_from(value)
+    except struct.error as e:
+        raise CorruptStoreError(f"the record of {key_of(raw[:-8])!r} is too short") from e
+    if flags & REMOVED:
+        return None
+    modified = REVISION_MAX - _UNPACK(raw, len(raw) - 8)[0]
+    return KeyValue(key, value[HEADER_BYTES:], created, modified, version)

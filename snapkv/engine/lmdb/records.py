@@ -1,0 +1,160 @@
+r"""The bytes of the lmdb engine: what stands in its three named databases.
+
+    database  key                              value
+    meta      b"format"                        be32(engine format) + 8 bytes cluster id
+    meta      b"state"                         be64(revision) + be64(compacted) + be64(freed)
+    records   escape(key) 00 01 be64(~rev)     be64(create revision) + be64(version) + flags + value
+    log       be64(revision)                   for each changed key, ascending:
+                                               flags + be16(length of key) + key
+
+`escape` writes 00 as 00 FF. So "a" sorts before "ab", all records of a key stand together with
+the newest first, and a range of keys is a range of records. Flags: bit 0 = the key was removed;
+bit 1 is kept free for a lease id (8 bytes between the header and the value).
+
+Vector: key b"a\0" at revision 2, created then, value b"v":
+`61 00ff 0001 fffffffffffffffd -> 0000000000000002 0000000000000001 00 76`.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from snapkv.engine.base import ALL_KEYS_END
+from snapkv.engine.lmdb.mdb import MAX_KEY_BYTES
+from snapkv.errors import CorruptStoreError, InvalidKeyError
+
+FORMAT = 1
+META, RECORDS, LOG = b"meta", b"records", b"log"
+FORMAT_KEY, STATE_KEY = b"format", b"state"
+
+REVISION_MAX = (1 << 64) - 1
+REMOVED = 1
+
+STEM_END = b"\0\x01"
+SUFFIX_BYTES = 8
+KEY_BYTES_MAX = MAX_KEY_BYTES - len(STEM_END) - SUFFIX_BYTES
+BEYOND_ALL = b"\xff" * (MAX_KEY_BYTES + 1)
+"""Above every record: a record has 00 01 within its first 503 bytes."""
+
+HEADER = struct.Struct(">QQB")
+HEADER_BYTES = HEADER.size
+_FORMAT = struct.Struct(">IQ")
+_STATE = struct.Struct(">QQQ")
+_CHANGE = struct.Struct(">BH")
+_BE64 = struct.Struct(">Q")
+
+
+class State(NamedTuple):
+    """Where the engine stands: `freed` trails `compacted` while compaction still frees space."""
+
+    revision: int
+    compacted: int
+    freed: int
+
+    def encode(self) -> bytes:
+        """Return the 24 bytes of the state record."""
+        return _STATE.pack(*self)
+
+
+def decode_state(value: bytes | memoryview | None) -> State:
+    """Read the state record; raises `CorruptStoreError` when it is none."""
+    if value is None or len(value) != _STATE.size:
+        raise CorruptStoreError("the state record is missing or has the wrong size")
+    return tuple.__new__(State, _STATE.unpack(value))
+
+
+def encode_format(cluster: int) -> bytes:
+    """Return the format record of this version."""
+    return _FORMAT.pack(FORMAT, cluster)
+
+
+def decode_format(value: bytes | None) -> tuple[int, int]:
+    """Return (engine format, cluster id)."""
+    if value is None or len(value) < _FORMAT.size:
+        raise CorruptStoreError("the format record is missing or too short")
+    found, cluster = _FORMAT.unpack_from(value)
+    return found, cluster
+
+
+def stem_of(key: bytes) -> bytes:
+    """Return what all records of `key` begin with."""
+    return (key.replace(b"\0", b"\0\xff") if b"\0" in key else key) + STEM_END
+
+
+def checked_stem(key: bytes) -> bytes:
+    """Return the stem of a key; `InvalidKeyError` when its records would be too long for LMDB."""
+    stem = stem_of(key)
+    if len(stem) > MAX_KEY_BYTES - SUFFIX_BYTES:
+        raise InvalidKeyError(
+            f"the key takes {len(stem) - len(STEM_END)} bytes (each zero byte counts twice), "
+            f"the engine takes {KEY_BYTES_MAX}",
+            key,
+        )
+    return stem
+
+
+def key_of(stem: bytes) -> bytes:
+    """Return the key of a stem."""
+    key = stem[:-2]
+    return key.replace(b"\0\xff", b"\0") if b"\0" in key else key
+
+
+def suffix_of(revision: int) -> bytes:
+    """Return the end of a record's key: newer revisions sort first."""
+    return _BE64.pack(REVISION_MAX - revision)
+
+
+def revision_of(suffix: bytes) -> int:
+    """Return the revision of a record's suffix."""
+    return REVISION_MAX - int.from_bytes(suffix, "big")
+
+
+def is_removal(value: bytes) -> bool:
+    """Return whether a record tells of a removal; `CorruptStoreError` when it is too short."""
+    if len(value) < HEADER_BYTES:
+        raise CorruptStoreError("a record is too short")
+    return bool(value[HEADER_BYTES - 1] & REMOVED)
+
+
+def be64(number: int) -> bytes:
+    """Return the key of a log entry."""
+    return _BE64.pack(number)
+
+
+def from_be64(raw: bytes) -> int:
+    """Return the revision of a log entry."""
+    return int.from_bytes(raw, "big")
+
+
+def span_of(key: bytes, range_end: bytes) -> tuple[bytes, bytes]:
+    """Return (first, beyond): the records of [key, range_end) are those in [first, beyond)."""
+    if not range_end:
+        stem = checked_stem(key)
+        return stem, stem + b"\xff" * (SUFFIX_BYTES + 1)
+    beyond = BEYOND_ALL if range_end == ALL_KEYS_END else stem_of(range_end)
+    return stem_of(key), beyond
+
+
+def encode_changes(changed: dict[bytes, bool]) -> bytes:
+    """Return the log entry of {key: was it removed}."""
+    parts = []
+    for key in sorted(changed):
+        parts.append(_CHANGE.pack(REMOVED if changed[key] else 0, len(key)))
+        parts.append(key)
+    return b"".join(parts)
+
+
+def decode_changes(entry: bytes) -> Iterator[tuple[bytes, bool]]:
+    """Yield (key, was it removed) of a log entry; `CorruptStoreError` when it is cut short."""
+    at = 0
+    while at < len(entry):
+        try:
+            flags, length = _CHANGE.unpack_from(entry, at)
+        except struct.error as e:
+            raise CorruptStoreError("a log entry is cut short") from e
+        at += _CHANGE.size + length
+        if at > len(entry):
+            raise CorruptStoreError("a log entry is cut short")
+        yield entry[at - length : at], bool(flags & REMOVED)

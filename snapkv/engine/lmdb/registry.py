@@ -1,0 +1,186 @@
+"""The environments of this process: one for each directory, whoever opens it; and forks.
+
+LMDB forbids opening one environment twice in a process, and using an inherited one after a
+fork. So engines share an `Environment`, found by the identity of its data file, and a fork waits
+until no transaction runs; the child closes what it inherited and opens its own when it first
+needs it.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+
+from snapkv.clock import monotonic
+from snapkv.engine.lmdb import mdb, place, records
+from snapkv.engine.lmdb.env import Environment, Options, extend_file
+from snapkv.engine.lmdb.place import Standing
+from snapkv.errors import InvalidOptionError, ReadOnlyError, SnapKVError
+
+FORK_WAIT_SECONDS_MAX = 10.0
+CREATE_WAIT_SECONDS_MAX = 10.0
+
+_environments: list[Environment] = []
+_lock = threading.Lock()
+
+
+def acquire(path: str, options: Options, *, create: bool) -> Environment:
+    """Return the environment of a directory, opened or shared; every one needs a `release`."""
+    path = os.path.abspath(path)
+    with _lock:
+        env = _shared(path)
+        if env is None:
+            env = _open(path, options, create)
+            _environments.append(env)
+        elif env.options.durability != options.durability:
+            raise InvalidOptionError(
+                f"{path} is open in this process with durability={env.options.durability!r}, "
+                f"it cannot be opened with {options.durability!r} beside that"
+            )
+        env.references += 1
+        return env
+
+
+def release(env: Environment) -> None:
+    """Give an environment back; the last one closes it."""
+    with _lock:
+        env.references -= 1
+        if env.references == 0:
+            _environments.remove(env)
+            env.close()
+
+
+def _shared(path: str) -> Environment | None:
+    """Return the open environment on the very data file that stands at `path` now."""
+    try:
+        found = os.stat(os.path.join(path, place.DATA_FILE))
+    except OSError:
+        return None
+    file_id = found.st_dev, found.st_ino
+    return next((env for env in _environments if env.file_id == file_id), None)
+
+
+def _open(path: str, options: Options, create: bool) -> Environment:
+    standing = place.look(path)
+    if standing is Standing.COMPLETE:
+        return _opened(path, options)
+    if not create:
+        raise place.missing(path)
+    try:
+        os.makedirs(path, exist_ok=True)
+        env = _created(path, options)
+    except OSError as e:
+        if isinstance(e, SnapKVError):
+            raise
+        raise mdb.translate(e, path) from e
+    return env
+
+
+def _opened(path: str, options: Options) -> Environment:
+    env = Environment(path, options)
+    try:
+        env.open()
+        if not env.readonly and not env.lock.marked():
+            env.lock.mark()  # a copy that came without the lock file
+    except BaseException:
+        env.close()
+        raise
+    return env
+
+
+def _created(path: str, options: Options) -> Environment:
+    """Make a store, or wait for somebody who is making it."""
+    env = Environment(path, options)
+    if env.readonly:
+        raise ReadOnlyError(f"{path} cannot be written, so no store can be made there")
+    try:
+        env.lock.acquire(CREATE_WAIT_SECONDS_MAX)
+        if place.look(path) is not Standing.COMPLETE:
+            _initialise(env)
+            env.lock.mark()
+        if env.raw is None:
+            env.open()
+    except BaseException:
+        env.lock.release()
+        env.close()
+        raise
+    env.lock.release()
+    return env
+
+
+def _initialise(env: Environment) -> None:
+    """Write revision 1 in one transaction; the names in LMDB's main database come with it."""
+    data = os.path.join(env.path, place.DATA_FILE)
+    if os.path.exists(data) and os.path.getsize(data):
+        place.read_meta(env.path)
+    env.open_raw(env.options.map_bytes, write=True)
+    assert env.raw is not None
+    if not _is_blank(env.raw):
+        env.close_raw()
+        env.open()  # complete but not marked: its maker died in between, or it is not ours
+        return
+    map_bytes = env.raw.info()["map_size"]
+    extend_file(env.path, map_bytes)
+    cluster = random.SystemRandom().getrandbits(63)
+    with env.raw.begin(write=True) as txn:
+        meta = env.raw.open_db(records.META, txn=txn)
+        for name in (records.RECORDS, records.LOG):
+            env.raw.open_db(name, txn=txn)
+        txn.put(records.FORMAT_KEY, records.encode_format(cluster), db=meta)
+        txn.put(records.STATE_KEY, records.State(1, 0, 0).encode(), db=meta)
+    env.close_raw()
+    _sync_directory(env.path)
+
+
+def _is_blank(raw: mdb.RawEnvironment) -> bool:
+    with raw.begin() as txn:
+        return txn.stat()["entries"] == 0
+
+
+def _sync_directory(path: str) -> None:
+    """Make the names of the new files survive a power loss."""
+    for directory in (path, os.path.dirname(path)):
+        fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+
+# --- forks ---------------------------------------------------------------------------------
+
+
+class _Fork:
+    """What the forking thread holds from before the fork until after it."""
+
+    registry = False
+    quiet: dict[int, bool] = {}  # noqa: RUF012, one per process
+
+
+def _before_fork() -> None:
+    deadline = monotonic() + FORK_WAIT_SECONDS_MAX
+    _Fork.registry = _lock.acquire(timeout=FORK_WAIT_SECONDS_MAX)
+    _Fork.quiet = {
+        id(env): env.gate.close(max(0.0, deadline - monotonic())) for env in _environments
+    }
+
+
+def _after_in_parent() -> None:
+    for env in _environments:
+        if _Fork.quiet.get(id(env)):
+            env.gate.open()
+    if _Fork.registry:
+        _lock.release()
+
+
+def _after_in_child() -> None:
+    global _lock
+    _lock = threading.Lock()
+    for env in _environments:
+        env.forget_parent(_Fork.quiet.get(id(env), False))
+
+
+os.register_at_fork(
+    before=_before_fork, after_in_parent=_after_in_parent, after_in_child=_after_in_child
+)

@@ -1,0 +1,140 @@
+"""Watching: replay the log from a revision, then wait for more, from any process."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from snapkv.clock import monotonic
+from snapkv.engine.base import Event, KeyValue, WatchBatch, in_range
+from snapkv.engine.lmdb import reading, records
+from snapkv.engine.lmdb.records import checked_stem
+from snapkv.errors import CompactedError, CorruptStoreError, StoreClosedError
+
+if TYPE_CHECKING:
+    from snapkv.engine.lmdb.env import Environment, Transaction
+
+LOG_ENTRIES_MAX = 1_000
+"""Log entries looked at in one read transaction."""
+EVENT_BYTES_MAX = 4 << 20
+"""Bytes of events after which a chunk ends, at the end of a revision."""
+POLL_SECONDS_MIN, POLL_SECONDS_MAX = 1e-3, 50e-3
+
+
+class LmdbWatcher:
+    """A stream of the events of [key, range_end), from one thread at a time.
+
+    Commits of this process wake it; those of other processes are found by looking at LMDB's
+    transaction number, which costs no transaction, after pauses that grow while nothing happens.
+    """
+
+    def __init__(
+        self,
+        env: Environment,
+        is_open: Callable[[], bool],
+        key: bytes,
+        range_end: bytes,
+        start: int,
+    ) -> None:
+        if not range_end:
+            checked_stem(key)
+        self._env, self._is_open = env, is_open
+        self._key, self._range_end = key, range_end
+        self._next = max(1, start)  # the revision to be looked at next
+        self._told = self._next - 1  # how far the reader knows
+        self._ready: deque[WatchBatch] = deque()
+        self._seen_txn = -1  # LMDB's transaction number when the log was last read to its end
+        self._seen_commits = 0
+        self._closed = False
+
+    def next(self, timeout: float | None) -> WatchBatch | None:
+        """Return the next batch, progress, or None after `timeout` seconds.
+
+        A backlog is worked off whatever the timeout: None always means "caught up".
+        """
+        deadline = None if timeout is None else monotonic() + timeout
+        length = POLL_SECONDS_MIN
+        while True:
+            self._check_open()
+            if self._ready:
+                batch = self._ready.popleft()
+                self._told = batch.revision
+                return batch
+            if self._look():
+                continue
+            left = POLL_SECONDS_MAX if deadline is None else deadline - monotonic()
+            if left <= 0:
+                return None
+            self._wait(min(left, length))
+            length = min(2 * length, POLL_SECONDS_MAX)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StoreClosedError("the watch was closed")
+        if not self._is_open():
+            raise StoreClosedError("the engine was closed")
+
+    def _wait(self, seconds: float) -> None:
+        """Wait for a commit of this process since the last look, or for its time to end."""
+        env = self._env
+        with env.changed_lock:
+            if not self._closed and self._is_open() and env.commits == self._seen_commits:
+                env.changed.wait(seconds)
+
+    def _look(self) -> bool:
+        """Read a chunk of the log; False when it brought nothing and there is no more."""
+        self._seen_commits, newest = self._env.commits, self._env.last_txn()
+        if newest == self._seen_txn and newest >= 0:
+            return False
+        with self._env.reading() as txn:
+            head = txn.state.revision
+            # not `newest`: LMDB writes a commit's number to the file a moment before it lets
+            # readers see the commit
+            seen = txn.txn.id()
+            self._read_chunk(txn)
+        if self._next > head:
+            self._seen_txn = seen
+            told = self._ready[-1].revision if self._ready else self._told
+            if told < head:
+                self._ready.append(WatchBatch(head, ()))
+        return bool(self._ready) or self._next <= head
+
+    def _read_chunk(self, txn: Transaction) -> None:
+        head, compacted = txn.state.revision, txn.state.compacted
+        if self._next < compacted:
+            raise CompactedError(self._next, compacted, unit="revision")
+        log, entries, size = txn.txn.cursor(txn.databases.log), 0, 0
+        if log.set_range(records.be64(self._next)):
+            for raw, entry in log.iternext():
+                if entries == LOG_ENTRIES_MAX or size > EVENT_BYTES_MAX:
+                    return
+                revision, entries = records.from_be64(raw), entries + 1
+                if events := self._events(txn, revision, entry):
+                    self._ready.append(WatchBatch(revision, events))
+                    size += sum(len(event.kv.value) for event in events)
+                self._next = revision + 1
+        self._next = max(self._next, head + 1)
+
+    def _events(self, txn: Transaction, revision: int, entry: bytes) -> tuple[Event, ...]:
+        if not self._range_end and self._key not in entry:
+            return ()  # most of a long log, for a watch of one key
+        return tuple(
+            _event(txn, revision, key, removed)
+            for key, removed in records.decode_changes(entry)
+            if in_range(key, self._key, self._range_end)
+        )
+
+    def close(self) -> None:
+        """End the watch, also for a thread that waits in `next`."""
+        self._closed = True
+        self._env.notify()
+
+
+def _event(txn: Transaction, revision: int, key: bytes, removed: bool) -> Event:
+    if removed:
+        return Event(KeyValue(key, b"", 0, revision, 0), True)
+    kv = reading.point(txn.cursor(), key, revision)
+    if kv is None or kv.mod_revision != revision:
+        raise CorruptStoreError(f"the log tells of {key!r} at {revision}, there is no record")
+    return Event(kv, False)
