@@ -1,0 +1,96 @@
+"""Exit codes, and which error ends a command with which of them."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+from snapkv import errors as _errors
+from snapkv.cli.forms import time_text
+
+
+class Exit(IntEnum):
+    """What a command ends with; scripts rely on it, so a code never changes its meaning."""
+
+    DONE = 0
+    NO = 1
+    USAGE = 2
+    CONFLICT = 3
+    COMPACTED = 4
+    NO_STORE = 5
+    UNKNOWN = 6
+    LATER = 7
+    INTERRUPTED = 130
+    PIPE_CLOSED = 141
+
+
+MEANINGS = {
+    Exit.DONE: "done",
+    Exit.NO: "no: key not found, differences (diff --exit-code), problems (check), declined",
+    Exit.USAGE: "a command line, key, time, URL or file that cannot be used",
+    Exit.CONFLICT: "a guard did not hold, or the store has keys already",
+    Exit.COMPACTED: "the history asked for was compacted",
+    Exit.NO_STORE: "no usable store: missing, not ours, damaged, too new, read-only",
+    Exit.UNKNOWN: "nobody knows yet whether the commit happened",
+    Exit.LATER: "failed for now: busy, unavailable, timed out, disk full, clock off",
+    Exit.INTERRUPTED: "interrupted with Ctrl-C",
+    Exit.PIPE_CLOSED: "the reader of the output went away",
+}
+"""The one table of exit codes: `snapkv --help` prints it, docs/cli.md repeats it."""
+
+
+class CommandError(Exception):
+    """The command line asks for something that it cannot have; ends with `code`."""
+
+    def __init__(self, message: str, code: Exit = Exit.USAGE) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+_CODES: tuple[tuple[type[Exception], Exit], ...] = (
+    (_errors.KeyNotFoundError, Exit.NO),
+    (_errors.ConflictError, Exit.CONFLICT),
+    (_errors.StoreNotEmptyError, Exit.CONFLICT),
+    (_errors.CompactedError, Exit.COMPACTED),
+    (_errors.StoreNotFoundError, Exit.NO_STORE),
+    (_errors.NotAStoreError, Exit.NO_STORE),
+    (_errors.FormatError, Exit.NO_STORE),
+    (_errors.CorruptStoreError, Exit.NO_STORE),
+    (_errors.StoreRecreatedError, Exit.NO_STORE),
+    (_errors.StoreRestoredError, Exit.NO_STORE),
+    (_errors.ReadOnlyError, Exit.NO_STORE),
+    (_errors.CommitUnknownError, Exit.UNKNOWN),
+    (_errors.CommitTimeoutError, Exit.LATER),
+    (_errors.ClockSkewError, Exit.LATER),
+    (_errors.NoSpaceError, Exit.LATER),
+    (_errors.EngineBusyError, Exit.LATER),
+    (_errors.EngineUnavailableError, Exit.LATER),
+    (_errors.SnapKVError, Exit.USAGE),  # what remains is about the arguments
+    (FileNotFoundError, Exit.USAGE),
+    (FileExistsError, Exit.USAGE),
+    (PermissionError, Exit.USAGE),
+    (IsADirectoryError, Exit.USAGE),
+    (NotADirectoryError, Exit.USAGE),
+    (OSError, Exit.LATER),
+)
+"""First match wins."""
+
+
+def code_of(error: Exception) -> Exit | None:
+    """Return the code that an error ends a command with, None for an error of our own making."""
+    if isinstance(error, CommandError):
+        return error.code
+    return next((code for kind, code in _CODES if isinstance(error, kind)), None)
+
+
+def message_of(error: Exception) -> str:
+    """Return what a person is told about an error, with times instead of timestamps."""
+    if isinstance(error, _errors.KeyNotFoundError):
+        at = "" if error.timestamp is None else f" at {time_text(error.timestamp)}"
+        return f"no key {error.key!r}{at}"
+    if isinstance(error, _errors.CompactedError) and error.unit == "timestamp":
+        left = "" if error.earliest is None else f"; the earliest is {time_text(error.earliest)}"
+        return f"the history at {time_text(error.requested)} was compacted{left}"
+    if isinstance(error, OSError) and not isinstance(error, _errors.SnapKVError):
+        where = "" if error.filename is None else f"{error.filename}: "
+        return f"{where}{error.strerror or error}"
+    return str(error)

@@ -1,0 +1,157 @@
+"""How values, times and commits are written: as text for people, as JSON for programs."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Any
+
+from snapkv.model import Change, Commit, Difference, Entry, Version
+from snapkv.times import format_time
+
+PREVIEW_CHARS_MAX = 60
+"""How much of a value a line shows; binary values take two characters a byte."""
+
+Json = dict[str, Any]
+
+
+def time_text(timestamp: int, *, raw: bool = False) -> str:
+    """Return a timestamp as people read it, or with `raw` as the number that names one commit.
+
+    >>> time_text(445644802596110336), time_text(445644802596110336, raw=True)
+    ('2023-11-14T22:13:29.903Z', '445644802596110336')
+    """
+    return str(timestamp) if raw else format_time(timestamp)
+
+
+def counted(count: int, noun: str) -> str:
+    """Return a number with what it counts.
+
+    >>> counted(1, "key"), counted(1_200, "key")
+    ('1 key', '1,200 keys')
+    """
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def text_of(value: bytes) -> str | None:
+    r"""Return the text of a value when a terminal can show it as it is, else None.
+
+    >>> text_of(b"two\nlines"), text_of(b"\x1b[31m"), text_of(b"\xff")
+    ('two\nlines', None, None)
+    """
+    try:
+        text = value.decode()
+    except UnicodeDecodeError:
+        return None
+    return text if all(char.isprintable() or char in "\n\t" for char in text) else None
+
+
+def quoted(text: str) -> str:
+    r"""Return a text in double quotes, with what does not print (or misleads) escaped.
+
+    >>> print(quoted('say "hi"\n'))
+    "say \"hi\"\n"
+    """
+    return '"' + "".join(map(_escaped, text)) + '"'
+
+
+def _escaped(char: str) -> str:
+    if char in '"\\':
+        return "\\" + char
+    return char if char.isprintable() else json.dumps(char)[1:-1]
+
+
+def key_text(key: str) -> str:
+    r"""Return a key as it is, quoted when it would not print or could be taken for quoted.
+
+    >>> print(key_text("schema/users"), key_text("two\nlines"))
+    schema/users "two\nlines"
+    """
+    return key if key.isprintable() and not key.startswith('"') else quoted(key)
+
+
+def preview(value: bytes, chars_max: int = PREVIEW_CHARS_MAX) -> str:
+    """Return a value on one line: quoted text, or hexadecimal; cut when it is long.
+
+    >>> print(preview(b"v1"), preview(bytes([0, 255])), preview(b"a" * 100, 5))
+    "v1" 0x00ff "aaaaa"... (100 bytes)
+    """
+    try:
+        text = value.decode()
+    except UnicodeDecodeError:
+        shown, whole = "0x" + value[: chars_max // 2].hex(), len(value) <= chars_max // 2
+    else:
+        shown, whole = quoted(text[:chars_max]), len(text) <= chars_max
+    return shown if whole else f"{shown}... ({len(value):,} bytes)"
+
+
+def json_line(fields: Json) -> str:
+    """Return one JSON document on one line, in ASCII."""
+    return json.dumps(fields, separators=(", ", ": "))
+
+
+def value_json(value: bytes | None) -> Any:
+    r"""Return a value for JSON: its text when it is UTF-8, else base64; None for no value.
+
+    >>> value_json(b"v1"), value_json(b"\xff"), value_json(None)
+    ('v1', {'base64': '/w=='}, None)
+    """
+    if value is None:
+        return None
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(value).decode()}
+
+
+def time_json(timestamp: int | None) -> Json:
+    """Return both forms of a time; the number as text, for readers whose numbers have 53 bits."""
+    if timestamp is None:
+        return {"timestamp": None, "time": None}
+    return {"timestamp": str(timestamp), "time": time_text(timestamp)}
+
+
+def commit_json(commit: Commit) -> Json:
+    """Return a commit for JSON."""
+    return {
+        **time_json(commit.ts),
+        "revision": commit.revision,
+        "writer": commit.writer,
+        "note": commit.note,
+    }
+
+
+def version_json(version: Version) -> Json:
+    """Return a version of a key for JSON."""
+    return {
+        **time_json(version.ts),
+        "revision": version.revision,
+        "writer": version.writer,
+        "note": version.note,
+        "value": value_json(version.value),
+    }
+
+
+def entry_json(key: str, entry: Entry) -> Json:
+    """Return a key and its value at a moment for JSON."""
+    return {
+        "key": key,
+        "value": value_json(entry.value),
+        "revision": entry.revision,
+        "created": entry.created,
+        "version": entry.version,
+    }
+
+
+def difference_json(difference: Difference[str]) -> Json:
+    """Return a difference for JSON."""
+    return {
+        "key": difference.key,
+        "before": value_json(difference.before),
+        "after": value_json(difference.after),
+    }
+
+
+def change_json(change: Change[str]) -> Json:
+    """Return a change for JSON."""
+    return {"key": change.key, "value": value_json(change.value)}

@@ -1,0 +1,166 @@
+"""Writing to the terminal, the pipe and the error stream, and asking questions.
+
+The only module that imports rich. The text is the same everywhere; a terminal gets colours.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from io import TextIOWrapper
+
+from rich.console import Console
+from rich.text import Text
+
+from snapkv.cli.exits import CommandError, Exit
+from snapkv.cli.forms import Json, commit_json, json_line, key_text, preview, quoted, time_text
+from snapkv.model import Commit, Difference
+
+SUMMARY_LINES_MAX = 20
+"""How many differences are shown before a question."""
+
+Part = str | tuple[str, str]
+"""A piece of a line: text, or text with a style."""
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """Where a command's answer goes, and in which form."""
+
+    as_json: bool = False
+    raw: bool = False
+
+    def record(self, fields: Json, *columns: Part | None, flush: bool = False) -> None:
+        """Write one record: a line of JSON, or columns (None: left out) with two spaces between."""
+        if self.as_json:
+            sys.stdout.write(json_line(fields) + "\n")
+        else:
+            write_line(_spaced(columns))
+        if flush:
+            sys.stdout.flush()
+
+    def time(self, timestamp: int | None) -> Part:
+        """Return the column of a time; `-` for one that is not on record."""
+        return "-" if timestamp is None else (time_text(timestamp, raw=self.raw), "cyan")
+
+    def commit_columns(self, commit: Commit) -> tuple[Part | None, ...]:
+        """Return the columns of a commit: when, revision, who, why."""
+        return (self.time(commit.ts), str(commit.revision), *who_and_why(commit))
+
+    def committed(self, commit: Commit, *, flush: bool = False) -> None:
+        """Write the time of a commit that was just made."""
+        self.record(commit_json(commit), self.time(commit.ts), flush=flush)
+
+
+def who_and_why(commit: Commit) -> tuple[Part, Part | None]:
+    """Return the columns of a commit's writer and note."""
+    note: Part | None = None if commit.note is None else (quoted(commit.note), "italic")
+    return (key_text(commit.writer), "green"), note
+
+
+def difference_parts(difference: Difference[str]) -> list[Part]:
+    """Return the line of a difference: `+ key value`, `- key value`, `~ key before -> after`."""
+    key, before, after = key_text(difference.key), difference.before, difference.after
+    if before is None:
+        assert after is not None
+        return [(f"+ {key}  {preview(after)}", "green")]
+    if after is None:
+        return [(f"- {key}  {preview(before)}", "red")]
+    return [(f"~ {key}", "yellow"), f"  {preview(before)} -> {preview(after)}"]
+
+
+def write_line(parts: Iterable[Part], *, error: bool = False) -> None:
+    """Write a line, with colours on a terminal."""
+    stream = sys.stderr if error else sys.stdout
+    if stream.isatty():
+        Console(file=stream).print(_text(parts), soft_wrap=True)
+    else:
+        stream.write(_plain(parts) + "\n")
+
+
+def tell_error(message: str) -> None:
+    """Write one line about what went wrong to the error stream."""
+    _tell("snapkv: ", "bold red", message)
+
+
+def tell_warning(message: str) -> None:
+    """Write one line of warning to the error stream."""
+    _tell("snapkv: warning: ", "bold yellow", message)
+
+
+def tell(message: str) -> None:
+    """Write one line to the error stream, beside the answer."""
+    write_line([message], error=True)
+
+
+def confirm(question: str, *, yes: bool) -> None:
+    """Ask before something that cannot be taken back; raise `CommandError` unless answered yes.
+
+    Question and answer leave the output alone. Where nobody can be asked, only `--yes` will do.
+    """
+    if yes:
+        return
+    if not (sys.stdin and sys.stdin.isatty()):
+        raise CommandError(f"{question} There is no terminal to ask on: say --yes to go on")
+    sys.stderr.write(f"{question} [y/N] ")
+    sys.stderr.flush()
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise CommandError("nothing was done", Exit.NO)
+
+
+def tell_differences(differences: list[Difference[str]]) -> None:
+    """Show what is about to change, the first lines of it, on the error stream."""
+    for difference in differences[:SUMMARY_LINES_MAX]:
+        write_line(difference_parts(difference), error=True)
+    if (more := len(differences) - SUMMARY_LINES_MAX) > 0:
+        tell(f"... and {more:,} more")
+
+
+def working(what: str) -> AbstractContextManager[object]:
+    """Show on a terminal that something long is under way."""
+    if not sys.stderr.isatty():
+        return nullcontext()
+    return Console(file=sys.stderr).status(what)
+
+
+def prepare_streams() -> None:
+    """Let output go nowhere when it was closed (`>&-`), and show what the encoding has not."""
+    for stream in ("stdout", "stderr"):
+        if getattr(sys, stream) is None:
+            setattr(sys, stream, open(os.devnull, "w"))  # noqa: SIM115, for the process's life
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
+
+
+def drop_output() -> None:
+    """Send what is still buffered nowhere: its reader is gone."""
+    try:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
+    except (OSError, ValueError):  # a stream without a file
+        pass
+
+
+def _tell(head: str, style: str, message: str) -> None:
+    shown = "".join(char if char.isprintable() else " " for char in message)
+    write_line([(head, style), shown], error=True)
+
+
+def _spaced(columns: Iterable[Part | None]) -> list[Part]:
+    parts: list[Part] = []
+    for column in columns:
+        if column is not None:
+            parts += ["  ", column] if parts else [column]
+    return parts
+
+
+def _text(parts: Iterable[Part]) -> Text:
+    return Text.assemble(*parts)
+
+
+def _plain(parts: Iterable[Part]) -> str:
+    return "".join(part if isinstance(part, str) else part[0] for part in parts)

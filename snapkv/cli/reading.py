@@ -1,0 +1,228 @@
+"""The commands that read: get, ls, log, history, diff, watch."""
+
+from __future__ import annotations
+
+import sys
+from itertools import islice
+from typing import Annotated
+
+import typer
+
+from snapkv.cli.exits import CommandError, Exit
+from snapkv.cli.forms import (
+    change_json,
+    commit_json,
+    difference_json,
+    entry_json,
+    key_text,
+    preview,
+    text_of,
+    time_json,
+    version_json,
+)
+from snapkv.cli.options import (
+    AtOption,
+    CountOption,
+    JsonOption,
+    NameOption,
+    RawOption,
+    StoreOption,
+    moment,
+    opened,
+)
+from snapkv.cli.output import Output, Part, difference_parts, tell, who_and_why, write_line
+from snapkv.errors import KeyNotFoundError
+from snapkv.model import Changes, Commit, Version
+from snapkv.times import duration_ms
+
+SHOWN_CHARS_MAX = 2_000
+"""How much of a binary value `get` shows on a terminal."""
+
+KeyArgument = Annotated[str, typer.Argument(metavar="KEY", show_default=False)]
+PrefixArgument = Annotated[
+    str, typer.Argument(metavar="PREFIX", help="Exact to the byte.", show_default=False)
+]
+PrefixOption = Annotated[
+    str, typer.Option("--prefix", metavar="PREFIX", help="Only keys that begin so.")
+]
+OldestFirst = Annotated[bool, typer.Option("--oldest-first", help="Turn the order around.")]
+
+
+def get(
+    key: KeyArgument,
+    at: AtOption = None,
+    store: StoreOption = None,
+    name: NameOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Print the value of a key, now or at a time.
+
+    Into a pipe or a file: the exact bytes, nothing added.
+    """
+    when = moment(at)
+    with opened(store, name) as kv:
+        if as_json:
+            snapshot = kv.at(when)
+            fields = entry_json(key, snapshot.entry(key))
+            fields["at"] = {**time_json(snapshot.timestamp), "final": snapshot.final}
+            Output(as_json=True).record(fields)
+        else:
+            _write_value(kv.load(key, when))
+
+
+def _write_value(value: bytes) -> None:
+    if not sys.stdout.isatty():
+        sys.stdout.flush()
+        sys.stdout.buffer.write(value)
+        sys.stdout.buffer.flush()
+        return
+    text = text_of(value)
+    if text is None:
+        write_line([preview(value, SHOWN_CHARS_MAX)])
+        tell(f"({len(value):,} bytes that do not print; into a pipe or file they go as they are)")
+    else:
+        write_line([text.removesuffix("\n")])
+
+
+def ls(
+    prefix: PrefixArgument = "",
+    at: AtOption = None,
+    long: Annotated[
+        bool, typer.Option("-l", "--long", help="With revision, size and value.")
+    ] = False,
+    store: StoreOption = None,
+    name: NameOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List keys, now or at a time, in order."""
+    when, out = moment(at), Output(as_json)
+    with opened(store, name) as kv:
+        snapshot = kv.at(when)
+        if not long:
+            for key in snapshot.keys(prefix):
+                out.record({"key": key}, key_text(key))
+            return
+        for key, entry in snapshot.entries(prefix):
+            out.record(
+                entry_json(key, entry),
+                (f"{entry.revision:>8}", "cyan"),
+                f"{len(entry.value):>8}",
+                key_text(key),
+                preview(entry.value),
+            )
+
+
+def log(
+    since: Annotated[
+        str | None, typer.Option("--since", metavar="TIME", help="Only commits after this.")
+    ] = None,
+    until: Annotated[
+        str | None, typer.Option("--until", metavar="TIME", help="Only commits up to this.")
+    ] = None,
+    count: CountOption = None,
+    oldest_first: OldestFirst = False,
+    store: StoreOption = None,
+    name: NameOption = None,
+    as_json: JsonOption = False,
+    raw: RawOption = False,
+) -> None:
+    """Print the commits, newest first: when, revision, who, why."""
+    after, up_to, out = moment(since), moment(until), Output(as_json, raw)
+    with opened(store, name) as kv:
+        for commit in kv.commits(after, up_to, count, newest_first=not oldest_first):
+            out.record(commit_json(commit), *out.commit_columns(commit))
+
+
+def history(
+    key: KeyArgument,
+    count: CountOption = None,
+    oldest_first: OldestFirst = False,
+    store: StoreOption = None,
+    name: NameOption = None,
+    as_json: JsonOption = False,
+    raw: RawOption = False,
+) -> None:
+    """Print the versions of a key, newest first: when, revision, what, who, why."""
+    out = Output(as_json, raw)
+    with opened(store, name) as kv:
+        versions = list(kv.history(key))
+    if not versions:
+        raise KeyNotFoundError(key)
+    if not oldest_first:
+        versions.reverse()
+    for version in versions[:count]:
+        out.record(version_json(version), *_version_columns(out, version))
+
+
+def _version_columns(out: Output, version: Version) -> tuple[Part | None, ...]:
+    value: Part = ("removed", "red") if version.value is None else preview(version.value)
+    when_and_where = out.time(version.ts), str(version.revision), value
+    if version.ts is None or version.writer is None:
+        return when_and_where
+    commit = Commit(version.ts, 0, version.revision, version.writer, version.note)
+    return (*when_and_where, *who_and_why(commit))
+
+
+def diff(
+    a: Annotated[str, typer.Argument(metavar="A", help="A time.", show_default=False)],
+    b: Annotated[
+        str, typer.Argument(metavar="B", help="A time; else now.", show_default=False)
+    ] = "now",
+    prefix: PrefixOption = "",
+    exit_code: Annotated[
+        bool, typer.Option("--exit-code", help="End with 1 when there are differences.")
+    ] = False,
+    store: StoreOption = None,
+    name: NameOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Print what differs between two times: + added, - removed, ~ changed."""
+    before, after, out, differs = moment(a), moment(b), Output(as_json), False
+    with opened(store, name) as kv:
+        for difference in kv.diff(before, after, prefix):
+            differs = True
+            if as_json:
+                out.record(difference_json(difference))
+            else:
+                write_line(difference_parts(difference))
+    if exit_code and differs:
+        raise typer.Exit(Exit.NO)
+
+
+def watch(
+    prefix: PrefixArgument = "",
+    since: Annotated[
+        str | None,
+        typer.Option("--since", metavar="TIME", help="Begin after this time; else after now."),
+    ] = None,
+    count: CountOption = None,
+    timeout: Annotated[
+        str | None,
+        typer.Option("--timeout", metavar="DURATION", help="End when nothing came for so long."),
+    ] = None,
+    store: StoreOption = None,
+    name: NameOption = None,
+    as_json: JsonOption = False,
+    raw: RawOption = False,
+) -> None:
+    """Print commits and their changes as they happen, until Ctrl-C."""
+    after, out = moment(since), Output(as_json, raw)
+    patience_s = None if timeout is None else duration_ms(timeout) / 1_000
+    if since is not None and after is None:
+        raise CommandError("--since takes a time; without it, watch begins now")
+    with opened(store, name) as kv, kv.watch(prefix, after, timeout=patience_s) as changes:
+        for found in islice(changes, count):
+            _write_changes(out, found)
+
+
+def _write_changes(out: Output, found: Changes[str]) -> None:
+    fields = {**commit_json(found.commit), "changes": [change_json(c) for c in found.changes]}
+    out.record(fields, *out.commit_columns(found.commit))
+    if not out.as_json:
+        for change in found.changes:
+            key = key_text(change.key)
+            if change.value is None:
+                write_line([(f"  - {key}", "red")])
+            else:
+                write_line([(f"  = {key}", "green"), f"  {preview(change.value)}"])
+    sys.stdout.flush()

@@ -1,0 +1,362 @@
+"""Questions about the past, asked of the store, and what git says to each answer.
+
+Whole trees come first: every path, content and mode of a moment against `git ls-tree`. Then which
+commit a date falls on, lists of a folder, single loads (of keys that were there, and that were
+not), differences between two dates against `git diff-tree`, and a restore that is taken back.
+"""
+
+from __future__ import annotations
+
+import random
+from bisect import bisect_left, bisect_right
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import NamedTuple
+
+import snapkv
+from snapkv.cli.tour.git import SUBMODULE_MODE, Clone, TreeEntry, object_id
+from snapkv.cli.tour.importing import (
+    COMMIT_KEY,
+    OVERHEAD_BYTES,
+    SPACE,
+    TREE_PREFIX,
+    Timeline,
+    key_of,
+)
+from snapkv.clock import perf_counter
+from snapkv.times import end_of_ms
+
+DATES_ASKED = 200
+LOADS_PER_MOMENT = 50
+LISTS_PER_MOMENT = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """A date to ask about; `index` is the git commit it falls on, -1 before the first."""
+
+    label: str
+    ms: int
+    index: int
+
+    @property
+    def date(self) -> str:
+        """The date as people write it."""
+        return date_text(self.ms)
+
+    @property
+    def ts(self) -> int:
+        """The timestamp that the date stands for."""
+        return end_of_ms(self.ms)
+
+
+class Mismatch(NamedTuple):
+    """An answer that differs from git's."""
+
+    question: str
+    key: str
+    git: str
+    store: str
+
+
+class TreeAnswer(NamedTuple):
+    """What the tree looked like at a moment."""
+
+    moment: Moment
+    oid: bytes
+    keys: int
+    content_bytes: int
+    equal: bool
+
+
+class DiffAnswer(NamedTuple):
+    """What differs between two moments."""
+
+    a: Moment
+    b: Moment
+    keys: int
+    equal: bool
+
+
+class RestoreAnswer(NamedTuple):
+    """What a restore, taken back at once, did."""
+
+    moment: Moment
+    keys: int
+    equal: bool
+
+
+@dataclass(slots=True)
+class Report:
+    """All answers, how long they took in seconds, and where git says something else."""
+
+    trees: list[TreeAnswer] = field(default_factory=list)
+    diffs: list[DiffAnswer] = field(default_factory=list)
+    restored: RestoreAnswer | None = None
+    restore_note: str = ""
+    lookups_s: list[float] = field(default_factory=list)
+    loads_s: list[float] = field(default_factory=list)
+    lists_s: list[float] = field(default_factory=list)
+    listed_keys: list[int] = field(default_factory=list)
+    answers: int = 0
+    mismatches: list[Mismatch] = field(default_factory=list)
+    left_out: set[bytes] = field(default_factory=set)
+
+
+ExpectedTree = dict[str, TreeEntry]
+
+
+def date_text(ms: int) -> str:
+    """Return a date, to the second when it is one.
+
+    >>> date_text(1_700_000_000_000), date_text(1_700_000_000_500)
+    ('2023-11-14T22:13:20Z', '2023-11-14T22:13:20.500Z')
+    """
+    return snapkv.format_time(snapkv.pack(ms)).replace(".000Z", "Z")
+
+
+def choose_moments(times_ms: list[int]) -> list[Moment]:
+    """Return dates in order: before the first commit, at some, between two, and at the newest.
+
+    >>> [(m.label, m.ms, m.index) for m in choose_moments([1000, 1000, 5000])]
+    [('before the first', 0, -1), ('the first', 1000, 1), ('between two', 3000, 1), \
+('the newest', 5000, 2)]
+    """
+    last = len(times_ms) - 1
+    wanted = {
+        "the newest": times_ms[last],
+        "the first": times_ms[0],
+        "before the first": times_ms[0] - 1_000,
+        "a quarter in": times_ms[last // 4],
+        "half way": times_ms[last // 2],
+        "three quarters": times_ms[last * 3 // 4],
+        "between two": _between(times_ms),
+    }
+    labels: dict[int, str] = {}
+    for label, ms in wanted.items():
+        if ms is not None and ms >= 0:
+            labels.setdefault(ms, label)
+    return [Moment(labels[ms], ms, bisect_right(times_ms, ms) - 1) for ms in sorted(labels)]
+
+
+def _one_back(times_ms: list[int]) -> list[Moment]:
+    """Return the date before the newest, if there is one."""
+    before = bisect_left(times_ms, times_ms[-1]) - 1
+    return [Moment("one back", times_ms[before], before)] if before >= 0 else []
+
+
+def _between(times_ms: list[int]) -> int | None:
+    """Return a moment between two commits near the middle, where nothing was committed."""
+    middle = len(times_ms) // 2
+    gaps = sorted(range(len(times_ms) - 1), key=lambda at: abs(at - middle))
+    for at in gaps:
+        before, after = times_ms[at], times_ms[at + 1]
+        if after - before > 1_000:
+            return (before + after) // 2_000 * 1_000 if after - before > 2_000 else before + 500
+    return None
+
+
+class Examiner:
+    """Asks the store and git the same questions, and keeps the report."""
+
+    def __init__(
+        self, store: snapkv.SnapshotKV, clone: Clone, timeline: Timeline, *, seed: int = 0
+    ) -> None:
+        self.store, self.clone, self.timeline = store, clone, timeline
+        self.space = store.space(SPACE)
+        self.moments = choose_moments(timeline.times_ms)
+        self.report = Report()
+        self._rng = random.Random(seed)
+        self._trees: dict[int, ExpectedTree] = {}
+
+    def ask_trees(self) -> Iterable[TreeAnswer]:
+        """Ask for whole trees; yield each answer as it comes."""
+        for moment in self.moments:
+            snapshot, expected = self.store.at(moment.date), self.expected(moment.index)
+            found = dict(snapshot.items())
+            question = f"the tree at {moment.date}"
+            wrong = self._compare(question, found, expected)
+            rows = self.space.at(moment.date).items(TREE_PREFIX)
+            lines = {key.removeprefix(TREE_PREFIX).decode(): line for key, line in rows}
+            wanted = {key: entry.line for key, entry in expected.items()}
+            wrong += self._compare_exactly(f"{question}, modes", lines, wanted)
+            size = sum(map(len, found.values()))
+            oid = self._oid(moment.index)
+            answer = TreeAnswer(moment, oid, snapshot.count(), size, not wrong)
+            self.report.trees.append(answer)
+            yield answer
+
+    def ask_dates(self) -> None:
+        """Ask which git commit a date falls on, for many dates."""
+        times = self.timeline.times_ms
+        for ms in self._rng.choices(times, k=DATES_ASKED):
+            ts = end_of_ms(ms)
+            started = perf_counter()
+            self.store.at(ts)
+            self.report.lookups_s.append(perf_counter() - started)
+            wanted = {"commit": self._oid(bisect_right(times, ms) - 1)}
+            found = {"commit": self.space.load(COMMIT_KEY, ts)}
+            self._compare_exactly(f"the commit at {date_text(ms)}", found, wanted)
+
+    def ask_lists(self) -> None:
+        """Ask for everything in a folder, at each moment."""
+        for moment in self.moments:
+            expected = self.expected(moment.index)
+            folders = Counter(key.partition("/")[0] + "/" for key in expected if "/" in key)
+            for prefix, _ in folders.most_common(LISTS_PER_MOMENT):
+                started = perf_counter()
+                keys, values = self.store.load_with_prefix(prefix, moment.ts)
+                self.report.lists_s.append(perf_counter() - started)
+                self.report.listed_keys.append(len(keys))
+                inside = {key: entry for key, entry in expected.items() if key.startswith(prefix)}
+                found = dict(zip(keys, values, strict=True))
+                self._compare(f"the list of {prefix} at {moment.date}", found, inside)
+
+    def ask_loads(self) -> None:
+        """Ask for single files at each moment: some that were there, some that were not."""
+        ever = {key for tree in self._trees.values() for key in tree}
+        for moment in self.moments:
+            expected = self.expected(moment.index)
+            there = self._some(expected, LOADS_PER_MOMENT)
+            absent = self._some(ever - expected.keys(), LOADS_PER_MOMENT // 5)
+            for key in there + absent:
+                started = perf_counter()
+                try:
+                    found = {key: self.store.load(key, moment.ts)}
+                except snapkv.KeyNotFoundError:
+                    found = {}
+                self.report.loads_s.append(perf_counter() - started)
+                wanted = {key: expected[key]} if key in expected else {}
+                self._compare(f"{key} at {moment.date}", found, wanted)
+
+    def ask_diffs(self) -> None:
+        """Ask what differs between neighbouring moments, and between the first and the newest."""
+        commits = [moment for moment in self.moments if moment.index >= 0]
+        pairs = [(commits[0], commits[-1]), *pairwise(commits)]
+        for a, b in dict.fromkeys(pair for pair in pairs if pair[0] != pair[1]):
+            self._ask_diff(a, b)
+
+    def _ask_diff(self, a: Moment, b: Moment) -> None:
+        question = f"what differs between {a.date} and {b.date}"
+        changes = self.clone.diff(self._oid(a.index), self._oid(b.index))
+        keyed = [(key, c) for c in changes if (key := key_of(c.path)) is not None]
+        found = list(self.store.diff(a.date, b.date))
+        content = [(k, c) for k, c in keyed if _oid_of(c.before) != _oid_of(c.after)]
+        befores = {key: c.before for key, c in content if c.before}
+        afters = {key: c.after for key, c in content if c.after}
+        wrong = self._compare(
+            f"{question}, before", {d.key: d.before for d in found if d.before is not None}, befores
+        )
+        wrong += self._compare(
+            f"{question}, after", {d.key: d.after for d in found if d.after is not None}, afters
+        )
+        rows = self.space.diff(a.date, b.date, TREE_PREFIX)
+        lines = {r.key.removeprefix(TREE_PREFIX).decode(): _pair(r.before, r.after) for r in rows}
+        wanted = {key: _pair(_line_of(c.before), _line_of(c.after)) for key, c in keyed}
+        wrong += self._compare_exactly(f"{question}, modes", lines, wanted)
+        self.report.diffs.append(DiffAnswer(a, b, len(found), not wrong))
+
+    def ask_restore(self, head_ts: int, request_bytes_max: int) -> None:
+        """Restore the present to a past moment, compare, and take it back.
+
+        It takes the moment half way, or the next one whose way there and back fits into one
+        transaction each, at last the date before the newest.
+        """
+        past = [moment for moment in self.moments if 0 <= moment.index < self._last]
+        times = self.timeline.times_ms
+        for moment in [*past[len(past) // 2 :], *_one_back(times)]:
+            changes = list(self.store.diff(moment.ts, head_ts))
+            size = sum(len(d.before or b"") + len(d.after or b"") + OVERHEAD_BYTES for d in changes)
+            if size <= request_bytes_max:
+                break
+        else:
+            self.report.restore_note = (
+                "the way there does not fit into one transaction (--request-bytes-max allows more)"
+                if past
+                else "all of this history falls on one date"
+            )
+            return
+        try:
+            self.store.restore(moment.date, note=f"tour: restore {moment.date}")
+            wrong = self._compare(
+                f"the present, restored to {moment.date}",
+                dict(self.store.at().items()),
+                self.expected(moment.index),
+            )
+        finally:
+            self.store.restore(head_ts, note="tour: take the restore back")
+        now = dict(self.store.at().items())
+        wrong += self._compare("the present again", now, self.expected(self._last))
+        self.report.restored = RestoreAnswer(moment, len(changes), not wrong)
+
+    # --- git's side ---
+
+    @property
+    def _last(self) -> int:
+        return len(self.timeline.oids) - 1
+
+    def _oid(self, index: int) -> bytes:
+        return self.timeline.oids[index] if index >= 0 else b""
+
+    def expected(self, index: int) -> ExpectedTree:
+        """Return what git says of the commit at that position, by key; nothing before the first."""
+        if index not in self._trees:
+            tree = self.clone.tree(self._oid(index)) if index >= 0 else {}
+            keyed = {key: entry for path, entry in tree.items() if (key := key_of(path))}
+            self.report.left_out |= {path for path in tree if key_of(path) is None}
+            self._trees[index] = keyed
+        return self._trees[index]
+
+    # --- comparing ---
+
+    def _compare(
+        self, question: str, found: Mapping[str, bytes], expected: Mapping[str, TreeEntry]
+    ) -> int:
+        """Compare contents with git's object ids; return the number of mismatches."""
+        named = {key: _name_of(content, expected.get(key)) for key, content in found.items()}
+        wanted = {key: entry.oid for key, entry in expected.items()}
+        return self._compare_exactly(question, named, wanted)
+
+    def _compare_exactly(
+        self, question: str, found: Mapping[str, bytes], expected: Mapping[str, bytes]
+    ) -> int:
+        self.report.answers += 1
+        if found == expected:
+            return 0
+        wrong = sorted(k for k in found.keys() | expected.keys() if found.get(k) != expected.get(k))
+        self.report.mismatches += [
+            Mismatch(question, key, _shown(expected.get(key)), _shown(found.get(key)))
+            for key in wrong
+        ]
+        return len(wrong)
+
+    def _some(self, keys: Iterable[str], count: int) -> list[str]:
+        pool = sorted(keys)
+        return self._rng.sample(pool, min(count, len(pool)))
+
+
+def _name_of(content: bytes, entry: TreeEntry | None) -> bytes:
+    """Return the object id of a content, computed as git does; a submodule's value is one."""
+    if entry is None:
+        return b"%d bytes" % len(content)
+    if entry.mode == SUBMODULE_MODE:
+        return content
+    return object_id(content, like=entry.oid)
+
+
+def _oid_of(entry: TreeEntry | None) -> bytes | None:
+    return entry and entry.oid
+
+
+def _line_of(entry: TreeEntry | None) -> bytes | None:
+    return entry and entry.line
+
+
+def _pair(before: bytes | None, after: bytes | None) -> bytes:
+    return (before or b"absent") + b" -> " + (after or b"absent")
+
+
+def _shown(value: bytes | None) -> str:
+    return "absent" if value is None else value.decode(errors="backslashreplace")[:120]

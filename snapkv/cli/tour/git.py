@@ -1,0 +1,374 @@
+"""Git, as far as the tour needs it: a clone, its first-parent history, its contents, its trees.
+
+A `Clone` is found once and pinned to the commit that HEAD names then. Everything is asked of the
+`git` program; no other module starts it. Paths, here and in the store's space `git`, are bytes.
+
+Where git's configuration could change an answer (how merges are shown, renames, the first
+commit), the command line says what is wanted.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shlex
+import subprocess
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import IO, NamedTuple
+
+from snapkv.cli.tour.errors import GitError, TourError
+
+READ_BYTES = 1 << 20
+BATCH_OBJECTS_MAX = 256
+"""Requests sent to `git cat-file --batch` ahead of reading: they must fit into a pipe's 64 KiB."""
+
+SUBMODULE_MODE = b"160000"
+ABSENT_MODE = b"000000"
+
+_BELONGING_TO_ANOTHER = (
+    "GIT_DIR",
+    "GIT_WORK_TREE",
+    "GIT_INDEX_FILE",
+    "GIT_OBJECT_DIRECTORY",
+    "GIT_ALTERNATE_OBJECT_DIRECTORIES",
+    "GIT_COMMON_DIR",
+    "GIT_NAMESPACE",
+    "GIT_PREFIX",
+    "GIT_LITERAL_PATHSPECS",
+)
+"""Set inside a hook, for the clone of that hook; we were given a path."""
+
+
+class TreeEntry(NamedTuple):
+    """One line of `git ls-tree` without its path."""
+
+    mode: bytes
+    oid: bytes
+
+    @property
+    def line(self) -> bytes:
+        """What `git ls-tree` writes before the path: mode, type and object id."""
+        kind = b"commit" if self.mode == SUBMODULE_MODE else b"blob"
+        return b" ".join((self.mode, kind, self.oid))
+
+
+Tree = dict[bytes, TreeEntry]
+
+
+@dataclass(frozen=True, slots=True)
+class GitChange:
+    """A path that differs between two trees; None stands for absent."""
+
+    path: bytes
+    before: TreeEntry | None
+    after: TreeEntry | None
+
+
+@dataclass(frozen=True, slots=True)
+class GitCommit:
+    """One commit of the first-parent history, and what it changed against its first parent."""
+
+    oid: bytes
+    author: str
+    subject: str
+    changes: tuple[GitChange, ...]
+
+
+class TooLarge(Exception):
+    """The contents asked for are `size` bytes, more than was allowed."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__(size)
+        self.size = size
+
+
+class Clone:
+    """A clone of a repository, at the commit that its HEAD named when it was found."""
+
+    def __init__(self, given: str) -> None:
+        """Find the clone that `given` is in; `TourError` says why there is none to tour."""
+        self.given = given
+        if not Path(given).is_dir():
+            what = "is not a folder" if os.path.lexists(given) else "does not exist"
+            raise TourError(f"{given} {what}", "Give the path of a git clone: snapkv tour PATH")
+        try:
+            found = self._ask("rev-parse", "--is-bare-repository", "--absolute-git-dir")
+        except GitError as e:
+            if "not a git repository" not in e.stderr:
+                raise
+            raise TourError(
+                f"{given} is in no git clone",
+                "The tour reads git history. Go into a clone, or name one: snapkv tour PATH",
+            ) from e
+        bare, _, git_dir = found.decode(errors="surrogateescape").partition("\n")
+        self.git_dir = git_dir.removesuffix("\n")
+        self.bare = bare == "true"
+        self.head = self._head()
+        self._check_whole()
+
+    def _head(self) -> bytes:
+        try:
+            return self._ask("rev-parse", "--verify", "--quiet", "HEAD^{commit}").strip()
+        except GitError as e:
+            raise TourError(
+                f"{self.given} has no commits yet", "Commit something, or name another clone."
+            ) from e
+
+    def _check_whole(self) -> None:
+        """Raise `TourError` when commits or contents are missing by intention."""
+        if self._ask("rev-parse", "--is-shallow-repository").strip() == b"true":
+            raise TourError(
+                f"{self.given} is a shallow clone: the older part of its history is not here",
+                f"Fetch it, then come again: git -C {quoted(self.given)} fetch --unshallow",
+            )
+        promised = r"^(extensions\.partialclone|remote\..*\.promisor)$"
+        if self._ask("config", "--get-regexp", promised, ok=(0, 1)):
+            raise TourError(
+                f"{self.given} is a partial clone: contents of older files are not here",
+                "Make a whole one (git clone without --filter) and name that: snapkv tour PATH",
+            )
+
+    @cached_property
+    def root(self) -> str:
+        """The folder people would call the clone: the top of the working tree, or a bare one."""
+        if self.bare:
+            return self.git_dir
+        try:
+            top = self._ask("rev-parse", "--show-toplevel")
+        except GitError:  # inside the git directory itself
+            return self.git_dir
+        return top.decode(errors="surrogateescape").removesuffix("\n")
+
+    def ignores(self, name: str) -> bool:
+        """Return whether git ignores a folder of that name at the top of the working tree."""
+        if self.root == self.git_dir:
+            return False
+        asked = ("-C", self.root, "check-ignore", "--quiet", f"{name}/")
+        return self._call(*asked, ok=(0, 1)).returncode == 0
+
+    # --- history ---
+
+    def timeline(self) -> list[tuple[bytes, int]]:
+        """Return (commit, its time in seconds) of the first-parent history, oldest first."""
+        asked = ("log", "--first-parent", "--reverse", "--no-show-signature", "--format=%H %ct")
+        lines = self._ask(*asked, self.head.decode()).split(b"\n")
+        return [
+            (oid, int(time)) for oid, _, time in (line.partition(b" ") for line in lines) if oid
+        ]
+
+    def history(self, after: bytes | None) -> Iterator[GitCommit]:
+        """Yield the first-parent history after a commit (None: all of it), oldest first."""
+        header = "--format=%x01%H%x00%an%x00%s"
+        asked = ["-c", "log.showRoot=true", "-c", "log.diffMerges=first-parent", "log"]
+        asked += ["--first-parent", "-m", "--reverse", "--raw", "-z", "--no-abbrev", "--no-renames"]
+        asked += ["--ignore-submodules=none", "--no-show-signature", "--no-color", "--no-relative"]
+        asked += ["--encoding=UTF-8", header, self.head.decode()]
+        asked += [f"^{after.decode()}"] if after else []
+        with self._streaming(asked) as stream:
+            yield from _commits(_split(stream))
+
+    # --- trees ---
+
+    def tree(self, commit: bytes) -> Tree:
+        """Return what `git ls-tree -r` says of a commit."""
+        asked = ("ls-tree", "-r", "-z", "--full-tree", commit.decode())
+        tree: Tree = {}
+        for row in self._ask(*asked).split(b"\0")[:-1]:
+            words, _, path = row.partition(b"\t")
+            mode, _, oid = words.split(b" ")
+            tree[path] = TreeEntry(mode, oid)
+        return tree
+
+    def diff(self, a: bytes, b: bytes) -> list[GitChange]:
+        """Return what `git diff-tree` says differs between two commits."""
+        asked = ["diff-tree", "-r", "-z", "--raw", "--no-abbrev", "--no-renames", "--full-index"]
+        asked += ["--ignore-submodules=none", "--no-relative", a.decode(), b.decode()]
+        fields = self._ask(*asked).split(b"\0")[:-1]
+        return [_change(record, path) for record, path in zip(*[iter(fields)] * 2, strict=True)]
+
+    # --- contents ---
+
+    @contextmanager
+    def contents(self) -> Iterator[Contents]:
+        """Return a reader of blobs; it is one process of git for all of them."""
+        process = subprocess.Popen(  # noqa: S603, the words are ours
+            self._words("cat-file", "--batch"),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=_environment(),
+            bufsize=READ_BYTES,
+        )
+        try:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            yield Contents(process.stdin, process.stdout)
+        finally:
+            _ended(process)
+
+    # --- how git is called ---
+
+    def _words(self, *words: str) -> list[str]:
+        return ["git", "-C", self.given, *words]
+
+    def _call(self, *words: str, ok: Sequence[int] = (0,)) -> subprocess.CompletedProcess[bytes]:
+        try:
+            done = subprocess.run(  # noqa: S603, the words are ours
+                self._words(*words), capture_output=True, env=_environment(), check=False
+            )
+        except FileNotFoundError as e:
+            raise _missing() from e
+        if done.returncode not in ok:
+            raise GitError(words, done.returncode, done.stderr)
+        return done
+
+    def _ask(self, *words: str, ok: Sequence[int] = (0,)) -> bytes:
+        return self._call(*words, ok=ok).stdout
+
+    @contextmanager
+    def _streaming(self, words: Sequence[str]) -> Iterator[IO[bytes]]:
+        """Start git and give what it writes as a stream; `GitError` when it ended badly."""
+        with tempfile.TemporaryFile() as complaints:
+            process = subprocess.Popen(  # noqa: S603, the words are ours
+                self._words(*words), stdout=subprocess.PIPE, stderr=complaints, env=_environment()
+            )
+            assert process.stdout is not None
+            try:
+                yield process.stdout
+                if process.wait():
+                    complaints.seek(0)
+                    raise GitError(words, process.returncode, complaints.read())
+            finally:
+                _ended(process)
+
+
+class Contents:
+    """Reads blobs by their ids, some hundred at a time."""
+
+    def __init__(self, requests: IO[bytes], answers: IO[bytes]) -> None:
+        self._requests, self._answers = requests, answers
+
+    def read(self, oids: Sequence[bytes], bytes_max: int) -> list[bytes]:
+        """Return the contents; `TooLarge` when they are more than `bytes_max` bytes in all.
+
+        Beyond that bound contents are passed over, not kept: so the error knows the whole size.
+        """
+        found: list[bytes] = []
+        total = 0
+        for at in range(0, len(oids), BATCH_OBJECTS_MAX):
+            batch = oids[at : at + BATCH_OBJECTS_MAX]
+            self._requests.write(b"".join(oid + b"\n" for oid in batch))
+            self._requests.flush()
+            for oid in batch:
+                size = self._size(oid)
+                total += size
+                if total <= bytes_max:
+                    found.append(self._answers.read(size))
+                else:
+                    self._pass_over(size)
+                self._answers.read(1)
+        if total > bytes_max:
+            raise TooLarge(total)
+        return found
+
+    def _size(self, oid: bytes) -> int:
+        words = self._answers.readline().split()
+        if len(words) != 3 or words[1] != b"blob":
+            said = b" ".join(words).decode(errors="replace") or "nothing"
+            raise TourError(
+                f"git has no content for the object {oid.decode()} (it says: {said})",
+                "The clone seems damaged: git fsck tells more.",
+            )
+        return int(words[2])
+
+    def _pass_over(self, size: int) -> None:
+        while size > 0:
+            size -= len(self._answers.read(min(size, READ_BYTES))) or size
+
+
+def object_id(content: bytes, like: bytes) -> bytes:
+    """Return the id git gives a blob, in the hash of the repository that `like` is an id of.
+
+    >>> object_id(b"", b"0" * 40)
+    b'e69de29bb2d1d6434b8b29ae775ad8c2e48c5391'
+    """
+    blob = b"blob %d\0" % len(content)
+    if len(like) == 64:
+        return hashlib.sha256(blob + content).hexdigest().encode()
+    return hashlib.sha1(blob + content, usedforsecurity=False).hexdigest().encode()
+
+
+def quoted(path: str) -> str:
+    """Return a path as a shell takes it."""
+    return shlex.quote(path)
+
+
+def _missing() -> TourError:
+    return TourError("git is not installed, or not on the PATH", "Install git, then come again.")
+
+
+def _environment() -> dict[str, str]:
+    kept = {k: v for k, v in os.environ.items() if k not in _BELONGING_TO_ANOTHER}
+    return {**kept, "LC_ALL": "C", "GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0"}
+
+
+def _ended(process: subprocess.Popen[bytes]) -> None:
+    """End a git that may still have something to say."""
+    for stream in (process.stdin, process.stdout):
+        if stream is not None:
+            try:
+                stream.close()
+            except BrokenPipeError:
+                continue
+    process.terminate()
+    process.wait()
+
+
+def _split(stream: IO[bytes]) -> Iterator[bytes]:
+    """Yield the fields of a stream that are ended by zero bytes."""
+    rest = b""
+    while chunk := stream.read(READ_BYTES):
+        *fields, rest = (rest + chunk).split(b"\0")
+        yield from fields
+    if rest:
+        yield rest
+
+
+def _commits(fields: Iterator[bytes]) -> Iterator[GitCommit]:
+    r"""Yield the commits of `git log --raw -z`: a header of three fields, then its changes.
+
+    A header begins with 01, a change with `:` and is followed by its path; between them stand
+    empty fields and line ends.
+    """
+    commit: GitCommit | None = None
+    changes: list[GitChange] = []
+    for field in fields:
+        field = field.lstrip(b"\n")
+        if field.startswith(b"\x01"):
+            if commit is not None:
+                yield GitCommit(commit.oid, commit.author, commit.subject, tuple(changes))
+            author, subject = next(fields), next(fields)
+            commit, changes = GitCommit(field[1:], _text(author), _text(subject), ()), []
+        elif field.startswith(b":"):
+            changes.append(_change(field, next(fields)))
+    if commit is not None:
+        yield GitCommit(commit.oid, commit.author, commit.subject, tuple(changes))
+
+
+def _change(record: bytes, path: bytes) -> GitChange:
+    """Return the change of `:<mode> <mode> <oid> <oid> <letter>` and a path."""
+    before, after, old, new, _ = record[1:].split(b" ")
+    return GitChange(
+        path,
+        None if before == ABSENT_MODE else TreeEntry(before, old),
+        None if after == ABSENT_MODE else TreeEntry(after, new),
+    )
+
+
+def _text(raw: bytes) -> str:
+    return raw.decode(errors="replace")

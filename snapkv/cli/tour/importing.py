@@ -1,0 +1,362 @@
+"""From git history to a store: one commit of ours for each commit of git, at git's time.
+
+What stands where, at each moment:
+
+    text key `<path>`                 the file's content; a symlink's target; of a submodule
+                                      the id of the commit it names
+    space `git`, key `tree/<path>`    `<mode> <type> <object id>`, as `git ls-tree` writes it
+    space `git`, key `commit`         the id of the git commit that this moment shows
+
+A path is left out, in all of these, when it is no UTF-8 or too long for a key of the engine.
+
+Times are those of git's commits, made non-decreasing by a running maximum: a commit dated before
+its parent moves up to the parent's time. Commits of one second keep their order.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import accumulate
+from pathlib import Path
+
+import snapkv
+from snapkv.cli.exits import Exit
+from snapkv.cli.tour.errors import TourError
+from snapkv.cli.tour.git import SUBMODULE_MODE, Clone, Contents, GitCommit, TooLarge, TreeEntry
+from snapkv.clock import perf_counter
+from snapkv.engine.lmdb.lock import LOCK_FILE
+from snapkv.engine.lmdb.place import DATA_FILE, READERS_FILE
+from snapkv.engine.lmdb.records import KEY_BYTES_MAX
+from snapkv.errors import (
+    CommitTooLargeError,
+    ConflictError,
+    CorruptStoreError,
+    NotAStoreError,
+    ReadOnlyError,
+    StoreNotFoundError,
+)
+from snapkv.model import Guard
+from snapkv.records import NOTE_BYTES_MAX, Layout
+from snapkv.times import PHYSICAL_MS_MAX, physical_ms
+
+SPACE = "git"
+COMMIT_KEY = b"commit"
+TREE_PREFIX = b"tree/"
+PATH_BYTES_MAX = KEY_BYTES_MAX - len(Layout("default").space(SPACE).prefix + TREE_PREFIX)
+OID_SHOWN = 8
+REQUEST_BYTES_MAX = 64 << 20
+ELSEWHERE = "Name a folder that is new or holds an earlier tour: --store DIR"
+OVERHEAD_BYTES = 1_280
+"""What a path takes of a request at most beside its content: two keys, tree line, framing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """The first-parent history by position: commit ids, and times that never go back."""
+
+    oids: list[bytes]
+    times_ms: list[int]
+    moved: int
+    """How many commits were dated before their parent."""
+
+    @classmethod
+    def of(cls, clone: Clone) -> Timeline:
+        """Read it; times outside of what a timestamp can say are moved to the nearest."""
+        rows = clone.timeline()
+        dated = [min(max(seconds, 0) * 1_000, PHYSICAL_MS_MAX) for _, seconds in rows]
+        times = list(accumulate(dated, max))
+        moved = sum(ms != own for ms, own in zip(times, dated, strict=True))
+        return cls([oid for oid, _ in rows], times, moved)
+
+
+@dataclass(slots=True)
+class Imported:
+    """What an import did, filled while it goes."""
+
+    before: int = 0
+    """Commits that the store held already."""
+    commits: int = 0
+    seconds: float = 0.0
+    saves_s: list[float] = field(default_factory=list)
+    content_bytes: int = 0
+    ts: int = 0
+    """The timestamp at which the store shows the newest git commit."""
+    undone: int = 0
+    """Keys that others had changed since the last tour, and that were restored."""
+    left_out: set[bytes] = field(default_factory=set)
+    """Paths that cannot be keys."""
+
+
+# --- the store -----------------------------------------------------------------------------
+
+
+def store_path(clone: Clone, given: str | None) -> str:
+    """Return the folder of the store: as given, else one that git does not see.
+
+    That is `.tour` at the top of the clone when git ignores it there (so says our own
+    `.gitignore`), else `snapkv-tour` inside the git directory.
+    """
+    if given is None:
+        ignored = clone.ignores(".tour")
+        path = Path(clone.root, ".tour") if ignored else Path(clone.git_dir, "snapkv-tour")
+        relative = os.path.relpath(path)
+        return str(path) if relative.startswith("..") else relative
+    path_given = given.removeprefix("lmdb:")
+    scheme, colon, _ = path_given.partition(":")
+    if not path_given or (colon and scheme in ("memory", "etcd")):
+        raise TourError(
+            f"the tour needs a folder for its store, not {given!r}",
+            ELSEWHERE,
+        )
+    return path_given
+
+
+@contextmanager
+def opened(path: str, *, request_bytes_max: int) -> Iterator[tuple[snapkv.SnapshotKV, Clock]]:
+    """Open the tour's store and its clock; `TourError` when something else stands there.
+
+    The clock begins at the end of time, so that a commit dated in the future is no surprise.
+    """
+    clock = snapkv.ManualClock(PHYSICAL_MS_MAX)
+    try:
+        store = snapkv.open(
+            f"lmdb:{path}", clock=clock, writer="snapkv tour", request_bytes_max=request_bytes_max
+        )
+    except (NotAStoreError, ReadOnlyError, CorruptStoreError) as e:
+        raise _unusable(path, e) from e
+    with store:
+        yield store, clock
+
+
+Clock = snapkv.ManualClock
+
+
+def remove_store(path: str) -> None:
+    """Remove the store of an earlier tour; `TourError` when it is none, and nothing is removed."""
+    try:
+        with snapkv.open(f"lmdb:{path}", clock=Clock(PHYSICAL_MS_MAX), create=False) as store:
+            _imported_last(store, path)
+    except StoreNotFoundError:
+        return
+    except (NotAStoreError, ReadOnlyError, CorruptStoreError) as e:
+        raise _unusable(path, e) from e
+    for name in (DATA_FILE, READERS_FILE, LOCK_FILE):
+        Path(path, name).unlink(missing_ok=True)
+
+
+def _unusable(path: str, error: Exception) -> TourError:
+    if isinstance(error, CorruptStoreError):
+        return TourError(
+            f"the store in {path} is damaged: {error}",
+            "It can be made anew: remove that folder and come again",
+            Exit.NO_STORE,
+        )
+    return TourError(f"the tour cannot keep its store in {path}: {error}", ELSEWHERE, Exit.NO_STORE)
+
+
+def _imported_last(store: snapkv.SnapshotKV, path: str) -> bytes | None:
+    """Return the git commit that the store shows, None when it is new; `TourError` for others'."""
+    now = store.at()
+    last = store.space(SPACE).at(revision=now.revision).get(COMMIT_KEY)
+    if last is None and (now.count() or store.info()["commits"]):
+        raise TourError(
+            f"{path} holds a store that no tour made, and the tour leaves it alone",
+            ELSEWHERE,
+            Exit.NO_STORE,
+        )
+    return last
+
+
+# --- the import ----------------------------------------------------------------------------
+
+
+def import_history(
+    store: snapkv.SnapshotKV,
+    clock: Clock,
+    clone: Clone,
+    timeline: Timeline,
+    *,
+    path: str,
+    request_bytes_max: int,
+    on_commit: Callable[[int], None],
+) -> Imported:
+    """Bring the store to HEAD, from where it stands; `on_commit` hears the commits done so far.
+
+    An import that was interrupted is continued. What others committed to the store since the
+    last tour is taken back first, in one commit.
+    """
+    done = Imported()
+    last = _imported_last(store, path)
+    if last is not None:
+        done.before = _position(timeline, last, path) + 1
+        _settle(store, clock, timeline, done, path)
+    started = perf_counter()
+    guard: Guard = snapkv.Absent(COMMIT_KEY)
+    if last is not None:
+        entry = store.space(SPACE).at().entry(COMMIT_KEY)
+        guard = snapkv.AtRevision(COMMIT_KEY, entry.revision)
+    on_commit(done.before)
+    with clone.contents() as contents:
+        at = done.before
+        for commit in clone.history(last) if at < len(timeline.oids) else ():
+            assert commit.oid == timeline.oids[at]
+            clock.set(timeline.times_ms[at])
+            done.left_out |= {c.path for c in commit.changes if key_of(c.path) is None}
+            values = _values(contents, commit, request_bytes_max)
+            before_save = perf_counter()
+            saved = _save(store, commit, values, guard)
+            done.saves_s.append(perf_counter() - before_save)
+            done.ts, guard = saved.ts, snapkv.AtRevision(COMMIT_KEY, saved.revision)
+            done.content_bytes += sum(map(len, values.values()))
+            at += 1
+            done.commits += 1
+            on_commit(at)
+    clock.set(timeline.times_ms[-1])
+    done.seconds = perf_counter() - started
+    return done
+
+
+def key_of(path: bytes) -> str | None:
+    r"""Return the key of a path, None when it has none.
+
+    >>> key_of(b"src/main.c"), key_of(b"caf\xe9")
+    ('src/main.c', None)
+    """
+    try:
+        return path.decode() if len(path) <= PATH_BYTES_MAX else None
+    except UnicodeDecodeError:
+        return None
+
+
+def _position(timeline: Timeline, last: bytes, path: str) -> int:
+    try:
+        return timeline.oids.index(last)
+    except ValueError:
+        raise TourError(
+            f"the store in {path} ends with commit {shown_oid(last)}, which is not in the "
+            "first-parent history of HEAD: another branch or clone, or history was rewritten",
+            "Make the store anew with --again, or give this clone one of its own: --store DIR",
+            Exit.CONFLICT,
+        ) from None
+
+
+def _settle(
+    store: snapkv.SnapshotKV, clock: Clock, timeline: Timeline, done: Imported, path: str
+) -> None:
+    """Make the present what the last tour left, and be sure that git's next commit fits behind."""
+    entry = store.space(SPACE).at().entry(COMMIT_KEY)
+    done.ts = store.at(revision=entry.revision).timestamp
+    newest_ms = physical_ms(store.resolved())
+    if done.before < len(timeline.oids) and newest_ms > timeline.times_ms[done.before]:
+        raise TourError(
+            f"the store in {path} was changed at {snapkv.format_time(store.resolved())}, after the "
+            "time of git's next commit, so that one cannot get its own time any more",
+            "Make the store anew: --again",
+            Exit.CONFLICT,
+        )
+    clock.set(newest_ms)
+    done.undone = sum(1 for _ in store.diff(done.ts, None))
+    if not done.undone:
+        return
+    try:
+        store.restore(done.ts, note="tour: take back what was changed since the last one")
+    except CommitTooLargeError as e:
+        raise TourError(
+            f"what was changed in {path} since the last tour cannot be taken back: {e}",
+            f"Make the store anew with --again, or allow more: --request-bytes-max {e.size}",
+        ) from e
+
+
+def _values(contents: Contents, commit: GitCommit, bytes_max: int) -> dict[str, bytes]:
+    """Return the new contents of a commit, by key."""
+    keys: list[str] = []
+    oids: list[bytes] = []
+    values: dict[str, bytes] = {}
+    for change in commit.changes:
+        key = key_of(change.path)
+        if key is None or change.after is None or not _content_changed(change.before, change.after):
+            continue
+        if change.after.mode == SUBMODULE_MODE:
+            values[key] = change.after.oid
+        else:
+            keys.append(key)
+            oids.append(change.after.oid)
+    overhead = OVERHEAD_BYTES * (len(commit.changes) + 4)  # 4: note and stamp
+    try:
+        found = contents.read(oids, max(0, bytes_max - overhead))
+    except TooLarge as e:
+        raise _too_large(commit, e.size + overhead, bytes_max) from e
+    values.update(zip(keys, found, strict=True))
+    return values
+
+
+def _save(
+    store: snapkv.SnapshotKV, commit: GitCommit, values: dict[str, bytes], guard: Guard
+) -> snapkv.Commit:
+    """Commit, guarded so that two tours at once cannot both write this commit."""
+    try:
+        return store.commit(_building(commit, values, guard))
+    except CommitTooLargeError as e:
+        raise _too_large(commit, e.size, e.limit) from e
+    except ConflictError as e:
+        raise TourError(
+            "another tour writes to this store at the same time",
+            "Let it finish, then come again.",
+            Exit.CONFLICT,
+        ) from e
+
+
+def _content_changed(before: TreeEntry | None, after: TreeEntry) -> bool:
+    """Return whether more than the mode differs."""
+    return before is None or before.oid != after.oid
+
+
+def _building(
+    commit: GitCommit, values: dict[str, bytes], guard: Guard
+) -> Callable[[snapkv.Stamp], snapkv.Ops]:
+    """Return the function that the store commits: contents, tree lines and the commit's id."""
+    deletes: list[str] = []
+    lines: dict[bytes, bytes] = {COMMIT_KEY: commit.oid}
+    gone: list[bytes] = []
+    for change in commit.changes:
+        key = key_of(change.path)
+        if key is None:
+            continue
+        if change.after is None:
+            deletes.append(key)
+            gone.append(TREE_PREFIX + change.path)
+        else:
+            lines[TREE_PREFIX + change.path] = change.after.line
+    ops = snapkv.Ops(
+        puts=values,
+        deletes=deletes,
+        note=note_of(commit),
+        spaces={SPACE: snapkv.SpaceOps(puts=lines, deletes=gone, guards=(guard,))},
+    )
+    return lambda _: ops
+
+
+def note_of(commit: GitCommit) -> str:
+    """Return what the commit log will say: id, subject and author, within a note's bytes."""
+    head, tail = f"{shown_oid(commit.oid)} ", f" ({commit.author[:200]})"
+    room = NOTE_BYTES_MAX - len(head.encode()) - len(tail.encode())
+    subject = commit.subject.encode()[:room].decode(errors="ignore")
+    return head + subject + tail
+
+
+def shown_oid(oid: bytes) -> str:
+    """Return an object id as short as people write it."""
+    return oid[:OID_SHOWN].decode()
+
+
+def _too_large(commit: GitCommit, size: int, limit: int) -> TourError:
+    mib = -(-size // (1 << 20))
+    return TourError(
+        f"git commit {shown_oid(commit.oid)} ({commit.subject[:60]}) is too large for one "
+        f"transaction: it needs up to {size:,} bytes, {limit:,} are allowed",
+        "A commit is never split. Allow more, the tour goes on from there: "
+        f"--request-bytes-max {mib << 20}",
+    )

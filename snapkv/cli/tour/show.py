@@ -1,0 +1,345 @@
+"""What the tour shows, and in which order: the one module here that knows a terminal."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from statistics import median
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+
+from snapkv.cli.exits import Exit
+from snapkv.cli.forms import key_text
+from snapkv.cli.output import tell, tell_error
+from snapkv.cli.tour import importing
+from snapkv.cli.tour.answers import Examiner, Moment, Report, TreeAnswer
+from snapkv.cli.tour.errors import TourError
+from snapkv.cli.tour.git import Clone
+from snapkv.cli.tour.importing import REQUEST_BYTES_MAX, Imported, Timeline, shown_oid
+from snapkv.model import Entry
+
+PLAIN_WIDTH = 100
+"""Columns of a line where there is no terminal."""
+MISMATCHES_SHOWN = 10
+NAMES_SHOWN = 3
+
+
+class PipeConsole(Console):
+    """A console that leaves it to the command line to end when its reader goes away."""
+
+    def on_broken_pipe(self) -> None:
+        """Raise what was caught, where rich would end the process with 1: that means a mismatch."""
+        raise
+
+
+def _store_given(ctx: typer.Context, param: typer.CallbackParam, value: Any) -> Any:
+    """Take `--store` from before the command too, but never a store of the environment.
+
+    What `SNAPKV_STORE` names is somebody's store, not a place for the tour.
+    """
+    if value or ctx.parent is None:
+        return value
+    source = ctx.parent.get_parameter_source("store")
+    given = source is not None and source.name == "COMMANDLINE"
+    return ctx.parent.params.get("store") if given else None
+
+
+def tour(
+    path: Annotated[
+        str, typer.Argument(metavar="[PATH]", help="A git clone; else the one we stand in.")
+    ] = ".",
+    store: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DIR",
+            callback=_store_given,
+            help="Where the store goes; else .tour in the clone when git ignores that, "
+            "else snapkv-tour inside its git directory.",
+        ),
+    ] = None,
+    again: Annotated[
+        bool, typer.Option("--again", help="Remove what an earlier tour stored, begin anew.")
+    ] = False,
+    request_bytes_max: Annotated[
+        int, typer.Option(metavar="BYTES", min=1, help="The largest commit that is taken.")
+    ] = REQUEST_BYTES_MAX,
+) -> None:
+    """Turn a clone's git history into a store, ask it about the past, and check it against git.
+
+    Each commit of the first-parent history becomes one commit at git's time; each path a key.
+    A second tour goes on with what was committed since. The clone itself is not changed.
+    Ends with 1 when an answer differs from git's.
+    """
+    try:
+        report = _toured(path, store, again, request_bytes_max)
+    except TourError as e:
+        tell_error(e.message)
+        tell(e.advice)
+        raise typer.Exit(e.code) from e
+    except KeyboardInterrupt:
+        tell("The tour was interrupted; what was imported stays, another tour goes on from there.")
+        raise
+    if report.mismatches:
+        raise typer.Exit(Exit.NO)
+
+
+def _toured(path: str, store_given: str | None, again: bool, request_bytes_max: int) -> Report:
+    console = PipeConsole(width=None if sys.stdout.isatty() else PLAIN_WIDTH, highlight=False)
+    clone = Clone(path)
+    timeline = Timeline.of(clone)
+    folder = importing.store_path(clone, store_given)
+    if again:
+        importing.remove_store(folder)
+    _say(console, "bold", f"{clone.root} at {shown_oid(clone.head)}")
+    with importing.opened(folder, request_bytes_max=request_bytes_max) as (store, clock):
+        with _progress(console, "importing", len(timeline.oids)) as advance:
+            done = importing.import_history(
+                store,
+                clock,
+                clone,
+                timeline,
+                path=folder,
+                request_bytes_max=request_bytes_max,
+                on_commit=advance,
+            )
+        _tell_imported(console, done, timeline, folder)
+        examiner = Examiner(store, clone, timeline)
+        _examine(console, examiner, done, request_bytes_max)
+        _tell_numbers(console, examiner, done)
+        _tell_verdict(console, examiner.report, done)
+        if not examiner.report.mismatches:
+            _tell_next(console, examiner, folder)
+    return examiner.report
+
+
+# --- the import ----------------------------------------------------------------------------
+
+
+@contextmanager
+def _progress(console: Console, what: str, total: int) -> Iterator[Callable[[int], None]]:
+    """Show a bar on a terminal, nothing elsewhere; gives the function that moves it."""
+    if not console.is_terminal:
+        yield lambda done: None
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, TimeElapsedColumn(), console=console, transient=True) as progress:
+        task = progress.add_task(what, total=total)
+        yield lambda done: progress.update(task, completed=done)
+
+
+def _tell_imported(console: Console, done: Imported, timeline: Timeline, folder: str) -> None:
+    where = f"lmdb:{folder}"
+    if done.before:
+        _say(console, "", f"{where} holds {_count(done.before, 'commit')} of an earlier tour")
+    if done.undone:
+        _say(console, "", f"  {_count(done.undone, 'key')} had been changed since: taken back")
+    if done.commits:
+        rate = done.commits / done.seconds
+        _say(
+            console,
+            "",
+            f"{_count(done.commits, 'commit')} of git imported into {where} "
+            f"in {done.seconds:.1f} s ({rate:,.0f}/s)",
+        )
+    elif done.before:
+        _say(console, "", "  git has no newer ones; --again would make it anew")
+    if timeline.moved:
+        _say(
+            console,
+            "",
+            f"  {_count(timeline.moved, 'commit')} dated before the one they follow: "
+            "moved up to its time",
+        )
+
+
+def _tell_left_out(console: Console, left_out: set[bytes]) -> None:
+    names = ", ".join(_path_text(path) for path in sorted(left_out)[:NAMES_SHOWN])
+    more = ", ..." if len(left_out) > NAMES_SHOWN else ""
+    why = f"no UTF-8, or more than {importing.PATH_BYTES_MAX} bytes"
+    _say(console, "yellow", f"Left out, {_count(len(left_out), 'path')} ({why}): {names}{more}")
+
+
+# --- the answers ---------------------------------------------------------------------------
+
+
+def _examine(console: Console, examiner: Examiner, done: Imported, request_bytes_max: int) -> None:
+    """Ask everything, and show the trees, differences and the restore."""
+    trees_count = len(examiner.moments)
+    rest: tuple[Callable[[], None], ...] = (
+        examiner.ask_dates,
+        examiner.ask_lists,
+        examiner.ask_loads,
+        examiner.ask_diffs,
+        lambda: examiner.ask_restore(done.ts, request_bytes_max),
+    )
+    with _progress(console, "asking", trees_count + len(rest)) as advance:
+        for index, _ in enumerate(examiner.ask_trees()):
+            advance(index + 1)
+        for index, ask in enumerate(rest):
+            ask()
+            advance(trees_count + index + 1)
+    report = examiner.report
+    trees = _table("", "date", "commit", "files>", "bytes>", "git ls-tree")
+    for answer in report.trees:
+        trees.add_row(*_tree_row(answer))
+    _section(console, "What did the tree look like?", trees)
+    diffs = _table("from", "to", "files>", "git diff-tree")
+    for diff in report.diffs:
+        diffs.add_row(diff.a.label, diff.b.label, f"{diff.keys:,}", _verdict(diff.equal))
+    if report.diffs:
+        _section(console, "What differs between two dates?", diffs)
+    console.print()
+    if report.restored is None:
+        _say(console, "yellow", f"Restore: not tried, {report.restore_note}")
+        return
+    restored = report.restored
+    line = Text("Restored to ").append(restored.moment.date, "cyan")
+    line.append(f" ({restored.moment.label}): {_count(restored.keys, 'key')} changed, compared, ")
+    line.append("taken back: ").append_text(_verdict(restored.equal))
+    console.print(line, soft_wrap=True)
+
+
+def _tree_row(answer: TreeAnswer) -> tuple[str | Text, ...]:
+    moment = answer.moment
+    commit = shown_oid(answer.oid) if answer.oid else "none yet"
+    sizes = f"{answer.keys:,}", _size(answer.content_bytes)
+    return moment.label, Text(moment.date, "cyan"), commit, *sizes, _verdict(answer.equal)
+
+
+def _verdict(equal: bool) -> Text:
+    return Text("equal", "green") if equal else Text("DIFFERS", "bold red")
+
+
+# --- the numbers ---------------------------------------------------------------------------
+
+
+def _tell_numbers(console: Console, examiner: Examiner, done: Imported) -> None:
+    report, info = examiner.report, examiner.store.info()
+    newest = report.trees[-1]
+    held = _table("git commits>", "keys now>", "bytes now>", "records>", "bytes in lmdb>")
+    held.add_row(
+        f"{len(examiner.timeline.oids):,}",
+        f"{newest.keys:,}",
+        _size(newest.content_bytes),
+        f"{info['engine']['records']:,}",
+        _size(info["engine"]["used_bytes"]),
+    )
+    times = _table("", "median>", "slowest>", "of>")
+    for what, seconds in (
+        ("look up the revision of a date", report.lookups_s),
+        ("load a file as of a date", report.loads_s),
+        (f"list a folder as of a date{_typical(report.listed_keys)}", report.lists_s),
+        ("save a commit, durably", done.saves_s),
+    ):
+        if seconds:
+            slowest = _duration(max(seconds))
+            times.add_row(what, _duration(median(seconds)), slowest, f"{len(seconds):,}")
+    _section(console, "What does it hold, and how fast is it?", held)
+    console.print()
+    console.print(times)
+
+
+def _typical(listed: list[int]) -> str:
+    return f" ({median(listed):,.0f} files)" if listed else ""
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 1e-3:
+        return f"{seconds * 1e6:,.0f} us"
+    return f"{seconds * 1e3:,.1f} ms" if seconds < 1 else f"{seconds:,.1f} s"
+
+
+def _tell_verdict(console: Console, report: Report, done: Imported) -> None:
+    console.print()
+    if left_out := report.left_out | done.left_out:
+        _tell_left_out(console, left_out)
+    if not report.mismatches:
+        _say(console, "bold green", f"All {report.answers:,} answers are equal to git's.")
+        return
+    _say(
+        console,
+        "bold red",
+        f"{_count(len(report.mismatches), 'mismatch', 'mismatches')} "
+        f"in {report.answers:,} answers:",
+    )
+    for wrong in report.mismatches[:MISMATCHES_SHOWN]:
+        _say(console, "red", f"  {wrong.question}: {key_text(wrong.key)}")
+        _say(console, "", f"    git: {wrong.git}    store: {wrong.store}")
+    if (more := len(report.mismatches) - MISMATCHES_SHOWN) > 0:
+        _say(console, "", f"  ... and {more:,} more")
+    _say(console, "", "The store does not hold what git does; --again makes it anew.")
+
+
+# --- what next -----------------------------------------------------------------------------
+
+
+def _tell_next(console: Console, examiner: Examiner, folder: str) -> None:
+    """Show commands that work on this very store."""
+    store = f"snapkv --store {shlex.quote(f'lmdb:{folder}')}"
+    commits = [moment for moment in examiner.moments if moment.index >= 0]
+    then, now = commits[len(commits) // 2], commits[-1]
+    commands = [f"{store} log -n 5", f"{store} ls --at {then.date}"]
+    if key := _telling_key(examiner, then):
+        name = shlex.quote(key)
+        commands += [f"{store} history {name}", f"{store} get {name} --at {then.date}"]
+    if then != now:
+        commands.append(f"{store} diff {then.date} {now.date}")
+    console.print()
+    _say(console, "bold", "Try next:")
+    for command in commands:
+        _say(console, "", f"  {command}")
+
+
+def _telling_key(examiner: Examiner, then: Moment) -> str | None:
+    """Return a file worth looking at: there then and now, README first, else the most changed."""
+    both = examiner.expected(then.index).keys() & examiner.expected(examiner.moments[-1].index)
+    entries: dict[str, Entry] = {
+        key: entry for key, entry in examiner.store.at().entries() if key in both
+    }
+    plain = [key for key in entries if key.isprintable() and not key.startswith("-")]
+    return max(plain, key=lambda key: (key == "README.md", entries[key].version), default=None)
+
+
+def _section(console: Console, title: str, table: Table) -> None:
+    console.print()
+    _say(console, "bold", title)
+    console.print(table)
+
+
+def _table(*headings: str) -> Table:
+    """Return a table without lines; columns whose heading ends with `>` are flush right."""
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)
+    for heading in headings:
+        right = heading.endswith(">")
+        table.add_column(
+            heading.removesuffix(">"), justify="right" if right else "left", no_wrap=True
+        )
+    return table
+
+
+def _size(count: int) -> str:
+    """Return a number of bytes as people say it, exact below 10 kB."""
+    for unit, name in ((10**9, "GB"), (10**6, "MB"), (10**3, "kB")):
+        if count >= 10 * unit or (unit > 10**3 and count >= unit):
+            return f"{count / unit:,.1f} {name}"
+    return f"{count:,} B"
+
+
+def _count(number: int, one: str, many: str | None = None) -> str:
+    return f"{number:,} {one if number == 1 else many or one + 's'}"
+
+
+def _path_text(path: bytes) -> str:
+    shown = path.decode(errors="backslashreplace")
+    return key_text(shown if len(shown) <= 60 else shown[:57] + "...")
+
+
+def _say(console: Console, style: str, text: str) -> None:
+    console.print(Text(text, style), soft_wrap=True)

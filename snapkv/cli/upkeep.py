@@ -1,0 +1,197 @@
+"""The commands that keep a store: compact, dump, load, check, info."""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Annotated, Any, BinaryIO
+
+import typer
+
+from snapkv.cli.exits import CommandError, Exit
+from snapkv.cli.forms import Json, counted, key_text, time_json, time_text
+from snapkv.cli.options import (
+    AtOption,
+    JsonOption,
+    NameOption,
+    NoteOption,
+    RawOption,
+    StoreOption,
+    WriterOption,
+    YesOption,
+    moment,
+    opened,
+)
+from snapkv.cli.output import Output, confirm, tell, working
+from snapkv.errors import StoreNotEmptyError
+
+STREAM = Path("-")
+
+FileArgument = Annotated[Path, typer.Argument(metavar="FILE", show_default=False)]
+
+
+def compact(
+    before: Annotated[str, typer.Argument(metavar="BEFORE", show_default=False)],
+    yes: YesOption = False,
+    store: StoreOption = None,
+    name: NameOption = None,
+    as_json: JsonOption = False,
+    raw: RawOption = False,
+) -> None:
+    """Forget the history before a time, and print the earliest time that remains.
+
+    The state at that time stays readable. All stores in the same place are affected, so it asks.
+    The newest minute or so is always kept.
+    """
+    limit, out = moment(before), Output(as_json, raw)
+    if limit is None:
+        raise CommandError("compact takes a time; the newest minute is always kept")
+    with opened(store, name) as kv:
+        confirm(f"Forget all history in {store} before {time_text(limit)}?", yes=yes)
+        with working("compacting"):
+            done = kv.compact(limit)
+    fields = {**time_json(done.earliest), "revision": done.revision}
+    out.record(fields, out.time(done.earliest))
+
+
+def dump(
+    file: FileArgument,
+    at: AtOption = None,
+    store: StoreOption = None,
+    name: NameOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Write everything at one moment to a file, which appears when it is complete.
+
+    The file - is the standard output.
+    """
+    when = moment(at)
+    if file == STREAM and sys.stdout.isatty():
+        raise CommandError("a dump is not for terminals: name a file, or redirect the output")
+    with opened(store, name) as kv:
+        moment_of = kv.at(when).timestamp
+        with _written(file) as stream, working("dumping"):
+            keys = kv.dump(stream, moment_of)
+    said = f"{counted(keys, 'key')} at {time_text(moment_of)}"
+    if file == STREAM:
+        tell(said)
+    else:
+        Output(as_json).record({"keys": keys, "at": time_json(moment_of)}, said)
+
+
+@contextmanager
+def _written(file: Path) -> Iterator[BinaryIO]:
+    """Open a file for writing so that a failure leaves what was there before."""
+    if file == STREAM:
+        sys.stdout.flush()
+        yield sys.stdout.buffer
+        sys.stdout.buffer.flush()
+        return
+    if file.exists() and not stat.S_ISREG(file.stat().st_mode):  # a device or a pipe
+        with file.open("wb") as stream:
+            yield stream
+        return
+    target = Path(os.path.realpath(file))
+    partial = target.with_name(f"{target.name}.{os.getpid()}.partial")
+    try:
+        with partial.open("xb") as stream:
+            yield stream
+            stream.flush()
+            os.fsync(stream.fileno())
+        partial.replace(target)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def load(
+    file: FileArgument,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Replace everything that is in the store.")
+    ] = False,
+    yes: YesOption = False,
+    note: NoteOption = None,
+    writer: WriterOption = None,
+    store: StoreOption = None,
+    name: NameOption = None,
+    as_json: JsonOption = False,
+    raw: RawOption = False,
+) -> None:
+    """Commit what a dump holds, in one commit, and print its time.
+
+    The file - is the standard input. With --replace it asks. Makes the store when there is none.
+    """
+    source = nullcontext(sys.stdin.buffer) if file == STREAM else file.open("rb")
+    with source as stream, opened(store, name, create=True, writer=writer) as kv:
+        if replace and kv.info()["commits"]:
+            count = kv.at().count()
+            confirm(f"Replace everything in {store}, {counted(count, 'key')}?", yes=yes)
+        try:
+            with working("loading"):
+                commit = kv.load_dump(stream, replace=replace, note=note)
+        except StoreNotEmptyError as e:
+            message = f"{store} has keys already; --replace replaces them"
+            raise CommandError(message, Exit.CONFLICT) from e
+    Output(as_json, raw).committed(commit)
+
+
+def check(store: StoreOption = None, name: NameOption = None, as_json: JsonOption = False) -> None:
+    """Check every invariant of what is stored; print what is broken."""
+    out = Output(as_json)
+    with opened(store, name) as kv, working("checking"):
+        report = kv.check()
+    problems = list(report.problems)
+    if as_json:
+        out.record({"commits": report.commits, "keys": report.keys, "problems": problems})
+    else:
+        for problem in problems:
+            out.record({}, (key_text(problem), "red"))
+        out.record({}, _summary(len(problems), report.commits, report.keys))
+    if problems:
+        raise typer.Exit(Exit.NO)
+
+
+def _summary(problems: int, commits: int, keys: int) -> str:
+    found = counted(problems, "problem") if problems else "no problems"
+    return f"{found} in {counted(commits, 'commit')} and {counted(keys, 'key')}"
+
+
+def info(
+    store: StoreOption = None,
+    name: NameOption = None,
+    as_json: JsonOption = False,
+    raw: RawOption = False,
+) -> None:
+    """Print facts about the store and its engine."""
+    out = Output(as_json, raw)
+    with opened(store, name) as kv:
+        facts = {**kv.info(), "keys": kv.at().count()}
+    if as_json:
+        out.record(dict(_fact_json(fact, value) for fact, value in facts.items()))
+        return
+    rows = _rows(facts, raw)
+    width = max(map(len, rows))
+    for fact, shown in rows.items():
+        out.record({}, (fact.ljust(width), "cyan"), shown)
+
+
+def _fact_json(fact: str, value: Any) -> tuple[str, Any]:
+    if fact.endswith("_timestamp"):
+        return fact.removesuffix("_timestamp"), time_json(value)
+    return fact, value
+
+
+def _rows(facts: Json, raw: bool) -> dict[str, str]:
+    """Return facts as lines of text: those of the engine one level down, empty ones left out."""
+    rows: dict[str, str] = {}
+    for fact, value in facts.items():
+        if isinstance(value, dict):
+            rows |= {f"{fact}.{inner}": shown for inner, shown in _rows(value, raw).items()}
+        elif fact.endswith("_timestamp"):
+            rows[fact.removesuffix("_timestamp")] = time_text(value, raw=raw)
+        elif value is not None:
+            rows[fact] = key_text(str(value))
+    return rows

@@ -1,0 +1,229 @@
+"""The commands that write: put, rm, restore, tick."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from snapkv.cli.exits import CommandError, Exit, code_of, message_of
+from snapkv.cli.forms import commit_json, counted, time_text
+from snapkv.cli.options import (
+    CountOption,
+    JsonOption,
+    NameOption,
+    NoteOption,
+    RawOption,
+    StoreOption,
+    WriterOption,
+    YesOption,
+    moment,
+    opened,
+)
+from snapkv.cli.output import Output, confirm, tell, tell_differences, tell_error
+from snapkv.clock import monotonic, pause
+from snapkv.errors import KeyNotFoundError, SnapKVError
+from snapkv.model import Absent, AtRevision, Guard
+from snapkv.snapshot import Snapshot
+from snapkv.store import SnapshotKV
+from snapkv.times import duration_ms
+
+STDIN = "-"
+
+IfRevision = Annotated[
+    int | None,
+    typer.Option("--if-revision", metavar="N", help="Only if the key was last written there."),
+]
+
+
+def put(
+    words: Annotated[list[str], typer.Argument(metavar="KEY VALUE", show_default=False)],
+    file: Annotated[
+        Path | None, typer.Option("--file", metavar="FILE", help="Take the value from a file.")
+    ] = None,
+    if_absent: Annotated[
+        bool, typer.Option("--if-absent", help="Only if no such key exists.")
+    ] = False,
+    if_revision: IfRevision = None,
+    note: NoteOption = None,
+    writer: WriterOption = None,
+    store: StoreOption = None,
+    name: NameOption = None,
+    as_json: JsonOption = False,
+    raw: RawOption = False,
+) -> None:
+    """Save keys in one commit, and print its time.
+
+    The value - is read from the standard input, exactly. Makes the store when there is none.
+    """
+    puts = _pairs(words, file)
+    guards: list[Guard] = [Absent(key) for key in puts] if if_absent else []
+    guards += _at_revision(list(puts), if_revision)
+    with opened(store, name, create=True, writer=writer) as kv:
+        commit = kv.commit(puts=puts, guards=guards, note=note)
+    Output(as_json, raw).committed(commit)
+
+
+def _pairs(words: list[str], file: Path | None) -> dict[str, bytes]:
+    """Return the keys and values that the words of a command line stand for."""
+    if file is not None:
+        if len(words) != 1:
+            raise CommandError("--file goes with one key and no value")
+        return {words[0]: file.read_bytes()}
+    if len(words) % 2:
+        raise CommandError(f"put takes a value after each key; {words[-1]!r} has none")
+    keys, values = words[::2], words[1::2]
+    if len(set(keys)) < len(keys):
+        raise CommandError("put takes each key once")
+    if values.count(STDIN) > 1:
+        raise CommandError("only one value can come from the standard input")
+    return {
+        key: sys.stdin.buffer.read() if value == STDIN else os.fsencode(value)
+        for key, value in zip(keys, values, strict=True)
+    }
+
+
+def _at_revision(keys: list[str], revision: int | None) -> list[Guard]:
+    if revision is None:
+        return []
+    if len(keys) != 1:
+        raise CommandError("--if-revision goes with one key")
+    return [AtRevision(keys[0], revision)]
+
+
+def rm(
+    keys: Annotated[list[str] | None, typer.Argument(metavar="KEY")] = None,
+    prefix: Annotated[
+        str | None, typer.Option("--prefix", metavar="PREFIX", help="All keys that begin so.")
+    ] = None,
+    force: Annotated[
+        bool, typer.Option("--force", "-f", help="Keys that do not exist are no error.")
+    ] = False,
+    if_revision: IfRevision = None,
+    yes: YesOption = False,
+    note: NoteOption = None,
+    writer: WriterOption = None,
+    store: StoreOption = None,
+    name: NameOption = None,
+    as_json: JsonOption = False,
+    raw: RawOption = False,
+) -> None:
+    """Remove keys in one commit, and print its time.
+
+    With --prefix it asks. When one of the keys does not exist, nothing is removed.
+    """
+    keys = keys or []
+    if bool(keys) == (prefix is not None):
+        raise CommandError("rm takes either keys or --prefix")
+    guards = _at_revision(keys, if_revision)
+    with opened(store, name, writer=writer) as kv:
+        if not force:
+            _check_there(kv.at(), keys, prefix)
+        if prefix is not None:
+            confirm(f"Remove {counted(kv.at().count(prefix), 'key')} under {prefix!r}?", yes=yes)
+        prefixes = [] if prefix is None else [prefix]
+        commit = kv.commit(deletes=keys, delete_prefixes=prefixes, guards=guards, note=note)
+    Output(as_json, raw).committed(commit)
+
+
+def _check_there(head: Snapshot[str], keys: list[str], prefix: str | None) -> None:
+    for key in keys:
+        if key not in head:
+            raise KeyNotFoundError(key)
+    if prefix is not None and not head.count(prefix):
+        raise CommandError(f"no key begins with {prefix!r}", Exit.NO)
+
+
+def restore(
+    when: Annotated[str, typer.Argument(metavar="TIME", show_default=False)],
+    prefix: Annotated[
+        str, typer.Option("--prefix", metavar="PREFIX", help="Only keys that begin so.")
+    ] = "",
+    yes: YesOption = False,
+    note: NoteOption = None,
+    writer: WriterOption = None,
+    store: StoreOption = None,
+    name: NameOption = None,
+    as_json: JsonOption = False,
+    raw: RawOption = False,
+) -> None:
+    """Make the present equal a past moment, in one commit, and print its time.
+
+    Shows what will change, and asks.
+    """
+    target, out = moment(when), Output(as_json, raw)
+    with opened(store, name, writer=writer) as kv:
+        past = kv.at(target)
+        differences = list(kv.at().diff(past, prefix))
+        if differences:
+            tell_differences(differences)
+            question = f"Restore {counted(len(differences), 'key')} to {time_text(past.timestamp)}?"
+            confirm(question, yes=yes)
+            commit = kv.restore(past.timestamp, prefix, note=note)
+            out.record(
+                {"keys": len(differences), "commit": commit_json(commit)}, out.time(commit.ts)
+            )
+            return
+    tell("nothing to restore: the present equals that moment")
+    if as_json:
+        out.record({"keys": 0, "commit": None})
+
+
+def tick(
+    every: Annotated[
+        str | None,
+        typer.Option("--every", metavar="DURATION", help="Again and again, until Ctrl-C."),
+    ] = None,
+    count: CountOption = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print no times.")] = False,
+    writer: WriterOption = None,
+    store: StoreOption = None,
+    name: NameOption = None,
+    as_json: JsonOption = False,
+    raw: RawOption = False,
+) -> None:
+    """Commit nothing but a time, and print it.
+
+    With --every, a tick that fails for now is told and the next one tries again.
+    """
+    out = Output(as_json, raw)
+    if every is None and count is not None:
+        raise CommandError("--count goes with --every")
+    every_s = None if every is None else duration_ms(every) / 1_000
+    if every_s is not None and every_s <= 0:
+        raise CommandError("--every takes a duration above zero")
+    with opened(store, name, create=True, writer=writer) as kv:
+        if every_s is None:
+            _tick(kv, out, quiet)
+            return
+        for _ in _beats(every_s, count):
+            _try_tick(kv, out, quiet)
+
+
+def _tick(kv: SnapshotKV, out: Output, quiet: bool) -> None:
+    commit = kv.tick()
+    if not quiet:
+        out.committed(commit, flush=True)
+
+
+def _try_tick(kv: SnapshotKV, out: Output, quiet: bool) -> None:
+    try:
+        _tick(kv, out, quiet)
+    except SnapKVError as e:
+        if code_of(e) not in (Exit.LATER, Exit.UNKNOWN):
+            raise
+        tell_error(message_of(e))
+
+
+def _beats(every_s: float, count: int | None) -> Iterator[int]:
+    """Count `count` beats (None: for ever), the first at once; a late one is not caught up on."""
+    number, due = 0, monotonic()
+    while count is None or number < count:
+        yield number
+        number, due = number + 1, max(due + every_s, monotonic())
+        if count is None or number < count:
+            pause(max(0.0, due - monotonic()))

@@ -1,0 +1,109 @@
+"""Run the command line inside this process, or as a process of its own where that matters."""
+
+import io
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from snapkv.cli import main
+
+PROGRAM = [sys.executable, "-m", "snapkv.cli"]
+PROCESS_TIMEOUT_S = 30
+
+
+@dataclass(frozen=True)
+class Answer:
+    """How a command ended, and what it wrote."""
+
+    code: int
+    raw: bytes
+    err: str
+
+    @property
+    def out(self) -> str:
+        return self.raw.decode()
+
+    @property
+    def lines(self) -> list[str]:
+        return self.out.splitlines()
+
+    @property
+    def json(self) -> list[Any]:
+        return [json.loads(line) for line in self.lines]
+
+
+class Stream(io.TextIOWrapper):
+    """A text stream over bytes that may say it is a terminal."""
+
+    def __init__(self, content: bytes = b"", *, terminal: bool = False) -> None:
+        self.bytes = io.BytesIO(content)
+        self.terminal = terminal
+        super().__init__(self.bytes, encoding="utf-8", write_through=True)
+
+    def isatty(self) -> bool:
+        return self.terminal
+
+
+@dataclass
+class Cli:
+    """The command line with a store of its own."""
+
+    place: Path
+    patch: pytest.MonkeyPatch
+    environment: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def url(self) -> str:
+        return f"lmdb:{self.place / 'meta'}"
+
+    def __call__(self, *words: str, stdin: bytes = b"", merged: bool = False) -> Answer:
+        """Run in this process; `merged` puts what went to the error stream among the output."""
+        out, err = Stream(), Stream()
+        with self.patch.context() as patch:
+            patch.setattr(sys, "stdin", Stream(stdin))
+            patch.setattr(sys, "stdout", out)
+            patch.setattr(sys, "stderr", out if merged else err)
+            code = main(words)
+        return Answer(int(code), out.bytes.getvalue(), err.bytes.getvalue().decode())
+
+    def ok(self, *words: str, stdin: bytes = b"") -> Answer:
+        """Run, and insist that it went well."""
+        answer = self(*words, stdin=stdin)
+        assert answer.code == 0, answer
+        return answer
+
+    def process(self, *words: str, stdin: bytes = b"") -> Answer:
+        """Run as a process, between pipes."""
+        done = subprocess.run(
+            [*PROGRAM, *words],
+            input=stdin,
+            capture_output=True,
+            timeout=PROCESS_TIMEOUT_S,
+            env=self.variables(),
+            check=False,
+        )
+        return Answer(done.returncode, done.stdout, done.stderr.decode())
+
+    def shell(self, line: str) -> Answer:
+        """Run a line of bash in which `snapkv` is this command line; both streams in one."""
+        function = f'snapkv() {{ "{sys.executable}" -m snapkv.cli "$@"; }}\n'
+        done = subprocess.run(
+            ["bash", "-c", function + line],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=PROCESS_TIMEOUT_S,
+            env=self.variables(),
+            check=False,
+        )
+        return Answer(done.returncode, done.stdout, "")
+
+    def variables(self, more: Mapping[str, str] = {}) -> dict[str, str]:
+        return {**os.environ, **self.environment, **more}

@@ -1,0 +1,238 @@
+"""What needs processes of their own: pipes, terminals, signals."""
+
+import os
+import pty
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import IO
+
+import pytest
+from cli_runner import PROCESS_TIMEOUT_S, PROGRAM, Cli
+
+import snapkv
+
+BINARY = bytes(range(256)) + b"\r\n"
+
+
+@dataclass
+class Terminal:
+    """A command on a terminal: what it shows, and the keys pressed."""
+
+    process: subprocess.Popen[bytes]
+    descriptor: int
+    shown: bytes = b""
+    grown: threading.Condition = field(default_factory=threading.Condition)
+
+    def read(self) -> None:
+        with suppress(OSError):  # the other end is closed
+            while chunk := os.read(self.descriptor, 4096):
+                with self.grown:
+                    self.shown += chunk
+                    self.grown.notify_all()
+
+    def wait_for(self, text: str) -> None:
+        with self.grown:
+            arrived = self.grown.wait_for(lambda: text.encode() in self.shown, PROCESS_TIMEOUT_S)
+        assert arrived, f"{text!r} was not shown, but {self.shown!r}"
+
+    def press(self, keys: bytes) -> None:
+        os.write(self.descriptor, keys)
+
+
+def hear_ctrl_c() -> None:
+    """Undo what a test run in the background of a shell hands down: a Ctrl-C that is ignored."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@contextmanager
+def following(cli: Cli, *words: str) -> Iterator[tuple[subprocess.Popen[bytes], IO[bytes]]]:
+    """Run a command that goes on into a pipe; it has ended when the block ends."""
+    with subprocess.Popen(
+        [*PROGRAM, *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=cli.variables(),
+        preexec_fn=hear_ctrl_c,
+    ) as process:
+        deadline = threading.Timer(PROCESS_TIMEOUT_S, process.kill)
+        deadline.start()
+        try:
+            assert process.stdout is not None
+            yield process, process.stdout
+        finally:
+            deadline.cancel()
+            process.kill()
+
+
+@contextmanager
+def terminal(cli: Cli, *words: str) -> Iterator[Terminal]:
+    """Run a command on a terminal; it has ended when the block ends."""
+    ours, theirs = pty.openpty()
+    with subprocess.Popen(
+        [*PROGRAM, *words],
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        env=cli.variables({"COLUMNS": "80"}),
+        start_new_session=True,
+        preexec_fn=hear_ctrl_c,
+    ) as process:
+        os.close(theirs)
+        shown = Terminal(process, ours)
+        reader = threading.Thread(target=shown.read)
+        reader.start()
+        try:
+            yield shown
+            process.wait(PROCESS_TIMEOUT_S)
+        finally:
+            process.kill()
+            reader.join()
+            os.close(ours)
+
+
+def test_bytes_go_through_pipes_unchanged(cli: Cli) -> None:
+    assert cli.process("put", "a", "-", stdin=BINARY).code == 0
+    answer = cli.process("get", "a")
+    assert (answer.code, answer.raw, answer.err) == (0, BINARY, "")
+    raw = subprocess.run(
+        [*PROGRAM, "put", "b", b"\xff\xfe"], env=cli.variables(), check=True, capture_output=True
+    )
+    assert raw.stderr == b""
+    assert cli.ok("get", "b").raw == b"\xff\xfe"
+
+
+def test_errors_are_one_line_on_the_error_stream(cli: Cli) -> None:
+    answer = cli.process("get", "a")
+    assert (answer.code, answer.raw) == (5, b"")
+    assert answer.err == f"snapkv: no store at {cli.place / 'meta'}\n"
+
+
+def test_a_value_on_a_terminal(cli: Cli) -> None:
+    cli.ok("put", "text", "grün", "lines", "a\n\tb\n")
+    cli.ok("put", "binary", "-", stdin=b"\x00\xff\x1b[31m")
+    for key, shown in {
+        "text": "grün\r\n".encode(),
+        "lines": b"a\r\n        b\r\n",
+        "binary": b"0x00ff1b5b33316d\r\n(7 bytes that do not print;",
+    }.items():
+        with terminal(cli, "get", key) as screen:
+            screen.process.wait(PROCESS_TIMEOUT_S)
+        assert screen.shown.replace(b"\t", b"        ").startswith(shown), screen.shown
+
+
+def test_colours_are_for_terminals(cli: Cli) -> None:
+    cli.ok("put", "a[red]", "1")
+    with terminal(cli, "diff", "-1h") as screen:
+        pass
+    assert b"\x1b[32m+ a[red]" in screen.shown
+    assert cli.process("diff", "-1h").out == '+ a[red]  "1"\n'
+    cli.environment["NO_COLOR"] = "1"
+    with terminal(cli, "diff", "-1h") as screen:
+        pass
+    assert b"\x1b[32m" not in screen.shown
+
+
+@pytest.mark.parametrize(("keys", "code", "left"), [(b"y\n", 0, []), (b"\n", 1, ["a/1", "a/2"])])
+def test_a_question_is_asked_and_heard(cli: Cli, keys: bytes, code: int, left: list[str]) -> None:
+    cli.ok("put", "a/1", "1", "a/2", "2")
+    with terminal(cli, "rm", "--prefix", "a/") as screen:
+        screen.wait_for("Remove 2 keys under 'a/'? [y/N]")
+        assert cli.ok("ls").lines == ["a/1", "a/2"]
+        screen.press(keys)
+    assert screen.process.returncode == code
+    assert cli.ok("ls").lines == left
+
+
+def test_restore_shows_what_it_asks_about(cli: Cli) -> None:
+    then = cli.ok("put", "a", "1", "--raw").out.strip()
+    cli.ok("put", "a", "2")
+    with terminal(cli, "restore", then) as screen:
+        screen.wait_for('"2" -> "1"')
+        screen.wait_for("Restore 1 key to ")
+        screen.press(b"yes\n")
+    assert screen.process.returncode == 0
+    assert cli.ok("get", "a").out == "1"
+
+
+def test_ctrl_c_at_a_question_does_nothing(cli: Cli) -> None:
+    cli.ok("put", "a", "1")
+    with terminal(cli, "rm", "--prefix", "a") as screen:
+        screen.wait_for("[y/N]")
+        screen.process.send_signal(signal.SIGINT)
+    assert screen.process.returncode == 130
+    assert b"Traceback" not in screen.shown
+    assert cli.ok("get", "a").out == "1"
+
+
+@pytest.mark.parametrize(
+    "words", [["watch", "--since", "0"], ["tick", "--every", "10ms"], ["tick", "--every", "1h"]]
+)
+def test_ctrl_c_ends_what_goes_on_quietly(cli: Cli, words: list[str]) -> None:
+    cli.ok("put", "a", "1")
+    with following(cli, *words) as (process, output):
+        assert output.readline()  # at once, though it is a pipe
+        process.send_signal(signal.SIGINT)
+        assert process.wait(PROCESS_TIMEOUT_S) == 130
+        assert process.stderr is not None
+        assert process.stderr.read() == b""
+
+
+def test_watch_sees_what_another_process_commits(cli: Cli) -> None:
+    cli.ok("put", "a", "1")
+    with following(cli, "watch", "--since", "0", "-n", "2") as (process, output):
+        assert [output.readline(), output.readline()][1] == b'  = a  "1"\n'
+        cli.ok("put", "b", "2", "--note", "hello")
+        assert output.readline().endswith(b'ann@laptop  "hello"\n')
+        assert output.read() == b'  = b  "2"\n'
+        assert process.wait(PROCESS_TIMEOUT_S) == 0
+
+
+def test_a_reader_that_goes_away_is_no_error(cli: Cli) -> None:
+    with snapkv.open(cli.url) as store:
+        store.multi_save({f"key/{n:05}": b"x" * 100 for n in range(5_000)})
+    answer = cli.shell("set -o pipefail; snapkv ls -l --json | head -n 1; echo ${PIPESTATUS[0]}")
+    first, code = answer.lines
+    assert '"key/00000"' in first
+    assert code == "141"
+
+
+def test_closed_and_full_outputs_are_told_by_code(cli: Cli) -> None:
+    answer = cli.shell("snapkv tick >&- 2>&-; echo $?; snapkv rm --prefix a <&-; echo $?")
+    assert answer.lines[0] == "0"
+    assert answer.lines[-1] == "1"  # no such key; and no question was needed
+    answer = cli.shell("snapkv put a 1 >/dev/null; snapkv get a >/dev/full; echo $?")
+    assert answer.lines == ["snapkv: No space left on device", "7"]
+
+
+def test_a_dump_is_not_for_terminals(cli: Cli) -> None:
+    cli.ok("put", "a", "1")
+    with terminal(cli, "dump", "-") as screen:
+        pass
+    assert screen.process.returncode == 2
+    with terminal(cli, "check") as screen:
+        screen.wait_for("no problems")
+    assert screen.process.returncode == 0
+
+
+def test_a_terminal_that_knows_little_is_enough(cli: Cli) -> None:
+    cli.environment |= {"LC_ALL": "C", "PYTHONIOENCODING": "ascii", "TERM": "dumb"}
+    cli.ok("put", "grün", "ü")
+    answer = cli.process("ls", "-l")
+    assert (answer.code, answer.err) == (0, "")
+    assert cli.process("ls", "--json").json == [{"key": "grün"}]
+
+
+def test_help_needs_nothing_heavy() -> None:
+    code = (
+        "import sys; from snapkv.cli import main; main(['--help']);"
+        "print({'grpc', 'pyarrow', 'numpy', 'pandas'} & set(sys.modules))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], check=True, capture_output=True, timeout=PROCESS_TIMEOUT_S
+    )
+    assert done.stdout.splitlines()[-1] == b"set()"

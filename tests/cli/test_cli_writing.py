@@ -1,0 +1,219 @@
+"""put, rm, restore, tick, and what keeps a store, in this process."""
+
+from pathlib import Path
+
+import pytest
+from cli_runner import Cli
+
+import snapkv
+from snapkv.check import CheckReport
+
+
+def test_put_takes_pairs_files_and_the_standard_input(cli: Cli, tmp_path: Path) -> None:
+    cli.ok("put", "a", "1", "b", "2", "c", "-", "--note", "three", stdin=b"\x00\n")
+    (tmp_path / "value").write_bytes(b"\xff\r\n")
+    cli.ok("put", "d", "--file", "value")
+    cli.ok("put", "--", "e", "-5")
+    with snapkv.open(cli.url) as store:
+        assert dict(store.at().items()) == {
+            "a": b"1",
+            "b": b"2",
+            "c": b"\x00\n",
+            "d": b"\xff\r\n",
+            "e": b"-5",
+        }
+        notes = [commit.note for commit in store.commits()]
+        assert notes[:2] == ["three", None]
+
+
+def test_writes_print_the_time_that_finds_them(cli: Cli) -> None:
+    for at in (cli.ok("put", "a", "1").out, cli.ok("put", "a", "2", "--raw").out):
+        assert cli.ok("get", "a", "--at", at.strip()).code == 0
+    written = cli.ok("put", "a", "3", "--json").json[0]
+    assert cli.ok("get", "a", "--at", written["timestamp"]).out == "3"
+    assert cli.ok("get", "a", "--at", written["time"]).out == "3"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["a"],
+        ["a", "1", "b"],
+        ["a", "1", "a", "2"],
+        ["a", "-", "b", "-"],
+        ["a", "1", "--file", "value"],
+        ["a", "--file", "missing"],
+        ["a", "--file", "."],
+        ["a", "1", "b", "2", "--if-revision", "3"],
+        [],
+    ],
+    ids=" ".join,
+)
+def test_a_put_that_makes_no_sense_makes_no_store(cli: Cli, words: list[str]) -> None:
+    answer = cli("put", *words)
+    assert (answer.code, answer.out) == (2, "")
+    assert answer.err.startswith("snapkv: ")
+    assert answer.err.count("\n") == 1
+    assert not (cli.place / "meta").exists()
+
+
+def test_guards_end_with_conflict(cli: Cli) -> None:
+    cli.ok("put", "a", "1", "--if-absent")
+    revision = str(cli.ok("get", "a", "--json").json[0]["revision"])
+    assert cli("put", "b", "1", "a", "2", "--if-absent").code == 3
+    assert cli("put", "a", "2", "--if-revision", "1").code == 3
+    assert cli("rm", "a", "--if-revision", "1").code == 3
+    assert cli.ok("ls", "-l", "--json").json[0]["value"] == "1"
+    cli.ok("put", "a", "2", "--if-revision", revision)
+    assert cli.ok("get", "a").out == "2"
+
+
+def test_rm_removes_all_or_nothing(cli: Cli) -> None:
+    cli.ok("put", "a", "1", "b", "2", "c/1", "3")
+    assert cli("rm", "a", "zz").code == 1
+    assert cli.ok("ls").lines == ["a", "b", "c/1"]
+    cli.ok("rm", "a", "zz", "--force")
+    cli.ok("rm", "b", "--note", "gone")
+    assert cli("rm", "--prefix", "zz", "--yes").code == 1
+    cli.ok("rm", "--prefix", "zz", "--yes", "--force")
+    cli.ok("rm", "--prefix", "c/", "--yes")
+    assert cli.ok("ls").lines == []
+    assert cli("rm").code == cli("rm", "a", "--prefix", "b").code == 2
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["rm", "--prefix", "a"], ["restore", "-1h"], ["compact", "-1h"], ["load", "d", "--replace"]],
+)
+def test_without_a_terminal_a_question_needs_yes(cli: Cli, words: list[str]) -> None:
+    cli.ok("put", "a", "1")
+    cli.ok("dump", "d")
+    answer = cli(*words, stdin=b"y\n")
+    assert (answer.code, answer.out) == (2, "")
+    assert "say --yes" in answer.err
+    assert cli.ok("get", "a").out == "1"
+    cli.ok(*words, "--yes")
+
+
+def test_restore_shows_and_makes_the_past_present(cli: Cli) -> None:
+    then = cli.ok("put", "a", "1", "b", "2", "--raw").out.strip()
+    cli.ok("put", "a", "x", "c", "3", *(word for n in range(30) for word in (f"k{n:02}", "v")))
+    cli.ok("rm", "b")
+    answer = cli.ok("restore", then, "--prefix", "b", "--yes", "--json")
+    assert answer.json[0]["keys"] == 1
+    answer = cli.ok("restore", then, "-y", "--note", "back")
+    assert '~ a  "x" -> "1"' in answer.err
+    assert "... and 12 more" in answer.err
+    assert cli.ok("ls", "-l", "--json").json[0]["value"] == "1"
+    assert cli.ok("ls").lines == ["a", "b"]
+    assert cli.ok("log", "-n", "1", "--json").json[0]["note"] == "back"
+    assert cli.ok("restore", then, "--json").json == [{"keys": 0, "commit": None}]
+
+
+def test_tick_beats_until_its_count(cli: Cli) -> None:
+    assert len(cli.ok("tick", "--json").json) == 1
+    assert len(cli.ok("tick", "--every", "5ms", "-n", "3").lines) == 3
+    assert cli.ok("tick", "--every", "5ms", "-n", "2", "--quiet").out == ""
+    assert len(cli.ok("log").lines) == 6
+    for words in (["-n", "2"], ["--every", "0s"], ["--every", "often"]):
+        assert cli("tick", *words).code == 2
+
+
+def test_a_ticker_outlives_what_passes(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, failures = snapkv.SnapshotKV.tick, [snapkv.CommitTimeoutError("too slow")]
+
+    def tick(store: snapkv.SnapshotKV) -> snapkv.Commit:
+        if failures:
+            raise failures.pop()
+        return real(store)
+
+    monkeypatch.setattr(snapkv.SnapshotKV, "tick", tick)
+    answer = cli.ok("tick", "--every", "1ms", "-n", "2")
+    assert (len(answer.lines), answer.err) == (1, "snapkv: too slow\n")
+
+
+def test_dump_and_load_carry_everything(cli: Cli, tmp_path: Path) -> None:
+    then = cli.ok("put", "a", "1", "--raw").out.strip()
+    cli.ok("put", "b", "-", stdin=b"\xff")
+    assert cli.ok("dump", "d", "--json").json[0]["keys"] == 2
+    cli.ok("dump", "old", "--at", then)
+    cli.ok("load", "d", "--store", "lmdb:./second", "--note", "moved")
+    assert cli.ok("get", "b", "--store", "lmdb:./second").raw == b"\xff"
+    assert cli("load", "old", "--store", "lmdb:./second").code == 3
+    cli.ok("load", "old", "--store", "lmdb:./second", "--replace", "--yes")
+    assert cli.ok("ls", "--store", "lmdb:./second").lines == ["a"]
+    stream = cli.ok("dump", "-").raw
+    assert stream == (tmp_path / "d").read_bytes()
+    cli.ok("load", "-", "--store", "lmdb:./third", stdin=stream)
+    assert cli.ok("ls", "--store", "lmdb:./third").lines == ["a", "b"]
+
+
+def test_a_failed_dump_leaves_what_was_there(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cli.ok("put", "a", "1")
+    (tmp_path / "d").write_text("precious")
+
+    def dump(*_: object) -> int:
+        raise snapkv.CompactedError(1 << 60, 2 << 60)
+
+    monkeypatch.setattr(snapkv.SnapshotKV, "dump", dump)
+    assert cli("dump", "d").code == 4
+    assert (tmp_path / "d").read_text() == "precious"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["d", "meta"]
+    assert cli("dump", "nowhere/d").code == 2
+
+
+def test_load_refuses_what_is_no_dump(cli: Cli, tmp_path: Path) -> None:
+    assert cli("load", "missing").code == 2
+    assert not (tmp_path / "meta").exists()
+    cli.ok("put", "a", "1")
+    (tmp_path / "d").write_text("not a dump")
+    answer = cli("load", "d", "--replace", "--yes")
+    assert (answer.code, answer.err.count("\n")) == (5, 1)
+    assert cli.ok("get", "a").out == "1"
+
+
+def test_what_was_compacted_is_told_as_such(cli: Cli) -> None:
+    clock = snapkv.ManualClock(1_700_000_000_000)
+    with snapkv.open(cli.url, clock=clock) as store:
+        for n in range(4):
+            clock.advance(1_000)
+            store.save("a", b"%d" % n)
+    third = "2023-11-14T22:13:23.000Z"
+    assert cli.ok("compact", third, "--yes").out == f"{third}\n"
+    assert cli.ok("get", "a", "--at", third).out == "2"
+    for words in (["get", "a"], ["ls"], ["dump", "d"]):
+        answer = cli(*words, "--at", "2023-11-14T22:13:22Z")
+        assert (answer.code, answer.out) == (4, "")
+        assert answer.err.endswith(f"was compacted; the earliest is {third}\n")
+    for words in (["diff"], ["restore", "-y"], ["watch", "--since"], ["log", "--since"]):
+        assert cli(*words, "2023-11-14T22:13:22Z").code == 4
+    assert cli.ok("compact", "2023-11-14T22:13:22Z", "-y", "--json").json[0]["time"] == third
+    assert [row["value"] for row in cli.ok("history", "a", "--json").json] == ["3", "2"]
+    assert cli("compact", "now", "--yes").code == 2
+
+
+def test_check_ends_with_one_on_problems(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    cli.ok("put", "a", "1")
+    assert cli.ok("check").out.startswith("no problems in ")
+    report = CheckReport(3, 1, ("revision 4 is odd",))
+    monkeypatch.setattr(snapkv.SnapshotKV, "check", lambda _: report)
+    answer = cli("check")
+    assert (answer.code, answer.lines) == (
+        1,
+        ["revision 4 is odd", "1 problem in 3 commits and 1 key"],
+    )
+    assert cli("check", "--json").json == [
+        {"commits": 3, "keys": 1, "problems": ["revision 4 is odd"]}
+    ]
+
+
+def test_info_tells_facts(cli: Cli) -> None:
+    written = cli.ok("put", "a", "1", "--json").json[0]
+    facts = cli.ok("info", "--json").json[0]
+    assert facts["newest"]["timestamp"] == written["timestamp"]
+    assert facts["keys"] == 1
+    assert facts["engine"]["engine"] == "lmdb"
+    rows = dict(line.split(maxsplit=1) for line in cli.ok("info", "--raw").lines)
+    assert rows["newest"] == written["timestamp"]
