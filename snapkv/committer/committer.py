@@ -105,14 +105,17 @@ class Committer:
     def _submit(self, call: Call) -> Commit:
         if os.getpid() != self._pid:  # forked: the callers in the queue are the parent's
             self._turnstile, self._pid = Turnstile(), os.getpid()
-        self._turnstile.enter(call)
         try:
+            self._turnstile.enter(call)
             if self._turnstile.wait(call):
                 self._lead(call)
             elif not call.done:
                 self._give_up(call)
         finally:
-            self._turnstile.leave(call)
+            try:
+                self._turnstile.leave(call)
+            finally:  # an interrupt may have cut the first short
+                self._turnstile.leave(call)
         if call.error is not None:
             raise call.error
         assert call.result is not None
@@ -295,7 +298,6 @@ class Committer:
         self, attempt: Attempt[Call], own: Mark | None, applied: Sequence[Unheld | None]
     ) -> None:
         with self._turnstile.lock:
-            self._turnstile.attempt = None
             for batch, (call, part) in enumerate(zip(attempt.calls, attempt.parts, strict=True)):
                 error = self._error_of(attempt.sent, batch, part.checks, applied[batch])
                 if error is not None or own is None:
@@ -305,6 +307,7 @@ class Committer:
                 call.finish(
                     result=Commit(stamp.timestamp, batch, own.revision, stamp.writer, stamp.note)
                 )
+            self._turnstile.attempt = None  # last: an interrupt before leaves it to be settled
 
     @staticmethod
     def _error_of(
@@ -326,22 +329,23 @@ class Committer:
     def _leave_unknown(self, attempt: Attempt[Call], why: str) -> None:
         """Tell everybody on board that the outcome stays open; `resolve` can settle it later."""
         with self._turnstile.lock:
-            self._turnstile.attempt = None
             for batch, (call, part) in enumerate(zip(attempt.calls, attempt.parts, strict=True)):
                 call.finish(error=unknown(attempt.sent, part.checks, batch=batch, why=why))
+            self._turnstile.attempt = None
 
     def _requeue(self, attempt: Attempt[Call]) -> None:
         """Put the callers of a dead timestamp back to the front, in their order."""
         with self._turnstile.lock:
+            queue = self._turnstile.queue
+            queue[:0] = [c for c in attempt.calls if not c.done and c not in queue]
             self._turnstile.attempt = None
-            self._turnstile.queue[:0] = [call for call in attempt.calls if not call.done]
 
     def _fail(self, attempt: Attempt[Call], error: Exception) -> None:
         """Nothing of it was or will be applied: tell everybody on board."""
         with self._turnstile.lock:
-            self._turnstile.attempt = None
             for call in attempt.calls:  # one exception object must not be raised in two threads
                 call.finish(error=copy.copy(error) if len(attempt.calls) > 1 else error)
+            self._turnstile.attempt = None
 
 
 class _NobodyLeftError(Exception):

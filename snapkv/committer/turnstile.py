@@ -63,8 +63,8 @@ class Turnstile:
                 raise StoreClosedError("the store was closed")
             self.queue.append(call)
             if self._leader is None:
+                call.leads = True  # first, so that an interrupt here cannot lose the lead
                 self._leader = threading.get_ident()
-                call.leads = True
 
     def wait(self, call: Call) -> bool:
         """Wait for an outcome or for the lead until the deadline; return whether to lead."""
@@ -76,16 +76,23 @@ class Turnstile:
             return call.leads and not call.done
 
     def leave(self, call: Call) -> None:
-        """Let a caller go, with or without an outcome; what it sent goes on without it."""
+        """Let a caller go, with or without an outcome; what it sent goes on without it.
+
+        Doing it again completes one that an interrupt cut short, and else changes nothing.
+        """
+        me = threading.get_ident()
         with self.lock:
             call.done = True
             if call in self.queue:
                 self.queue.remove(call)
-            leads, call.leads = call.leads, False
-            if leads:
+            if call.leads:
+                self._leader = me
+                call.leads = False
+            if self._leader == me:
                 self._pass_on()
 
     def _pass_on(self) -> None:
+        """Give the lead away; wherever it is cut short, doing it again completes it."""
         riders = [c for c in self.attempt.calls if not c.done] if self.attempt else []
         if not riders:
             self.attempt = None  # nobody is left to tell; its timestamp stays issued
@@ -93,9 +100,9 @@ class Turnstile:
         if not waiting:
             self._leader = None
             return
-        self._leader = 0
         waiting[0].leads = True
         waiting[0].woken.set()
+        self._leader = 0
 
     def close(self) -> None:
         """Refuse newcomers and those who wait; what is in flight is told when it is settled."""

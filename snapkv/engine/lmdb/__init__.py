@@ -2,8 +2,9 @@
 
 Nouns, from the bottom up: `mdb` is the door to the third-party client; `records` are the bytes;
 a `place` is what stands at a path; a `gate` counts this process's running transactions, the
-`lock` admits one writer at a time; an `Environment` is one open directory, shared by all engines
-of this process that name it. On it work `reading`, `writing`, `watcher`, `compaction` and
+`lock` admits one writer at a time; a `Transaction` is one of LMDB's, between `with` and its end;
+an `Environment` is one open directory, and the `registry` shares it among all engines of this
+process that name it. On it work `reading`, `writing`, `watcher`, `compaction` and
 `check`; `LmdbEngine` puts them together.
 
 Caveats:

@@ -8,8 +8,9 @@ from collections.abc import Generator, Iterator
 from typing import NamedTuple
 
 from snapkv.engine.lmdb import mdb, records
-from snapkv.engine.lmdb.env import Environment, Transaction
+from snapkv.engine.lmdb.env import Environment
 from snapkv.engine.lmdb.records import HEADER, REMOVED, STEM_END, SUFFIX_BYTES
+from snapkv.engine.lmdb.transaction import Transaction
 from snapkv.errors import SnapKVError
 
 PROBLEMS_MAX = 100

@@ -18,8 +18,9 @@ from collections.abc import Callable
 
 from snapkv.clock import pause
 from snapkv.engine.lmdb import mdb, records
-from snapkv.engine.lmdb.env import Environment, Transaction
+from snapkv.engine.lmdb.env import Environment
 from snapkv.engine.lmdb.records import State
+from snapkv.engine.lmdb.transaction import Transaction
 from snapkv.engine.lmdb.writing import GROWTHS_MAX
 from snapkv.errors import (
     CompactedError,

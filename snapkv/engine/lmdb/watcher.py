@@ -13,7 +13,8 @@ from snapkv.engine.lmdb.records import checked_stem
 from snapkv.errors import CompactedError, CorruptStoreError, StoreClosedError
 
 if TYPE_CHECKING:
-    from snapkv.engine.lmdb.env import Environment, Transaction
+    from snapkv.engine.lmdb.env import Environment
+    from snapkv.engine.lmdb.transaction import Transaction
 
 LOG_ENTRIES_MAX = 1_000
 """Log entries looked at in one read transaction."""

@@ -19,8 +19,9 @@ from snapkv.engine.base import (
     op_bytes,
 )
 from snapkv.engine.lmdb import mdb, reading, records
-from snapkv.engine.lmdb.env import Environment, Transaction
+from snapkv.engine.lmdb.env import Environment
 from snapkv.engine.lmdb.records import HEADER, REMOVED, REVISION_MAX, State
+from snapkv.engine.lmdb.transaction import Transaction
 from snapkv.errors import (
     EngineBusyError,
     EngineUnavailableError,
