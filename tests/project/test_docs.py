@@ -26,9 +26,7 @@ def test_docstring_examples_run(name: str) -> None:
 
 
 @pytest.mark.parametrize("document", ["README.md", "snapkv/DESIGN.md"])
-def test_sessions_run(
-    document: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sessions_run(document: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     outcome = doctest.testfile(
         str(ROOT / document), module_relative=False, optionflags=doctest.ELLIPSIS

@@ -2,6 +2,7 @@
 
 import ast
 from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -105,3 +106,8 @@ def test_a_client_enters_by_its_modules(client: str) -> None:
 def test_every_row_exists() -> None:
     missing = [row for row in FLOORS if row not in NAMES]
     assert not missing, f"rows without a module: {missing}"
+
+
+def test_no_two_modules_need_each_other() -> None:
+    graph = {name: {i for i in imports(path) if i in NAMES} - {name} for name, path in modules()}
+    TopologicalSorter(graph).prepare()  # raises CycleError, which names the circle

@@ -3,7 +3,18 @@
 import subprocess
 import sys
 
-HEAVY = {"grpc", "google", "pyarrow", "pyspark", "pandas", "numpy", "typer", "rich", "click", "lmdb"}
+HEAVY = {
+    "grpc",
+    "google",
+    "pyarrow",
+    "pyspark",
+    "pandas",
+    "numpy",
+    "typer",
+    "rich",
+    "click",
+    "lmdb",
+}
 
 
 def loaded_by(statement: str) -> set[str]:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from types import TracebackType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple, Protocol
 
 from snapkv.engine.lmdb import mdb, records
-
-if TYPE_CHECKING:
-    from snapkv.engine.lmdb.env import Environment
+from snapkv.engine.lmdb.gate import Gate
 
 
 class Databases(NamedTuple):
@@ -19,6 +17,23 @@ class Databases(NamedTuple):
     log: mdb.Database
 
 
+class Owner(Protocol):
+    """What a transaction needs of the environment that it runs in."""
+
+    path: str
+    gate: Gate
+    databases: Databases | None
+    running_write: mdb.Transaction | None
+
+    def begin(self, write: bool) -> mdb.Transaction:
+        """Begin a transaction inside the gate."""
+        ...
+
+    def commit(self, txn: mdb.Transaction, changed: bool) -> None:
+        """Commit, and wake who waits for changes."""
+        ...
+
+
 class Transaction:
     """A transaction between `with` and its end, where it is aborted unless it was committed.
 
@@ -27,7 +42,7 @@ class Transaction:
 
     __slots__ = ("_begun", "_ended", "_env", "_write", "databases", "state", "txn")
 
-    def __init__(self, env: Environment, write: bool) -> None:
+    def __init__(self, env: Owner, write: bool) -> None:
         self._env, self._write = env, write
         self._begun = self._ended = False
         self.txn: mdb.Transaction

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from snapkv.clock import monotonic
 from snapkv.engine.base import Event, KeyValue, WatchBatch, in_range
 from snapkv.engine.lmdb import reading, records
+from snapkv.engine.lmdb.env import Environment
 from snapkv.engine.lmdb.records import checked_stem
+from snapkv.engine.lmdb.transaction import Transaction
 from snapkv.errors import CompactedError, CorruptStoreError, StoreClosedError
-
-if TYPE_CHECKING:
-    from snapkv.engine.lmdb.env import Environment
-    from snapkv.engine.lmdb.transaction import Transaction
 
 LOG_ENTRIES_MAX = 1_000
 """Log entries looked at in one read transaction."""
