@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from snapkv.committer.part import Part, compile_part
 from snapkv.committer.turnstile import Call
 from snapkv.engine.base import OP_OVERHEAD_BYTES, Engine, Txn, op_bytes
+from snapkv.errors import CommitTooLargeError
 from snapkv.model import Stamp
 from snapkv.records import NOTE_BYTES_MAX, WRITER_BYTES_MAX, Layout
 
@@ -36,7 +37,7 @@ class Boarding:
         calls: list[Call] = []
         parts: list[Part] = []
         txns: list[Txn] = []
-        room = self._engine.limits.request_bytes - STAMP_BYTES_MAX
+        room = room_max = self._engine.limits.request_bytes - STAMP_BYTES_MAX
         for call in queue:
             if len(calls) == self.parts_max:
                 break
@@ -44,10 +45,12 @@ class Boarding:
                 part = compile_part(call.build(Stamp(timestamp, len(calls))), self._layout)
                 txn = part.txn(self._engine.limits, self.parts_max)
                 self._engine.check_limits(Txn(success=(txn,)))
+                size = op_bytes(txn)
+                if size > room_max:
+                    raise CommitTooLargeError("the commit in bytes", size, room_max)
             except Exception as e:
                 failed(call, e)
                 continue
-            size = op_bytes(txn)
             if calls and (size > room or not all(goes_with(part, other) for other in parts)):
                 continue
             room -= size

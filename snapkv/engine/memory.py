@@ -280,7 +280,10 @@ class _Transaction:
         return prev
 
     def delete(self, key: bytes, range_end: bytes) -> int:
-        found = self.range(Range(key, range_end)).kvs
+        if range_end:
+            found = self.range(Range(key, range_end)).kvs
+        else:
+            found = [kv] if (kv := self.newest(key)) else []
         for kv in found:
             self.written[kv.key] = KeyValue(kv.key, b"", 0, self.revision, 0)
         return len(found)

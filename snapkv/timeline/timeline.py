@@ -326,6 +326,7 @@ class Timeline:
         if newest.ordinal == pin.mark.ordinal:
             return answer.header.revision
         with self._lock:
+            self._see(newest)
             after = self.ring.after(pin.mark)
         if after is None:
             after = self._below(ORDINAL, pin.mark.ordinal)[1]
