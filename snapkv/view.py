@@ -101,14 +101,7 @@ class View(Generic[K]):
         else:
             after = self._core.resolve(since)
             mark = timeline.pin(after).mark
-        return Watch(
-            self._core,
-            self._space,
-            prefix,
-            timeline.start_after(mark),
-            max(after, mark.timestamp),
-            timeout,
-        )
+        return Watch(self._core, self._space, prefix, mark, after, timeout)
 
     def _read_at(self, ts: When | None, wanted: Range) -> Any:
         core = self._core

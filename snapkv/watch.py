@@ -8,7 +8,7 @@ from typing import Generic
 
 from snapkv.clock import monotonic
 from snapkv.core import Core
-from snapkv.engine.base import WatchBatch
+from snapkv.engine.base import WatchBatch, Watcher
 from snapkv.errors import CompactedError, InvalidOptionError, InvalidTypeError
 from snapkv.history import commit_of
 from snapkv.model import Change, Changes, K
@@ -32,19 +32,24 @@ class Watch(Generic[K]):
         core: Core,
         space: Keyspace,
         prefix: K | None,
-        start: int,
+        mark: Mark,
         after: int,
         timeout: float | None,
     ) -> None:
         check_wait(timeout)
         self._core, self._space, self._timeout = core, space, timeout
         self._range = space.range_of(space.whole if prefix is None else prefix)
-        root = core.layout.root
-        # The whole store is watched, so that changes and their timestamp arrive together.
-        self._watcher = core.engine.watch(root, prefix_end(root), start_revision=start)
         self._unstamped: dict[bytes, bytes | None] = {}
-        self.timestamp = after
-        core.closers.append(self._watcher.close)
+        self._mark = mark
+        self.timestamp = max(after, mark.timestamp)
+        self._closed = False
+        self._watcher = self._watch()
+        core.closers.append(self._end)
+
+    def _watch(self) -> Watcher:
+        """Watch the whole store, so that changes and their timestamp arrive together."""
+        root, start = self._core.layout.root, self._core.timeline.start_after(self._mark)
+        return self._core.engine.watch(root, prefix_end(root), start_revision=start)
 
     def __iter__(self) -> Iterator[Changes[K]]:
         return self
@@ -74,8 +79,9 @@ class Watch(Generic[K]):
             left = None if deadline is None else max(0.0, deadline - monotonic())
             try:
                 batch = self._watcher.next(left)
-            except CompactedError as e:
-                raise CompactedError(self.timestamp, self._core.timeline.earliest()) from e
+            except CompactedError:
+                self._go_on()
+                continue
             if batch is None:
                 return None
             found = self._take(batch)
@@ -84,9 +90,24 @@ class Watch(Generic[K]):
 
     def close(self) -> None:
         """End the watch."""
+        self._end()
+        if self._end in self._core.closers:
+            self._core.closers.remove(self._end)
+
+    def _end(self) -> None:
+        self._closed = True
         self._watcher.close()
-        if self._watcher.close in self._core.closers:
-            self._core.closers.remove(self._watcher.close)
+
+    def _go_on(self) -> None:
+        """Go on behind what was compacted, if nothing of this store was in it.
+
+        Others who share the engine move the compaction point, too. `CompactedError` when commits
+        were lost to it.
+        """
+        self._watcher.close()
+        self._watcher = self._watch()
+        if self._closed:
+            self._watcher.close()
 
     def _take(self, batch: WatchBatch) -> Changes[K] | None:
         """Turn the events of one revision into a commit's changes.
@@ -104,6 +125,7 @@ class Watch(Generic[K]):
         if stamped is None:
             return None
         mark, stamp = stamped
+        self._mark = mark
         changes, self._unstamped = self._unstamped, {}
         if mark.timestamp <= self.timestamp:
             return None

@@ -1,0 +1,129 @@
+"""Restore: one commit that makes the present equal a past moment, whoever else is writing."""
+
+import threading
+
+import pytest
+
+from snapkv import CompactedError, format_time, pack
+
+from .engines import assert_sound
+from .wrapping import Intruding, wrap_engines
+
+
+@pytest.fixture
+def past(store, clock):
+    """A moment worth going back to, and what came after it."""
+    ts = store.multi_save({"a": b"1", "p/1": b"1", "p/2": b"1", "pq": b"1"})
+    clock.advance(1_000)
+    store.multi_save_and_remove_with_prefix({"a": b"2", "new": b"2", "p/3": b"2"}, ["p/1"])
+    store.space("s").commit(puts={b"k": b"after"})
+    clock.advance(1_000)
+    return ts
+
+
+def test_everything(store, past, place):
+    before = place.revision()
+    commit = store.restore(past)
+    assert commit.revision == place.revision() == before + 1
+    assert store.at() == dict(store.at(past).items())
+    assert store.at(commit.ts - 1)["new"] == b"2", "the mistake stays on record"
+    assert commit.note == f"restore '' to {format_time(past)}"
+    assert store.space("s").load(b"k") == b"after", "spaces are layers' own"
+
+
+def test_a_prefix_only(store, past):
+    store.restore(past, "p/", note="undo")
+    assert dict(store.at().items()) == {
+        "a": b"2",
+        "new": b"2",
+        "p/1": b"1",
+        "p/2": b"1",
+        "pq": b"1",
+    }
+    assert list(store.commits())[-1].note == "undo"
+
+
+def test_only_what_differs_is_written(store, past):
+    untouched = store.at().entry("p/2")
+    commit = store.restore(past)
+    assert store.at().entry("p/2") == untouched
+    with store.watch(since=commit.ts - 1, timeout=0) as watch:
+        (changes,) = watch
+    assert [c.key for c in changes] == ["a", "new", "p/1", "p/3"]
+
+
+def test_to_the_present_and_to_before_everything(store, past, clock):
+    state = dict(store.at().items())
+    store.restore("-0s")
+    assert store.at() == state
+    store.restore(pack(clock.now_ms() + 60_000))
+    assert store.at() == state
+    store.restore(0)
+    assert store.at() == {}
+    store.restore("-1s")
+    assert store.at() == state
+
+
+def test_undoing_a_restore(store, past):
+    state = dict(store.at().items())
+    commit = store.restore(past)
+    store.restore(commit.ts - 1)
+    assert store.at() == state
+
+
+def test_a_moment_that_is_gone(store, past, clock, place):
+    clock.advance(200_000)
+    store.compact("-0s")
+    before = place.revision()
+    with pytest.raises(CompactedError):
+        store.restore(past)
+    assert place.revision() == before
+
+
+@pytest.mark.parametrize("intrusions", [1, 7, 8, 100])
+def test_somebody_is_always_faster(monkeypatch, place, clock, intrusions):
+    engines = wrap_engines(monkeypatch, Intruding)
+    store, other = place.open(clock=clock), place.open(clock=clock)
+    past = store.multi_save({"p/1": b"1", "p/2": b"1", "a": b"1"})
+    store.multi_save_and_remove_with_prefix({"p/3": b"2"}, ["p/1"])
+    left = [intrusions]
+
+    def intrude():
+        if left[0]:
+            left[0] -= 1
+            other.multi_save({"p/2": b"%d" % left[0], f"p/x{left[0]}": b"", "a": b"other"})
+
+    engines[0].intrude = intrude
+    commit = store.restore(past, "p/")
+    assert left[0] == max(0, intrusions - 9), "it tries some times, then writes everything"
+    assert dict(store.at(commit.ts).items()) == {"a": b"other", "p/1": b"1", "p/2": b"1"}
+    assert_sound(store)
+
+
+def test_among_writers(store, place, clock):
+    past = store.multi_save({f"p/{n}": b"0" for n in range(20)})
+    wanted = dict(store.at(past).items("p/"))
+    stop, failed = threading.Event(), []
+
+    def write(name):
+        try:
+            mine = place.open(clock=clock)
+            n = 0
+            while not stop.is_set():
+                n += 1
+                mine.multi_save_and_remove_with_prefix({f"p/{name}{n % 9}": b"x"}, [f"p/{n % 20}"])
+        except Exception as e:
+            failed.append(e)
+
+    threads = [threading.Thread(target=write, args=(name,)) for name in "ab"]
+    for thread in threads:
+        thread.start()
+    try:
+        commits = [store.restore(past, "p/") for _ in range(5)]
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join(30)
+    assert failed == []
+    for commit in commits:
+        assert dict(store.at(commit.ts).items("p/")) == wanted

@@ -1,0 +1,100 @@
+"""Engines around engines: one that counts, one that intrudes, one that can be exchanged."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import snapkv.store
+from snapkv.engine.base import ALL_KEYS_END, Delete, Put, Txn
+from snapkv.engine.memory import MemoryEngine
+from snapkv.errors import OutcomeUnknown
+from snapkv.opening import open_engine
+
+ROUND_TRIPS = ("read", "transact", "scan", "watch", "compact", "compacted_revision")
+
+
+class Wrapped:
+    """Passes everything on to the engine inside."""
+
+    def __init__(self, inner) -> None:
+        self.inner = inner
+
+    def __getattr__(self, name):
+        return getattr(self.inner, name)
+
+
+class Counting(Wrapped):
+    """Counts the calls that would be round trips to a server."""
+
+    def __init__(self, inner) -> None:
+        super().__init__(inner)
+        self.calls = Counter()
+
+    def __getattr__(self, name):
+        if name in ROUND_TRIPS:
+            self.calls[name] += 1
+        return super().__getattr__(name)
+
+    def during(self, action) -> dict:
+        """Return the calls that an action made."""
+        before = Counter(self.calls)
+        action()
+        return dict(self.calls - before)
+
+
+class Intruding(Wrapped):
+    """Calls `intrude()` before each transaction, as a faster neighbour would come first."""
+
+    def intrude(self) -> None:
+        """Do nothing, until a test says otherwise."""
+
+    def transact(self, prepare, peek, *, timeout):
+        self.intrude()
+        return self.inner.transact(prepare, peek, timeout=timeout)
+
+
+class LosingOnce(Wrapped):
+    """Loses the next request on its way, once `lose` is set; nobody knows what became of it."""
+
+    lose = False
+
+    def transact(self, prepare, peek, *, timeout):
+        if not self.lose:
+            return self.inner.transact(prepare, peek, timeout=timeout)
+        self.lose = False
+
+        def prepare_and_lose(peeked):
+            prepare(peeked)
+            raise OutcomeUnknown("the connection was lost", retry=True)
+
+        return self.inner.transact(prepare_and_lose, peek, timeout=timeout)
+
+
+def wrap_engines(monkeypatch, wrapper) -> list:
+    """Let `snapkv.open` put a wrapper around each engine it opens; return the list of them."""
+    wrapped = []
+
+    def opened(url, *, create, options):
+        wrapped.append(wrapper(open_engine(url, create=create, options=options)))
+        return wrapped[-1]
+
+    monkeypatch.setattr(snapkv.store, "open_engine", opened)
+    return wrapped
+
+
+def backup(engine, revision: int, *, same_cluster: bool) -> MemoryEngine:
+    """Return an engine as `engine` was at a revision: what a restored backup is."""
+    copy = MemoryEngine("memory:backup")
+    if same_cluster:
+        copy._cluster = engine.read([]).header.cluster
+    watcher = engine.watch(b"\0", ALL_KEYS_END, start_revision=1)
+    while (batch := watcher.next(0)) is not None and batch.events:
+        if batch.revision > revision:
+            break
+        ops = tuple(
+            Delete(e.kv.key) if e.is_delete else Put(e.kv.key, e.kv.value) for e in batch.events
+        )
+        answer = copy.transact(lambda _, ops=ops: Txn(success=ops), b"-", timeout=10)
+        assert answer.header.revision == batch.revision
+    watcher.close()
+    return copy

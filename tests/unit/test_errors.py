@@ -1,0 +1,110 @@
+"""Every error is of this package, is a builtin one too, and keeps its facts when copied."""
+
+import builtins
+import copy
+import inspect
+import pickle
+
+import pytest
+
+import snapkv
+from snapkv import errors
+from snapkv.errors import SnapKVError
+
+GUARD = snapkv.Absent("k")
+
+SAMPLES = {
+    "ClockSkewError": ("too far", 9_000, 5_000),
+    "CommitTooLargeError": ("a value in bytes", 10, 5),
+    "CompactedError": (7, 9),
+    "ConflictError": ([(GUARD, 3), (snapkv.AtRevision(b"b", 2), 0)],),
+    "DuplicateKeyError": ("k",),
+    "FormatError": ("newer", 2, 1),
+    "FutureRevisionError": (9, 7),
+    "InvalidKeyError": ("bad", "k"),
+    "InvalidTimeError": ("bad", "when"),
+    "InvalidURLError": ("bad", "url:"),
+    "KeyNotFoundError": ("k", 5),
+    "Refused": (errors.NoSpaceError("full"),),
+    "UnknownOptionError": ("colour", ["name", "clock"]),
+}
+KEYWORDS = {
+    "CommitUnknownError": ((5, b"n"), {"may_still_land": True, "batch": 2, "guards": (GUARD,)}),
+    "OutcomeUnknown": (("lost",), {"retry": True, "cause": errors.NoSpaceError("full")}),
+}
+
+CLASSES = [
+    cls
+    for _, cls in inspect.getmembers(errors, inspect.isclass)
+    if issubclass(cls, SnapKVError) and cls is not SnapKVError
+]
+
+
+def sample(cls):
+    args, options = KEYWORDS.get(cls.__name__, (SAMPLES.get(cls.__name__, ("message",)), {}))
+    return cls(*args, **options)
+
+
+@pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
+def test_is_ours_and_a_builtin(cls):
+    too_wide = (BaseException, Exception, object)
+    caught_as = [
+        base for base in cls.__mro__ if base.__module__ == "builtins" and base not in too_wide
+    ]
+    assert caught_as, f"{cls.__name__} is no builtin error: let it derive from one beside ours"
+    assert all(hasattr(builtins, base.__name__) for base in caught_as)
+
+
+def facts(error):
+    """Attributes, with errors among them as what they say: exceptions do not compare."""
+    return {k: str(v) if isinstance(v, Exception) else v for k, v in vars(error).items()}
+
+
+@pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
+@pytest.mark.parametrize(
+    "twin", [copy.copy, copy.deepcopy, lambda e: pickle.loads(pickle.dumps(e))], ids=repr
+)
+def test_copies_keep_type_text_and_facts(cls, twin):
+    error = sample(cls)
+    error.add_note("seen in a test")
+    again = twin(error)
+    assert type(again) is cls
+    assert again is not error
+    assert str(again) == str(error)
+    assert again.args == error.args or any(isinstance(a, Exception) for a in error.args)
+    assert facts(again) == facts(error)
+
+
+def test_facts_by_name():
+    assert sample(errors.CompactedError).requested == 7
+    assert sample(errors.CompactedError).earliest == 9
+    assert sample(errors.ConflictError).failed == ((GUARD, 3), (snapkv.AtRevision(b"b", 2), 0))
+    assert sample(errors.FutureRevisionError).current == 7
+    assert sample(errors.UnknownOptionError).known == ("clock", "name")
+    assert sample(errors.KeyNotFoundError).timestamp == 5
+    assert str(sample(errors.KeyNotFoundError)) == "no key 'k' at 5"
+    too_large = sample(errors.CommitTooLargeError)
+    assert (too_large.what, too_large.size, too_large.limit) == ("a value in bytes", 10, 5)
+    unknown = sample(errors.CommitUnknownError)
+    assert (unknown.timestamp, unknown.nonce, unknown.batch) == (5, b"n", 2)
+    assert unknown.may_still_land
+
+
+def test_the_builtins_people_would_catch():
+    assert issubclass(errors.KeyNotFoundError, KeyError)
+    assert issubclass(errors.CompactedError, LookupError)
+    assert issubclass(errors.CommitTimeoutError, TimeoutError)
+    assert issubclass(errors.CommitUnknownError, TimeoutError)
+    assert issubclass(errors.InvalidTypeError, TypeError)
+    assert issubclass(errors.InvalidTimeError, ValueError)
+    assert issubclass(errors.NoSpaceError, OSError)
+    assert issubclass(errors.ReadOnlyError, PermissionError)
+    assert issubclass(errors.StoreNotFoundError, FileNotFoundError)
+    assert issubclass(errors.ClockWarning, UserWarning)
+
+
+def test_exported_errors_are_those_classes():
+    for name in dir(snapkv):
+        value = getattr(snapkv, name)
+        if inspect.isclass(value) and issubclass(value, SnapKVError):
+            assert getattr(errors, name) is value

@@ -1,0 +1,201 @@
+"""One caller's part: operations in stored keys, nested as deep as an engine's lists need."""
+
+import pytest
+
+import snapkv
+from snapkv.committer import compile_part
+from snapkv.committer.part import nest
+from snapkv.engine.base import Delete, Limits, Put, Txn, check_distinct, check_limits
+from snapkv.errors import (
+    CommitTooLargeError,
+    DuplicateKeyError,
+    InvalidKeyError,
+    InvalidOptionError,
+    InvalidTypeError,
+)
+from snapkv.records import Layout
+
+ETCD = Limits(key_bytes=1 << 20, value_bytes=1 << 20, request_bytes=1 << 30, ops_per_list=128)
+BUDGET = 126
+
+
+def leaves(ops):
+    for op in ops:
+        if isinstance(op, Txn):
+            yield from leaves(op.success)
+        else:
+            yield op
+
+
+def longest_path(ops):
+    """Operations on the fullest way down: what etcd counts against its limit."""
+    nested = [longest_path(op.success) for op in ops if isinstance(op, Txn)]
+    return len(ops) + max(nested, default=0)
+
+
+SIZES = [0, 1, 125, 126, 127, 128, 200, 3_968, 3_969, 3_970, 10_000, 74_087, 74_088]
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_nest_keeps_every_operation_in_order_within_the_budget(size):
+    ops = tuple(Delete(n.to_bytes(4, "big")) for n in range(size))
+    nested = nest(ops, BUDGET)
+    assert tuple(leaves(nested)) == ops
+    assert longest_path(nested) <= BUDGET
+    if size <= BUDGET:
+        assert nested == ops
+    check_limits(Txn(success=nested), Limits(9, 9, 1 << 30, ops_per_list=BUDGET))
+
+
+@pytest.mark.parametrize("budget", [3, 4, 5, 6, 12, 95, 126])
+def test_nest_at_other_budgets(budget):
+    most = max(budget, (budget // 2) ** 2, (budget // 3) ** 3)
+    for size in {budget, budget + 1, (budget // 2) ** 2, most}:
+        if size > most:
+            continue
+        ops = tuple(Delete(n.to_bytes(4, "big")) for n in range(size))
+        nested = nest(ops, budget)
+        assert tuple(leaves(nested)) == ops
+        assert longest_path(nested) <= budget
+
+
+def test_nest_says_when_three_deep_is_not_enough():
+    ops = tuple(Delete(n.to_bytes(4, "big")) for n in range(42**3 + 1))
+    with pytest.raises(CommitTooLargeError) as caught:
+        nest(ops, BUDGET)
+    assert (caught.value.size, caught.value.limit) == (42**3 + 1, 42**3)
+
+
+def compiled(**ops):
+    return compile_part(snapkv.Ops(**ops), Layout("m"))
+
+
+def test_operations_become_stored_keys():
+    part = compiled(
+        puts={"b": b"2"},
+        deletes=["d"],
+        delete_prefixes=["a/"],
+        guards=[snapkv.Absent("b"), snapkv.HeadAt(9)],
+        note="why",
+        spaces={"x/y": snapkv.SpaceOps(puts={b"\0": b"3"}, delete_prefixes=[b"\xff"])},
+    )
+    assert part.puts == {b"m/data/b": b"2", b"m/space/x%2Fy/\0": b"3"}
+    assert part.removed == [
+        (b"m/data/a/", b"m/data/a0"),
+        (b"m/data/d", b"m/data/d\0"),
+        (b"m/space/x%2Fy/\xff", b"m/space/x%2Fy0"),
+    ]
+    assert [check.key for check in part.checks] == [b"m/data/b", b"m/sys/ts"]
+    assert [check.guard for check in part.checks] == [snapkv.Absent("b"), snapkv.HeadAt(9)]
+    assert part.note == "why"
+
+
+def test_removals_are_cut_around_saved_keys_so_no_key_is_written_twice():
+    part = compiled(
+        puts={"a/new": b"1", "a/": b"2", "d": b"3"},
+        deletes=["d", "a/old"],
+        delete_prefixes=["a/", "a/old", "a"],
+    )
+    txn = part.txn(ETCD, 32)
+    check_distinct(txn)
+    assert {op.key for op in leaves(txn.success) if isinstance(op, Put)} == set(part.puts)
+    assert not any(start <= key < end for key in part.puts for start, end in part.removed)
+
+
+@pytest.mark.parametrize("count", [1, 95, 96, 2_000, 29_000])
+def test_parts_fit_the_limits_of_lists_beside_31_others(count):
+    part = compiled(puts={f"{n:05}": b"" for n in range(count)}, guards=[snapkv.Absent("a")])
+    mine = part.txn(ETCD, 32)
+    check_limits(Txn(success=(Put(b"t", b""), *[mine] * 32)), ETCD)
+
+
+def test_too_many_guards_for_one_list():
+    guards = [snapkv.Absent(str(n)) for n in range(200)]
+    with pytest.raises(CommitTooLargeError):
+        compiled(guards=guards).txn(ETCD, 32)
+
+
+def parts_of(*several):
+    return [compiled(**ops) for ops in several]
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "clash"),
+    [
+        ({"puts": {"a": b""}}, {"puts": {"b": b""}}, False),
+        ({"puts": {"a": b""}}, {"puts": {"a": b""}}, True),
+        ({"puts": {"a": b""}}, {"deletes": ["a"]}, True),
+        ({"puts": {"a": b""}}, {"delete_prefixes": [""]}, True),
+        ({"puts": {"a/x": b""}}, {"delete_prefixes": ["a/"]}, True),
+        ({"puts": {"ab": b""}}, {"delete_prefixes": ["a/"]}, False),
+        ({"deletes": ["a"]}, {"deletes": ["b"]}, False),
+        ({"deletes": ["a/x"]}, {"delete_prefixes": ["a/"]}, True),
+        ({"delete_prefixes": ["a"]}, {"delete_prefixes": ["ab"]}, True),
+        ({"delete_prefixes": ["a/"]}, {"delete_prefixes": ["ab"]}, False),
+        ({"puts": {"a": b""}}, {"guards": [snapkv.Absent("a")]}, True),
+        ({"deletes": ["a"]}, {"guards": [snapkv.AtRevision("a", 2)]}, True),
+        ({"delete_prefixes": ["a"]}, {"guards": [snapkv.Absent("ab")]}, True),
+        ({"delete_prefixes": ["b"]}, {"guards": [snapkv.Absent("ab")]}, False),
+        ({"guards": [snapkv.Absent("a")]}, {"guards": [snapkv.Absent("a")]}, False),
+    ],
+)
+def test_who_may_share_a_transaction(a, b, clash):
+    left, right = parts_of(a, b)
+    assert left.clashes(right) is clash
+    assert right.clashes(left) is clash
+
+
+def test_data_and_spaces_never_clash():
+    left, right = parts_of(
+        {"puts": {"a": b""}, "delete_prefixes": [""]},
+        {"spaces": {"s": snapkv.SpaceOps(puts={b"a": b""}, delete_prefixes=[b""])}},
+    )
+    assert not left.clashes(right)
+
+
+@pytest.mark.parametrize(
+    ("ops", "error"),
+    [
+        ({"puts": {"": b""}}, InvalidKeyError),
+        ({"puts": {"a": "text"}}, InvalidTypeError),
+        ({"puts": {"a": bytearray(b"")}}, InvalidTypeError),
+        ({"puts": {b"a": b""}}, InvalidTypeError),
+        ({"puts": {"\udfff": b""}}, InvalidKeyError),
+        ({"puts": [("a", b"1"), ("a", b"2")]}, DuplicateKeyError),
+        ({"puts": None}, InvalidTypeError),
+        ({"puts": 5}, InvalidTypeError),
+        ({"puts": "ab"}, InvalidTypeError),
+        ({"puts": {"key"}}, InvalidTypeError),
+        ({"puts": [("a", b"1", b"2")]}, InvalidTypeError),
+        ({"puts": [5]}, InvalidTypeError),
+        ({"deletes": "abc"}, InvalidTypeError),
+        ({"deletes": b"abc"}, InvalidTypeError),
+        ({"deletes": [""]}, InvalidKeyError),
+        ({"deletes": 5}, InvalidTypeError),
+        ({"delete_prefixes": "abc"}, InvalidTypeError),
+        ({"delete_prefixes": [None]}, InvalidTypeError),
+        ({"guards": ["a"]}, InvalidTypeError),
+        ({"guards": [snapkv.Absent(b"a")]}, InvalidTypeError),
+        ({"guards": [snapkv.Absent("")]}, InvalidKeyError),
+        ({"guards": [snapkv.AtRevision("a", True)]}, InvalidTypeError),
+        ({"guards": [snapkv.AtRevision("a", 0)]}, InvalidOptionError),
+        ({"guards": [snapkv.HeadAt(-1)]}, InvalidOptionError),
+        ({"note": b"why"}, InvalidTypeError),
+        ({"note": "x" * 4_097}, CommitTooLargeError),
+        ({"spaces": {"s": {}}}, InvalidTypeError),
+        ({"spaces": {"": snapkv.SpaceOps()}}, InvalidKeyError),
+        ({"spaces": {5: snapkv.SpaceOps()}}, InvalidTypeError),
+        ({"spaces": {"s": snapkv.SpaceOps(puts={"a": b""})}}, InvalidTypeError),
+        ({"spaces": None}, InvalidTypeError),
+        ({"spaces": ["s"]}, InvalidTypeError),
+    ],
+)
+def test_what_cannot_be_committed(ops, error):
+    with pytest.raises(error):
+        compiled(**ops)
+
+
+def test_only_ops_can_be_compiled():
+    for wrong in (None, {}, snapkv.SpaceOps(), [("a", b"")]):
+        with pytest.raises(InvalidTypeError):
+            compile_part(wrong, Layout("m"))
