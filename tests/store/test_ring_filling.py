@@ -133,6 +133,21 @@ def test_by_watching_another_writer(place, slots, counted):
     assert_sound(reader)
 
 
+@pytest.mark.parametrize("unseen", [1, 2, 5])
+def test_an_own_commit_above_unseen_ones_waits_for_the_feed(place, counted, unseen):
+    clock = ManualClock(START_MS)
+    written = Written(place.open(clock=clock), clock)
+    reader = place.open(clock=clock, ring_slots=7)
+    written.up_to(9)
+    reader.load("k", written.stamps[0])  # the feed runs from here on
+    written.up_to(9 + unseen)
+    written.store = reader
+    written.up_to(10 + unseen)
+    reader.at(written.stamps[-1] - 1)
+    assert_ring_knows(reader, counted[-1], written, 7)
+    assert_sound(reader)
+
+
 def test_by_two_writers_in_turn(place, slots):
     clock = ManualClock(START_MS)
     a, b = (place.open(clock=clock, ring_slots=slots) for _ in "ab")
