@@ -99,6 +99,8 @@ def read_dump(file: BinaryIO) -> Contents:
             if isinstance(item, dict):
                 if item["count"] != count or item["sha256"] != digest:
                     raise CorruptStoreError("the dump does not match its checksum")
+                if next(items, None) is not None:
+                    raise CorruptStoreError("the dump goes on after its end")
                 return contents
             contents.add(*item)
     except StopIteration:

@@ -127,6 +127,16 @@ def test_a_cut_file_at_every_position(store, filled, target, place):
     assert everything(target)[""] == {}
 
 
+@pytest.mark.parametrize(
+    "more", [b"\0", b"x", b"\xc1", msgpack.packb({}), msgpack.packb([b"data/a", b""])]
+)
+def test_whatever_follows_the_end(store, filled, target, place, more):
+    before = place.revision()
+    with pytest.raises(CorruptStoreError):
+        target.load_dump(io.BytesIO(dumped(store) + more))
+    assert place.revision() == before
+
+
 def test_every_single_bit_that_flips(store, filled, target, place):
     data, before = dumped(store), place.revision()
     for position in range(len(data)):

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from snapkv.records import Mark
 from snapkv.timeline.anchors import Anchors
 from snapkv.timeline.search import (
-    INTERPOLATIONS_MAX,
     ORDINAL,
     PROBES_MAX,
     REVISION,
@@ -211,9 +210,10 @@ def test_steady_commits_are_found_in_2():
     assert sum(counts) / len(counts) <= 2.2
 
 
-def test_interpolation_is_tried_first_and_not_for_ever():
+def test_a_single_guess_comes_first():
     line = history([(1_000, 0)] * 5_000)
     low, high = line.marks[1], line.marks[-1]
     search(Bracket(TIMESTAMP, line.marks[3_000].timestamp, low, high), line.probe)
-    assert len(line.asked) <= INTERPOLATIONS_MAX
-    assert all(len(asked) == 1 for asked in line.asked)
+    assert len(line.asked) <= 2
+    assert len(line.asked[0]) == 1
+    assert all(len(asked) <= PROBES_MAX for asked in line.asked)
