@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from snapkv.core import Core
 from snapkv.engine.base import WatchBatch
-from snapkv.errors import CorruptStoreError, EngineUnavailableError, StoreRecreatedError
+from snapkv.errors import CorruptStoreError, StoreRecreatedError
 from snapkv.records import Mark, prefix_end
-from snapkv.timeline.timeline import REPLAY_WAIT_S
+from snapkv.timeline.feed import replayed
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,16 +48,7 @@ def _batches(core: Core, until: int) -> Iterator[WatchBatch]:
     """Yield everything that was written to the store since the compaction point."""
     root = core.layout.root
     start = max(1, core.engine.compacted_revision())
-    watcher = core.engine.watch(root, prefix_end(root), start_revision=start)
-    try:
-        while (batch := watcher.next(REPLAY_WAIT_S)) is not None:
-            if batch.revision <= until:
-                yield batch
-            if batch.revision >= until:
-                return
-        raise EngineUnavailableError(f"no event within {REPLAY_WAIT_S:.0f} s")
-    finally:
-        watcher.close()
+    return replayed(core.engine, root, prefix_end(root), start, until)
 
 
 def _judge(core: Core, batch: WatchBatch) -> tuple[list[str], int]:

@@ -6,7 +6,8 @@ import threading
 import time
 from typing import Protocol
 
-from snapkv.errors import InvalidTimeError
+from snapkv.errors import InvalidTimeError, InvalidTypeError
+from snapkv.forks import renew_in_children
 from snapkv.times import LOGICAL_BITS, PHYSICAL_MS_MAX, TIMESTAMP_MAX
 
 
@@ -76,6 +77,11 @@ class HybridClock:
         self.wall = clock
         self._last = 0
         self._lock = threading.Lock()
+        renew_in_children(self)
+
+    def after_fork(self) -> None:
+        """Renew the lock."""
+        self._lock = threading.Lock()
 
     def now(self) -> int:
         """Return the smallest timestamp of the wall clock's present millisecond."""
@@ -91,7 +97,10 @@ class HybridClock:
 
         Raises `InvalidTimeError` when 64 bits are used up or the wall clock is out of range.
         """
-        physical = self.wall.now_ms() + ahead_ms
+        now_ms = self.wall.now_ms()
+        if isinstance(now_ms, bool) or not isinstance(now_ms, int):
+            raise InvalidTypeError(f"now_ms() returned {now_ms!r}, not milliseconds as an int")
+        physical = now_ms + ahead_ms
         if not 0 <= physical <= PHYSICAL_MS_MAX:
             raise InvalidTimeError(f"the clock stands at {physical} ms, out of range", physical)
         with self._lock:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 import warnings
-from collections.abc import Callable
+import weakref
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from snapkv.clock import HybridClock
 from snapkv.committer import COMMIT_TIMEOUT_S_MAX, Committer
@@ -13,12 +15,14 @@ from snapkv.errors import (
     ClockSkewError,
     ClockWarning,
     CompactedError,
+    EngineBusyError,
     InvalidOptionError,
     InvalidTimeError,
     InvalidTypeError,
     SnapKVError,
     StoreClosedError,
 )
+from snapkv.forks import renew_in_children
 from snapkv.model import Build, Commit, Compaction
 from snapkv.records import FormatRecord, Layout
 from snapkv.snapshot import LiveSource, Past, Source
@@ -30,7 +34,15 @@ RETAIN_BATCHES = 2
 """Batches of space that one commit may free for `retain=`; the next ones go on."""
 
 
-@dataclass(slots=True)
+class Closable(Protocol):
+    """What is closed with the store."""
+
+    def close(self) -> None:
+        """Close it; twice is fine."""
+        ...
+
+
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class Core:
     """The parts of an open store."""
 
@@ -48,7 +60,24 @@ class Core:
     closed: bool = False
     retained_at_ms: int = 0
     retain_error: SnapKVError | None = None
-    closers: list[Callable[[], None]] = field(default_factory=list)
+    followers: weakref.WeakSet[Closable] = field(default_factory=weakref.WeakSet)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def __post_init__(self) -> None:
+        renew_in_children(self)
+
+    def after_fork(self) -> None:
+        """Renew the lock."""
+        self.lock = threading.Lock()
+
+    def follow(self, follower: Closable) -> None:
+        """Close something with the store; `StoreClosedError` when that is closed already."""
+        with self.lock:
+            if not self.closed:
+                self.followers.add(follower)
+                return
+        follower.close()
+        raise StoreClosedError("the store was closed")
 
     def check_open(self) -> None:
         """Raise `StoreClosedError` after `close()`."""
@@ -74,7 +103,10 @@ class Core:
         if final:
             self.finish(timestamp)
         try:
-            return LiveSource(self.timeline, self.timeline.pin(timestamp))
+            pin = self.timeline.pin(timestamp)
+            if self.past is not None:  # a moment found in memory may be compacted by now
+                self.timeline.hold(pin)
+            return LiveSource(self.timeline, pin)
         except CompactedError:
             past = self.past.source(timestamp) if self.past is not None else None
             if past is None:
@@ -93,7 +125,14 @@ class Core:
         if self.timeline.head().timestamp >= timestamp:
             return
         self.check_not_ahead(timestamp)
-        self.committer.tick(timestamp, timeout=self.commit_timeout_s)
+        self.tick(timestamp)
+
+    def tick(self, at_least: int = 0) -> Commit:
+        """Commit nothing but a timestamp, `at_least` that large."""
+        self.check_open()
+        commit = self.committer.tick(at_least, timeout=self.commit_timeout_s)
+        self._retain()
+        return commit
 
     def check_not_ahead(self, timestamp: int) -> None:
         """Raise `ClockSkewError` for a timestamp beyond now + skew: it would spoil the clock."""
@@ -112,8 +151,7 @@ class Core:
         """Commit what `build` returns, then do a little of what `retain=` asks for."""
         self.check_open()
         commit = self.committer.commit(build, timeout=self.timeout_s(timeout))
-        if self.retain_ms is not None:
-            self._retain(self.retain_ms)
+        self._retain()
         return commit
 
     def timeout_s(self, timeout: float | None) -> float:
@@ -149,8 +187,17 @@ class Core:
 
     # --- forgetting ---
 
-    def compact(self, before: int, *, batches: int | None = None) -> Compaction:
+    def compact(
+        self, before: int, *, batches: int | None = None, timeout: float | None = None
+    ) -> Compaction:
         """Compact up to a timestamp, never into the time that open outcomes may need."""
+        try:
+            return self._compact(before, batches, timeout)
+        except CompactedError:  # a neighbour went further meanwhile
+            oldest = self.timeline.oldest()
+            return Compaction(self.engine.compacted_revision(), oldest.timestamp)
+
+    def _compact(self, before: int, batches: int | None, timeout: float | None) -> Compaction:
         keep_ms = round(COMMIT_TIMEOUT_S_MAX * 1_000) + 2 * self.max_clock_skew_ms
         limit_ms = self.clock.wall.now_ms() - keep_ms
         if limit_ms <= 0:
@@ -160,25 +207,29 @@ class Core:
         oldest = self.timeline.oldest()
         if target <= oldest.timestamp:
             if compacted:
-                self.engine.compact(compacted, batches=batches)  # goes on with freeing
+                self.engine.compact(compacted, batches=batches, timeout=timeout)  # frees more
             return Compaction(compacted, oldest.timestamp)
         mark = self.timeline.pin(target).mark
         revision = max(mark.revision, compacted)
         if mark.ordinal > 1:
-            self.engine.compact(revision, batches=batches)
+            self.engine.compact(revision, batches=batches, timeout=timeout)
             return Compaction(revision, mark.timestamp)
         return Compaction(compacted, oldest.timestamp)
 
-    def _retain(self, retain_ms: int) -> None:
+    def _retain(self) -> None:
         """Forget what is older than `retain=`; now and then, in small pieces, never in the way."""
-        now_ms = self.clock.wall.now_ms()
+        retain_ms, now_ms = self.retain_ms, self.clock.wall.now_ms()
+        if retain_ms is None:
+            return
         every_ms = min(RETAIN_CHECK_MS_MAX, retain_ms // 10)
         if abs(now_ms - self.retained_at_ms) < every_ms or now_ms < retain_ms:
             return
         self.retained_at_ms = now_ms
         try:
-            self.compact(end_of_ms(now_ms - retain_ms), batches=RETAIN_BATCHES)
+            self.compact(end_of_ms(now_ms - retain_ms), batches=RETAIN_BATCHES, timeout=0)
             self.retain_error = None
+        except EngineBusyError:
+            pass  # somebody writes: there will be a quieter moment
         except SnapKVError as e:  # the commit stands; info() tells
             self.retain_error = e
 
@@ -186,11 +237,13 @@ class Core:
 
     def close(self) -> None:
         """Close everything, in the order that lets waiting threads go; twice is fine."""
-        if self.closed:
-            return
-        self.closed = True
-        for closer in list(self.closers):
-            closer()
+        with self.lock:
+            if self.closed:
+                return
+            self.closed = True
+            followers = list(self.followers)
+        for follower in followers:
+            follower.close()
         self.committer.close()
         self.timeline.close()
         self.engine.close()

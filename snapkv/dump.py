@@ -7,7 +7,10 @@ of pairs and the SHA-256 of everything before it.
 
 from __future__ import annotations
 
+import errno
 import hashlib
+import io
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -19,21 +22,48 @@ import msgpack
 from snapkv.core import Core
 from snapkv.errors import (
     CorruptStoreError,
+    FileMissingError,
     FormatError,
+    InvalidFileError,
+    InvalidTypeError,
+    NoSpaceError,
     NotAStoreError,
+    SnapKVError,
     StoreNotEmptyError,
 )
 from snapkv.model import Commit, HeadAt, Ops, SpaceOps
 from snapkv.records import prefix_end, space_name
+from snapkv.snapshot import Source
 from snapkv.times import When
 
 MAGIC = "snapkv-dump"
 DUMP_FORMAT = 1
 
 
-def dump(core: Core, file: BinaryIO, at: When | None) -> int:
-    """Write the state of a moment to a binary file; return the number of keys."""
+def dump(core: Core, file: BinaryIO | str | Path, at: When | None) -> int:
+    """Write the state of a moment to a file; return the number of keys.
+
+    The moment is resolved before the file is touched, and a path is replaced only by a complete
+    dump.
+    """
     source = core.source(at, None, False)
+    if not isinstance(file, str | Path):
+        return _write(core, source, _checked(file, "write"))
+    path = Path(file)
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    with _typed_errors(path):
+        try:
+            with partial.open("xb") as opened:
+                count = _write(core, source, opened)
+                opened.flush()
+                os.fsync(opened.fileno())
+            partial.replace(path)
+        finally:
+            partial.unlink(missing_ok=True)
+    return count
+
+
+def _write(core: Core, source: Source, file: BinaryIO) -> int:
     digest, count = hashlib.sha256(), 0
 
     def write(item: Any) -> None:
@@ -64,7 +94,6 @@ def dump(core: Core, file: BinaryIO, at: When | None) -> int:
 class Contents:
     """What a dump holds, read and verified as a whole."""
 
-    timestamp: int
     puts: dict[str, bytes] = field(default_factory=dict)
     spaces: dict[str, dict[bytes, bytes]] = field(default_factory=dict)
 
@@ -94,7 +123,7 @@ def read_dump(file: BinaryIO) -> Contents:
             raise NotAStoreError("this file is no dump of snapkv")
         if header["format"] != DUMP_FORMAT:
             raise FormatError("the dump is of another format", header["format"], DUMP_FORMAT)
-        contents = Contents(header["timestamp"])
+        contents = Contents()
         for count, (item, digest) in enumerate(items):
             if isinstance(item, dict):
                 if item["count"] != count or item["sha256"] != digest:
@@ -152,10 +181,31 @@ def load_dump(core: Core, file: BinaryIO, *, replace: bool, note: str | None) ->
 
 
 @contextmanager
-def opened(file: BinaryIO | str | Path, mode: str) -> Iterator[BinaryIO]:
-    """Yield a file for a path, or the file that was given, which stays open."""
-    if isinstance(file, str | Path):
-        with Path(file).open(mode) as found:
-            yield found  # type: ignore[misc]
-    else:
-        yield file
+def opened(file: BinaryIO | str | Path) -> Iterator[BinaryIO]:
+    """Yield the file of a path to read from, or the file that was given, which stays open."""
+    if not isinstance(file, str | Path):
+        yield _checked(file, "read")
+        return
+    with _typed_errors(Path(file)), Path(file).open("rb") as found:
+        yield found
+
+
+@contextmanager
+def _typed_errors(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as e:
+        if isinstance(e, SnapKVError):
+            raise
+        typed = InvalidFileError
+        if e.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise NoSpaceError(f"{path}: {e.strerror}") from e
+        if isinstance(e, FileNotFoundError):
+            typed = FileMissingError
+        raise typed(f"{path}: {e.strerror}") from e
+
+
+def _checked(file: Any, method: str) -> BinaryIO:
+    if not callable(getattr(file, method, None)) or isinstance(file, io.TextIOBase):
+        raise InvalidTypeError(f"a dump is a path or a binary file, not {type(file).__name__}")
+    return file  # type: ignore[no-any-return]

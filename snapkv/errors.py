@@ -73,6 +73,14 @@ class InvalidURLError(SnapKVError, ValueError):
         self.url = url
 
 
+class InvalidFileError(SnapKVError, OSError):
+    """The file of a dump cannot be read or written at that path."""
+
+
+class FileMissingError(InvalidFileError, FileNotFoundError):
+    """There is no file of a dump at that path, or no folder for it."""
+
+
 class DuplicateKeyError(SnapKVError, ValueError):
     """One commit saves the same key twice."""
 

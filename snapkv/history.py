@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from itertools import islice
 
 from snapkv.core import Core
-from snapkv.engine.base import Event, Range
+from snapkv.engine.base import Event, KeyValue, Range
 from snapkv.errors import (
     CompactedError,
-    EngineUnavailableError,
     InvalidOptionError,
     InvalidTypeError,
 )
 from snapkv.model import Commit, Version
 from snapkv.records import Mark, StampRecord
-from snapkv.timeline.timeline import REPLAY_WAIT_S
+from snapkv.timeline.feed import replayed
 from snapkv.times import When
 
 LOG_PAGE_COMMITS = 256
@@ -35,7 +35,8 @@ def commits(
             raise InvalidOptionError(f"limit is not negative: {limit}")
     low, high = _bounds(core, since, until)
     walk = _backwards if newest_first else _forwards
-    return islice(walk(core, low, high, since is None), limit)
+    bound = None if limit is None else min(limit, sys.maxsize)
+    return islice(walk(core, low, high, since is None), bound)
 
 
 def _bounds(core: Core, since: When | None, until: When | None) -> tuple[Mark, Mark]:
@@ -78,9 +79,10 @@ def versions(core: Core, key: bytes) -> Iterator[Version]:
     compacted = core.engine.compacted_revision()
     try:
         if compacted > 1:
-            found = core.engine.read([Range(key, revision=compacted)]).results[0].kvs
+            wanted = [Range(k, revision=compacted) for k in (key, core.layout.ts)]
+            found, stamp = (result.kvs for result in core.engine.read(wanted).results)
             if found and found[0].mod_revision < compacted:
-                yield Version(None, found[0].mod_revision, found[0].value, None)
+                yield _at_compaction(found[0], stamp[0] if stamp else None)
         page: list[Event] = []
         for event in _events(core, key, max(1, compacted), until):
             page.append(event)
@@ -95,24 +97,25 @@ def versions(core: Core, key: bytes) -> Iterator[Version]:
 
 
 def _events(core: Core, key: bytes, start: int, until: int) -> Iterator[Event]:
-    watcher = core.engine.watch(key, b"", start_revision=start)
-    try:
-        while (batch := watcher.next(REPLAY_WAIT_S)) is not None:
-            if batch.revision <= until:
-                yield from batch.events
-            if batch.revision >= until:
-                return
-        raise EngineUnavailableError(f"no event within {REPLAY_WAIT_S:.0f} s")
-    finally:
-        watcher.close()
+    for batch in replayed(core.engine, key, b"", start, until):
+        yield from batch.events
+
+
+def _at_compaction(kv: KeyValue, stamp: KeyValue | None) -> Version:
+    """Return the version that stood at the compaction point, stamped if its commit is left."""
+    if stamp is None or stamp.mod_revision != kv.mod_revision:
+        return Version(None, kv.mod_revision, kv.value, None)
+    record = StampRecord.decode(stamp.value)
+    return Version(record.timestamp, kv.mod_revision, kv.value, record.writer, record.note)
 
 
 def _stamped(core: Core, events: list[Event]) -> Iterator[Version]:
     """Join events with who made them; a write without a stamp of its own has nobody."""
     stamps = core.timeline.stamps([event.kv.mod_revision for event in events])
-    for event, (mark, stamp) in zip(events, stamps, strict=True):
+    for event, found in zip(events, stamps, strict=True):
         value = None if event.is_delete else event.kv.value
-        if mark.revision == event.kv.mod_revision:
+        if found is not None and found[0].revision == event.kv.mod_revision:
+            mark, stamp = found
             yield Version(mark.timestamp, mark.revision, value, stamp.writer, stamp.note)
         else:
             yield Version(None, event.kv.mod_revision, value, None)

@@ -47,7 +47,7 @@ def _lmdb(url: str, create: bool, **options: Any) -> Engine:
     from snapkv.engine.lmdb import LmdbEngine
 
     path = url.removeprefix("lmdb:")
-    if not path:
+    if not path or "\0" in path:
         raise InvalidURLError("lmdb: needs the path of a directory, as in lmdb:./meta", url)
     return LmdbEngine(path, create=create, **options)
 

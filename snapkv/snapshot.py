@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Generic, Protocol
 
 from snapkv.engine.base import KeyValue, Range
-from snapkv.errors import InvalidTypeError, KeyNotFoundError
+from snapkv.errors import InvalidKeyError, InvalidTypeError, KeyNotFoundError
 from snapkv.model import Difference, Entry, K
 from snapkv.records import Keyspace
 from snapkv.timeline import Pin, Timeline
@@ -86,7 +86,10 @@ class Snapshot(Mapping[K, bytes], Generic[K]):
     def __contains__(self, key: object) -> bool:
         if not isinstance(key, str if self._space.text else bytes) or not key:
             return False
-        return self._source.get([self._space.encode(key)])[0] is not None
+        try:
+            return self._source.get([self._space.encode(key)])[0] is not None
+        except InvalidKeyError:  # no such key can exist
+            return False
 
     def __iter__(self) -> Iterator[K]:
         return self.keys()
@@ -234,7 +237,7 @@ class LiveSource:
         """
         if not isinstance(other, LiveSource) or other._timeline is not self._timeline:
             return None
-        low, high = sorted((self._pin, other._pin), key=lambda pin: pin.mark.ordinal)
+        low, high = sorted((self._pin, other._pin), key=lambda pin: (pin.mark.ordinal, pin.reading))
         if high.mark.ordinal - low.mark.ordinal > DIFF_REPLAY_COMMITS_MAX:
             return None
         return self._timeline.keys_written(low, high, start, end)

@@ -60,6 +60,7 @@ class SnapshotKV(View[str]):
         super().__init__(core, core.layout.data)
 
     def __enter__(self) -> SnapshotKV:
+        self._core.check_open()
         return self
 
     def __exit__(
@@ -135,7 +136,8 @@ class SnapshotKV(View[str]):
         Raises `ConflictError` when a guard does not hold, `CommitTooLargeError`,
         `DuplicateKeyError`, `InvalidKeyError`, `InvalidTypeError`, `CommitTimeoutError` (it did
         not happen), `CommitUnknownError` (`resolve` can settle it), `StoreRecreatedError`,
-        `ClockSkewError`, `NoSpaceError`, `ReadOnlyError`.
+        `ClockSkewError`, `NoSpaceError`, `ReadOnlyError`, `EngineBusyError` (another process kept
+        the write lock; it did not happen).
         """
         if build is None:
             build = _building(
@@ -157,12 +159,13 @@ class SnapshotKV(View[str]):
     def restore(self, when: When, prefix: str = "", *, note: str | None = None) -> Commit:
         """Make the present equal a past moment, in one commit; return it.
 
-        Only what differs is written. Under steady writing by others it falls back to writing
+        It restores text keys: what stands in spaces belongs to the layers that put it there. Only
+        what differs is written. Under steady writing by others it falls back to writing
         everything. Raises `CompactedError`, `CommitTooLargeError`, and as `commit`.
         """
         past = self.at(self._core.resolve(when))
         if note is None:
-            note = f"restore {prefix!r} to {format_time(past.timestamp)}"
+            note = f"restore {prefix[:80]!r} to {format_time(past.timestamp)}"
         for _ in range(RESTORE_TRIES):
             head = self.at()
             changes = list(head.diff(past, prefix))
@@ -232,8 +235,7 @@ class SnapshotKV(View[str]):
 
     def tick(self) -> Commit:
         """Commit nothing but a timestamp: it moves `resolved()` forward. One round trip."""
-        self._core.check_open()
-        return self._core.committer.tick(0, timeout=self._core.commit_timeout_s)
+        return self._core.tick()
 
     def resolved(self) -> int:
         """Return the timestamp at or below which nothing can commit any more. One round trip."""
@@ -257,9 +259,12 @@ class SnapshotKV(View[str]):
         return Space(self._core, name)
 
     def dump(self, file: BinaryIO | str | Path, at: When | None = None) -> int:
-        """Write one moment, spaces included, to a file; return the number of keys."""
-        with _dump.opened(file, "wb") as opened:
-            return _dump.dump(self._core, opened, at)
+        """Write one moment, spaces included, to a file; return the number of keys.
+
+        A path gets a complete dump or stays as it was. Raises as `at`, `InvalidFileError`,
+        `NoSpaceError`.
+        """
+        return _dump.dump(self._core, file, at)
 
     def load_dump(
         self, file: BinaryIO | str | Path, *, replace: bool = False, note: str | None = None
@@ -270,7 +275,7 @@ class SnapshotKV(View[str]):
         replace them; `NotAStoreError`, `FormatError`, `CorruptStoreError` for the file;
         `CommitTooLargeError`.
         """
-        with _dump.opened(file, "rb") as opened:
+        with _dump.opened(file) as opened:
             return _dump.load_dump(self._core, opened, replace=replace, note=note)
 
     def info(self) -> dict[str, Any]:
@@ -329,6 +334,10 @@ def open(
     if clock is not None and not callable(getattr(clock, "now_ms", None)):
         raise InvalidTypeError(f"a clock has now_ms(), {type(clock).__name__} has not")
     hybrid = HybridClock(clock or SystemClock())
+    if past is not None and not callable(getattr(past, "source", None)):
+        raise InvalidTypeError(f"a past has source(), {type(past).__name__} has not")
+    if not isinstance(create, bool):
+        raise InvalidTypeError(f"create is a bool, not {type(create).__name__}")
     writer = default_writer() if writer is None else writer
     if len(encode_text(writer, "writer")) > WRITER_BYTES_MAX:
         raise InvalidOptionError(f"writer has more than {WRITER_BYTES_MAX} bytes")

@@ -21,7 +21,7 @@ When = int | datetime | str
 
 _DIGITS_MAX = 40  # more than any timestamp has, fewer than Python refuses to convert
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_RELATIVE = re.compile(r"([+-])(\d+(?:\.\d+)?)(ms|s|m|h|d|w)")
+_RELATIVE = re.compile(r"([+-])(\d+(?:\.\d+)?)(ms|s|m|h|d|w)", re.ASCII)
 _UNIT_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 
 

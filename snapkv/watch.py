@@ -15,6 +15,9 @@ from snapkv.model import Change, Changes, K
 from snapkv.records import Keyspace, Mark, StampRecord, prefix_end
 from snapkv.timeline.feed import mark_of
 
+WAIT_S_MAX = 1e6
+"""A longer wait is one without a bound: clocks of some systems end at 292 years."""
+
 
 class Watch(Generic[K]):
     """An iterator of `Changes`, one for each commit that changed a key with the prefix.
@@ -44,7 +47,7 @@ class Watch(Generic[K]):
         self.timestamp = max(after, mark.timestamp)
         self._closed = False
         self._watcher = self._watch()
-        core.closers.append(self._end)
+        core.follow(self)
 
     def _watch(self) -> Watcher:
         """Watch the whole store, so that changes and their timestamp arrive together."""
@@ -77,6 +80,7 @@ class Watch(Generic[K]):
         deadline = None if timeout is None else monotonic() + timeout
         while True:
             left = None if deadline is None else max(0.0, deadline - monotonic())
+            left = None if left is not None and left > WAIT_S_MAX else left
             try:
                 batch = self._watcher.next(left)
             except CompactedError:
@@ -89,12 +93,7 @@ class Watch(Generic[K]):
                 return found
 
     def close(self) -> None:
-        """End the watch."""
-        self._end()
-        if self._end in self._core.closers:
-            self._core.closers.remove(self._end)
-
-    def _end(self) -> None:
+        """End the watch; twice is fine."""
         self._closed = True
         self._watcher.close()
 

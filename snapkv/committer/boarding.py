@@ -14,6 +14,8 @@ from snapkv.records import NOTE_BYTES_MAX, WRITER_BYTES_MAX, Layout
 PARTS_MAX = 32
 """Parts in one transaction where lists are limited: each may need a list of what is left."""
 PARTS_MAX_UNLIMITED = 1_024
+MISSES_MAX = 8
+"""Callers in a row that do not fit, after which no more are built: it would be done again."""
 STAMP_BYTES_MAX = OP_OVERHEAD_BYTES * 8 + 64 + NOTE_BYTES_MAX + WRITER_BYTES_MAX
 
 
@@ -38,8 +40,9 @@ class Boarding:
         parts: list[Part] = []
         txns: list[Txn] = []
         room = room_max = self._engine.limits.request_bytes - STAMP_BYTES_MAX
+        misses = 0
         for call in queue:
-            if len(calls) == self.parts_max:
+            if len(calls) == self.parts_max or misses == MISSES_MAX:
                 break
             try:
                 part = compile_part(call.build(Stamp(timestamp, len(calls))), self._layout)
@@ -52,7 +55,9 @@ class Boarding:
                 failed(call, e)
                 continue
             if calls and (size > room or not all(goes_with(part, other) for other in parts)):
+                misses += 1
                 continue
+            misses = 0
             room -= size
             calls.append(call)
             parts.append(part)

@@ -250,12 +250,15 @@ class Watches(Protocol):
 class Compacts(Protocol):
     """Forgetting."""
 
-    def compact(self, revision: int, *, batches: int | None = None) -> None:
+    def compact(
+        self, revision: int, *, batches: int | None = None, timeout: float | None = None
+    ) -> None:
         """Make everything before the state at `revision` unreadable, and free its space.
 
         Space is freed in bounded batches; `batches` bounds their number in this call (None: all),
-        a later call goes on. `CompactedError` when it is compacted already beyond `revision`;
-        compacting to the compacted revision again only goes on with freeing;
+        a later call goes on. `timeout` bounds each wait for other writers in seconds (None: the
+        engine's own bound); `EngineBusyError` then. `CompactedError` when it is compacted already
+        beyond `revision`; compacting to the compacted revision again only goes on with freeing;
         `FutureRevisionError` when `revision` is newer than the newest.
         """
         ...

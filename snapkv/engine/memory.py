@@ -39,6 +39,7 @@ from snapkv.errors import (
     Refused,
     StoreClosedError,
 )
+from snapkv.forks import renew_in_children
 
 LIMITS = Limits(key_bytes=64 << 10, value_bytes=256 << 20, request_bytes=256 << 20)
 SCAN_PAGE_ROWS = 5_000
@@ -58,8 +59,11 @@ class MemoryEngine:
         self._revision = 1
         self._compacted = 0
         self._cluster = random.SystemRandom().getrandbits(63)
-        self._changed = threading.Condition()
+        self._writing = threading.Lock()  # held while a transaction is prepared and applied
+        self._writer = 0  # thread id
+        self._changed = threading.Condition()  # its lock: the data, held for moments only
         self._closed = False
+        renew_in_children(self)
 
     # --- reading ---
 
@@ -115,20 +119,36 @@ class MemoryEngine:
     def transact(
         self, prepare: Callable[[KeyValue | None], Txn], peek: bytes, *, timeout: float
     ) -> TxnResult:
-        """Apply one transaction under the engine's lock."""
-        if not self._changed.acquire(timeout=max(0.0, timeout)):
+        """Apply one transaction; readers wait for no one who prepares one."""
+        me = threading.get_ident()
+        if self._writer == me:
+            raise Refused(EngineBusyError("this thread is inside a transaction already"))
+        if not self._writing.acquire(timeout=max(0.0, timeout)):
             raise Refused(EngineBusyError("another thread holds the write lock"))
         try:
-            self._check_open()
-            txn = prepare(self._newest(peek))
+            self._writer = me
+            txn = prepare(self._peek(peek))
             self.check_limits(txn)
             check_distinct(txn)
-            state = _Transaction(self, self._revision + 1)
-            result = apply(txn, state, lambda: Header(self._install(state), self._cluster))
-            self._changed.notify_all()
+            with self._changed:
+                self._check_open()
+                state = _Transaction(self, self._revision + 1)
+                result = apply(txn, state, lambda: Header(self._install(state), self._cluster))
+                self._changed.notify_all()
             return result
         finally:
-            self._changed.release()
+            self._writer = 0
+            self._writing.release()
+
+    def _peek(self, key: bytes) -> KeyValue | None:
+        with self._changed:
+            self._check_open()
+            return self._newest(key)
+
+    def after_fork(self) -> None:
+        """Renew the locks: other threads of the parent may have held them."""
+        self._writing, self._writer = threading.Lock(), 0
+        self._changed = threading.Condition()
 
     def check_limits(self, txn: Txn) -> None:
         """Raise `CommitTooLargeError` when `txn` is over `limits`."""
@@ -157,7 +177,9 @@ class MemoryEngine:
 
     # --- forgetting ---
 
-    def compact(self, revision: int, *, batches: int | None = None) -> None:
+    def compact(
+        self, revision: int, *, batches: int | None = None, timeout: float | None = None
+    ) -> None:
         """Forget what is not part of the state at `revision` or newer; O(versions)."""
         with self._changed:
             self._check_open()

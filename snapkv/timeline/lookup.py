@@ -10,7 +10,7 @@ from snapkv.errors import CompactedError
 from snapkv.records import Mark
 from snapkv.timeline.anchors import Anchors
 from snapkv.timeline.feed import mark_of
-from snapkv.timeline.search import Bracket, search
+from snapkv.timeline.search import TIMESTAMP, Bracket, search
 
 
 class Lookup:
@@ -50,6 +50,10 @@ class Lookup:
                     self._anchors.add(mark)
         return marks
 
+    def after_fork(self) -> None:
+        """Renew the lock, and forget what another thread may have left half-changed."""
+        self._lock, self._anchors = threading.Lock(), Anchors()
+
     def clear(self) -> None:
         """Forget what was found."""
         with self._lock:
@@ -79,7 +83,9 @@ class Lookup:
             try:
                 oldest = self.probe([compacted])[0]
                 if oldest[bracket.field] > bracket.wanted:
-                    raise CompactedError(bracket.wanted, oldest.timestamp) from error
+                    by_time = bracket.field == TIMESTAMP
+                    requested = bracket.wanted if by_time else bracket.low.timestamp
+                    raise CompactedError(requested, oldest.timestamp) from error
                 again = Bracket(bracket.field, bracket.wanted, oldest, bracket.high, compacted)
                 return search(again, self.probe)
             except CompactedError as e:

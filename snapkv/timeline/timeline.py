@@ -9,21 +9,16 @@ from dataclasses import dataclass
 from snapkv.engine.base import Engine, Header, KeyValue, Range, RangeResult, ReadResult
 from snapkv.errors import (
     CompactedError,
-    EngineUnavailableError,
     FutureRevisionError,
     StoreRecreatedError,
     StoreRestoredError,
 )
+from snapkv.forks import renew_in_children
 from snapkv.records import Mark, StampRecord
-from snapkv.timeline.feed import Feed, mark_of
+from snapkv.timeline.feed import Feed, mark_of, replayed
 from snapkv.timeline.lookup import Lookup
 from snapkv.timeline.ring import Ring
 from snapkv.timeline.search import ORDINAL, PROBES_MAX, TIMESTAMP
-
-FEED_LAG_MAX = 4
-"""The feed is started anew when it is more than this many rings behind, not walked through."""
-REPLAY_WAIT_S = 30.0
-"""How long a replay of known history may wait for its next event."""
 
 
 @dataclass(slots=True)
@@ -60,6 +55,14 @@ class Timeline:
         self._newest = self._lookup.creation
         self._header = Header(0, 0)
         self.epoch = 0
+        renew_in_children(self)
+
+    def after_fork(self) -> None:
+        """Renew the locks, and forget what another thread may have left half-changed."""
+        self._lock, self._feed_lock = threading.Lock(), threading.Lock()
+        self._feed = Feed(self._engine, self._key)
+        self.ring.clear()
+        self._lookup.after_fork()
 
     def open(self, kv: KeyValue, header: Header) -> None:
         """Start from the timestamp key as it is; reads nothing else, never walks history."""
@@ -152,7 +155,7 @@ class Timeline:
     def pin(self, timestamp: int) -> Pin:
         """Return the moment of a timestamp; 0 to 6 round trips (2 to 3 below the ring)."""
         with self._lock:
-            floor, newest = self.ring.find(timestamp), self._newest
+            floor, newest, epoch = self.ring.find(timestamp), self._newest, self.epoch
         if floor is None and timestamp == newest.timestamp > 0:
             floor = newest
         if floor is None and timestamp >= newest.timestamp:
@@ -162,7 +165,7 @@ class Timeline:
                 return Pin(timestamp, newest, final, self.epoch, newest.revision)
         if floor is None:
             floor = self._below(TIMESTAMP, timestamp)[0]
-        return Pin(timestamp, floor, True, self.epoch, floor.revision)
+        return Pin(timestamp, floor, True, epoch, floor.revision)
 
     def pin_revision(self, revision: int) -> Pin:
         """Return the moment of a revision; one round trip."""
@@ -192,8 +195,12 @@ class Timeline:
 
     def oldest(self) -> Mark:
         """Return the mark in force at the compaction point, the oldest that is left."""
-        compacted = self._engine.compacted_revision()
-        return self._lookup.probe([compacted])[0] if compacted else self._lookup.creation
+        while compacted := self._engine.compacted_revision():
+            try:
+                return self._lookup.probe([compacted])[0]
+            except CompactedError:  # it went on in between; it only rises, and ends at head
+                continue
+        return self._lookup.creation
 
     def earliest(self) -> int:
         """Return the smallest timestamp that the engine can still answer."""
@@ -204,14 +211,14 @@ class Timeline:
         pin = Pin(mark.timestamp, mark, True, self.epoch, mark.revision)
         return StampRecord.decode(self.read(pin, [Range(self._key)])[0].kvs[0].value)
 
-    def stamps(self, revisions: Sequence[int]) -> list[tuple[Mark, StampRecord]]:
+    def stamps(self, revisions: Sequence[int]) -> list[tuple[Mark, StampRecord] | None]:
         """Return the marks and stamps in force at some revisions; a round trip for each 128."""
-        found = []
+        found: list[tuple[Mark, StampRecord] | None] = []
         for at in range(0, len(revisions), PROBES_MAX):
             ranges = [Range(self._key, revision=r) for r in revisions[at : at + PROBES_MAX]]
             for result in self._engine.read(ranges, serializable=True).results:
-                kv = result.kvs[0]
-                found.append((mark_of(kv), StampRecord.decode(kv.value)))
+                kv = result.kvs[0] if result.kvs else None  # None: before the store was made
+                found.append(kv and (mark_of(kv), StampRecord.decode(kv.value)))
         return found
 
     def replay(self, after: Mark, until: Mark) -> Iterator[tuple[Mark, StampRecord]]:
@@ -219,19 +226,17 @@ class Timeline:
         if after.ordinal >= until.ordinal:
             return
         start = self.start_after(after)
-        watcher = self._engine.watch(self._key, b"", start_revision=start)
         try:
-            while True:
-                batch = watcher.next(REPLAY_WAIT_S)
-                if batch is None:
-                    raise EngineUnavailableError(f"no event within {REPLAY_WAIT_S:.0f} s")
+            for batch in replayed(self._engine, self._key, b"", start, until.revision):
                 for event in batch.events:
-                    mark = mark_of(event.kv)
-                    yield mark, StampRecord.decode(event.kv.value)
-                    if mark.ordinal >= until.ordinal:
-                        return
-        finally:
-            watcher.close()
+                    yield mark_of(event.kv), StampRecord.decode(event.kv.value)
+        except CompactedError as e:
+            raise CompactedError(after.timestamp, self.earliest()) from e
+
+    def hold(self, pin: Pin) -> None:
+        """Make sure that a moment, found without asking the engine, can still be read there."""
+        if pin.reading < self._engine.compacted_revision():
+            self._move_up(pin)
 
     def start_after(self, mark: Mark) -> int:
         """Return the revision from which a watch misses no commit after `mark`.
@@ -243,8 +248,13 @@ class Timeline:
         if start >= self._engine.compacted_revision():
             return start
         pin = Pin(mark.timestamp, mark, True, self.epoch, mark.revision)
-        self._move_up(pin)
-        return pin.reading + 1
+        try:
+            following = self.reach(pin) + 1  # the next commit, or what comes after the newest
+        except CompactedError:
+            following = 0
+        if following < self._engine.compacted_revision():
+            raise CompactedError(pin.timestamp, self.earliest()) from None
+        return following
 
     # --- pinned reads ---
 
@@ -254,14 +264,15 @@ class Timeline:
         Raises `CompactedError`, `StoreRestoredError`.
         """
         self._check_epoch(pin)
-        try:
-            answer = self._ask([_at(r, pin.reading) for r in ranges])
-        except CompactedError:
-            self._move_up(pin)
-            answer = self._ask([_at(r, pin.reading) for r in ranges])
-        except FutureRevisionError:
-            self._look_for_restore(pin)
-            raise
+        while True:
+            try:
+                answer = self._ask([_at(r, pin.reading) for r in ranges])
+                break
+            except CompactedError:
+                self._move_up(pin)
+            except FutureRevisionError:
+                self._look_for_restore(pin)
+                raise
         self._check_epoch(pin)
         return answer.results
 
@@ -300,24 +311,13 @@ class Timeline:
         """Return the sorted keys of a range with events between two pins; None when compacted."""
         self._check_epoch(low)
         self._check_epoch(high)
-        first, last = low.reading + 1, high.reading
-        if first > last:
-            return []
         written: set[bytes] = set()
-        watcher = self._engine.watch(start, end, start_revision=first)
         try:
-            while True:
-                batch = watcher.next(REPLAY_WAIT_S)
-                if batch is None:
-                    raise EngineUnavailableError(f"no event within {REPLAY_WAIT_S:.0f} s")
-                if batch.revision <= last:
-                    written.update(event.kv.key for event in batch.events)
-                if batch.revision >= last:
-                    return sorted(written)
+            for batch in replayed(self._engine, start, end, low.reading + 1, high.reading):
+                written.update(event.kv.key for event in batch.events)
         except CompactedError:
             return None
-        finally:
-            watcher.close()
+        return sorted(written)
 
     def reach(self, pin: Pin) -> int:
         """Return the last revision known to show the pinned state; 1 to 6 round trips."""
@@ -338,9 +338,9 @@ class Timeline:
             reach = self.reach(pin)
         except CompactedError:
             reach = 0
-        if reach < self._engine.compacted_revision() or reach <= pin.reading:
+        if reach < self._engine.compacted_revision():
             raise CompactedError(pin.timestamp, self.earliest()) from None
-        pin.reading = reach
+        pin.reading = max(pin.reading, reach)  # another thread may have moved it up already
 
     def _look_for_restore(self, pin: Pin) -> None:
         """Raise `StoreRestoredError` when a revision once read is in the future now."""
@@ -374,10 +374,8 @@ class Timeline:
         if not self._feed_lock.acquire(blocking=False):
             return  # another thread is at it; the search goes without
         try:
-            with self._lock:
-                newest, fed = self._newest, self.ring.newest
-            lag = newest.ordinal - (fed.ordinal if fed else newest.ordinal)
-            if not self._feed.running or lag > FEED_LAG_MAX * self.ring.slots:
+            newest = self._newest
+            if not self._feed.running or self._feed.is_far_behind(newest, self.ring.slots):
                 self._start_feed(newest)
             try:
                 for mark in self._feed.drain():
@@ -397,7 +395,7 @@ class Timeline:
                 start = found[0].revision
             except CompactedError:
                 start = 0
-        self._feed.start(max(start, self._engine.compacted_revision()))
+        self._feed.start(max(start, self._engine.compacted_revision()), first)
         with self._lock:
             self.ring.clear()
 

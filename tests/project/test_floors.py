@@ -17,6 +17,7 @@ FLOORS = {
     "snapkv.times": 0.1,
     "snapkv.records": 0.1,
     "snapkv.model": 0.1,
+    "snapkv.forks": 0.1,
     "snapkv.clock": 1.0,
     "snapkv.engine": 2.0,
     "snapkv.engine.base": 2.0,

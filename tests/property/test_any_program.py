@@ -432,7 +432,8 @@ class Program(RuleBasedStateMachine):
         kept = [v for v in versions if v[1] >= compacted]
         stood = [v for v in versions if v[1] <= compacted][-1:]
         if stood and stood[0] not in kept and stood[0][2] is not None:
-            kept.insert(0, (None, *stood[0][1:]))
+            on_record = stood[0][0] == self.earliest  # its commit is the oldest that is left
+            kept.insert(0, stood[0] if on_record else (None, *stood[0][1:]))
         return kept
 
     def compare_everything(self):

@@ -2,7 +2,7 @@
 
 import pytest
 
-import snapkv.timeline.timeline
+import snapkv.timeline.feed
 from snapkv import CompactedError
 from snapkv.engine.memory import MemoryEngine
 from snapkv.errors import StoreRecreatedError, StoreRestoredError
@@ -13,7 +13,7 @@ from .wrapping import Wrapped, backup, wrap_engines
 @pytest.fixture
 def exchangeable(monkeypatch, place, clock):
     """A store with ten commits, and its engine, of which the inside can be exchanged."""
-    monkeypatch.setattr(snapkv.timeline.timeline, "REPLAY_WAIT_S", 0.5)
+    monkeypatch.setattr(snapkv.timeline.feed, "REPLAY_WAIT_S", 0.5)
     engines = wrap_engines(monkeypatch, Wrapped)
     store = place.open(clock=clock)
     stamps = []

@@ -39,21 +39,23 @@ BREATH_SECONDS = 4e-3
 """Pause between batches: other processes look for the write lock every 2 ms at most."""
 
 
-def compact(env: Environment, revision: int, batches: int | None) -> None:
+def compact(env: Environment, revision: int, batches: int | None, wait_s: float) -> None:
     """Set the compacted revision, then free up to `batches` batches (None: all)."""
-    locked(env, lambda: _set_compacted(env, revision))
+    locked(env, wait_s, lambda: _set_compacted(env, revision))
     done = 0
-    while (batches is None or done < batches) and not locked(env, lambda: _free_batch(env)):
+    while batches is None or done < batches:
+        if locked(env, wait_s, lambda: _free_batch(env)):
+            return
         done += 1
         pause(BREATH_SECONDS)
 
 
-def locked(env: Environment, work: Callable[[], bool]) -> bool:
+def locked(env: Environment, wait_s: float, work: Callable[[], bool]) -> bool:
     """Do some work under the write lock, again with a larger map when that was full."""
     if env.ready().lock.held():
         raise EngineBusyError("this thread is inside a transaction already")
     try:
-        env.hold(LOCK_SECONDS_MAX)
+        env.hold(wait_s)
         for _ in range(GROWTHS_MAX):
             try:
                 return work()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Iterator, Sequence
 
 from snapkv.engine.base import (
@@ -53,7 +54,7 @@ class LmdbEngine:
             value_bytes=request_bytes_max,
             request_bytes=request_bytes_max,
         )
-        self._closed = False
+        self._closed, self._closing = False, threading.Lock()
         self._shared = registry.acquire(path, Options(durability, map_bytes), create=create)
 
     @property
@@ -101,12 +102,15 @@ class LmdbEngine:
 
     # --- forgetting ---
 
-    def compact(self, revision: int, *, batches: int | None = None) -> None:
+    def compact(
+        self, revision: int, *, batches: int | None = None, timeout: float | None = None
+    ) -> None:
         """Forget what is not part of the state at `revision` or newer."""
         env = self._env
         if env.readonly:
             raise ReadOnlyError(f"{env.path}: the store is open for reading only")
-        compaction.compact(env, revision, batches)
+        wait = compaction.LOCK_SECONDS_MAX if timeout is None else timeout
+        compaction.compact(env, revision, batches, wait)
 
     def compacted_revision(self) -> int:
         """Return the oldest readable revision, 0 before any compaction."""
@@ -139,9 +143,10 @@ class LmdbEngine:
 
     def close(self) -> None:
         """Give the environment back; ends watchers of this engine. Twice is fine."""
-        if self._closed:
-            return
-        self._closed = True
+        with self._closing:
+            if self._closed:
+                return
+            self._closed = True
         self._shared.notify()
         registry.release(self._shared)
 

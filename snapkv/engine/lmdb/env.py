@@ -213,6 +213,8 @@ class Environment:
             if write and not self._for_writing:
                 self.gate.leave()
                 with self.gate.alone():
+                    if self.references == 0:  # closed while we waited: nobody would close it again
+                        raise StoreClosedError("the engine was closed")
                     self._reopen(write=True)
                 continue
             try:

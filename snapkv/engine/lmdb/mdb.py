@@ -24,7 +24,6 @@ DATABASES_MAX = 8
 
 RawEnvironment: TypeAlias = lmdb.Environment
 Transaction: TypeAlias = "lmdb.Transaction[bytes]"
-ViewTransaction: TypeAlias = "lmdb.Transaction[memoryview]"
 Cursor: TypeAlias = "lmdb.Cursor[bytes]"
 Database: TypeAlias = "lmdb._Database"
 

@@ -63,6 +63,8 @@ def look(path: str) -> Standing:
         raise NotAStoreError(f"{path} lies below a file") from e
     except PermissionError as e:
         raise ReadOnlyError(f"{path}: {e}") from e
+    except OSError as e:  # a name that is too long, say
+        raise NotAStoreError(f"{path} cannot be a store: {e.strerror}") from e
     marked = _is_marked(path)
     data = os.path.join(path, DATA_FILE)
     if DATA_FILE not in names or os.stat(data).st_size == 0:

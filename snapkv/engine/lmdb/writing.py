@@ -29,6 +29,7 @@ from snapkv.errors import (
     OutcomeUnknown,
     Refused,
     SnapKVError,
+    StoreClosedError,
 )
 
 GROWTHS_MAX = 40
@@ -53,6 +54,8 @@ def transact(
         raise Refused(EngineBusyError("this thread is inside a transaction already"))
     try:
         txn = prepare(_locked_peek(env, peek, timeout))
+        if env.references == 0:
+            raise Refused(StoreClosedError("the engine was closed"))
         if lock.closed or env.lock is not lock:
             raise Refused(EngineUnavailableError("this process was forked inside a transaction"))
         check_distinct(txn)
