@@ -19,6 +19,7 @@ class Exit(IntEnum):
     NO_STORE = 5
     UNKNOWN = 6
     LATER = 7
+    OUTPUT = 8
     INTERRUPTED = 130
     PIPE_CLOSED = 141
 
@@ -32,6 +33,7 @@ MEANINGS = {
     Exit.NO_STORE: "no usable store: missing, not ours, damaged, too new, read-only",
     Exit.UNKNOWN: "nobody knows yet whether the commit happened",
     Exit.LATER: "failed for now: busy, unavailable, timed out, disk full, clock off",
+    Exit.OUTPUT: "the output could not be written, whatever the command did",
     Exit.INTERRUPTED: "interrupted with Ctrl-C",
     Exit.PIPE_CLOSED: "the reader of the output went away",
 }
@@ -70,7 +72,7 @@ _CODES: tuple[tuple[type[Exception], Exit], ...] = (
     (PermissionError, Exit.USAGE),
     (IsADirectoryError, Exit.USAGE),
     (NotADirectoryError, Exit.USAGE),
-    (OSError, Exit.LATER),
+    (OSError, Exit.OUTPUT),
 )
 """First match wins."""
 

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from snapkv.cli.exits import CommandError, Exit
+from snapkv.cli.exits import Exit
 from snapkv.cli.forms import (
     change_json,
     commit_json,
@@ -129,6 +129,8 @@ def log(
     """Print the commits, newest first: when, revision, who, why."""
     after, up_to, out = moment(since), moment(until), Output(as_json, raw)
     with opened(store, name) as kv:
+        if since is not None and after is None:  # --since now
+            after = kv.resolved()
         for commit in kv.commits(after, up_to, count, newest_first=not oldest_first):
             out.record(commit_json(commit), *out.commit_columns(commit))
 
@@ -208,8 +210,6 @@ def watch(
     """Print commits and their changes as they happen, until Ctrl-C."""
     after, out = moment(since), Output(as_json, raw)
     patience_s = None if timeout is None else duration_ms(timeout) / 1_000
-    if since is not None and after is None:
-        raise CommandError("--since takes a time; without it, watch begins now")
     with opened(store, name) as kv, kv.watch(prefix, after, timeout=patience_s) as changes:
         for found in islice(changes, count):
             _write_changes(out, found)

@@ -206,7 +206,9 @@ def test_closed_and_full_outputs_are_told_by_code(cli: Cli) -> None:
     assert answer.lines[0] == "0"
     assert answer.lines[-1] == "1"  # no such key; and no question was needed
     answer = cli.shell("snapkv put a 1 >/dev/null; snapkv get a >/dev/full; echo $?")
-    assert answer.lines == ["snapkv: No space left on device", "7"]
+    assert answer.lines == ["snapkv: No space left on device", "8"]
+    answer = cli.shell("snapkv put full 1 >/dev/full; echo $?; snapkv get full")
+    assert answer.lines == ["snapkv: No space left on device", "8", "1"], "it was saved"
 
 
 def test_a_dump_is_not_for_terminals(cli: Cli) -> None:
