@@ -83,10 +83,6 @@ class HybridClock:
         """Renew the lock."""
         self._lock = threading.Lock()
 
-    def now(self) -> int:
-        """Return the smallest timestamp of the wall clock's present millisecond."""
-        return self.wall.now_ms() << LOGICAL_BITS
-
     def merge(self, seen: int) -> None:
         """Never again issue anything at or below `seen`."""
         with self._lock:
