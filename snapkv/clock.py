@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
+from functools import cache
 from typing import Protocol
+from uuid import UUID
 
 from snapkv.errors import InvalidTimeError, InvalidTypeError
 from snapkv.forks import renew_in_children
@@ -56,6 +58,28 @@ def monotonic() -> float:
     return time.monotonic()
 
 
+def uptime_ns() -> int:
+    """Return nanoseconds that all processes of this machine count alike, until its next boot.
+
+    No change of the wall clock touches it, and it stands still while the machine sleeps, like
+    `monotonic`: who could not act in the meantime loses no time.
+    """
+    return time.monotonic_ns()  # of the whole system, on Linux since its boot
+
+
+@cache
+def boot_tag() -> int:
+    """Return 64 bits that tell this boot of the machine from others, never 0.
+
+    1 where the system does not name its boots.
+    """
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            return UUID(file.read().strip()).int >> 64
+    except (OSError, ValueError):
+        return 1
+
+
 def pause(seconds: float) -> None:
     """Wait."""
     time.sleep(seconds)
@@ -88,19 +112,20 @@ class HybridClock:
         with self._lock:
             self._last = max(self._last, seen)
 
-    def issue(self, ahead_ms: int = 0) -> int:
+    def issue(self, ahead: int = 0) -> int:
         """Return a new timestamp, larger than all issued or seen; it counts as issued for ever.
+
+        It is larger by `ahead` than it needs to be.
 
         Raises `InvalidTimeError` when 64 bits are used up or the wall clock is out of range.
         """
         now_ms = self.wall.now_ms()
         if isinstance(now_ms, bool) or not isinstance(now_ms, int):
             raise InvalidTypeError(f"now_ms() returned {now_ms!r}, not milliseconds as an int")
-        physical = now_ms + ahead_ms
-        if not 0 <= physical <= PHYSICAL_MS_MAX:
-            raise InvalidTimeError(f"the clock stands at {physical} ms, out of range", physical)
+        if not 0 <= now_ms <= PHYSICAL_MS_MAX:
+            raise InvalidTimeError(f"the clock stands at {now_ms} ms, out of range", now_ms)
         with self._lock:
-            issued = max(physical << LOGICAL_BITS, self._last + 1)
+            issued = max(now_ms << LOGICAL_BITS, self._last + 1) + ahead
             if issued > TIMESTAMP_MAX:
                 raise InvalidTimeError("timestamps of 64 bits are used up", issued)
             self._last = issued

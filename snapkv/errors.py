@@ -30,6 +30,10 @@ class ClockWarning(UserWarning):
     """A store's newest timestamp is far ahead of the clock."""
 
 
+class ServerWarning(UserWarning):
+    """The server is of a version with known bugs that lose or hide data."""
+
+
 # --- what the caller handed over is not usable; nothing was written --------------------
 
 
@@ -138,6 +142,27 @@ class FutureRevisionError(SnapKVError, LookupError):
     def __init__(self, requested: int, current: int) -> None:
         super().__init__(f"revision {requested} is in the future; the newest is {current}")
         self.requested, self.current = requested, current
+
+
+class LeaseNotFoundError(SnapKVError, LookupError):
+    """The lease has ended or never was; its keys are gone."""
+
+    def __init__(self, lease: int) -> None:
+        super().__init__(f"lease {lease:x} has ended")
+        self.lease = lease
+
+
+class NotObservedError(SnapKVError, LookupError):
+    """Nobody had ticked yet at that moment, so nobody knows what foreign keys were then.
+
+    `requested` is the timestamp asked for, `first` the earliest observed one, None when it is
+    unknown.
+    """
+
+    def __init__(self, requested: int, first: int | None = None) -> None:
+        known = "nothing was observed yet" if first is None else f"observed since {first}"
+        super().__init__(f"timestamp {requested} was not observed: {known}")
+        self.requested, self.first = requested, first
 
 
 # --- the commit did not happen ---------------------------------------------------------
@@ -262,6 +287,14 @@ class StoreRestoredError(SnapKVError, RuntimeError):
 
 class NoSpaceError(SnapKVError, OSError):
     """The disk, its quota, or the engine's own space is full."""
+
+
+class SessionLostError(SnapKVError, ConnectionError):
+    """The session's lease has ended: its keys are gone, and others may hold what it held."""
+
+
+class AccessDeniedError(SnapKVError, PermissionError):
+    """The engine knows no such user or password, or the user lacks the right."""
 
 
 class ReadOnlyError(SnapKVError, PermissionError):

@@ -29,8 +29,8 @@ MEANINGS = {
     Exit.NO: "no: key not found, differences (diff --exit-code), problems (check), declined",
     Exit.USAGE: "a command line, key, time, URL or file that cannot be used",
     Exit.CONFLICT: "a guard did not hold, or the store has keys already",
-    Exit.COMPACTED: "the history asked for was compacted",
-    Exit.NO_STORE: "no usable store: missing, not ours, damaged, too new, read-only",
+    Exit.COMPACTED: "the history asked for was compacted, or never observed",
+    Exit.NO_STORE: "no usable store: missing, not ours, damaged, too new, read-only, denied",
     Exit.UNKNOWN: "nobody knows yet whether the commit happened",
     Exit.LATER: "failed for now: busy, unavailable, timed out, disk full, clock off",
     Exit.OUTPUT: "the output could not be written, whatever the command did",
@@ -53,6 +53,7 @@ _CODES: tuple[tuple[type[Exception], Exit], ...] = (
     (_errors.ConflictError, Exit.CONFLICT),
     (_errors.StoreNotEmptyError, Exit.CONFLICT),
     (_errors.CompactedError, Exit.COMPACTED),
+    (_errors.NotObservedError, Exit.COMPACTED),
     (_errors.StoreNotFoundError, Exit.NO_STORE),
     (_errors.NotAStoreError, Exit.NO_STORE),
     (_errors.FormatError, Exit.NO_STORE),
@@ -60,12 +61,15 @@ _CODES: tuple[tuple[type[Exception], Exit], ...] = (
     (_errors.StoreRecreatedError, Exit.NO_STORE),
     (_errors.StoreRestoredError, Exit.NO_STORE),
     (_errors.ReadOnlyError, Exit.NO_STORE),
+    (_errors.AccessDeniedError, Exit.NO_STORE),
     (_errors.CommitUnknownError, Exit.UNKNOWN),
     (_errors.CommitTimeoutError, Exit.LATER),
     (_errors.ClockSkewError, Exit.LATER),
     (_errors.NoSpaceError, Exit.LATER),
     (_errors.EngineBusyError, Exit.LATER),
     (_errors.EngineUnavailableError, Exit.LATER),
+    (_errors.LeaseNotFoundError, Exit.LATER),
+    (_errors.SessionLostError, Exit.LATER),
     (_errors.SnapKVError, Exit.USAGE),  # what remains is about the arguments
     (FileNotFoundError, Exit.USAGE),
     (FileExistsError, Exit.USAGE),
@@ -92,6 +96,9 @@ def message_of(error: Exception) -> str:
     if isinstance(error, _errors.CompactedError) and error.unit == "timestamp":
         left = "" if error.earliest is None else f"; the earliest is {time_text(error.earliest)}"
         return f"the history at {time_text(error.requested)} was compacted{left}"
+    if isinstance(error, _errors.NotObservedError):
+        since = "" if error.first is None else f"; observed since {time_text(error.first)}"
+        return f"nobody had ticked yet at {time_text(error.requested)}{since}"
     if isinstance(error, OSError) and not isinstance(error, _errors.SnapKVError):
         where = "" if error.filename is None else f"{error.filename}: "
         return f"{where}{error.strerror or error}"

@@ -34,8 +34,12 @@ class State(Protocol):
         """Answer a range of the newest state."""
         ...
 
-    def put(self, key: bytes, value: bytes) -> KeyValue | None:
-        """Write a key; return what was there."""
+    def put(self, key: bytes, value: bytes, lease: int) -> KeyValue | None:
+        """Write a key, attached to a lease (0: none); return what was there.
+
+        Raises `LeaseNotFoundError` when there is no such lease: nothing of the transaction may
+        then be kept.
+        """
         ...
 
     def delete(self, key: bytes, range_end: bytes) -> int:
@@ -46,7 +50,8 @@ class State(Protocol):
 def apply(txn: Txn, state: State, header: Callable[[], Header]) -> TxnResult:
     """Run `txn`: all compares first, nested ones too, then the chosen branches in order.
 
-    `header` is called after the writes: it tells the revision they made.
+    `header` is called after the writes: it tells the revision they made. Raises
+    `LeaseNotFoundError` from a put, in the middle of the writes.
     """
     chosen = _choose(txn, state)
     outcome = _run(chosen, state)
@@ -109,7 +114,7 @@ def _run(chosen: _Chosen, state: State) -> _Outcome:
     results: list[RangeResult | PutResult | DeleteResult | _Outcome] = []
     for op in chosen.ops:
         if isinstance(op, Put):
-            prev = state.put(op.key, op.value)
+            prev = state.put(op.key, op.value, op.lease)
             results.append(PutResult(prev if op.prev_kv else None))
         elif isinstance(op, Delete):
             results.append(DeleteResult(state.delete(op.key, op.range_end)))

@@ -13,11 +13,16 @@ Rules every engine keeps (the conformance suite holds each of them against all e
   on a missing key is false, whatever the operator; the others compare with 0.
 * A list of operations may not put a key twice, or put a key that it also deletes
   (`ValueError`; a caller's bug, checked before anything is written).
+* The ranges of a transaction read the newest state (`ValueError` for one with a revision): etcd
+  before 3.7 lets its members diverge otherwise.
 * Reading at revision r (0 = newest) needs compacted <= r <= current: otherwise
   `CompactedError` (unit "revision") or `FutureRevisionError`.
 * `version` counts the puts since the key was created; a delete ends it.
 * A range is [key, range_end); an empty `range_end` means the one key, b"\\0" means "to the end".
 * A read is a consistent snapshot; its answers are in ascending key order.
+* A lease that is revoked, or not kept alive for its time, ends: its keys are removed in one
+  revision of its own. After that no read, compare or keep-alive finds it alive, and watchers
+  are told without anybody writing.
 """
 
 from __future__ import annotations
@@ -60,11 +65,15 @@ class Range(NamedTuple):
 
 
 class Put(NamedTuple):
-    """A write of a key; `prev_kv` asks for what was there."""
+    """A write of a key; `prev_kv` asks for what was there.
+
+    With a `lease` the key vanishes when that ends; without one it is detached from any.
+    """
 
     key: bytes
     value: bytes
     prev_kv: bool = False
+    lease: int = 0
 
 
 class Delete(NamedTuple):
@@ -171,11 +180,11 @@ class Watcher(Protocol):
     def next(self, timeout: float | None) -> WatchBatch | None:
         """Return the next batch; None when `timeout` seconds (None: no bound) brought nothing.
 
-        Revisions rise strictly among batches with events; a batch without events tells progress
-        (it is given at most once per progress made, and with `timeout=0` whenever the watcher
-        has caught up with a newer head). Raises `CompactedError` (unit "revision") when what
-        comes next was compacted; `StoreClosedError` after `close()`, also of the engine, from
-        any thread.
+        Revisions rise strictly among batches with events. A batch without events tells progress,
+        at most once per progress made; embedded engines give it with `timeout=0` too, others have
+        to ask their server, which they do while somebody waits. Raises `CompactedError` (unit
+        "revision") when what comes next was compacted; `StoreClosedError` after `close()`, also
+        of the engine, from any thread.
         """
         ...
 
@@ -268,7 +277,37 @@ class Compacts(Protocol):
         ...
 
 
-class Engine(Reads, Writes, Watches, Compacts, Protocol):
+class Lease(NamedTuple):
+    """A right that ends by itself: keys put under it vanish `ttl_s` seconds after the last sign."""
+
+    id: int
+    ttl_s: float
+
+
+class Leases(Protocol):
+    """Keys that vanish when nobody keeps them alive."""
+
+    def grant(self, ttl_s: float, *, timeout: float | None = None) -> Lease:
+        """Return a new lease of at least `ttl_s` seconds; the engine may make it longer.
+
+        Raises `EngineUnavailableError` once `timeout` seconds are over; a lease that was made
+        without an answer ends by itself.
+        """
+        ...
+
+    def keep_alive(self, lease: int, *, timeout: float | None = None) -> float:
+        """Start a lease's time anew; return its seconds, counted from before this call at least.
+
+        Raises `LeaseNotFoundError` when it has ended.
+        """
+        ...
+
+    def revoke(self, lease: int, *, timeout: float | None = None) -> None:
+        """End a lease and remove its keys, in one revision; one that has ended is fine."""
+        ...
+
+
+class Engine(Reads, Writes, Watches, Compacts, Leases, Protocol):
     """All of it, and the life of the engine."""
 
     url: str
@@ -332,7 +371,7 @@ def _check_lists(txn: Txn, limits: Limits, used: int) -> None:
 
 
 def check_distinct(txn: Txn) -> None:
-    """Raise `ValueError` when both branches aside, one run could write a key twice.
+    """Raise `ValueError` when one run could write a key twice, or reads at an old revision.
 
     Puts of one list (nested ones included; the two branches of one nested transaction may share
     keys) must differ, and no delete range may cover a put. Overlapping deletes are fine.
@@ -350,6 +389,8 @@ def _check_writes(ops: Sequence[Op]) -> tuple[set[bytes], list[tuple[bytes, byte
             _join(puts, {op.key})
         elif isinstance(op, Delete):
             deletes.append((op.key, op.range_end))
+        elif isinstance(op, Range) and op.revision:
+            raise ValueError("a range of a transaction reads the newest state")
         elif isinstance(op, Txn):
             branches = [_check_writes(op.success), _check_writes(op.failure)]
             _join(puts, branches[0][0] | branches[1][0])

@@ -14,13 +14,14 @@ from collections.abc import Callable, Iterator, Sequence
 
 from sortedcontainers import SortedDict
 
-from snapkv.clock import monotonic
+from snapkv.clock import monotonic, uptime_ns
 from snapkv.engine.apply import apply
 from snapkv.engine.base import (
     ALL_KEYS_END,
     Event,
     Header,
     KeyValue,
+    Lease,
     Limits,
     Range,
     RangeResult,
@@ -32,10 +33,14 @@ from snapkv.engine.base import (
     check_limits,
     in_range,
 )
+from snapkv.engine.leases import LeaseTable, is_id
+from snapkv.engine.overlay import Overlay, answer
 from snapkv.errors import (
     CompactedError,
     EngineBusyError,
     FutureRevisionError,
+    InvalidTypeError,
+    LeaseNotFoundError,
     Refused,
     StoreClosedError,
 )
@@ -43,6 +48,7 @@ from snapkv.forks import renew_in_children
 
 LIMITS = Limits(key_bytes=64 << 10, value_bytes=256 << 20, request_bytes=256 << 20)
 SCAN_PAGE_ROWS = 5_000
+WAIT_SECONDS_MAX = 3_600.0
 
 _shared: dict[str, MemoryEngine] = {}
 _shared_lock = threading.Lock()
@@ -58,6 +64,7 @@ class MemoryEngine:
         self._log_start = 2
         self._revision = 1
         self._compacted = 0
+        self._leases = LeaseTable()
         self._cluster = random.SystemRandom().getrandbits(63)
         self._writing = threading.Lock()  # held while a transaction is prepared and applied
         self._writer = 0  # thread id
@@ -72,7 +79,7 @@ class MemoryEngine:
     ) -> ReadResult:
         """Answer all ranges from one state; O(log keys + log versions) a key."""
         with self._changed:
-            self._check_open()
+            self._come_in()
             results = [self._range(r) for r in ranges]
             return ReadResult(Header(self._revision, self._cluster), results)
 
@@ -95,9 +102,7 @@ class MemoryEngine:
             raise FutureRevisionError(revision, self._revision)
         if revision < self._compacted:
             raise CompactedError(revision, self._compacted, unit="revision")
-        return _answer(
-            wanted, [kv for key in self._keys(wanted) if (kv := self._at(key, revision))]
-        )
+        return answer(wanted, [kv for key in self._keys(wanted) if (kv := self._at(key, revision))])
 
     def _keys(self, wanted: Range) -> Iterator[bytes]:
         if not wanted.range_end:
@@ -131,18 +136,27 @@ class MemoryEngine:
             self.check_limits(txn)
             check_distinct(txn)
             with self._changed:
-                self._check_open()
-                state = _Transaction(self, self._revision + 1)
-                result = apply(txn, state, lambda: Header(self._install(state), self._cluster))
-                self._changed.notify_all()
-            return result
+                self._come_in()
+                return self._apply(txn)
         finally:
             self._writer = 0
             self._writing.release()
 
+    def _apply(self, txn: Txn) -> TxnResult:
+        state = self._overlay()
+        try:
+            result = apply(txn, state, lambda: Header(self._install(state), self._cluster))
+        except (InvalidTypeError, LeaseNotFoundError) as e:
+            raise Refused(e) from e
+        self._changed.notify_all()
+        return result
+
+    def _overlay(self) -> Overlay:
+        return Overlay(self._newest, self._range, self._leases, self._revision + 1)
+
     def _peek(self, key: bytes) -> KeyValue | None:
         with self._changed:
-            self._check_open()
+            self._come_in()
             return self._newest(key)
 
     def after_fork(self) -> None:
@@ -157,16 +171,60 @@ class MemoryEngine:
     def _newest(self, key: bytes) -> KeyValue | None:
         return self._at(key, self._revision) if key in self._versions else None
 
-    def _install(self, state: _Transaction) -> int:
+    def _install(self, state: Overlay) -> int:
         if not state.written:
             return self._revision
         for kv in state.written.values():
+            if self._leases:
+                before = self._newest(kv.key)
+                self._leases.moved(kv.key, before.lease if before else 0, kv.lease)
             self._versions.setdefault(kv.key, []).append(kv)
         self._log.append(
             tuple(Event(kv, kv.version == 0) for _, kv in sorted(state.written.items()))
         )
         self._revision = state.revision
         return self._revision
+
+    # --- leases ---
+
+    def grant(self, ttl_s: float, *, timeout: float | None = None) -> Lease:
+        """Return a new lease of exactly `ttl_s` seconds, at most 9,000,000,000.
+
+        O(log leases). Raises `InvalidTypeError` or `InvalidOptionError` for a bad `ttl_s`.
+        """
+        with self._changed:
+            self._come_in()
+            lease = self._leases.grant(ttl_s)
+            self._changed.notify_all()  # watchers may have to wake up earlier
+            return lease
+
+    def keep_alive(self, lease: int, *, timeout: float | None = None) -> float:
+        """Start a lease's time anew; O(1)."""
+        with self._changed:
+            self._come_in()
+            return self._leases.keep_alive(lease)
+
+    def revoke(self, lease: int, *, timeout: float | None = None) -> None:
+        """End a lease and remove its keys, in one revision if it has any; O(keys)."""
+        with self._changed:
+            self._come_in()
+            if is_id(lease):
+                self._end(lease)
+
+    def _come_in(self) -> None:
+        """Begin a call: nothing of a closed engine, and of no lease whose time is over."""
+        self._check_open()
+        if self._leases.next_due_ns and uptime_ns() >= self._leases.next_due_ns:
+            for lease in self._leases.due():
+                self._end(lease)
+
+    def _end(self, lease: int) -> None:
+        state = self._overlay()
+        for key in self._leases.keys_of(lease):
+            state.delete(key, b"")
+        self._install(state)
+        self._leases.end(lease)
+        self._changed.notify_all()
 
     # --- following ---
 
@@ -182,7 +240,7 @@ class MemoryEngine:
     ) -> None:
         """Forget what is not part of the state at `revision` or newer; O(versions)."""
         with self._changed:
-            self._check_open()
+            self._come_in()
             if revision > self._revision:
                 raise FutureRevisionError(revision, self._revision)
             if revision < self._compacted:
@@ -223,11 +281,12 @@ class MemoryEngine:
                 "revision": self._revision,
                 "compacted_revision": self._compacted,
                 "keys": len(self._versions),
+                "leases": len(self._leases),
                 "versions": versions,
             }
 
     def check(self) -> list[str]:
-        """Return broken rules: versions rise, chains are whole, log and versions agree."""
+        """Return broken rules: of versions and their chains, of the log, of leases."""
         with self._changed:
             return list(self._problems())
 
@@ -244,6 +303,8 @@ class MemoryEngine:
             for event in events:
                 if event.kv.mod_revision != at:
                     yield f"log of {at} has an event of {event.kv.mod_revision}"
+        newest = (versions[-1] for versions in self._versions.values())
+        yield from self._leases.problems(newest)
 
     def close(self) -> None:
         """End watchers; a shared engine (`memory:NAME`) stays for its other users."""
@@ -256,59 +317,6 @@ class MemoryEngine:
     def _check_open(self) -> None:
         if self._closed:
             raise StoreClosedError("the engine was closed")
-
-
-def _answer(wanted: Range, kvs: list[KeyValue]) -> RangeResult:
-    """Return what of the found keys was asked for."""
-    count = len(kvs)
-    if wanted.count_only:
-        return RangeResult([], count)
-    if wanted.limit:
-        kvs = kvs[: wanted.limit]
-    if wanted.keys_only:
-        kvs = [kv._replace(value=b"") for kv in kvs]
-    return RangeResult(kvs, count, len(kvs) < count)
-
-
-class _Transaction:
-    """The state a transaction sees: the engine's newest, overlaid with its own writes."""
-
-    def __init__(self, engine: MemoryEngine, revision: int) -> None:
-        self._engine, self.revision = engine, revision
-        self.written: dict[bytes, KeyValue] = {}
-
-    def newest(self, key: bytes) -> KeyValue | None:
-        if key in self.written:
-            kv = self.written[key]
-            return kv if kv.version else None
-        return self._engine._newest(key)
-
-    def range(self, wanted: Range) -> RangeResult:
-        if not self.written or wanted.revision:
-            return self._engine._range(wanted)
-        before = self._engine._range(Range(wanted.key, wanted.range_end)).kvs
-        keys = {kv.key for kv in before} | set(self.written)
-        kvs = [
-            kv
-            for key in sorted(keys)
-            if in_range(key, wanted.key, wanted.range_end) and (kv := self.newest(key))
-        ]
-        return _answer(wanted, kvs)
-
-    def put(self, key: bytes, value: bytes) -> KeyValue | None:
-        prev = self.newest(key)
-        created, version = (prev.create_revision, prev.version) if prev else (self.revision, 0)
-        self.written[key] = KeyValue(key, value, created, self.revision, version + 1)
-        return prev
-
-    def delete(self, key: bytes, range_end: bytes) -> int:
-        if range_end:
-            found = self.range(Range(key, range_end)).kvs
-        else:
-            found = [kv] if (kv := self.newest(key)) else []
-        for kv in found:
-            self.written[kv.key] = KeyValue(kv.key, b"", 0, self.revision, 0)
-        return len(found)
 
 
 class MemoryWatcher:
@@ -328,13 +336,13 @@ class MemoryWatcher:
             while True:
                 if self._closed:
                     raise StoreClosedError("the watch was closed")
-                engine._check_open()
+                engine._come_in()
                 if (batch := self._step()) is not None:
                     return batch
                 left = None if deadline is None else deadline - monotonic()
                 if left is not None and left <= 0:
                     return None
-                engine._changed.wait(left)
+                engine._changed.wait(_sooner(left, engine._leases.next_due_ns))
 
     def _step(self) -> WatchBatch | None:
         engine = self._engine
@@ -364,6 +372,15 @@ class MemoryWatcher:
         with self._engine._changed:
             self._closed = True
             self._engine._changed.notify_all()
+
+
+def _sooner(seconds: float | None, due_ns: int) -> float | None:
+    """Return how long to wait for something, or for a lease that is due (0: none)."""
+    if not due_ns:
+        return seconds
+    until = max(0.0, (due_ns - uptime_ns()) / 1e9)
+    until = min(until, WAIT_SECONDS_MAX)  # a lease may be longer than a thread can wait
+    return until if seconds is None else min(seconds, until)
 
 
 def open_memory(url: str) -> MemoryEngine:

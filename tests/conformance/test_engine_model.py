@@ -17,18 +17,22 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from snapkv.engine.base import Compare, Delete, Put, Range, Target, Txn
-from snapkv.errors import CompactedError, FutureRevisionError
+from snapkv.errors import CompactedError, FutureRevisionError, LeaseNotFoundError
 
 KEYS = [b"\0", b"\0\xff", b"a", b"a\0", b"a\0\x01", b"a\x01", b"a\xff", b"ab", b"b", b"\xff\xff"]
 OPERATORS = {"=": operator.eq, "!=": operator.ne, "<": operator.lt, ">": operator.gt}
 
-Row = tuple[bytes, int, int, int]  # value, created, modified, version
+Row = tuple[bytes, int, int, int, int]  # value, created, modified, version, lease
 
 
 def inside(key: bytes, start: bytes, end: bytes) -> bool:
     if end == b"":
         return key == start
     return start <= key if end == b"\0" else start <= key < end
+
+
+class Ended(Exception):
+    """A put names a lease that is not alive."""
 
 
 @dataclass
@@ -39,6 +43,8 @@ class Model:
     states: list[dict[bytes, Row]] = field(default_factory=lambda: [{}])
     events: dict[int, dict[bytes, Row | None]] = field(default_factory=dict)
     compacted: int = 0
+    granted: list[int] = field(default_factory=list)
+    alive: set[int] = field(default_factory=set)
 
     @property
     def head(self) -> int:
@@ -52,18 +58,28 @@ class Model:
         shown = [] if wanted.count_only else keys
         if wanted.limit:
             shown = shown[: wanted.limit]
-        rows = [(k, b"" if wanted.keys_only else state[k][0], *state[k][1:], 0) for k in shown]
+        rows = [(k, b"" if wanted.keys_only else state[k][0], *state[k][1:]) for k in shown]
         return rows, len(keys), not wanted.count_only and len(shown) < len(keys)
 
     def run(self, txn: Txn) -> tuple[int, Any]:
-        """Return (revision, answer as nested tuples)."""
+        """Return (revision, answer as nested tuples); raises `Ended`."""
         before = self.states[-1]
         after, changed = dict(before), {}
         answer = self._run(txn, before, after, changed)
+        return self._installed(after, changed), answer
+
+    def revoke(self, lease: int) -> int:
+        """Return the revision."""
+        self.alive.discard(lease)
+        mine = [key for key, row in self.states[-1].items() if row[4] == lease]
+        after = {key: row for key, row in self.states[-1].items() if key not in mine}
+        return self._installed(after, dict.fromkeys(mine))
+
+    def _installed(self, after: dict, changed: dict) -> int:
         if changed:
             self.states.append(after)
             self.events[self.head] = changed
-        return self.head, answer
+        return self.head
 
     def _run(self, txn: Txn, before: dict, after: dict, changed: dict) -> Any:
         good = all(self._holds(compare, before) for compare in txn.compare)
@@ -80,16 +96,24 @@ class Model:
                     changed[key] = None
                 answers.append(len(gone))
             else:
+                if op.lease and op.lease not in self.alive:
+                    raise Ended(op.lease)
                 old = after.get(op.key)
                 new = self.head + 1
                 created, version = (old[1], old[3]) if old else (new, 0)
-                after[op.key] = changed[op.key] = (op.value, created, new, version + 1)
-                answers.append((op.key, *old, 0) if old and op.prev_kv else None)
+                after[op.key] = changed[op.key] = (
+                    op.value,
+                    created,
+                    new,
+                    version + 1,
+                    op.lease,
+                )
+                answers.append((op.key, *old) if old and op.prev_kv else None)
         return good, answers
 
     @staticmethod
     def _holds(compare: Compare, state: dict[bytes, Row]) -> bool:
-        value, created, modified, version = state.get(compare.key, (None, 0, 0, 0))
+        value, created, modified, version, _ = state.get(compare.key, (None, 0, 0, 0, 0))
         if compare.target is Target.VALUE:
             return value is not None and OPERATORS[compare.op](value, compare.operand)
         left = {Target.CREATE: created, Target.MOD: modified, Target.VERSION: version}
@@ -102,12 +126,12 @@ def plain(result: Any) -> Any:
     if names == "TxnResult":
         return result.succeeded, [plain(each) for each in result.results]
     if names == "RangeResult":
-        kvs = [(kv.key, kv.value, *kv[2:5], 0) for kv in result.kvs]
+        kvs = [tuple(kv) for kv in result.kvs]
         return kvs, result.count, result.more
     if names == "DeleteResult":
         return result.deleted
     prev = result.prev
-    return None if prev is None else (prev.key, prev.value, *prev[2:5], 0)
+    return None if prev is None else tuple(prev)
 
 
 # --- random programs -----------------------------------------------------------------------
@@ -115,6 +139,7 @@ def plain(result: Any) -> Any:
 keys = st.sampled_from(KEYS)
 ends = st.one_of(st.just(b""), st.just(b"\0"), keys, st.sampled_from([b"a\0\0", b"c"]))
 values = st.binary(max_size=3)
+leases = st.one_of(st.just(0), st.integers(0, 3))  # the n-th that was granted; 0: none
 ranges = st.builds(
     Range,
     keys,
@@ -148,7 +173,7 @@ def transactions(draw: Any) -> Txn:
             if kind == "p" and free:
                 key = draw(st.sampled_from(sorted(free)))
                 free.discard(key)
-                made.append(Put(key, draw(values), draw(st.booleans())))
+                made.append(Put(key, draw(values), draw(st.booleans()), draw(leases)))
             elif kind == "d":
                 delete = Delete(draw(keys), draw(ends))
                 if not any(inside(key, delete.key, delete.range_end) for key in taken):
@@ -171,6 +196,8 @@ steps = st.one_of(
     transactions(),
     transactions(),
     st.tuples(st.just("read"), st.lists(st.tuples(ranges, st.integers(0, 14)), max_size=4)),
+    st.tuples(st.just("grant")),
+    st.tuples(st.just("revoke"), st.integers(1, 3)),
     st.tuples(st.just("compact"), st.integers(0, 14), st.sampled_from([None, None, 0, 1])),
 )
 
@@ -187,6 +214,8 @@ def test_random_programs(make: Callable[[], Driver], program: list[Any], start: 
     db = make()
     try:
         model = Model(db.head())
+        play(db, model, ("grant",))
+        play(db, model, ("grant",))
         for step in program:
             play(db, model, step)
         for revision in range(max(model.base, model.compacted), model.head + 1):
@@ -198,14 +227,59 @@ def test_random_programs(make: Callable[[], Driver], program: list[Any], start: 
 
 def play(db: Driver, model: Model, step: Any) -> None:
     if isinstance(step, Txn):
-        result = db.run(step)
-        assert (result.header.revision, plain(result)) == model.run(step)
+        play_txn(db, model, named(step, model.granted))
+    elif step[0] == "grant":
+        model.granted.append(db.grant())
+        model.alive.add(model.granted[-1])
+    elif step[0] == "revoke":
+        lease = nth(model.granted, step[1])
+        db.revoke(lease or NEVER_GRANTED)
+        assert db.head() == model.revoke(lease or NEVER_GRANTED)
     elif step[0] == "read":
         play_read(
             db, model, [wanted._replace(revision=r and r + model.base - 1) for wanted, r in step[1]]
         )
     else:
         play_compact(db, model, step[1] + model.base - 1, step[2])
+
+
+NEVER_GRANTED = 987_654_321
+
+
+def nth(granted: list[int], number: int) -> int:
+    """Return the n-th lease, 0 when there are not so many."""
+    return granted[number - 1] if 0 < number <= len(granted) else 0
+
+
+def named(txn: Txn, granted: list[int]) -> Txn:
+    """Return a transaction with the ids of leases in place of their numbers."""
+
+    def ops(given: tuple[Any, ...]) -> tuple[Any, ...]:
+        return tuple(
+            named(op, granted)
+            if isinstance(op, Txn)
+            else op._replace(lease=nth(granted, op.lease))
+            if isinstance(op, Put)
+            else op
+            for op in given
+        )
+
+    return Txn(txn.compare, ops(txn.success), ops(txn.failure))
+
+
+def play_txn(db: Driver, model: Model, txn: Txn) -> None:
+    head = model.head
+    try:
+        expected = model.run(txn)
+    except Ended as e:
+        ended = e.args[0]
+    else:
+        result = db.run(txn)
+        assert (result.header.revision, plain(result)) == expected
+        return
+    error = db.refused(txn)
+    assert isinstance(error, LeaseNotFoundError)
+    assert (error.lease, db.head()) == (ended, head)
 
 
 def refusal(model: Model, revision: int) -> type[Exception] | None:
@@ -244,7 +318,7 @@ def compare_state(db: Driver, model: Model, revision: int) -> None:
     expected = model.select(model.at(revision), everything)
     assert plain(db.engine.read([everything]).results[0]) == expected
     scanned = [kv for page in db.engine.scan(FIRST, ALL, revision=revision) for kv in page]
-    assert [(kv.key, kv.value, *kv[2:5], 0) for kv in scanned] == expected[0]
+    assert [tuple(kv) for kv in scanned] == expected[0]
     for key in KEYS:
         point = Range(key, b"", revision)
         found = db.engine.read([point]).results[0]
@@ -257,7 +331,7 @@ def compare_watch(db: Driver, model: Model, start: int) -> None:
     found = [
         (
             batch.revision,
-            {e.kv.key: None if e.is_delete else (e.kv.value, *e.kv[2:5]) for e in batch.events},
+            {e.kv.key: None if e.is_delete else tuple(e.kv[1:]) for e in batch.events},
         )
         for batch in take(db.watch(start), model.head)
     ]

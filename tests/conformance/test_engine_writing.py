@@ -21,7 +21,7 @@ from snapkv.engine.base import (
     Txn,
     TxnResult,
 )
-from snapkv.errors import CommitTooLargeError, FutureRevisionError, Refused, SnapKVError
+from snapkv.errors import CommitTooLargeError, Refused, SnapKVError
 
 
 def test_each_changing_transaction_is_one_revision(db: Driver) -> None:
@@ -295,10 +295,12 @@ def test_requests_at_the_limit(make: Callable[[], Driver]) -> None:
     assert len(db.value(b"a") or b"") == min(limit, 4 << 20) - 1_000
 
 
-def test_a_future_read_in_a_transaction_writes_nothing(db: Driver) -> None:
+@pytest.mark.parametrize("nested", [False, True])
+def test_a_transaction_reads_the_newest_state_only(db: Driver, nested: bool) -> None:
     head = db.put(b"a")
-    error = _refusal(db, Txn(success=(Put(b"b", b"1"), Range(b"a", revision=head + 5))))
-    assert isinstance(error, FutureRevisionError)
+    old = Range(b"a", revision=head)
+    with pytest.raises(ValueError, match="newest state"):
+        db.txn(Put(b"b", b"1"), Txn(failure=(old,)) if nested else old)
     assert db.head() == head
     assert db.keys() == [b"a"]
 

@@ -164,11 +164,11 @@ def test_a_newer_format_is_told(path: Path) -> None:
         meta = env.open_db(b"meta")
         with env.begin(write=True) as txn:
             old = txn.get(b"format", db=meta)
-            txn.put(b"format", struct.pack(">I", 2) + old[4:] + b"new things", db=meta)
+            txn.put(b"format", struct.pack(">I", 3) + old[4:] + b"new things", db=meta)
     refused(path, FormatError)
     with pytest.raises(FormatError) as caught:
         LmdbEngine(path)
-    assert (caught.value.found, caught.value.supported) == (2, 1)
+    assert (caught.value.found, caught.value.supported) == (3, 2)
 
 
 # --- damaged -------------------------------------------------------------------------------

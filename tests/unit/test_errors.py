@@ -25,6 +25,8 @@ SAMPLES = {
     "InvalidTimeError": ("bad", "when"),
     "InvalidURLError": ("bad", "url:"),
     "KeyNotFoundError": ("k", 5),
+    "LeaseNotFoundError": (0x7F,),
+    "NotObservedError": (7, 9),
     "Refused": (errors.NoSpaceError("full"),),
     "UnknownOptionError": ("colour", ["name", "clock"]),
 }

@@ -2,10 +2,10 @@
 
 Nouns, from the bottom up: `mdb` is the door to the third-party client; `records` are the bytes;
 a `place` is what stands at a path; a `gate` counts this process's running transactions, the
-`lock` admits one writer at a time; a `Transaction` is one of LMDB's, between `with` and its end;
-an `Environment` is one open directory, and the `registry` shares it among all engines of this
-process that name it. On it work `reading`, `writing`, `watcher`, `compaction` and
-`check`; `LmdbEngine` puts them together.
+`lock` admits one writer at a time; a `Transaction` is one of LMDB's, between `with` and its end,
+with its `Leases`; an `Environment` is one open directory, and the `registry` shares it among all
+engines of this process that name it. On it work `reading`, `newest` (what a transaction writes),
+`writing`, `leasing`, `watcher`, `compaction` and `check`; `LmdbEngine` puts them together.
 
 Caveats:
 
@@ -15,6 +15,9 @@ Caveats:
   are then used again for other contents.
 * The data file is as long as LMDB's map, with holes: it takes the space of what is in it, but
   copy it with a tool that knows holes (`cp --sparse`, `rsync -S`, `tar -S`).
+* Leases live in the store, not in a process: they survive all of them. Their time is that of the
+  machine's uptime; after a reboot each gets its full time again, from when the store is first
+  used. (Where the system names no boots, outside Linux, a reboot may shorten or lengthen it.)
 * A directory that cannot be written is read without LMDB's locks: keep writers away meanwhile.
 """
 

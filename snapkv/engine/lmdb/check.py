@@ -9,7 +9,16 @@ from typing import NamedTuple
 
 from snapkv.engine.lmdb import mdb, records
 from snapkv.engine.lmdb.env import Environment
-from snapkv.engine.lmdb.records import HEADER, REMOVED, STEM_END, SUFFIX_BYTES
+from snapkv.engine.lmdb.leases import Leases
+from snapkv.engine.lmdb.records import (
+    HEADER,
+    HEADER_BYTES,
+    LEASE_BYTES,
+    LEASED,
+    REMOVED,
+    STEM_END,
+    SUFFIX_BYTES,
+)
 from snapkv.engine.lmdb.transaction import Transaction
 from snapkv.errors import SnapKVError
 
@@ -31,7 +40,7 @@ def check(env: Environment) -> list[str]:
 
 
 def _problems(txn: Transaction) -> Iterator[str]:
-    revision, compacted, freed = txn.state
+    revision, compacted, freed = txn.state[:3]
     # freeing trails compaction, compaction trails the newest revision
     if not freed <= compacted <= revision or revision < 1:
         yield f"state: revision {revision}, compacted {compacted}, freed {freed}"
@@ -41,6 +50,7 @@ def _problems(txn: Transaction) -> Iterator[str]:
     # has its change
     if logged != written:
         yield f"the log tells of {logged} changes after revision {freed}, records of {written}"
+    yield from _lease_problems(txn)
 
 
 def _log_problems(txn: Transaction) -> Generator[str, None, int]:
@@ -90,6 +100,7 @@ class _Version(NamedTuple):
 def _record_problems(txn: Transaction) -> Generator[str, None, int]:
     """Return the number of records after the freed revision."""
     state, written = txn.state, 0
+    leases, leased = Leases(txn), 0
     newer: _Version | None = None
     for raw, value in txn.cursor().iternext():
         stem, suffix = raw[:-SUFFIX_BYTES], raw[-SUFFIX_BYTES:]
@@ -104,13 +115,58 @@ def _record_problems(txn: Transaction) -> Generator[str, None, int]:
             continue
         this = _Version(stem, records.revision_of(suffix), created, version, bool(flags & REMOVED))
         written += this.revision > state.freed
+        lease = yield from _leased(raw, value, flags)
+        if lease and (newer is None or newer.stem != stem):
+            leased += 1
+            # a leased key is listed by its lease
+            if not leases.holds(lease, records.key_of(stem)):
+                yield f"{records.key_of(stem)!r}: lease {lease:x} does not list it"
         yield from _version_problems(this, state.revision)
         if newer is not None and newer.stem == stem:
             yield from _pair_problems(this, newer, state.freed)
         elif this.revision <= state.freed and this.removed:
             yield f"{records.key_of(stem)!r}: a removal at {this.revision} was not freed"
         newer = this
+    # and its lease lists nothing else
+    if leased != (listed := sum(1 for _ in leases.held())):
+        yield f"leases list {listed} keys, {leased} have a lease"
     return written
+
+
+def _leased(raw: bytes, value: bytes, flags: int) -> Generator[str, None, int]:
+    """Return the lease of a record, 0 for none."""
+    if not flags & LEASED:
+        return 0
+    # a lease's id stands behind the header, and a removal has none
+    if flags & REMOVED or len(value) < HEADER_BYTES + LEASE_BYTES:
+        yield f"record {raw!r} cannot have a lease"
+        return 0
+    return records.lease_of(value)
+
+
+def _lease_problems(txn: Transaction) -> Iterator[str]:
+    state, leases = txn.state, Leases(txn)
+    # leases are in format 2 only
+    found, _ = records.decode_format(txn.txn.get(records.FORMAT_KEY, db=txn.databases.meta))
+    if (found == records.FORMAT) != (state.boot == 0):
+        yield f"format {found}, the leases are of boot {state.boot:x}"
+    # each lease has its turn at its due time, and there are no others
+    turns = 0
+    for due, lease in leases.by_due():
+        turns += 1
+        record = leases.find(lease)
+        if record is None or record.due != due:
+            yield f"lease {lease:x} is said to be due at {due}, its record is {record}"
+        if turns == 1 and due != state.due:
+            yield f"state: the next lease is due at {state.due}, it should be {due}"
+    if turns == 0 and state.due:
+        yield f"state: a lease is due at {state.due}, there is none"
+    if turns != (alive := sum(1 for _ in leases.each())):
+        yield f"{alive} leases, {turns} due times"
+    # keys are listed by leases that are alive
+    for lease, _ in itertools.groupby(leases.held(), key=lambda pair: pair[0]):
+        if leases.find(lease) is None:
+            yield f"lease {lease:x} has ended and still lists keys"
 
 
 def _version_problems(this: _Version, newest: int) -> Iterator[str]:

@@ -14,27 +14,17 @@ Progress is a revision in the state record (`freed`), written with the work itse
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from snapkv.clock import pause
 from snapkv.engine.lmdb import mdb, records
 from snapkv.engine.lmdb.env import Environment
 from snapkv.engine.lmdb.records import State
 from snapkv.engine.lmdb.transaction import Transaction
-from snapkv.engine.lmdb.writing import GROWTHS_MAX
-from snapkv.errors import (
-    CompactedError,
-    CorruptStoreError,
-    EngineBusyError,
-    FutureRevisionError,
-    NoSpaceError,
-    OutcomeUnknown,
-)
+from snapkv.engine.lmdb.writing import locked
+from snapkv.errors import CompactedError, CorruptStoreError, FutureRevisionError
 
 BATCH_LOG_ENTRIES = 1_000
 BATCH_KEYS = 5_000
 """Keys after which a batch ends, at the end of a revision."""
-LOCK_SECONDS_MAX = 30.0
 BREATH_SECONDS = 4e-3
 """Pause between batches: other processes look for the write lock every 2 ms at most."""
 
@@ -50,27 +40,6 @@ def compact(env: Environment, revision: int, batches: int | None, wait_s: float)
         pause(BREATH_SECONDS)
 
 
-def locked(env: Environment, wait_s: float, work: Callable[[], bool]) -> bool:
-    """Do some work under the write lock, again with a larger map when that was full."""
-    if env.ready().lock.held():
-        raise EngineBusyError("this thread is inside a transaction already")
-    try:
-        env.hold(wait_s)
-        for _ in range(GROWTHS_MAX):
-            try:
-                return work()
-            except mdb.MapFullError:  # copies of tree pages: freeing needs space, too
-                env.grow()
-        raise NoSpaceError(f"{env.path}: the map cannot grow any more")
-    except OutcomeUnknown as e:  # whether it happened or not: doing it again is fine
-        raise e.cause or e from e
-    finally:
-        try:
-            env.let_go()
-        finally:
-            env.let_go()
-
-
 def _set_compacted(env: Environment, revision: int) -> bool:
     with env.writing() as txn:
         now = txn.state
@@ -79,7 +48,7 @@ def _set_compacted(env: Environment, revision: int) -> bool:
         if revision < now.compacted:
             raise CompactedError(revision, now.compacted, unit="revision")
         if revision > now.compacted:
-            _put_state(txn, now._replace(compacted=revision))
+            txn.put_state(now._replace(compacted=revision))
             txn.commit()
     return True
 
@@ -91,7 +60,7 @@ def _free_batch(env: Environment) -> bool:
         if now.freed >= now.compacted:
             return True
         freed = _work_off(txn, now)
-        _put_state(txn, now._replace(freed=freed))
+        txn.put_state(now._replace(freed=freed))
         txn.commit()
         return freed >= now.compacted
 
@@ -129,7 +98,3 @@ def _free_superseded(found: mdb.Cursor, key: bytes, revision: int) -> None:
     at = found.delete() if removed else found.next()
     if at and found.key().startswith(stem):
         found.delete()
-
-
-def _put_state(txn: Transaction, state: State) -> None:
-    txn.txn.put(records.STATE_KEY, state.encode(), db=txn.databases.meta)

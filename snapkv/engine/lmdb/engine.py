@@ -8,22 +8,33 @@ from collections.abc import Callable, Iterator, Sequence
 
 from snapkv.engine.base import (
     KeyValue,
+    Lease,
     Limits,
     Range,
     ReadResult,
     Txn,
     TxnResult,
 )
-from snapkv.engine.lmdb import check, compaction, reading, records, registry, writing
+from snapkv.engine.lmdb import check, compaction, leasing, reading, records, registry, writing
 from snapkv.engine.lmdb.env import Environment, Options
+from snapkv.engine.lmdb.leases import Leases
 from snapkv.engine.lmdb.watcher import LmdbWatcher
-from snapkv.errors import InvalidOptionError, InvalidTypeError, ReadOnlyError, StoreClosedError
+from snapkv.errors import (
+    EngineBusyError,
+    InvalidOptionError,
+    InvalidTypeError,
+    NoSpaceError,
+    ReadOnlyError,
+    StoreClosedError,
+)
 
 DURABILITIES = ("sync", "relaxed", "none")
 MAP_BYTES = 64 << 20
 MAP_BYTES_MIN = 64 << 10
 REQUEST_BYTES_MAX = 64 << 20
 REQUEST_BYTES_MIN = 8 << 10
+EXPIRE_SECONDS_MAX = 0.25
+"""What a read waits to end a lease that is due."""
 
 
 class LmdbEngine:
@@ -73,13 +84,28 @@ class LmdbEngine:
     def read(
         self, ranges: Sequence[Range], *, serializable: bool = False, timeout: float | None = None
     ) -> ReadResult:
-        """Answer all ranges from one state; a seek for a key, about a microsecond for a row."""
-        return reading.read(self._env, ranges)
+        """Answer all ranges from one state; a seek for a key, about a microsecond for a row.
+
+        When a lease is due it is ended first. If that cannot be done (another process keeps the
+        write lock for longer than `EXPIRE_SECONDS_MAX`, the disk is full) the newest state is
+        answered without the keys of that lease. A store that is open for reading only answers
+        as if leases never ended by themselves.
+        """
+        env = self._env
+        while (found := reading.read(env, ranges)) is None:
+            try:
+                leasing.expire_due(env, min(EXPIRE_SECONDS_MAX, _wait(timeout)))
+            except (EngineBusyError, NoSpaceError):
+                return reading.read_around(env, ranges)
+        return found
 
     def scan(
         self, key: bytes, range_end: bytes, *, revision: int, keys_only: bool = False
     ) -> Iterator[list[KeyValue]]:
-        """Yield pages of `SCAN_PAGE_ROWS` keys, each from a read transaction of its own."""
+        """Yield pages of `SCAN_PAGE_ROWS` keys, each from a read transaction of its own.
+
+        What leases have come due since cannot change what stood at `revision`.
+        """
         return reading.scan(lambda: self._env, key, range_end, revision, keys_only)
 
     # --- writing ---
@@ -94,6 +120,31 @@ class LmdbEngine:
         """Raise `CommitTooLargeError`, or `InvalidKeyError` for a key too long when escaped."""
         writing.check(txn, self.limits)
 
+    # --- leases ---
+
+    def grant(self, ttl_s: float, *, timeout: float | None = None) -> Lease:
+        """Return a new lease of exactly `ttl_s` seconds, at most 9,000,000,000.
+
+        One durable commit. The first lease of a store raises its format: versions that know no
+        leases cannot open it from then on. Raises `InvalidTypeError` or `InvalidOptionError` for
+        a bad `ttl_s`, `EngineBusyError` when the write lock stays taken for `timeout` seconds.
+        """
+        return leasing.grant(self._writable(), ttl_s, _wait(timeout))
+
+    def keep_alive(self, lease: int, *, timeout: float | None = None) -> float:
+        """Start a lease's time anew: one durable commit, O(log leases)."""
+        return leasing.keep_alive(self._writable(), lease, _wait(timeout))
+
+    def revoke(self, lease: int, *, timeout: float | None = None) -> None:
+        """End a lease and remove its keys, in one revision if it has any."""
+        leasing.revoke(self._writable(), lease, _wait(timeout))
+
+    def _writable(self) -> Environment:
+        env = self._env
+        if env.readonly:
+            raise ReadOnlyError(f"{env.path}: the store is open for reading only")
+        return env
+
     # --- following ---
 
     def watch(self, key: bytes, range_end: bytes, *, start_revision: int) -> LmdbWatcher:
@@ -106,11 +157,8 @@ class LmdbEngine:
         self, revision: int, *, batches: int | None = None, timeout: float | None = None
     ) -> None:
         """Forget what is not part of the state at `revision` or newer."""
-        env = self._env
-        if env.readonly:
-            raise ReadOnlyError(f"{env.path}: the store is open for reading only")
-        wait = compaction.LOCK_SECONDS_MAX if timeout is None else timeout
-        compaction.compact(env, revision, batches, wait)
+        env = self._writable()
+        compaction.compact(env, revision, batches, _wait(timeout))
 
     def compacted_revision(self) -> int:
         """Return the oldest readable revision, 0 before any compaction."""
@@ -134,6 +182,7 @@ class LmdbEngine:
                 "compacted_revision": txn.state.compacted,
                 "durability": env.options.durability,
                 "readonly": int(env.readonly),
+                "leases": sum(1 for _ in Leases(txn).each()),
                 **env.sizes(txn),
             }
 
@@ -149,6 +198,10 @@ class LmdbEngine:
             self._closed = True
         self._shared.notify()
         registry.release(self._shared)
+
+
+def _wait(timeout: float | None) -> float:
+    return writing.LOCK_SECONDS_MAX if timeout is None else timeout
 
 
 def _check_bytes(option: str, value: object, least: int) -> None:

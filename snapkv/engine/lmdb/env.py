@@ -124,11 +124,12 @@ class Environment:
         except mdb.Error as e:
             raise mdb.translate(e, self.path) from e
         found, self.cluster = records.decode_format(raw_format)
-        if found != records.FORMAT:
+        if found not in (records.FORMAT, records.LEASED_FORMAT):
+            newest = records.LEASED_FORMAT
             raise FormatError(
-                f"{self.path} has engine format {found}, this version reads {records.FORMAT}",
+                f"{self.path} has engine format {found}, this version reads up to {newest}",
                 found,
-                records.FORMAT,
+                newest,
             )
 
     def close_raw(self) -> None:

@@ -7,17 +7,19 @@ seek; where a key has many versions to pass over, one seek passes them all.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 
 from snapkv.engine.base import Header, KeyValue, Range, RangeResult, ReadResult
 from snapkv.engine.lmdb import mdb, records
 from snapkv.engine.lmdb.env import Environment
+from snapkv.engine.lmdb.leases import Leases, is_due
 from snapkv.engine.lmdb.records import (
     HEADER,
     HEADER_BYTES,
+    LEASE_BYTES,
+    LEASED,
     REMOVED,
     REVISION_MAX,
-    SUFFIX_BYTES,
     State,
     key_of,
     span_of,
@@ -33,11 +35,26 @@ _BEHIND_STEM = b"\0\x02"
 _REVISION = struct.Struct(">Q")
 
 
-def read(env: Environment, ranges: Sequence[Range]) -> ReadResult:
-    """Answer all ranges from one read transaction."""
+def read(env: Environment, ranges: Sequence[Range]) -> ReadResult | None:
+    """Answer all ranges from one read transaction; None when a lease must end before."""
     with env.reading() as txn:
         state, cursor = txn.state, txn.cursor()
+        if state.due and not env.readonly and is_due(state):
+            return None
         results = [answer(cursor, state, wanted, revision_in(state, wanted)) for wanted in ranges]
+        return ReadResult(Header(state.revision, env.cluster), results)
+
+
+def read_around(env: Environment, ranges: Sequence[Range]) -> ReadResult:
+    """Answer all ranges, passing over keys of leases that must end and cannot be ended now."""
+    with env.reading() as txn:
+        state, cursor, over = txn.state, txn.cursor(), Leases(txn).over()
+        results = [
+            answer(
+                cursor, state, wanted, revision_in(state, wanted), () if wanted.revision else over
+            )
+            for wanted in ranges
+        ]
         return ReadResult(Header(state.revision, env.cluster), results)
 
 
@@ -87,15 +104,25 @@ def point(cursor: mdb.Cursor, key: bytes, revision: int) -> KeyValue | None:
     return _key_value(key, raw, cursor.value())
 
 
-def answer(cursor: mdb.Cursor, state: State, wanted: Range, revision: int) -> RangeResult:
-    """Answer one range at a revision that was checked."""
+def answer(
+    cursor: mdb.Cursor,
+    state: State,
+    wanted: Range,
+    revision: int,
+    over: Container[int] = (),
+) -> RangeResult:
+    """Answer one range at a revision that was checked, as if the leases `over` had no keys."""
     if not wanted.range_end:
-        return _answer_point(point(cursor, wanted.key, revision), wanted)
+        found = point(cursor, wanted.key, revision)
+        if over and found and found.lease in over:
+            found = None
+        return _answer_point(found, wanted)
     first, beyond = span_of(wanted.key, wanted.range_end)
     if wanted.count_only:
-        return RangeResult([], count(cursor, first, beyond, revision))
-    kvs, behind = _walk(cursor, first, beyond, revision, wanted.limit, wanted.keys_only)
-    rest = 0 if behind is None else count(cursor, behind, beyond, revision)
+        return RangeResult([], count(cursor, first, beyond, revision, over))
+    limit, keys_only = wanted.limit, wanted.keys_only
+    kvs, behind = _walk(cursor, first, beyond, revision, limit, keys_only, over)
+    rest = 0 if behind is None else count(cursor, behind, beyond, revision, over)
     return RangeResult(kvs, len(kvs) + rest, rest > 0)
 
 
@@ -107,20 +134,33 @@ def _answer_point(found: KeyValue | None, wanted: Range) -> RangeResult:
     return RangeResult([found._replace(value=b"") if wanted.keys_only else found], 1)
 
 
-def count(cursor: mdb.Cursor, first: bytes, beyond: bytes, revision: int) -> int:
-    """Return how many keys exist in a span at a revision."""
-    return sum(1 for _ in stems(cursor, first, beyond, revision))
+def count(
+    cursor: mdb.Cursor, first: bytes, beyond: bytes, revision: int, over: Container[int] = ()
+) -> int:
+    """Return how many keys exist in a span at a revision, without those of leases `over`."""
+    found = existing(cursor, first, beyond, revision)
+    if not over:
+        return sum(1 for _ in found)
+    return sum(1 for _, value in found if records.lease_of(value) not in over)
 
 
-def stems(cursor: mdb.Cursor, first: bytes, beyond: bytes, revision: int) -> Iterator[bytes]:
-    """Yield the stem of each key that exists in a span at a revision."""
+def existing(
+    cursor: mdb.Cursor, first: bytes, beyond: bytes, revision: int
+) -> Iterator[tuple[bytes, bytes]]:
+    """Yield the record of each key that exists in a span at a revision."""
     for raw, value in _newest(cursor, first, beyond, suffix_of(revision)):
         if not records.is_removal(value):
-            yield raw[:-SUFFIX_BYTES]
+            yield raw, value
 
 
 def _walk(
-    cursor: mdb.Cursor, first: bytes, beyond: bytes, revision: int, limit: int, keys_only: bool
+    cursor: mdb.Cursor,
+    first: bytes,
+    beyond: bytes,
+    revision: int,
+    limit: int,
+    keys_only: bool,
+    over: Container[int] = (),
 ) -> tuple[list[KeyValue], bytes | None]:
     """Return up to `limit` (0: all) keys of a span, and where to go on: None at its end.
 
@@ -128,17 +168,23 @@ def _walk(
     """
     kvs: list[KeyValue] = []
     append, new, unpack, unpack_revision = kvs.append, tuple.__new__, HEADER.unpack_from, _UNPACK
+    unpack_lease = _UNPACK
     try:
         for raw, value in _newest(cursor, first, beyond, suffix_of(revision)):
             created, version, flags = unpack(value)
-            if flags & REMOVED:
-                continue
+            lease, start = 0, HEADER_BYTES
+            if flags:
+                if flags & REMOVED:
+                    continue
+                lease, start = unpack_lease(value, start)[0], start + LEASE_BYTES
+                if lease in over:
+                    continue
             key = raw[:-10]
             if b"\0" in key:
                 key = key.replace(b"\0\xff", b"\0")
             modified = REVISION_MAX - unpack_revision(raw, len(raw) - 8)[0]
-            body = b"" if keys_only else value[HEADER_BYTES:]
-            append(new(KeyValue, (key, body, created, modified, version, 0)))
+            body = b"" if keys_only else value[start:]
+            append(new(KeyValue, (key, body, created, modified, version, lease)))
             if len(kvs) == limit:
                 return kvs, raw[:-10] + _BEHIND_STEM
     except struct.error as e:
@@ -198,4 +244,7 @@ def _key_value(key: bytes, raw: bytes, value: bytes) -> KeyValue | None:
     if flags & REMOVED:
         return None
     modified = REVISION_MAX - _UNPACK(raw, len(raw) - 8)[0]
+    if flags & LEASED:
+        body = value[HEADER_BYTES + LEASE_BYTES :]
+        return KeyValue(key, body, created, modified, version, records.lease_of(value))
     return KeyValue(key, value[HEADER_BYTES:], created, modified, version)

@@ -2,35 +2,50 @@ r"""The bytes of the lmdb engine: what stands in its three named databases.
 
     database  key                              value
     meta      b"format"                        be32(engine format) + 8 bytes cluster id
-    meta      b"state"                         be64(revision) + be64(compacted) + be64(freed)
+    meta      b"state"                         be64(revision) + be64(compacted) + be64(freed),
+                                               format 2: + be64(earliest due) + be64(boot)
+    meta      01 be64(lease)                   be64(time to live) + be64(due)
+    meta      02 be64(due) be64(lease)         nothing: the order in which leases end
+    meta      03 be64(lease) key               nothing: a key of a lease
     records   escape(key) 00 01 be64(~rev)     be64(create revision) + be64(version) + flags + value
     log       be64(revision)                   for each changed key, ascending:
                                                flags + be16(length of key) + key
 
 `escape` writes 00 as 00 FF. So "a" sorts before "ab", all records of a key stand together with
 the newest first, and a range of keys is a range of records. Flags: bit 0 = the key was removed;
-bit 1 is kept free for a lease id (8 bytes between the header and the value).
+bit 1 = 8 bytes with the id of its lease stand between the header and the value.
 
-Vector: key b"a\0" at revision 2, created then, value b"v":
-`61 00ff 0001 fffffffffffffffd -> 0000000000000002 0000000000000001 00 76`.
+Times are nanoseconds of `clock.uptime_ns`; the earliest due time is 0 without leases. They hold
+within one boot, which `boot` tells: `clock.boot_tag`, never 0.
+
+Format 1 has no leases. The first grant makes it format 2, once and for all, since a program that
+does not know bit 1 would take the id for a part of the value; one that has the store open then
+stops at the longer state record. A store that never had a lease stays readable by both.
+
+Vectors: key b"a\0" at revision 2, created then, value b"v", without and with lease 7:
+`61 00ff 0001 fffffffffffffffd -> 0000000000000002 0000000000000001 00 76`,
+`61 00ff 0001 fffffffffffffffd -> 0000000000000002 0000000000000001 02 0000000000000007 76`.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import NamedTuple
 
 from snapkv.engine.base import ALL_KEYS_END
 from snapkv.engine.lmdb.mdb import MAX_KEY_BYTES
 from snapkv.errors import CorruptStoreError, InvalidKeyError
 
-FORMAT = 1
+FORMAT, LEASED_FORMAT = 1, 2
 META, RECORDS, LOG = b"meta", b"records", b"log"
 FORMAT_KEY, STATE_KEY = b"format", b"state"
+LEASE, DUE, HELD = b"\x01", b"\x02", b"\x03"
+"""What the keys of records about leases begin with."""
 
 REVISION_MAX = (1 << 64) - 1
-REMOVED = 1
+REMOVED, LEASED = 1, 2
 
 STEM_END = b"\0\x01"
 SUFFIX_BYTES = 8
@@ -39,35 +54,82 @@ BEYOND_ALL = b"\xff" * (MAX_KEY_BYTES + 1)
 """Above every record: a record has 00 01 within its first 503 bytes."""
 
 HEADER = struct.Struct(">QQB")
-HEADER_BYTES = HEADER.size
+HEADER_BYTES, LEASE_BYTES = HEADER.size, 8
 _FORMAT = struct.Struct(">IQ")
-_STATE = struct.Struct(">QQQ")
+_STATE, _LEASED_STATE = struct.Struct(">QQQ"), struct.Struct(">QQQQQ")
+_LEASE, _DUE_KEY = struct.Struct(">QQ"), struct.Struct(">cQQ")
 _CHANGE = struct.Struct(">BH")
 _BE64 = struct.Struct(">Q")
 
 
 class State(NamedTuple):
-    """Where the engine stands: `freed` trails `compacted` while compaction still frees space."""
+    """Where the engine stands: `freed` trails `compacted` while compaction still frees space.
+
+    `due` is when the next lease ends, 0 without leases; `boot` is 0 before the first lease.
+    """
 
     revision: int
     compacted: int
     freed: int
+    due: int = 0
+    boot: int = 0
 
     def encode(self) -> bytes:
-        """Return the 24 bytes of the state record."""
-        return _STATE.pack(*self)
+        """Return the state record: 24 bytes before the first lease, then 40."""
+        return _LEASED_STATE.pack(*self) if self.boot else _STATE.pack(*self[:3])
 
 
-def decode_state(value: bytes | memoryview | None) -> State:
-    """Read the state record; raises `CorruptStoreError` when it is none."""
-    if value is None or len(value) != _STATE.size:
-        raise CorruptStoreError("the state record is missing or has the wrong size")
-    return tuple.__new__(State, _STATE.unpack(value))
+_NO_LEASES = bytes(_LEASED_STATE.size - _STATE.size)
 
 
-def encode_format(cluster: int) -> bytes:
-    """Return the format record of this version."""
-    return _FORMAT.pack(FORMAT, cluster)
+@lru_cache(maxsize=16)
+def decode_state(value: bytes | None) -> State:
+    """Read the state record; raises `CorruptStoreError` when it is none.
+
+    Every transaction does; mostly it is the same again, and looking that up costs less.
+    """
+    if value is not None:
+        if len(value) == _STATE.size:
+            return tuple.__new__(State, _LEASED_STATE.unpack(value + _NO_LEASES))
+        if len(value) == _LEASED_STATE.size:
+            return tuple.__new__(State, _LEASED_STATE.unpack(value))
+    raise CorruptStoreError("the state record is missing or has the wrong size")
+
+
+class LeaseRecord(NamedTuple):
+    """A lease that is alive: its time to live, and when it ends."""
+
+    ttl: int
+    due: int
+
+    def encode(self) -> bytes:
+        """Return the 16 bytes of the record."""
+        return _LEASE.pack(*self)
+
+
+def decode_lease(value: bytes) -> LeaseRecord:
+    """Read the record of a lease; raises `CorruptStoreError` when it is none."""
+    if len(value) != _LEASE.size:
+        raise CorruptStoreError("the record of a lease has the wrong size")
+    return LeaseRecord(*_LEASE.unpack(value))
+
+
+def due_key(due: int, lease: int) -> bytes:
+    """Return the key that puts leases in the order of their ends."""
+    return _DUE_KEY.pack(DUE, due, lease)
+
+
+def decode_due(key: bytes) -> tuple[int, int]:
+    """Return (due, lease) of such a key."""
+    if len(key) != _DUE_KEY.size:
+        raise CorruptStoreError("the due time of a lease has the wrong size")
+    _, due, lease = _DUE_KEY.unpack(key)
+    return due, lease
+
+
+def encode_format(cluster: int, number: int = FORMAT) -> bytes:
+    """Return the format record."""
+    return _FORMAT.pack(number, cluster)
 
 
 def decode_format(value: bytes | None) -> tuple[int, int]:
@@ -109,6 +171,23 @@ def suffix_of(revision: int) -> bytes:
 def revision_of(suffix: bytes) -> int:
     """Return the revision of a record's suffix."""
     return REVISION_MAX - int.from_bytes(suffix, "big")
+
+
+def encode_value(created: int, version: int, value: bytes, lease: int = 0) -> bytes:
+    """Return the record of a put."""
+    if lease:
+        return HEADER.pack(created, version, LEASED) + _BE64.pack(lease) + value
+    return HEADER.pack(created, version, 0) + value
+
+
+def lease_of(value: bytes) -> int:
+    """Return the lease of a record, 0 for none; `CorruptStoreError` when it is too short."""
+    if len(value) >= HEADER_BYTES:
+        if not value[HEADER_BYTES - 1] & LEASED:
+            return 0
+        if len(value) >= HEADER_BYTES + LEASE_BYTES:
+            return int.from_bytes(value[HEADER_BYTES : HEADER_BYTES + LEASE_BYTES], "big")
+    raise CorruptStoreError("a record is too short")
 
 
 def is_removal(value: bytes) -> bool:

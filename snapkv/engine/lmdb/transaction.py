@@ -107,6 +107,11 @@ class Transaction:
         """Return a cursor over the records."""
         return self.txn.cursor(self.databases.records)
 
+    def put_state(self, state: records.State) -> None:
+        """Write the state record; from now on it is the state of this transaction."""
+        self.txn.put(records.STATE_KEY, state.encode(), db=self.databases.meta)
+        self.state = state
+
     def commit(self, *, changed: bool = True) -> None:
         """Commit; see `Environment.commit`. Without changes LMDB writes nothing."""
         self._ended = True  # LMDB ends it even when it raises

@@ -7,11 +7,19 @@ from collections.abc import Callable
 
 from snapkv.clock import monotonic
 from snapkv.engine.base import Event, KeyValue, WatchBatch, in_range
-from snapkv.engine.lmdb import reading, records
+from snapkv.engine.lmdb import leasing, reading, records
 from snapkv.engine.lmdb.env import Environment
-from snapkv.engine.lmdb.records import checked_stem
+from snapkv.engine.lmdb.leases import is_due
+from snapkv.engine.lmdb.records import State, checked_stem
 from snapkv.engine.lmdb.transaction import Transaction
-from snapkv.errors import CompactedError, CorruptStoreError, StoreClosedError
+from snapkv.errors import (
+    CompactedError,
+    CorruptStoreError,
+    EngineBusyError,
+    NoSpaceError,
+    SnapKVError,
+    StoreClosedError,
+)
 
 LOG_ENTRIES_MAX = 1_000
 """Log entries looked at in one read transaction."""
@@ -25,6 +33,8 @@ class LmdbWatcher:
 
     Commits of this process wake it; those of other processes are found by looking at LMDB's
     transaction number, which costs no transaction, after pauses that grow while nothing happens.
+    A lease that comes due meanwhile is ended by whoever waits (in one process, and every one
+    tries); only a store that is open for reading waits for others to do it.
     """
 
     def __init__(
@@ -42,6 +52,7 @@ class LmdbWatcher:
         self._next = max(1, start)  # the revision to be looked at next
         self._told = self._next - 1  # how far the reader knows
         self._ready: deque[WatchBatch] = deque()
+        self._state = State(0, 0, 0)  # when the log was last looked at
         self._seen_txn = -1  # LMDB's transaction number when the log was last read to its end
         self._seen_commits = 0
         self._closed = False
@@ -59,7 +70,7 @@ class LmdbWatcher:
                 batch = self._ready.popleft()
                 self._told = batch.revision
                 return batch
-            if self._look():
+            if self._look() or self._ended_lease():
                 continue
             left = POLL_SECONDS_MAX if deadline is None else deadline - monotonic()
             if left <= 0:
@@ -86,6 +97,7 @@ class LmdbWatcher:
         if newest == self._seen_txn and newest >= 0:
             return False
         with self._env.reading() as txn:
+            self._state = txn.state
             head = txn.state.revision
             # not `newest`: LMDB writes a commit's number to the file a moment before it lets
             # readers see the commit
@@ -97,6 +109,19 @@ class LmdbWatcher:
             if told < head:
                 self._ready.append(WatchBatch(head, ()))
         return bool(self._ready) or self._next <= head
+
+    def _ended_lease(self) -> bool:
+        """End the leases that are due; False when there are none, or it has to wait."""
+        if self._env.readonly or not is_due(self._state):
+            return False
+        try:
+            leasing.expire_due(self._env, POLL_SECONDS_MAX)
+        except (EngineBusyError, NoSpaceError):
+            return False  # the next turn tries again, or finds it done
+        except (SnapKVError, OSError):
+            self._check_open()  # closed meanwhile: that is the word for whatever came of it
+            raise
+        return True
 
     def _read_chunk(self, txn: Transaction) -> None:
         head, compacted = txn.state.revision, txn.state.compacted

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TypeVar
 
 from snapkv.engine.apply import apply
 from snapkv.engine.base import (
@@ -10,8 +11,6 @@ from snapkv.engine.base import (
     KeyValue,
     Limits,
     Put,
-    Range,
-    RangeResult,
     Txn,
     TxnResult,
     check_distinct,
@@ -20,8 +19,9 @@ from snapkv.engine.base import (
 )
 from snapkv.engine.lmdb import mdb, reading, records
 from snapkv.engine.lmdb.env import Environment
-from snapkv.engine.lmdb.records import HEADER, REMOVED, REVISION_MAX, State
-from snapkv.engine.lmdb.transaction import Transaction
+from snapkv.engine.lmdb.leases import is_due
+from snapkv.engine.lmdb.newest import Newest, expire
+from snapkv.engine.lmdb.records import REVISION_MAX
 from snapkv.errors import (
     EngineBusyError,
     EngineUnavailableError,
@@ -34,6 +34,11 @@ from snapkv.errors import (
 
 GROWTHS_MAX = 40
 """Doublings of the map for one transaction: from 4 KiB to more than any disk."""
+
+LOCK_SECONDS_MAX = 30.0
+"""What a call waits for the write lock when its caller names no bound."""
+
+T = TypeVar("T")
 
 Prepare = Callable[[KeyValue | None], Txn]
 
@@ -77,8 +82,11 @@ def check(txn: Txn, limits: Limits) -> None:
 def _locked_peek(env: Environment, peek: bytes, timeout: float) -> KeyValue | None:
     try:
         env.hold(timeout)
-        with env.reading() as txn:
-            return reading.point(txn.cursor(), peek, REVISION_MAX)
+        while True:
+            with env.reading() as txn:
+                if not is_due(txn.state):
+                    return reading.point(txn.cursor(), peek, REVISION_MAX)
+            expire_held(env)
     except SnapKVError as e:
         raise Refused(e) from e
 
@@ -96,7 +104,7 @@ def _sent(env: Environment, limits: Limits, txn: Txn) -> TxnResult:
         raise Refused(e) from e
 
 
-def growing(env: Environment, needed_bytes: int, attempt: Callable[[], TxnResult]) -> TxnResult:
+def growing(env: Environment, needed_bytes: int, attempt: Callable[[], T]) -> T:
     """Run `attempt`, again with a larger map whenever it found the map full."""
     for _ in range(GROWTHS_MAX):
         try:
@@ -108,66 +116,46 @@ def growing(env: Environment, needed_bytes: int, attempt: Callable[[], TxnResult
 
 def _attempt(env: Environment, txn: Txn) -> TxnResult:
     with env.writing() as transaction:
+        before = transaction.state.revision
+        expire(transaction)
         newest = Newest(transaction)
         result = apply(txn, newest, lambda: Header(newest.finish(), env.cluster))
-        transaction.commit(changed=bool(newest.changed))
+        transaction.commit(changed=transaction.state.revision > before)
         return result
 
 
-class Newest:
-    """The newest state inside a write transaction, with what was written so far."""
+def locked(env: Environment, wait_s: float, work: Callable[[], T]) -> T:
+    """Do some work under the write lock, again with a larger map when that was full.
 
-    def __init__(self, transaction: Transaction) -> None:
-        self._transaction = transaction
-        self._cursor = transaction.cursor()
-        self._state = transaction.state
-        self._revision = transaction.state.revision + 1
-        self._suffix = records.suffix_of(self._revision)
-        self.changed: dict[bytes, bool] = {}
-
-    def newest(self, key: bytes) -> KeyValue | None:
-        """Return the key's newest version, None when it does not exist."""
-        return reading.point(self._cursor, key, REVISION_MAX)
-
-    def range(self, wanted: Range) -> RangeResult:
-        """Answer a range, at the newest state or an older one."""
-        revision = reading.revision_in(self._state, wanted)
-        return reading.answer(self._cursor, self._state, wanted, revision)
-
-    def put(self, key: bytes, value: bytes) -> KeyValue | None:
-        """Write a key; return what was there."""
-        prev = self.newest(key)
-        created, version = (prev.create_revision, prev.version) if prev else (self._revision, 0)
-        self._write(records.stem_of(key), HEADER.pack(created, version + 1, 0) + value)
-        self.changed[key] = False
-        return prev
-
-    def delete(self, key: bytes, range_end: bytes) -> int:
-        """Remove a key or range; return how many keys were there."""
-        first, beyond = records.span_of(key, range_end)
-        found = list(reading.stems(self._cursor, first, beyond, REVISION_MAX))
-        for stem in found:
-            self._write(stem, _REMOVAL)
-            self.changed[records.key_of(stem)] = True
-        return len(found)
-
-    def finish(self) -> int:
-        """Write the log entry and the state, if anything changed; return the newest revision."""
-        if not self.changed:
-            return self._state.revision
-        txn, databases = self._transaction.txn, self._transaction.databases
-        entry = records.encode_changes(self.changed)
-        txn.put(records.be64(self._revision), entry, db=databases.log)
-        state = State(self._revision, self._state.compacted, self._state.freed)
-        txn.put(records.STATE_KEY, state.encode(), db=databases.meta)
-        return self._revision
-
-    def _write(self, stem: bytes, value: bytes) -> None:
-        databases = self._transaction.databases
-        self._transaction.txn.put(stem + self._suffix, value, db=databases.records)
+    The work must be fine to do twice: what came of a commit that failed is not told.
+    """
+    if env.ready().lock.held():
+        raise EngineBusyError("this thread is inside a transaction already")
+    try:
+        env.hold(wait_s)
+        return growing(env, 0, work)  # copies of tree pages: freeing needs space, too
+    except OutcomeUnknown as e:
+        raise e.cause or e from e
+    finally:
+        try:
+            env.let_go()
+        finally:
+            env.let_go()
 
 
-_REMOVAL = HEADER.pack(0, 0, REMOVED)
+def expire_held(env: Environment) -> None:
+    """End the leases that are due, while holding the write lock."""
+
+    def attempt() -> None:
+        with env.writing() as transaction:
+            before = transaction.state.revision
+            expire(transaction)
+            transaction.commit(changed=transaction.state.revision > before)
+
+    try:
+        growing(env, 0, attempt)
+    except OutcomeUnknown as e:  # whether it happened or not: whoever comes next looks again
+        raise e.cause or e from e
 
 
 def _point_keys(txn: Txn) -> list[bytes]:

@@ -1,0 +1,569 @@
+"""Leases of a directory: several processes, forks, kills, reboots, old formats, bytes."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import lmdb
+import pytest
+from lmdb_processes import Child, run
+from lmdb_words import ALL, FIRST, get, head, keys, put, run_txn
+
+from snapkv.clock import boot_tag, monotonic, uptime_ns
+from snapkv.engine.base import Compare, Delete, Put, Range, Target, Txn
+from snapkv.engine.lmdb import LmdbEngine, records
+from snapkv.errors import EngineBusyError, LeaseNotFoundError, Refused
+
+Opened = Callable[..., LmdbEngine]
+
+WAIT_SECONDS_MAX = 20.0
+
+
+def leased(engine: LmdbEngine, lease: int, *names: bytes) -> int:
+    return run_txn(engine, *(Put(name, b"v", lease=lease) for name in names)).header.revision
+
+
+def gone(engine: LmdbEngine, start: int) -> list[tuple[int, list[bytes]]]:
+    """Return the next batch of a new watcher as (revision, removed keys)."""
+    batch = engine.watch(FIRST, ALL, start_revision=start).next(WAIT_SECONDS_MAX)
+    assert batch is not None
+    assert all(event.is_delete for event in batch.events)
+    return [(batch.revision, [event.kv.key for event in batch.events])]
+
+
+# --- bytes and formats -------------------------------------------------------------------------
+
+
+def test_the_bytes_of_leases() -> None:
+    assert records.State(7, 5, 3, 2, 1).encode().hex() == (
+        "0000000000000007000000000000000500000000000000030000000000000002" + "0000000000000001"
+    )
+    assert records.decode_state(records.State(7, 5, 3).encode()) == records.State(7, 5, 3, 0, 0)
+    assert records.decode_state(records.State(7, 5, 3, 2, 1).encode()) == (7, 5, 3, 2, 1)
+    assert records.LeaseRecord(2, 1).encode().hex() == "00000000000000020000000000000001"
+    assert records.due_key(2, 1).hex() == "02" + "0000000000000002" + "0000000000000001"
+    assert records.encode_value(2, 1, b"v").hex() == "0000000000000002000000000000000100" + "76"
+    assert records.encode_value(2, 1, b"v", 7).hex() == (
+        "0000000000000002000000000000000102" + "0000000000000007" + "76"
+    )
+    assert records.encode_format(9, records.LEASED_FORMAT).hex() == "000000020000000000000009"
+
+
+def raw_meta(path: Path) -> dict[bytes, bytes]:
+    """Return what stands in the meta database of a closed store."""
+    env = lmdb.open(str(path), max_dbs=8, readonly=True)
+    with env.begin() as txn:
+        found = dict(txn.cursor(env.open_db(b"meta", txn=txn, create=False)).iternext())
+    env.close()
+    return found
+
+
+def test_the_records_of_leases(path: Path) -> None:
+    engine = LmdbEngine(path)
+    before = uptime_ns()
+    lease = engine.grant(1000).id
+    after = uptime_ns()
+    leased(engine, lease, b"a\0")
+    engine.close()
+    meta, id_ = raw_meta(path), lease.to_bytes(8, "big")
+    state = records.decode_state(meta[b"state"])
+    assert before <= state.due - 1000 * 10**9 <= after
+    assert state == (2, 0, 0, state.due, boot_tag())
+    due = state.due.to_bytes(8, "big")
+    assert meta.pop(b"format")[:4] == b"\0\0\0\x02"
+    del meta[b"state"]
+    assert meta == {
+        b"\x01" + id_: (1000 * 10**9).to_bytes(8, "big") + due,
+        b"\x02" + due + id_: b"",
+        b"\x03" + id_ + b"a\0": b"",
+    }
+
+
+def test_a_store_without_leases_stays_in_the_first_format(path: Path) -> None:
+    engine = LmdbEngine(path)
+    at = put(engine, b"a")
+    with pytest.raises(LeaseNotFoundError):
+        engine.keep_alive(5)
+    engine.revoke(5)
+    with pytest.raises(Refused):
+        leased(engine, 5, b"b")
+    put(engine, b"b")
+    engine.compact(at)
+    assert engine.check() == []
+    engine.close()
+    meta = raw_meta(path)
+    assert set(meta) == {b"format", b"state"}
+    assert meta[b"format"][:4] == b"\0\0\0\x01"
+    assert meta[b"state"] == records.State(3, 2, 2).encode()
+    assert len(meta[b"state"]) == 24
+
+
+def test_a_store_that_had_a_lease_stays_in_the_second(path: Path) -> None:
+    engine = LmdbEngine(path)
+    lease = engine.grant(1000).id
+    at = leased(engine, lease, b"a")
+    engine.revoke(lease)
+    assert engine.info()["leases"] == 0
+    engine.close()
+    meta = raw_meta(path)
+    assert set(meta) == {b"format", b"state"}
+    assert meta[b"format"][:4] == b"\0\0\0\x02"
+    assert records.decode_state(meta[b"state"]) == (3, 0, 0, 0, boot_tag())
+    engine = LmdbEngine(path)
+    found = engine.read([Range(b"a", b"", at)]).results[0].kvs[0]
+    assert (found.value, found.lease) == (b"v", lease)
+    engine.close()
+
+
+def test_the_longest_keys_can_have_a_lease(opened: Opened) -> None:
+    engine = opened()
+    lease = engine.grant(1000).id
+    longest = [b"k" * engine.limits.key_bytes, b"\0" * (engine.limits.key_bytes // 2), b"\xff"]
+    at = leased(engine, lease, *longest)
+    assert keys(engine) == sorted(longest)
+    assert engine.check() == []
+    engine.revoke(lease)
+    assert keys(engine) == []
+    assert keys(engine, at) == sorted(longest)
+
+
+# --- reboots and clocks ------------------------------------------------------------------------
+
+
+def as_of_another_boot(path: Path, due: int) -> None:
+    """Write a closed store's leases as another boot would have left them, due at that time."""
+    raw = records.be64(due)
+    env = lmdb.open(str(path), max_dbs=8, map_size=64 << 20)
+    with env.begin(write=True) as txn:
+        meta = env.open_db(b"meta", txn=txn, create=False)
+        for key, value in list(txn.cursor(meta).iternext()):
+            if key[:1] == b"\x01":
+                txn.put(key, value[:8] + raw, db=meta)
+            elif key[:1] == b"\x02":
+                txn.delete(key, db=meta)
+                txn.put(b"\x02" + raw + key[9:], b"", db=meta)
+        state = records.decode_state(txn.get(b"state", db=meta))
+        txn.put(b"state", state._replace(due=due, boot=boot_tag() ^ 2).encode(), db=meta)
+    env.close()
+
+
+@pytest.mark.parametrize("due", [1, 1 << 62], ids=["long overdue", "not due for long"])
+@pytest.mark.parametrize("first", ["read", "write", "keep_alive", "watch", "grant"])
+def test_after_a_reboot_a_lease_has_its_full_time_again(path: Path, first: str, due: int) -> None:
+    engine = LmdbEngine(path)
+    lease, other = engine.grant(0.5).id, engine.grant(1000).id
+    at = leased(engine, lease, b"a")
+    leased(engine, other, b"b")
+    engine.close()
+    as_of_another_boot(path, due)
+
+    engine = LmdbEngine(path)
+    assert engine.check() == []
+    began = monotonic()
+    watcher = engine.watch(FIRST, ALL, start_revision=at + 2)
+    use: dict[str, Callable[[], object]] = {
+        "read": lambda: get(engine, b"a"),
+        "write": lambda: run_txn(engine, Delete(b"none")),
+        "keep_alive": lambda: engine.keep_alive(lease),
+        "watch": lambda: watcher.next(0),
+        "grant": lambda: engine.grant(1000),
+    }
+    use[first]()
+    assert get(engine, b"a") == b"v"
+    assert engine.check() == []
+    batch = watcher.next(WAIT_SECONDS_MAX)
+    assert batch is not None
+    assert [event.kv.key for event in batch.events] == [b"a"]
+    assert monotonic() - began >= 0.5
+    assert keys(engine) == [b"b"]
+    assert engine.check() == []
+    engine.close()
+
+
+def test_setting_the_wall_clock_ends_nothing(path: Path) -> None:
+    run(
+        """
+        import time
+        engine = LmdbEngine(path)
+        lease = engine.grant(1000).id
+        run = lambda txn: engine.transact(lambda _: txn, b"", timeout=20)
+        run(Txn(success=(Put(b"a", b"v", lease=lease),)))
+        real = time.time_ns
+        time.time_ns = lambda: real() + 10**18
+        time.time = lambda: real() / 1e9 + 1e9
+        assert get(engine, b"a") == b"v"
+        assert engine.watch(b"a", b"", start_revision=3).next(0.1) is None
+        engine.keep_alive(lease)
+        """,
+        path,
+    )
+
+
+# --- processes ---------------------------------------------------------------------------------
+
+HOLDER = """
+engine = LmdbEngine(path)
+lease = engine.grant(float(args[0])).id
+txn = Txn(success=tuple(Put(name.encode(), b"v", lease=lease) for name in args[1:]))
+engine.transact(lambda _: txn, b"", timeout=20)
+say(lease)
+heard()
+"""
+
+
+def test_leases_outlive_processes_and_belong_to_all(opened: Opened, path: Path) -> None:
+    engine = opened()
+    with Child(HOLDER, path, 1000, "a", "b") as child:
+        lease = int(child.line())
+        child.kill()
+    assert keys(engine) == [b"a", b"b"]
+    assert engine.keep_alive(lease) == 1000
+    engine.close()
+    engine = opened()
+    assert engine.keep_alive(lease) == 1000
+    at = head(engine)
+    engine.revoke(lease)
+    assert gone(engine, at + 1) == [(at + 1, [b"a", b"b"])]
+
+
+def test_a_killed_process_loses_what_it_held(opened: Opened, path: Path) -> None:
+    """Nobody does anything but wait."""
+    engine = opened()
+    with Child(HOLDER, path, 1.0, "a", "b") as child:
+        child.line()
+        at = head(engine)
+        child.kill()
+    assert gone(engine, at + 1) == [(at + 1, [b"a", b"b"])]
+
+
+def test_a_stopped_process_loses_what_it_held(opened: Opened, path: Path) -> None:
+    code = """
+    engine = LmdbEngine(path)
+    lease = engine.grant(1.0).id
+    put_it = Txn(success=(Put(b"a", b"v", lease=lease),))
+    engine.transact(lambda _: put_it, b"", timeout=20)
+    say("alive")
+    try:
+        for _ in range(10**9):
+            engine.keep_alive(lease)
+            pause(0.05)
+    except LeaseNotFoundError:
+        assert get(engine, b"a") is None
+        assert raises(Refused, lambda: engine.transact(lambda _: put_it, b"", timeout=20))
+        say("over")
+    """
+    engine = opened()
+    with Child(code, path) as child:
+        child.expect("alive")
+        at = head(engine)
+        watcher = engine.watch(b"a", b"", start_revision=at + 1)
+        assert watcher.next(2.5) is None  # more than twice its time
+        child.signal(signal.SIGSTOP)
+        batch = watcher.next(WAIT_SECONDS_MAX)
+        assert batch is not None
+        assert batch.events[0].is_delete
+        child.signal(signal.SIGCONT)
+        child.expect("over")
+        child.end()
+
+
+WATCHING = """
+engine = LmdbEngine(path, durability="none")
+watcher = engine.watch(b"\\0", b"\\0", start_revision=int(args[0]))
+say("ready")
+seen, deadline = [], monotonic() + 30
+while sum(len(keys) for _, keys in seen) < int(args[1]) and monotonic() < deadline:
+    batch = watcher.next(1.0)
+    if batch is not None and batch.events:
+        seen.append((batch.revision, sorted(e.kv.key for e in batch.events if e.is_delete)))
+assert engine.check() == []
+say(seen)
+"""
+
+
+def test_many_processes_end_the_same_leases_once(opened: Opened, path: Path) -> None:
+    """Watchers, readers and writers of several processes all come at the same moment."""
+    engine = opened(durability="none")
+    leases = [engine.grant(3.0).id for _ in range(6)]
+    for i, lease in enumerate(leases):
+        leased(engine, lease, *(b"%d/%d" % (i, j) for j in range(5)))
+    at = head(engine)
+    with (
+        Child(WATCHING, path, at + 1, 30) as a,
+        Child(WATCHING, path, at + 1, 30) as b,
+        Child(WATCHING, path, at + 1, 30) as c,
+    ):
+        for child in (a, b, c):
+            child.expect("ready")
+        for lease in leases:
+            engine.keep_alive(lease)
+        while get(engine, b"5/0") is not None:
+            run_txn(engine, Delete(b"none"))
+        said = [child.line() for child in (a, b, c)]
+        for child in (a, b, c):
+            child.end()
+    expected = [(at + 1 + i, [b"%d/%d" % (i, j) for j in range(5)]) for i in range(6)]
+    assert said == [str(expected)] * 3
+    assert head(engine) == at + 6
+
+
+KILLED = """
+engine = LmdbEngine(path, durability="none")
+say("ready")
+for i in range(10**9):
+    lease = engine.grant(0.02).id
+    ops = tuple(Put(b"%s/%d" % (args[0].encode(), j), b"x", lease=lease) for j in range(20))
+    engine.transact(lambda _: Txn(success=ops), b"", timeout=20)
+    kept = engine.grant(0.05).id
+    engine.transact(lambda _: Txn(success=(Put(b"kept", b"%d" % i, lease=kept),)), b"", timeout=20)
+    engine.keep_alive(kept)
+    if i % 5 == 4:
+        engine.revoke(kept)
+    count(engine)
+"""
+
+
+@pytest.mark.parametrize("attempt", range(4))
+def test_killed_anywhere(opened: Opened, path: Path, attempt: int) -> None:
+    """Whatever two processes were at when killed: all rules hold, and all their leases end."""
+    engine = opened(durability="none")
+    with Child(KILLED, path, "a") as a, Child(KILLED, path, "b") as b:
+        a.expect("ready")
+        b.expect("ready")
+        watcher = engine.watch(FIRST, ALL, start_revision=1)
+        for _ in range(30 + 17 * attempt):
+            assert watcher.next(WAIT_SECONDS_MAX) is not None
+        a.kill()
+        b.kill()
+    assert engine.check() == []
+    deadline = monotonic() + WAIT_SECONDS_MAX
+    while keys(engine):
+        assert monotonic() < deadline, "keys of dead processes stay"
+    assert engine.check() == []
+    at = head(engine)
+    whole: dict[bytes, bool] = {}
+    follower = engine.watch(FIRST, ALL, start_revision=1)
+    while (batch := follower.next(0)) is not None:
+        names = {event.kv.key[:2] for event in batch.events}
+        assert len(names) <= 1
+        for event in batch.events:
+            whole[event.kv.key] = event.is_delete
+        if names & {b"a/", b"b/"}:
+            assert len(batch.events) == 20  # put together, gone together
+    assert all(whole.values())
+    assert head(engine) == at
+
+
+def test_forks_share_leases(path: Path) -> None:
+    run(
+        """
+        engine = LmdbEngine(path)
+        lease = engine.grant(1.0).id
+        txn = Txn(success=(Put(b"a", b"v", lease=lease), Put(b"b", b"v", lease=lease)))
+        at = engine.transact(lambda _: txn, b"", timeout=20).header.revision
+        def watch():
+            batch = engine.watch(b"\\0", b"\\0", start_revision=at + 1).next(20)
+            assert [e.kv.key for e in batch.events] == [b"a", b"b"], batch
+            assert batch.revision == at + 1
+            assert engine.check() == []
+        def keep():
+            end = monotonic() + 2.2
+            while monotonic() < end:
+                engine.keep_alive(lease)
+                assert get(engine, b"a") == b"v"
+                pause(0.1)
+        pids = [child(watch) for _ in range(3)]
+        reap(child(keep))
+        watch()
+        reap(*pids)
+        assert engine.read([]).header.revision == at + 1
+        raises(LeaseNotFoundError, lambda: engine.keep_alive(lease))
+        """,
+        path,
+    )
+
+
+# --- busy, full, closed to writing ---------------------------------------------------------------
+
+PREPARING = """
+engine = LmdbEngine(path)
+say("ready")
+heard()
+def prepare(found):
+    say("inside")
+    heard()
+    return Txn()
+engine.transact(prepare, b"", timeout=20)
+"""
+
+
+def test_a_long_transaction_elsewhere_keeps_no_lease_alive(opened: Opened, path: Path) -> None:
+    """While another process holds the write lock a lease cannot end, but no read finds it."""
+    engine = opened()
+    with Child(PREPARING, path) as child:
+        child.expect("ready")
+        lease = engine.grant(0.5).id
+        at = leased(engine, lease, b"a", b"b")
+        put(engine, b"c")
+        child.say("go in")
+        child.expect("inside")
+        deadline = monotonic() + WAIT_SECONDS_MAX
+        while get(engine, b"a") is not None:
+            assert monotonic() < deadline
+        assert keys(engine) == [b"c"]
+        every = Range(FIRST, ALL)
+        wanted = [every, every._replace(count_only=True), every._replace(limit=1)]
+        results = engine.read(wanted).results
+        assert [result.count for result in results] == [1, 1, 1]
+        assert not results[2].more
+        assert get(engine, b"c") == b"v"
+        assert keys(engine, at) == [b"a", b"b"]
+        assert head(engine) == at + 1
+        with pytest.raises(EngineBusyError):
+            engine.keep_alive(lease, timeout=0.05)
+        child.say("go on")
+        child.end()
+    assert gone(engine, at + 2) == [(at + 2, [b"a", b"b"])]
+
+
+def test_a_full_disk_keeps_no_lease_alive(path: Path) -> None:
+    """No read fails for it; the lease is ended as soon as there is space."""
+    run(
+        """
+        import resource
+        engine = LmdbEngine(path)
+        lease = engine.grant(0.3).id
+        both = Txn(success=(Put(b"a", b"v", lease=lease), Put(b"c", b"v")))
+        at = engine.transact(lambda _: both, b"", timeout=20).header.revision
+        watcher = engine.watch(b"a", b"", start_revision=at + 1)
+        limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, limit[1]))
+        until(lambda: get(engine, b"a") is None)
+        assert get(engine, b"c") == b"v" and get(engine, b"a", at) == b"v"
+        assert count(engine) == 1
+        assert watcher.next(0.2) is None
+        assert engine.read([]).header.revision == at
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+        batch = watcher.next(20)
+        assert batch.revision == at + 1 and batch.events[0].is_delete, batch
+        assert engine.check() == []
+        """,
+        path,
+    )
+
+
+def test_inside_a_transaction_of_ones_own(opened: Opened) -> None:
+    """A lease that comes due while `prepare` runs is over for what that reads and compares."""
+    engine = opened()
+    lease = engine.grant(0.3).id
+    at = leased(engine, lease, b"a")
+
+    def prepare(_: object) -> Txn:
+        deadline = monotonic() + WAIT_SECONDS_MAX
+        while get(engine, b"a") is not None:
+            assert monotonic() < deadline
+        return Txn((Compare(b"a", Target.CREATE, "=", 0),), (Put(b"a", b"2"),))
+
+    result = engine.transact(prepare, b"a", timeout=5)
+    assert result.succeeded
+    assert result.header.revision == at + 2
+    assert gone(engine, at + 1) == [(at + 1, [b"a"])]
+
+
+def test_a_lease_that_comes_due_between_peek_and_compare(opened: Opened) -> None:
+    engine = opened()
+    lease = engine.grant(0.6).id
+    at = leased(engine, lease, b"a")
+    due = monotonic() + 0.7
+
+    def prepare(found: Any) -> Txn:
+        assert found is not None
+        while monotonic() < due:
+            pass
+        return Txn((Compare(b"a", Target.CREATE, "=", at),), (Put(b"b", b"1", lease=lease),))
+
+    assert not engine.transact(prepare, b"a", timeout=5).succeeded
+    assert gone(engine, at + 1) == [(at + 1, [b"a"])]
+
+
+def test_more_keys_than_the_map_has_room_for(path: Path) -> None:
+    """Ending a lease makes the map grow as any other write does."""
+    engine = LmdbEngine(path, map_bytes=64 << 10, durability="none")
+    lease = engine.grant(1.5).id
+    for i in range(30):
+        leased(engine, lease, *(b"%04d/%04d" % (i, j) for j in range(100)))
+    at = head(engine)
+    [(revision, names)] = gone(engine, at + 1)
+    assert revision == at + 1
+    assert len(names) == 3_000
+    assert keys(engine) == []
+    assert engine.check() == []
+    engine.close()
+
+
+# --- check -------------------------------------------------------------------------------------
+
+Plant = Callable[[Any, Any, Any, bytes, int], object]
+
+PLANTS: dict[str, tuple[Plant, str]] = {
+    "a key that its lease does not list": (
+        lambda t, m, r, id_, due: t.delete(b"\x03" + id_ + b"a", db=m),
+        "does not list it",
+    ),
+    "a list with a key that has no lease": (
+        lambda t, m, r, id_, due: t.put(b"\x03" + id_ + b"free", b"", db=m),
+        "leases list 3 keys, 2 have a lease",
+    ),
+    "a list of a lease that ended": (
+        lambda t, m, r, id_, due: t.delete(b"\x01" + id_, db=m),
+        "has ended and still lists keys",
+    ),
+    "a lease without a turn": (
+        lambda t, m, r, id_, due: t.delete(b"\x02" + records.be64(due) + id_, db=m),
+        "1 leases, 0 due times",
+    ),
+    "a wrong due time": (
+        lambda t, m, r, id_, due: t.put(b"\x01" + id_, records.be64(5) * 2, db=m),
+        "is said to be due at",
+    ),
+    "a state that knows of no lease": (
+        lambda t, m, r, id_, due: t.put(
+            b"state", records.State(3, 0, 0, 0, boot_tag()).encode(), db=m
+        ),
+        "the next lease is due at 0",
+    ),
+    "a format that has no leases": (
+        lambda t, m, r, id_, due: t.put(b"format", records.encode_format(1), db=m),
+        "format 1",
+    ),
+    "a record too short for its lease": (
+        lambda t, m, r, id_, due: t.put(
+            records.stem_of(b"a") + records.suffix_of(2), records.HEADER.pack(2, 1, 2), db=r
+        ),
+        "cannot have a lease",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PLANTS)
+def test_check_tells_what_is_wrong_with_leases(path: Path, name: str) -> None:
+    engine = LmdbEngine(path, durability="none")
+    lease = engine.grant(1000).id
+    leased(engine, lease, b"a", b"b")
+    put(engine, b"free")
+    assert engine.check() == []
+    engine.close()
+    due = records.decode_state(raw_meta(path)[b"state"]).due
+    plant, word = PLANTS[name]
+    env = lmdb.open(str(path), max_dbs=8, map_size=64 << 20)
+    with env.begin(write=True) as txn:
+        meta = env.open_db(b"meta", txn=txn, create=False)
+        plant(txn, meta, env.open_db(b"records", txn=txn), lease.to_bytes(8, "big"), due)
+    env.close()
+    engine = LmdbEngine(path)
+    found = engine.check()
+    engine.close()
+    assert any(word in problem for problem in found), found
