@@ -113,7 +113,21 @@ class HeadAt:
         return f"head at revision {self.revision}"
 
 
-Guard = AtRevision | Absent | HeadAt
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Guard: a session or a leadership still holds; `Session.guard` and `Election.guard` are such.
+
+    `key` is its leased key (below `N/live/`), `revision` the one that made it.
+    """
+
+    key: bytes
+    revision: int
+
+    def __str__(self) -> str:
+        return f"{self.key!r} held since revision {self.revision}"
+
+
+Guard = AtRevision | Absent | HeadAt | Held
 
 
 @dataclass(frozen=True, slots=True)

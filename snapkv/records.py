@@ -172,6 +172,11 @@ class Layout:
         return Keyspace(self.root + b"data/", text=True)
 
     @property
+    def live(self) -> Keyspace:
+        """The leased keys, which are not part of time travel."""
+        return Keyspace(self.root + b"live/", text=False)
+
+    @property
     def spaces(self) -> bytes:
         """The prefix of all spaces."""
         return self.root + b"space/"

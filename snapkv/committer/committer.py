@@ -18,6 +18,7 @@ from snapkv.errors import (
     CommitTimeoutError,
     CommitUnknownError,
     ConflictError,
+    CorruptStoreError,
     OutcomeUnknown,
     Refused,
     SnapKVError,
@@ -25,15 +26,21 @@ from snapkv.errors import (
 )
 from snapkv.model import Build, Commit, Ops
 from snapkv.records import Layout, Mark, StampRecord, stamp_of
+from snapkv.times import pack
 
 COMMIT_TIMEOUT_S = 10.0
 COMMIT_TIMEOUT_S_MAX = 60.0
 """The longest deadline; compaction keeps history at least this long, so outcomes stay decidable."""
 BACKOFF_S_MIN = 0.002
 BACKOFF_S_MAX = 0.064
-CLAIM_AFTER_LOSSES = 4
+CLAIM_TICKS_AFTER = 4
+CLAIM_MS_AFTER = 8
 CLAIM_MS_MAX = 16
-"""A caller that lost often claims a timestamp this far ahead at most, so that it wins at last."""
+"""A caller that lost so often claims a timestamp further ahead, so that it wins at last: by ticks,
+which beats others who count up from the same one, then by up to so many milliseconds, which beats
+clocks that run ahead. While such a claim is in force all count up from it, so ticks do again, and
+claims never leave the fastest clock far behind.
+"""
 
 Unheld = list[tuple[Check, int]]
 """Guards that did not hold, with the revisions that they found."""
@@ -191,8 +198,7 @@ class Committer:
         with turnstile.lock:
             queue = [call for call in turnstile.queue if not call.done]
         self._clock.merge(max((call.at_least for call in queue), default=1) - 1)
-        claim_ms = min(CLAIM_MS_MAX, losses) if losses >= CLAIM_AFTER_LOSSES else 0
-        timestamp = self._clock.issue(claim_ms)
+        timestamp = self._clock.issue(claim_of(losses))
         while True:
             calls, parts, txns = self._boarding.board(queue, timestamp, self._drop)
             note = parts[0].note if parts else None
@@ -226,15 +232,23 @@ class Committer:
         except SnapKVError as e:
             self._fail(attempt, e)
             return True
-        stamp = StampRecord.decode(stored.value)
-        self._clock.merge(stamp.timestamp)
+        self._clock.merge(stamp_of(stored.value))
+        if any(call.is_tick for call in attempt.calls):
+            self._tell_ticks(attempt, stored)
+        self._requeue(attempt)
+        return False
+
+    def _tell_ticks(self, attempt: Attempt[Call], stored: KeyValue) -> None:
+        """Tell those who only want a timestamp as large as theirs that another one stands there."""
+        try:
+            stamp = StampRecord.decode(stored.value)
+        except CorruptStoreError:
+            return  # `check` tells of it; a tick of our own goes on top
         found = Commit(stamp.timestamp, 0, stored.mod_revision, stamp.writer, stamp.note)
         with self._turnstile.lock:
             for call in attempt.calls:
                 if call.is_tick:
                     call.finish(result=found)
-        self._requeue(attempt)
-        return False
 
     def _tell_answer(self, attempt: Attempt[Call], answer: TxnResult) -> None:
         put, *parts = answer.results
@@ -348,6 +362,15 @@ class Committer:
             self._turnstile.attempt = None
 
 
+def claim_of(losses: int) -> int:
+    """Return how far ahead of what is needed to claim a timestamp after so many lost rounds."""
+    if losses < CLAIM_TICKS_AFTER:
+        return 0
+    if losses < CLAIM_MS_AFTER:
+        return 1 << (losses + 4)
+    return pack(min(CLAIM_MS_MAX, losses - CLAIM_MS_AFTER + 1))
+
+
 class _NobodyLeftError(Exception):
     """All calls failed to build or left: there is nothing to send."""
 
@@ -366,8 +389,7 @@ def read_back(part: Part, result: object) -> Unheld:
     unheld = []
     for check, seen in zip(part.checks, result.results, strict=True):
         assert isinstance(seen, RangeResult)
-        found = seen.kvs[0].mod_revision if seen.kvs else 0
-        if not check.holds(found):
+        if (found := check.failed_at(seen)) is not None:
             unheld.append((check, found))
     assert unheld, "a skipped part has a guard that did not hold"
     return unheld

@@ -7,14 +7,25 @@ from dataclasses import dataclass
 from typing import Any
 
 from snapkv.committer.intervals import Interval, covers, cut, merge, overlap, point
-from snapkv.engine.base import Compare, Delete, Limits, Op, Put, Range, Target, Txn
+from snapkv.engine.base import (
+    Compare,
+    Delete,
+    KeyValue,
+    Limits,
+    Op,
+    Put,
+    Range,
+    RangeResult,
+    Target,
+    Txn,
+)
 from snapkv.errors import (
     CommitTooLargeError,
     DuplicateKeyError,
     InvalidOptionError,
     InvalidTypeError,
 )
-from snapkv.model import AtRevision, Guard, HeadAt, Ops, SpaceOps
+from snapkv.model import AtRevision, Guard, HeadAt, Held, Ops, SpaceOps
 from snapkv.records import NOTE_BYTES_MAX, Keyspace, Layout, encode_text
 
 
@@ -34,13 +45,20 @@ class Check:
         match self.guard:
             case AtRevision(revision=revision) | HeadAt(revision=revision):
                 return Compare(self.key, Target.MOD, "=", revision)
+            case Held(revision=revision):
+                return Compare(self.key, Target.CREATE, "=", revision)
             case _:
                 return Compare(self.key, Target.CREATE, "=", 0)
 
-    def holds(self, found_revision: int) -> bool:
-        """Return whether the guard holds for a key last written at that revision (0: absent)."""
-        wanted = self.compare.operand
-        return found_revision == wanted
+    def failed_at(self, seen: RangeResult) -> int | None:
+        """Return None if the guard holds, else at which revision its key was last written.
+
+        `seen` is a read of the key; 0 stands for an absent one.
+        """
+        kv = seen.kvs[0] if seen.kvs else KeyValue(self.key, b"", 0, 0, 0)
+        compare = self.compare
+        compared = kv.mod_revision if compare.target is Target.MOD else kv.create_revision
+        return None if compared == compare.operand else kv.mod_revision
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,14 +213,20 @@ def listed(items: Iterable[object], what: str) -> list[Any]:
 def compile_check(guard: object, space: Keyspace, layout: Layout) -> Check:
     """Check a guard and translate its key, which is one of `space`, to the stored one."""
     if not isinstance(guard, Guard):
-        raise InvalidTypeError(f"a guard is AtRevision, Absent or HeadAt, not {guard!r}")
-    if isinstance(guard, AtRevision | HeadAt):
+        raise InvalidTypeError(f"a guard is AtRevision, Absent, HeadAt or Held, not {guard!r}")
+    if isinstance(guard, AtRevision | HeadAt | Held):
         revision: object = guard.revision
         if isinstance(revision, bool) or not isinstance(revision, int):
             raise InvalidTypeError(f"a revision is an int, not {type(revision).__name__}")
         if revision < 1:
             raise InvalidOptionError(f"a guard's revision is positive, not {revision}")
-    return Check(guard, layout.ts if isinstance(guard, HeadAt) else space.encode(guard.key))
+    match guard:
+        case HeadAt():
+            return Check(guard, layout.ts)
+        case Held():
+            return Check(guard, layout.live.encode(guard.key))
+        case _:
+            return Check(guard, space.encode(guard.key))
 
 
 def _check_note(note: object) -> None:

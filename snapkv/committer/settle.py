@@ -119,8 +119,8 @@ class Settler:
             results = self._ask(lambda: self._engine.read(ranges).results, deadline)
         except CompactedError:
             return None
-        found = [result.kvs[0].mod_revision if result.kvs else 0 for result in results]
-        return [(c, r) for c, r in zip(checks, found, strict=True) if not c.holds(r)]
+        found = [(c, c.failed_at(seen)) for c, seen in zip(checks, results, strict=True)]
+        return [(check, revision) for check, revision in found if revision is not None]
 
     def _ask(self, question: Callable[[], T], deadline: float) -> T:
         """Ask the history until it answers; reading may be repeated freely."""

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from protocol_remote import TS_KEY, Network, remote_scheme
 
 import snapkv
-from snapkv import Absent, CommitTooLargeError, opening
+from snapkv import Absent, CommitTooLargeError
 from snapkv.committer.intervals import covers, cut, merge, overlap
 from snapkv.committer.part import compile_part, nest
 from snapkv.engine.base import Delete, Limits, Op, Put, Range, Txn, op_bytes
@@ -133,9 +133,7 @@ def test_up_to_the_request_size_and_not_beyond(values: int) -> None:
 def test_a_commit_too_large_leaves_nothing_not_even_a_fence(short: int, note: str | None) -> None:
     """Around the very limit of an engine that looks before it writes."""
     engine = MemoryEngine(limits=Limits(512, 1 << 20, request_bytes=50_000))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(opening._ENGINES, "memory", (lambda url, create: engine, ()))
-        store = snapkv.open("memory:")
+    with snapkv.open_on(engine) as store:
         head = engine.info()["revision"]
         value = bytes(50_000 - short - (4_000 if note else 0))
         try:

@@ -95,7 +95,10 @@ def test_somebody_is_always_faster(monkeypatch, place, clock, intrusions):
 
     engines[0].intrude = intrude
     commit = store.restore(past, "p/")
-    assert left[0] == max(0, intrusions - 9), "it tries some times, then writes everything"
+    most = 9 if place.kind.url else 20  # a server's timestamp may be taken by an intruder, too
+    assert max(0, intrusions - most) <= left[0] <= max(0, intrusions - 9), (
+        "it tries some times, then writes everything"
+    )
     assert dict(store.at(commit.ts).items()) == {"a": b"other", "p/1": b"1", "p/2": b"1"}
     assert_sound(store)
 

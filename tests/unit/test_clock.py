@@ -50,8 +50,9 @@ def test_logical_overflows_into_the_next_millisecond():
 
 def test_a_claim_lies_ahead_and_stays_issued():
     hybrid = HybridClock(ManualClock(1_000))
-    assert hybrid.issue(16) == pack(1_016)
+    assert hybrid.issue(pack(16)) == pack(1_016)
     assert hybrid.issue() == pack(1_016, 1)
+    assert hybrid.issue(9) == pack(1_016, 11), "ahead of what was seen, not of the wall alone"
 
 
 def test_the_end_of_64_bits_is_an_error_not_a_wrap():
@@ -89,7 +90,7 @@ def test_issues_rise_above_all_issued_seen_and_the_wall(steps):
             floor = max(floor, value)
         else:
             issued = hybrid.issue(value)
-            assert issued == max(floor + 1, pack(wall.now_ms() + value), 1 if floor < 0 else 0)
+            assert issued == max(floor + 1, pack(wall.now_ms()), 1 if floor < 0 else 0) + value
             floor = issued
 
 
