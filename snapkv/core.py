@@ -1,124 +1,41 @@
-"""What an open store is made of, and the few things that all its faces do with it."""
+"""What an open store is made of beside what it reads with, and what its faces do with that."""
 
 from __future__ import annotations
 
-import threading
 import warnings
-import weakref
-from dataclasses import dataclass, field
-from typing import Protocol
+from dataclasses import dataclass
 
-from snapkv.clock import HybridClock
 from snapkv.committer import COMMIT_TIMEOUT_S_MAX, Committer
-from snapkv.engine.base import Engine
 from snapkv.errors import (
     ClockSkewError,
     ClockWarning,
     CompactedError,
     EngineBusyError,
     InvalidOptionError,
-    InvalidTimeError,
     InvalidTypeError,
     SnapKVError,
-    StoreClosedError,
 )
-from snapkv.forks import renew_in_children
 from snapkv.model import Build, Commit, Compaction
-from snapkv.records import FormatRecord, Layout
-from snapkv.snapshot import LiveSource, Past, Source
-from snapkv.timeline import Timeline
-from snapkv.times import When, end_of_ms, format_time, physical_ms, resolve
+from snapkv.reading import Reader
+from snapkv.times import end_of_ms, format_time, physical_ms
 
 RETAIN_CHECK_MS_MAX = 60_000
 RETAIN_BATCHES = 2
 """Batches of space that one commit may free for `retain=`; the next ones go on."""
 
 
-class Closable(Protocol):
-    """What is closed with the store."""
-
-    def close(self) -> None:
-        """Close it; twice is fine."""
-        ...
-
-
-@dataclass(slots=True, eq=False, weakref_slot=True)
-class Core:
+@dataclass(slots=True, eq=False)
+class Core(Reader):
     """The parts of an open store."""
 
-    url: str
-    engine: Engine
-    layout: Layout
-    format: FormatRecord
-    clock: HybridClock
-    timeline: Timeline
     committer: Committer
     commit_timeout_s: float
     max_clock_skew_ms: int
     retain_ms: int | None = None
-    past: Past | None = None
-    closed: bool = False
     retained_at_ms: int = 0
     retain_error: SnapKVError | None = None
-    followers: weakref.WeakSet[Closable] = field(default_factory=weakref.WeakSet)
-    lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def __post_init__(self) -> None:
-        renew_in_children(self)
-
-    def after_fork(self) -> None:
-        """Renew the lock."""
-        self.lock = threading.Lock()
-
-    def follow(self, follower: Closable) -> None:
-        """Close something with the store; `StoreClosedError` when that is closed already."""
-        with self.lock:
-            if not self.closed:
-                self.followers.add(follower)
-                return
-        follower.close()
-        raise StoreClosedError("the store was closed")
-
-    def check_open(self) -> None:
-        """Raise `StoreClosedError` after `close()`."""
-        if self.closed:
-            raise StoreClosedError("the store was closed")
-
-    def resolve(self, when: When) -> int:
-        """Return the timestamp of a moment as callers name it."""
-        return resolve(when, self.clock.wall.now_ms())
-
-    # --- reading ---
-
-    def source(self, when: When | None, revision: int | None, final: bool) -> Source:
-        """Return the state at a moment: from the engine, or where compaction took it, the past."""
-        self.check_open()
-        if revision is not None:
-            if when is not None or final:
-                raise InvalidOptionError("give a time or a revision, not both")
-            return self._source_of_revision(revision)
-        if when is None:
-            return LiveSource(self.timeline, self.timeline.pin_head())
-        timestamp = self.resolve(when)
-        if final:
-            self.finish(timestamp)
-        try:
-            pin = self.timeline.pin(timestamp)
-            if self.past is not None:  # a moment found in memory may be compacted by now
-                self.timeline.hold(pin)
-            return LiveSource(self.timeline, pin)
-        except CompactedError:
-            past = self.past.source(timestamp) if self.past is not None else None
-            if past is None:
-                raise
-            return past
-
-    def _source_of_revision(self, revision: int) -> Source:
-        if isinstance(revision, bool) or not isinstance(revision, int):
-            raise InvalidTypeError(f"a revision is an int, not {type(revision).__name__}")
-        if revision < 1:
-            raise InvalidTimeError(f"revisions start at 1, not {revision}", revision)
-        return LiveSource(self.timeline, self.timeline.pin_revision(revision))
+    # --- ticking ---
 
     def finish(self, timestamp: int) -> None:
         """Make sure that nothing can commit at or below a timestamp any more: tick past it."""
@@ -235,18 +152,9 @@ class Core:
 
     # --- life ---
 
-    def close(self) -> None:
-        """Close everything, in the order that lets waiting threads go; twice is fine."""
-        with self.lock:
-            if self.closed:
-                return
-            self.closed = True
-            followers = list(self.followers)
-        for follower in followers:
-            follower.close()
+    def stop(self) -> None:
+        """Let threads go that wait for commits."""
         self.committer.close()
-        self.timeline.close()
-        self.engine.close()
 
 
 def check_timeout(timeout: float) -> float:

@@ -14,8 +14,10 @@ from snapkv.errors import (
     InvalidTypeError,
 )
 from snapkv.model import Commit, Version
+from snapkv.reading import Reader
 from snapkv.records import Mark, StampRecord
 from snapkv.timeline.feed import replayed
+from snapkv.timeline.ticks import CREATION_ORDINAL
 from snapkv.times import When
 
 LOG_PAGE_COMMITS = 256
@@ -83,22 +85,22 @@ def versions(core: Core, key: bytes) -> Iterator[Version]:
             found, stamp = (result.kvs for result in core.engine.read(wanted).results)
             if found and found[0].mod_revision < compacted:
                 yield _at_compaction(found[0], stamp[0] if stamp else None)
-        page: list[Event] = []
-        for event in _events(core, key, max(1, compacted), until):
-            page.append(event)
-            if len(page) == HISTORY_PAGE_VERSIONS:
-                yield from _stamped(core, page)
-                page = []
-        yield from _stamped(core, page)
+        for page in _pages(_events(core, key, max(1, compacted), until)):
+            yield from _stamped(core, page)
     except CompactedError as e:
         if e.unit == "timestamp":
             raise
         raise CompactedError(newest.timestamp, core.timeline.earliest()) from e
 
 
-def _events(core: Core, key: bytes, start: int, until: int) -> Iterator[Event]:
+def _events(core: Reader, key: bytes, start: int, until: int) -> Iterator[Event]:
     for batch in replayed(core.engine, key, b"", start, until):
         yield from batch.events
+
+
+def _pages(events: Iterator[Event]) -> Iterator[list[Event]]:
+    while page := list(islice(events, HISTORY_PAGE_VERSIONS)):
+        yield page
 
 
 def _at_compaction(kv: KeyValue, stamp: KeyValue | None) -> Version:
@@ -119,3 +121,57 @@ def _stamped(core: Core, events: list[Event]) -> Iterator[Version]:
             yield Version(mark.timestamp, mark.revision, value, stamp.writer, stamp.note)
         else:
             yield Version(None, event.kv.mod_revision, value, None)
+
+
+# --- of keys that others write ---
+
+
+def observed_versions(core: Reader, key: bytes) -> Iterator[Version]:
+    """Yield the observed versions of a stored key, oldest first, see `Observed.history`."""
+    core.check_open()
+    newest = core.reads.showing.pin_head().mark
+    compacted = core.engine.compacted_revision()
+    try:
+        if compacted > 1:
+            found = core.engine.read([Range(key, revision=compacted)]).results[0].kvs
+            if found and found[0].mod_revision < min(compacted, newest.revision + 1):
+                yield _observed_at_compaction(core, found[0], compacted)
+        for page in _pages(_events(core, key, max(1, compacted), newest.revision)):
+            yield from _observed(core, page)
+    except CompactedError as e:
+        raise CompactedError(newest.timestamp, core.reads.showing.earliest()) from e
+
+
+def _observed_at_compaction(core: Reader, kv: KeyValue, compacted: int) -> Version:
+    """Return the version that stood at the compaction point, with its mark if that can be told.
+
+    Marks before the one in force there are on record no more, and one of them may have been the
+    first to see it. The first of all has none before it.
+    """
+    (in_force,) = core.timeline.stamps([compacted])
+    if in_force is not None and kv.mod_revision < in_force[0].revision:
+        mark = in_force[0]
+        if mark.ordinal > CREATION_ORDINAL:
+            ts = mark.timestamp if mark.ordinal == CREATION_ORDINAL + 1 else None
+            return Version(ts, kv.mod_revision, kv.value, None)
+    return _version(core, Event(kv, False), in_force)
+
+
+def _observed(core: Reader, events: list[Event]) -> Iterator[Version]:
+    in_force = core.timeline.stamps([event.kv.mod_revision for event in events])
+    for event, found in zip(events, in_force, strict=True):
+        yield _version(core, event, found)
+
+
+def _version(core: Reader, event: Event, in_force: tuple[Mark, StampRecord] | None) -> Version:
+    """Return an event with the first mark at or after it; `in_force` is the one at or before it.
+
+    Only what stands at a mark's own revision was written with it, by whom it names.
+    """
+    kv = event.kv
+    value = None if event.is_delete else kv.value
+    mark = core.timeline.creation if in_force is None else in_force[0]
+    if in_force and mark.ordinal > CREATION_ORDINAL and mark.revision == kv.mod_revision:
+        return Version(mark.timestamp, kv.mod_revision, value, in_force[1].writer, in_force[1].note)
+    following = core.timeline.following(mark)
+    return Version(following and following.timestamp, kv.mod_revision, value, None)

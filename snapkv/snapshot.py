@@ -9,7 +9,7 @@ from snapkv.engine.base import KeyValue, Range
 from snapkv.errors import InvalidKeyError, InvalidTypeError, KeyNotFoundError
 from snapkv.model import Difference, Entry, K
 from snapkv.records import Keyspace
-from snapkv.timeline import Pin, Timeline
+from snapkv.timeline import Pin, Reads
 
 
 class Source(Protocol):
@@ -201,13 +201,15 @@ def _rows(source: Source, start: bytes, end: bytes) -> Iterator[KeyValue]:
 
 DIFF_REPLAY_COMMITS_MAX = 1_000
 """Up to so many commits between two moments their events are replayed, beyond that both scanned."""
+DIFF_REPLAY_EVENTS_MAX = 1 << 17
+"""The same for events, of which one tick of an observed prefix may stamp any number."""
 
 
 class LiveSource:
     """The state of an engine at a pinned moment."""
 
-    def __init__(self, timeline: Timeline, pin: Pin) -> None:
-        self._timeline, self._pin = timeline, pin
+    def __init__(self, reads: Reads, pin: Pin) -> None:
+        self._reads, self._pin = reads, pin
         self.timestamp, self.revision, self.final = pin.timestamp, pin.mark.revision, pin.final
 
     def get(self, keys: Sequence[bytes]) -> list[KeyValue | None]:
@@ -215,7 +217,7 @@ class LiveSource:
         found: list[KeyValue | None] = []
         for at in range(0, len(keys), READ_MANY_MAX):
             ranges = [Range(key) for key in keys[at : at + READ_MANY_MAX]]
-            results = self._timeline.read(self._pin, ranges)
+            results = self._reads.read(self._pin, ranges)
             found += [result.kvs[0] if result.kvs else None for result in results]
         return found
 
@@ -223,21 +225,21 @@ class LiveSource:
         self, start: bytes, end: bytes, *, keys_only: bool = False
     ) -> Iterator[list[KeyValue]]:
         """Yield a range in pages at the pinned revision."""
-        return self._timeline.scan(self._pin, start, end, keys_only=keys_only)
+        return self._reads.scan(self._pin, start, end, keys_only=keys_only)
 
     def count(self, start: bytes, end: bytes) -> int:
         """Return the number of keys in a range."""
-        return self._timeline.read(self._pin, [Range(start, end, count_only=True)])[0].count
+        return self._reads.read(self._pin, [Range(start, end, count_only=True)])[0].count
 
     def changed(self, other: Any, start: bytes, end: bytes) -> list[bytes] | None:
         """Return the keys written between the two pins, sorted.
 
-        From a replay of at most `DIFF_REPLAY_COMMITS_MAX` commits; None when it would be longer,
-        or is compacted.
+        From a replay of at most `DIFF_REPLAY_COMMITS_MAX` commits and `DIFF_REPLAY_EVENTS_MAX`
+        events; None when it would be longer, or is compacted.
         """
-        if not isinstance(other, LiveSource) or other._timeline is not self._timeline:
+        if not isinstance(other, LiveSource) or other._reads is not self._reads:
             return None
         low, high = sorted((self._pin, other._pin), key=lambda pin: (pin.mark.ordinal, pin.reading))
         if high.mark.ordinal - low.mark.ordinal > DIFF_REPLAY_COMMITS_MAX:
             return None
-        return self._timeline.keys_written(low, high, start, end)
+        return self._reads.keys_written(low, high, start, end, DIFF_REPLAY_EVENTS_MAX)

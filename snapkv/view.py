@@ -1,4 +1,4 @@
-"""The reads that a store and each of its spaces share."""
+"""The reads that a store, each of its spaces, and an observed prefix share."""
 
 from __future__ import annotations
 
@@ -10,20 +10,21 @@ from snapkv.core import Core
 from snapkv.engine.base import Range
 from snapkv.errors import CompactedError, KeyNotFoundError
 from snapkv.model import Difference, K, Version
+from snapkv.reading import Reader
 from snapkv.records import Keyspace
 from snapkv.snapshot import Snapshot
 from snapkv.times import When
-from snapkv.watch import Watch
+from snapkv.watch import StoreWatch, Watch
 
 
-class View(Generic[K]):
+class Moments(Generic[K]):
     """Reading one kind of keys, at any moment.
 
     Everywhere a time is taken, it may be a timestamp, an aware datetime, ISO text with an offset,
     or a relative text such as `-5m`; a date stands for the end of its millisecond.
     """
 
-    def __init__(self, core: Core, space: Keyspace) -> None:
+    def __init__(self, core: Reader, space: Keyspace) -> None:
         self._core, self._space = core, space
 
     def load(self, key: K, ts: When | None = None) -> bytes:
@@ -75,6 +76,25 @@ class View(Generic[K]):
         before = self.at(a)
         return before.diff(self.at(b), prefix)
 
+    def _read_at(self, ts: When | None, wanted: Range) -> Any:
+        core = self._core
+        if ts is None:
+            return core.reads.read_now([wanted])[0].kvs
+        timestamp = core.resolve(ts)
+        try:
+            return core.reads.read_at(timestamp, [wanted])[0].kvs
+        except CompactedError:
+            past = core.past.source(timestamp) if core.past is not None else None
+            if past is None:
+                raise
+            return [kv for kv in past.get([wanted.key]) if kv is not None]
+
+
+class View(Moments[K]):
+    """Reading the keys of a store, and following them."""
+
+    _core: Core
+
     def history(self, key: K) -> Iterator[Version]:
         """Yield the versions of a key, oldest first: when, what, who, and why.
 
@@ -90,28 +110,17 @@ class View(Generic[K]):
         """Return an iterator of the commits after `since` (None: after now) with their changes.
 
         In order, none twice, none missing; resumable from the last timestamp seen. Iteration ends
-        when `timeout` seconds bring nothing (None: it waits).
+        when `timeout` seconds bring nothing (None: it waits), but never before everything that
+        was committed before this call has come.
 
         Raises `CompactedError` when commits after `since` are gone.
         """
         self._core.check_open()
         timeline = self._core.timeline
+        head = timeline.head()
         if since is None:
-            mark, after = timeline.head(), 0
+            mark, after = head, 0
         else:
             after = self._core.resolve(since)
             mark = timeline.pin(after).mark
-        return Watch(self._core, self._space, prefix, mark, after, timeout)
-
-    def _read_at(self, ts: When | None, wanted: Range) -> Any:
-        core = self._core
-        if ts is None:
-            return core.timeline.read_now([wanted])[0].kvs
-        timestamp = core.resolve(ts)
-        try:
-            return core.timeline.read_at(timestamp, [wanted])[0].kvs
-        except CompactedError:
-            past = core.past.source(timestamp) if core.past is not None else None
-            if past is None:
-                raise
-            return [kv for kv in past.get([wanted.key]) if kv is not None]
+        return StoreWatch(self._core, self._space, prefix, mark, head, after, timeout)

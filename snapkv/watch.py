@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
 from types import TracebackType
-from typing import Generic
+from typing import Any, Generic
 
 from snapkv.clock import monotonic
 from snapkv.core import Core
 from snapkv.engine.base import WatchBatch, Watcher
-from snapkv.errors import CompactedError, InvalidOptionError, InvalidTypeError
+from snapkv.errors import (
+    CompactedError,
+    EngineUnavailableError,
+    InvalidOptionError,
+    InvalidTypeError,
+)
 from snapkv.history import commit_of
 from snapkv.model import Change, Changes, K
 from snapkv.records import Keyspace, Mark, StampRecord, prefix_end
-from snapkv.timeline.feed import mark_of
+from snapkv.timeline.feed import REPLAY_WAIT_S, mark_of
 
+CATCH_UP_S = 0.05
 WAIT_S_MAX = 1e6
 """A longer wait is one without a bound: clocks of some systems end at 292 years."""
 
 
-class Watch(Generic[K]):
+class Watch(ABC, Generic[K]):
     """An iterator of `Changes`, one for each commit that changed a key with the prefix.
 
     `timestamp` is that of the newest commit seen, matching or not: a new watch from there goes
@@ -30,29 +37,19 @@ class Watch(Generic[K]):
     Errors: `CompactedError` when what comes next was compacted, `StoreClosedError`.
     """
 
-    def __init__(
-        self,
-        core: Core,
-        space: Keyspace,
-        prefix: K | None,
-        mark: Mark,
-        after: int,
-        timeout: float | None,
-    ) -> None:
-        check_wait(timeout)
-        self._core, self._space, self._timeout = core, space, timeout
-        self._range = space.range_of(space.whole if prefix is None else prefix)
-        self._unstamped: dict[bytes, bytes | None] = {}
-        self._mark = mark
-        self.timestamp = max(after, mark.timestamp)
-        self._closed = False
-        self._watcher = self._watch()
-        core.follow(self)
+    timestamp: int
 
-    def _watch(self) -> Watcher:
-        """Watch the whole store, so that changes and their timestamp arrive together."""
-        root, start = self._core.layout.root, self._core.timeline.start_after(self._mark)
-        return self._core.engine.watch(root, prefix_end(root), start_revision=start)
+    def __init__(self, timeout: float | None) -> None:
+        check_wait(timeout)
+        self._timeout = timeout
+
+    @abstractmethod
+    def next(self, timeout: float | None = None) -> Changes[K] | None:
+        """Return the next commit's changes; None when `timeout` seconds (None: ever) had none."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """End the watch; twice is fine."""
 
     def __iter__(self) -> Iterator[Changes[K]]:
         return self
@@ -74,15 +71,54 @@ class Watch(Generic[K]):
     ) -> None:
         self.close()
 
+
+class StoreWatch(Watch[K]):
+    """A watch of a store: changes and their timestamp arrive together."""
+
+    def __init__(
+        self,
+        core: Core,
+        space: Keyspace,
+        prefix: K | None,
+        mark: Mark,
+        head: Mark,
+        after: int,
+        timeout: float | None,
+    ) -> None:
+        super().__init__(timeout)
+        self._head = head  # what stood when the watch was made: it must come
+        self._core, self._space = core, space
+        self._range = space.range_of(space.whole if prefix is None else prefix)
+        self._unstamped: dict[bytes, bytes | None] = {}
+        self._mark = mark
+        self.timestamp = max(after, mark.timestamp)
+        self._closed = False
+        self._watcher = self._watch()
+        core.follow(self)
+
+    def _watch(self) -> Watcher:
+        """Watch the whole store, so that changes and their timestamp arrive together."""
+        root, start = self._core.layout.root, self._core.reads.start_after(self._mark)
+        return self._core.engine.watch(root, prefix_end(root), start_revision=start)
+
+    def __next__(self) -> Changes[K]:
+        found = self.next(self._timeout)
+        deadline = monotonic() + REPLAY_WAIT_S
+        while found is None and self._mark.ordinal < self._head.ordinal:
+            if monotonic() >= deadline:
+                raise EngineUnavailableError(f"no event within {REPLAY_WAIT_S:.0f} s")
+            found = self.next(CATCH_UP_S)  # in slices: what comes may not match
+        if found is None:
+            raise StopIteration
+        return found
+
     def next(self, timeout: float | None = None) -> Changes[K] | None:
         """Return the next commit's changes; None when `timeout` seconds (None: ever) had none."""
         check_wait(timeout)
-        deadline = None if timeout is None else monotonic() + timeout
+        deadline = deadline_of(timeout)
         while True:
-            left = None if deadline is None else max(0.0, deadline - monotonic())
-            left = None if left is not None and left > WAIT_S_MAX else left
             try:
-                batch = self._watcher.next(left)
+                batch = self._watcher.next(left_of(deadline))
             except CompactedError:
                 self._go_on()
                 continue
@@ -129,9 +165,22 @@ class Watch(Generic[K]):
         if mark.timestamp <= self.timestamp:
             return None
         self.timestamp = mark.timestamp
-        decode = self._space.decode
-        ordered = tuple(Change(decode(key), changes[key]) for key in sorted(changes))
-        return Changes(commit_of(mark, stamp), ordered)
+        return Changes(commit_of(mark, stamp), ordered(changes, self._space))
+
+
+def deadline_of(timeout: float | None) -> float | None:
+    """Return when a wait ends, None for one without a bound."""
+    return None if timeout is None or timeout > WAIT_S_MAX else monotonic() + timeout
+
+
+def left_of(deadline: float | None) -> float | None:
+    """Return the seconds up to a deadline."""
+    return None if deadline is None else max(0.0, deadline - monotonic())
+
+
+def ordered(changes: Mapping[bytes, bytes | None], space: Keyspace) -> tuple[Change[Any], ...]:
+    """Return changes of stored keys as users see them, in key order."""
+    return tuple(Change(space.decode(key), changes[key]) for key in sorted(changes))
 
 
 def check_wait(timeout: object) -> None:

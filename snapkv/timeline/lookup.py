@@ -44,11 +44,15 @@ class Lookup:
         marks = [
             mark_of(result.kvs[0]) if result.kvs else self.creation for result in answer.results
         ]
+        self.keep(marks)
+        return marks
+
+    def keep(self, marks: Iterable[Mark]) -> None:
+        """Keep marks that were found as anchors."""
         with self._lock:
             for mark in marks:
                 if mark.ordinal > 1:
                     self._anchors.add(mark)
-        return marks
 
     def after_fork(self) -> None:
         """Renew the lock, and forget what another thread may have left half-changed."""

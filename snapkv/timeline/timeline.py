@@ -1,52 +1,37 @@
-"""From a time to a revision: ring, anchors, search, and reads pinned to a moment."""
+"""From a time to a revision: ring, anchors, search."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
 
 from snapkv.engine.base import Engine, Header, KeyValue, Range, RangeResult, ReadResult
-from snapkv.errors import (
-    CompactedError,
-    FutureRevisionError,
-    StoreRecreatedError,
-    StoreRestoredError,
-)
+from snapkv.errors import CompactedError, StoreRecreatedError
 from snapkv.forks import renew_in_children
 from snapkv.records import Mark, StampRecord
 from snapkv.timeline.feed import Feed, mark_of, replayed
 from snapkv.timeline.lookup import Lookup
+from snapkv.timeline.reads import Pin, Reads
 from snapkv.timeline.ring import Ring
 from snapkv.timeline.search import ORDINAL, PROBES_MAX, TIMESTAMP
-
-
-@dataclass(slots=True)
-class Pin:
-    """A moment, resolved: reads through one pin all see the state of one revision.
-
-    `reading` is where to read it; it moves up within the same state when compaction passes
-    `mark.revision` but not the next commit.
-    """
-
-    timestamp: int
-    mark: Mark
-    final: bool
-    epoch: int
-    reading: int
 
 
 class Timeline:
     """Maps timestamps to revisions for one store; safe for threads, holds no lock while it reads.
 
     A mark is one version of the timestamp key. The ring holds the newest marks, anchors hold what
-    searches found; both only ever speed things up.
+    searches found; both only ever speed things up. `reads` are those of the store's own keys: the
+    time line itself tells which revisions show a commit's state.
     """
+
+    at_head = True
 
     def __init__(
         self, engine: Engine, key: bytes, *, ring_slots: int, on_seen: Callable[[int], None]
     ) -> None:
-        self._engine, self._key, self._on_seen = engine, key, on_seen
+        self.engine, self.key, self._on_seen = engine, key, on_seen
+        self.reads = Reads(self, self)
         self.ring = Ring(ring_slots)
         self._lookup = Lookup(engine, key)
         self._feed = Feed(engine, key)
@@ -60,7 +45,7 @@ class Timeline:
     def after_fork(self) -> None:
         """Renew the locks, and forget what another thread may have left half-changed."""
         self._lock, self._feed_lock = threading.Lock(), threading.Lock()
-        self._feed = Feed(self._engine, self._key)
+        self._feed = Feed(self.engine, self.key)
         self.ring.clear()
         self._lookup.after_fork()
 
@@ -109,10 +94,10 @@ class Timeline:
                 return
             self.ring.restart(mark)
 
-    def _ask(self, ranges: Sequence[Range]) -> ReadResult:
+    def ask(self, ranges: Sequence[Range]) -> ReadResult:
         """Read linearizably, and notice an engine that went back since before the request."""
         before = self._header
-        answer = self._engine.read(ranges)
+        answer = self.engine.read(ranges)
         header = answer.header
         if header == before:
             return answer
@@ -141,8 +126,8 @@ class Timeline:
 
     def head_and(self, ranges: Sequence[Range]) -> tuple[Mark, list[RangeResult]]:
         """Return the newest mark and the newest state of `ranges`, read together."""
-        answer = self._ask([Range(self._key), *ranges])
-        mark = self._mark_in(answer.results[0])
+        answer = self.ask([Range(self.key), *ranges])
+        mark = self._newest_in(answer.results[0])
         with self._lock:
             self._see(mark)
         return mark, answer.results[1:]
@@ -169,7 +154,7 @@ class Timeline:
 
     def pin_revision(self, revision: int) -> Pin:
         """Return the moment of a revision; one round trip."""
-        answer = self._ask([Range(self._key, revision=revision)])
+        answer = self.ask([Range(self.key, revision=revision)])
         kvs = answer.results[0].kvs
         mark = mark_of(kvs[0]) if kvs else self._lookup.creation
         return Pin(mark.timestamp, mark, True, self.epoch, max(revision, mark.revision))
@@ -195,7 +180,7 @@ class Timeline:
 
     def oldest(self) -> Mark:
         """Return the mark in force at the compaction point, the oldest that is left."""
-        while compacted := self._engine.compacted_revision():
+        while compacted := self.engine.compacted_revision():
             try:
                 return self._lookup.probe([compacted])[0]
             except CompactedError:  # it went on in between; it only rises, and ends at head
@@ -209,147 +194,77 @@ class Timeline:
     def stamp(self, mark: Mark) -> StampRecord:
         """Return who made a commit and why; one round trip unless compaction passed it."""
         pin = Pin(mark.timestamp, mark, True, self.epoch, mark.revision)
-        return StampRecord.decode(self.read(pin, [Range(self._key)])[0].kvs[0].value)
+        return StampRecord.decode(self.reads.read(pin, [Range(self.key)])[0].kvs[0].value)
 
     def stamps(self, revisions: Sequence[int]) -> list[tuple[Mark, StampRecord] | None]:
         """Return the marks and stamps in force at some revisions; a round trip for each 128."""
         found: list[tuple[Mark, StampRecord] | None] = []
         for at in range(0, len(revisions), PROBES_MAX):
-            ranges = [Range(self._key, revision=r) for r in revisions[at : at + PROBES_MAX]]
-            for result in self._engine.read(ranges, serializable=True).results:
+            ranges = [Range(self.key, revision=r) for r in revisions[at : at + PROBES_MAX]]
+            for result in self.engine.read(ranges, serializable=True).results:
                 kv = result.kvs[0] if result.kvs else None  # None: before the store was made
                 found.append(kv and (mark_of(kv), StampRecord.decode(kv.value)))
+        self._lookup.keep([pair[0] for pair in found if pair is not None])
         return found
 
     def replay(self, after: Mark, until: Mark) -> Iterator[tuple[Mark, StampRecord]]:
-        """Yield the marks in (after, until] with their stamps, in order, from one watch."""
+        """Yield the marks in (after, until] with their stamps, in order.
+
+        From one watch, or where they are close, from a read of each revision: a server takes some
+        100 ms to bring a new watch up to date.
+        """
         if after.ordinal >= until.ordinal:
             return
-        start = self.start_after(after)
+        if until.revision - after.revision <= PROBES_MAX:
+            with suppress(CompactedError):
+                yield from self._read_all(after, until)
+                return
+        start = self.reads.start_after(after)
         try:
-            for batch in replayed(self._engine, self._key, b"", start, until.revision):
+            for batch in replayed(self.engine, self.key, b"", start, until.revision):
                 for event in batch.events:
                     yield mark_of(event.kv), StampRecord.decode(event.kv.value)
         except CompactedError as e:
             raise CompactedError(after.timestamp, self.earliest()) from e
 
-    def hold(self, pin: Pin) -> None:
-        """Make sure that a moment, found without asking the engine, can still be read there."""
-        if pin.reading < self._engine.compacted_revision():
-            self._move_up(pin)
+    def _read_all(self, after: Mark, until: Mark) -> Iterator[tuple[Mark, StampRecord]]:
+        """Yield the marks in (after, until] with their stamps; one round trip."""
+        ordinal = after.ordinal
+        for found in self.stamps(range(after.revision + 1, until.revision + 1)):
+            if found is not None and found[0].ordinal > ordinal:
+                ordinal = found[0].ordinal
+                yield found
 
-    def start_after(self, mark: Mark) -> int:
-        """Return the revision from which a watch misses no commit after `mark`.
+    # --- which revisions show a commit's state: see `Showing` ---
 
-        Above `mark` as long as that is left, else up to the next commit. `CompactedError` when
-        commits after it are gone.
-        """
-        start = mark.revision + 1
-        if start >= self._engine.compacted_revision():
-            return start
-        pin = Pin(mark.timestamp, mark, True, self.epoch, mark.revision)
-        try:
-            following = self.reach(pin) + 1  # the next commit, or what comes after the newest
-        except CompactedError:
-            following = 0
-        if following < self._engine.compacted_revision():
-            raise CompactedError(pin.timestamp, self.earliest()) from None
-        return following
-
-    # --- pinned reads ---
-
-    def read(self, pin: Pin, ranges: Sequence[Range]) -> list[RangeResult]:
-        """Answer ranges at a pinned moment; one round trip unless compaction moved it.
-
-        Raises `CompactedError`, `StoreRestoredError`.
-        """
-        self._check_epoch(pin)
-        while True:
-            try:
-                answer = self._ask([_at(r, pin.reading) for r in ranges])
-                break
-            except CompactedError:
-                self._move_up(pin)
-            except FutureRevisionError:
-                self._look_for_restore(pin)
-                raise
-        self._check_epoch(pin)
-        return answer.results
-
-    def read_now(self, ranges: Sequence[Range]) -> list[RangeResult]:
-        """Answer ranges from the newest state; one round trip, linearizable."""
-        return self._ask(ranges).results
-
-    def read_at(self, timestamp: int, ranges: Sequence[Range]) -> list[RangeResult]:
-        """Answer ranges at a timestamp; at or above the newest commit it takes one round trip."""
-        if timestamp >= self._newest.timestamp:
-            mark, results = self.head_and(ranges)
-            if mark.timestamp <= timestamp:
-                return results
-        return self.read(self.pin(timestamp), ranges)
-
-    def scan(
-        self, pin: Pin, key: bytes, range_end: bytes, *, keys_only: bool = False
-    ) -> Iterator[list[KeyValue]]:
-        """Yield a range at a pinned moment in pages; a compaction in between moves or ends it."""
-        while True:
-            self._check_epoch(pin)
-            pages = self._engine.scan(key, range_end, revision=pin.reading, keys_only=keys_only)
-            try:
-                for page in pages:
-                    yield page
-                    key = page[-1].key + b"\0"
-                    self._check_epoch(pin)
-                return
-            except CompactedError:
-                self._move_up(pin)
-            except FutureRevisionError:
-                self._look_for_restore(pin)
-                raise
-
-    def keys_written(self, low: Pin, high: Pin, start: bytes, end: bytes) -> list[bytes] | None:
-        """Return the sorted keys of a range with events between two pins; None when compacted."""
-        self._check_epoch(low)
-        self._check_epoch(high)
-        written: set[bytes] = set()
-        try:
-            for batch in replayed(self._engine, start, end, low.reading + 1, high.reading):
-                written.update(event.kv.key for event in batch.events)
-        except CompactedError:
-            return None
-        return sorted(written)
-
-    def reach(self, pin: Pin) -> int:
+    def until(self, pin: Pin) -> int:
         """Return the last revision known to show the pinned state; 1 to 6 round trips."""
-        answer = self._ask([Range(self._key)])
-        newest = self._mark_in(answer.results[0])
+        answer = self.ask([Range(self.key)])
+        newest = self._newest_in(answer.results[0])
         if newest.ordinal == pin.mark.ordinal:
             return answer.header.revision
         with self._lock:
             self._see(newest)
-            after = self.ring.after(pin.mark)
-        if after is None:
-            after = self._below(ORDINAL, pin.mark.ordinal)[1]
-        return after.revision - 1
+        return self._after(pin.mark).revision - 1
 
-    def _move_up(self, pin: Pin) -> None:
-        """Read the same state at a newer revision, or tell what is left."""
-        try:
-            reach = self.reach(pin)
-        except CompactedError:
-            reach = 0
-        if reach < self._engine.compacted_revision():
-            raise CompactedError(pin.timestamp, self.earliest()) from None
-        pin.reading = max(pin.reading, reach)  # another thread may have moved it up already
+    # --- marks ---
 
-    def _look_for_restore(self, pin: Pin) -> None:
-        """Raise `StoreRestoredError` when a revision once read is in the future now."""
-        self.head()
-        self._check_epoch(pin)
+    @property
+    def creation(self) -> Mark:
+        """The mark of the store's creation: no commit, it stands for the time before the first."""
+        return self._lookup.creation
 
-    def _check_epoch(self, pin: Pin) -> None:
-        if pin.epoch != self.epoch:
-            raise StoreRestoredError("the engine was restored or replaced since this was pinned")
+    def following(self, mark: Mark) -> Mark | None:
+        """Return the mark after a mark, None when that is the newest; 0 to 7 round trips."""
+        if mark.ordinal >= self._newest.ordinal and mark.ordinal >= self.head().ordinal:
+            return None
+        return self._after(mark)
+
+    def _after(self, mark: Mark) -> Mark:
+        """Return the mark after one that is older than the newest known; 0 to 6 round trips."""
+        with self._lock:
+            after = self.ring.after(mark)
+        return after if after is not None else self._below(ORDINAL, mark.ordinal)[1]
 
     # --- below the ring ---
 
@@ -395,24 +310,24 @@ class Timeline:
                 start = found[0].revision
             except CompactedError:
                 start = 0
-        self._feed.start(max(start, self._engine.compacted_revision()), first)
+        self._feed.start(max(start, self.engine.compacted_revision()), first)
         with self._lock:
             self.ring.clear()
 
-    def _mark_in(self, result: RangeResult) -> Mark:
-        """Return the newest mark, unless the key is not the one that was opened."""
-        if not result.kvs or result.kvs[0].create_revision != self._lookup.creation.revision:
+    def _newest_in(self, result: RangeResult) -> Mark:
+        return self.mark_in(result.kvs[0] if result.kvs else None)
+
+    def mark_in(self, kv: KeyValue | None) -> Mark:
+        """Return the mark of a version of the timestamp key, if it is the key that was opened.
+
+        Raises `StoreRecreatedError` when it is not, or was removed (None).
+        """
+        if kv is None or kv.create_revision != self._lookup.creation.revision:
             raise StoreRecreatedError("the timestamp key was deleted or made again")
-        return mark_of(result.kvs[0])
+        return mark_of(kv)
 
     def check(self) -> None:
         """Assert the invariants of ring and anchors."""
         with self._lock:
             self.ring.check()
             self._lookup.check()
-
-
-def _at(wanted: Range, revision: int) -> Range:
-    """Return a range at a revision; a hot path, where `_replace` would cost more than the rest."""
-    key, end, _, limit, keys_only, count_only = wanted
-    return Range(key, end, revision, limit, keys_only, count_only)

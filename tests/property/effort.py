@@ -4,7 +4,12 @@ from hypothesis import settings
 
 _PROFILE_EXAMPLES = settings.default.max_examples
 
+_STEPS = 30 if _PROFILE_EXAMPLES <= 100 else 80
+
 EFFORT = settings(
     max_examples=4 * _PROFILE_EXAMPLES,
-    stateful_step_count=30 if _PROFILE_EXAMPLES <= 100 else 80,
+    stateful_step_count=_STEPS,
 )
+
+SERVER_EFFORT = settings(max_examples=max(10, _PROFILE_EXAMPLES // 5), stateful_step_count=_STEPS)
+"""Where each program gets a server of its own, and its waits are real."""

@@ -27,7 +27,7 @@ from store.engines import ENGINES, START_MS, Place
 from store.plain import Plain
 
 import snapkv
-from property.effort import EFFORT
+from property.effort import EFFORT, SERVER_EFFORT
 from property.neighbour import Neighbour
 from snapkv import (
     Absent,
@@ -461,4 +461,5 @@ class Program(RuleBasedStateMachine):
 @pytest.mark.parametrize("engine", ENGINES)
 def test_any_program_gives_the_answers_of_the_model(engine):
     machine = type(f"Program_{engine}", (Program,), {"engine": engine})
-    run_state_machine_as_test(machine, settings=EFFORT)
+    effort = EFFORT if ENGINES[engine].url else SERVER_EFFORT
+    run_state_machine_as_test(machine, settings=effort)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from store.engines import ENGINES, START_MS, Place, assert_sound
 
-from property.effort import EFFORT
+from property.effort import EFFORT, SERVER_EFFORT
 from snapkv import Absent, CompactedError, ConflictError, KeyNotFoundError, ManualClock
 
 RINGS = (1, 2, 7, 1_024)
@@ -115,12 +115,23 @@ class Run:
 
 @EFFORT
 @given(st.lists(STEPS, max_size=25))
-def test_equal_histories_on_every_engine_with_every_ring(program):
+def test_equal_histories_on_embedded_engines_with_every_ring(program):
+    kinds = {name: kind for name, kind in ENGINES.items() if kind.url}
+    assert_equal_histories(program, kinds, RINGS)
+
+
+@SERVER_EFFORT
+@given(st.lists(STEPS, max_size=25), st.sampled_from(RINGS))
+def test_equal_histories_on_every_engine(program, ring):
+    assert_equal_histories(program, ENGINES, [ring])
+
+
+def assert_equal_histories(program, kinds, rings):
     folder = tempfile.mkdtemp(prefix="snapkv-everywhere-")
     try:
         outcomes = {}
-        for engine, kind in ENGINES.items():
-            for ring in RINGS:
+        for engine, kind in kinds.items():
+            for ring in rings:
                 with Place(kind, folder) as place:
                     run = Run(place, ring)
                     for what, a, b in program:

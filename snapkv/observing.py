@@ -1,0 +1,220 @@
+"""Observing: read-only time travel over keys that other programs write into the same engine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+from snapkv import history as _history
+from snapkv.clock import Clock, HybridClock, SystemClock
+from snapkv.engine.base import Engine
+from snapkv.errors import (
+    CompactedError,
+    InvalidTypeError,
+    StoreNotFoundError,
+    UnknownOptionError,
+)
+from snapkv.full_keys import FullKeys, stored_form
+from snapkv.model import K, Version
+from snapkv.observed_watch import ObservedWatch
+from snapkv.opening import COMMON_OPTIONS, open_engine, open_keys
+from snapkv.reading import Reader
+from snapkv.records import Layout, Mark
+from snapkv.timeline import RING_SLOTS, Reads, Ticks, Timeline
+from snapkv.timeline.ticks import CREATION_ORDINAL
+from snapkv.times import When
+from snapkv.view import Moments
+from snapkv.watch import Watch
+
+OBSERVE_OPTIONS = ("prefix", "name", "ring_slots", "clock")
+
+
+@dataclass(slots=True, eq=False)
+class Observer(Reader):
+    """The parts of an open observed prefix."""
+
+    def make_reads(self) -> Reads:
+        """Return the reads of keys that change between marks, too."""
+        return Reads(self.timeline, Ticks(self.timeline))
+
+
+class Observed(Moments[K]):
+    """Keys that others write, as they were at each tick of a time line beside them.
+
+    The reads of a store, with these differences:
+
+    * Keys are the full keys as they stand in the engine: text, in which bytes that are no UTF-8
+      are escaped (`surrogateescape`), or bytes, as the prefix was given.
+    * A foreign write carries the timestamp of the first tick (or commit of the store that ticks)
+      at or after it. So it happened after the tick before that one - skew, and before that tick +
+      skew + the tick's time of flight, where skew is how far the tickers' clocks may differ.
+    * What no tick has stamped yet is not seen: "now" is the newest tick. It costs two round
+      trips, the tick and then its state.
+    * Before the first tick nothing is known: `NotObservedError`, not an empty answer.
+    * A moment ends when compaction passes its tick: `CompactedError`, whose `earliest` is the
+      first tick that can still be read, None when that is still to come.
+    * `at(revision=...)` reads that very revision, ticked or not; the timestamp is that of the
+      newest tick at or before it, 0 when there is none. `at(final=True)` is refused: it would
+      have to tick.
+
+    Safe for threads and usable as a context manager. Made by `snapkv.observe`.
+    """
+
+    _core: Observer
+
+    def __enter__(self) -> Observed[K]:
+        self._core.check_open()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        core = self._core
+        return f"<Observed {core.url} prefix={self._space.whole!r} name={core.layout.name!r}>"
+
+    def close(self) -> None:
+        """Close it; watches in other threads end with `StoreClosedError`. Twice is fine."""
+        self._core.close()
+
+    def history(self, key: K) -> Iterator[Version]:
+        """Yield the observed versions of a key, oldest first, each with the tick that stamps it.
+
+        A removal has the value None. Writer and note are None, for nobody told, unless the store
+        that ticks made the version with a commit of its own. Versions newer than the newest tick
+        are left out. History begins where compaction left it: with the version that stood there,
+        whose `ts` is None when its tick is no longer on record. One watch over the key, one round
+        trip for each 128 versions, and 0 to 6 for each tick.
+
+        Raises `NotObservedError` before the first tick.
+        """
+        return _history.observed_versions(self._core, self._space.encode(key))
+
+    def watch(
+        self, prefix: K | None = None, since: When | None = None, *, timeout: float | None = None
+    ) -> Watch[K]:
+        """Return an iterator of the ticks after `since` (None: after now) with what they stamp.
+
+        Each `Changes` holds everything changed since the tick before, the last value of each key;
+        its commit is the tick. Changes wait for their tick; none twice, none missing; resumable
+        from the last timestamp seen. `since` a time before the first tick means from the engine's
+        beginning. Iteration ends when `timeout` seconds bring nothing (None: it waits); a tick
+        that has come may take a second longer, until all its changes have.
+
+        Raises `CompactedError` when changes after `since` may be gone.
+        """
+        core = self._core
+        core.check_open()
+        if since is None:
+            mark, after = core.timeline.head(), 0
+            first = core.reads.start_after(mark)
+        else:
+            after = core.resolve(since)
+            try:
+                mark = core.timeline.pin(after).mark
+            except CompactedError as e:
+                raise CompactedError(after, core.reads.showing.earliest()) from e
+            first = self._first_after(mark, after)
+        return ObservedWatch(core, self._space, prefix, mark, first, after, timeout)
+
+    def _first_after(self, mark: Mark, after: int) -> int:
+        """Return the first revision that was not yet seen at a mark; the creation has seen none."""
+        core = self._core
+        if mark.ordinal > CREATION_ORDINAL:
+            return core.reads.start_after(mark)
+        if core.engine.compacted_revision() > 1:
+            raise CompactedError(after, core.reads.showing.earliest())
+        return 1
+
+    def resolved(self) -> int:
+        """Return the timestamp at or below which nothing changes any more: that of the newest tick.
+
+        0 before the first one. One round trip.
+        """
+        self._core.check_open()
+        return self._core.timeline.head().timestamp
+
+    def info(self) -> dict[str, Any]:
+        """Return facts about what is observed and its engine, for people, without secrets."""
+        core = self._core
+        core.check_open()
+        head = core.timeline.head()
+        return {
+            "url": core.url,
+            "prefix": self._space.whole,
+            "name": core.layout.name,
+            "store_id": core.format.store_id.hex(),
+            "ticks": head.ordinal - CREATION_ORDINAL,
+            "newest_timestamp": head.timestamp,
+            "newest_revision": head.revision,
+            "earliest_timestamp": core.reads.showing.earliest(),
+            "ring": f"{len(core.timeline.ring)} of {core.timeline.ring.slots}",
+            "engine": core.engine.info(),
+        }
+
+
+def observe(
+    url: str,
+    *,
+    prefix: K,
+    name: str = "default",
+    ring_slots: int = RING_SLOTS,
+    clock: Clock | None = None,
+    **options: Any,
+) -> Observed[K]:
+    """Open keys that other programs write into an engine, for reading any moment of them.
+
+    `prefix` says which; as a str, keys are text, as bytes, bytes. The empty one means everything
+    in the engine, our own stores' keys included. The times are those of the store `name` in the
+    same engine, which something has to move: `snapkv tick --every 1s`, or commits to that store.
+    Nothing is ever written, nor made when it is not there. `url`, `ring_slots`, `clock` and
+    further options are those of `snapkv.open`. One round trip.
+
+    >>> import snapkv
+    >>> with snapkv.open("memory:cluster") as ticker:
+    ...     tick = ticker.tick()
+    ...     with snapkv.observe("memory:cluster", prefix="/registry/") as registry:
+    ...         len(registry.at(tick.ts))
+    0
+
+    Raises `StoreNotFoundError` when there is no such store to take times from, and as `open`.
+    """
+    if not isinstance(prefix, str | bytes):
+        raise InvalidTypeError(f"a prefix is a str or bytes, not {type(prefix).__name__}")
+    text = isinstance(prefix, str)
+    space = FullKeys(stored_form(prefix, "prefix", text=text), text=text)
+    layout = Layout(name)
+    if clock is not None and not callable(getattr(clock, "now_ms", None)):
+        raise InvalidTypeError(f"a clock has now_ms(), {type(clock).__name__} has not")
+    hybrid = HybridClock(clock or SystemClock())
+    with ExitStack() as on_error:
+        try:
+            engine = _open_engine(url, options)
+            on_error.callback(engine.close)
+            ts, record, header = open_keys(engine, layout, "", create=False)
+        except StoreNotFoundError as e:
+            raise StoreNotFoundError(
+                f"{e}; to observe takes its times: keep `snapkv tick --every 1s` running there"
+            ) from e
+        timeline = Timeline(engine, layout.ts, ring_slots=ring_slots, on_seen=hybrid.merge)
+        timeline.open(ts, header)
+        core = Observer(url, engine, layout, record, hybrid, timeline)
+        on_error.pop_all()
+    return Observed(core, space)
+
+
+def _open_engine(url: str, options: dict[str, Any]) -> Engine:
+    """Open the engine that a URL names; an option of `open` that has no use here is unknown."""
+    try:
+        return open_engine(url, create=False, options=options)
+    except UnknownOptionError as e:
+        known = set(e.known) - set(COMMON_OPTIONS)
+        raise UnknownOptionError(e.option, (*OBSERVE_OPTIONS, *known)) from None

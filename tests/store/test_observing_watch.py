@@ -1,0 +1,481 @@
+"""Watching an observed prefix: changes wait for their tick, none twice, none missing."""
+
+import random
+import threading
+
+import pytest
+
+import snapkv.observed_watch
+import snapkv.observing
+from snapkv import Change, CompactedError, pack
+from snapkv.clock import monotonic
+from snapkv.engine.base import Delete, Put
+from snapkv.errors import (
+    InvalidOptionError,
+    InvalidTypeError,
+    StoreClosedError,
+    StoreRecreatedError,
+)
+from snapkv.opening import open_engine
+
+from .engines import EMBEDDED, ENGINES, Place, write_raw
+from .observed import WAIT_S, Cluster, drained
+from .wrapping import Wrapped
+
+
+@pytest.fixture
+def cluster(place, clock):
+    return Cluster(place, clock)
+
+
+@pytest.fixture
+def written(cluster):
+    """Forty steps of writing, noise and ticking."""
+    rng = random.Random(5)
+    for n in range(40):
+        step = rng.choice(("write", "write", "noise", "tick", "remove"))
+        if step == "write":
+            cluster.write(**{rng.choice("abc"): b"%d" % n, rng.choice("de"): b"%d" % n})
+        elif step == "remove":
+            cluster.write(**{rng.choice("abc"): None})
+        elif step == "noise":
+            cluster.noise()
+        else:
+            cluster.tick(rng.choice((0, 1, 1_000)))
+    cluster.tick()
+    cluster.write(a=b"unseen")
+    return cluster
+
+
+def test_from_any_point_on(written):
+    observed = written.observe()
+    times = [0, *(mark.ts + d for mark in written.model.marks for d in (-1, 0, 1))]
+    for since in times:
+        for prefix in ("/r/", "/r/a", "/r/zz"):
+            with observed.watch(prefix, since) as watch:
+                assert drained(watch, written.newest()) == written.model.since(since, prefix)
+                assert watch.timestamp == max(since, written.newest())
+                assert watch.next(0) is None
+
+
+def test_resuming_from_each_timestamp_seen_misses_and_repeats_nothing(written):
+    everything, seen, since = written.model.since(0), [], 0
+    while since < everything[-1][0]:
+        observed = written.observe(ring_slots=2)
+        with observed.watch(since=since) as watch:
+            found = watch.next(WAIT_S)
+            assert watch.timestamp == found.commit.ts
+            seen.append((found.commit.ts, [(x.key, x.value) for x in found]))
+            since = watch.timestamp
+        observed.close()
+    assert seen == everything
+
+
+def test_what_is_watched_builds_what_is_read(written):
+    observed, state = written.observe(), {}
+    with observed.watch(since=0) as watch:
+        for ts, changes in drained(watch, written.newest()):
+            state.update(changes)
+            now = {key: value for key, value in state.items() if value is not None}
+            assert dict(observed.at(ts).items()) == now
+
+
+def test_changes_wait_for_their_tick(cluster):
+    observed = cluster.observe()
+    with observed.watch(timeout=0) as watch:
+        cluster.write(a=b"1", b=b"1")
+        cluster.write(b=b"2", c=b"2")
+        cluster.write(c=None)
+        assert watch.next(0) is None
+        assert watch.timestamp == 0
+        tick = cluster.tick()
+        changes = watch.next(WAIT_S)
+        assert changes.commit == tick
+        assert changes.changes == (
+            Change("/r/a", b"1"),
+            Change("/r/b", b"2"),
+            Change("/r/c", None),
+        )
+        assert (watch.timestamp, watch.next(0)) == (tick.ts, None)
+        tick = cluster.tick()
+        assert drained(watch, tick.ts) == [], "a tick that stamps nothing"
+        assert watch.timestamp == tick.ts
+
+
+def test_without_since_it_begins_after_the_newest_tick(cluster):
+    cluster.write(a=b"1")
+    cluster.tick()
+    cluster.write(a=b"2")
+    with cluster.observe().watch(timeout=0) as watch:
+        assert watch.timestamp == cluster.model.marks[-1].ts
+        assert watch.next(0.1) is None
+        tick = cluster.tick()
+        assert drained(watch, tick.ts) == [(tick.ts, [("/r/a", b"2")])]
+
+
+def test_what_stood_before_the_time_line_was_made(place, clock):
+    write_raw(place.engine(), Put(b"/r/old", b"1"))
+    cluster = Cluster(place, clock)
+    observed = cluster.observe()
+    with observed.watch(since=0, timeout=0) as whole, observed.watch(timeout=0) as new:
+        cluster.write(a=b"2")
+        tick = cluster.tick()
+        assert drained(whole, tick.ts) == [(tick.ts, [("/r/a", b"2"), ("/r/old", b"1")])]
+        assert drained(new, tick.ts) == [(tick.ts, [("/r/a", b"2")])]
+
+
+def test_since_a_time_to_come(cluster, clock):
+    cluster.tick()
+    since = pack(clock.now_ms() + 2_000)
+    with cluster.observe().watch(since=since) as watch:
+        cluster.write(a=b"1")
+        cluster.tick(1_000)
+        assert (watch.next(0.1), watch.timestamp) == (None, since)
+        cluster.write(b=b"2")
+        tick = cluster.tick(1_001)
+        assert drained(watch, tick.ts) == [(tick.ts, [("/r/b", b"2")])]
+
+
+def test_commits_of_the_store_that_change_the_prefix_themselves(place, clock):
+    cluster = Cluster(place, clock, prefix="default/data/")
+    with cluster.observe().watch(since=0, timeout=0) as watch:
+        cluster.write(k=b"foreign", other=b"foreign")
+        commit = cluster.commit("k", b"own", note="why")
+        changes = watch.next(WAIT_S)
+        assert changes.commit == commit
+        assert [(c.key, c.value) for c in changes] == [
+            ("default/data/k", b"own"),
+            ("default/data/other", b"foreign"),
+        ]
+
+
+def test_everything_the_time_line_included(cluster):
+    with cluster.observe(prefix=b"").watch(timeout=0) as watch:
+        cluster.write(a=b"1")
+        tick = cluster.tick()
+        changes = watch.next(WAIT_S)
+        assert [c.key for c in changes] == [b"/r/a", b"default/sys/ts"]
+        assert changes.commit == tick
+
+
+def test_while_others_write_and_tick(cluster):
+    """A writer, a ticker and a watch run at once; the watch is told what the model says."""
+    watch = cluster.observe().watch(since=0)
+    done, failed = threading.Event(), []
+
+    def write():
+        try:
+            for n in range(300):
+                cluster.write(**{"abcdef"[n % 6]: b"%d" % n})
+                if n % 7 == 0:
+                    cluster.tick(1)
+            cluster.tick(1)
+        except BaseException as e:
+            failed.append(e)
+        finally:
+            done.set()
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    seen = []
+    while (found := watch.next(0.05)) is not None or not done.is_set():
+        if found is not None:
+            seen.append((found.commit.ts, [(x.key, x.value) for x in found]))
+    writer.join(WAIT_S)
+    assert not failed
+    seen += drained(watch, cluster.newest())
+    assert seen == cluster.model.since(0)
+    assert len(seen) > 40
+
+
+def test_a_waiting_watch_is_told_and_ends_with_the_observed(cluster):
+    observed = cluster.observe()
+    watch, told = observed.watch(since=0), []
+
+    def follow():
+        try:
+            for changes in watch:
+                told.append(changes.commit.ts)
+        except StoreClosedError as e:
+            told.append(type(e))
+
+    follower = threading.Thread(target=follow)
+    follower.start()
+    cluster.write(a=b"1")
+    tick = cluster.tick()
+    waiting = threading.Event()
+    for _ in range(400):
+        if told or waiting.wait(0.05):
+            break
+    observed.close()
+    follower.join(WAIT_S)
+    assert told == [tick.ts, StoreClosedError]
+
+
+def test_a_closed_watch(cluster):
+    with cluster.observe().watch() as watch:
+        pass
+    watch.close()
+    with pytest.raises(StoreClosedError):
+        watch.next(0)
+
+
+@pytest.mark.parametrize(
+    ("timeout", "error"),
+    [(-1, InvalidOptionError), ("1", InvalidTypeError), (True, InvalidTypeError)],
+)
+def test_waits_that_are_none(cluster, timeout, error):
+    observed = cluster.observe()
+    with pytest.raises(error):
+        observed.watch(timeout=timeout)
+    with pytest.raises(error):
+        observed.watch().next(timeout)
+
+
+# --- compaction ---
+
+
+@pytest.mark.parametrize("slots", [1, 1_024])
+def test_from_any_point_after_compaction_at_any_point(cluster, slots):
+    for n in range(4):
+        cluster.write(a=b"%d" % n)
+        cluster.write(a=b"%d+" % n)
+        cluster.tick()
+    cluster.write(a=b"unseen")
+    for revision in range(2, cluster.place.revision() + 1):
+        cluster.compact(revision)
+        observed = cluster.observe(ring_slots=slots)
+        for mark in [None, *cluster.model.marks]:
+            since, start = (0, 1) if mark is None else (mark.ts, mark.revision + 1)
+            error, told = None, None
+            try:
+                with observed.watch(since=since) as watch:
+                    told = drained(watch, cluster.newest())
+            except CompactedError as e:
+                error = e
+            if start > revision or (start == revision and error is None):
+                assert (error, told) == (None, cluster.model.since(since))
+            else:  # just behind a tick nothing is lost, but the tick may be on record no more
+                assert error is not None
+                assert (error.unit, error.earliest) == ("timestamp", cluster.model.earliest())
+
+
+@pytest.mark.parametrize("place", EMBEDDED, indirect=True)  # a server's events come at once
+def test_a_watch_that_compaction_overtakes(place, cluster):
+    cluster.write(a=b"0")
+    cluster.tick()
+    observed = cluster.observe()
+    with observed.watch() as watch:
+        cluster.write(a=b"1")
+        cluster.write(a=b"2")
+        tick = cluster.tick()
+        cluster.compact(tick.revision)
+        for _ in range(2):
+            with pytest.raises(CompactedError) as caught:
+                watch.next(0)
+            assert caught.value.unit == "timestamp"
+            assert caught.value.requested == watch.timestamp
+            assert caught.value.earliest == tick.ts
+    with observed.watch(since=tick.ts) as watch:
+        cluster.write(a=b"3")
+        assert watch.next(0) is None
+        tick = cluster.tick()
+        assert drained(watch, tick.ts) == [(tick.ts, [("/r/a", b"3")])]
+
+
+def hold(watch, revision):
+    """Let a watch fetch the changes up to a revision, which wait for their tick."""
+    deadline = monotonic() + WAIT_S
+    while watch._taken < revision:
+        assert watch.next(0.05) is None
+        assert monotonic() < deadline
+
+
+def test_compaction_of_what_was_told_already_is_none_of_its_business(cluster):
+    observed = cluster.observe()
+    with observed.watch(since=0) as watch:
+        for n in range(5):
+            written = cluster.write(a=b"%d" % n)
+            cluster.noise()
+            hold(watch, written)
+            cluster.compact(cluster.place.revision())
+            tick = cluster.tick()
+            cluster.compact(tick.revision)
+            assert drained(watch, tick.ts) == [(tick.ts, [("/r/a", b"%d" % n)])]
+
+
+def test_now_is_gone_when_compaction_passed_the_newest_tick(cluster):
+    cluster.tick()
+    cluster.write(a=b"1")
+    cluster.noise()
+    cluster.compact(cluster.place.revision())
+    observed = cluster.observe()
+    with pytest.raises(CompactedError) as caught:
+        observed.watch()
+    assert caught.value.earliest is None
+    tick = cluster.tick()
+    with observed.watch(timeout=0) as watch:
+        assert watch.timestamp == tick.ts
+
+
+# --- engines whose words come late ---
+
+
+class Late(Wrapped):
+    """An engine that tells progress only to who waits, and of a key nothing while it holds it."""
+
+    def __init__(self, inner) -> None:
+        super().__init__(inner)
+        self.hold = None
+        self.waits = []
+        self.compacted = 0
+        self.overtaken = False
+
+    def compacted_revision(self):
+        return self.compacted or self.inner.compacted_revision()
+
+    def watch(self, key, range_end, *, start_revision):
+        watcher = self.inner.watch(key, range_end, start_revision=start_revision)
+        return LateWatcher(self, watcher, key)
+
+
+class LateWatcher(Wrapped):
+    def __init__(self, engine, inner, key) -> None:
+        super().__init__(inner)
+        self.engine, self.key = engine, key
+        self.progress = None
+
+    def next(self, timeout):
+        if self.key == self.engine.hold:
+            return None
+        if self.engine.overtaken and self.key == b"default/sys/ts":
+            self.engine.overtaken = False
+            raise CompactedError(1, self.engine.compacted, unit="revision")
+        batch = self.inner.next(0)
+        if batch is not None and batch.events:
+            return batch
+        self.progress = batch or self.progress
+        if not timeout:
+            return None
+        self.engine.waits.append(timeout)
+        batch, self.progress = self.progress, None
+        return batch
+
+
+@pytest.fixture
+def late(clock, tmp_path, monkeypatch):
+    engines = []
+
+    def opened(url, *, create, options):
+        engines.append(Late(open_engine(url, create=create, options=options)))
+        return engines[-1]
+
+    monkeypatch.setattr(snapkv.observing, "open_engine", opened)
+    with Place(ENGINES["memory"], tmp_path) as place:
+        cluster = Cluster(place, clock)
+        with cluster.observe().watch(since=0) as watch:
+            yield cluster, engines[0], watch
+
+
+def all_at_once(watch):
+    """What a watch has without waiting for more than its word."""
+    told = []
+    while (changes := watch.next(0)) is not None:
+        told.append((changes.commit.ts, [(x.key, x.value) for x in changes]))
+    return told
+
+
+def test_a_tick_waits_for_the_word_that_nothing_else_comes_before_it(late):
+    cluster, engine, watch = late
+    cluster.write(a=b"1")
+    tick = cluster.tick()
+    assert all_at_once(watch) == [(tick.ts, [("/r/a", b"1")])]
+    assert engine.waits, "it waited for progress although the timeout was 0"
+    assert max(engine.waits) <= snapkv.observed_watch.PROGRESS_WAIT_S
+
+
+def test_an_event_beyond_the_tick_is_word_enough(late):
+    cluster, engine, watch = late
+    cluster.write(a=b"1")
+    first = cluster.tick()
+    cluster.write(a=b"2")
+    cluster.write(b=b"2")
+    assert all_at_once(watch) == [(first.ts, [("/r/a", b"1")])]
+    assert engine.waits == []
+    second = cluster.tick()
+    assert all_at_once(watch) == [(second.ts, [("/r/a", b"2"), ("/r/b", b"2")])]
+
+
+@pytest.mark.parametrize("held", [b"/r/", b"default/sys/ts"])
+def test_what_comes_late_keeps_the_rest_waiting(late, held, monkeypatch):
+    monkeypatch.setattr(snapkv.observed_watch, "PROGRESS_WAIT_S", 0.01)
+    cluster, engine, watch = late
+    engine.hold = held
+    cluster.write(a=b"1")
+    first = cluster.tick()
+    assert watch.next(0) is None
+    cluster.write(a=b"2")
+    second = cluster.tick()
+    cluster.write(a=b"3")
+    assert (watch.next(0), watch.timestamp) == (None, 0)
+    engine.hold = None
+    assert all_at_once(watch) == [
+        (first.ts, [("/r/a", b"1")]),
+        (second.ts, [("/r/a", b"2")]),
+    ]
+
+
+def test_a_time_line_that_compaction_overtakes_where_no_tick_was(late):
+    """A networked engine fetches the changes ahead: only the word of the ticks is missing."""
+    cluster, engine, watch = late
+    cluster.write(a=b"1")
+    cluster.noise()
+    tick = cluster.tick()
+    engine.compacted, engine.overtaken = tick.revision, True
+    assert all_at_once(watch) == [(tick.ts, [("/r/a", b"1")])]
+    assert not engine.overtaken
+
+
+def test_a_time_line_of_which_compaction_took_a_tick(late):
+    cluster, engine, watch = late
+    cluster.write(a=b"1")
+    cluster.tick()
+    second = cluster.tick()
+    for _ in range(2):
+        engine.compacted, engine.overtaken = second.revision, True
+        with pytest.raises(CompactedError) as caught:
+            watch.next(0)
+        assert (caught.value.requested, caught.value.earliest) == (0, second.ts)
+
+
+def test_while_no_tick_comes_the_changes_are_fetched(place, cluster):
+    """So the engine need not keep them, and compaction behind them loses nothing."""
+    with cluster.observe().watch(since=0) as watch:
+        for n in range(100):
+            written = cluster.write(a=b"%d" % n)
+        hold(watch, written)
+        cluster.noise()
+        cluster.compact(cluster.place.revision() - 1)
+        tick = cluster.tick()
+        assert drained(watch, tick.ts) == [(tick.ts, [("/r/a", b"99")])]
+
+
+# --- a time line that is not the same any more ---
+
+
+def test_a_time_line_that_was_made_again(cluster):
+    cluster.write(a=b"1")
+    cluster.tick()
+    observed = cluster.observe()
+    with observed.watch(timeout=0) as watch:
+        write_raw(cluster.engine, Delete(b"default/sys/ts"))
+        with pytest.raises(StoreRecreatedError):
+            watch.next(WAIT_S)
+        for read in (observed.at, observed.resolved, lambda: observed.load("/r/a")):
+            with pytest.raises(StoreRecreatedError):
+                read()
+        write_raw(cluster.engine, Put(b"default/sys/ts", (1 << 60).to_bytes(8, "big") + b"\x80"))
+        with pytest.raises(StoreRecreatedError):
+            watch.next(WAIT_S)
+        with pytest.raises(StoreRecreatedError):
+            observed.at()

@@ -1,0 +1,68 @@
+"""Keys as they stand in the engine, below an observed prefix."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from snapkv.errors import InvalidKeyError, InvalidTypeError
+from snapkv.full_keys import FullKeys
+
+TEXT, BYTES = FullKeys(b"/r/", text=True), FullKeys(b"/r/", text=False)
+
+
+@given(st.binary())
+def test_any_bytes_can_be_shown_and_asked_for(tail):
+    stored = b"/r/" + tail
+    assert TEXT.encode(TEXT.decode(stored)) == stored
+    assert BYTES.encode(BYTES.decode(stored)) == stored == BYTES.decode(stored)
+
+
+def test_text_is_the_utf_8_of_a_key():
+    assert TEXT.decode("/r/é".encode()) == "/r/é"
+    assert TEXT.decode(b"/r/\xff\xc3") == "/r/\udcff\udcc3"
+
+
+@pytest.mark.parametrize("key", ["", "/r", "r/", "/s/a", "/R/a"])
+def test_keys_outside_are_refused(key):
+    for keys, given_key in ((TEXT, key), (BYTES, key.encode())):
+        with pytest.raises(InvalidKeyError) as caught:
+            keys.encode(given_key)
+        assert caught.value.key == given_key
+        with pytest.raises(InvalidKeyError):
+            keys.range_of(given_key)
+
+
+def test_what_stands_for_no_bytes_is_refused():
+    with pytest.raises(InvalidKeyError, match="stands for no bytes"):
+        TEXT.encode("/r/\ud800")
+
+
+@pytest.mark.parametrize("wrong", [None, 5, ["/r/a"], bytearray(b"/r/a")])
+def test_other_types_are_refused(wrong):
+    for keys in (TEXT, BYTES):
+        for use in (keys.encode, keys.range_of):
+            with pytest.raises(InvalidTypeError):
+                use(wrong)
+    with pytest.raises(InvalidTypeError, match="a key is a str here, not bytes"):
+        TEXT.encode(b"/r/a")
+    with pytest.raises(InvalidTypeError, match="a prefix is bytes here, not str"):
+        BYTES.range_of("/r/a")
+
+
+def test_ranges_are_exact_to_the_byte():
+    assert TEXT.range_of("/r/a") == (b"/r/a", b"/r/b")
+    assert TEXT.range_of("/r/") == BYTES.range_of(BYTES.whole) == (b"/r/", b"/r0")
+    assert BYTES.range_of(b"/r/\xff") == (b"/r/\xff", b"/r0")
+
+
+def test_the_empty_prefix_is_everything():
+    for keys, empty in ((FullKeys(b"", text=True), ""), (FullKeys(b"", text=False), b"")):
+        assert keys.whole == empty
+        assert keys.range_of(empty) == (b"\0", b"\0"), "from the smallest key there is, to the end"
+        with pytest.raises(InvalidKeyError):
+            keys.encode(empty)
+
+
+def test_spaces_of_the_same_bytes_are_not_the_same_keys():
+    assert FullKeys(b"/r/", text=True) == TEXT != BYTES
+    assert FullKeys(b"/s/", text=True) != TEXT
