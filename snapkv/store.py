@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack
-from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO
@@ -13,18 +10,9 @@ from typing import Any, BinaryIO
 from snapkv import check as _check
 from snapkv import dump as _dump
 from snapkv import history as _history
-from snapkv.clock import Clock, HybridClock, SystemClock
-from snapkv.committer import (
-    COMMIT_TIMEOUT_S,
-    Check,
-    Committer,
-    Sent,
-    compile_check,
-    listed,
-    pairs,
-)
-from snapkv.core import Core, check_timeout
-from snapkv.engine.base import Engine
+from snapkv.committer import Check, Sent, compile_check, listed, pairs
+from snapkv.core import Core
+from snapkv.election import Election
 from snapkv.errors import ConflictError, InvalidOptionError, InvalidTypeError
 from snapkv.model import (
     Build,
@@ -35,15 +23,12 @@ from snapkv.model import (
     Ops,
     Stamp,
 )
-from snapkv.opening import default_writer, open_engine, open_keys
-from snapkv.records import WRITER_BYTES_MAX, Layout, StampRecord, encode_text
-from snapkv.snapshot import Past
+from snapkv.records import StampRecord
+from snapkv.session import TTL_S, Session, SessionInfo, sessions
 from snapkv.space import Space
-from snapkv.timeline import RING_SLOTS, Timeline
-from snapkv.times import When, check_timestamp, duration_ms, format_time
+from snapkv.times import When, check_timestamp, format_time
 from snapkv.view import View
 
-MAX_CLOCK_SKEW_S = 5.0
 RESTORE_TRIES = 8
 
 Addition = Callable[[int], tuple[str, bytes]]
@@ -251,6 +236,49 @@ class SnapshotKV(View[str]):
         self._core.check_open()
         return self._core.compact(self._core.resolve(before))
 
+    # --- who is there, who leads ---
+
+    def session(self, ttl: float = TTL_S, value: bytes = b"") -> Session:
+        """Return a new session: a sign of life that others see, kept alive by a thread.
+
+        When this process dies, its key vanishes `ttl` seconds after the last renewal (etcd: whole
+        seconds, 2 at least by default). `value` is what `sessions()` shows. Two round trips.
+
+        >>> import snapkv
+        >>> with snapkv.open("memory:") as store, store.session(5.0, b"host:80") as session:
+        ...     commit = store.commit(puts={"owner": b"host:80"}, guards=[session.guard])
+        ...     [info.value for info in store.sessions()]
+        [b'host:80']
+
+        Raises `InvalidTypeError`, `InvalidOptionError`, `CommitTooLargeError`,
+        `EngineUnavailableError`, `EngineBusyError`, `SessionLostError` (all that took longer than
+        the lease lasts).
+        """
+        return Session(self._core, ttl, value)
+
+    def sessions(self) -> list[SessionInfo]:
+        """Return the sessions that live, in the order in which they were made. One round trip."""
+        return sessions(self._core)
+
+    def election(
+        self, name: str, *, session: Session | None = None, ttl: float = TTL_S
+    ) -> Election:
+        """Return a place in an election; `campaign()` stands in it. No round trip.
+
+        Without a session each campaign makes one of its own, of `ttl` seconds, and ends it on
+        resigning.
+
+        >>> import snapkv
+        >>> with snapkv.open("memory:") as store, store.election("compactor") as election:
+        ...     leader = election.campaign(b"host:80", timeout=10)
+        ...     commit = store.commit(puts={"k": b"1"}, guards=[leader.guard])
+        ...     leader.leading, election.leader().value, leader.revision < commit.revision
+        (True, b'host:80', True)
+
+        Raises `InvalidTypeError`, `InvalidKeyError`, `InvalidOptionError`, `StoreClosedError`.
+        """
+        return Election(self._core, name, session=session, ttl=ttl)
+
     # --- spaces, files, facts ---
 
     def space(self, name: str) -> Space:
@@ -302,88 +330,6 @@ class SnapshotKV(View[str]):
     def check(self) -> _check.CheckReport:
         """Check every invariant of what is stored, and of what this process holds; reads it all."""
         return _check.check(self._core)
-
-
-def open(
-    url: str,
-    *,
-    name: str = "default",
-    ring_slots: int = RING_SLOTS,
-    clock: Clock | None = None,
-    retain: str | float | timedelta | None = None,
-    writer: str | None = None,
-    commit_timeout: float = COMMIT_TIMEOUT_S,
-    max_clock_skew: float = MAX_CLOCK_SKEW_S,
-    create: bool = True,
-    past: Past | None = None,
-    **options: Any,
-) -> SnapshotKV:
-    """Open a store, and make it when it is not there; one round trip when it is.
-
-    `url` is `memory:` (private), `memory:NAME` (shared in the process) or `lmdb:PATH`. `name`
-    separates stores in one engine. `ring_slots` is how many of the newest commits answer lookups
-    without asking the engine. `retain` (such as "7d") lets commits compact what is older.
-    `writer` is who the commit log says it was (default user@host). Seconds: `commit_timeout`,
-    `max_clock_skew`. Further options are the engine's: for lmdb `durability` ("sync", "relaxed",
-    "none"), `map_bytes`, `request_bytes_max`.
-
-    Raises `InvalidURLError`, `UnknownOptionError`, `InvalidOptionError`, `StoreNotFoundError`
-    (with `create=False`), `FormatError`, `NotAStoreError`, `CorruptStoreError`, `ReadOnlyError`.
-    """
-    layout = Layout(name)
-    if clock is not None and not callable(getattr(clock, "now_ms", None)):
-        raise InvalidTypeError(f"a clock has now_ms(), {type(clock).__name__} has not")
-    hybrid = HybridClock(clock or SystemClock())
-    if past is not None and not callable(getattr(past, "source", None)):
-        raise InvalidTypeError(f"a past has source(), {type(past).__name__} has not")
-    if not isinstance(create, bool):
-        raise InvalidTypeError(f"create is a bool, not {type(create).__name__}")
-    writer = default_writer() if writer is None else writer
-    if len(encode_text(writer, "writer")) > WRITER_BYTES_MAX:
-        raise InvalidOptionError(f"writer has more than {WRITER_BYTES_MAX} bytes")
-    check_timeout(commit_timeout)
-    skew_ms, retain_ms = (
-        duration_ms(max_clock_skew),
-        None if retain is None else duration_ms(retain),
-    )
-    with ExitStack() as on_error:
-        engine = open_engine(url, create=create, options=options)
-        on_error.callback(engine.close)
-        timeline = Timeline(engine, layout.ts, ring_slots=ring_slots, on_seen=hybrid.merge)
-        core = _assemble(
-            url, engine, layout, hybrid, timeline, writer, create, commit_timeout, skew_ms
-        )
-        core.retain_ms, core.past = retain_ms, past
-        core.warn_if_ahead()
-        on_error.pop_all()
-    return SnapshotKV(core)
-
-
-def _assemble(
-    url: str,
-    engine: Engine,
-    layout: Layout,
-    clock: HybridClock,
-    timeline: Timeline,
-    writer: str,
-    create: bool,
-    commit_timeout_s: float,
-    skew_ms: int,
-) -> Core:
-    ts, record, header = open_keys(engine, layout, writer, create=create)
-    timeline.open(ts, header)
-    committer = Committer(
-        engine,
-        layout,
-        clock,
-        timeline,
-        created=ts.create_revision,
-        writer=writer,
-        rng=random.Random(),
-    )
-    core = Core(url, engine, layout, record, clock, timeline, committer, commit_timeout_s, skew_ms)
-    committer.before_send = core.check_clock
-    return core
 
 
 def _building(ops: Ops, additions: tuple[Addition, ...]) -> Build:
