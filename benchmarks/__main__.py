@@ -3,7 +3,16 @@
 import importlib
 import sys
 
-QUESTIONS = ("ring_lookup", "load_as_of", "durable_save", "list_as_of", "feed")
+QUESTIONS = (
+    "ring_lookup",
+    "load_as_of",
+    "durable_save",
+    "list_as_of",
+    "feed",
+    "etcd_save",
+    "etcd_load_as_of",
+    "etcd_scan",
+)
 
 if __name__ == "__main__":
     unknown = set(sys.argv[1:]) - set(QUESTIONS)

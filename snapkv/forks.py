@@ -1,9 +1,14 @@
-"""Forked children: locks that another thread of the parent held would stay held for ever."""
+"""Forks: locks that another thread of the parent held would stay held for ever in the child.
+
+And calls into libraries that do not survive a fork must not be on their way when it happens.
+"""
 
 from __future__ import annotations
 
 import os
+import threading
 import weakref
+from types import TracebackType
 from typing import Protocol
 
 
@@ -15,6 +20,56 @@ class Renewable(Protocol):
         ...
 
 
+class Gate:
+    """Lets nobody through while the process forks: `with gate:` around what a fork would break.
+
+    A fork waits for those inside, `FORK_WAIT_S` at most. Costs about a microsecond.
+    """
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._inside = 0
+        self._shut = False
+        _gates.add(self)
+
+    def __enter__(self) -> None:
+        with self._changed:
+            while self._shut:
+                self._changed.wait(FORK_WAIT_S)
+            self._inside += 1
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        with self._changed:
+            self._inside -= 1
+            if self._shut:
+                self._changed.notify_all()
+
+    def shut(self) -> None:
+        """Let nobody in, and wait for those inside."""
+        with self._changed:
+            self._shut = True
+            self._changed.wait_for(lambda: not self._inside, FORK_WAIT_S)
+
+    def open(self) -> None:
+        """Let them in again."""
+        with self._changed:
+            self._shut = False
+            self._changed.notify_all()
+
+    def after_fork(self) -> None:
+        """Start anew in a child: who was inside is not here."""
+        self._changed = threading.Condition()
+        self._inside, self._shut = 0, False
+
+
+FORK_WAIT_S = 1.0
+
+_gates: weakref.WeakSet[Gate] = weakref.WeakSet()
 _renewables: weakref.WeakSet[Renewable] = weakref.WeakSet()
 
 
@@ -23,9 +78,25 @@ def renew_in_children(renewable: Renewable) -> None:
     _renewables.add(renewable)
 
 
-def _after_fork() -> None:
+def _before_fork() -> None:
+    for gate in list(_gates):
+        gate.shut()
+
+
+def _after_fork_in_parent() -> None:
+    for gate in list(_gates):
+        gate.open()
+
+
+def _after_fork_in_child() -> None:
+    for gate in list(_gates):
+        gate.after_fork()
     for renewable in list(_renewables):
         renewable.after_fork()
 
 
-os.register_at_fork(after_in_child=_after_fork)
+os.register_at_fork(
+    before=_before_fork,
+    after_in_parent=_after_fork_in_parent,
+    after_in_child=_after_fork_in_child,
+)

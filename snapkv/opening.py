@@ -37,13 +37,13 @@ COMMON_OPTIONS = (
 )
 
 
-def _memory(url: str, create: bool, **options: Any) -> Engine:
+def _memory(url: str, create: bool, home: bytes, **options: Any) -> Engine:
     from snapkv.engine.memory import open_memory
 
     return open_memory(url)
 
 
-def _lmdb(url: str, create: bool, **options: Any) -> Engine:
+def _lmdb(url: str, create: bool, home: bytes, **options: Any) -> Engine:
     from snapkv.engine.lmdb import LmdbEngine
 
     path = url.removeprefix("lmdb:")
@@ -52,14 +52,35 @@ def _lmdb(url: str, create: bool, **options: Any) -> Engine:
     return LmdbEngine(path, create=create, **options)
 
 
+def _etcd(url: str, create: bool, home: bytes, **options: Any) -> Engine:
+    from snapkv.engine.etcd import open_etcd
+
+    return open_etcd(url, home=home, **options)
+
+
 _ENGINES: dict[str, tuple[Callable[..., Engine], tuple[str, ...]]] = {
+    "etcd": (
+        _etcd,
+        (
+            "ca_cert",
+            "cert",
+            "key",
+            "max_request_bytes",
+            "max_txn_ops",
+            "password",
+            "tls",
+            "user",
+        ),
+    ),
     "memory": (_memory, ()),
     "lmdb": (_lmdb, ("durability", "map_bytes", "request_bytes_max")),
 }
 
 
-def open_engine(url: str, *, create: bool, options: dict[str, Any]) -> Engine:
+def open_engine(url: str, *, create: bool, options: dict[str, Any], home: bytes = b"\0") -> Engine:
     """Return the engine that a URL names; only that one is imported.
+
+    `home` is a key that its user may read, for an engine that has questions of its own.
 
     Raises `InvalidURLError`, `UnknownOptionError`, and what the engine refuses to open.
     """
@@ -73,7 +94,7 @@ def open_engine(url: str, *, create: bool, options: dict[str, Any]) -> Engine:
     for option in options:
         if option not in known_options:
             raise UnknownOptionError(option, (*COMMON_OPTIONS, *known_options))
-    return opener(url, create, **options)
+    return opener(url, create, home, **options)
 
 
 def open_keys(

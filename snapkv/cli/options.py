@@ -12,8 +12,9 @@ import typer
 from snapkv.cli.exits import CommandError
 from snapkv.cli.output import tell_warning
 from snapkv.clock import SystemClock
+from snapkv.entry import open as open_store
+from snapkv.observing import Observed, observe
 from snapkv.store import SnapshotKV
-from snapkv.store import open as open_store
 from snapkv.times import resolve
 
 STORE_VARIABLE = "SNAPKV_STORE"
@@ -69,6 +70,14 @@ WriterOption = Annotated[
         help=f"Who, for the commit log; else {WRITER_VARIABLE}, else user@host.",
     ),
 ]
+ObserveOption = Annotated[
+    str | None,
+    typer.Option(
+        "--observe",
+        metavar="PREFIX",
+        help="Instead of the store's keys: those that others write, at its ticks.",
+    ),
+]
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do it without asking.")]
 CountOption = Annotated[
     int | None, typer.Option("-n", "--count", metavar="N", min=0, help="At most so many.")
@@ -90,14 +99,40 @@ def opened(
     url: str | None, name: str | None, *, create: bool = False, writer: str | None = None
 ) -> Iterator[SnapshotKV]:
     """Open the store that the options name, and close it in the end."""
+    place, name = _place(url), DEFAULT_NAME if name is None else name
+    with warnings_told():
+        store = open_store(place, name=name, writer=writer, create=create)
+    with store:
+        yield store
+
+
+@contextmanager
+def readable(
+    url: str | None, name: str | None, observed: str | None
+) -> Iterator[SnapshotKV | Observed[str]]:
+    """Open the store that the options name, or what they say is observed, for reading."""
+    if observed is None:
+        with opened(url, name) as store:
+            yield store
+        return
+    place, name = _place(url), DEFAULT_NAME if name is None else name
+    with warnings_told():
+        keys = observe(place, prefix=observed, name=name)
+    with keys:
+        yield keys
+
+
+def _place(url: str | None) -> str:
     if not url:
         raise CommandError(f"which store? Say --store lmdb:PATH or set {STORE_VARIABLE}")
+    return url
+
+
+@contextmanager
+def warnings_told(*, again: bool = False) -> Iterator[None]:
+    """Tell warnings of the block in a line each, when it went well; `again`: they were told."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        store = open_store(
-            url, name=DEFAULT_NAME if name is None else name, writer=writer, create=create
-        )
-    with store:
-        for warning in caught:
-            tell_warning(str(warning.message))
-        yield store
+        yield
+    for warning in () if again else caught:
+        tell_warning(str(warning.message))

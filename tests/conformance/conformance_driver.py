@@ -10,7 +10,10 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from snapkv.clock import monotonic
+import pytest
+
+from snapkv.clock import monotonic, pause
+from snapkv.committer.part import nest
 from snapkv.engine.base import (
     Compare,
     Delete,
@@ -25,9 +28,13 @@ from snapkv.engine.base import (
     WatchBatch,
     Watcher,
 )
-from snapkv.errors import StoreClosedError
+from snapkv.errors import Refused, SnapKVError, StoreClosedError
 
 WAIT_SECONDS_MAX = 20.0
+TTL_SECONDS = 0.6
+"""Asked for where a lease is to end by itself; an engine may make it longer."""
+LONG_TTL_SECONDS = 600.0
+"""Asked for where it is not."""
 FIRST = b"\0"
 ALL = b"\0"
 
@@ -44,14 +51,18 @@ class Driver:
         compare: tuple[Compare, ...] = (),
         failure: tuple[Op, ...] = (),
     ) -> TxnResult:
+        """Run a transaction; a list too long for the engine is nested, as the committer does it."""
+        limit = self.engine.limits.ops_per_list
+        if limit is not None and len(success) > limit:
+            success = nest(success, limit)
         return self.run(Txn(compare, success, failure))
 
     def run(self, txn: Txn) -> TxnResult:
         return self.engine.transact(lambda _: txn, b"peek", timeout=WAIT_SECONDS_MAX)
 
-    def put(self, key: bytes, value: bytes = b"v") -> int:
+    def put(self, key: bytes, value: bytes = b"v", lease: int = 0) -> int:
         """Return the revision."""
-        return self.txn(Put(key, value)).header.revision
+        return self.txn(Put(key, value, lease=lease)).header.revision
 
     def delete(self, key: bytes, range_end: bytes = b"") -> int:
         """Return the revision."""
@@ -73,6 +84,19 @@ class Driver:
 
     def keys(self, key: bytes = FIRST, range_end: bytes = ALL, **options: Any) -> list[bytes]:
         return [kv.key for kv in self.range(key, range_end, **options).kvs]
+
+    def grant(self, ttl_s: float = LONG_TTL_SECONDS) -> int:
+        """Return the id of a new lease."""
+        return self.engine.grant(ttl_s, timeout=WAIT_SECONDS_MAX).id
+
+    def revoke(self, lease: int) -> None:
+        self.engine.revoke(lease, timeout=WAIT_SECONDS_MAX)
+
+    def refused(self, txn: Txn) -> SnapKVError:
+        """Return the error behind the refusal of a transaction."""
+        with pytest.raises(Refused) as caught:
+            self.run(txn)
+        return caught.value.error
 
     def watch(self, start: int, key: bytes | None = None, range_end: bytes = b"") -> Watcher:
         """Watch a key, a range, or (without a key) everything."""
@@ -119,6 +143,14 @@ def brief(batches: list[WatchBatch]) -> list[tuple[int, bytes, bytes | None]]:
         for batch in batches
         for event in batch.events
     ]
+
+
+def until(holds: Callable[[], bool]) -> None:
+    """Wait for a condition, bounded."""
+    deadline = monotonic() + WAIT_SECONDS_MAX
+    while not holds():
+        assert monotonic() < deadline, "waited too long"
+        pause(5e-3)
 
 
 class Background:

@@ -1,5 +1,7 @@
 """Forgetting: exactly what is before a moment, never what open outcomes may need."""
 
+from itertools import islice
+
 import pytest
 
 from snapkv import CompactedError, KeyNotFoundError, pack
@@ -8,6 +10,7 @@ from snapkv.errors import InvalidTimeError, InvalidTypeError
 
 from .engines import assert_sound
 
+WAIT_S = 20.0
 KEEP_MS = 70_000
 """The longest deadline of a commit, and twice the clock skew of 5 seconds."""
 
@@ -166,8 +169,10 @@ def test_a_state_stays_readable_until_its_next_commit_is_passed(
     for asked in (a, warm, place.open(name="a", clock=clock, ring_slots=slots)):
         assert_readable(asked, of_a, left)
         assert asked.info()["earliest_timestamp"] == of_a[left]
-        with asked.watch(since=of_a[left], timeout=0) as watch:
-            assert [c.commit.ts for c in watch] == of_a[left + 1 :]
+        with asked.watch(since=of_a[left], timeout=WAIT_S) as watch:
+            following = of_a[left + 1 :]
+            assert [c.commit.ts for c in islice(watch, len(following))] == following
+            assert watch.next(0) is None
         assert [c.ts for c in asked.commits()] == of_a[left:]
         assert [c.ts for c in asked.commits(newest_first=True)] == of_a[left:][::-1]
         assert [v.value for v in asked.history("k")] == [b"%d" % n for n in range(left, 6)]

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 
-import snapkv.store
+import snapkv.entry
 from snapkv.engine.base import ALL_KEYS_END, Delete, Put, Txn
 from snapkv.engine.memory import MemoryEngine
 from snapkv.errors import OutcomeUnknown
 from snapkv.opening import open_engine
 
+WAIT_S = 20
 ROUND_TRIPS = ("read", "transact", "scan", "watch", "compact", "compacted_revision")
 
 
@@ -74,11 +75,11 @@ def wrap_engines(monkeypatch, wrapper) -> list:
     """Let `snapkv.open` put a wrapper around each engine it opens; return the list of them."""
     wrapped = []
 
-    def opened(url, *, create, options):
-        wrapped.append(wrapper(open_engine(url, create=create, options=options)))
+    def opened(url, **rest):
+        wrapped.append(wrapper(open_engine(url, **rest)))
         return wrapped[-1]
 
-    monkeypatch.setattr(snapkv.store, "open_engine", opened)
+    monkeypatch.setattr(snapkv.entry, "open_engine", opened)
     return wrapped
 
 
@@ -88,8 +89,10 @@ def backup(engine, revision: int, *, same_cluster: bool) -> MemoryEngine:
     if same_cluster:
         copy._cluster = engine.read([]).header.cluster
     watcher = engine.watch(b"\0", ALL_KEYS_END, start_revision=1)
-    while (batch := watcher.next(0)) is not None and batch.events:
-        if batch.revision > revision:
+    while copy.info()["revision"] < revision:
+        batch = watcher.next(WAIT_S)
+        assert batch is not None, "the history does not come"
+        if not batch.events or batch.revision > revision:
             break
         ops = tuple(
             Delete(e.kv.key) if e.is_delete else Put(e.kv.key, e.kv.value) for e in batch.events

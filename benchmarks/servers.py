@@ -1,0 +1,55 @@
+"""An etcd server for benchmarks: the one that the tests use, with a disk that is waited for."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+
+from etcd_server import EtcdServer, etcd_version
+
+from snapkv.engine.etcd import etcd_pb2 as pb
+from snapkv.engine.etcd.address import Security
+from snapkv.engine.etcd.rpc import RANGE, TXN, Channel, Method
+
+PUT = Method("/etcdserverpb.KV/Put", pb.PutResponse)
+
+
+@contextmanager
+def etcd_server(*flags: str) -> Iterator[EtcdServer]:
+    """Run one node, whose writes reach the disk before they are answered."""
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        EtcdServer(Path(folder) / "etcd", fsync=True, flags=flags) as server,
+    ):
+        yield server
+
+
+class Bare:
+    """The floor: a client that does nothing but send the request and decode the answer."""
+
+    def __init__(self, endpoint: str) -> None:
+        self._channel = Channel.to(endpoint, Security())
+
+    def put(self, key: bytes, value: bytes) -> None:
+        """Put one key."""
+        self._channel.call(PUT, pb.PutRequest(key=key, value=value), 30, ())
+
+    def txn(self, request: pb.TxnRequest) -> pb.TxnResponse:
+        """Send one transaction."""
+        return self._channel.call(TXN, request, 30, ())
+
+    def range(self, key: bytes, **rest: Any) -> pb.RangeResponse:
+        """Read a key or a range."""
+        return self._channel.call(RANGE, pb.RangeRequest(key=key, **rest), 60, ())
+
+
+def server_facts() -> str:
+    """Say which server it was."""
+    version = ".".join(map(str, etcd_version()))
+    return f"etcd {version}, one node on this machine's loopback, fsync on."

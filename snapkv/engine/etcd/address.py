@@ -1,0 +1,154 @@
+"""Where a cluster listens and how to be let in: the URL and the options of the engine."""
+
+from __future__ import annotations
+
+import os
+import re
+import ssl
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from snapkv.errors import InvalidOptionError, InvalidTypeError, InvalidURLError
+
+PORT = 2379
+SCHEME = "etcd://"
+_ENDPOINT = re.compile(r"(?P<host>\[[^\s\[\]]+\]|[^\s:\[\]]+)(:(?P<port>[0-9]{1,5})?)?")
+
+USER_VARIABLE = "SNAPKV_ETCD_USER"
+PASSWORD_VARIABLE = "SNAPKV_ETCD_PASSWORD"  # noqa: S105  # a name, no secret
+CA_VARIABLE = "SNAPKV_ETCD_CACERT"
+CERT_VARIABLE = "SNAPKV_ETCD_CERT"
+KEY_VARIABLE = "SNAPKV_ETCD_KEY"
+
+
+def endpoints_of(url: str) -> tuple[str, ...]:
+    """Return the `host:port` of each endpoint of a URL, in its order.
+
+    >>> endpoints_of("etcd://a,b:2380,[::1]:2379")
+    ('a:2379', 'b:2380', '[::1]:2379')
+
+    Raises `InvalidURLError`, without repeating what may be a secret.
+    """
+    rest = url.removeprefix(SCHEME)
+    if not url.startswith(SCHEME):
+        raise InvalidURLError("an etcd URL is etcd://HOST:PORT,HOST:PORT", SCHEME)
+    if "@" in rest:
+        message = "an etcd URL holds no secrets: give user= and password= as options, or set "
+        raise InvalidURLError(f"{message}{USER_VARIABLE} and {PASSWORD_VARIABLE}", SCHEME)
+    rest = rest.removesuffix("/")
+    if "/" in rest or "?" in rest:
+        raise InvalidURLError("an etcd URL has no path: the store's name is name=", SCHEME)
+    endpoints = tuple(_endpoint(part.strip(), url) for part in rest.split(","))
+    if len(set(endpoints)) < len(endpoints):
+        raise InvalidURLError("an endpoint stands twice in the URL", url)
+    return endpoints
+
+
+def _endpoint(text: str, url: str) -> str:
+    match = _ENDPOINT.fullmatch(text)
+    port = int(match["port"] or PORT) if match else 0
+    if match is None or not 0 < port < 65_536:
+        raise InvalidURLError(f"{text!r} is no HOST:PORT", url)
+    return f"{match['host']}:{port}"
+
+
+@dataclass(frozen=True, slots=True)
+class Security:
+    """The certificates of TLS, as PEM bytes; `tls` False means a plain connection."""
+
+    tls: bool = False
+    ca: bytes | None = None
+    cert: bytes | None = field(default=None, repr=False)
+    key: bytes | None = field(default=None, repr=False)
+    paths: tuple[str | None, str | None, str | None] = (None, None, None)
+
+    @classmethod
+    def of(
+        cls, tls: bool | None, ca_cert: str | None, cert: str | None, key: str | None
+    ) -> Security:
+        """Read certificates from their files; the environment stands in for what is not given.
+
+        Raises `InvalidOptionError` when a file cannot be read or half of a pair is missing.
+        """
+        paths = (
+            ca_cert or os.environ.get(CA_VARIABLE) or None,
+            cert or os.environ.get(CERT_VARIABLE) or None,
+            key or os.environ.get(KEY_VARIABLE) or None,
+        )
+        if tls is not None and not isinstance(tls, bool):
+            raise InvalidTypeError(f"tls is a bool, not {type(tls).__name__}")
+        if tls is False or (tls is None and not any(paths)):
+            if any((ca_cert, cert, key)):
+                raise InvalidOptionError("certificates are given, but tls=False")
+            return cls()
+        for path in paths:
+            if path is not None and not isinstance(path, str | os.PathLike):
+                raise InvalidTypeError(f"a certificate is a path, not {type(path).__name__}")
+        if (paths[1] is None) != (paths[2] is None):
+            raise InvalidOptionError("a client certificate needs both cert= and key=")
+        ca_pem, cert_pem, key_pem = (_pem(path) for path in paths)
+        return cls(True, ca_pem, cert_pem, key_pem, paths)
+
+    def context(self) -> ssl.SSLContext | None:
+        """Return the same for plain HTTPS, None without TLS.
+
+        Raises `InvalidOptionError` for what is no certificate or no key to it.
+        """
+        if not self.tls:
+            return None
+        path, cert_path, key_path = self.paths
+        try:
+            context = ssl.create_default_context(cadata=self.ca.decode() if self.ca else None)
+            path = f"{cert_path}, {key_path}"
+            if cert_path:
+                # without a password of its own OpenSSL asks the terminal for one
+                context.load_cert_chain(cert_path, key_path, password="")
+        except (OSError, ValueError) as e:
+            raise InvalidOptionError(f"{path}: not usable for TLS: {e}") from e
+        return context
+
+
+def _pem(path: str | None) -> bytes | None:
+    if path is None:
+        return None
+    try:
+        pem = Path(path).read_bytes()
+    except (OSError, ValueError) as e:
+        raise InvalidOptionError(f"{path}: {getattr(e, 'strerror', None) or e}") from e
+    if b"-----BEGIN" not in pem:
+        raise InvalidOptionError(f"{path} holds no PEM")
+    return pem
+
+
+@dataclass(frozen=True, slots=True)
+class Login:
+    """A user and its password, which is never shown."""
+
+    user: str
+    password: str = field(repr=False)
+
+    @classmethod
+    def of(cls, user: str | None, password: str | None) -> Login | None:
+        """Return what was given, or what the environment says; None when there is no user.
+
+        Raises `InvalidOptionError` for half of a pair.
+        """
+        if user is None and password is None:
+            user = os.environ.get(USER_VARIABLE) or None
+        if user is not None and password is None:
+            password = os.environ.get(PASSWORD_VARIABLE)
+        for text in (user, password):
+            if text is not None and not isinstance(text, str):
+                raise InvalidTypeError(f"user and password are str, not {type(text).__name__}")
+        if user is None and password is None:
+            return None
+        if not user or password is None:
+            raise InvalidOptionError("user= and password= go together")
+        if not (_is_text(user) and _is_text(password)):
+            raise InvalidOptionError("user and password are text that UTF-8 can hold")
+        return cls(user, password)
+
+
+def _is_text(text: str) -> bool:
+    """Return whether a text can be sent; raises nothing, for errors would hold the text."""
+    return not any("\ud800" <= letter <= "\udfff" for letter in text)

@@ -1,0 +1,57 @@
+"""An engine on the connection of an `etcd3` client (python-etcd3) that a service holds already."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from snapkv.engine.etcd.address import Login
+from snapkv.engine.etcd.connection import Connection, Endpoint
+from snapkv.engine.etcd.engine import EtcdEngine
+from snapkv.engine.etcd.rpc import Channel
+from snapkv.engine.etcd.server import Server
+from snapkv.errors import EngineUnavailableError, InvalidTypeError
+
+ANSWER_BYTES = 1 << 20
+"""Pages of scans on a channel that may take no more than 4 MiB, which is gRPC's default."""
+
+
+class BorrowedEndpoint(Endpoint):
+    """The endpoint of somebody else's channel: never closed, never made anew."""
+
+    def __init__(self, address: str, channel: Any) -> None:
+        self._borrowed: Channel | None = Channel(channel)
+        super().__init__(address, self._lent)
+
+    def _lent(self) -> Channel:
+        if self._borrowed is None:
+            raise EngineUnavailableError(
+                "the etcd3 client was made before this process was forked; hand over a new one"
+            )
+        return self._borrowed
+
+    def close(self) -> None:
+        """Leave the channel to its owner."""
+
+    def after_fork(self) -> None:
+        """Forget the channel: it does not survive."""
+        super().after_fork()
+        self._borrowed = None
+
+
+def engine_on(client: Any, home: bytes, user: str | None, password: str | None) -> EtcdEngine:
+    """Return an engine on an etcd3 client's channel, with its token.
+
+    The client keeps no credentials, so renewing the token needs `user` and `password`. Raises
+    `InvalidTypeError` when the client is none of etcd3's.
+    """
+    channel, address = getattr(client, "channel", None), getattr(client, "_url", None)
+    if not callable(getattr(channel, "unary_unary", None)) or not isinstance(address, str):
+        raise InvalidTypeError(f"from_etcd3 takes an etcd3 client, not {type(client).__name__}")
+    token = dict(getattr(client, "metadata", None) or ()).get("token")
+    endpoint = BorrowedEndpoint(address, channel)
+    connection = Connection([endpoint], Login.of(user, password), token=token)
+    secure = getattr(client, "uses_secure_channel", False)
+    server = Server(lambda: () if secure else connection.addresses, None)
+    server.look()
+    url = f"etcd://{address}"
+    return EtcdEngine(connection, url=url, home=home, server=server, page_bytes=ANSWER_BYTES)

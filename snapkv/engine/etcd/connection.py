@@ -1,0 +1,369 @@
+"""Calls to a cluster: whichever endpoint answers, with a token that is renewed, within a bound."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import threading
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, TypeVar
+
+from google.protobuf.message import Message
+
+from snapkv.clock import monotonic, pause
+from snapkv.engine.etcd import etcd_pb2 as pb
+from snapkv.engine.etcd.address import Login, Security
+from snapkv.engine.etcd.refusals import (
+    AUTH_NOT_ENABLED,
+    COMPACTED,
+    FUTURE,
+    OVERSIZED_BY_GRPC,
+    OversizedAnswerError,
+    is_for_elsewhere,
+    is_oversized_answer,
+    is_stale_token,
+    refusal_of,
+)
+from snapkv.engine.etcd.rpc import (
+    AUTHENTICATE,
+    RANGE,
+    CallFailed,
+    Channel,
+    ChannelRetired,
+    Metadata,
+    Method,
+    WatchStream,
+)
+from snapkv.errors import (
+    AccessDeniedError,
+    CommitTooLargeError,
+    EngineUnavailableError,
+    OutcomeUnknown,
+    Refused,
+    SnapKVError,
+    StoreClosedError,
+)
+from snapkv.forks import renew_in_children
+
+Q = TypeVar("Q", bound=Message)
+A = TypeVar("A", bound=Message)
+
+READ_TIMEOUT_S = 12.0
+"""How long a call that may be repeated is tried, unless the caller says."""
+TRY_S = 4.0
+"""How long one endpoint may take to answer before the next one is asked."""
+RETRY_S_MIN = 0.01
+RETRY_S_MAX = 0.5
+RENEWALS_MAX = 4
+"""Tokens that one call may use up: the rights may change while it is on its way."""
+
+_abandoned: list[Channel | None] = []
+"""Channels of a parent process: a forked child can neither use them nor end them."""
+
+
+class Endpoint:
+    """One endpoint with its two channels: a watch that nobody reads must not hold up calls.
+
+    `proven` says that its last call was answered.
+    """
+
+    def __init__(self, address: str, make: Callable[[], Channel]) -> None:
+        self.address, self._make = address, make
+        self._calls: Channel | None = None
+        self._watches: Channel | None = None
+        self.proven = False
+
+    @classmethod
+    def at(cls, address: str, security: Security) -> Endpoint:
+        """Return the endpoint that listens at `host:port`."""
+        return cls(address, lambda: Channel.to(address, security))
+
+    def calls(self) -> Channel:
+        """Return the channel for calls."""
+        if (channel := self._calls) is None:  # another thread may drop it at any time
+            channel = self._calls = self._make()
+        return channel
+
+    def watches(self) -> Channel:
+        """Return the channel for watches."""
+        if (channel := self._watches) is None:
+            channel = self._watches = self._make()
+        return channel
+
+    def drop(self) -> None:
+        """Let the next call connect anew: this connection may lead nowhere; others finish on it."""
+        dropped, self._calls, self.proven = self._calls, None, False
+        if dropped is not None:
+            dropped.retire()
+
+    def close(self) -> None:
+        """Close both channels."""
+        for channel in (self._calls, self._watches):
+            if channel is not None:
+                channel.close()
+
+    def after_fork(self) -> None:
+        """Connect anew: the parent's connections are no use here."""
+        _abandoned.extend((self._calls, self._watches))
+        self._calls = self._watches = None
+        self.proven = False
+
+
+class Connection:
+    """A cluster as one thing to call; safe for threads and forks."""
+
+    def __init__(
+        self, endpoints: Sequence[Endpoint], login: Login | None, *, token: str | None = None
+    ) -> None:
+        self._endpoints = tuple(endpoints)
+        self._login, self._token = login, token
+        self._at = 0
+        self._closed = False
+        self._lock = threading.Lock()
+        self._renewing = threading.Lock()
+        self._rng = random.Random()
+        renew_in_children(self)
+
+    def after_fork(self) -> None:
+        """Renew the locks and the connections."""
+        self._lock, self._renewing = threading.Lock(), threading.Lock()
+        for endpoint in self._endpoints:
+            endpoint.after_fork()
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """All endpoints, the one in use first."""
+        at = self._at
+        return tuple(e.address for e in self._endpoints[at:] + self._endpoints[:at])
+
+    def close(self) -> None:
+        """Close all channels; calls on their way fail."""
+        self._closed = True
+        for endpoint in self._endpoints:
+            endpoint.close()
+
+    # --- calls that may be repeated ---
+
+    def read(self, method: Method[Q, A], request: Q, timeout: float | None = None) -> A:
+        """Call until an endpoint answers; the next one is asked when one does not.
+
+        Raises `EngineUnavailableError` after `timeout` seconds, what the cluster refuses with,
+        and `CallFailed` with the text `COMPACTED` or `FUTURE`.
+        """
+        bound_s = READ_TIMEOUT_S if timeout is None else timeout
+        deadline, tries, renewals = monotonic() + bound_s, 0, 0
+        while True:
+            endpoint, token = self._current(), self._token
+            left = deadline - monotonic()
+            try:
+                return self._call(endpoint, method, request, min(max(left, 0.001), TRY_S), token)
+            except CallFailed as e:
+                if is_stale_token(e) and renewals < RENEWALS_MAX and self._renewed(token, deadline):
+                    renewals += 1
+                    continue
+                self._raise_if_final(e)
+                failure = e
+            self._move_on(endpoint)
+            tries += 1
+            self._wait_before(tries, deadline)
+            if monotonic() >= deadline:
+                raise EngineUnavailableError(
+                    f"no answer from {', '.join(self.addresses)} in {bound_s:g} s: {failure}"
+                ) from failure
+
+    def _raise_if_final(self, failure: CallFailed) -> None:
+        """Raise what asking again would not change."""
+        if self._closed:
+            raise StoreClosedError("the engine was closed") from failure
+        if failure.text.startswith((COMPACTED, FUTURE)):
+            raise failure
+        if is_oversized_answer(failure):
+            message = "an answer is larger than the client's channel takes (see its grpc_options)"
+            raise OversizedAnswerError(message) from failure
+        if failure.code == "UNIMPLEMENTED":
+            raise EngineUnavailableError(f"what answers there is no etcd: {failure}") from failure
+        error = refusal_of(failure)
+        if error is not None and not is_for_elsewhere(failure):
+            raise error from failure
+
+    def _wait_before(self, tries: int, deadline: float) -> None:
+        """Wait a little, longer each time that all endpoints were asked in vain."""
+        rounds = tries // len(self._endpoints)
+        if rounds:
+            wait = min(RETRY_S_MAX, RETRY_S_MIN * 2 ** min(rounds, 10))
+            pause(max(0.0, min(wait * self._rng.uniform(0.5, 1), deadline - monotonic())))
+
+    # --- calls that are sent once ---
+
+    def ready(self, home: bytes, timeout: float) -> None:
+        """Make sure that there is an endpoint to send to; no round trip while there is one.
+
+        Raises as `read`.
+        """
+        if not self._current().proven:
+            with contextlib.suppress(AccessDeniedError):  # who says so is there
+                self.read(RANGE, pb.RangeRequest(key=home, count_only=True), timeout)
+
+    def send(self, method: Method[Q, A], request: Q, timeout: float) -> A:
+        """Send a request that must not be applied twice: again only after a definite refusal.
+
+        Raises `Refused` and `OutcomeUnknown`.
+        """
+        deadline, tries = monotonic() + timeout, 0
+        while True:
+            endpoint, token = self._current(), self._token
+            left = deadline - monotonic()
+            if left <= 0:
+                raise Refused(EngineUnavailableError("the cluster turned the request away"))
+            try:
+                return self._call(endpoint, method, request, min(left, TRY_S), token)
+            except CallFailed as e:
+                failure = e
+            tries += 1
+            if is_for_elsewhere(failure):
+                self._move_on(endpoint)
+                self._wait_before(tries, deadline)
+            elif not (
+                is_stale_token(failure)
+                and tries <= RENEWALS_MAX
+                and self._renewed_or_refused(token, deadline)
+            ):
+                outcome = self._outcome(failure, request)
+                if not isinstance(outcome, Refused):  # who refuses is there
+                    self._move_on(endpoint)
+                raise outcome from failure
+
+    def _outcome(self, failure: CallFailed, request: Message) -> SnapKVError:
+        """Return what is known of a request that got no answer."""
+        size = request.ByteSize()
+        error = refusal_of(failure, size)
+        if error is not None:
+            return Refused(error)
+        if OVERSIZED_BY_GRPC in failure.text.lower():
+            what = "the request in bytes (see the server's --max-request-bytes)"
+            too_large = CommitTooLargeError(what, size, size - 1)
+            return OutcomeUnknown(str(failure), retry=False, cause=too_large)
+        return OutcomeUnknown(str(failure), retry=not self._closed)
+
+    def _renewed_or_refused(self, token: str | None, deadline: float) -> bool:
+        try:
+            return self._renewed(token, deadline)
+        except SnapKVError as e:
+            raise Refused(e) from e
+
+    # --- streams ---
+
+    def watch(self, first: pb.WatchRequest, timeout: float | None = None) -> Watching:
+        """Open a watch at the endpoint in use; it breaks when that does."""
+        endpoint, token = self._current(), self._token
+        stream = endpoint.watches().watch(first, self._metadata(token), timeout)
+        return Watching(endpoint, token, stream)
+
+    def is_alive(self, endpoint: Endpoint, home: bytes, timeout: float) -> bool:
+        """Return whether an endpoint answers on the connection of its watches; one round trip."""
+        request = pb.RangeRequest(key=home, count_only=True, serializable=True)
+        try:
+            endpoint.watches().call(RANGE, request, timeout, self._metadata(self._token))
+        except CallFailed as e:
+            return refusal_of(e) is not None
+        return True
+
+    def broken(self, watching: Watching, failure: CallFailed, *, renew: bool) -> None:
+        """Take in that a watch broke, so that the next one is opened where it works.
+
+        `renew` asks for a new token in any case. Raises what trying again would not change.
+        """
+        if renew or is_stale_token(failure):
+            try:
+                if self._renewed(watching.token, monotonic() + TRY_S):
+                    return
+            except EngineUnavailableError:  # no quorum, say: there will be another time
+                self._move_on(watching.endpoint)
+                return
+        self._raise_if_final(failure)
+        self._move_on(watching.endpoint)
+
+    # --- endpoints and tokens ---
+
+    def _current(self) -> Endpoint:
+        if self._closed:
+            raise StoreClosedError("the engine was closed")
+        return self._endpoints[self._at]
+
+    def _move_on(self, endpoint: Endpoint) -> None:
+        """Ask the next endpoint from now on, unless another thread has moved on already."""
+        endpoint.drop()
+        with self._lock:
+            if self._endpoints[self._at] is endpoint:
+                self._at = (self._at + 1) % len(self._endpoints)
+
+    def _call(
+        self,
+        endpoint: Endpoint,
+        method: Method[Q, A],
+        request: Q,
+        timeout: float,
+        token: str | None,
+    ) -> A:
+        try:
+            while True:
+                with contextlib.suppress(ChannelRetired):  # by another thread, just now
+                    channel = endpoint.calls()
+                    answer = channel.call(method, request, timeout, self._metadata(token))
+                    break
+        except CallFailed as e:
+            endpoint.proven = refusal_of(e) is not None or e.text.startswith((COMPACTED, FUTURE))
+            raise
+        endpoint.proven = True
+        return answer
+
+    @staticmethod
+    def _metadata(token: str | None) -> Metadata:
+        """Return what goes with each call: turn away at once where there is no leader."""
+        leader = (("hasleader", "true"),)
+        return leader if token is None else (*leader, ("token", token))
+
+    def _renewed(self, used: str | None, deadline: float) -> bool:
+        """Get a new token in place of the one that was used; False when nobody can.
+
+        Raises `AccessDeniedError` for a wrong password, `EngineUnavailableError`.
+        """
+        if self._login is None:
+            return False
+        if not self._renewing.acquire(timeout=max(0.0, deadline - monotonic())):
+            raise EngineUnavailableError("no new token in time")
+        try:
+            if self._token != used:
+                return True  # another thread was quicker
+            request = pb.AuthenticateRequest(name=self._login.user, password=self._login.password)
+            self._token = self._authenticate(request, deadline)
+            return True
+        finally:
+            self._renewing.release()
+
+    def _authenticate(self, request: pb.AuthenticateRequest, deadline: float) -> str | None:
+        tries = 0
+        while True:
+            endpoint, left = self._current(), deadline - monotonic()
+            try:
+                return self._call(
+                    endpoint, AUTHENTICATE, request, min(max(left, 0.001), TRY_S), None
+                ).token
+            except CallFailed as e:
+                if e.text.startswith(AUTH_NOT_ENABLED):
+                    return None
+                self._raise_if_final(e)
+                failure = e
+            self._move_on(endpoint)
+            tries += 1
+            self._wait_before(tries, deadline)
+            if monotonic() >= deadline:
+                raise EngineUnavailableError(f"no token in time: {failure}") from failure
+
+
+class Watching(NamedTuple):
+    """An open watch stream, where it is open, and the token it was opened with."""
+
+    endpoint: Endpoint
+    token: str | None
+    stream: WatchStream

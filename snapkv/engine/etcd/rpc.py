@@ -1,0 +1,232 @@
+"""gRPC, as little of it as the engine needs: one endpoint's channel, calls, streams, failures.
+
+The only module that imports grpc. Retries and configuration from DNS are off: a request is sent
+once, and who repeats it knows why.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+import grpc
+from google.protobuf.message import Message
+
+from snapkv.engine.etcd import etcd_pb2 as pb
+from snapkv.engine.etcd.address import Security
+from snapkv.errors import SnapKVError
+from snapkv.forks import Gate
+
+Q = TypeVar("Q", bound=Message)
+A = TypeVar("A", bound=Message)
+
+KEEPALIVE_MS = 10_000
+RECONNECT_MS_MIN = 50
+RECONNECT_MS_MAX = 1_000
+CONNECT_MS_MAX = 2_000
+"""How long a connection may take to come about: several exchanges over a slow network."""
+
+_OPTIONS: tuple[tuple[str, int], ...] = (
+    ("grpc.enable_retries", 0),
+    ("grpc.service_config_disable_resolution", 1),
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_send_message_length", -1),
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.keepalive_time_ms", KEEPALIVE_MS),
+    ("grpc.keepalive_timeout_ms", KEEPALIVE_MS // 2),
+    ("grpc.initial_reconnect_backoff_ms", RECONNECT_MS_MIN),
+    ("grpc.min_reconnect_backoff_ms", CONNECT_MS_MAX),
+    ("grpc.max_reconnect_backoff_ms", RECONNECT_MS_MAX),
+)
+
+_calls = Gate()
+"""A fork while a call is inside gRPC was seen to abort the child; streams at rest do no harm."""
+
+
+@dataclass(frozen=True, slots=True)
+class Method(Generic[Q, A]):
+    """A method by its name on the wire, and the class of its answers."""
+
+    path: str
+    answer: type[A]
+
+
+RANGE: Method[pb.RangeRequest, pb.RangeResponse] = Method(
+    "/etcdserverpb.KV/Range", pb.RangeResponse
+)
+TXN: Method[pb.TxnRequest, pb.TxnResponse] = Method("/etcdserverpb.KV/Txn", pb.TxnResponse)
+COMPACT: Method[pb.CompactionRequest, pb.CompactionResponse] = Method(
+    "/etcdserverpb.KV/Compact", pb.CompactionResponse
+)
+GRANT: Method[pb.LeaseGrantRequest, pb.LeaseGrantResponse] = Method(
+    "/etcdserverpb.Lease/LeaseGrant", pb.LeaseGrantResponse
+)
+REVOKE: Method[pb.LeaseRevokeRequest, pb.LeaseRevokeResponse] = Method(
+    "/etcdserverpb.Lease/LeaseRevoke", pb.LeaseRevokeResponse
+)
+KEEP_ALIVE: Method[pb.LeaseKeepAliveRequest, pb.LeaseKeepAliveResponse] = Method(
+    # a stream, but one request that ends its side looks the same on the wire
+    "/etcdserverpb.Lease/LeaseKeepAlive",
+    pb.LeaseKeepAliveResponse,
+)
+AUTHENTICATE: Method[pb.AuthenticateRequest, pb.AuthenticateResponse] = Method(
+    "/etcdserverpb.Auth/Authenticate", pb.AuthenticateResponse
+)
+WATCH_PATH = "/etcdserverpb.Watch/Watch"
+
+Metadata = tuple[tuple[str, str], ...]
+
+
+class CallFailed(SnapKVError, ConnectionError):
+    """A call ended with a status instead of an answer; `code` is its name, `text` what it says."""
+
+    def __init__(self, code: str, text: str) -> None:
+        super().__init__(f"{code}: {text}")
+        self.code, self.text = code, text
+
+
+def failure_of(error: grpc.RpcError) -> CallFailed:
+    """Return gRPC's error as ours."""
+    code = error.code() if hasattr(error, "code") else None
+    text = error.details() if hasattr(error, "details") else str(error)
+    return CallFailed(code.name if code is not None else "UNKNOWN", text or "")
+
+
+def ended_watch(reason: str) -> CallFailed:
+    """Return why a server ended a watch; Go puts "rpc error: code = ... desc = " before it."""
+    return CallFailed("CANCELLED", reason.rpartition(" desc = ")[2] or "the server ended the watch")
+
+
+class ChannelRetired(SnapKVError):
+    """The channel is no longer for new calls; this one was not sent."""
+
+
+class Channel:
+    """A connection to one endpoint, made when it is first used.
+
+    One that is not `owned` is somebody else's, who closes it.
+    """
+
+    def __init__(self, channel: Any, *, owned: bool = False) -> None:
+        self._channel, self._owned = channel, owned
+        self._unary: dict[str, Any] = {}
+        self._lock = threading.Lock()
+        self._inside = 0  # calls on their way
+        self._retired = False
+
+    @classmethod
+    def to(cls, endpoint: str, security: Security) -> Channel:
+        """Return a channel to `host:port`; nothing is sent yet."""
+        target = f"dns:///{endpoint}"  # or a host called "unix" would be a path
+        if not security.tls:
+            return cls(grpc.insecure_channel(target, options=_OPTIONS), owned=True)
+        credentials = grpc.ssl_channel_credentials(security.ca, security.key, security.cert)
+        return cls(grpc.secure_channel(target, credentials, options=_OPTIONS), owned=True)
+
+    def call(self, method: Method[Q, A], request: Q, timeout: float, metadata: Metadata) -> A:
+        """Send one request, once; `CallFailed` after `timeout` seconds at the latest.
+
+        Raises `ChannelRetired` when it was not sent for that.
+        """
+        send = self._unary.get(method.path)
+        if send is None:
+            send = self._channel.unary_unary(
+                method.path,
+                request_serializer=method_bytes,
+                response_deserializer=method.answer.FromString,
+            )
+            self._unary[method.path] = send
+        try:
+            with _calls, self._entered():
+                return send(request, timeout=timeout, metadata=metadata)  # type: ignore[no-any-return]
+        except grpc.RpcError as e:
+            raise failure_of(e) from e
+        except ValueError as e:  # the channel was closed meanwhile
+            raise CallFailed("CANCELLED", str(e)) from e
+
+    @contextmanager
+    def _entered(self) -> Iterator[None]:
+        """Count a call in; the last one of a retired channel closes it."""
+        with self._lock:
+            if self._retired:
+                raise ChannelRetired("the channel was replaced")
+            self._inside += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._inside -= 1
+                over = self._is_over()
+            if over:
+                self.close()
+
+    def _is_over(self) -> bool:
+        return self._retired and not self._inside
+
+    def retire(self) -> None:
+        """Take no more calls, and close once those on their way have ended.
+
+        A channel that is only forgotten goes on connecting until the garbage is collected.
+        """
+        with self._lock:
+            if not self._owned or self._retired:
+                return
+            self._retired = True
+            over = self._is_over()
+        if over:
+            self.close()
+
+    def watch(
+        self, first: pb.WatchRequest, metadata: Metadata, timeout: float | None
+    ) -> WatchStream:
+        """Open a stream of watch answers, for `timeout` seconds (None: until it is cancelled)."""
+        method = self._channel.stream_stream(
+            WATCH_PATH,
+            request_serializer=method_bytes,
+            response_deserializer=pb.WatchResponse.FromString,
+        )
+        try:
+            return WatchStream(method, first, metadata, timeout)
+        except ValueError as e:
+            raise CallFailed("CANCELLED", str(e)) from e
+
+    def close(self) -> None:
+        """End the connection and all its calls."""
+        self._channel.close()
+
+
+def method_bytes(message: Message) -> bytes:
+    """Return a message's bytes."""
+    return message.SerializeToString()
+
+
+class WatchStream:
+    """One open watch call: answers by iterating, questions by `ask`."""
+
+    def __init__(
+        self, method: Any, first: pb.WatchRequest, metadata: Metadata, timeout: float | None
+    ) -> None:
+        self._requests: queue.SimpleQueue[pb.WatchRequest | None] = queue.SimpleQueue()
+        self._requests.put(first)
+        self._call = method(iter(self._requests.get, None), metadata=metadata, timeout=timeout)
+
+    def __iter__(self) -> Iterator[pb.WatchResponse]:
+        """Yield answers until the stream ends; raises `CallFailed` when it broke."""
+        try:
+            yield from self._call
+        except grpc.RpcError as e:
+            raise failure_of(e) from e
+
+    def ask_progress(self) -> None:
+        """Ask how far the stream has come; the answer is one of those iterated."""
+        self._requests.put(pb.WatchRequest(progress_request=pb.WatchProgressRequest()))
+
+    def cancel(self) -> None:
+        """End the stream, also for a thread that iterates; twice is fine."""
+        self._requests.put(None)
+        self._call.cancel()
