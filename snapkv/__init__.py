@@ -41,6 +41,8 @@ from snapkv.errors import KeyNotFoundError as KeyNotFoundError
 from snapkv.errors import NotObservedError as NotObservedError
 from snapkv.errors import SessionLostError as SessionLostError
 from snapkv.errors import SnapKVError as SnapKVError
+from snapkv.importing import ImportResult as ImportResult
+from snapkv.importing import import_prefix as import_prefix
 from snapkv.leaders import Leader as Leader
 from snapkv.model import Absent as Absent
 from snapkv.model import AtRevision as AtRevision

@@ -45,9 +45,9 @@ def check(core: Core) -> CheckReport:
 
 
 def _batches(core: Core, until: int) -> Iterator[WatchBatch]:
-    """Yield everything that was written to the store since the compaction point."""
+    """Yield everything that was written to the store since it was made, or compacted."""
     root = core.layout.root
-    start = max(1, core.engine.compacted_revision())
+    start = max(core.committer.created, core.engine.compacted_revision())
     return replayed(core.engine, root, prefix_end(root), start, until)
 
 

@@ -197,7 +197,7 @@ def observe(
     hybrid = HybridClock(clock or SystemClock())
     with ExitStack() as on_error:
         try:
-            engine = _open_engine(url, options)
+            engine = _open_engine(url, layout.ts, options)
             on_error.callback(engine.close)
             ts, record, header = open_keys(engine, layout, "", create=False)
         except StoreNotFoundError as e:
@@ -211,10 +211,10 @@ def observe(
     return Observed(core, space)
 
 
-def _open_engine(url: str, options: dict[str, Any]) -> Engine:
+def _open_engine(url: str, home: bytes, options: dict[str, Any]) -> Engine:
     """Open the engine that a URL names; an option of `open` that has no use here is unknown."""
     try:
-        return open_engine(url, create=False, options=options)
+        return open_engine(url, create=False, options=options, home=home)
     except UnknownOptionError as e:
         known = set(e.known) - set(COMMON_OPTIONS)
         raise UnknownOptionError(e.option, (*OBSERVE_OPTIONS, *known)) from None

@@ -1,6 +1,7 @@
 """Shared by all tests: how random tests are run, how long they may take, and servers for them."""
 
 import os
+from collections import Counter
 from collections.abc import Iterator
 
 import pytest
@@ -28,31 +29,43 @@ settings.register_profile(
 )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
-DESELECTED = pytest.StashKey[int]()
+DESELECTED = pytest.StashKey[Counter[str]]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
     oldest = ".".join(map(str, KILLS_ETCD_MIN))
     config.addinivalue_line("markers", f"kills_etcd: needs etcd {oldest} or newer")
+    config.addinivalue_line(
+        "markers", "etcd_since(version, why): on etcd it needs this one, which mended a bug"
+    )
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave tests out that the etcd at hand is too old for; the summary says how many."""
-    killers = [item for item in items if item.get_closest_marker("kills_etcd")]
-    if killers and etcd_version() < KILLS_ETCD_MIN:
-        items[:] = [item for item in items if item not in killers]
-        config.hook.pytest_deselected(items=killers)
-        config.stash[DESELECTED] = len(killers)
+    """Leave tests out that the etcd at hand is too old for; the summary says which."""
+    old = [item for item in items if reason_to_leave_out(item)]
+    if old:
+        items[:] = [item for item in items if item not in old]
+        config.hook.pytest_deselected(items=old)
+        config.stash[DESELECTED] = Counter(map(reason_to_leave_out, old))
+
+
+def reason_to_leave_out(item: pytest.Item) -> str:
+    """Return why the etcd at hand is too old for a test, "" when it is not."""
+    if item.get_closest_marker("kills_etcd") and etcd_version() < KILLS_ETCD_MIN:
+        return f"tests that kill etcd servers need {'.'.join(map(str, KILLS_ETCD_MIN))}"
+    marker = item.get_closest_marker("etcd_since")
+    if marker is None or "etcd" not in item.nodeid:
+        return ""
+    since, why = marker.args
+    return f"{why} needs {since}" if etcd_version() < tuple(map(int, since.split("."))) else ""
 
 
 def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
 ) -> None:
-    if number := config.stash.get(DESELECTED, 0):
-        ours, oldest = (".".join(map(str, v)) for v in (etcd_version(), KILLS_ETCD_MIN))
-        terminalreporter.write_line(
-            f"{number} tests that kill etcd servers deselected: etcd {ours} is older than {oldest}"
-        )
+    ours = ".".join(map(str, etcd_version()))
+    for reason, number in config.stash.get(DESELECTED, Counter()).items():
+        terminalreporter.write_line(f"{number} deselected, for etcd is {ours}: {reason}")
 
 
 def pytest_sessionfinish() -> None:

@@ -10,7 +10,7 @@ import typer
 from typer.core import TyperGroup
 
 from snapkv._version import __version__
-from snapkv.cli import reading, upkeep, writing
+from snapkv.cli import importing, reading, ticking, upkeep, writing
 from snapkv.cli.exits import MEANINGS, Exit, code_of, message_of
 from snapkv.cli.options import STORE_VARIABLE, JsonOption, NameOption
 from snapkv.cli.output import drop_output, prepare_streams, tell_error
@@ -77,14 +77,20 @@ def snapkv(
 
 for _panel, _commands in {
     "Read": (reading.get, reading.ls, reading.log, reading.history, reading.diff, reading.watch),
-    "Write": (writing.put, writing.rm, writing.restore, writing.tick),
+    "Write": (
+        writing.put,
+        writing.rm,
+        writing.restore,
+        importing.import_prefix,
+        ticking.tick,
+    ),
     "Keep": (upkeep.compact, upkeep.dump, upkeep.load, upkeep.check, upkeep.info),
     "Try": (tour,),
 }.items():
     for _command in _commands:
         _times = _command in (reading.diff, writing.restore, upkeep.compact)
         app.command(
-            _command.__name__,
+            _command.__name__.replace("_", "-"),
             rich_help_panel=_panel,
             context_settings=_TIMES_AS_ARGUMENTS if _times else None,
         )(_command)

@@ -7,20 +7,25 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from io import TextIOWrapper
 
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
 from snapkv.cli.exits import CommandError, Exit
 from snapkv.cli.forms import Json, commit_json, json_line, key_text, preview, quoted, time_text
+from snapkv.clock import monotonic
 from snapkv.model import Commit, Difference
 
 SUMMARY_LINES_MAX = 20
 """How many differences are shown before a question."""
+
+BAR_AFTER_S = 2.0
+"""What takes no longer needs no bar."""
 
 Part = str | tuple[str, str]
 """A piece of a line: text, or text with a style."""
@@ -124,6 +129,39 @@ def working(what: str) -> AbstractContextManager[object]:
     if not sys.stderr.isatty():
         return nullcontext()
     return Console(file=sys.stderr).status(what)
+
+
+@contextmanager
+def status_line(*, shown: bool = True) -> Iterator[Callable[[str], None]]:
+    """Show one line that changes, on a terminal only; gives the function that changes it."""
+    if not (shown and sys.stderr.isatty()):
+        yield lambda text: None
+        return
+    with Console(file=sys.stderr).status("") as status:
+        yield lambda text: status.update(Text(text))
+
+
+@contextmanager
+def progress_bar(what: str) -> Iterator[Callable[[int, int], None]]:
+    """Show a bar on a terminal once something takes long; gives the function that moves it."""
+    if not sys.stderr.isatty():
+        yield lambda done, total: None
+        return
+    began = monotonic()
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    bar = Progress(*columns, TimeElapsedColumn(), console=Console(file=sys.stderr), transient=True)
+    task = bar.add_task(what)
+
+    def move(done: int, total: int) -> None:
+        bar.update(task, completed=done, total=total)
+        if not bar.live.is_started and monotonic() - began > BAR_AFTER_S:
+            bar.start()
+
+    try:
+        yield move
+    finally:
+        if bar.live.is_started:
+            bar.stop()
 
 
 def prepare_streams() -> None:

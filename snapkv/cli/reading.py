@@ -25,10 +25,12 @@ from snapkv.cli.options import (
     CountOption,
     JsonOption,
     NameOption,
+    ObserveOption,
     RawOption,
     StoreOption,
     moment,
     opened,
+    readable,
 )
 from snapkv.cli.output import Output, Part, difference_parts, tell, who_and_why, write_line
 from snapkv.errors import KeyNotFoundError
@@ -51,6 +53,7 @@ OldestFirst = Annotated[bool, typer.Option("--oldest-first", help="Turn the orde
 def get(
     key: KeyArgument,
     at: AtOption = None,
+    observe: ObserveOption = None,
     store: StoreOption = None,
     name: NameOption = None,
     as_json: JsonOption = False,
@@ -60,7 +63,7 @@ def get(
     Into a pipe or a file: the exact bytes, nothing added.
     """
     when = moment(at)
-    with opened(store, name) as kv:
+    with readable(store, name, observe) as kv:
         if as_json:
             snapshot = kv.at(when)
             fields = entry_json(key, snapshot.entry(key))
@@ -90,19 +93,20 @@ def ls(
     long: Annotated[
         bool, typer.Option("-l", "--long", help="With revision, size and value.")
     ] = False,
+    observe: ObserveOption = None,
     store: StoreOption = None,
     name: NameOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """List keys, now or at a time, in order."""
     when, out = moment(at), Output(as_json)
-    with opened(store, name) as kv:
+    with readable(store, name, observe) as kv:
         snapshot = kv.at(when)
         if not long:
-            for key in snapshot.keys(prefix):
+            for key in snapshot.keys(prefix or None):
                 out.record({"key": key}, key_text(key))
             return
-        for key, entry in snapshot.entries(prefix):
+        for key, entry in snapshot.entries(prefix or None):
             out.record(
                 entry_json(key, entry),
                 (f"{entry.revision:>8}", "cyan"),
@@ -139,6 +143,7 @@ def history(
     key: KeyArgument,
     count: CountOption = None,
     oldest_first: OldestFirst = False,
+    observe: ObserveOption = None,
     store: StoreOption = None,
     name: NameOption = None,
     as_json: JsonOption = False,
@@ -146,7 +151,7 @@ def history(
 ) -> None:
     """Print the versions of a key, newest first: when, revision, what, who, why."""
     out = Output(as_json, raw)
-    with opened(store, name) as kv:
+    with readable(store, name, observe) as kv:
         versions = list(kv.history(key))
     if not versions:
         raise KeyNotFoundError(key)
@@ -174,14 +179,15 @@ def diff(
     exit_code: Annotated[
         bool, typer.Option("--exit-code", help="End with 1 when there are differences.")
     ] = False,
+    observe: ObserveOption = None,
     store: StoreOption = None,
     name: NameOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Print what differs between two times: + added, - removed, ~ changed."""
     before, after, out, differs = moment(a), moment(b), Output(as_json), False
-    with opened(store, name) as kv:
-        for difference in kv.diff(before, after, prefix):
+    with readable(store, name, observe) as kv:
+        for difference in kv.diff(before, after, prefix or None):
             differs = True
             if as_json:
                 out.record(difference_json(difference))
@@ -202,6 +208,7 @@ def watch(
         str | None,
         typer.Option("--timeout", metavar="DURATION", help="End when nothing came for so long."),
     ] = None,
+    observe: ObserveOption = None,
     store: StoreOption = None,
     name: NameOption = None,
     as_json: JsonOption = False,
@@ -210,7 +217,10 @@ def watch(
     """Print commits and their changes as they happen, until Ctrl-C."""
     after, out = moment(since), Output(as_json, raw)
     patience_s = None if timeout is None else duration_ms(timeout) / 1_000
-    with opened(store, name) as kv, kv.watch(prefix, after, timeout=patience_s) as changes:
+    with (
+        readable(store, name, observe) as kv,
+        kv.watch(prefix or None, after, timeout=patience_s) as changes,
+    ):
         for found in islice(changes, count):
             _write_changes(out, found)
 

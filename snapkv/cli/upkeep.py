@@ -6,7 +6,7 @@ import os
 import stat
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO
 
@@ -19,15 +19,17 @@ from snapkv.cli.options import (
     JsonOption,
     NameOption,
     NoteOption,
+    ObserveOption,
     RawOption,
     StoreOption,
     WriterOption,
     YesOption,
     moment,
     opened,
+    readable,
 )
 from snapkv.cli.output import Output, confirm, tell, working
-from snapkv.errors import StoreNotEmptyError
+from snapkv.errors import NotObservedError, StoreNotEmptyError
 
 STREAM = Path("-")
 
@@ -160,15 +162,18 @@ def _summary(problems: int, commits: int, keys: int) -> str:
 
 
 def info(
+    observe: ObserveOption = None,
     store: StoreOption = None,
     name: NameOption = None,
     as_json: JsonOption = False,
     raw: RawOption = False,
 ) -> None:
-    """Print facts about the store and its engine."""
+    """Print facts about the store, or what is observed, and its engine."""
     out = Output(as_json, raw)
-    with opened(store, name) as kv:
-        facts = {**kv.info(), "keys": kv.at().count()}
+    with readable(store, name, observe) as kv:
+        facts = kv.info()
+        with suppress(NotObservedError):
+            facts["keys"] = kv.at().count()
     if as_json:
         out.record(dict(_fact_json(fact, value) for fact, value in facts.items()))
         return
@@ -190,8 +195,10 @@ def _rows(facts: Json, raw: bool) -> dict[str, str]:
     for fact, value in facts.items():
         if isinstance(value, dict):
             rows |= {f"{fact}.{inner}": shown for inner, shown in _rows(value, raw).items()}
+        elif value is None:
+            continue
         elif fact.endswith("_timestamp"):
             rows[fact.removesuffix("_timestamp")] = time_text(value, raw=raw)
-        elif value is not None:
+        else:
             rows[fact] = key_text(str(value))
     return rows

@@ -1,19 +1,17 @@
-"""The commands that write: put, rm, restore, tick."""
+"""The commands that write: put, rm, restore."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from snapkv.cli.exits import CommandError, Exit, code_of, message_of
+from snapkv.cli.exits import CommandError, Exit
 from snapkv.cli.forms import commit_json, counted, time_text
 from snapkv.cli.options import (
-    CountOption,
     JsonOption,
     NameOption,
     NoteOption,
@@ -24,13 +22,10 @@ from snapkv.cli.options import (
     moment,
     opened,
 )
-from snapkv.cli.output import Output, confirm, tell, tell_differences, tell_error
-from snapkv.clock import monotonic, pause
-from snapkv.errors import KeyNotFoundError, SnapKVError
+from snapkv.cli.output import Output, confirm, tell, tell_differences
+from snapkv.errors import KeyNotFoundError
 from snapkv.model import Absent, AtRevision, Guard
 from snapkv.snapshot import Snapshot
-from snapkv.store import SnapshotKV
-from snapkv.times import duration_ms
 
 STDIN = "-"
 
@@ -171,59 +166,3 @@ def restore(
     tell("nothing to restore: the present equals that moment")
     if as_json:
         out.record({"keys": 0, "commit": None})
-
-
-def tick(
-    every: Annotated[
-        str | None,
-        typer.Option("--every", metavar="DURATION", help="Again and again, until Ctrl-C."),
-    ] = None,
-    count: CountOption = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print no times.")] = False,
-    writer: WriterOption = None,
-    store: StoreOption = None,
-    name: NameOption = None,
-    as_json: JsonOption = False,
-    raw: RawOption = False,
-) -> None:
-    """Commit nothing but a time, and print it.
-
-    With --every, a tick that fails for now is told and the next one tries again.
-    """
-    out = Output(as_json, raw)
-    if every is None and count is not None:
-        raise CommandError("--count goes with --every")
-    every_s = None if every is None else duration_ms(every) / 1_000
-    if every_s is not None and every_s <= 0:
-        raise CommandError("--every takes a duration above zero")
-    with opened(store, name, create=True, writer=writer) as kv:
-        if every_s is None:
-            _tick(kv, out, quiet)
-            return
-        for _ in _beats(every_s, count):
-            _try_tick(kv, out, quiet)
-
-
-def _tick(kv: SnapshotKV, out: Output, quiet: bool) -> None:
-    commit = kv.tick()
-    if not quiet:
-        out.committed(commit, flush=True)
-
-
-def _try_tick(kv: SnapshotKV, out: Output, quiet: bool) -> None:
-    try:
-        _tick(kv, out, quiet)
-    except SnapKVError as e:
-        if code_of(e) not in (Exit.LATER, Exit.UNKNOWN):
-            raise
-        tell_error(message_of(e))
-
-
-def _beats(every_s: float, count: int | None) -> Iterator[int]:
-    """Count `count` beats (None: for ever), the first at once; a late one is not caught up on."""
-    number, due = 0, monotonic()
-    while count is None or number < count:
-        yield number
-        number, due = number + 1, max(due + every_s, monotonic())
-        if count is None or number < count:
-            pause(max(0.0, due - monotonic()))

@@ -16,6 +16,7 @@ from snapkv.errors import (
     OutcomeUnknown,
     Refused,
     SnapKVError,
+    StoreClosedError,
 )
 from snapkv.records import Mark, StampRecord
 
@@ -83,6 +84,8 @@ class Settler:
                     lambda _: txn, self._ts_key, timeout=min(left, FENCE_TIMEOUT_S)
                 )
             except Refused as e:
+                if isinstance(e.error, StoreClosedError):
+                    raise e.error from e  # no fence will ever be sent
                 cause = e.error
             except (OutcomeUnknown, EngineUnavailableError) as e:
                 cause = e

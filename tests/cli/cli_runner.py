@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -16,6 +17,14 @@ from snapkv.cli import main
 
 PROGRAM = [sys.executable, "-m", "snapkv.cli"]
 PROCESS_TIMEOUT_S = 30
+
+
+ADVICE = re.compile(r"^snapkv: warning: etcd \d.*\n", re.MULTILINE)
+"""What is said of the etcd at hand, when it is an old one: not what the tests are about."""
+
+
+def without_advice(text: bytes) -> bytes:
+    return ADVICE.sub("", text.decode(errors="surrogateescape")).encode(errors="surrogateescape")
 
 
 @dataclass(frozen=True)
@@ -57,11 +66,12 @@ class Cli:
 
     place: Path
     patch: pytest.MonkeyPatch
+    url: str
     environment: dict[str, str] = field(default_factory=dict)
 
     @property
-    def url(self) -> str:
-        return f"lmdb:{self.place / 'meta'}"
+    def engine(self) -> str:
+        return self.url.partition(":")[0]
 
     def __call__(self, *words: str, stdin: bytes = b"", merged: bool = False) -> Answer:
         """Run in this process; `merged` puts what went to the error stream among the output."""
@@ -71,7 +81,11 @@ class Cli:
             patch.setattr(sys, "stdout", out)
             patch.setattr(sys, "stderr", out if merged else err)
             code = main(words)
-        return Answer(int(code), out.bytes.getvalue(), err.bytes.getvalue().decode())
+        return Answer(
+            int(code),
+            without_advice(out.bytes.getvalue()),
+            without_advice(err.bytes.getvalue()).decode(),
+        )
 
     def ok(self, *words: str, stdin: bytes = b"") -> Answer:
         """Run, and insist that it went well."""
@@ -89,7 +103,7 @@ class Cli:
             env=self.variables(),
             check=False,
         )
-        return Answer(done.returncode, done.stdout, done.stderr.decode())
+        return Answer(done.returncode, done.stdout, without_advice(done.stderr).decode())
 
     def shell(self, line: str) -> Answer:
         """Run a line of bash in which `snapkv` is this command line; both streams in one."""
@@ -103,7 +117,7 @@ class Cli:
             env=self.variables(),
             check=False,
         )
-        return Answer(done.returncode, done.stdout, "")
+        return Answer(done.returncode, without_advice(done.stdout), "")
 
     def variables(self, more: Mapping[str, str] = {}) -> dict[str, str]:
         return {**os.environ, **self.environment, **more}

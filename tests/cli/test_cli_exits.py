@@ -86,6 +86,9 @@ def test_errors_name_times_as_people_write_them() -> None:
         "the history at 2023-11-14T22:13:20.123Z was compacted; "
         "the earliest is 2023-11-14T22:13:20.123Z"
     )
+    assert message_of(errors.NotObservedError(0, at)) == (
+        "nobody had ticked yet at 1970-01-01T00:00:00.000Z; observed since 2023-11-14T22:13:20.123Z"
+    )
 
 
 @pytest.mark.parametrize(
@@ -155,7 +158,8 @@ def test_without_a_store_it_says_how_to_name_one(cli: Cli, setting: str | None) 
     ],
     ids=" ".join,
 )
-def test_only_writing_makes_a_store(cli: Cli, words: list[str]) -> None:
+def test_only_writing_makes_a_store(any_cli: Cli, words: list[str]) -> None:
+    cli = any_cli
     assert cli(*words).code == 5
     assert os.listdir(cli.place) == []
 

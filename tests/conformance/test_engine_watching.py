@@ -205,6 +205,7 @@ def _until_error(watcher: object) -> None:
         watcher.next(0.1)  # type: ignore[attr-defined]
 
 
+@pytest.mark.etcd_since("3.5.18", "a watch from the compacted revision")
 @pytest.mark.parametrize("batches", [None, 0, 1])
 def test_a_watch_from_exactly_the_compacted_revision(db: Driver, batches: int | None) -> None:
     """It gives the events at that very revision, removals too."""

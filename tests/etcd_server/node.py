@@ -15,7 +15,7 @@ from types import TracebackType
 from etcd_server.certificates import Certificates
 from etcd_server.gateway import Gateway, GatewayError
 from etcd_server.processes import WAIT_S, eventually, free_port, keeper
-from etcd_server.programs import etcd_binary, restorer
+from etcd_server.programs import TRUE_PROGRESS, etcd_binary, etcd_version, restorer
 
 PORT_TRIES_MAX = 10
 STOP_GRACE_S = 5.0
@@ -49,6 +49,8 @@ class EtcdServer:
         self._token = f"{os.getpid()}-{self.name}-{time.time_ns()}"
         self._members: dict[str, int] = {}
         self._flags = [*flags, *(["--unsafe-no-fsync"] if not fsync else [])]
+        if etcd_version() < TRUE_PROGRESS:  # only what they tell by themselves can be believed
+            self._flags.append("--experimental-watch-progress-notify-interval=100ms")
         self._flags += [f"--heartbeat-interval={heartbeat_ms}", f"--election-timeout={election_ms}"]
         self._child: subprocess.Popen[bytes] | None = None
         self._came_up = False

@@ -12,6 +12,7 @@ from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
 KILLS_ETCD_MIN = (3, 5, 17)
+TRUE_PROGRESS = (3, 5, 8)
 """Older servers may lose or repeat a write when they are killed: not what we test."""
 
 

@@ -223,6 +223,7 @@ def test_a_key_removed_before_the_compaction_point_has_no_history(store, clock):
     assert [v.value for v in store.history("k")] == [b"2"]
 
 
+@pytest.mark.etcd_since("3.5.18", "a watch from the compacted revision")
 def test_a_key_removed_at_the_compaction_point(store, clock):
     store.save("k", b"1")
     ts = store.remove("k")

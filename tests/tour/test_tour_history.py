@@ -5,6 +5,7 @@ import pty
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tour_clones import START, Repo, Run, simple_repo
@@ -17,11 +18,11 @@ def inside(repo: Repo) -> str:
     return f"lmdb:{repo.path}/.git/snapkv-tour"
 
 
-def check_every_commit(url: str, repo: Repo) -> None:
+def check_every_commit(url: str, repo: Repo, **options: Any) -> None:
     """Compare the store at each commit's date with the tree and contents git has for it."""
     dates = repo.dates()
     last_of_second = {second: oid for oid, second in dates}
-    with snapkv.open(url) as store:
+    with snapkv.open(url, **options) as store:
         space = store.space("git")
         for second, oid in last_of_second.items():
             keyed = {

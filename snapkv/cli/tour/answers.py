@@ -17,14 +17,8 @@ from typing import NamedTuple
 
 import snapkv
 from snapkv.cli.tour.git import SUBMODULE_MODE, Clone, TreeEntry, object_id
-from snapkv.cli.tour.importing import (
-    COMMIT_KEY,
-    OVERHEAD_BYTES,
-    SPACE,
-    TREE_PREFIX,
-    Timeline,
-    key_of,
-)
+from snapkv.cli.tour.importing import OVERHEAD_BYTES, TREE_PREFIX, Timeline, key_of
+from snapkv.cli.tour.place import COMMIT_KEY, SPACE
 from snapkv.clock import perf_counter
 from snapkv.times import end_of_ms
 

@@ -15,40 +15,28 @@ its parent moves up to the parent's time. Commits of one second keep their order
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import accumulate
-from pathlib import Path
 
 import snapkv
 from snapkv.cli.exits import Exit
 from snapkv.cli.tour.errors import TourError
 from snapkv.cli.tour.git import SUBMODULE_MODE, Clone, Contents, GitCommit, TooLarge, TreeEntry
+from snapkv.cli.tour.place import COMMIT_KEY, SPACE, Clock, imported_last
 from snapkv.clock import perf_counter
-from snapkv.engine.lmdb.lock import LOCK_FILE
-from snapkv.engine.lmdb.place import DATA_FILE, READERS_FILE
 from snapkv.engine.lmdb.records import KEY_BYTES_MAX
 from snapkv.errors import (
     CommitTooLargeError,
     ConflictError,
-    CorruptStoreError,
-    NotAStoreError,
-    ReadOnlyError,
-    StoreNotFoundError,
 )
 from snapkv.model import Guard
 from snapkv.records import NOTE_BYTES_MAX, Layout
 from snapkv.times import PHYSICAL_MS_MAX, physical_ms
 
-SPACE = "git"
-COMMIT_KEY = b"commit"
 TREE_PREFIX = b"tree/"
 PATH_BYTES_MAX = KEY_BYTES_MAX - len(Layout("default").space(SPACE).prefix + TREE_PREFIX)
 OID_SHOWN = 8
-REQUEST_BYTES_MAX = 64 << 20
-ELSEWHERE = "Name a folder that is new or holds an earlier tour: --store DIR"
 OVERHEAD_BYTES = 1_280
 """What a path takes of a request at most beside its content: two keys, tree line, framing."""
 
@@ -90,86 +78,6 @@ class Imported:
     """Paths that cannot be keys."""
 
 
-# --- the store -----------------------------------------------------------------------------
-
-
-def store_path(clone: Clone, given: str | None) -> str:
-    """Return the folder of the store: as given, else one that git does not see.
-
-    That is `.tour` at the top of the clone when git ignores it there (so says our own
-    `.gitignore`), else `snapkv-tour` inside the git directory.
-    """
-    if given is None:
-        ignored = clone.ignores(".tour")
-        path = Path(clone.root, ".tour") if ignored else Path(clone.git_dir, "snapkv-tour")
-        relative = os.path.relpath(path)
-        return str(path) if relative.startswith("..") else relative
-    path_given = given.removeprefix("lmdb:")
-    scheme, colon, _ = path_given.partition(":")
-    if not path_given or (colon and scheme in ("memory", "etcd")):
-        raise TourError(
-            f"the tour needs a folder for its store, not {given!r}",
-            ELSEWHERE,
-        )
-    return path_given
-
-
-@contextmanager
-def opened(path: str, *, request_bytes_max: int) -> Iterator[tuple[snapkv.SnapshotKV, Clock]]:
-    """Open the tour's store and its clock; `TourError` when something else stands there.
-
-    The clock begins at the end of time, so that a commit dated in the future is no surprise.
-    """
-    clock = snapkv.ManualClock(PHYSICAL_MS_MAX)
-    try:
-        store = snapkv.open(
-            f"lmdb:{path}", clock=clock, writer="snapkv tour", request_bytes_max=request_bytes_max
-        )
-    except (NotAStoreError, ReadOnlyError, CorruptStoreError) as e:
-        raise _unusable(path, e) from e
-    with store:
-        yield store, clock
-
-
-Clock = snapkv.ManualClock
-
-
-def remove_store(path: str) -> None:
-    """Remove the store of an earlier tour; `TourError` when it is none, and nothing is removed."""
-    try:
-        with snapkv.open(f"lmdb:{path}", clock=Clock(PHYSICAL_MS_MAX), create=False) as store:
-            _imported_last(store, path)
-    except StoreNotFoundError:
-        return
-    except (NotAStoreError, ReadOnlyError, CorruptStoreError) as e:
-        raise _unusable(path, e) from e
-    for name in (DATA_FILE, READERS_FILE, LOCK_FILE):
-        Path(path, name).unlink(missing_ok=True)
-
-
-def _unusable(path: str, error: Exception) -> TourError:
-    if isinstance(error, CorruptStoreError):
-        return TourError(
-            f"the store in {path} is damaged: {error}",
-            "It can be made anew: remove that folder and come again",
-            Exit.NO_STORE,
-        )
-    return TourError(f"the tour cannot keep its store in {path}: {error}", ELSEWHERE, Exit.NO_STORE)
-
-
-def _imported_last(store: snapkv.SnapshotKV, path: str) -> bytes | None:
-    """Return the git commit that the store shows, None when it is new; `TourError` for others'."""
-    now = store.at()
-    last = store.space(SPACE).at(revision=now.revision).get(COMMIT_KEY)
-    if last is None and (now.count() or store.info()["commits"]):
-        raise TourError(
-            f"{path} holds a store that no tour made, and the tour leaves it alone",
-            ELSEWHERE,
-            Exit.NO_STORE,
-        )
-    return last
-
-
 # --- the import ----------------------------------------------------------------------------
 
 
@@ -189,7 +97,7 @@ def import_history(
     last tour is taken back first, in one commit.
     """
     done = Imported()
-    last = _imported_last(store, path)
+    last = imported_last(store, path)
     if last is not None:
         done.before = _position(timeline, last, path) + 1
         _settle(store, clock, timeline, done, path)
@@ -358,5 +266,5 @@ def _too_large(commit: GitCommit, size: int, limit: int) -> TourError:
         f"git commit {shown_oid(commit.oid)} ({commit.subject[:60]}) is too large for one "
         f"transaction: it needs up to {size:,} bytes, {limit:,} are allowed",
         "A commit is never split. Allow more, the tour goes on from there: "
-        f"--request-bytes-max {mib << 20}",
+        f"--request-bytes-max {mib << 20} (an etcd also needs --max-request-bytes so large)",
     )

@@ -18,11 +18,11 @@ from rich.text import Text
 from snapkv.cli.exits import Exit
 from snapkv.cli.forms import key_text
 from snapkv.cli.output import tell, tell_error
-from snapkv.cli.tour import importing
+from snapkv.cli.tour import importing, place
 from snapkv.cli.tour.answers import Examiner, Moment, Report, TreeAnswer
 from snapkv.cli.tour.errors import TourError
 from snapkv.cli.tour.git import Clone
-from snapkv.cli.tour.importing import REQUEST_BYTES_MAX, Imported, Timeline, shown_oid
+from snapkv.cli.tour.importing import Imported, Timeline, shown_oid
 from snapkv.model import Entry
 
 PLAIN_WIDTH = 100
@@ -60,16 +60,21 @@ def tour(
         typer.Option(
             metavar="DIR",
             callback=_store_given,
-            help="Where the store goes; else .tour in the clone when git ignores that, "
-            "else snapkv-tour inside its git directory.",
+            help="Where the store goes, or etcd://HOST:PORT; else .tour in the clone when git "
+            "ignores that, else snapkv-tour inside its git directory.",
         ),
     ] = None,
     again: Annotated[
         bool, typer.Option("--again", help="Remove what an earlier tour stored, begin anew.")
     ] = False,
     request_bytes_max: Annotated[
-        int, typer.Option(metavar="BYTES", min=1, help="The largest commit that is taken.")
-    ] = REQUEST_BYTES_MAX,
+        int | None,
+        typer.Option(
+            metavar="BYTES",
+            min=1,
+            help="The largest commit that is taken; else 64 MiB, in etcd 1.5 MiB.",
+        ),
+    ] = None,
 ) -> None:
     """Turn a clone's git history into a store, ask it about the past, and check it against git.
 
@@ -90,15 +95,16 @@ def tour(
         raise typer.Exit(Exit.NO)
 
 
-def _toured(path: str, store_given: str | None, again: bool, request_bytes_max: int) -> Report:
+def _toured(path: str, store_given: str | None, again: bool, bytes_max: int | None) -> Report:
     console = PipeConsole(width=None if sys.stdout.isatty() else PLAIN_WIDTH, highlight=False)
     clone = Clone(path)
     timeline = Timeline.of(clone)
-    folder = importing.store_path(clone, store_given)
+    folder = place.store_path(clone, store_given)
+    request_bytes_max = bytes_max or place.request_bytes_default(folder)
     if again:
-        importing.remove_store(folder)
+        place.remove_store(folder)
     _say(console, "bold", f"{clone.root} at {shown_oid(clone.head)}")
-    with importing.opened(folder, request_bytes_max=request_bytes_max) as (store, clock):
+    with place.opened(folder, request_bytes_max=request_bytes_max) as (store, clock):
         with _progress(console, "importing", len(timeline.oids)) as advance:
             done = importing.import_history(
                 store,
@@ -135,7 +141,7 @@ def _progress(console: Console, what: str, total: int) -> Iterator[Callable[[int
 
 
 def _tell_imported(console: Console, done: Imported, timeline: Timeline, folder: str) -> None:
-    where = f"lmdb:{folder}"
+    where = place.url_of(folder)
     if done.before:
         _say(console, "", f"{where} holds {_count(done.before, 'commit')} of an earlier tour")
     if done.undone:
@@ -223,14 +229,13 @@ def _verdict(equal: bool) -> Text:
 def _tell_numbers(console: Console, examiner: Examiner, done: Imported) -> None:
     report, info = examiner.report, examiner.store.info()
     newest = report.trees[-1]
-    held = _table("git commits>", "keys now>", "bytes now>", "records>", "bytes in lmdb>")
-    held.add_row(
-        f"{len(examiner.timeline.oids):,}",
-        f"{newest.keys:,}",
-        _size(newest.content_bytes),
-        f"{info['engine']['records']:,}",
-        _size(info["engine"]["used_bytes"]),
-    )
+    stored: tuple[str, str] | tuple[()] = ()
+    if "used_bytes" in info["engine"]:  # an etcd does not tell what one store takes
+        stored = f"{info['engine']['records']:,}", _size(info["engine"]["used_bytes"])
+    headings = ("git commits>", "keys now>", "bytes now>", "records>", "bytes in lmdb>")
+    held = _table(*headings[: 3 + len(stored)])
+    commits = f"{len(examiner.timeline.oids):,}"
+    held.add_row(commits, f"{newest.keys:,}", _size(newest.content_bytes), *stored)
     times = _table("", "median>", "slowest>", "of>")
     for what, seconds in (
         ("look up the revision of a date", report.lookups_s),
@@ -282,7 +287,8 @@ def _tell_verdict(console: Console, report: Report, done: Imported) -> None:
 
 def _tell_next(console: Console, examiner: Examiner, folder: str) -> None:
     """Show commands that work on this very store."""
-    store = f"snapkv --store {shlex.quote(f'lmdb:{folder}')}"
+    name = f" --name {place.ETCD_NAME}" if place.in_etcd(folder) else ""
+    store = f"snapkv --store {shlex.quote(place.url_of(folder))}{name}"
     commits = [moment for moment in examiner.moments if moment.index >= 0]
     then, now = commits[len(commits) // 2], commits[-1]
     commands = [f"{store} log -n 5", f"{store} ls --at {then.date}"]

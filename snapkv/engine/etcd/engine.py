@@ -170,7 +170,14 @@ class EtcdEngine:
     def watch(self, key: bytes, range_end: bytes, *, start_revision: int) -> EtcdWatcher:
         """Return a watcher of a range; a stream and two threads of its own."""
         self._check_open()
-        watcher = EtcdWatcher(self._connection, self._home, key, range_end, start_revision)
+        watcher = EtcdWatcher(
+            self._connection,
+            self._home,
+            key,
+            range_end,
+            start_revision,
+            trusts_answers=self._server.tells_progress_truly,
+        )
         self._watchers.add(watcher)
         return watcher
 

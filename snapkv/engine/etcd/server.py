@@ -95,6 +95,11 @@ class Server:
         """The server's version, None when it never said."""
         return None if self._sample is None else self._sample.version
 
+    def tells_progress_truly(self) -> bool:
+        """Return whether a watch's answer about its progress can be relied on."""
+        found = None if self.version is None else numbers_of(self.version)
+        return found is None or found >= TRUE_PROGRESS
+
     def time_ms(self) -> tuple[int, int] | None:
         """Return the server's clock and its uncertainty; None when it never told.
 
@@ -139,6 +144,23 @@ class Server:
         self._sampling = threading.Lock()
 
 
+TRUE_PROGRESS = (3, 5, 8)
+"""Before this one, an answer to a progress request may overtake events (etcd #15220)."""
+
+
+def numbers_of(version: str) -> tuple[int, int, int] | None:
+    """Return a version as numbers, None for what is none.
+
+    >>> numbers_of("3.6.0-rc.1")
+    (3, 6, 0)
+    """
+    try:
+        major, minor, patch = (int(part.split("-")[0]) for part in version.split(".")[:3])
+    except ValueError:
+        return None
+    return major, minor, patch
+
+
 def advice_on(version: str) -> str | None:
     """Return what to say about a server version with known corruption or stale reads.
 
@@ -147,11 +169,9 @@ def advice_on(version: str) -> str | None:
 
     Source: etcd's changelogs and postmortems, see `docs/etcd.md`.
     """
-    try:
-        major, minor, patch = (int(part.split("-")[0]) for part in version.split(".")[:3])
-    except ValueError:
+    found = numbers_of(version)
+    if found is None:
         return None
-    found = (major, minor, patch)
     recommended = "3.5.33, 3.6.14, 3.7.1 or newer is recommended"
     if found < (3, 5, 0):
         return f"etcd {version} is older than what was ever tried; {recommended}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import groupby
 
 from snapkv.clock import monotonic
@@ -37,13 +37,22 @@ class EtcdWatcher:
 
     The stream is opened again, at the next endpoint, from the revision after the last complete
     one. It is asked for its progress while somebody waits: the answer tells that there was
-    nothing, and that the other side still lives.
+    nothing, and that the other side still lives. Servers before 3.5.8 answer what is not so, while
+    the watch is still catching up; of those only what they tell by themselves is believed.
     """
 
     def __init__(
-        self, connection: Connection, home: bytes, key: bytes, range_end: bytes, start_revision: int
+        self,
+        connection: Connection,
+        home: bytes,
+        key: bytes,
+        range_end: bytes,
+        start_revision: int,
+        *,
+        trusts_answers: Callable[[], bool] = lambda: True,
     ) -> None:
         self._connection, self._home = connection, home
+        self._trusts_answers = trusts_answers
         self._key, self._range_end = key, range_end
         self._resume = start_revision  # all before it is in the queue, or was taken
         self._floor = start_revision  # nothing older is taken: some servers send too much
@@ -212,7 +221,8 @@ class EtcdWatcher:
                 whole, held = held, []
             for batch in _batches(whole):
                 self._enqueue(batch)
-            if not answer.events and not answer.fragment:
+            by_itself = answer.watch_id >= 0
+            if not answer.events and not answer.fragment and (by_itself or self._trusts_answers()):
                 self._come_to(answer.header.revision)
 
     def _enqueue(self, batch: WatchBatch) -> None:

@@ -1,0 +1,162 @@
+"""The command import-prefix: keys that others wrote become a store's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated
+
+import typer
+
+from snapkv.cli.exits import CommandError, Exit
+from snapkv.cli.forms import Json, commit_json, counted
+from snapkv.cli.options import (
+    STORE_VARIABLE,
+    JsonOption,
+    NameOption,
+    NoteOption,
+    RawOption,
+    WriterOption,
+    YesOption,
+    inherited,
+    opened,
+    warnings_told,
+)
+from snapkv.cli.output import Output, confirm, progress_bar, tell, working
+from snapkv.errors import CommitTooLargeError, KeyNotFoundError, StoreNotEmptyError
+from snapkv.importing import ImportResult
+from snapkv.importing import import_prefix as import_into
+from snapkv.store import SnapshotKV
+
+ToOption = Annotated[
+    str | None,
+    typer.Option(
+        "--store",
+        "--to",
+        metavar="URL",
+        callback=inherited,
+        help=f"The store that gets them; else the environment's {STORE_VARIABLE}.",
+    ),
+]
+
+
+def import_prefix(
+    prefix: Annotated[
+        str, typer.Argument(metavar="PREFIX", help="Exact to the byte.", show_default=False)
+    ],
+    source: Annotated[
+        str | None,
+        typer.Option("--from", metavar="URL", help="Where they are; else where the store is."),
+    ] = None,
+    store: ToOption = None,
+    strip: Annotated[bool, typer.Option("--strip", help="Take the prefix off the keys.")] = False,
+    under: Annotated[
+        str, typer.Option("--under", metavar="NEWPREFIX", help="Put this before the keys.")
+    ] = "",
+    replace: Annotated[
+        bool,
+        typer.Option("--replace", help="Replace what is there, remove what the source has not."),
+    ] = False,
+    batches: Annotated[
+        bool, typer.Option("--batches", help="Make it several commits when one is too small.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only tell what would be done.")] = (
+        False
+    ),
+    yes: YesOption = False,
+    note: NoteOption = None,
+    writer: WriterOption = None,
+    name: NameOption = None,
+    as_json: JsonOption = False,
+    raw: RawOption = False,
+) -> None:
+    """Commit the newest state of keys that other programs wrote, and print its time.
+
+    They are read at one revision; only what differs is written, so a second run goes on where one
+    was interrupted. With --replace it asks. Makes the store when there is none.
+    """
+    with opened(store, name, create=not dry_run, writer=writer) as kv:
+        target = under + ("" if strip else prefix)
+        if replace and not dry_run and (there := kv.at().count(target)):
+            what = f"{counted(there, 'key')} under {target!r}" if target else "every key"
+            confirm(f"Replace what differs of {what} in {store}?", yes=yes)
+
+        def run(progress: Callable[[int, int], None] | None) -> ImportResult:
+            return import_into(
+                kv,
+                source or str(store),
+                prefix,
+                strip=strip,
+                under=under,
+                replace=replace,
+                batches=batches,
+                note=note,
+                progress=progress,
+                dry_run=dry_run,
+            )
+
+        with warnings_told(again=source in (None, store)):
+            done = _told(kv, run, prefix, dry_run)
+    _tell_result(Output(as_json, raw), done, dry_run)
+
+
+def _told(
+    kv: SnapshotKV,
+    run: Callable[[Callable[[int, int], None] | None], ImportResult],
+    prefix: str,
+    dry_run: bool,
+) -> ImportResult:
+    """Run an import, telling how far it is, and what would help when it cannot be."""
+    begun = False
+    try:
+        if dry_run:
+            with working("reading"):
+                return run(None)
+        with progress_bar("importing") as move:
+
+            def moved(done: int, total: int) -> None:
+                nonlocal begun
+                begun = total > 1
+                if total > 1 and not done:
+                    tell(f"in {total:,} commits: until the last one, readers see it grow")
+                move(done, total)
+
+            return run(moved)
+    except KeyboardInterrupt:
+        if begun:
+            tell("interrupted: what was imported stays, another import goes on from there")
+        raise
+    except KeyNotFoundError as e:
+        raise CommandError(f"no key begins with {prefix!r}", Exit.NO) from e
+    except CommitTooLargeError as e:
+        helps = "" if e.what.startswith("'") else "; --batches makes it several commits"
+        raise CommandError(f"{e}{helps}") from e
+    except StoreNotEmptyError as e:
+        message = str(e).replace("replace=True", "--replace")
+        raise CommandError(message, Exit.CONFLICT) from e
+
+
+def _tell_result(out: Output, done: ImportResult, dry_run: bool) -> None:
+    fields: Json = {
+        "keys": done.keys,
+        "saved": done.saved,
+        "removed": done.removed,
+        "left_out": done.left_out,
+        "commits": done.commits,
+        "source_revision": done.revision,
+        "commit": None if done.newest is None else commit_json(done.newest),
+    }
+    said = (
+        f"{counted(done.saved, 'key')} saved, {done.removed:,} removed, "
+        f"of {done.keys:,} in the source, in {counted(done.commits, 'commit')}"
+    )
+    if done.left_out:
+        tell(f"left out: {counted(done.left_out, 'key')} of snapkv stores")
+    if dry_run:
+        out.record(fields, f"would be: {said}")
+    elif done.newest is None:
+        if out.as_json:
+            out.record(fields)
+        tell(f"nothing to import: the store has all {counted(done.keys, 'key')} as they are")
+    else:
+        out.record(fields, out.time(done.newest.ts))
+        tell(said)

@@ -1,0 +1,155 @@
+"""Where the tour keeps its store: a folder, or an etcd."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import snapkv
+from snapkv.cli.exits import Exit
+from snapkv.cli.tour.errors import TourError
+from snapkv.cli.tour.git import Clone
+from snapkv.engine.base import Delete, Txn
+from snapkv.engine.lmdb.lock import LOCK_FILE
+from snapkv.engine.lmdb.place import DATA_FILE, READERS_FILE
+from snapkv.errors import (
+    CorruptStoreError,
+    NotAStoreError,
+    OutcomeUnknown,
+    ReadOnlyError,
+    Refused,
+    StoreNotFoundError,
+)
+from snapkv.opening import open_engine
+from snapkv.records import Layout, prefix_end
+from snapkv.times import PHYSICAL_MS_MAX
+
+SPACE = "git"
+COMMIT_KEY = b"commit"
+REQUEST_BYTES_MAX = 64 << 20
+ETCD_REQUEST_BYTES_MAX = 3 << 19
+"""What a server takes unless it was started with another --max-request-bytes."""
+ETCD_NAME = "tour"
+REMOVE_TIMEOUT_S = 10.0
+ELSEWHERE = "Name a folder that is new or holds an earlier tour, or an etcd: --store DIR"
+
+Clock = snapkv.ManualClock
+
+
+def store_path(clone: Clone, given: str | None) -> str:
+    """Return the place of the store: a folder or an etcd as given, else one that git does not see.
+
+    That is `.tour` at the top of the clone when git ignores it there (so says our own
+    `.gitignore`), else `snapkv-tour` inside the git directory.
+    """
+    if given is None:
+        ignored = clone.ignores(".tour")
+        path = Path(clone.root, ".tour") if ignored else Path(clone.git_dir, "snapkv-tour")
+        relative = os.path.relpath(path)
+        return str(path) if relative.startswith("..") else relative
+    if in_etcd(given):
+        return given
+    path_given = given.removeprefix("lmdb:")
+    scheme, colon, _ = path_given.partition(":")
+    if not path_given or (colon and scheme in ("memory", "etcd")):
+        raise TourError(
+            f"the tour needs a folder or etcd://HOST:PORT for its store, not {given!r}",
+            ELSEWHERE,
+        )
+    return path_given
+
+
+def in_etcd(path: str) -> bool:
+    """Return whether what stands for the place of the store is an etcd, not a folder."""
+    return path.startswith("etcd://")
+
+
+def url_of(path: str) -> str:
+    """Return the URL of the tour's store."""
+    return path if in_etcd(path) else f"lmdb:{path}"
+
+
+def request_bytes_default(path: str) -> int:
+    """Return how large a commit may be, unless told otherwise."""
+    return ETCD_REQUEST_BYTES_MAX if in_etcd(path) else REQUEST_BYTES_MAX
+
+
+def _open(path: str, clock: Clock, **options: Any) -> snapkv.SnapshotKV:
+    """Open the store at any time of its own; in an etcd, which others use, it has its own name."""
+    if in_etcd(path):
+        skew = PHYSICAL_MS_MAX // 1_000
+        options |= {"name": ETCD_NAME, "max_clock_skew": skew}
+    return snapkv.open(url_of(path), clock=clock, **options)
+
+
+@contextmanager
+def opened(path: str, *, request_bytes_max: int) -> Iterator[tuple[snapkv.SnapshotKV, Clock]]:
+    """Open the tour's store and its clock; `TourError` when something else stands there.
+
+    The clock begins at the end of time, so that a commit dated in the future is no surprise.
+    """
+    clock = snapkv.ManualClock(PHYSICAL_MS_MAX)
+    try:
+        limit = "max_request_bytes" if in_etcd(path) else "request_bytes_max"
+        store = _open(path, clock, writer="snapkv tour", **{limit: request_bytes_max})
+    except (NotAStoreError, ReadOnlyError, CorruptStoreError) as e:
+        raise _unusable(path, e) from e
+    with store:
+        yield store, clock
+
+
+def remove_store(path: str) -> None:
+    """Remove the store of an earlier tour; `TourError` when it is none, and nothing is removed."""
+    try:
+        with _open(path, Clock(PHYSICAL_MS_MAX), create=False) as store:
+            imported_last(store, path)
+    except StoreNotFoundError:
+        return
+    except (NotAStoreError, ReadOnlyError, CorruptStoreError) as e:
+        raise _unusable(path, e) from e
+    if in_etcd(path):
+        _remove_keys(path)
+        return
+    for name in (DATA_FILE, READERS_FILE, LOCK_FILE):
+        Path(path, name).unlink(missing_ok=True)
+
+
+def _remove_keys(url: str) -> None:
+    """Remove all keys of the tour's store in an etcd, in one revision."""
+    layout = Layout(ETCD_NAME)
+    txn = Txn(success=(Delete(layout.root, prefix_end(layout.root)),))
+    with closing(open_engine(url, create=False, options={}, home=layout.ts)) as engine:
+        try:
+            engine.transact(lambda _: txn, layout.ts, timeout=REMOVE_TIMEOUT_S)
+        except (Refused, OutcomeUnknown) as e:
+            raise TourError(
+                f"the store of an earlier tour could not be removed: {e}",
+                "Come again when the etcd can be reached and written",
+                Exit.LATER,
+            ) from e
+
+
+def _unusable(path: str, error: Exception) -> TourError:
+    if isinstance(error, CorruptStoreError):
+        return TourError(
+            f"the store in {path} is damaged: {error}",
+            "It can be made anew: remove that folder and come again",
+            Exit.NO_STORE,
+        )
+    return TourError(f"the tour cannot keep its store in {path}: {error}", ELSEWHERE, Exit.NO_STORE)
+
+
+def imported_last(store: snapkv.SnapshotKV, path: str) -> bytes | None:
+    """Return the git commit that the store shows, None when it is new; `TourError` for others'."""
+    now = store.at()
+    last = store.space(SPACE).at(revision=now.revision).get(COMMIT_KEY)
+    if last is None and (now.count() or store.info()["commits"]):
+        raise TourError(
+            f"{path} holds a store that no tour made, and the tour leaves it alone",
+            ELSEWHERE,
+            Exit.NO_STORE,
+        )
+    return last
