@@ -1,0 +1,130 @@
+"""`snapkv.from_etcd3`: in processes of their own, for etcd3 0.12 needs a slow protobuf runtime."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from etcd_server import EtcdServer, enable_auth
+
+ROOT = Path(__file__).parents[2]
+WAIT_S = 60
+PREFIX = """
+import sys
+import warnings
+import etcd3
+import snapkv
+from snapkv.errors import *
+host, port = "127.0.0.1", int(sys.argv[1])
+client = etcd3.client(host=host, port=port, **dict(a.split("=") for a in sys.argv[2:]))
+"""
+
+
+def run(program: str, server: EtcdServer, **login: str) -> str:
+    """Run a program that has `client`; return what it printed."""
+    arguments = [f"{key}={value}" for key, value in login.items()]
+    done = subprocess.run(
+        [sys.executable, "-c", PREFIX + program, str(server.client_port), *arguments],
+        env=os.environ | {"PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION": "python"},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=WAIT_S,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_a_store_through_a_client(etcd: EtcdServer) -> None:
+    told = run(
+        """
+store = snapkv.from_etcd3(client, name="catalogue", writer="ann")
+first = store.save("a", b"1")
+store.commit(puts={"a": b"2", "b": b"3"}, note="why")
+print(store.load("a", first), store.load("a"))
+print(store.load_with_prefix("", first))
+print([(v.value, v.writer, v.note) for v in store.history("a")])
+with store.watch(since=first, timeout=20) as watch:
+    print([change.key for change in next(watch)])
+with store.session(ttl=30) as session:
+    print(session.alive)
+store.close()
+client.put("plain", "of the owner")
+print(client.get("plain")[0])
+""",
+        etcd,
+    )
+    assert told.splitlines() == [
+        "b'1' b'2'",
+        "(['a'], [b'1'])",
+        "[(b'1', 'ann', None), (b'2', 'ann', 'why')]",
+        "['a', 'b']",
+        "True",
+        "b'of the owner'",
+    ]
+
+
+def test_more_than_the_client_receives_at_once(etcd: EtcdServer) -> None:
+    """The channel of the client takes 4 MiB, which a list may exceed."""
+    told = run(
+        """
+store = snapkv.from_etcd3(client)
+for n in range(12):
+    store.save(f"k{n:02}", bytes([n]) * 1_000_000)
+keys, values = store.load_with_prefix("")
+same = all(value == bytes([n]) * 1_000_000 for n, value in enumerate(values))
+print(len(keys), sum(map(len, values)), same)
+""",
+        etcd,
+    )
+    assert told.split() == ["12", "12000000", "True"]
+
+
+def test_a_token_runs_out(etcd: EtcdServer) -> None:
+    """The client's token is used as long as it works; renewing it takes the credentials."""
+    enable_auth(etcd, {"root": ("rootpw", None), "app": ("apppw", [("default/", "readwrite")])})
+    told = run(
+        """
+store = snapkv.from_etcd3(client, user="app", password="apppw")
+print(store.load("a", store.save("a", b"1")))
+import json, urllib.request
+def call(path, token=None, **body):
+    headers = {"Authorization": token} if token else {}
+    url, data = f"http://{host}:{port}/v3/{path}", json.dumps(body).encode()
+    return json.load(urllib.request.urlopen(urllib.request.Request(url, data, headers), timeout=10))
+def forget_tokens():
+    root = call("auth/authenticate", name="root", password="rootpw")["token"]
+    call("auth/disable", root)
+    call("auth/enable")
+forget_tokens()
+print(store.load("a", store.save("a", b"2")))
+other = snapkv.from_etcd3(etcd3.client(host=host, port=port, user="app", password="apppw"))
+forget_tokens()
+try:
+    other.save("a", b"3")
+except AccessDeniedError as e:
+    print("denied")
+print(store.load("a"), "apppw" in repr(store.info()))
+""",
+        etcd,
+        user="app",
+        password="apppw",
+    )
+    assert told.splitlines() == ["b'1'", "b'2'", "denied", "b'2' False"]
+
+
+@pytest.mark.parametrize("stranger", ["None", "object()", "'localhost:2379'", "client.channel"])
+def test_what_is_no_client_is_refused(etcd: EtcdServer, stranger: str) -> None:
+    told = run(
+        f"""
+try:
+    snapkv.from_etcd3({stranger})
+except InvalidTypeError as e:
+    print(e)
+""",
+        etcd,
+    )
+    assert told.startswith("from_etcd3 takes an etcd3 client")
