@@ -175,7 +175,13 @@ class WatchBatch(NamedTuple):
 
 
 class Watcher(Protocol):
-    """A stream of events, from one thread at a time."""
+    """A stream of events, from one thread at a time.
+
+    `reopened` counts how often it lost its server and found one again: what is there may be another
+    history, restored from a backup, which only who knows marks can tell. 0 in embedded engines.
+    """
+
+    reopened: int
 
     def next(self, timeout: float | None) -> WatchBatch | None:
         """Return the next batch; None when `timeout` seconds (None: no bound) brought nothing.
@@ -312,6 +318,8 @@ class Engine(Reads, Writes, Watches, Compacts, Leases, Protocol):
 
     url: str
     limits: Limits
+    remote: bool
+    """Whether the other side may be exchanged while nobody looks."""
 
     def close(self) -> None:
         """Free what the engine holds; calling it twice is fine, using it then is an error."""

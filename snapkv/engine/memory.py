@@ -57,6 +57,8 @@ _shared_lock = threading.Lock()
 class MemoryEngine:
     """All versions of all keys in one process's memory; safe for threads."""
 
+    remote = False
+
     def __init__(self, url: str = "memory:", *, limits: Limits = LIMITS) -> None:
         self.url, self.limits = url, limits
         self._versions: SortedDict[bytes, list[KeyValue]] = SortedDict()  # oldest first
@@ -321,6 +323,8 @@ class MemoryEngine:
 
 class MemoryWatcher:
     """Replays the engine's log from a revision, then waits for more."""
+
+    reopened = 0
 
     def __init__(self, engine: MemoryEngine, key: bytes, range_end: bytes, start: int) -> None:
         self._engine, self._key, self._range_end = engine, key, range_end

@@ -1,4 +1,4 @@
-"""What tests of the etcd engine share: short words for its calls, and threads that are waited for."""
+"""What tests of the etcd engine share: short words for its calls, and threads waited for."""
 
 from __future__ import annotations
 

@@ -55,6 +55,8 @@ class EtcdEngine:
     `home` is a key that the user may read: the engine's own questions are about it.
     """
 
+    remote = True
+
     def __init__(
         self,
         connection: Connection,

@@ -57,6 +57,7 @@ class EtcdWatcher:
         self._resume = start_revision  # all before it is in the queue, or was taken
         self._floor = start_revision  # nothing older is taken: some servers send too much
         self._told = start_revision - 1  # progress told so far
+        self.reopened, self._opened = 0, False
         self._denied = False
         self._rng = random.Random()
         self._closed = False
@@ -196,6 +197,8 @@ class EtcdWatcher:
         )
         watching = self._connection.watch(pb.WatchRequest(create_request=create))
         with self._changed:
+            self.reopened += self._opened
+            self._opened = True
             self._watching = watching
             closed = self._closed
         try:

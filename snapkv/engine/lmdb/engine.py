@@ -45,6 +45,8 @@ class LmdbEngine:
     starts; it grows by itself. Engines of one process on one directory share what they can.
     """
 
+    remote = False
+
     def __init__(
         self,
         path: str | os.PathLike[str],

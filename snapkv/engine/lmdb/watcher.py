@@ -37,6 +37,8 @@ class LmdbWatcher:
     tries); only a store that is open for reading waits for others to do it.
     """
 
+    reopened = 0
+
     def __init__(
         self,
         env: Environment,

@@ -1,0 +1,136 @@
+"""Forks of a process with open engines: children and parents go on, and nobody hangs."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from etcd_server import EtcdServer
+
+ROOT = Path(__file__).parents[2]
+PRELUDE = """
+import os, signal, sys, threading, traceback
+import snapkv
+signal.alarm(50)  # faulthandler's watchdog would hang in children itself
+
+def child(work):
+    sys.stdout.flush()
+    pid = os.fork()
+    if pid:
+        return pid
+    signal.alarm(20)
+    try:
+        work()
+    except BaseException:
+        traceback.print_exc()
+        os._exit(3)
+    os._exit(0)
+
+def reap(*pids):
+    for pid in pids:
+        status = os.waitpid(pid, 0)[1]
+        assert status == 0, f"child ended with {status:#x}"
+
+store = snapkv.open(sys.argv[1], ring_slots=16)
+first = store.save("start", b"0")
+"""
+
+
+def run(body: str, server: EtcdServer) -> None:
+    """Run a program of its own: forks of the tests' process would carry all of pytest along."""
+    done = subprocess.run(
+        [sys.executable, "-c", PRELUDE + body, server.url],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+
+
+WORK = """
+def use(name):
+    stamp = store.save(name, b"1")
+    assert store.load(name, stamp) == b"1"
+    watch = store.watch("", since=first)
+    while (found := next(watch)).commit.ts < stamp:
+        pass
+    assert [change.key for change in found] == [name], found
+    watch.close()
+"""
+
+
+def test_a_child_reads_commits_and_watches(etcd: EtcdServer) -> None:
+    body = """
+followed = store.watch("", since=first)
+def work():
+    use("child")
+    assert next(followed).commit.ts > first
+pid = child(work)
+use("parent")
+reap(pid)
+assert {next(followed).commit.ts for _ in range(2)} == {c.ts for c in store.commits(since=first)}
+use("after")
+store.close()
+"""
+    run(WORK + body, etcd)
+
+
+def test_a_grandchild(etcd: EtcdServer) -> None:
+    body = """
+def work():
+    use("child")
+    reap(child(lambda: use("grandchild")))
+    use("child-again")
+reap(child(work))
+use("parent")
+assert len(list(store.at().keys())) == 5
+"""
+    run(WORK + body, etcd)
+
+
+def test_many_forks_under_load(etcd: EtcdServer) -> None:
+    """Calls in three threads, and a watch at rest: a busy one is a limit that docs/etcd.md tells."""
+    body = """
+stop = threading.Event()
+errors = []
+def load(number):
+    try:
+        n = 0
+        while not stop.is_set():
+            store.save(f"load/{number}", b"%d" % n); store.load("start"); n += 1
+    except BaseException as e:
+        errors.append(e)
+quiet = store._core.engine.watch(b"quiet/", b"quiet0", start_revision=1)
+quiet.next(1)
+threads = [threading.Thread(target=load, args=(n,), daemon=True) for n in range(3)]
+for thread in threads: thread.start()
+for number in range(30):
+    reap(child(lambda: use(f"child/{number}")))
+stop.set()
+for thread in threads: thread.join(15)
+assert not any(t.is_alive() for t in threads)
+assert not errors, errors
+assert len(list(store.at().keys("child/"))) == 30
+store.close()
+"""
+    run(WORK + body, etcd)
+
+
+@pytest.mark.parametrize("how", ["os._exit(0)", "sys.exit(0)"])
+def test_a_child_that_does_nothing_leaves_the_parent_alone(how: str, etcd: EtcdServer) -> None:
+    body = f"""
+watch = store.watch("", since=first)
+pid = os.fork()
+if pid == 0:
+    signal.alarm(10)
+    {how}
+reap(pid)
+use("parent")
+assert next(watch).commit.ts > first
+store.close()
+"""
+    run(WORK + body, etcd)

@@ -1,0 +1,124 @@
+"""Encrypted connections: with our CA, with client certificates, and what goes wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from etcd_engines import events_until, get, opened, put
+from etcd_server import Certificates, EtcdServer, make_certificates
+
+import snapkv
+from snapkv.clock import SystemClock, monotonic
+from snapkv.errors import EngineUnavailableError, Refused
+
+
+@pytest.fixture(scope="module")
+def asking(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdServer]:
+    """A server that wants a certificate of its clients."""
+    folder = tmp_path_factory.mktemp("asking")
+    certificates = make_certificates(folder / "certificates", client_auth=True)
+    with EtcdServer(folder / "etcd", tls=certificates) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdServer]:
+    """A server with a certificate of its own only."""
+    folder = tmp_path_factory.mktemp("serving")
+    with EtcdServer(folder / "etcd", tls=make_certificates(folder / "certificates")) as server:
+        yield server
+
+
+def of(server: EtcdServer) -> Certificates:
+    assert server.tls is not None
+    return server.tls
+
+
+def pair(server: EtcdServer) -> dict[str, str]:
+    """The options of a client with a certificate."""
+    tls = of(server)
+    return {
+        "ca_cert": str(tls.ca),
+        "cert": str(tls.cert("client")),
+        "key": str(tls.key("client")),
+    }
+
+
+def test_a_server_with_a_certificate_of_our_ca(serving: EtcdServer) -> None:
+    with opened(serving.url, ca_cert=str(of(serving).ca)) as engine:
+        newest = put(engine, b"k", b"1")
+        assert get(engine, b"k") == b"1"
+        watcher = engine.watch(b"k", b"", start_revision=newest)
+        assert [event.kv.value for event in events_until(watcher, newest)] == [b"1"]
+        assert engine.check() == []
+        assert engine.info()["version"] == serving.gateway.version()["etcdserver"]
+
+
+def test_the_clock_over_https(serving: EtcdServer) -> None:
+    with opened(serving.url, ca_cert=str(of(serving).ca)) as engine:
+        sampled = engine.server_time_ms()
+        assert sampled is not None
+        at_ms, uncertainty_ms = sampled
+        assert abs(SystemClock().now_ms() - at_ms) <= uncertainty_ms + 100
+        assert uncertainty_ms < 3_000
+
+
+def test_a_store_with_the_environment(asking: EtcdServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = pair(asking)
+    monkeypatch.setenv("SNAPKV_ETCD_CACERT", options["ca_cert"])
+    monkeypatch.setenv("SNAPKV_ETCD_CERT", options["cert"])
+    monkeypatch.setenv("SNAPKV_ETCD_KEY", options["key"])
+    with snapkv.open(asking.url) as store:
+        stamp = store.save("a", b"1")
+        assert store.load("a", stamp) == b"1"
+
+
+def test_a_client_certificate_that_is_wanted(asking: EtcdServer) -> None:
+    with opened(asking.url, **pair(asking)) as engine:
+        put(engine, b"k", b"1")
+        assert get(engine, b"k") == b"1"
+        assert engine.server_time_ms() is not None
+
+
+@pytest.mark.parametrize("what", ["no certificate", "another CA's certificate"])
+def test_clients_without_the_certificate_stay_out(
+    what: str, asking: EtcdServer, tmp_path: Path
+) -> None:
+    options = {"ca_cert": str(of(asking).ca)}
+    if what != "no certificate":
+        others = make_certificates(tmp_path)
+        options |= {"cert": str(others.cert("client")), "key": str(others.key("client"))}
+    refused_in_time(asking.url, options)
+
+
+def test_a_server_of_another_ca(serving: EtcdServer, tmp_path: Path) -> None:
+    others = make_certificates(tmp_path)
+    refused_in_time(serving.url, {"ca_cert": str(others.ca)}, "CERTIFICATE_VERIFY_FAILED")
+    refused_in_time(serving.url, {"tls": True}, "CERTIFICATE_VERIFY_FAILED")
+
+
+def test_tls_on_one_side_only(serving: EtcdServer, etcd: EtcdServer) -> None:
+    refused_in_time(serving.url, {})
+    refused_in_time(etcd.url, {"ca_cert": str(of(serving).ca)})
+
+
+def refused_in_time(url: str, options: dict[str, object], why: str | None = None) -> None:
+    """Neither reads nor writes get through; the error names the endpoint, and comes in time."""
+    with opened(url, **options) as engine:
+        began = monotonic()
+        with pytest.raises(EngineUnavailableError, match=why) as read:
+            get(engine, b"k", timeout=0.7)
+        assert engine._connection.addresses[0] in str(read.value)
+        with pytest.raises(Refused) as refused:
+            put(engine, b"k", timeout=0.7)
+        assert isinstance(refused.value.error, EngineUnavailableError)
+        assert monotonic() - began < 5.0
+        assert engine.server_time_ms() is None
+
+
+def test_a_server_by_its_name(serving: EtcdServer) -> None:
+    with opened(f"etcd://localhost:{serving.client_port}", ca_cert=str(of(serving).ca)) as engine:
+        put(engine, b"k", b"1")
+        assert get(engine, b"k") == b"1"
