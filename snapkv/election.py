@@ -40,6 +40,7 @@ from snapkv.session import TTL_S, Session
 from snapkv.watch import WAIT_S_MAX, check_wait
 
 RETRY_S = 0.2
+LOOK_AGAIN_S = 5.0
 """Pause after a look at the candidates that failed; the session bounds how often."""
 
 
@@ -141,9 +142,13 @@ class Election:
         `timeout` (seconds; None: no bound) the candidacy is withdrawn when that passes. It costs
         two round trips, two more for a session of its own, and while it waits one watch.
 
+        The timeout bounds the wait for others. An engine that does not answer is asked a little
+        longer, 10 s for each request, so that no candidate is left behind.
+
         Raises `EngineBusyError` when the time passed while another one led, when `resign` ended
         the wait, or when another thread campaigns with this object; `SessionLostError`;
-        `StoreClosedError`; `InvalidTypeError`; `CommitTooLargeError`.
+        `EngineUnavailableError`; `NoSpaceError`; `AccessDeniedError`; `StoreClosedError`;
+        `InvalidTypeError`; `CommitTooLargeError`.
         """
         check_value(value)
         check_wait(timeout)
@@ -221,9 +226,9 @@ class Election:
                 if deadline is not None:
                     self._check_time(deadline)
                     left_s = min(left_s, max(0.0, deadline - monotonic()))
-                batch = watcher.next(left_s)
-                if batch is not None and any(event.is_delete for event in batch.events):
-                    return
+                batch = watcher.next(min(left_s, LOOK_AGAIN_S))
+                if batch is None or any(event.is_delete for event in batch.events):
+                    return  # to look who is before us now: one lost event must not stop us
         except StoreClosedError:
             self._check(candidacy)  # woken: it tells why
             raise

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import itertools
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import cache
 from pathlib import Path
 
 import pytest
 from conformance_driver import Driver
-from etcd_server import EtcdPool
+from etcd_server import EtcdCluster, EtcdPool
 
-from snapkv.engine.base import Engine
+from snapkv.engine.base import ALL_KEYS_END, Delete, Engine, Txn
 from snapkv.engine.etcd import open_etcd
 from snapkv.engine.lmdb import LmdbEngine
 from snapkv.engine.memory import MemoryEngine
@@ -22,10 +24,50 @@ ENGINES: dict[str, Callable[[Path, Callable[[], str]], Engine]] = {
     "memory": lambda path, etcd_url: MemoryEngine(),
     "lmdb": lambda path, etcd_url: LmdbEngine(path, map_bytes=1 << 20, durability="none"),
     "etcd": lambda path, etcd_url: open_etcd(etcd_url()),
+    "three nodes": lambda path, etcd_url: emptied(open_etcd(three_nodes().url)),
 }
 
 
-@pytest.fixture(params=list(ENGINES))
+@cache
+def three_nodes() -> EtcdCluster:
+    """One cluster for all tests: they count revisions from where they find it."""
+    folder = tempfile.TemporaryDirectory(prefix="snapkv-cluster-")
+    cluster = EtcdCluster(Path(folder.name))
+    cluster.start()
+    _ENDINGS.callback(folder.cleanup)
+    _ENDINGS.callback(cluster.close)
+    return cluster
+
+
+_ENDINGS = ExitStack()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _end_the_cluster() -> Iterator[None]:
+    with _ENDINGS:
+        yield
+
+
+def emptied(engine: Engine) -> Engine:
+    """Remove all keys of an engine; its history stays."""
+    everything = Txn(success=(Delete(b"\0", ALL_KEYS_END),))
+    engine.transact(lambda _: everything, b"-", timeout=30)
+    return engine
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "new_engine: needs engines that nobody ever wrote to")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run on all engines; on the cluster that all tests share, unless they need a new one."""
+    if "make" in metafunc.fixturenames:
+        new = metafunc.definition.get_closest_marker("new_engine") is not None
+        kinds = [kind for kind in ENGINES if not (new and kind == "three nodes")]
+        metafunc.parametrize("make", kinds, indirect=True)
+
+
+@pytest.fixture
 def make(
     request: pytest.FixtureRequest, tmp_path: Path, etcd_pool: EtcdPool
 ) -> Iterator[Callable[[], Driver]]:

@@ -104,6 +104,7 @@ def test_compacting_again_while_freeing_was_not_done(db: Driver) -> None:
     assert db.engine.check() == []
 
 
+@pytest.mark.new_engine
 def test_every_revision_of_a_small_history_can_be_the_compacted_one(make) -> None:  # type: ignore[no-untyped-def]
     def history(db: Driver) -> None:
         db.txn(Put(b"a", b"1"), Put(b"b", b"1"))

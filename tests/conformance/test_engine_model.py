@@ -202,6 +202,7 @@ steps = st.one_of(
 )
 
 
+@pytest.mark.new_engine
 @settings(
     suppress_health_check=[
         HealthCheck.function_scoped_fixture,  # `make` makes a new engine at each call

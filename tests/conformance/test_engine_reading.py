@@ -36,6 +36,7 @@ AWKWARD = sorted(
 )
 
 
+@pytest.mark.new_engine
 def test_a_new_engine_is_empty_at_revision_1(db: Driver) -> None:
     answer = db.engine.read([Range(b"a"), Range(FIRST, ALL), Range(FIRST, ALL, count_only=True)])
     assert answer.header.revision == 1

@@ -17,6 +17,7 @@ def test_a_watch_replays_from_the_past(db: Driver) -> None:
         assert brief(take(db.watch(start), r4)) == events[at:]
 
 
+@pytest.mark.new_engine
 def test_a_watch_from_the_very_first_revision(db: Driver) -> None:
     r1 = db.put(b"a", b"1")
     assert brief(take(db.watch(1), r1)) == [(r1, b"a", b"1")]

@@ -6,12 +6,17 @@ once, and who repeats it knows why.
 
 from __future__ import annotations
 
+import os
 import queue
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
+
+# gRPC's default way of polling keeps state for the whole process that a forked child inherits
+# broken; with this one each call has its own. It is read when grpc is first imported.
+os.environ.setdefault("GRPC_POLL_STRATEGY", "poll")
 
 import grpc
 from google.protobuf.message import Message
