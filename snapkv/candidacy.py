@@ -7,6 +7,9 @@ a guard that makes a late copy harmless:
   writes that one again, as it was;
 * it is changed only at its last revision;
 * it is removed only with its create revision.
+
+An engine that is out of space still removes keys, but writes none again: then what stands is
+removed, and the rest, that no late copy makes it anew, is left to the next removal.
 """
 
 from __future__ import annotations
@@ -14,8 +17,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from snapkv.engine.base import Compare, Delete, Engine, Put, Range, Target, Txn, TxnResult
-from snapkv.errors import SessionLostError
-from snapkv.leased import found, transact
+from snapkv.errors import NoSpaceError, SessionLostError, SnapKVError
+from snapkv.leased import REQUEST_S, found, transact
 from snapkv.session import Session
 
 
@@ -31,18 +34,34 @@ class Candidacy:
         self.session, self.key, self.revision = session, key, 0
         self.elected = self.ended = self.removed = False
         self._engine, self._mod = engine, 0
-        # whether a copy of a request that makes the key may still arrive
-        self._open: bool = (
-            before is not None and before.key == key and not before.removed and before._open
-        )
+        left = before if before is not None and before.key == key and not before.removed else None
+        # whether a copy of a request that makes the key may still arrive, or may have arrived
+        self._open: bool = left is not None and left._open
+        self._may_stand = left is not None
 
     def create(self, value: bytes, check: Callable[[], None]) -> None:
         """Make the key, once, however often that is sent; or take over what `before` left there.
 
         `check` raises what ends the candidacy. Raises `CommitTooLargeError`, and as `transact`.
         """
-        session, put = self.session, self._put(value)
-        seen, is_open, self._open = session.revision, self._open, True
+        put, is_open, self._open = self._put(value), self._open, True
+
+        def left_open() -> None:
+            nonlocal is_open
+            is_open = True
+
+        try:
+            self._create(value, put, check, left_open)
+        except SnapKVError:  # after anything else, what stands is not known
+            is_open |= self._may_stand and not self.revision
+            self._open = is_open
+            raise
+        self._open = is_open
+
+    def _create(
+        self, value: bytes, put: Put, check: Callable[[], None], left_open: Callable[[], None]
+    ) -> None:
+        session, seen = self.session, self.session.revision
         while not self.revision:
             check()
             unchanged = Compare(session.key, Target.MOD, "=", seen)
@@ -51,24 +70,22 @@ class Candidacy:
                 (put,),
                 (Range(self.key), Range(session.key, keys_only=True)),
             )
-            answer = transact(self._engine, txn)
-            is_open |= answer.open
-            if answer.result.succeeded:
-                self.revision = self._mod = answer.result.header.revision
+            answer = transact(self._engine, txn, left_open=left_open)
+            if answer.succeeded:
+                self.revision = self._mod = answer.header.revision
                 break
-            seen = self._written(answer.result)
-            for mine in found(answer.result, 0).kvs:
+            seen = self._written(answer)
+            for mine in found(answer, 0).kvs:
                 self.revision, self._mod = mine.create_revision, mine.mod_revision
                 if mine.value != value:
                     self.write(value)
-        self._open = is_open
 
     def write(self, value: bytes) -> None:
         """Change the key's value; raises `SessionLostError` when the key is gone."""
         put = self._put(value)
         while True:
             unchanged = Compare(self.key, Target.MOD, "=", self._mod)
-            answer = transact(self._engine, Txn((unchanged,), (put,), (Range(self.key),))).result
+            answer = transact(self._engine, Txn((unchanged,), (put,), (Range(self.key),)))
             if answer.succeeded:
                 self._mod = answer.header.revision
                 return
@@ -81,15 +98,26 @@ class Candidacy:
                 return
 
     def remove(self) -> None:
-        """Remove the key, for good; nothing to do when it is gone."""
+        """Remove the key, for good; nothing to do when it is gone.
+
+        Raises `NoSpaceError` when it is gone, but a late copy may make it anew; and as `transact`.
+        """
         try:
             if self._open:
                 self._remove_and_shut_out()
             elif self.revision:
-                mine = Compare(self.key, Target.CREATE, "=", self.revision)
-                transact(self._engine, Txn((mine,), (Delete(self.key),)))
+                self._remove_at(self.revision)
+        except NoSpaceError:
+            answer = self._engine.read([Range(self.key, keys_only=True)], timeout=REQUEST_S)
+            for kv in answer.results[0].kvs:
+                self._remove_at(kv.create_revision)
+            raise
         except SessionLostError:
             pass  # it went with the session
+
+    def _remove_at(self, revision: int) -> None:
+        mine = Compare(self.key, Target.CREATE, "=", revision)
+        transact(self._engine, Txn((mine,), (Delete(self.key),)))
 
     def _remove_and_shut_out(self) -> None:
         session = self.session
@@ -99,7 +127,7 @@ class Candidacy:
             again = Put(session.key, session.record, lease=session.id)
             seeing = (Range(self.key, keys_only=True), Range(session.key, keys_only=True))
             txn = Txn((unchanged,), (again, Delete(self.key)), seeing)
-            answer = transact(self._engine, txn).result
+            answer = transact(self._engine, txn)
             if answer.succeeded:
                 return
             seen = self._written(answer)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import warnings
 from dataclasses import dataclass
 
@@ -11,6 +12,7 @@ from snapkv.errors import (
     ClockWarning,
     CompactedError,
     EngineBusyError,
+    EngineUnavailableError,
     InvalidOptionError,
     InvalidTypeError,
     SnapKVError,
@@ -22,6 +24,8 @@ from snapkv.times import end_of_ms, format_time, physical_ms
 RETAIN_CHECK_MS_MAX = 60_000
 RETAIN_BATCHES = 2
 """Batches of space that one commit may free for `retain=`; the next ones go on."""
+RETAIN_S = 1.0
+"""How long a commit to a remote engine waits for that."""
 
 
 @dataclass(slots=True, eq=False)
@@ -76,19 +80,29 @@ class Core(Reader):
         return self.commit_timeout_s if timeout is None else check_timeout(timeout)
 
     def check_clock(self) -> None:
-        """Refuse to commit while the local clock and the server's are too far apart."""
-        server = self.engine.server_time_ms()
-        if server is None:
-            return
-        at_ms, uncertainty_ms = server
-        skew_ms = self.clock.wall.now_ms() - at_ms
-        if abs(skew_ms) - uncertainty_ms > self.max_clock_skew_ms:
+        """Refuse to commit while the local clock and the server's are too far apart.
+
+        Before it refuses it looks again: a machine that slept, or a clock that was set, makes an
+        old look at the server's clock wrong.
+        """
+        skew_ms, beyond = self._skew(self.engine.server_time_ms())
+        if beyond:
+            skew_ms, beyond = self._skew(self.engine.server_time_ms(fresh=True))
+        if beyond:
             raise ClockSkewError(
                 f"the local clock differs from the server's by {skew_ms} ms, "
                 f"more than max_clock_skew ({self.max_clock_skew_ms} ms)",
                 skew_ms,
                 self.max_clock_skew_ms,
             )
+
+    def _skew(self, server: tuple[int, int] | None) -> tuple[int, bool]:
+        """Return by how much the clocks differ, and whether surely by too much."""
+        if server is None:
+            return 0, False
+        at_ms, uncertainty_ms = server
+        skew_ms = self.clock.wall.now_ms() - at_ms
+        return skew_ms, abs(skew_ms) - uncertainty_ms > self.max_clock_skew_ms
 
     def warn_if_ahead(self) -> None:
         """Warn when the store's newest timestamp is far ahead of the clock; repair nothing."""
@@ -142,13 +156,42 @@ class Core(Reader):
         if abs(now_ms - self.retained_at_ms) < every_ms or now_ms < retain_ms:
             return
         self.retained_at_ms = now_ms
+        before = end_of_ms(now_ms - retain_ms)
+        if self.engine.remote:
+            self._forget_beside(before)
+        else:
+            self.retain_error = self._forget(before, 0)
+
+    def _forget(self, before: int, timeout: float | None) -> SnapKVError | None:
         try:
-            self.compact(end_of_ms(now_ms - retain_ms), batches=RETAIN_BATCHES, timeout=0)
-            self.retain_error = None
+            self.compact(before, batches=RETAIN_BATCHES, timeout=timeout)
         except EngineBusyError:
-            pass  # somebody writes: there will be a quieter moment
+            return self.retain_error  # somebody writes: there will be a quieter moment
         except SnapKVError as e:  # the commit stands; info() tells
-            self.retain_error = e
+            return e
+        return None
+
+    def _forget_beside(self, before: int) -> None:
+        """Compact in a thread: the commit stands, and each of the calls has a long bound."""
+        found: list[SnapKVError | None] = []
+
+        def forget() -> None:
+            found.append(self._forget(before, None))
+            self.retain_error = found[0]
+
+        thread = threading.Thread(target=forget, name="snapkv retain", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as e:
+            self.retain_error = EngineUnavailableError(f"there is no thread for retain=: {e}")
+            return
+        thread.join(RETAIN_S)
+        if not found:
+            self.retain_error = EngineUnavailableError(
+                f"compacting for retain= takes longer than {RETAIN_S:g} s; it goes on"
+            )
+            if found:  # it ended in between
+                self.retain_error = found[0]
 
     # --- life ---
 

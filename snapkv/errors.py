@@ -231,12 +231,20 @@ class OutcomeUnknown(SnapKVError, ConnectionError):
     """An engine's word to the committer: sent, and no answer that says what became of it.
 
     `retry` says whether a new attempt (under a new timestamp) is worth while once this one is
-    proven dead; otherwise `cause` is what the caller is told.
+    proven dead; otherwise `cause` is what the caller is told. `answered` says that the engine is
+    done with this very request: applied or not, nothing of it can land later, so a look tells.
     """
 
-    def __init__(self, message: str, *, retry: bool, cause: SnapKVError | None = None) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        retry: bool,
+        cause: SnapKVError | None = None,
+        answered: bool = False,
+    ) -> None:
         super().__init__(message)
-        self.retry, self.cause = retry, cause
+        self.retry, self.cause, self.answered = retry, cause, answered
 
 
 class Refused(SnapKVError, ConnectionRefusedError):

@@ -67,7 +67,8 @@ class Gate:
         self._inside, self._shut = 0, False
 
 
-FORK_WAIT_S = 1.0
+FORK_WAIT_S = 5.0
+"""Longer than the longest call, which an endpoint that does not answer makes of each (4 s)."""
 
 _gates: weakref.WeakSet[Gate] = weakref.WeakSet()
 _renewables: weakref.WeakSet[Renewable] = weakref.WeakSet()

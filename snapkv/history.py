@@ -23,6 +23,8 @@ from snapkv.times import When
 LOG_PAGE_COMMITS = 256
 """Commits read at once when the log is walked newest first."""
 HISTORY_PAGE_VERSIONS = 128
+FIRST_CREATION = 2
+"""A store made at this revision has an engine of its own: nothing can have been there before."""
 
 
 def commits(
@@ -79,13 +81,14 @@ def versions(core: Core, key: bytes) -> Iterator[Version]:
     newest, results = core.timeline.head_and([Range(key)])
     until = max([newest.revision, *(kv.mod_revision for kv in results[0].kvs)])
     compacted = core.engine.compacted_revision()
+    begin = max(core.timeline.creation.revision, compacted)
     try:
-        if compacted > 1:
-            wanted = [Range(k, revision=compacted) for k in (key, core.layout.ts)]
+        if begin > FIRST_CREATION:
+            wanted = [Range(k, revision=begin) for k in (key, core.layout.ts)]
             found, stamp = (result.kvs for result in core.engine.read(wanted).results)
-            if found and found[0].mod_revision < compacted:
+            if found and found[0].mod_revision < begin:
                 yield _at_compaction(found[0], stamp[0] if stamp else None)
-        for page in _pages(_events(core, key, max(1, compacted), until)):
+        for page in _pages(_events(core, key, begin, until)):
             yield from _stamped(core, page)
     except CompactedError as e:
         if e.unit == "timestamp":

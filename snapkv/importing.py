@@ -13,7 +13,8 @@ from dataclasses import replace as changed
 from typing import Any
 
 from snapkv.committer.boarding import PARTS_MAX, STAMP_BYTES_MAX
-from snapkv.engine.base import OP_OVERHEAD_BYTES, Delete, Put, Txn, op_bytes
+from snapkv.engine.base import Delete, Put, Txn
+from snapkv.engine.rules import OP_OVERHEAD_BYTES, op_bytes
 from snapkv.errors import (
     CommitTooLargeError,
     ConflictError,

@@ -20,9 +20,9 @@ b'election/jobs%2Fdaily/000000000000005f'
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import msgpack
 
@@ -107,42 +107,64 @@ def candidate_key(prefix: bytes, lease: int) -> bytes:
 # --- requests ---
 
 
-class Answer(NamedTuple):
-    """What the engine said; `open` when an earlier copy of the request may still arrive."""
-
-    result: TxnResult
-    open: bool
-
-
-def transact(engine: Engine, txn: Txn, timeout: float = REQUEST_S) -> Answer:
+def transact(
+    engine: Engine,
+    txn: Txn,
+    timeout: float = REQUEST_S,
+    left_open: Callable[[], None] = lambda: None,
+) -> TxnResult:
     """Send a transaction until it is answered: one that may be repeated, by its guards.
+
+    They must not hold any more once it was applied. `left_open` is called when a copy of it may
+    still arrive, or may have been applied, whether or not a later one is answered.
 
     Raises `SessionLostError` when its lease has ended, `EngineUnavailableError` when `timeout`
     seconds brought no answer, and what else the engine refuses it with.
     """
-    deadline, wait_s, is_open = monotonic() + timeout, RETRY_S_MIN, False
+    deadline, wait_s, refusal, sent = monotonic() + timeout, RETRY_S_MIN, None, txn
     while True:
         left_s = max(0.0, deadline - monotonic())
         try:
-            answer = engine.transact(lambda _: txn, txn.compare[0].key, timeout=left_s)
-            return Answer(answer, is_open)
-        except LeaseNotFoundError as e:
-            raise SessionLostError(str(e)) from e
-        except Refused as e:
-            error = e.error
-            if isinstance(error, LeaseNotFoundError):
-                raise SessionLostError(str(error)) from e
-            if not isinstance(error, EngineUnavailableError):
-                raise error from e
+            answer = _send(engine, sent, left_s)
+            if refusal is None or not answer.succeeded:
+                return answer
+            break  # its guards still hold, so it was not applied
         except OutcomeUnknown as e:
+            if e.answered and refusal is None:  # out of space, say: applied or not, a look tells
+                refusal, sent = e.cause or e, Txn(txn.compare, (), txn.failure)
+                continue
+            left_open()
             if not e.retry:
                 raise (e.cause or e) from e
-            is_open = True
             error = EngineUnavailableError(f"no answer tells what became of a request: {e}")
+        except EngineUnavailableError as e:
+            error = e
+        except SnapKVError:
+            if refusal is not None:
+                left_open()
+            raise
+        except BaseException:
+            left_open()
+            raise
         if monotonic() + wait_s >= deadline:
+            if refusal is not None:
+                left_open()
             raise error
         pause(wait_s)
         wait_s = min(2 * wait_s, RETRY_S_MAX)
+    raise refusal
+
+
+def _send(engine: Engine, txn: Txn, timeout: float) -> TxnResult:
+    """Send a transaction once; whatever but `OutcomeUnknown` is raised, nothing was applied."""
+    try:
+        return engine.transact(lambda _: txn, txn.compare[0].key, timeout=timeout)
+    except LeaseNotFoundError as e:
+        raise SessionLostError(str(e)) from e
+    except Refused as e:
+        if isinstance(e.error, LeaseNotFoundError):
+            raise SessionLostError(str(e.error)) from e
+        raise e.error from e
 
 
 def found(answer: TxnResult, at: int) -> RangeResult:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from snapkv.clock import monotonic
-from snapkv.engine.base import WatchBatch, Watcher
+from snapkv.engine.base import WatchBatch
 from snapkv.errors import CompactedError
 from snapkv.history import commit_of
 from snapkv.model import Changes, K
 from snapkv.reading import Reader
 from snapkv.records import Keyspace, Mark, StampRecord
-from snapkv.watch import Watch, check_wait, deadline_of, left_of, ordered
+from snapkv.timeline.unbroken import Unbroken
+from snapkv.watch import Watch, check_wait, deadline_of, left_of, mark_after, ordered
 
 PROGRESS_WAIT_S = 1.0
 """How long a tick waits for the word that all changes before it have come, whatever the timeout:
@@ -48,13 +49,15 @@ class ObservedWatch(Watch[K]):
         self._ticked, self._taken = max(mark.revision, first - 1), first - 1  # known up to here
         self._closed = False
         self._ticks = self._watch_ticks()
-        self._changes = core.engine.watch(start, end, start_revision=first)
+        self._changes = core.timeline.watch(start, end, first, self._verify)
         core.follow(self)
 
-    def _watch_ticks(self) -> Watcher:
-        return self._core.engine.watch(
-            self._core.timeline.key, b"", start_revision=self._ticked + 1
-        )
+    def _watch_ticks(self) -> Unbroken:
+        timeline = self._core.timeline
+        return timeline.watch(timeline.key, b"", self._ticked + 1, self._verify)
+
+    def _verify(self) -> None:
+        self._core.timeline.verify(self._mark)
 
     def next(self, timeout: float | None = None) -> Changes[K] | None:
         """Return the next tick's changes; None when `timeout` seconds (None: ever) had none."""
@@ -89,8 +92,7 @@ class ObservedWatch(Watch[K]):
         if batch is None:
             return deadline is None or monotonic() < deadline
         for event in batch.events:
-            kv = None if event.is_delete else event.kv
-            mark = self._core.timeline.mark_in(kv)
+            mark = mark_after(self._core, self._mark, event)
             self._tick = mark, StampRecord.decode(event.kv.value)
         self._ticked = batch.revision
         return True

@@ -89,7 +89,8 @@ def open_engine(url: str, *, create: bool, options: dict[str, Any], home: bytes 
     scheme, colon, _ = url.partition(":")
     if not colon or scheme not in _ENGINES:
         known = ", ".join(f"{name}:" for name in _ENGINES)
-        raise InvalidURLError(f"no engine for {url!r}; a URL begins with one of {known}", url)
+        shown = f"{scheme}{colon}..." if "@" in url else url  # it may hold a password
+        raise InvalidURLError(f"no engine for {shown!r}; a URL begins with one of {known}", shown)
     opener, known_options = _ENGINES[scheme]
     for option in options:
         if option not in known_options:

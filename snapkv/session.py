@@ -114,7 +114,7 @@ class Session:
             (Put(self.key, self.record, lease=self.id),),
             (Range(self.key, keys_only=True),),
         )
-        answer = transact(self._core.engine, txn).result
+        answer = transact(self._core.engine, txn)
         if answer.succeeded:
             return answer.header.revision
         return found(answer, 0).kvs[0].create_revision

@@ -9,17 +9,20 @@ from typing import Any, Generic
 
 from snapkv.clock import monotonic
 from snapkv.core import Core
-from snapkv.engine.base import WatchBatch, Watcher
+from snapkv.engine.base import Event, WatchBatch
 from snapkv.errors import (
     CompactedError,
     EngineUnavailableError,
     InvalidOptionError,
     InvalidTypeError,
+    StoreRestoredError,
 )
 from snapkv.history import commit_of
 from snapkv.model import Change, Changes, K
+from snapkv.reading import Reader
 from snapkv.records import Keyspace, Mark, StampRecord, prefix_end
-from snapkv.timeline.feed import REPLAY_WAIT_S, mark_of
+from snapkv.timeline.feed import REPLAY_WAIT_S
+from snapkv.timeline.unbroken import Unbroken
 
 CATCH_UP_S = 0.05
 WAIT_S_MAX = 1e6
@@ -34,7 +37,9 @@ class Watch(ABC, Generic[K]):
     nothing; `next(timeout=...)` waits so long once. Use it from one thread; `close()` may come
     from any and ends the iteration.
 
-    Errors: `CompactedError` when what comes next was compacted, `StoreClosedError`.
+    Errors: `CompactedError` when what comes next was compacted, `StoreRestoredError` when the
+    engine went back in time since (nothing of the other history is given), `StoreRecreatedError`,
+    `StoreClosedError`.
     """
 
     timestamp: int
@@ -96,10 +101,11 @@ class StoreWatch(Watch[K]):
         self._watcher = self._watch()
         core.follow(self)
 
-    def _watch(self) -> Watcher:
+    def _watch(self) -> Unbroken:
         """Watch the whole store, so that changes and their timestamp arrive together."""
         root, start = self._core.layout.root, self._core.reads.start_after(self._mark)
-        return self._core.engine.watch(root, prefix_end(root), start_revision=start)
+        timeline = self._core.timeline
+        return timeline.watch(root, prefix_end(root), start, lambda: timeline.verify(self._mark))
 
     def __next__(self) -> Changes[K]:
         found = self.next(self._timeout)
@@ -153,8 +159,8 @@ class StoreWatch(Watch[K]):
         stamped: tuple[Mark, StampRecord] | None = None
         for event in batch.events:
             if event.kv.key == self._core.layout.ts:
-                if not event.is_delete:
-                    stamped = mark_of(event.kv), StampRecord.decode(event.kv.value)
+                mark = mark_after(self._core, self._mark, event)
+                stamped = mark, StampRecord.decode(event.kv.value)
             elif self._range[0] <= event.kv.key < self._range[1]:
                 self._unstamped[event.kv.key] = None if event.is_delete else event.kv.value
         if stamped is None:
@@ -166,6 +172,17 @@ class StoreWatch(Watch[K]):
             return None
         self.timestamp = mark.timestamp
         return Changes(commit_of(mark, stamp), ordered(changes, self._space))
+
+
+def mark_after(core: Reader, last: Mark, event: Event) -> Mark:
+    """Return the mark that an event of the timestamp key is: the one that follows the last.
+
+    Raises `StoreRestoredError` when it does not follow, `StoreRecreatedError`.
+    """
+    mark = core.timeline.mark_in(None if event.is_delete else event.kv)
+    if mark.ordinal != last.ordinal + 1:
+        raise StoreRestoredError("the engine was restored or replaced under this watch")
+    return mark
 
 
 def deadline_of(timeout: float | None) -> float | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from typing import Annotated, Any
@@ -59,7 +60,10 @@ def snapkv(
     store: Annotated[
         str | None,
         typer.Option(
-            "--store", metavar="URL", envvar=STORE_VARIABLE, help="The store, as in lmdb:./meta."
+            "--store",
+            metavar="URL",
+            envvar=STORE_VARIABLE,
+            help="The store, as in lmdb:./meta or etcd://HOST:PORT.",
         ),
     ] = None,
     name: NameOption = None,
@@ -98,6 +102,7 @@ for _panel, _commands in {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command line (else that of the process); return its exit code."""
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # an error is one line, and it is ours
     words = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
     prepare_streams()
     try:

@@ -72,7 +72,8 @@ def import_prefix(
     """Commit the newest state of keys that other programs wrote, and print its time.
 
     They are read at one revision; only what differs is written, so a second run goes on where one
-    was interrupted. With --replace it asks. Makes the store when there is none.
+    was interrupted. With --replace it asks. Makes the store when there is
+    none; a dry run does not.
     """
     with opened(store, name, create=not dry_run, writer=writer) as kv:
         target = under + ("" if strip else prefix)

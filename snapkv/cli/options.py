@@ -35,7 +35,8 @@ StoreOption = Annotated[
         "--store",
         metavar="URL",
         callback=inherited,
-        help=f"The store, as in lmdb:./meta; else the environment's {STORE_VARIABLE}.",
+        help="The store, as in lmdb:./meta or etcd://HOST:PORT; else the environment's "
+        f"{STORE_VARIABLE}.",
     ),
 ]
 NameOption = Annotated[

@@ -144,13 +144,13 @@ class Ticker:
         """Tick `count` times (None: for ever), the first at once, until the end is wanted."""
         began, number = monotonic(), 0
         while not stop.wanted and (count is None or number < count):
-            self._try()
+            self._try(stop)
             number += 1
             if count is None or number < count:
                 now = monotonic()
                 stop.wait(next_beat(began, every_s, now) - now)
 
-    def _try(self) -> None:
+    def _try(self, stop: Stop) -> None:
         """Tick; what can pass is told when it begins and when it is over."""
         try:
             if self.store is None:
@@ -160,7 +160,7 @@ class Ticker:
             if code_of(e) not in (Exit.LATER, Exit.UNKNOWN):
                 raise
             if not self.failed:
-                tell_error(f"{message_of(e)}; it goes on trying")
+                tell_error(f"{message_of(e)}{'' if stop.wanted else '; it goes on trying'}")
             self.failed += 1
             return
         if self.failed:

@@ -21,7 +21,7 @@ from snapkv.engine.base import (
     Txn,
     TxnResult,
 )
-from snapkv.errors import StoreRecreatedError
+from snapkv.errors import OutcomeUnknown, StoreRecreatedError
 from snapkv.records import Mark, StampRecord, be64, stamp_of
 
 C = TypeVar("C")
@@ -111,13 +111,22 @@ class Sent:
         Raises `StoreRecreatedError` when it refused for another reason than its timestamp.
         """
         (found,) = answer.results
-        assert isinstance(found, RangeResult)
-        if not found.kvs or found.kvs[0].create_revision != self.created:
-            raise StoreRecreatedError("the timestamp key was deleted or made again")
-        stored = found.kvs[0]
-        if stamp_of(stored.value) < self.stamp.timestamp:
+        stored = self.found_in(found)
+        if stored is None:
             raise StoreRecreatedError("the timestamp key went back in time")
         return stored
+
+    def found_in(self, looked: Result) -> KeyValue | None:
+        """Return the timestamp key that a look found, None while its timestamp is smaller.
+
+        Once it is not smaller the guard is false for ever: the request has landed or is dead.
+        Raises `StoreRecreatedError` when another key is in its place.
+        """
+        assert isinstance(looked, RangeResult)
+        if not looked.kvs or looked.kvs[0].create_revision != self.created:
+            raise StoreRecreatedError("the timestamp key was deleted or made again")
+        stored = looked.kvs[0]
+        return stored if stamp_of(stored.value) >= self.stamp.timestamp else None
 
 
 @dataclass(slots=True, eq=False)
@@ -131,6 +140,11 @@ class Attempt(Generic[C]):
     calls: list[C]
     parts: list[Part]
     unknown: BaseException | None = None
+
+    @property
+    def answered(self) -> bool:
+        """Whether the engine is done with the request, though nobody knows what became of it."""
+        return isinstance(self.unknown, OutcomeUnknown) and self.unknown.answered
 
 
 def marks_of(put: Result, timestamp: int, revision: int) -> tuple[Mark, Mark]:

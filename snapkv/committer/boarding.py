@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable
 
 from snapkv.committer.part import Part, compile_part
 from snapkv.committer.turnstile import Call
-from snapkv.engine.base import OP_OVERHEAD_BYTES, Engine, Txn, op_bytes
+from snapkv.engine.base import Engine, Txn
+from snapkv.engine.rules import OP_OVERHEAD_BYTES, op_bytes
 from snapkv.errors import CommitTooLargeError
 from snapkv.model import Stamp
 from snapkv.records import NOTE_BYTES_MAX, WRITER_BYTES_MAX, Layout

@@ -266,12 +266,13 @@ class Committer:
         self._tell(attempt, own, unheld)
 
     def _settle(self, call: Call, attempt: Attempt[Call]) -> None:
-        """Fence what is open and tell its callers; only what is proven is told.
+        """Settle what is open and tell its callers; only what is proven is told.
 
         When the caller's deadline passes first, the next one on board goes on.
         """
         try:
-            verdict, mark = self._settler.settle(attempt.sent, call.deadline)
+            sent, answered = attempt.sent, attempt.answered
+            verdict, mark = self._settler.settle(sent, call.deadline, answered=answered)
             applied: list[Unheld | None] = [None] * len(attempt.parts)
             if mark is not None:
                 applied = [

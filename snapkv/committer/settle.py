@@ -1,4 +1,9 @@
-"""Settle a request whose outcome is unknown: fence its timestamp, then look at the history."""
+"""Settle a request whose outcome is unknown: fence its timestamp, then look at the history.
+
+A look tells without a fence in two cases. A request that was answered, with an error that does not
+say whether it was applied, is no longer on its way. And once a timestamp >= T is stored, T's guard
+is false for ever.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +14,7 @@ from typing import TypeVar
 from snapkv.clock import monotonic, pause
 from snapkv.committer.attempt import History, Sent, Verdict, marks_of
 from snapkv.committer.part import Check
-from snapkv.engine.base import Engine, Range, TxnResult
+from snapkv.engine.base import Engine, KeyValue, Range
 from snapkv.errors import (
     CompactedError,
     EngineUnavailableError,
@@ -17,6 +22,7 @@ from snapkv.errors import (
     Refused,
     SnapKVError,
     StoreClosedError,
+    StoreRecreatedError,
 )
 from snapkv.records import Mark, StampRecord
 
@@ -29,14 +35,14 @@ FENCE_TIMEOUT_S = 5.0
 
 
 class Undecided(SnapKVError):
-    """The deadline passed before the fence was answered."""
+    """The deadline passed before the fence was answered, or a look told."""
 
 
 class Settler:
     """Finds out what became of a sent request.
 
-    Reading that a commit is absent proves nothing before the fence has been answered: the holes
-    of simpler rules, H1 to H13, are listed in `snapkv/DESIGN.md`.
+    Reading that a commit is absent proves nothing while its request may be on its way: the holes
+    of simpler rules, H1 to H14, are listed in `snapkv/DESIGN.md`.
     """
 
     def __init__(
@@ -51,19 +57,20 @@ class Settler:
         self._engine, self._ts_key, self._history = engine, ts_key, history
         self._writer, self._rng, self._on_seen = writer, rng, on_seen
 
-    def settle(self, sent: Sent, deadline: float) -> tuple[Verdict, Mark | None]:
+    def settle(
+        self, sent: Sent, deadline: float, *, answered: bool = False
+    ) -> tuple[Verdict, Mark | None]:
         """Return the verdict, and where the commit landed; it is final.
 
-        Raises `Undecided` when the deadline (monotonic seconds) passes first, and
-        `StoreRecreatedError`.
+        `answered` says that the request is not on its way any more: then no fence is sent. Raises
+        `Undecided` when the deadline (monotonic seconds) passes first, and `StoreRecreatedError`.
         """
-        answer = self._fence(sent, deadline)
-        if answer.succeeded:
-            header = answer.header
-            prev, own = marks_of(answer.results[0], sent.stamp.timestamp, header.revision)
-            self._history.own(prev, own, header, sent.before)
+        if answered:
+            stored = self._ask(lambda: self._look(sent, deadline), deadline)
+        else:
+            stored = self._fence(sent, deadline)
+        if stored is None:
             return Verdict.DEAD, None
-        stored = sent.refused_by(answer)
         stamp = StampRecord.decode(stored.value)
         self._on_seen(stamp.timestamp)
         if sent.is_mine(stamp):
@@ -74,24 +81,56 @@ class Settler:
             return Verdict.DEAD, None  # one commit came since, and it is this one
         return self._look_back(sent, deadline)
 
-    def _fence(self, sent: Sent, deadline: float) -> TxnResult:
-        """Send the fence until it is answered; sending it twice is harmless."""
+    def _fence(self, sent: Sent, deadline: float) -> KeyValue | None:
+        """Send the fence until it is answered, or a look tells; sending it twice is harmless.
+
+        Returns the timestamp key that was in its way, None when the fence took the timestamp.
+        """
         txn = sent.fence_txn(self._ts_key, self._writer)
         wait, cause = FENCE_PAUSE_S_MIN, None
         while (left := deadline - monotonic()) > 0:
             try:
-                return self._engine.transact(
+                answer = self._engine.transact(
                     lambda _: txn, self._ts_key, timeout=min(left, FENCE_TIMEOUT_S)
                 )
+                if not answer.succeeded:
+                    return sent.refused_by(answer)
+                header = answer.header
+                prev, own = marks_of(answer.results[0], sent.stamp.timestamp, header.revision)
+                self._history.own(prev, own, header, sent.before)
+                return None
             except Refused as e:
                 if isinstance(e.error, StoreClosedError):
                     raise e.error from e  # no fence will ever be sent
                 cause = e.error
             except (OutcomeUnknown, EngineUnavailableError) as e:
                 cause = e
+            if (stored := self._look_unfenced(sent, deadline)) is not None:
+                return stored
             pause(min(max(0.0, deadline - monotonic()), wait * self._rng.uniform(0.5, 1)))
             wait = min(FENCE_PAUSE_S_MAX, wait * 2)
         raise Undecided("the fence was not answered in time") from cause
+
+    def _look(self, sent: Sent, deadline: float) -> KeyValue | None:
+        """Return the timestamp key when it stands at the request's timestamp or later."""
+        left = max(0.001, min(deadline - monotonic(), FENCE_TIMEOUT_S))
+        answer = self._engine.read([Range(self._ts_key)], timeout=left)
+        return sent.found_in(answer.results[0])
+
+    def _look_unfenced(self, sent: Sent, deadline: float) -> KeyValue | None:
+        """Look once after a fence that failed: where writing is refused, reading may go on.
+
+        None says nothing: the request may still be on its way. An embedded engine is not asked:
+        what a failed commit left there counts only once something was written after it.
+        """
+        if not self._engine.remote or monotonic() >= deadline:
+            return None
+        try:
+            return self._look(sent, deadline)
+        except (StoreRecreatedError, StoreClosedError):
+            raise
+        except SnapKVError:
+            return None  # there is another look after the next fence
 
     def _look_back(self, sent: Sent, deadline: float) -> tuple[Verdict, Mark | None]:
         """Look for our timestamp below the larger one that is stored."""
@@ -134,5 +173,5 @@ class Settler:
             except EngineUnavailableError as e:
                 if monotonic() >= deadline:
                     raise Undecided("the history could not be read in time") from e
-            pause(wait)
+            pause(min(wait, max(0.0, deadline - monotonic())))
             wait = min(FENCE_PAUSE_S_MAX, wait * 2)

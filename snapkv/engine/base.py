@@ -27,13 +27,10 @@ Rules every engine keeps (the conformance suite holds each of them against all e
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple, Protocol
-
-from snapkv.errors import CommitTooLargeError
 
 ALL_KEYS_END = b"\0"
 """As `range_end`: every key from `key` on."""
@@ -181,7 +178,10 @@ class Watcher(Protocol):
     history, restored from a backup, which only who knows marks can tell. 0 in embedded engines.
     """
 
-    reopened: int
+    @property
+    def reopened(self) -> int:
+        """How often the server was lost and found again."""
+        ...
 
     def next(self, timeout: float | None) -> WatchBatch | None:
         """Return the next batch; None when `timeout` seconds (None: no bound) brought nothing.
@@ -325,8 +325,11 @@ class Engine(Reads, Writes, Watches, Compacts, Leases, Protocol):
         """Free what the engine holds; calling it twice is fine, using it then is an error."""
         ...
 
-    def server_time_ms(self) -> tuple[int, int] | None:
-        """Return (milliseconds since 1970, uncertainty) of the server's clock; None: it is ours."""
+    def server_time_ms(self, *, fresh: bool = False) -> tuple[int, int] | None:
+        """Return (milliseconds since 1970, uncertainty) of the server's clock; None: it is ours.
+
+        With `fresh` the clock is looked at again, which may take a second; otherwise no waiting.
+        """
         ...
 
     def info(self) -> dict[str, int | str]:
@@ -336,88 +339,6 @@ class Engine(Reads, Writes, Watches, Compacts, Leases, Protocol):
     def check(self) -> list[str]:
         """Return every broken rule of what is stored, as texts; an empty list when all is well."""
         ...
-
-
-OP_OVERHEAD_BYTES = 32
-"""What an operation costs beside its keys and values, rounded up (etcd's messages need less)."""
-
-
-def op_bytes(op: Op) -> int:
-    """Return the size of an operation as it counts against `Limits.request_bytes`."""
-    if isinstance(op, Put):
-        return OP_OVERHEAD_BYTES + len(op.key) + len(op.value)
-    if isinstance(op, Txn):
-        compares = sum(
-            OP_OVERHEAD_BYTES + len(c.key) + (len(c.operand) if isinstance(c.operand, bytes) else 8)
-            for c in op.compare
-        )
-        return OP_OVERHEAD_BYTES + compares + sum(map(op_bytes, op.success + op.failure))
-    return OP_OVERHEAD_BYTES + len(op.key) + len(op.range_end)
-
-
-def check_limits(txn: Txn, limits: Limits) -> None:
-    """Raise `CommitTooLargeError` when `txn` breaks one of `limits`; O(operations)."""
-    size = op_bytes(txn)
-    if size > limits.request_bytes:
-        raise CommitTooLargeError("the request in bytes", size, limits.request_bytes)
-    _check_lists(txn, limits, 0)
-
-
-def _check_lists(txn: Txn, limits: Limits, used: int) -> None:
-    """Check one transaction whose surrounding lists hold `used` operations: it gets the rest."""
-    for ops in (txn.success, txn.failure):
-        longest = used + max(len(ops), len(txn.compare))
-        if limits.ops_per_list is not None and longest > limits.ops_per_list:
-            raise CommitTooLargeError("the number of operations", longest, limits.ops_per_list)
-        for op in ops:
-            if isinstance(op, Txn):
-                _check_lists(op, limits, used + len(ops))
-            elif len(op.key) > limits.key_bytes:
-                raise CommitTooLargeError("a key in bytes", len(op.key), limits.key_bytes)
-            elif isinstance(op, Put) and len(op.value) > limits.value_bytes:
-                raise CommitTooLargeError("a value in bytes", len(op.value), limits.value_bytes)
-
-
-def check_distinct(txn: Txn) -> None:
-    """Raise `ValueError` when one run could write a key twice, or reads at an old revision.
-
-    Puts of one list (nested ones included; the two branches of one nested transaction may share
-    keys) must differ, and no delete range may cover a put. Overlapping deletes are fine.
-    O(n log n). Source of the rule: etcd's `checkIntervals`.
-    """
-    for ops in (txn.success, txn.failure):
-        _check_writes(ops)
-
-
-def _check_writes(ops: Sequence[Op]) -> tuple[set[bytes], list[tuple[bytes, bytes]]]:
-    puts: set[bytes] = set()
-    deletes: list[tuple[bytes, bytes]] = []
-    for op in ops:
-        if isinstance(op, Put):
-            _join(puts, {op.key})
-        elif isinstance(op, Delete):
-            deletes.append((op.key, op.range_end))
-        elif isinstance(op, Range) and op.revision:
-            raise ValueError("a range of a transaction reads the newest state")
-        elif isinstance(op, Txn):
-            branches = [_check_writes(op.success), _check_writes(op.failure)]
-            _join(puts, branches[0][0] | branches[1][0])
-            deletes += branches[0][1] + branches[1][1]
-    _check_cover(sorted(puts), deletes)
-    return puts, deletes
-
-
-def _join(puts: set[bytes], more: set[bytes]) -> None:
-    if twice := puts & more:
-        raise ValueError(f"duplicate key in one transaction: {min(twice)!r}")
-    puts |= more
-
-
-def _check_cover(puts: list[bytes], deletes: list[tuple[bytes, bytes]]) -> None:
-    for key, end in deletes:
-        at = bisect_left(puts, key)
-        if at < len(puts) and in_range(puts[at], key, end):
-            raise ValueError(f"key {puts[at]!r} is put and deleted in one transaction")
 
 
 def in_range(key: bytes, start: bytes, range_end: bytes) -> bool:

@@ -29,12 +29,11 @@ from snapkv.engine.base import (
     Txn,
     TxnResult,
     WatchBatch,
-    check_distinct,
-    check_limits,
     in_range,
 )
 from snapkv.engine.leases import LeaseTable, is_id
 from snapkv.engine.overlay import Overlay, answer
+from snapkv.engine.rules import check_distinct, check_limits
 from snapkv.errors import (
     CompactedError,
     EngineBusyError,
@@ -270,7 +269,7 @@ class MemoryEngine:
 
     # --- the rest ---
 
-    def server_time_ms(self) -> tuple[int, int] | None:
+    def server_time_ms(self, *, fresh: bool = False) -> tuple[int, int] | None:
         """Return None: the clock is ours."""
         return None
 

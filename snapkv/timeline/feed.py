@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
-from snapkv.engine.base import Engine, KeyValue, WatchBatch, Watcher
+from snapkv.engine.base import Engine, KeyValue, WatchBatch
 from snapkv.errors import EngineUnavailableError, StoreClosedError
 from snapkv.records import Mark, stamp_of
+from snapkv.timeline.unbroken import Unbroken
 
 REPLAY_WAIT_S = 30.0
 """How long a replay of known history may wait for its next event."""
@@ -44,11 +45,14 @@ def replayed(
 
 
 class Feed:
-    """A watch over the timestamp key, drained by whoever looks something up: it has no thread."""
+    """A watch over the timestamp key, drained by whoever looks something up: it has no thread.
 
-    def __init__(self, engine: Engine, key: bytes) -> None:
-        self._engine, self._key = engine, key
-        self._watcher: Watcher | None = None
+    `watch` opens it at a revision.
+    """
+
+    def __init__(self, watch: Callable[[int], Unbroken]) -> None:
+        self._watch = watch
+        self._watcher: Unbroken | None = None
         self._ordinal = self._revision = 0  # how far it was drained
 
     @property
@@ -67,7 +71,7 @@ class Feed:
         """Watch from a revision on, inclusive, where the mark with that ordinal stands."""
         self.stop()
         self._ordinal, self._revision = ordinal, revision
-        self._watcher = self._engine.watch(self._key, b"", start_revision=revision)
+        self._watcher = self._watch(revision)
 
     def stop(self) -> None:
         """End the watch."""
@@ -78,7 +82,8 @@ class Feed:
     def drain(self) -> Iterator[Mark]:
         """Yield the marks that have come, without waiting.
 
-        Raises `CompactedError` when compaction overtook the feed.
+        Raises `CompactedError` when compaction overtook the feed, `StoreRestoredError`, and what
+        else ended the watch.
         """
         watcher = self._watcher
         while watcher is not None:

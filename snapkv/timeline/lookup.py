@@ -5,12 +5,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Sequence
 
-from snapkv.engine.base import Engine, Range
-from snapkv.errors import CompactedError
+from snapkv.engine.base import Engine, Range, RangeResult
+from snapkv.errors import CompactedError, StoreRestoredError
 from snapkv.records import Mark
 from snapkv.timeline.anchors import Anchors
 from snapkv.timeline.feed import mark_of
 from snapkv.timeline.search import TIMESTAMP, Bracket, search
+from snapkv.timeline.witness import Witness
 
 
 class Lookup:
@@ -19,8 +20,8 @@ class Lookup:
     `creation` stands for the time before the first commit; it is set when the store is opened.
     """
 
-    def __init__(self, engine: Engine, key: bytes) -> None:
-        self._engine, self._key = engine, key
+    def __init__(self, engine: Engine, key: bytes, witness: Witness) -> None:
+        self._engine, self._key, self._witness = engine, key, witness
         self._anchors = Anchors()
         self._lock = threading.Lock()
         self.creation = Mark(0, 0, 1)
@@ -29,7 +30,8 @@ class Lookup:
         """Return the newest mark with `mark[field] <= wanted`, and the one after it.
 
         `known` are marks at hand, one of them above `wanted`; 0 to 5 round trips, see `search`.
-        Raises `CompactedError` when that part of the history is gone.
+        Raises `CompactedError` when that part of the history is gone. What it finds means nothing
+        when the engine was restored meanwhile.
         """
         bracket = Bracket(field, wanted, *self._bounds(field, wanted, known))
         try:
@@ -39,17 +41,27 @@ class Lookup:
 
     def probe(self, revisions: Sequence[int]) -> list[Mark]:
         """Return the marks in force at some revisions, and keep them as anchors; one round trip."""
+        generation = self._witness.generation
         ranges = [Range(self._key, revision=r) for r in revisions]
-        answer = self._engine.read(ranges, serializable=True)
-        marks = [
-            mark_of(result.kvs[0]) if result.kvs else self.creation for result in answer.results
-        ]
-        self.keep(marks)
+        answer = self._witness.read(ranges, serializable=True)
+        marks = [self.mark_in(result) or self.creation for result in answer.results]
+        self.keep(marks, generation)
         return marks
 
-    def keep(self, marks: Iterable[Mark]) -> None:
-        """Keep marks that were found as anchors."""
+    def mark_in(self, result: RangeResult) -> Mark | None:
+        """Return the mark that was read, None before this store was made.
+
+        What stood under its name before, another store that was removed, has no marks of ours.
+        """
+        kv = result.kvs[0] if result.kvs else None
+        ours = kv is not None and kv.create_revision == self.creation.revision
+        return mark_of(kv) if kv is not None and ours else None
+
+    def keep(self, marks: Iterable[Mark], generation: int) -> None:
+        """Keep marks as anchors; not those found in a generation that is over."""
         with self._lock:
+            if generation != self._witness.generation:
+                return
             for mark in marks:
                 if mark.ordinal > 1:
                     self._anchors.add(mark)
@@ -77,7 +89,8 @@ class Lookup:
             else:
                 high = mark if high is None or mark.ordinal < high.ordinal else high
         assert low is not None
-        assert high is not None, "only what is older than the newest is searched"
+        if high is None:  # only what is older than the newest is searched: that is gone
+            raise StoreRestoredError("the engine was restored or replaced before a search")
         return low, high
 
     def _from_compaction(self, bracket: Bracket, error: CompactedError) -> tuple[Mark, Mark]:

@@ -69,6 +69,10 @@ class Line(Protocol):
         """Read linearizably, and notice an engine that went back."""
         ...
 
+    def assure(self) -> None:
+        """Notice an engine that went back, where nothing is asked that would tell."""
+        ...
+
     def head_and(self, ranges: Sequence[Range]) -> tuple[Mark, list[RangeResult]]:
         """Return the newest mark and the newest state of `ranges`, read together."""
         ...
@@ -120,8 +124,13 @@ class Reads:
     def scan(
         self, pin: Pin, key: bytes, range_end: bytes, *, keys_only: bool = False
     ) -> Iterator[list[KeyValue]]:
-        """Yield a range at a pinned moment in pages; a compaction in between moves or ends it."""
+        """Yield a range at a pinned moment in pages; a compaction in between moves or ends it.
+
+        Pages do not tell whose they are: before the first and after the last one, a remote engine
+        that was not asked for a while is, in a round trip more.
+        """
         while True:
+            self._line.assure()
             self._check_epoch(pin)
             reading, engine = pin.reading, self._line.engine
             pages = engine.scan(key, range_end, revision=reading, keys_only=keys_only)
@@ -130,6 +139,8 @@ class Reads:
                     yield page
                     key = page[-1].key + b"\0"
                     self._check_epoch(pin)
+                self._line.assure()
+                self._check_epoch(pin)
                 return
             except CompactedError:
                 self._move_up(pin, reading)
@@ -156,6 +167,10 @@ class Reads:
                     return None
         except CompactedError:
             return None
+        if not written:  # else the keys are read next, which tells
+            self._line.assure()
+        self._check_epoch(low)
+        self._check_epoch(high)
         return sorted(written)
 
     def hold(self, pin: Pin) -> None:
@@ -192,6 +207,7 @@ class Reads:
             until = self.showing.until(pin)
         except CompactedError:
             until = 0
+        self._check_epoch(pin)
         if until <= failed or until < self._line.engine.compacted_revision():
             raise CompactedError(pin.timestamp, self.showing.earliest()) from None
         pin.reading = max(pin.reading, until)

@@ -7,13 +7,16 @@ from pathlib import Path
 
 import pytest
 from etcd_protocol import History
-from etcd_server import EtcdCluster
+from etcd_server import EtcdCluster, EtcdServer
 
 import snapkv
 from snapkv import Absent, AtRevision, Commit, ConflictError, Snapshot, SnapshotKV
+from snapkv.clock import monotonic
 from snapkv.errors import StoreRestoredError
+from snapkv.watch import Watch
 
 COMMITS, SAVED = 12, 6
+WAIT_S = 20
 
 pytestmark = pytest.mark.kills_etcd
 
@@ -125,3 +128,100 @@ def _stamps(store: SnapshotKV, commit: Commit):
     found = store._core.timeline.find(commit.ts)
     assert found is not None
     return [found[1]]
+
+
+# --- one server, set back and written to beyond the old head while nobody looked ---
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdServer]:
+    with EtcdServer(tmp_path_factory.mktemp("node")) as server:
+        yield server
+
+
+def committed(store: SnapshotKV, value: bytes, count: int) -> list[Commit]:
+    return [store.commit(puts={"k": value + b"%d" % n}) for n in range(count)]
+
+
+@pytest.mark.parametrize("slots", [1, 1_024])
+@pytest.mark.parametrize("first", ["now", "snapshot", "page", "past", "commit"])
+def test_an_idle_store_notices_a_restore_that_was_caught_up_with(
+    node: EtcdServer, tmp_path: Path, first: str, slots: int
+) -> None:
+    name, backup = f"idle-{first}-{slots}", tmp_path / "backup.db"
+    with snapkv.open(node.url, name=name) as writer:
+        base = committed(writer, b"base", 3)
+        node.gateway.save_snapshot(backup)
+        old = committed(writer, b"old", 20)
+    with snapkv.open(node.url, name=name, ring_slots=slots) as store:
+        snaps = [store.at(old[4].ts), store.at()]
+        assert [snap["k"] for snap in snaps] == [b"old4", b"old19"]
+        assert [store.load("k", c.ts) for c in old] == [b"old%d" % n for n in range(20)]
+        node.restore_snapshot(backup)
+        with snapkv.open(node.url, name=name) as other:
+            new = committed(other, b"new", 40)
+        assert new[-1].revision > old[-1].revision
+        if first == "now":
+            assert store.load("k") == b"new39"
+        elif first == "snapshot":
+            with pytest.raises(StoreRestoredError):
+                snaps[0]["k"]
+        elif first == "page":
+            with pytest.raises(StoreRestoredError):
+                list(snaps[0].items())
+        elif first == "commit":
+            store.tick()
+        for snap in snaps:
+            check_refusal(snap, store)
+        for commits, values in (
+            (base, [b"base0", b"base1", b"base2"]),
+            (old, [b"base2"] * 20),
+            (new, [b"new%d" % n for n in range(40)]),
+        ):
+            assert [store.load("k", c.ts) for c in commits] == values
+            assert [store.load_with_prefix("k", c.ts)[1] for c in commits] == [[v] for v in values]
+        assert [store.at(c.ts).revision for c in new] == [c.revision for c in new]
+        store._core.timeline.check()
+
+
+def list_for(watch: Watch[str], seconds: float) -> None:
+    """Wait for what a watch brings, which must be nothing."""
+    deadline = monotonic() + seconds
+    while monotonic() < deadline:
+        assert watch.next(1) is None, "an event of another history was given"
+
+
+@pytest.mark.parametrize("new", [2, 30])
+def test_an_open_watch_says_that_its_server_was_restored(
+    node: EtcdServer, tmp_path: Path, new: int
+) -> None:
+    """Whether or not the restored server has come to where the watch goes on."""
+    name, backup = f"watched-{new}", tmp_path / "backup.db"
+    with snapkv.open(node.url, name=name) as store:
+        committed(store, b"base", 2)
+        node.gateway.save_snapshot(backup)
+        with store.watch() as watch:
+            old = committed(store, b"old", 10)
+            assert [next(watch).commit.ts for _ in old] == [c.ts for c in old]
+            node.restore_snapshot(backup)
+            with snapkv.open(node.url, name=name) as other:
+                committed(other, b"new", new)
+            with pytest.raises(StoreRestoredError):
+                list_for(watch, WAIT_S)
+
+
+def test_an_open_watch_goes_on_where_the_backup_holds_all_it_saw(
+    node: EtcdServer, tmp_path: Path
+) -> None:
+    name, backup = "watched-on", tmp_path / "backup.db"
+    with snapkv.open(node.url, name=name) as store, store.watch() as watch:
+        old = committed(store, b"old", 10)
+        assert [next(watch).commit.ts for _ in old] == [c.ts for c in old]
+        node.gateway.save_snapshot(backup)
+        node.restore_snapshot(backup)
+        with snapkv.open(node.url, name=name) as other:
+            new = committed(other, b"new", 10)
+        for commit in new:
+            changes = watch.next(WAIT_S)
+            assert changes is not None
+            assert changes.commit.ts == commit.ts

@@ -7,11 +7,15 @@ from typing import Any
 
 import pytest
 from etcd_engines import opened, put
-from etcd_server import EtcdProxy, EtcdServer
+from etcd_server import EtcdProxy, EtcdServer, eventually
 
+import snapkv
+from snapkv.clock import monotonic
+from snapkv.core import RETAIN_S
 from snapkv.engine.etcd import EtcdEngine
 from snapkv.engine.etcd.connection import Connection
-from snapkv.errors import CompactedError
+from snapkv.engine.etcd.rpc import CallFailed
+from snapkv.errors import CompactedError, EngineUnavailableError, StoreClosedError
 
 
 class Questions:
@@ -67,7 +71,7 @@ def test_it_follows_what_others_compact(
         assert engine.compacted_revision() == revision
         assert questions.asked() == (2, [known or 1])  # look, watch what is gone, look again
         assert engine.compacted_revision() == revision
-        assert questions.asked() == (1, [])
+        assert questions.asked() == (2, [])  # it can be read, and what is before it cannot
         known = revision
 
 
@@ -108,3 +112,123 @@ def test_an_engine_that_went_back_in_time(etcd: EtcdServer, tmp_path_factory: An
         assert engine.compacted_revision() == newest
         etcd.restore_snapshot(snapshot)
         assert engine.compacted_revision() == 0
+
+
+def test_an_engine_that_went_back_in_time_and_on(etcd: EtcdServer, tmp_path_factory: Any) -> None:
+    """Its newest revision says nothing any more: the history before the backup is there again."""
+    snapshot = tmp_path_factory.mktemp("snapshot") / "snapshot"
+    with opened(etcd.url) as engine:
+        revisions = [put(engine, b"k", b"%d" % i) for i in range(10)]
+        etcd.gateway.compact(revisions[1])
+        etcd.gateway.save_snapshot(snapshot)
+        for at in (4, 9):
+            etcd.gateway.compact(revisions[at])
+            assert engine.compacted_revision() == revisions[at]
+            etcd.restore_snapshot(snapshot)
+            for _ in range(3):
+                put(engine, b"k", b"new")
+            assert engine.compacted_revision() == revisions[1]
+
+
+@pytest.mark.parametrize("where", ["opening", "reading"])
+def test_watches_that_are_refused_for_a_while(
+    where: str, etcd: EtcdServer, engine: EtcdEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A member without a leader ends streams at once, for as long as an election takes."""
+    etcd.gateway.compact(5)
+    watch, until, tries = Connection.watch, monotonic() + 0.5, []
+
+    class Refused:
+        def __iter__(self) -> Iterator[Any]:
+            raise CallFailed("UNAVAILABLE", "etcdserver: no leader")
+
+        def cancel(self) -> None:
+            pass
+
+    def refusing(connection: Connection, *arguments: Any) -> Any:
+        tries.append(monotonic())
+        if monotonic() > until:
+            return watch(connection, *arguments)
+        if where == "opening":
+            raise CallFailed("CANCELLED", "the channel was closed")
+        watching = watch(connection, *arguments)
+        watching.stream.cancel()
+        return watching._replace(stream=Refused())
+
+    monkeypatch.setattr(Connection, "watch", refusing)
+    assert engine.compacted_revision() == 5
+    assert len(tries) < 40, "it waits in between"
+
+
+def test_it_is_found_in_time_or_not_at_all(etcd: EtcdServer) -> None:
+    with EtcdProxy(etcd) as proxy, opened(proxy.url) as engine:
+        for i in range(10):
+            put(engine, b"k", b"%d" % i)
+        etcd.gateway.compact(5)
+        for wait in (proxy.pause, proxy.refuse):
+            wait()
+            began = monotonic()
+            for call in (
+                lambda: engine.compacted_revision(timeout=0.5),
+                lambda: engine.compact(7, timeout=0.5),
+            ):
+                with pytest.raises(EngineUnavailableError):
+                    call()
+            assert monotonic() - began < 3.0
+            proxy.resume()
+            assert engine.compacted_revision() == 5
+
+
+def test_streams_that_never_answer_are_given_up(
+    etcd: EtcdServer, engine: EtcdEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    etcd.gateway.compact(5)
+
+    def refused(*_: Any) -> Any:
+        raise CallFailed("CANCELLED", "the channel was closed")
+
+    monkeypatch.setattr(Connection, "watch", refused)
+    began = monotonic()
+    with pytest.raises(EngineUnavailableError, match="where compaction stands"):
+        engine.compacted_revision(timeout=0.5)
+    assert monotonic() - began < 2.0
+
+
+def test_closing_ends_the_search(
+    etcd: EtcdServer, engine: EtcdEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    etcd.gateway.compact(5)
+    watch = Connection.watch
+
+    def closing(connection: Connection, *arguments: Any) -> Any:
+        watching = watch(connection, *arguments)
+        engine.close()
+        return watching
+
+    monkeypatch.setattr(Connection, "watch", closing)
+    with pytest.raises(StoreClosedError):
+        engine.compacted_revision()
+
+
+# --- retain= --------------------------------------------------------------------------------
+
+
+def test_retain_never_keeps_a_commit(etcd: EtcdServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The commit stands; what compaction came to is told later."""
+    with EtcdProxy(etcd) as proxy, snapkv.open(proxy.url, retain="1h") as store:
+        engine, found = store._core.engine, EtcdEngine.compacted_revision
+
+        def paused(engine: EtcdEngine, **options: Any) -> int:
+            proxy.pause()
+            return found(engine, **options)
+
+        monkeypatch.setattr(EtcdEngine, "compacted_revision", paused)
+        began = monotonic()
+        commit = store.commit(puts={"a": b"1"}, timeout=1.0)
+        assert monotonic() - began < RETAIN_S + 1.5
+        assert "longer than" in str(store._core.retain_error)
+        monkeypatch.undo()
+        proxy.resume()
+        assert store.load("a", commit.ts) == b"1"
+        eventually(lambda: store._core.retain_error is None, "the end of the compaction")
+        assert not engine._closed

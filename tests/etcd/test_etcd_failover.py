@@ -6,10 +6,12 @@ import http.server
 import socket
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
+import grpc
 import pytest
-from etcd_engines import Background, get, head, opened, put
+from etcd_engines import Background, events_until, get, head, opened, put
 from etcd_server import EtcdProxy, EtcdServer, eventually
 
 import snapkv
@@ -297,3 +299,45 @@ def test_a_web_server() -> None:
                 assert len(engine.check()) == 1
         finally:
             server.shutdown()
+
+
+@pytest.fixture
+def stranger() -> Iterator[str]:
+    """A gRPC server that is no etcd: `host:port`."""
+    server = grpc.server(ThreadPoolExecutor(2))
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    yield f"127.0.0.1:{port}"
+    server.stop(None).wait(5.0)
+
+
+@pytest.mark.parametrize("first", ["stranger", "etcd"])
+def test_an_endpoint_that_is_no_etcd_is_left(
+    first: str, stranger: str, etcd: EtcdServer, proxy: EtcdProxy
+) -> None:
+    """Or is it for a while: a proxy whose backend is being exchanged answers HTTP's 404."""
+    at = [stranger, proxy.endpoint] if first == "stranger" else [proxy.endpoint, stranger]
+    with opened(f"etcd://{','.join(at)}") as engine:
+        newest = put(engine, b"k", b"1")
+        assert get(engine, b"k") == b"1"
+        watcher = engine.watch(b"k", b"", start_revision=newest)
+        assert len(events_until(watcher, newest)) == 1
+        for _ in range(3):
+            proxy.cut_all()
+            newest = etcd.gateway.put(b"k", b"1")
+            assert len(events_until(watcher, newest)) == 1
+            assert get(engine, b"k") == b"1"
+        proxy.refuse()
+        with within(1.0), pytest.raises(EngineUnavailableError):
+            get(engine, b"k", timeout=1.0)
+        proxy.resume()
+        assert get(engine, b"k") == b"1"
+
+
+def test_where_nobody_is_an_etcd(stranger: str) -> None:
+    for url in (f"etcd://{stranger}", f"etcd://{stranger},localhost:{stranger.partition(':')[2]}"):
+        with opened(url) as engine, within(0.5):
+            with pytest.raises(EngineUnavailableError, match="no etcd"):
+                get(engine, b"k", timeout=10.0)
+            with pytest.raises(Refused):
+                put(engine, b"k", timeout=10.0)

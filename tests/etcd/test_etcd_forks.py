@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -93,7 +94,7 @@ assert len(list(store.at().keys())) == 5
 
 
 def test_many_forks_under_load(etcd: EtcdServer) -> None:
-    """Calls in three threads, and a watch at rest: a busy one is a limit that docs/etcd.md tells."""
+    """Calls in three threads, a watch at rest: a busy one is a limit that docs/etcd.md tells."""
     body = """
 stop = threading.Event()
 errors = []
@@ -134,3 +135,43 @@ assert next(watch).commit.ts > first
 store.close()
 """
     run(WORK + body, etcd)
+
+
+def test_forks_while_calls_hang(etcd: EtcdServer) -> None:
+    """A fork waits for calls that get no answer; the children are none the worse for it."""
+    body = f"""
+server = {etcd.pid}
+def hang():
+    try:
+        store.load("start")
+    except snapkv.SnapKVError:
+        pass
+def work():
+    assert store.load("start") == b"0"
+    store.save("child", b"1")
+def resume():
+    os.kill(server, signal.SIGCONT)
+store.session(ttl=30)
+watch = store.watch("", since=first)
+for number in range(3):
+    os.kill(server, signal.SIGSTOP)
+    threads = [threading.Thread(target=hang, daemon=True) for _ in range(4)]
+    for thread in threads: thread.start()
+    while not store_calls(): pass
+    pid = child(work)
+    resume()
+    reap(pid)
+    for thread in threads: thread.join(15)
+    assert not any(thread.is_alive() for thread in threads)
+use("parent")
+store.close()
+"""
+    calls = """
+from snapkv.engine.etcd import rpc
+def store_calls():
+    return rpc._calls._inside >= 4
+"""
+    try:
+        run(WORK + calls + body, etcd)
+    finally:
+        os.kill(etcd.pid, signal.SIGCONT)

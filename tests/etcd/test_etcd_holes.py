@@ -194,46 +194,75 @@ def raise_alarm(two: Two) -> None:
     two.gateway.call("/v3/maintenance/alarm", body)
 
 
-@pytest.mark.parametrize("arrives", [True, False])
-def test_h4_a_refused_fence_is_no_answer(two: Two, arrives: bool) -> None:
+def test_h4_a_refused_fence_is_no_answer(two: Two) -> None:
     a = two.a()
     fences = [two.proxy.look(FENCE) for _ in range(2)]
-    if arrives:
-        two.cut_after(b"a-value", lambda: raise_alarm(two))
-        call = Caller(lambda: a.commit(puts={"a": b"a-value"}, guards=[Absent("a")]))
-    else:
-        held = two.proxy.hold(b"a-value")
-        call = Caller(lambda: a.commit(puts={"a": b"a-value"}, guards=[Absent("a")]))
-        held.wait_triggered()
-        raise_alarm(two)
+    held = two.proxy.hold(b"a-value")
+    call = Caller(lambda: a.commit(puts={"a": b"a-value"}, guards=[Absent("a")]))
+    held.wait_triggered()
+    raise_alarm(two)
     for fence in fences:
         fence.wait_answered()
     assert call.is_alive(), "a refused fence was taken for an outcome"
     two.gateway.disarm()
     committed = call.value()
-    if not arrives:
-        held.release()
+    held.release()
     assert two.once("a") == committed.revision
+
+
+@pytest.mark.parametrize("others", [0, 2])
+def test_h4_a_look_tells_where_fences_are_refused(two: Two, others: int) -> None:
+    """What is stored is proof once it is not smaller; others may have committed on top."""
+    a, b = two.a(1_000), two.b(2_000)
+
+    def fill_up() -> None:
+        for n in range(others):
+            b.save("b", b"%d" % n)
+        raise_alarm(two)
+
+    two.cut_after(b"a-value", fill_up)
+    committed = a.commit(puts={"a": b"a-value"}, guards=[Absent("a")])
+    assert two.gateway.alarms() == ["NOSPACE"]
+    assert two.once("a") == committed.revision
+    two.gateway.disarm()
+
+
+def test_h4_a_look_tells_that_a_request_is_dead(two: Two) -> None:
+    """Another's larger timestamp stands there: what never arrived is dead without any fence."""
+    a, b = two.a(1_000), two.b(2_000)
+    held, fence = two.proxy.hold(b"a-value"), two.proxy.look(FENCE)
+    call = Caller(lambda: a.commit(puts={"a": b"a-value"}))
+    held.wait_triggered()
+    b.save("b", b"1")
+    raise_alarm(two)
+    assert isinstance(call.error(), NoSpaceError), "built again, which is refused for good"
+    fence.wait_answered()
+    held.release()
+    two.gateway.disarm()
+    two.never("a")
 
 
 def test_h4_no_space_until_the_deadline_is_unknown(two: Two) -> None:
     a, b = two.a(), two.b()
-    two.cut_after(b"a-value", lambda: raise_alarm(two))
-    with pytest.raises(CommitUnknownError) as caught:
-        a.commit(puts={"a": b"a-value"}, timeout=GIVES_UP_S)
+    held = two.proxy.hold(b"a-value")
+    call = Caller(lambda: a.commit(puts={"a": b"a-value"}, timeout=2 * GIVES_UP_S))
+    held.wait_triggered()
+    raise_alarm(two)
+    error = call.error()
+    assert isinstance(error, CommitUnknownError)
+    with pytest.raises(CommitUnknownError):
+        b.resolve(error.timestamp, error.nonce, timeout=GIVES_UP_S)
     two.gateway.disarm()
-    found = b.resolve(caught.value.timestamp, caught.value.nonce)
-    assert found is not None
-    assert (found.ts, found.revision) == (caught.value.timestamp, two.once("a"))
+    assert b.resolve(error.timestamp, error.nonce) is None
+    held.release()
+    two.never("a")
 
 
 def test_h4_a_definite_refusal_is_told_without_a_fence(two: Two) -> None:
-    a = two.a()
-    raise_alarm(two)
+    a = two.a(max_request_bytes=8 << 20)
     fence, commits = two.proxy.look(FENCE), [two.proxy.look(COMMIT) for _ in range(2)]
-    with pytest.raises(NoSpaceError):
-        a.save("a", b"a-value")
-    two.gateway.disarm()
+    with pytest.raises(CommitTooLargeError):
+        a.save("a", b"a-value" * 230_000)
     assert [commit.triggered.is_set() for commit in commits] == [True, False]
     assert not fence.triggered.is_set()
     two.never("a")

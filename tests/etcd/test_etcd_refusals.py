@@ -13,7 +13,12 @@ from etcd_server import EtcdServer, eventually
 import snapkv
 from snapkv.engine.base import ALL_KEYS_END, Delete, Put, Range, Txn
 from snapkv.engine.etcd import EtcdEngine
-from snapkv.engine.etcd.refusals import is_for_elsewhere, is_stale_token, refusal_of
+from snapkv.engine.etcd.refusals import (
+    is_for_elsewhere,
+    is_stale_token,
+    may_be_applied,
+    refusal_of,
+)
 from snapkv.engine.etcd.rpc import CallFailed
 from snapkv.errors import (
     CommitTooLargeError,
@@ -52,9 +57,10 @@ def full(folder: Path) -> Iterator[EtcdServer]:
     """A server whose quota is used up."""
     with EtcdServer(folder, flags=["--quota-backend-bytes=16777216"]) as server:
         with opened(server.url) as engine:
-            with pytest.raises(Refused) as raised:
+            with pytest.raises(OutcomeUnknown) as raised:
                 fill(lambda: put(engine, b"filler", b"x" * MIB))
-            assert isinstance(raised.value.error, NoSpaceError)
+            assert raised.value.answered
+            assert isinstance(raised.value.cause, NoSpaceError)
         yield server
 
 
@@ -76,9 +82,15 @@ def make_room(server: EtcdServer) -> None:
 def test_a_used_up_quota_refuses_puts_until_there_is_room(tmp_path: Path) -> None:
     with full(tmp_path) as server, opened(server.url) as engine:
         assert server.gateway.alarms() == ["NOSPACE"]
-        error = refused(engine, Txn(success=(Put(b"k", b"v"),)))
-        assert isinstance(error, NoSpaceError)
-        assert "compact" in str(error)
+        before = head(engine)
+        with pytest.raises(OutcomeUnknown) as raised:
+            put(engine, b"k", b"v")
+        assert isinstance(raised.value.cause, NoSpaceError)
+        assert "compact" in str(raised.value.cause)
+        assert raised.value.answered
+        assert not raised.value.retry
+        assert head(engine) == before, "under the alarm nothing is applied"
+        transact(engine, Txn(success=(Delete(b"k"),)))  # removing goes on
         assert get(engine, b"filler") == b"x" * MIB  # reading goes on
         assert any("NOSPACE" in complaint for complaint in engine.check())
         make_room(server)
@@ -228,6 +240,22 @@ def test_a_put_under_a_lease_that_never_was(etcd: EtcdServer) -> None:
         assert error.lease == 78
 
 
+@pytest.mark.parametrize("nested", [False, True])
+def test_a_lease_that_never_was_is_found_before_anything_is_written(
+    etcd: EtcdServer, nested: bool
+) -> None:
+    """The put that names it is the last of many, and nothing of those before it stands."""
+    with opened(etcd.url) as engine:
+        first = tuple(Put(b"first%d" % i, b"v") for i in range(5))
+        last: tuple[Put | Txn, ...] = (Put(b"last", b"v", lease=79),)
+        if nested:
+            last = (Txn(success=(Put(b"inner", b"v"), *last)),)
+        assert isinstance(refused(engine, Txn(success=(*first, *last))), LeaseNotFoundError)
+        assert get(engine, b"first0") is None
+        transact(engine, Txn(success=first))  # the server is in order
+        assert get(engine, b"first0") == b"v"
+
+
 def test_an_empty_key_and_a_key_twice(etcd: EtcdServer) -> None:
     """The second is a bug of the caller that the engine sees before it sends."""
     with opened(etcd.url) as engine:
@@ -252,7 +280,9 @@ def test_an_empty_key_and_a_key_twice(etcd: EtcdServer) -> None:
     ],
 )
 def test_refusals_that_are_hard_to_come_by(text: str, error: type[SnapKVError]) -> None:
-    assert isinstance(refusal_of(CallFailed("UNKNOWN", text)), error)
+    failure = CallFailed("UNKNOWN", text)
+    assert isinstance(refusal_of(failure), error)
+    assert may_be_applied(failure) is (error is CorruptStoreError)
 
 
 @pytest.mark.parametrize(
@@ -273,5 +303,6 @@ def test_refusals_that_are_hard_to_come_by(text: str, error: type[SnapKVError]) 
 def test_what_leaves_the_outcome_open(text: str) -> None:
     failure = CallFailed("UNAVAILABLE", text)
     assert refusal_of(failure) is None
+    assert not may_be_applied(failure)
     assert not is_stale_token(failure)
     assert not is_for_elsewhere(failure)

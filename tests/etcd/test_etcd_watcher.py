@@ -16,7 +16,7 @@ from snapkv.engine.base import ALL_KEYS_END, Delete, Event, Put, Txn
 from snapkv.engine.etcd import EtcdEngine
 from snapkv.engine.etcd import watcher as watcher_module
 from snapkv.engine.etcd.watcher import QUEUE_BYTES_MAX, SILENCE_S_MAX
-from snapkv.errors import CompactedError, StoreClosedError
+from snapkv.errors import CompactedError
 
 LOOSELY_S = 5.0
 
@@ -237,10 +237,12 @@ def test_a_slow_taker_holds_the_reader_up_and_loses_nothing(engine: EtcdEngine) 
     first = put(engine, b"s/0000", value)
     newest = [put(engine, b"s/%04d" % i, value) for i in range(1, 40)][-1]
     watcher = engine.watch(b"s/", b"s0", start_revision=first)
-    full = lambda: watcher._queued_bytes >= QUEUE_BYTES_MAX  # noqa: E731
+    full = lambda: watcher._following.queued_bytes >= QUEUE_BYTES_MAX  # noqa: E731
     eventually(full, "a full queue")
     with pytest.raises(AssertionError):  # it stays at its bound, plus the one that overflowed it
-        eventually(lambda: watcher._queued_bytes > QUEUE_BYTES_MAX + (2 << 20), wait_s=0.5)
+        eventually(
+            lambda: watcher._following.queued_bytes > QUEUE_BYTES_MAX + (2 << 20), wait_s=0.5
+        )
     began = monotonic()
     assert get(engine, b"s/0000") == value  # calls are not held up by it
     other = engine.watch(b"s/0039", b"", start_revision=newest)
@@ -257,7 +259,7 @@ def test_watchers_that_nobody_reads_hold_no_call_up(engine: EtcdEngine) -> None:
     newest = [put(engine, b"s/%d" % i, value) for i in range(1, 30)][-1]
     ignored = [engine.watch(b"s/", b"s0", start_revision=first) for _ in range(4)]
     for watcher in ignored:
-        eventually(lambda w=watcher: w._queued_bytes >= QUEUE_BYTES_MAX, "a full queue")
+        eventually(lambda w=watcher: w._following.queued_bytes >= QUEUE_BYTES_MAX, "a full queue")
     began = monotonic()
     for i in range(50):
         put(engine, b"k", b"%d" % i)
@@ -304,68 +306,14 @@ def test_what_came_before_a_compaction_is_still_told(etcd: EtcdServer, proxy: Et
     with opened(proxy.url) as engine:
         first = put(engine, b"k", b"1")
         watcher = engine.watch(b"k", b"", start_revision=first)
-        eventually(lambda: watcher._queue, "the first event")
+        eventually(lambda: watcher._following.queue, "the first event")
         proxy.refuse()
         newest = [etcd.gateway.put(b"k", b"%d" % i) for i in range(5)][-1]
         etcd.gateway.compact(newest)
         proxy.resume()
-        eventually(lambda: watcher._error, "the refusal")
+        eventually(lambda: watcher._following.error, "the refusal")
         batch = watcher.next(1.0)
         assert batch is not None
         assert batch.revision == first
         with pytest.raises(CompactedError):
             watcher.next(1.0)
-
-
-# --- the end --------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("who", ["watcher", "engine"])
-@pytest.mark.parametrize("state", ["idle", "silent", "dead"])
-def test_close_from_another_thread(who: str, state: str, proxy: EtcdProxy) -> None:
-    with opened(proxy.url) as engine:
-        first = put(engine, b"k")
-        watcher = engine.watch(b"k", b"", start_revision=first)
-        events_until(watcher, first)
-        if state != "idle":
-            (proxy.pause if state == "silent" else proxy.refuse)()
-        waiting = Background(lambda: events_until(watcher, first + 1))
-        reader = watcher._thread
-        (watcher.close if who == "watcher" else engine.close)()
-        with pytest.raises(StoreClosedError):
-            waiting.result(LOOSELY_S)
-        with pytest.raises(StoreClosedError):
-            watcher.next(0)
-        watcher.close()
-        assert reader is not None
-        reader.join(LOOSELY_S)
-        assert not reader.is_alive()
-
-
-def test_closed_watchers_leave_no_thread(etcd: EtcdServer) -> None:
-    with opened(etcd.url) as engine:
-        newest = put(engine, b"k")
-        events_until(engine.watch(b"k", b"", start_revision=newest), newest)
-        engine.close()
-        settled = eventually(lambda: threading.active_count(), "a count")
-    with opened(etcd.url) as engine:
-        for _ in range(10):
-            watcher = engine.watch(b"k", b"", start_revision=newest)
-            events_until(watcher, newest)
-            watcher.close()
-        engine.watch(b"k", b"", start_revision=newest).close()  # at once
-        engine.watch(b"k", b"", start_revision=newest)  # by the engine
-    eventually(lambda: threading.active_count() <= settled, "all threads to end")
-
-
-def test_a_full_queue_is_closed_too(engine: EtcdEngine) -> None:
-    value = os.urandom(1 << 20)
-    for i in range(30):
-        put(engine, b"s/%d" % i, value)
-    watcher = engine.watch(b"s/", b"s0", start_revision=1)
-    eventually(lambda: watcher._queued_bytes >= QUEUE_BYTES_MAX, "a full queue")
-    watcher.close()
-    reader = watcher._thread
-    assert reader is not None
-    reader.join(LOOSELY_S)
-    assert not reader.is_alive()

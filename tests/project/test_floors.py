@@ -23,6 +23,7 @@ FLOORS = {
     "snapkv.engine": 2.0,
     "snapkv.engine.base": 2.0,
     "snapkv.engine.apply": 2.1,
+    "snapkv.engine.rules": 2.1,
     "snapkv.engine.leases": 2.1,
     "snapkv.engine.overlay": 2.15,
     "snapkv.engine.memory": 2.2,

@@ -20,8 +20,9 @@ import pytest
 
 import snapkv
 from snapkv import opening
-from snapkv.engine.base import KeyValue, Limits, Range, ReadResult, Txn, TxnResult, check_distinct
+from snapkv.engine.base import KeyValue, Limits, Range, ReadResult, Txn, TxnResult
 from snapkv.engine.memory import LIMITS, MemoryEngine, MemoryWatcher
+from snapkv.engine.rules import check_distinct
 from snapkv.errors import (
     EngineUnavailableError,
     OutcomeUnknown,
@@ -157,7 +158,7 @@ class Network:
         self._plans[client].extend(fates)
 
     def cut(self, client: str) -> None:
-        """Lose whatever this client sends beyond its plan, until `mend`."""
+        """Lose this client's reads and what it sends beyond its plan, until `mend`."""
         self._down.add(client)
 
     def mend(self, client: str) -> None:
@@ -195,6 +196,8 @@ class Network:
     def read(self, client: str, ranges: Sequence[Range]) -> ReadResult:
         """Answer a read, unless this client's reads are planned to fail."""
         self.before_read(client, ranges)
+        if client in self._down:
+            raise EngineUnavailableError("no endpoint answers")
         if self.unreadable[client] > 0:
             self.unreadable[client] -= 1
             raise EngineUnavailableError("no endpoint answers")
@@ -206,6 +209,10 @@ _networks: dict[int, Network] = {}
 
 class Remote:
     """The engine of one client of a `Network`."""
+
+    remote = True
+
+    remote = True
 
     def __init__(self, network: Network, client: str, url: str) -> None:
         self.network, self.client, self.url = network, client, url
@@ -253,7 +260,7 @@ class Remote:
         self._check_open()
         return self.network.base.compacted_revision()
 
-    def server_time_ms(self) -> tuple[int, int] | None:
+    def server_time_ms(self, *, fresh: bool = False) -> tuple[int, int] | None:
         return self.network.server_time
 
     def info(self) -> dict[str, int | str]:
@@ -354,13 +361,16 @@ def refuse(error: SnapKVError) -> Fate:
     return fate
 
 
-def give_up(cause: SnapKVError, *, applied: bool) -> Fate:
-    """The client cannot read the answer, and trying again would not help."""
+def give_up(cause: SnapKVError, *, applied: bool, answered: bool = False) -> Fate:
+    """The client cannot read the answer, and trying again would not help.
+
+    Or, `answered`, it is an error that does not say whether the request was applied.
+    """
 
     def fate(message: Message) -> TxnResult:
         if applied:
             message.deliver()
-        raise OutcomeUnknown(str(cause), retry=False, cause=cause)
+        raise OutcomeUnknown(str(cause), retry=False, cause=cause, answered=answered)
 
     return fate
 

@@ -312,6 +312,11 @@ class SimNetwork(Network):
             case "unreadable answer":
                 message.deliver()
                 raise OutcomeUnknown("too large", retry=False, cause=NoSpaceError("answer"))
+            case "answered, applied" | "answered, not applied":
+                if late == "answered, applied":
+                    message.deliver()
+                no_space = NoSpaceError("quota, perhaps applied")
+                raise OutcomeUnknown("quota", retry=False, cause=no_space, answered=True)
             case "broken":
                 self.late.append(message)
                 raise OutcomeUnknown("I/O error", retry=False, cause=NoSpaceError("broken"))
@@ -338,6 +343,8 @@ class SimNetwork(Network):
 
 class Embedded(Remote):
     """An engine that looks before it sends, as one with a write lock does."""
+
+    remote = False
 
     def transact(
         self, prepare: Callable[[KeyValue | None], Txn], peek: bytes, *, timeout: float

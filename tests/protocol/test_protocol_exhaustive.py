@@ -21,13 +21,15 @@ from snapkv.errors import SnapKVError
 
 SOAK = os.environ.get("HYPOTHESIS_PROFILE") == "soak"
 FATES = ("arrives", "lost", "answer lost", "delayed")
+REFUSALS = ("arrives", "answered, applied", "answered, not applied", "delayed", "refused")
+"""As of a server out of space, which refuses what it applied, and fences too."""
 
 
 class Script:
     """Follows a script of choices, then takes the first of each; remembers how many there were."""
 
-    def __init__(self, script: list[int], faults_max: int) -> None:
-        self.script, self.faults_left = script, faults_max
+    def __init__(self, script: list[int], faults_max: int, fates: tuple[str, ...] = FATES) -> None:
+        self.script, self.faults_left, self.fates = script, faults_max, fates
         self.taken: list[int] = []
         self.counts: list[int] = []
 
@@ -41,9 +43,9 @@ class Script:
     def fate(self, world: World, message: Message) -> str:
         if not self.faults_left:
             return "arrives"
-        choice = self.pick("fate", len(FATES))
+        choice = self.pick("fate", len(self.fates))
         self.faults_left -= choice > 0
-        return FATES[choice]
+        return self.fates[choice]
 
     def read_fails(self, world: World) -> bool:
         return False
@@ -153,12 +155,14 @@ WORLDS: dict[str, tuple[Clients, int]] = {
 }
 
 
-def explore(clients: Clients, faults_max: int, runs_max: int) -> tuple[Counter, int, bool]:
+def explore(
+    clients: Clients, faults_max: int, runs_max: int, fates: tuple[str, ...] = FATES
+) -> tuple[Counter, int, bool]:
     told: Counter = Counter()
     script: list[int] | None = []
     with worlds() as begin:
         for runs in itertools.count(1):
-            chooser = Script(script, faults_max)
+            chooser = Script(script, faults_max, fates)
             world = begin(Small(chooser))
             clients(world)
             try:
@@ -185,3 +189,15 @@ def test_every_schedule(name: str) -> None:
     print(f"{name}: {runs} schedules with {faults_max} faults, {took_s:.1f} s, {told}")
     assert whole or SOAK, "not all of them were tried"
     assert told["Commit"] > 0
+
+
+@pytest.mark.parametrize(
+    "name", ["insert against put and remove, behind", "two each", "a group of two"]
+)
+def test_every_schedule_out_of_space(name: str) -> None:
+    clients, faults_max = WORLDS[name]
+    told, runs, whole = explore(clients, faults_max, 30_000, REFUSALS)
+    print(f"{name}: {runs} schedules, {told}")
+    assert whole, "not all of them were tried"
+    assert told["Commit"] > 0
+    assert told["NoSpaceError"] > 0

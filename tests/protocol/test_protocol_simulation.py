@@ -34,6 +34,8 @@ FAULTS = {
     "arrives, copy later": 1,
     "refused": 1,
     "unreadable answer": 1,
+    "answered, applied": 1,
+    "answered, not applied": 1,
     "broken": 1,
     "bug": 0.5,
     "interrupted before": 0.5,

@@ -3,7 +3,8 @@
 import pytest
 
 from snapkv import CompactedError
-from snapkv.errors import EngineBusyError, EngineUnavailableError, OutcomeUnknown
+from snapkv.engine.base import Put
+from snapkv.errors import EngineBusyError, EngineUnavailableError, NoSpaceError, OutcomeUnknown
 from snapkv.leaders import Leader
 
 from .campaigns import LONG_S, WAIT_S, Campaign, standing, stood
@@ -160,6 +161,103 @@ def test_resigning_with_unknown_outcomes(late, engine, applied):
         lossy.arrive()
         assert standing(engine) == [b"A2"], "a late copy removes no later candidate"
         assert election.leading
+
+
+# --- out of space ---
+
+
+class Full(Wrapped):
+    """Refuses what writes while `full`; the first so many `applied` are applied all the same.
+
+    Before those, `lose` answers are lost.
+    """
+
+    full, applied, lose, late = False, 0, 0, ()
+
+    def transact(self, prepare, peek, *, timeout):
+        txn = prepare(None)
+        if not self.full or not any(isinstance(op, Put) for op in txn.success):
+            return self.inner.transact(lambda _: txn, peek, timeout=timeout)
+        if self.lose:
+            self.lose -= 1
+            self.late = (*self.late, txn)
+            raise OutcomeUnknown("the connection was lost", retry=True)
+        if self.applied:
+            self.applied -= 1
+            self.inner.transact(lambda _: txn, peek, timeout=timeout)
+        raise OutcomeUnknown("quota", retry=False, cause=NoSpaceError("quota"), answered=True)
+
+
+@pytest.fixture
+def limited(place, monkeypatch):
+    with monkeypatch.context() as patch:
+        engines = wrap_engines(patch, Full)
+        store = place.open()
+    return store, engines[0]
+
+
+def test_standing_when_the_key_is_refused_and_stands(limited, engine):
+    store, full = limited
+    with store.session(LONG_S) as session:
+        full.full, full.applied = True, 1
+        election = store.election("e", session=session).campaign(b"A", timeout=0)
+        assert election.leader() == Leader(b"A", session.id, election.revision)
+        store.election("e").leader()
+        with pytest.raises(NoSpaceError):
+            election.proclaim(b"A2")
+        assert standing(engine) == [b"A"]
+        full.applied = 1
+        election.proclaim(b"A3")
+        assert standing(engine) == [b"A3"]
+        election.resign()
+        assert standing(engine) == []
+
+
+def test_standing_when_the_key_is_refused(limited, engine):
+    store, full = limited
+    with store.session(LONG_S) as session:
+        full.full = True
+        with pytest.raises(NoSpaceError):
+            store.election("e", session=session).campaign(b"A", timeout=0)
+        assert standing(engine) == []
+        full.full = False
+        with store.election("e", session=session) as other:
+            assert other.campaign(b"B", timeout=0).leading
+
+
+def test_copies_on_their_way_when_the_space_ends(limited, engine):
+    """They cannot be shut out without writing: the key is removed, and later once more."""
+    store, full = limited
+    with store.session(LONG_S) as session:
+        full.full, full.lose = True, 1
+        election = store.election("e", session=session)
+        with pytest.raises(NoSpaceError):
+            election.campaign(b"A", timeout=0)
+        for txn in full.late:
+            engine.transact(lambda _, txn=txn: txn, b"-", timeout=WAIT_S)
+        assert standing(engine) == [b"A"]
+        with pytest.raises(NoSpaceError):
+            election.resign()
+        assert standing(engine) == []
+        full.full = False
+        election.resign()
+        for txn in full.late:
+            engine.transact(lambda _, txn=txn: txn, b"-", timeout=WAIT_S)
+        assert standing(engine) == [], "a late copy makes no candidate that nobody knows of"
+        assert election.campaign(b"B", timeout=0).leading
+
+
+@pytest.mark.parametrize("applied", [0, 1])
+def test_a_session_when_its_key_is_refused(limited, engine, applied):
+    store, full = limited
+    full.full, full.applied = True, applied
+    if applied:
+        with store.session(LONG_S) as session:
+            assert [seen.revision for seen in store.sessions()] == [session.revision]
+    else:
+        with pytest.raises(NoSpaceError):
+            store.session(LONG_S)
+    assert store.sessions() == []
 
 
 def test_an_engine_that_fails_for_a_while_does_not_end_the_waiting(place, engine, monkeypatch):

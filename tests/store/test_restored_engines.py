@@ -2,12 +2,19 @@
 
 import pytest
 
+import snapkv
+import snapkv.entry
+import snapkv.observing
 import snapkv.timeline.feed
+import snapkv.timeline.timeline
+import snapkv.timeline.witness
 from snapkv import CompactedError
+from snapkv.engine.base import Delete
 from snapkv.engine.memory import MemoryEngine
-from snapkv.errors import StoreRecreatedError, StoreRestoredError
+from snapkv.errors import AccessDeniedError, StoreRecreatedError, StoreRestoredError
 
-from .wrapping import Wrapped, backup, wrap_engines
+from .engines import write_raw
+from .wrapping import Exchangeable, Wrapped, backup, wrap_engines
 
 
 @pytest.fixture
@@ -142,3 +149,246 @@ def test_an_engine_that_only_compacted_was_not_restored(exchangeable, clock):
     store.compact(stamps[5])
     with pytest.raises(CompactedError):
         snap["k"]
+
+
+# --- a server that was set back and written to since, while nobody looked ---
+
+
+class Passing:
+    """A clock of seconds that stands still until it is moved."""
+
+    now = 1_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def passing(monkeypatch):
+    passing = Passing()
+    for module in (snapkv.timeline.witness, snapkv.timeline.timeline):
+        monkeypatch.setattr(module, "monotonic", passing)
+    return passing
+
+
+class Served(Exchangeable):
+    """A server that can be hindered: `after_read` is called once with what was read."""
+
+    after_read = None
+    denies_watches = False
+
+    def __init__(self, inner) -> None:
+        super().__init__(inner)
+        self.reads, self.watches = [], 0
+
+    def read(self, ranges, **rest):
+        self.reads.append(ranges)
+        answer = self.inner.read(ranges, **rest)
+        hook, self.after_read = self.after_read, None
+        if hook is not None:
+            hook()
+        return answer
+
+    def watch(self, key, range_end, *, start_revision):
+        self.watches += 1
+        watcher = super().watch(key, range_end, start_revision=start_revision)
+        return Denied(self, watcher)
+
+
+class Denied(Wrapped):
+    """A watcher that ends for good once its user has lost the right."""
+
+    def __init__(self, engine, inner) -> None:
+        super().__init__(inner)
+        self.engine, self.ended = engine, False
+
+    def next(self, timeout):
+        self.ended = self.ended or self.engine.denies_watches
+        if self.ended:
+            raise AccessDeniedError("permission denied")
+        return self.inner.next(timeout)
+
+
+class Place:
+    """A store on a server, what it committed, and what others commit after a restore."""
+
+    def __init__(self, place, clock, engines, passing, slots) -> None:
+        self.clock, self.passing = clock, passing
+        self.store = place.open(clock=clock, ring_slots=slots)
+        self.engine = engines[0]
+        self.original = self.engine.inner
+        self.stamps = self.commit(self.store, b"%d", 10)
+        self.again = []
+
+    def commit(self, store, value, count):
+        stamps = []
+        for n in range(count):
+            stamps.append(store.save("k", value % n))
+            self.clock.advance(1_000)
+        return stamps
+
+    def restored(self, monkeypatch, to, new):
+        """Set the server back to the commit number `to`; another program commits, time passes."""
+        revision = self.store.at(self.stamps[to]).revision
+        self.engine.inner = inner = backup(self.original, revision, same_cluster=True)
+        monkeypatch.setattr(snapkv.entry, "open_engine", lambda url, **rest: Wrapped(inner))
+        self.other = snapkv.open("memory:other", clock=self.clock)
+        self.again = self.commit(self.other, b"new%d", new)
+        self.passing.now += 1
+
+    def check(self, to):
+        """Assert that every moment reads as the restored history has it."""
+        for n, ts in enumerate(self.stamps):
+            assert self.store.load("k", ts) == b"%d" % min(n, to)
+            assert not self.store.load_with_prefix("k", ts)[1][0].startswith(b"new")
+        for n, ts in enumerate(self.again):
+            assert self.store.load("k", ts) == b"new%d" % n
+            assert self.store.at(ts).revision == self.other.at(ts).revision
+        self.store._core.timeline.check()
+
+
+@pytest.fixture(params=[1, 4, 1_024], ids=lambda n: f"{n} slots")
+def served(request, monkeypatch, place, clock, passing):
+    served = Place(place, clock, wrap_engines(monkeypatch, Served), passing, request.param)
+    yield served
+    if served.engine.inner is not served.original:
+        served.original.close()
+
+
+FIRST = {
+    "now": lambda store, snap: store.load("k"),
+    "head": lambda store, snap: store.resolved(),
+    "snapshot": lambda store, snap: snap["k"],
+    "page": lambda store, snap: list(snap.items()),
+    "difference": lambda store, snap: list(snap.diff(store.at())),
+    "commit": lambda store, snap: store.tick(),
+    "oldest": lambda store, snap: store.info(),
+    "nothing": lambda store, snap: None,
+}
+
+
+@pytest.mark.parametrize("new", [4, 5, 20])
+@pytest.mark.parametrize("first", FIRST)
+def test_a_server_that_went_back_and_beyond(served, monkeypatch, first, new):
+    store, stamps = served.store, served.stamps
+    assert [store.load("k", ts) for ts in stamps] == [b"%d" % n for n in range(10)]
+    snaps = [store.at(stamps[n]) for n in (7, 8, 9)]
+    served.restored(monkeypatch, 5, new)
+    try:
+        assert FIRST[first](store, snaps[0]) not in (b"7", [("k", b"7")])
+    except StoreRestoredError:
+        assert first in ("snapshot", "page", "difference")
+    for snap in snaps:
+        for read in (lambda s=snap: s["k"], lambda s=snap: list(s.items())):
+            with pytest.raises(StoreRestoredError):
+                read()
+    served.check(5)
+
+
+def test_an_idle_store_asks_no_more_often_for_it(served):
+    engine, store, stamps = served.engine, served.store, served.stamps
+    for idle_s in (0.0, 1.0):
+        store.load("k")
+        for action in (
+            lambda: store.load("k"),
+            lambda: store.load("k", stamps[-1]),
+            store.resolved,
+            store.at,
+        ):
+            served.passing.now += idle_s
+            engine.reads.clear()
+            action()
+            assert len(engine.reads) == 1
+            assert len(engine.reads[0]) <= 2 + (idle_s > 0)
+
+
+def test_a_server_that_only_compacted_was_not_restored(served, place, clock):
+    store, stamps = served.store, served.stamps
+    snap = store.at(stamps[9])
+    other = place.open(clock=clock)
+    again = served.commit(other, b"new%d", 10)
+    clock.advance(200_000)
+    assert other.compact(again[-1]).earliest == again[-1]
+    for _ in range(2):
+        served.passing.now += 1
+        assert store.load("k") == b"new9"
+        with pytest.raises(CompactedError):
+            snap["k"]
+        with pytest.raises(CompactedError):
+            store.load("k", stamps[3])
+        assert store.at(again[-1])["k"] == b"new9"
+    assert store._core.timeline.epoch == 0, "what was learned is kept"
+
+
+def test_a_search_on_its_way_keeps_nothing_of_the_old_history(served, monkeypatch):
+    store, stamps = served.store, served.stamps
+
+    def between():
+        served.restored(monkeypatch, 5, 20)
+        store.resolved()
+
+    store.load("k", stamps[2])
+    store._core.timeline._lookup.clear()
+    store._core.timeline.ring.clear()
+    served.engine.after_read = between
+    assert store.load("k", stamps[7] + 1) == b"5"
+    served.check(5)
+
+
+@pytest.mark.parametrize("new", [0, 2, 4, 5, 20])
+@pytest.mark.parametrize("to", [5, 8, 9])
+def test_a_watch_over_a_restore(served, monkeypatch, to, new):
+    store, stamps = served.store, served.stamps
+    with store.watch(since=stamps[0], timeout=0) as watch:
+        seen = [changes.changes[0].value for changes in watch]
+        assert seen == [b"%d" % n for n in range(1, 10)]
+        served.restored(monkeypatch, to, new)
+        if to == 9:  # the backup holds all that was seen: nothing is lost
+            values = [changes.changes[0].value for changes in watch]
+            assert values == [b"new%d" % n for n in range(new)]
+            return
+        for _ in range(2):
+            with pytest.raises(StoreRestoredError):
+                watch.next(0)
+    served.check(to)
+
+
+def test_a_watch_says_that_its_store_was_removed(place, clock):
+    store = place.open(clock=clock)
+    store.save("k", b"1")
+    with store.watch(timeout=0) as watch:
+        write_raw(place.engine(), Delete(b"default/sys/ts"))
+        with pytest.raises(StoreRecreatedError):
+            watch.next(1)
+
+
+def test_a_feed_that_was_denied_is_started_again(served):
+    engine, store, stamps = served.engine, served.store, served.stamps
+    store._core.timeline.ring.clear()
+    assert store.load("k", stamps[2]) == b"2"
+    for _ in range(2):
+        engine.denies_watches = True
+        store._core.timeline._lookup.clear()
+        store._core.timeline.ring.clear()
+        engine.watches = 0
+        for n in (1, 3, 5, 7):
+            assert store.load("k", stamps[n] + 1) == b"%d" % n
+        assert engine.watches == 0, "not again at once"
+        engine.denies_watches = False
+        served.passing.now += 60
+        store._core.timeline._lookup.clear()
+        assert store.load("k", stamps[6] + 1) == b"6"
+        assert engine.watches == 1
+
+
+@pytest.mark.parametrize("new", [2, 20])
+def test_an_observed_watch_over_a_restore(served, monkeypatch, new):
+    monkeypatch.setattr(snapkv.observing, "open_engine", lambda url, **rest: served.engine)
+    observed = snapkv.observe("memory:observed", prefix="default/data/", clock=served.clock)
+    with observed.watch(since=served.stamps[0], timeout=0) as watch:
+        seen = [changes.changes[0].value for changes in watch]
+        assert seen == [b"%d" % n for n in range(1, 10)]
+        served.restored(monkeypatch, 5, new)
+        for _ in range(2):
+            with pytest.raises(StoreRestoredError):
+                watch.next(0)

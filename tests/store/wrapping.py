@@ -24,6 +24,41 @@ class Wrapped:
         return getattr(self.inner, name)
 
 
+class Exchangeable(Wrapped):
+    """A server whose state can be set back under its clients: they only lose their streams."""
+
+    remote = True
+
+    def watch(self, key, range_end, *, start_revision):
+        return Reopening(self, key, range_end, start_revision)
+
+
+class Reopening:
+    """A watcher that goes on after what it has seen, whatever its server holds by then."""
+
+    def __init__(self, engine, key, range_end, start_revision) -> None:
+        self.engine, self.reopened = engine, 0
+        self._range, self._next = (key, range_end), start_revision
+        self._open()
+
+    def _open(self) -> None:
+        self._inner = self.engine.inner
+        self._watcher = self._inner.watch(*self._range, start_revision=self._next)
+
+    def next(self, timeout):
+        if self.engine.inner is not self._inner:
+            self._watcher.close()
+            self._open()
+            self.reopened += 1
+        batch = self._watcher.next(timeout)
+        if batch is not None:
+            self._next = batch.revision + 1
+        return batch
+
+    def close(self) -> None:
+        self._watcher.close()
+
+
 class Counting(Wrapped):
     """Counts the calls that would be round trips to a server."""
 

@@ -5,7 +5,8 @@ import pytest
 import snapkv
 from snapkv.committer import compile_part
 from snapkv.committer.part import nest
-from snapkv.engine.base import Delete, Limits, Put, Txn, check_distinct, check_limits
+from snapkv.engine.base import Delete, Limits, Put, Txn
+from snapkv.engine.rules import check_distinct, check_limits
 from snapkv.errors import (
     CommitTooLargeError,
     DuplicateKeyError,

@@ -38,17 +38,18 @@ def endpoints_of(url: str) -> tuple[str, ...]:
     rest = rest.removesuffix("/")
     if "/" in rest or "?" in rest:
         raise InvalidURLError("an etcd URL has no path: the store's name is name=", SCHEME)
-    endpoints = tuple(_endpoint(part.strip(), url) for part in rest.split(","))
+    endpoints = tuple(_endpoint(part.strip()) for part in rest.split(","))
     if len(set(endpoints)) < len(endpoints):
         raise InvalidURLError("an endpoint stands twice in the URL", url)
     return endpoints
 
 
-def _endpoint(text: str, url: str) -> str:
+def _endpoint(text: str) -> str:
     match = _ENDPOINT.fullmatch(text)
     port = int(match["port"] or PORT) if match else 0
     if match is None or not 0 < port < 65_536:
-        raise InvalidURLError(f"{text!r} is no HOST:PORT", url)
+        host = text.partition(":")[0]  # what follows may be a password
+        raise InvalidURLError(f"the endpoint {host!r}... is no HOST:PORT", SCHEME)
     return f"{match['host']}:{port}"
 
 

@@ -42,7 +42,8 @@ def engine_on(client: Any, home: bytes, user: str | None, password: str | None) 
     """Return an engine on an etcd3 client's channel, with its token.
 
     The client keeps no credentials, so renewing the token needs `user` and `password`. Raises
-    `InvalidTypeError` when the client is none of etcd3's.
+    `InvalidTypeError` when the client is none of etcd3's. Over TLS it warns with `ServerWarning`:
+    how to reach the server's clock is not known.
     """
     channel, address = getattr(client, "channel", None), getattr(client, "_url", None)
     if not callable(getattr(channel, "unary_unary", None)) or not isinstance(address, str):
@@ -51,7 +52,8 @@ def engine_on(client: Any, home: bytes, user: str | None, password: str | None) 
     endpoint = BorrowedEndpoint(address, channel)
     connection = Connection([endpoint], Login.of(user, password), token=token)
     secure = getattr(client, "uses_secure_channel", False)
-    server = Server(lambda: () if secure else connection.addresses, None)
+    addresses = (lambda: ()) if secure else (lambda: connection.addresses)
+    server = Server(addresses, None, connection.server_version)
     server.look()
     url = f"etcd://{address}"
     return EtcdEngine(connection, url=url, home=home, server=server, page_bytes=ANSWER_BYTES)

@@ -2,57 +2,85 @@
 
 from __future__ import annotations
 
+from snapkv.clock import monotonic
 from snapkv.engine.etcd import etcd_pb2 as pb
-from snapkv.engine.etcd.connection import TRY_S, Connection
+from snapkv.engine.etcd.connection import READ_TIMEOUT_S, TRY_S, Connection
 from snapkv.engine.etcd.refusals import COMPACTED
 from snapkv.engine.etcd.rpc import RANGE, CallFailed, ended_watch
 from snapkv.errors import EngineUnavailableError
-
-TRIES = 8
 
 
 class CompactionPoint:
     """The compacted revision, found without an administrator's rights.
 
-    The oldest revision that can be read is found by asking: one read while the point has not
+    The oldest revision that can be read is found by asking: two reads while the point has not
     moved, and when it has, a watch from there, which the server cancels with the answer. A watch
-    on history that is not compacted would make the server search it, so the read comes first.
+    on history that is not compacted would make the server search it, so the reads come first.
+
+    What was found is never believed without asking: a cluster that was set back to a backup may
+    have more history than before.
     """
 
     def __init__(self, connection: Connection, home: bytes) -> None:
         self._connection, self._home = connection, home
         self._known = 0
 
-    def find(self) -> int:
-        """Return the compacted revision, 0 when nothing ever was; 1 to 3 round trips."""
-        for _ in range(TRIES):
-            known = self._known
-            try:
-                revision = known or 1
-                request = pb.RangeRequest(key=self._home, revision=revision, count_only=True)
-                self._connection.read(RANGE, request)
-                return known
-            except CallFailed as e:
-                if e.text.startswith(COMPACTED):
-                    self._known = self._from_watch(revision)
-                else:  # the future: the engine went back in time
-                    self._known = 0
-        raise EngineUnavailableError("compaction runs away from who asks where it stands")
+    def find(self, timeout: float | None = None) -> int:
+        """Return the compacted revision, 0 when nothing ever was; 1 to 3 round trips.
 
-    def _from_watch(self, revision: int) -> int:
+        Raises `EngineUnavailableError` after `timeout` seconds.
+        """
+        bound_s = READ_TIMEOUT_S if timeout is None else timeout
+        deadline, point, told = monotonic() + bound_s, self._known, False
+        while True:
+            if self._is_compacted(point or 1, deadline):
+                point, told = self._from_watch(point or 1, deadline), True
+            elif point <= 1 or told or self._is_compacted(point - 1, deadline):
+                self._known = point
+                return point
+            else:
+                point = 0  # what is before it can be read: the engine went back in time
+            if monotonic() >= deadline:
+                raise EngineUnavailableError(f"compaction ran away from who asks for {bound_s:g} s")
+
+    def _is_compacted(self, revision: int, deadline: float) -> bool:
+        """Return whether a revision can no longer be read; one in the future can."""
+        request = pb.RangeRequest(key=self._home, revision=revision, count_only=True)
+        try:
+            self._connection.read(RANGE, request, max(0.001, deadline - monotonic()))
+        except CallFailed as e:
+            return e.text.startswith(COMPACTED)
+        return False
+
+    def _from_watch(self, revision: int, deadline: float) -> int:
+        """Return what the server says to a watch from what is compacted."""
         create = pb.WatchCreateRequest(key=self._home, start_revision=revision)
-        for _ in range(TRIES):
-            watching = self._connection.watch(pb.WatchRequest(create_request=create), TRY_S)
+        request, tries = pb.WatchRequest(create_request=create), 0
+        while True:
             try:
-                for answer in watching.stream:
-                    if answer.compact_revision:
-                        return answer.compact_revision
-                    if answer.canceled:
-                        raise ended_watch(answer.cancel_reason)
-                failure = CallFailed("UNAVAILABLE", "the stream ended")
+                found = self._asked(request, min(TRY_S, max(0.001, deadline - monotonic())))
             except CallFailed as e:
                 failure = e
-            finally:
-                watching.stream.cancel()
-            self._connection.broken(watching, failure, renew=False)
-        raise EngineUnavailableError(f"no answer where compaction stands: {failure}")
+            else:
+                return found
+            tries += 1
+            self._connection.wait_before(tries, deadline)
+            if monotonic() >= deadline:
+                raise EngineUnavailableError(
+                    f"no answer where compaction stands: {failure}"
+                ) from failure
+
+    def _asked(self, request: pb.WatchRequest, timeout: float) -> int:
+        watching = self._connection.watch(request, timeout)
+        try:
+            for answer in watching.stream:
+                if answer.compact_revision:
+                    return answer.compact_revision
+                if answer.canceled:
+                    raise ended_watch(answer.cancel_reason)
+            raise CallFailed("UNAVAILABLE", "the stream ended")
+        except CallFailed as e:
+            self._connection.broken(watching, e, renew=False)
+            raise
+        finally:
+            watching.stream.cancel()

@@ -8,8 +8,6 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeVar
 
-from google.protobuf.message import Message
-
 from snapkv.clock import monotonic, pause
 from snapkv.engine.etcd import etcd_pb2 as pb
 from snapkv.engine.etcd.address import Login, Security
@@ -22,14 +20,17 @@ from snapkv.engine.etcd.refusals import (
     is_for_elsewhere,
     is_oversized_answer,
     is_stale_token,
+    may_be_applied,
     refusal_of,
 )
 from snapkv.engine.etcd.rpc import (
     AUTHENTICATE,
     RANGE,
+    STATUS,
     CallFailed,
     Channel,
     ChannelRetired,
+    Message,
     Metadata,
     Method,
     WatchStream,
@@ -52,6 +53,8 @@ READ_TIMEOUT_S = 12.0
 """How long a call that may be repeated is tried, unless the caller says."""
 TRY_S = 4.0
 """How long one endpoint may take to answer before the next one is asked."""
+VERSION_S = 1.0
+NO_ANSWER = frozenset(("UNAVAILABLE", "DEADLINE_EXCEEDED", "CANCELLED"))
 RETRY_S_MIN = 0.01
 RETRY_S_MAX = 0.5
 RENEWALS_MAX = 4
@@ -118,6 +121,7 @@ class Connection:
         self._endpoints = tuple(endpoints)
         self._login, self._token = login, token
         self._at = 0
+        self._strangers: set[str] = set()  # said that they are no etcd, since one last was
         self._closed = False
         self._lock = threading.Lock()
         self._renewing = threading.Lock()
@@ -161,18 +165,18 @@ class Connection:
                 if is_stale_token(e) and renewals < RENEWALS_MAX and self._renewed(token, deadline):
                     renewals += 1
                     continue
-                self._raise_if_final(e)
+                self._raise_if_final(e, endpoint)
                 failure = e
             self._move_on(endpoint)
             tries += 1
-            self._wait_before(tries, deadline)
+            self.wait_before(tries, deadline)
             if monotonic() >= deadline:
                 raise EngineUnavailableError(
                     f"no answer from {', '.join(self.addresses)} in {bound_s:g} s: {failure}"
                 ) from failure
 
-    def _raise_if_final(self, failure: CallFailed) -> None:
-        """Raise what asking again would not change."""
+    def _raise_if_final(self, failure: CallFailed, endpoint: Endpoint) -> None:
+        """Raise what asking again, or asking another endpoint, would not change."""
         if self._closed:
             raise StoreClosedError("the engine was closed") from failure
         if failure.text.startswith((COMPACTED, FUTURE)):
@@ -180,13 +184,24 @@ class Connection:
         if is_oversized_answer(failure):
             message = "an answer is larger than the client's channel takes (see its grpc_options)"
             raise OversizedAnswerError(message) from failure
-        if failure.code == "UNIMPLEMENTED":
+        if self._are_strangers(failure, endpoint):
             raise EngineUnavailableError(f"what answers there is no etcd: {failure}") from failure
         error = refusal_of(failure)
         if error is not None and not is_for_elsewhere(failure):
             raise error from failure
 
-    def _wait_before(self, tries: int, deadline: float) -> None:
+    def _are_strangers(self, failure: CallFailed, endpoint: Endpoint) -> bool:
+        """Return whether all endpoints have said in a row that they are no etcd.
+
+        One alone may be a proxy whose backend is being exchanged: HTTP's 404 looks like that.
+        """
+        if failure.code != "UNIMPLEMENTED":
+            self._strangers.discard(endpoint.address)
+            return False
+        self._strangers.add(endpoint.address)
+        return self._strangers.issuperset(e.address for e in self._endpoints)
+
+    def wait_before(self, tries: int, deadline: float) -> None:
         """Wait a little, longer each time that all endpoints were asked in vain."""
         rounds = tries // len(self._endpoints)
         if rounds:
@@ -222,21 +237,23 @@ class Connection:
             tries += 1
             if is_for_elsewhere(failure):
                 self._move_on(endpoint)
-                self._wait_before(tries, deadline)
+                self.wait_before(tries, deadline)
             elif not (
                 is_stale_token(failure)
                 and tries <= RENEWALS_MAX
                 and self._renewed_or_refused(token, deadline)
             ):
                 outcome = self._outcome(failure, request)
-                if not isinstance(outcome, Refused):  # who refuses is there
-                    self._move_on(endpoint)
+                if isinstance(outcome, OutcomeUnknown) and not outcome.answered:
+                    self._move_on(endpoint)  # who answers or refuses is there
                 raise outcome from failure
 
-    def _outcome(self, failure: CallFailed, request: Message) -> SnapKVError:
-        """Return what is known of a request that got no answer."""
+    def _outcome(self, failure: CallFailed, request: Message) -> Refused | OutcomeUnknown:
+        """Return what is known of a request that failed."""
         size = request.ByteSize()
         error = refusal_of(failure, size)
+        if error is not None and may_be_applied(failure):
+            return OutcomeUnknown(str(failure), retry=False, cause=error, answered=True)
         if error is not None:
             return Refused(error)
         if OVERSIZED_BY_GRPC in failure.text.lower():
@@ -268,6 +285,19 @@ class Connection:
             return refusal_of(e) is not None
         return True
 
+    def server_version(self) -> str | None:
+        """Return the server's version; "" when it does not tell, None when it did not answer.
+
+        One round trip, `VERSION_S` seconds at most.
+        """
+        request = pb.StatusRequest()
+        try:
+            return self._call(self._current(), STATUS, request, VERSION_S, self._token).version
+        except StoreClosedError:
+            return None
+        except CallFailed as e:
+            return None if e.code in NO_ANSWER or is_stale_token(e) else ""
+
     def broken(self, watching: Watching, failure: CallFailed, *, renew: bool) -> None:
         """Take in that a watch broke, so that the next one is opened where it works.
 
@@ -280,7 +310,7 @@ class Connection:
             except EngineUnavailableError:  # no quorum, say: there will be another time
                 self._move_on(watching.endpoint)
                 return
-        self._raise_if_final(failure)
+        self._raise_if_final(failure, watching.endpoint)
         self._move_on(watching.endpoint)
 
     # --- endpoints and tokens ---
@@ -315,6 +345,7 @@ class Connection:
             endpoint.proven = refusal_of(e) is not None or e.text.startswith((COMPACTED, FUTURE))
             raise
         endpoint.proven = True
+        self._strangers.clear()
         return answer
 
     @staticmethod
@@ -352,11 +383,11 @@ class Connection:
             except CallFailed as e:
                 if e.text.startswith(AUTH_NOT_ENABLED):
                     return None
-                self._raise_if_final(e)
+                self._raise_if_final(e, endpoint)
                 failure = e
             self._move_on(endpoint)
             tries += 1
-            self._wait_before(tries, deadline)
+            self.wait_before(tries, deadline)
             if monotonic() >= deadline:
                 raise EngineUnavailableError(f"no token in time: {failure}") from failure
 

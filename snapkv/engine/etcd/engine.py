@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 
@@ -17,8 +18,6 @@ from snapkv.engine.base import (
     ReadResult,
     Txn,
     TxnResult,
-    check_distinct,
-    check_limits,
 )
 from snapkv.engine.etcd import etcd_pb2 as pb
 from snapkv.engine.etcd import wire
@@ -31,6 +30,7 @@ from snapkv.engine.etcd.scan import PAGE_BYTES, PageSize, Scan
 from snapkv.engine.etcd.server import Server
 from snapkv.engine.etcd.watcher import EtcdWatcher
 from snapkv.engine.leases import is_id, ttl_ns_of
+from snapkv.engine.rules import check_distinct, check_limits
 from snapkv.errors import (
     CompactedError,
     FutureRevisionError,
@@ -79,11 +79,12 @@ class EtcdEngine:
         self._connection, self._server = connection, server
         self._compaction = CompactionPoint(connection, home)
         self._watchers: weakref.WeakSet[EtcdWatcher] = weakref.WeakSet()
-        self._closed = False
+        self._closed, self._lock = False, threading.Lock()
         renew_in_children(self)
 
     def after_fork(self) -> None:
-        """Renew the locks of what has none of its own hook."""
+        """Renew the locks, also of what has no hook of its own."""
+        self._lock = threading.Lock()
         self._server.after_fork()
 
     def _check_open(self) -> None:
@@ -180,7 +181,11 @@ class EtcdEngine:
             start_revision,
             trusts_answers=self._server.tells_progress_truly,
         )
-        self._watchers.add(watcher)
+        with self._lock:
+            closed = self._closed
+            self._watchers.add(watcher)
+        if closed:  # by another thread, just now
+            watcher.close()
         return watcher
 
     # --- forgetting ---
@@ -190,22 +195,23 @@ class EtcdEngine:
     ) -> None:
         """Compact the whole cluster; the server frees in the background. Needs the role root.
 
-        Nobody else's writing is in the way, so `batches` and `timeout` change nothing.
+        Nobody else's writing is in the way, so `batches` changes nothing; `timeout` bounds the
+        wait for an answer in seconds.
         """
         self._check_open()
         try:
-            self._connection.read(COMPACT, pb.CompactionRequest(revision=revision))
+            self._connection.read(COMPACT, pb.CompactionRequest(revision=revision), timeout)
         except CallFailed as e:
             if not e.text.startswith(COMPACTED):
                 raise self._future_error([Range(self._home, revision=revision)]) from e
-            compacted = self.compacted_revision()
+            compacted = self.compacted_revision(timeout=timeout)
             if revision < compacted:
                 raise CompactedError(revision, compacted, unit="revision") from e
 
-    def compacted_revision(self) -> int:
+    def compacted_revision(self, *, timeout: float | None = None) -> int:
         """Return the oldest readable revision, 0 before any compaction; 1 to 3 round trips."""
         self._check_open()
-        return self._compaction.find()
+        return self._compaction.find(timeout)
 
     # --- leases ---
 
@@ -238,9 +244,12 @@ class EtcdEngine:
 
     # --- the rest ---
 
-    def server_time_ms(self) -> tuple[int, int] | None:
-        """Return the server's clock, to about half a second; None when it cannot be seen."""
-        return self._server.time_ms()
+    def server_time_ms(self, *, fresh: bool = False) -> tuple[int, int] | None:
+        """Return the server's clock, to about half a second; None when it cannot be seen.
+
+        No waiting, but about a second at most with `fresh`, which looks again.
+        """
+        return self._server.time_ms(fresh=fresh)
 
     def info(self) -> dict[str, int | str]:
         """Return endpoints, version, cluster and revisions; two round trips and more."""
@@ -261,10 +270,12 @@ class EtcdEngine:
 
     def close(self) -> None:
         """End all watchers and connections."""
-        if self._closed:
-            return
-        self._closed = True
-        for watcher in list(self._watchers):
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            watchers = list(self._watchers)
+        for watcher in watchers:
             watcher.close()
         self._connection.close()
 
@@ -291,7 +302,7 @@ def open_etcd(
     security = Security.of(tls, ca_cert, cert, key)
     endpoints = [Endpoint.at(address, security) for address in endpoints_of(url)]
     connection = Connection(endpoints, Login.of(user, password))
-    server = Server(lambda: connection.addresses, security.context())
+    server = Server(lambda: connection.addresses, security.context(), connection.server_version)
     server.look()
     return EtcdEngine(
         connection,

@@ -2,6 +2,24 @@
 
 Codes are ambiguous (a lost connection and a full queue are both UNAVAILABLE), texts are not. Any
 other failure after a request was sent leaves its outcome open.
+
+Definite, by where etcd checks (`server/etcdserver` of 3.5):
+
+| text | checked |
+|---|---|
+| request is too large, too many requests | before it is proposed |
+| too many operations, duplicate key, key is not provided | on arrival, from the request alone |
+| rpc not supported for learner, invalid auth token | on arrival |
+| authentication failed | of a login only |
+| permission denied, auth store is old, user name is empty | when applied, before it is executed |
+| requested lease not found | when applied: all puts, nested ones too, before the first is done |
+
+Not definite, but final (`MAY_BE_APPLIED`): the request is not on its way any more, and a look tells
+what became of it.
+
+* database space exceeded: checked before it is proposed, and once more when it is applied, where
+  etcd executes the transaction and then answers with the error all the same.
+* corrupt cluster: the member that answers executed nothing, but it says that members disagree.
 """
 
 from __future__ import annotations
@@ -40,8 +58,14 @@ TRY_ELSEWHERE = (
 )
 """Refused before it was proposed: it may be sent again, somewhere else or a little later."""
 
+NO_SPACE = "etcdserver: mvcc: database space exceeded"
+CORRUPT = "etcdserver: corrupt cluster"
+
+MAY_BE_APPLIED = (NO_SPACE, CORRUPT)
+"""The cluster has answered for good, but what it refuses may have been applied."""
+
 _ERRORS: dict[str, Callable[[str, int], SnapKVError]] = {
-    "etcdserver: mvcc: database space exceeded": lambda text, size: NoSpaceError(
+    NO_SPACE: lambda text, size: NoSpaceError(
         "the cluster is out of space (its quota): compact, defragment, then disarm the alarm"
     ),
     "etcdserver: request is too large": lambda text, size: CommitTooLargeError(
@@ -54,7 +78,7 @@ _ERRORS: dict[str, Callable[[str, int], SnapKVError]] = {
     ),
     "etcdserver: duplicate key given in txn request": lambda text, size: InvalidKeyError(text),
     "etcdserver: key is not provided": lambda text, size: InvalidKeyError(text),
-    "etcdserver: corrupt cluster": lambda text, size: CorruptStoreError(
+    CORRUPT: lambda text, size: CorruptStoreError(
         "the cluster raised its alarm CORRUPT: its members disagree"
     ),
     DENIED: lambda text, size: AccessDeniedError("the user lacks the right to these keys"),
@@ -87,8 +111,16 @@ def is_for_elsewhere(failure: CallFailed) -> bool:
     return failure.text.startswith(TRY_ELSEWHERE)
 
 
+def may_be_applied(failure: CallFailed) -> bool:
+    """Return whether a request may have been applied that was refused: a look tells."""
+    return failure.text.startswith(MAY_BE_APPLIED)
+
+
 def refusal_of(failure: CallFailed, request_bytes: int = 0) -> SnapKVError | None:
-    """Return what to tell about a definite refusal; None when the failure is none."""
+    """Return what to tell about a refusal; None when the failure is none.
+
+    It is definite unless `may_be_applied`.
+    """
     for text, error in _ERRORS.items():
         if failure.text.startswith(text):
             return error(failure.text, request_bytes)

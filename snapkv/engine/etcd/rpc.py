@@ -19,7 +19,7 @@ from typing import Any, Generic, TypeVar
 os.environ.setdefault("GRPC_POLL_STRATEGY", "poll")
 
 import grpc
-from google.protobuf.message import Message
+from google.protobuf.message import Message as Message
 
 from snapkv.engine.etcd import etcd_pb2 as pb
 from snapkv.engine.etcd.address import Security
@@ -83,6 +83,9 @@ KEEP_ALIVE: Method[pb.LeaseKeepAliveRequest, pb.LeaseKeepAliveResponse] = Method
 )
 AUTHENTICATE: Method[pb.AuthenticateRequest, pb.AuthenticateResponse] = Method(
     "/etcdserverpb.Auth/Authenticate", pb.AuthenticateResponse
+)
+STATUS: Method[pb.StatusRequest, pb.StatusResponse] = Method(
+    "/etcdserverpb.Maintenance/Status", pb.StatusResponse
 )
 WATCH_PATH = "/etcdserverpb.Watch/Watch"
 
@@ -228,6 +231,8 @@ class WatchStream:
         while (request := self._requests.get()) is not None:
             with _calls:
                 yield request
+        with _calls:  # somebody let go of it: to end the requests would not end the answers
+            self._call.cancel()
 
     def __iter__(self) -> Iterator[pb.WatchResponse]:
         """Yield answers until the stream ends; raises `CallFailed` when it broke."""
@@ -244,6 +249,10 @@ class WatchStream:
     def ask_progress(self) -> None:
         """Ask how far the stream has come; the answer is one of those iterated."""
         self._requests.put(pb.WatchRequest(progress_request=pb.WatchProgressRequest()))
+
+    def let_go(self) -> None:
+        """End the stream soon, in gRPC's thread. Takes no lock: for finalizers."""
+        self._requests.put(None)
 
     def cancel(self) -> None:
         """End the stream, also for a thread that iterates; twice is fine."""

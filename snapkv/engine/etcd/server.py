@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import math
 import threading
 import warnings
 from collections.abc import Callable
@@ -19,8 +21,17 @@ SAMPLE_S = 300.0
 """The server's clock is looked at so often; in between the local monotonic clock goes on."""
 SAMPLE_AGAIN_S = 15.0
 """After a failure it is tried again so soon."""
+OPENING_S = 2 * TIMEOUT_S
+"""How long opening waits for the first look: resolving a name has no bound of its own."""
+FRESH_S = 1.0
+"""Whoever doubts the last look gets another one, but not more often than this."""
+FRESH_WAIT_S = 1.0
+ASK_AGAIN_S = 1.0
+"""How long after a version that was not told for want of an answer it is asked for again."""
 DATE_GRAIN_MS = 1_000
 BODY_BYTES_MAX = 65_536
+NO_ETCD = (ValueError, KeyError, TypeError, OverflowError)
+"""What reading the answer of something else comes to."""
 DRIFT_PPM = 200
 
 
@@ -29,12 +40,14 @@ class Sample:
     """One look at the server: its time in the middle of the exchange, and how wrong that may be."""
 
     at_s: float
-    server_ms: int
+    server_ms: int | None
     uncertainty_ms: int
     version: str
 
-    def time_ms(self, now_s: float) -> tuple[int, int]:
-        """Return the server's time now, and its uncertainty."""
+    def time_ms(self, now_s: float) -> tuple[int, int] | None:
+        """Return the server's time now, and its uncertainty; None when it told no time."""
+        if self.server_ms is None:
+            return None
         passed_ms = round((now_s - self.at_s) * 1_000)
         drift_ms = passed_ms * DRIFT_PPM // 1_000_000
         return self.server_ms + passed_ms, self.uncertainty_ms + drift_ms
@@ -70,44 +83,114 @@ def sample(endpoint: str, context: SSLContext | None) -> Sample:
     Raises as `fetch`, and `ValueError` or `KeyError` when it does not answer like an etcd.
     """
     body, date, began, ended = fetch(endpoint, context, "/version")
+    version = str(json.loads(body)["etcdserver"])
+    middle_s = (began + ended) / 2
     if date is None:
-        raise ValueError("no date in the answer")
+        return Sample(middle_s, None, 0, version)
     server_ms = round(parsedate_to_datetime(date).timestamp() * 1_000) + DATE_GRAIN_MS // 2
     took_ms = round((ended - began) * 1_000)
-    uncertainty_ms = DATE_GRAIN_MS // 2 + took_ms // 2 + 1
-    version = str(json.loads(body)["etcdserver"])
-    return Sample((began + ended) / 2, server_ms, uncertainty_ms, version)
+    return Sample(middle_s, server_ms, DATE_GRAIN_MS // 2 + took_ms // 2 + 1, version)
 
 
 class Server:
-    """The newest look at the server, renewed now and then by whoever asks."""
+    """The newest look at the server; looking is done beside whoever asks, in a short-lived thread.
+
+    `ask_version` asks for the version in another way than HTTP: it returns the version, an empty
+    text when that is not told, and None when nothing was answered.
+    """
 
     def __init__(
-        self, addresses: Callable[[], tuple[str, ...]], context: SSLContext | None
+        self,
+        addresses: Callable[[], tuple[str, ...]],
+        context: SSLContext | None,
+        ask_version: Callable[[], str | None] = lambda: None,
     ) -> None:
-        self._addresses, self._context = addresses, context
+        self._addresses, self._context, self._ask_version = addresses, context, ask_version
         self._sample: Sample | None = None
-        self._next_at = 0.0
-        self._sampling = threading.Lock()
+        self._told: str | None = None  # what `ask_version` found
+        self._next_at = self._fresh_at = self._ask_at = -math.inf
+        self._looking: threading.Thread | None = None
+        self._lock = threading.Lock()
 
     @property
     def version(self) -> str | None:
-        """The server's version, None when it never said."""
-        return None if self._sample is None else self._sample.version
+        """The server's version, None when it never said; one round trip while it is unknown."""
+        if self._sample is not None:
+            return self._sample.version
+        if self._told is None and monotonic() >= self._ask_at:
+            self._told = self._ask_version()
+            self._ask_at = monotonic() + ASK_AGAIN_S
+        return self._told or None
 
     def tells_progress_truly(self) -> bool:
-        """Return whether a watch's answer about its progress can be relied on."""
-        found = None if self.version is None else numbers_of(self.version)
+        """Return whether a watch's answer about its progress can be relied on.
+
+        Not while the version is unknown; but a server that keeps it to itself, by HTTP and by
+        gRPC, is trusted, for with the others reading history would wait for minutes.
+        """
+        version = self.version
+        if version is None:
+            return self._told is not None
+        found = numbers_of(version)
         return found is None or found >= TRUE_PROGRESS
 
-    def time_ms(self) -> tuple[int, int] | None:
+    def time_ms(self, *, fresh: bool = False) -> tuple[int, int] | None:
         """Return the server's clock and its uncertainty; None when it never told.
 
-        One exchange every `SAMPLE_S`, otherwise none.
+        No waiting: every `SAMPLE_S` another look is begun, and the old one serves meanwhile. With
+        `fresh` that is done now (but not twice in `FRESH_S`) and waited for, `FRESH_WAIT_S` at
+        most.
         """
-        self.look()
+        looking = self._look(fresh)
+        if fresh and looking is not None:
+            looking.join(FRESH_WAIT_S)
         found = self._sample
         return None if found is None else found.time_ms(monotonic())
+
+    def look(self) -> None:
+        """Look for the first time; `OPENING_S` seconds at most.
+
+        Warns with `ServerWarning` of versions with known bugs, and when there is no clock to see.
+        """
+        looking = self._look(False)
+        if looking is not None:
+            looking.join(OPENING_S)
+        found = self._sample
+        if found is not None and (advice := advice_on(found.version)):
+            warnings.warn(advice, ServerWarning, stacklevel=3)
+        if not self._addresses() or (found is not None and found.server_ms is None):
+            message = "the server shows no clock by HTTP: the local one is not checked against it"
+            warnings.warn(message, ServerWarning, stacklevel=3)
+
+    def _look(self, fresh: bool) -> threading.Thread | None:
+        """Begin to look if it is time; return the thread that looks, if one does."""
+        with self._lock:
+            if self._looking is not None and self._looking.is_alive():
+                return self._looking
+            now = monotonic()
+            if now < (self._fresh_at if fresh else self._next_at):
+                return None
+            self._next_at = now + SAMPLE_AGAIN_S
+            if fresh:
+                self._fresh_at = now + FRESH_S
+            self._looking = threading.Thread(
+                target=self._sample_one, name="snapkv clock", daemon=True
+            )
+            try:
+                self._looking.start()
+            except RuntimeError:  # no more threads, or the process ends: another time
+                self._looking = None
+            return self._looking
+
+    def _sample_one(self) -> None:
+        """Look at the first endpoint that answers."""
+        for address in self._addresses():
+            with contextlib.suppress(OSError, HTTPException, *NO_ETCD):
+                found = sample(address, self._context)
+                self._sample = found
+                if found.server_ms is not None:
+                    self._next_at = found.at_s + SAMPLE_S
+                return
 
     def complaints(self) -> list[str]:
         """Return what the endpoints' health checks complain about; empty when all is well."""
@@ -121,27 +204,9 @@ class Server:
                 found.append(f"{address} does not tell how it is: {e}")
         return found
 
-    def look(self) -> None:
-        """Renew the look at the server, if it is time and nobody else is at it."""
-        if monotonic() < self._next_at or not self._sampling.acquire(blocking=False):
-            return
-        try:
-            for address in self._addresses():
-                try:
-                    found = sample(address, self._context)
-                except (OSError, HTTPException, ValueError, KeyError, TypeError):
-                    continue
-                if self.version != found.version and (advice := advice_on(found.version)):
-                    warnings.warn(advice, ServerWarning, stacklevel=2)
-                self._sample, self._next_at = found, monotonic() + SAMPLE_S
-                return
-            self._next_at = monotonic() + SAMPLE_AGAIN_S
-        finally:
-            self._sampling.release()
-
     def after_fork(self) -> None:
-        """Renew the lock."""
-        self._sampling = threading.Lock()
+        """Renew the lock; a thread that was looking is not here."""
+        self._lock, self._looking = threading.Lock(), None
 
 
 TRUE_PROGRESS = (3, 5, 8)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from itertools import groupby
@@ -15,7 +16,12 @@ from snapkv.engine.etcd.connection import Connection, Watching
 from snapkv.engine.etcd.refusals import DENIED
 from snapkv.engine.etcd.rpc import CallFailed, ended_watch
 from snapkv.engine.etcd.wire import event_of
-from snapkv.errors import CompactedError, SnapKVError, StoreClosedError
+from snapkv.errors import (
+    CompactedError,
+    EngineUnavailableError,
+    SnapKVError,
+    StoreClosedError,
+)
 from snapkv.forks import renew_in_children
 
 QUEUE_BYTES_MAX = 16 << 20
@@ -30,15 +36,14 @@ SILENCE_S_MAX = 5.0
 TRIAL_S_MIN, TRIAL_S_MAX = 0.5, 2.5
 REOPEN_S_MIN = 0.05
 REOPEN_S_MAX = 2.0
+LOOK_S = 1.0
+"""How often a reader that waits for a taker looks whether there is one."""
 
 
 class EtcdWatcher:
     """Events of a range from a revision on; a thread reads them into a bounded queue.
 
-    The stream is opened again, at the next endpoint, from the revision after the last complete
-    one. It is asked for its progress while somebody waits: the answer tells that there was
-    nothing, and that the other side still lives. Servers before 3.5.8 answer what is not so, while
-    the watch is still catching up; of those only what they tell by themselves is believed.
+    One that nobody refers to any more ends by itself: the thread knows the `Following` alone.
     """
 
     def __init__(
@@ -51,42 +56,33 @@ class EtcdWatcher:
         *,
         trusts_answers: Callable[[], bool] = lambda: True,
     ) -> None:
+        """Begin to follow. Raises `EngineUnavailableError` where there can be no more threads."""
         self._connection, self._home = connection, home
-        self._trusts_answers = trusts_answers
-        self._key, self._range_end = key, range_end
-        self._resume = start_revision  # all before it is in the queue, or was taken
-        self._floor = start_revision  # nothing older is taken: some servers send too much
         self._told = start_revision - 1  # progress told so far
-        self.reopened, self._opened = 0, False
-        self._denied = False
-        self._rng = random.Random()
+        self._taken = start_revision
         self._closed = False
-        self._renew()
-        self._start()
+        self._follow(Following(connection, key, range_end, start_revision, trusts_answers))
+        self._following.start()
         renew_in_children(self)
 
-    def _renew(self) -> None:
-        self._changed = threading.Condition()
-        self._queue: deque[WatchBatch] = deque()
-        self._queued_bytes = 0
-        self._taken = self._resume
-        self._progress = 0  # how far it has come without events, not yet told
-        self._error: SnapKVError | None = None
-        self._watching: Watching | None = None
-        self._heard_at = monotonic()
-        self._thread: threading.Thread | None = None
+    def _follow(self, following: Following) -> None:
+        self._following = following
+        self._forgotten = weakref.finalize(self, following.let_go)
+        self._forgotten.atexit = False
 
-    def _start(self) -> None:
-        name = f"snapkv watch from {self._resume}"
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        self._thread.start()
+    @property
+    def reopened(self) -> int:
+        """How often the stream was opened again."""
+        return self._following.reopened
+
+    @property
+    def _thread(self) -> threading.Thread | None:
+        return self._following.thread
 
     def after_fork(self) -> None:
         """Begin again, on the next use, where the parent stopped taking: its thread is not here."""
-        self._resume = self._floor = self._taken
-        self._renew()
-
-    # --- the taker's side ---
+        self._forgotten.detach()
+        self._follow(self._following.again(self._taken))
 
     def next(self, timeout: float | None) -> WatchBatch | None:
         """Return the next batch, progress, or None after `timeout` seconds.
@@ -96,16 +92,17 @@ class EtcdWatcher:
         deadline = None if timeout is None else monotonic() + timeout
         wait, ask_at = ASK_S_MIN, monotonic() + ASK_S_MIN
         eager_until = monotonic() + EAGER_S
-        with self._changed:
-            if self._thread is None and not self._closed:
-                self._start()
+        following = self._following
+        with following.changed:
+            if following.thread is None and not self._closed:
+                following.start()
             while True:
                 if self._closed:
                     raise StoreClosedError("the watch was closed")
                 if (batch := self._take()) is not None:
                     return batch
-                if self._error is not None:
-                    raise self._error
+                if following.error is not None:
+                    raise following.error
                 now = monotonic()
                 if deadline is not None and now >= deadline:
                     return None
@@ -114,17 +111,14 @@ class EtcdWatcher:
                     ask_at = now + wait
                     self._ask(now, SILENCE_S_MAX if deadline is None else deadline - now)
                 until = ask_at if deadline is None else min(ask_at, deadline)
-                self._changed.wait(max(0.0, until - now))
+                following.changed.wait(max(0.0, until - now))
 
     def _take(self) -> WatchBatch | None:
-        if self._queue:
-            batch = self._queue.popleft()
-            self._queued_bytes -= _bytes_of(batch)
+        if (batch := self._following.taken()) is not None:
             self._told, self._taken = batch.revision, batch.revision + 1
-            self._changed.notify_all()
             return batch
-        if self._progress > self._told:
-            self._told = self._progress
+        if self._following.progress > self._told:
+            self._told = self._following.progress
             self._taken = max(self._taken, self._told + 1)
             return WatchBatch(self._told, ())
         return None
@@ -134,57 +128,135 @@ class EtcdWatcher:
 
         That needs time, which not every caller has; then gRPC notices, in `KEEPALIVE_MS` x 1.5.
         """
-        watching = self._watching
+        following = self._following
+        watching = following.watching
         if watching is None:
             return  # it is being opened
         watching.stream.ask_progress()
-        if now - self._heard_at < SILENCE_S_MAX or left_s < TRIAL_S_MIN:
+        if now - following.heard_at < SILENCE_S_MAX or left_s < TRIAL_S_MIN:
             return
-        self._changed.release()
+        following.changed.release()
         try:  # a stream that catches up may be silent for long: its connection is not
             alive = self._connection.is_alive(
                 watching.endpoint, self._home, min(left_s, TRIAL_S_MAX)
             )
         finally:
-            self._changed.acquire()
+            following.changed.acquire()
         if alive:
-            self._heard_at = monotonic()
-        elif self._watching is watching:
+            following.heard_at = monotonic()
+        elif following.watching is watching:
             watching.stream.cancel()
 
     def close(self) -> None:
         """End the watch, also for a thread that waits in `next`."""
-        with self._changed:
+        self._closed = True
+        self._following.close()
+
+
+class Following:
+    """What the thread of a watcher does, and what it shares with who takes.
+
+    The stream is opened again, at the next endpoint, from the revision after the last complete
+    one. It is asked for its progress while somebody waits: the answer tells that there was
+    nothing, and that the other side still lives. Servers before 3.5.8 answer what is not so, while
+    the watch is still catching up; of those only what they tell by themselves is believed.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        key: bytes,
+        range_end: bytes,
+        start_revision: int,
+        trusts_answers: Callable[[], bool],
+    ) -> None:
+        self._connection, self._trusts_answers = connection, trusts_answers
+        self._key, self._range_end = key, range_end
+        self._resume = start_revision  # all before it is in the queue, or was taken
+        self._floor = start_revision  # nothing older is taken: some servers send too much
+        self.reopened, self._opened = 0, False
+        self._denied = False
+        self._rng = random.Random()
+        self.changed = threading.Condition()
+        self.queue: deque[WatchBatch] = deque()
+        self.queued_bytes = 0
+        self.progress = 0  # how far it has come without events, whether told or not
+        self.error: SnapKVError | None = None
+        self.watching: Watching | None = None
+        self.heard_at = monotonic()
+        self.thread: threading.Thread | None = None
+        self._closed = False
+
+    def again(self, start_revision: int) -> Following:
+        """Return one that begins anew, in a forked child."""
+        following = Following(
+            self._connection, self._key, self._range_end, start_revision, self._trusts_answers
+        )
+        following.reopened, following._opened = self.reopened, self._opened
+        return following
+
+    def start(self) -> None:
+        """Start the thread; raises `EngineUnavailableError` when there can be no more."""
+        name = f"snapkv watch from {self._resume}"
+        thread = threading.Thread(target=self._run, name=name, daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as e:
+            raise EngineUnavailableError(f"there is no thread to watch with: {e}") from e
+        self.thread = thread
+
+    def taken(self) -> WatchBatch | None:
+        """Take the oldest batch out of the queue; for who holds `changed`."""
+        if not self.queue:
+            return None
+        batch = self.queue.popleft()
+        self.queued_bytes -= _bytes_of(batch)
+        self.changed.notify_all()
+        return batch
+
+    def close(self) -> None:
+        """End the stream, and wake who waits."""
+        with self.changed:
             self._closed = True
-            watching = self._watching
-            self._changed.notify_all()
+            watching = self.watching
+            self.changed.notify_all()
         if watching is not None:
             watching.stream.cancel()
 
-    # --- the reader's side ---
+    def let_go(self) -> None:
+        """End the stream soon: nobody takes any more.
+
+        Without a lock: garbage may be collected in any thread, whatever it holds.
+        """
+        self._closed = True
+        if (watching := self.watching) is not None:
+            watching.stream.let_go()
 
     def _run(self) -> None:
-        thread, failures = threading.current_thread(), 0
-        while not self._closed and self._thread is thread:
-            heard_at = self._heard_at
+        try:
+            self._keep_following()
+        except SnapKVError as e:
+            self._end(e)
+        except BaseException as e:  # or who waits would wait for ever
+            error = EngineUnavailableError(f"following ended by {type(e).__name__}: {e}")
+            error.__cause__ = e
+            self._end(error)
+
+    def _keep_following(self) -> None:
+        failures = 0
+        while not self._closed:
+            heard_at = self.heard_at
             try:
                 self._follow()
                 failure = CallFailed("UNAVAILABLE", "the stream ended")
             except CallFailed as e:
                 failure = e
-            except SnapKVError as e:
-                self._end(e)
-                return
-            try:
-                self._look_into(failure)
-            except SnapKVError as e:
-                self._end(e)
-                return
-            with self._changed:
-                self._watching = None
-                failures = 0 if self._heard_at > heard_at else failures + 1
+            self._look_into(failure)
+            with self.changed:
+                self.watching = None
+                failures = 0 if self.heard_at > heard_at else failures + 1
                 wait = min(REOPEN_S_MAX, REOPEN_S_MIN * 2 ** min(failures, 10))
-                self._changed.wait_for(lambda: self._closed, wait * self._rng.uniform(0.5, 1))
+                self.changed.wait_for(lambda: self._closed, wait * self._rng.uniform(0.5, 1))
 
     def _follow(self) -> None:
         """Open the stream and read it to its end."""
@@ -196,10 +268,10 @@ class EtcdWatcher:
             fragment=True,
         )
         watching = self._connection.watch(pb.WatchRequest(create_request=create))
-        with self._changed:
+        with self.changed:
             self.reopened += self._opened
             self._opened = True
-            self._watching = watching
+            self.watching = watching
             closed = self._closed
         try:
             if not closed:
@@ -210,7 +282,7 @@ class EtcdWatcher:
     def _read(self, watching: Watching) -> None:
         held: list[Event] = []  # the newest revision, which a fragment may go on with
         for answer in watching.stream:
-            self._heard_at = monotonic()
+            self.heard_at = monotonic()
             if answer.canceled:
                 raise self._canceled(answer)
             if answer.created:
@@ -231,19 +303,20 @@ class EtcdWatcher:
     def _enqueue(self, batch: WatchBatch) -> None:
         if batch.revision < self._floor:
             return
-        with self._changed:
-            self._changed.wait_for(lambda: self._closed or self._queued_bytes < QUEUE_BYTES_MAX)
-            self._queue.append(batch)
-            self._queued_bytes += _bytes_of(batch)
+        with self.changed:
+            while self.queued_bytes >= QUEUE_BYTES_MAX and not self._closed:
+                self.changed.wait(LOOK_S)  # letting go notifies nobody
+            self.queue.append(batch)
+            self.queued_bytes += _bytes_of(batch)
             self._resume = self._floor = batch.revision + 1
-            self._changed.notify_all()
+            self.changed.notify_all()
 
     def _come_to(self, revision: int) -> None:
         """Take in that nothing else happened up to a revision."""
-        with self._changed:
-            self._progress = max(self._progress, revision)
+        with self.changed:
+            self.progress = max(self.progress, revision)
             self._resume = max(self._resume, revision + 1)
-            self._changed.notify_all()
+            self.changed.notify_all()
 
     def _canceled(self, answer: pb.WatchResponse) -> SnapKVError:
         if answer.compact_revision:
@@ -255,14 +328,14 @@ class EtcdWatcher:
 
         Some servers say "denied" where a token has run out, so that gets one new token.
         """
-        if self._watching is not None:
+        if self.watching is not None:
             denied, self._denied = self._denied, failure.text.startswith(DENIED)
-            self._connection.broken(self._watching, failure, renew=self._denied and not denied)
+            self._connection.broken(self.watching, failure, renew=self._denied and not denied)
 
     def _end(self, error: SnapKVError) -> None:
-        with self._changed:
-            self._error = error
-            self._changed.notify_all()
+        with self.changed:
+            self.error = error
+            self.changed.notify_all()
 
 
 def _batches(events: list[Event]) -> Iterator[WatchBatch]:

@@ -169,7 +169,7 @@ class LmdbEngine:
 
     # --- the rest ---
 
-    def server_time_ms(self) -> tuple[int, int] | None:
+    def server_time_ms(self, *, fresh: bool = False) -> tuple[int, int] | None:
         """Return None: the clock is ours."""
         return None
 

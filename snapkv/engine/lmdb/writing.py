@@ -6,22 +6,13 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from snapkv.engine.apply import apply
-from snapkv.engine.base import (
-    Header,
-    KeyValue,
-    Limits,
-    Put,
-    Txn,
-    TxnResult,
-    check_distinct,
-    check_limits,
-    op_bytes,
-)
+from snapkv.engine.base import Header, KeyValue, Limits, Put, Txn, TxnResult
 from snapkv.engine.lmdb import mdb, reading, records
 from snapkv.engine.lmdb.env import Environment
 from snapkv.engine.lmdb.leases import is_due
 from snapkv.engine.lmdb.newest import Newest, expire
 from snapkv.engine.lmdb.records import REVISION_MAX
+from snapkv.engine.rules import check_distinct, check_limits, op_bytes
 from snapkv.errors import (
     EngineBusyError,
     EngineUnavailableError,

@@ -1,0 +1,90 @@
+"""What a transaction must keep to: the limits of its engine, and no key written twice."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+
+from snapkv.engine.base import Delete, Limits, Op, Put, Range, Txn, in_range
+from snapkv.errors import CommitTooLargeError
+
+OP_OVERHEAD_BYTES = 32
+"""What an operation costs beside its keys and values, rounded up (etcd's messages need less)."""
+
+
+def op_bytes(op: Op) -> int:
+    """Return the size of an operation as it counts against `Limits.request_bytes`."""
+    if isinstance(op, Put):
+        return OP_OVERHEAD_BYTES + len(op.key) + len(op.value)
+    if isinstance(op, Txn):
+        compares = sum(
+            OP_OVERHEAD_BYTES + len(c.key) + (len(c.operand) if isinstance(c.operand, bytes) else 8)
+            for c in op.compare
+        )
+        return OP_OVERHEAD_BYTES + compares + sum(map(op_bytes, op.success + op.failure))
+    return OP_OVERHEAD_BYTES + len(op.key) + len(op.range_end)
+
+
+def check_limits(txn: Txn, limits: Limits) -> None:
+    """Raise `CommitTooLargeError` when `txn` breaks one of `limits`; O(operations)."""
+    size = op_bytes(txn)
+    if size > limits.request_bytes:
+        raise CommitTooLargeError("the request in bytes", size, limits.request_bytes)
+    _check_lists(txn, limits, 0)
+
+
+def _check_lists(txn: Txn, limits: Limits, used: int) -> None:
+    """Check one transaction whose surrounding lists hold `used` operations: it gets the rest."""
+    for ops in (txn.success, txn.failure):
+        longest = used + max(len(ops), len(txn.compare))
+        if limits.ops_per_list is not None and longest > limits.ops_per_list:
+            raise CommitTooLargeError("the number of operations", longest, limits.ops_per_list)
+        for op in ops:
+            if isinstance(op, Txn):
+                _check_lists(op, limits, used + len(ops))
+            elif len(op.key) > limits.key_bytes:
+                raise CommitTooLargeError("a key in bytes", len(op.key), limits.key_bytes)
+            elif isinstance(op, Put) and len(op.value) > limits.value_bytes:
+                raise CommitTooLargeError("a value in bytes", len(op.value), limits.value_bytes)
+
+
+def check_distinct(txn: Txn) -> None:
+    """Raise `ValueError` when one run could write a key twice, or reads at an old revision.
+
+    Puts of one list (nested ones included; the two branches of one nested transaction may share
+    keys) must differ, and no delete range may cover a put. Overlapping deletes are fine.
+    O(n log n). Source of the rule: etcd's `checkIntervals`.
+    """
+    for ops in (txn.success, txn.failure):
+        _check_writes(ops)
+
+
+def _check_writes(ops: Sequence[Op]) -> tuple[set[bytes], list[tuple[bytes, bytes]]]:
+    puts: set[bytes] = set()
+    deletes: list[tuple[bytes, bytes]] = []
+    for op in ops:
+        if isinstance(op, Put):
+            _join(puts, {op.key})
+        elif isinstance(op, Delete):
+            deletes.append((op.key, op.range_end))
+        elif isinstance(op, Range) and op.revision:
+            raise ValueError("a range of a transaction reads the newest state")
+        elif isinstance(op, Txn):
+            branches = [_check_writes(op.success), _check_writes(op.failure)]
+            _join(puts, branches[0][0] | branches[1][0])
+            deletes += branches[0][1] + branches[1][1]
+    _check_cover(sorted(puts), deletes)
+    return puts, deletes
+
+
+def _join(puts: set[bytes], more: set[bytes]) -> None:
+    if twice := puts & more:
+        raise ValueError(f"duplicate key in one transaction: {min(twice)!r}")
+    puts |= more
+
+
+def _check_cover(puts: list[bytes], deletes: list[tuple[bytes, bytes]]) -> None:
+    for key, end in deletes:
+        at = bisect_left(puts, key)
+        if at < len(puts) and in_range(puts[at], key, end):
+            raise ValueError(f"key {puts[at]!r} is put and deleted in one transaction")
