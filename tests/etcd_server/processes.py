@@ -72,6 +72,10 @@ for pid in left:
 """
 
 
+_ENVIRONMENT = dict(os.environ)
+"""As it was: a test that changes the real one, in another thread, would pull it from under exec."""
+
+
 class Keeper:
     """Starts children and sees to their end: at exit, and after a crash by a guard process."""
 
@@ -91,6 +95,7 @@ class Keeper:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
+                env=_ENVIRONMENT,
                 start_new_session=True,
             )
             self._children.add(child)
