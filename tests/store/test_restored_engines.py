@@ -13,8 +13,11 @@ from snapkv.engine.base import Delete
 from snapkv.engine.memory import MemoryEngine
 from snapkv.errors import AccessDeniedError, StoreRecreatedError, StoreRestoredError
 
-from .engines import write_raw
+from .engines import EMBEDDED, write_raw
 from .wrapping import Exchangeable, Wrapped, backup, wrap_engines
+
+# A real server that was restored: tests/etcd/test_etcd_cluster_restored.py
+pytestmark = pytest.mark.parametrize("place", EMBEDDED, indirect=True)
 
 
 @pytest.fixture
