@@ -69,7 +69,8 @@ def main() -> None:
     from snapkv.engine.etcd.server import Server
 
     warnings.simplefilter("ignore")
-    Server.time_ms = lambda self, *, fresh=False: None  # as in `store.engines`: the clocks of tests stand still
+    # as in `store.engines`: the clocks of tests stand still
+    Server.time_ms = lambda self, *, fresh=False: None
     for line in sys.stdin:
         print(json.dumps(answer(json.loads(line))), flush=True)
 
