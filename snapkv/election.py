@@ -15,10 +15,10 @@ from __future__ import annotations
 
 import threading
 from contextlib import suppress
-from types import TracebackType
 
 from snapkv.candidacy import Candidacy
 from snapkv.clock import monotonic, pause
+from snapkv.closing import Closing
 from snapkv.core import Core
 from snapkv.engine.base import KeyValue, Range, Watcher
 from snapkv.errors import (
@@ -44,7 +44,7 @@ LOOK_AGAIN_S = 5.0
 """Pause after a look at the candidates that failed; the session bounds how often."""
 
 
-class Election:
+class Election(Closing):
     """A place in an election, from `store.election(name)`: stand in it, lead, resign.
 
     `campaign` may be called by one thread at a time, everything else by any. As a context manager
@@ -84,17 +84,6 @@ class Election:
         """Forget the candidacy: it is the parent's."""
         self._renew_locks()
         self._candidacy = self._watcher = self._guard = None
-
-    def __enter__(self) -> Election:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"<Election {self.name!r} {'leading' if self.leading else 'not leading'}>"

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from types import TracebackType
 
 from snapkv.clock import monotonic
+from snapkv.closing import Closing
 from snapkv.core import Core
 from snapkv.engine.base import KeyValue, Range, WatchBatch, Watcher
 from snapkv.errors import CompactedError, StoreClosedError
@@ -34,7 +34,7 @@ def leader_of(kvs: Iterable[KeyValue]) -> Leader | None:
     return Leader(first.value, lease_of(first.key), first.create_revision)
 
 
-class Leaders:
+class Leaders(Closing):
     """An iterator of the leaders of an election: the present one, then each change of them.
 
     A change is another leader or another proclaimed value; none comes twice in a row, and times
@@ -68,17 +68,6 @@ class Leaders:
         if leader is None:
             raise StopIteration
         return leader
-
-    def __enter__(self) -> Leaders:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def next(self, timeout: float | None = None) -> Leader | None:
         """Return the next leader; None when `timeout` seconds (None: ever) had none."""

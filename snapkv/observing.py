@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 from snapkv import history as _history
 from snapkv.clock import Clock, HybridClock, SystemClock
+from snapkv.closing import Closing
 from snapkv.engine.base import Engine
 from snapkv.errors import (
     CompactedError,
@@ -41,7 +41,7 @@ class Observer(Reader):
         return Reads(self.timeline, Ticks(self.timeline))
 
 
-class Observed(Moments[K]):
+class Observed(Moments[K], Closing):
     """Keys that others write, as they were at each tick of a time line beside them.
 
     The reads of a store, with these differences:
@@ -65,17 +65,9 @@ class Observed(Moments[K]):
 
     _core: Observer
 
-    def __enter__(self) -> Observed[K]:
+    def __enter__(self) -> Self:
         self._core.check_open()
         return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         core = self._core

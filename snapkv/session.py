@@ -7,10 +7,10 @@ import weakref
 from contextlib import suppress
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
-from types import TracebackType
 from typing import Protocol
 
 from snapkv.clock import monotonic
+from snapkv.closing import Closing
 from snapkv.core import Core
 from snapkv.engine.base import Compare, Engine, Put, Range, Target, Txn
 from snapkv.errors import (
@@ -61,7 +61,7 @@ class Candidate(Protocol):
         ...
 
 
-class Session:
+class Session(Closing):
     """A sign of life in a store: while it is `alive`, its key and what was put under it stand.
 
     A daemon thread renews the lease three times in its `ttl_s`. When the process dies or loses the
@@ -118,17 +118,6 @@ class Session:
         if answer.succeeded:
             return answer.header.revision
         return found(answer, 0).kvs[0].create_revision
-
-    def __enter__(self) -> Session:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"<Session {self.id:x} {'alive' if self.alive else 'lost'}>"

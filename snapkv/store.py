@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Self
 
 from snapkv import check as _check
 from snapkv import dump as _dump
 from snapkv import history as _history
+from snapkv.closing import Closing
 from snapkv.committer import Check, Sent, compile_check, listed, pairs
 from snapkv.core import Core
 from snapkv.election import Election
@@ -35,7 +35,7 @@ Addition = Callable[[int], tuple[str, bytes]]
 """Gets the timestamp of the commit it will be part of, returns a key and a value."""
 
 
-class SnapshotKV(View[str]):
+class SnapshotKV(View[str], Closing):
     """A store of text keys and byte values that answers for any moment of its life.
 
     Safe for threads and usable as a context manager. Opened by `snapkv.open`.
@@ -44,17 +44,9 @@ class SnapshotKV(View[str]):
     def __init__(self, core: Core) -> None:
         super().__init__(core, core.layout.data)
 
-    def __enter__(self) -> SnapshotKV:
+    def __enter__(self) -> Self:
         self._core.check_open()
         return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"<SnapshotKV {self._core.url} name={self._core.layout.name!r}>"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from types import TracebackType
 from typing import Any, Generic
 
 from snapkv.clock import monotonic
+from snapkv.closing import Closing
 from snapkv.core import Core
 from snapkv.engine.base import Event, WatchBatch
 from snapkv.errors import (
@@ -29,7 +29,7 @@ WAIT_S_MAX = 1e6
 """A longer wait is one without a bound: clocks of some systems end at 292 years."""
 
 
-class Watch(ABC, Generic[K]):
+class Watch(Closing, ABC, Generic[K]):
     """An iterator of `Changes`, one for each commit that changed a key with the prefix.
 
     `timestamp` is that of the newest commit seen, matching or not: a new watch from there goes
@@ -64,17 +64,6 @@ class Watch(ABC, Generic[K]):
         if found is None:
             raise StopIteration
         return found
-
-    def __enter__(self) -> Watch[K]:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 class StoreWatch(Watch[K]):

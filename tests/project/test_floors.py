@@ -17,6 +17,7 @@ FLOORS = {
     "snapkv.times": 0.1,
     "snapkv.records": 0.1,
     "snapkv.model": 0.1,
+    "snapkv.closing": 0.1,
     "snapkv.forks": 0.1,
     "snapkv.full_keys": 0.2,
     "snapkv.clock": 1.0,

@@ -442,8 +442,8 @@ def test_facts(cluster, three):
 def test_what_it_costs(cluster, three, monkeypatch):
     engines = []
 
-    def opened(url, *, create, options):
-        engines.append(Counting(snapkv.opening.open_engine(url, create=create, options=options)))
+    def opened(url, **how):
+        engines.append(Counting(snapkv.opening.open_engine(url, **how)))
         return engines[-1]
 
     monkeypatch.setattr(snapkv.observing, "open_engine", opened)

@@ -38,8 +38,8 @@ def exchangeable_in(cluster, monkeypatch):
     monkeypatch.setattr(snapkv.timeline.feed, "REPLAY_WAIT_S", 0.5)
     engines = []
 
-    def opened(url, *, create, options):
-        engines.append(Wrapped(open_engine(url, create=create, options=options)))
+    def opened(url, **how):
+        engines.append(Wrapped(open_engine(url, **how)))
         return engines[-1]
 
     monkeypatch.setattr(snapkv.observing, "open_engine", opened)

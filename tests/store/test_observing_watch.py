@@ -366,8 +366,8 @@ class LateWatcher(Wrapped):
 def late(clock, tmp_path, monkeypatch):
     engines = []
 
-    def opened(url, *, create, options):
-        engines.append(Late(open_engine(url, create=create, options=options)))
+    def opened(url, **how):
+        engines.append(Late(open_engine(url, **how)))
         return engines[-1]
 
     monkeypatch.setattr(snapkv.observing, "open_engine", opened)
