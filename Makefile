@@ -3,13 +3,17 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 PYTEST_ARGS ?=
+JOBS ?= 2
+# Besides the PySpark of `make test`; each has a virtual environment of its own.
+OLD_SPARKS := 4.0 4.1
 
 .PHONY: help tour test lint soak bench clean
 help:
-	@echo "make tour   a store filled with this clone's git history, and true answers about it"
+	@echo "make tour   a store filled with this clone's git history, and true answers about it,"
+	@echo "            Spark's too: downloads PySpark (450 MB), which needs Java 17 or newer"
 	@echo "make test   the whole test suite"
 	@echo "make lint   formatting, style and types"
-	@echo "make soak   the random tests for longer"
+	@echo "make soak   the random tests for longer, and Spark's on older versions of it"
 	@echo "make bench  the benchmarks; results go to benchmarks/results"
 	@echo "make clean  remove what the others made"
 
@@ -23,30 +27,45 @@ $(VENV)/.installed: pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
 	@touch $@
 
+$(VENV)/.installed-spark: $(VENV)/.installed
+	@echo "PySpark is 450 MB to download, once"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[spark]'
+	@touch $@
+
 $(VENV)/.installed-test: pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test]'
-	@touch $@ $(VENV)/.installed
+	@touch $(VENV)/.installed $(VENV)/.installed-spark $@
+
+$(VENV)-spark%/.installed: pyproject.toml
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[test]'
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check 'pyspark==$*.*'
+	@touch $@
 
 $(VENV)/.installed-lint: pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[lint]'
 	@touch $@
 
 tour: $(VENV)/.installed
+	@$(MAKE) --no-print-directory $(VENV)/.installed-spark || echo "no PySpark: the tour goes without"
 	$(BIN)/snapkv tour
 
 test: $(VENV)/.installed-test
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup $(PYTEST_ARGS)
 
 lint: $(VENV)/.installed-lint
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-soak: $(VENV)/.installed-test
+soak: $(VENV)/.installed-test $(OLD_SPARKS:%=soak-spark%)
 	HYPOTHESIS_PROFILE=soak $(BIN)/python -m pytest tests/property tests/protocol tests/conformance
+
+soak-spark%: $(VENV)-spark%/.installed
+	$(VENV)-spark$*/bin/python -m pytest tests/spark
 
 bench: $(VENV)/.installed-test
 	$(BIN)/python -m benchmarks
 
 clean:
-	rm -rf $(VENV) .tour build dist .hypothesis .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(VENV)-spark* .tour build dist .hypothesis .pytest_cache .mypy_cache .ruff_cache

@@ -12,6 +12,8 @@ QUESTIONS = (
     "etcd_save",
     "etcd_load_as_of",
     "etcd_scan",
+    "spark_snapshot",
+    "spark_stream",
 )
 
 if __name__ == "__main__":

@@ -2,13 +2,12 @@
 
 import sqlite3
 import tempfile
-import threading
 from pathlib import Path
 
 import lmdb
 
 import snapkv
-from benchmarks.harness import Rival, Row, measure, report, seeded
+from benchmarks.harness import Rival, Row, measure, measure_threads, report, seeded
 from benchmarks.stores import BE64
 
 THREADS, SAVES_EACH = 8, 25
@@ -75,29 +74,9 @@ def _threads(folder: Path) -> list[Row]:
         with env.begin(write=True) as txn:
             txn.put(f"catalog/{i}".encode(), value)
 
-    def at_once(save) -> object:  # type: ignore[no-untyped-def]
-        def run(i: int) -> None:
-            if i % SAVES_EACH:  # one block is one burst of all threads, timed per save
-                return
-            threads = [
-                threading.Thread(
-                    target=lambda t=t: [save(t * 10**6 + i + j) for j in range(SAVES_EACH)]
-                )
-                for t in range(THREADS)
-            ]
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join()
-
-        return run
-
-    rivals = [
-        Rival("py-lmdb commits (floor)", at_once(by_lmdb)),  # type: ignore[arg-type]
-        Rival("snapkv saves", at_once(by_store)),  # type: ignore[arg-type]
-    ]
-    rows = measure(rivals, rounds=40, block=SAVES_EACH)
-    return [
-        Row(r.rival, round(r.median_us / THREADS, 3), round(r.p99_us / THREADS, 3), r.ratio)
-        for r in rows
-    ]
+    return measure_threads(
+        [("py-lmdb commits (floor)", by_lmdb), ("snapkv saves", by_store)],
+        threads=THREADS,
+        each=SAVES_EACH,
+        rounds=40,
+    )

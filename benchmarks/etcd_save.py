@@ -2,11 +2,10 @@
 
 import subprocess
 import sys
-import threading
 import time
 
 import snapkv
-from benchmarks.harness import Rival, Row, measure, quantile, report
+from benchmarks.harness import Rival, Row, measure, measure_threads, quantile, report
 from benchmarks.servers import Bare, etcd_server, server_facts
 from snapkv.engine.etcd import etcd_pb2 as pb
 
@@ -60,32 +59,15 @@ def _one_thread(store: snapkv.SnapshotKV, bare: Bare) -> list[Row]:
 def _threads(store: snapkv.SnapshotKV, bare: Bare) -> list[Row]:
     value = bytes(100)
 
-    def at_once(save) -> object:  # type: ignore[no-untyped-def]
-        def run(i: int) -> None:
-            if i % SAVES_EACH:  # one block is one burst of all threads, timed per save
-                return
-            threads = [
-                threading.Thread(
-                    target=lambda t=t: [save(t * 10**6 + i + j) for j in range(SAVES_EACH)]
-                )
-                for t in range(THREADS)
-            ]
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join()
-
-        return run
-
-    rivals = [
-        Rival("bare puts (floor)", at_once(lambda i: bare.put(b"bare/%d" % i, value))),  # type: ignore[arg-type]
-        Rival("snapkv saves", at_once(lambda i: store.save(f"k{i}", value))),  # type: ignore[arg-type]
-    ]
-    rows = measure(rivals, rounds=40, block=SAVES_EACH)
-    return [
-        Row(r.rival, round(r.median_us / THREADS, 3), round(r.p99_us / THREADS, 3), r.ratio)
-        for r in rows
-    ]
+    return measure_threads(
+        [
+            ("bare puts (floor)", lambda i: bare.put(b"bare/%d" % i, value)),
+            ("snapkv saves", lambda i: store.save(f"k{i}", value)),
+        ],
+        threads=THREADS,
+        each=SAVES_EACH,
+        rounds=40,
+    )
 
 
 _WORKER = """

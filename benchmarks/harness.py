@@ -8,6 +8,7 @@ import platform
 import random
 import statistics
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -58,6 +59,33 @@ def measure(rivals: Sequence[Rival], *, rounds: int, block: int = 1, warmup: int
             ),
         )
         for rival in rivals
+    ]
+
+
+def measure_threads(
+    rivals: Sequence[tuple[str, Callable[[int], object]]], *, threads: int, each: int, rounds: int
+) -> list[Row]:
+    """Time bursts of `each` operations in each of some threads at once, per operation."""
+
+    def bursts(do: Callable[[int], object]) -> Callable[[int], object]:
+        def run(i: int) -> None:
+            if i % each:  # one block is one burst of all threads
+                return
+            burst = [
+                threading.Thread(target=lambda t=t: [do(t * 10**6 + i + j) for j in range(each)])
+                for t in range(threads)
+            ]
+            for thread in burst:
+                thread.start()
+            for thread in burst:
+                thread.join()
+
+        return run
+
+    rows = measure([Rival(name, bursts(do)) for name, do in rivals], rounds=rounds, block=each)
+    return [
+        Row(r.rival, round(r.median_us / threads, 3), round(r.p99_us / threads, 3), r.ratio)
+        for r in rows
     ]
 
 

@@ -37,19 +37,39 @@ def commits(
             raise InvalidTypeError(f"limit is an int, not {type(limit).__name__}")
         if limit < 0:
             raise InvalidOptionError(f"limit is not negative: {limit}")
-    low, high = _bounds(core, since, until)
+    low, high = bounds(core, since, until)
     walk = _backwards if newest_first else _forwards
     bound = None if limit is None else min(limit, sys.maxsize)
     return islice(walk(core, low, high, since is None), bound)
 
 
-def _bounds(core: Core, since: When | None, until: When | None) -> tuple[Mark, Mark]:
-    timeline = core.timeline
-    low = timeline.oldest() if since is None else timeline.pin(core.resolve(since)).mark
-    high = timeline.head() if until is None else timeline.pin(core.resolve(until)).mark
+def bounds(core: Reader, since: When | None, until: When | None) -> tuple[Mark, Mark]:
+    """Return the marks that (since, until] lies between; None: what compaction left, and now."""
+    low = _oldest(core) if since is None else _mark_of(core, core.resolve(since))
+    high = core.timeline.head() if until is None else _mark_of(core, core.resolve(until))
     if since is None and high.ordinal < low.ordinal:
-        raise CompactedError(core.resolve(until) if until is not None else 0, low.timestamp)
+        requested = core.resolve(until) if until is not None else 0
+        raise CompactedError(requested, core.reads.showing.earliest())
     return low, high
+
+
+def _oldest(core: Reader) -> Mark:
+    """Return the oldest mark after which no change is gone.
+
+    Of keys that others write that is the first one that can be read, or the creation, which saw
+    none, as long as everything is left.
+    """
+    if core.reads.showing.at_head or core.engine.compacted_revision() <= 1:
+        return core.timeline.oldest()
+    earliest = core.reads.showing.earliest()
+    return core.timeline.head() if earliest is None else core.timeline.pin(earliest).mark
+
+
+def _mark_of(core: Reader, timestamp: int) -> Mark:
+    try:
+        return core.timeline.pin(timestamp).mark
+    except CompactedError as e:
+        raise CompactedError(timestamp, core.reads.showing.earliest()) from e
 
 
 def _forwards(core: Core, low: Mark, high: Mark, inclusive: bool) -> Iterator[Commit]:

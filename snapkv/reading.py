@@ -17,9 +17,9 @@ from snapkv.errors import (
     StoreClosedError,
 )
 from snapkv.forks import renew_in_children
-from snapkv.records import FormatRecord, Layout
+from snapkv.records import FormatRecord, Layout, Mark
 from snapkv.snapshot import LiveSource, Past, Source
-from snapkv.timeline import Reads, Timeline
+from snapkv.timeline import Pin, Reads, Timeline
 from snapkv.times import When, resolve
 
 
@@ -106,6 +106,11 @@ class Reader:
         if revision < 1:
             raise InvalidTimeError(f"revisions start at 1, not {revision}", revision)
         return LiveSource(self.reads, self.reads.showing.pin_revision(revision))
+
+    def moment(self, mark: Mark) -> Source:
+        """Return the state at a mark that is known; no round trip."""
+        pin = Pin(mark.timestamp, mark, True, self.timeline.epoch, mark.revision)
+        return LiveSource(self.reads, pin)
 
     def finish(self, timestamp: int) -> None:
         """Make sure that nothing can commit at or below a timestamp any more."""

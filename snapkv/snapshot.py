@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Generic, Protocol
+from typing import TYPE_CHECKING, Any, Generic, Protocol
 
-from snapkv.engine.base import KeyValue, Range
+from snapkv.engine.base import Columns, KeyValue, Range
 from snapkv.errors import InvalidKeyError, InvalidTypeError, KeyNotFoundError
 from snapkv.model import Difference, Entry, K
 from snapkv.records import Keyspace
 from snapkv.timeline import Pin, Reads
+
+if TYPE_CHECKING:
+    from snapkv.arrow import Table
 
 
 class Source(Protocol):
@@ -27,6 +30,10 @@ class Source(Protocol):
         self, start: bytes, end: bytes, *, keys_only: bool = False
     ) -> Iterator[list[KeyValue]]:
         """Yield the range [start, end) in pages, ascending."""
+        ...
+
+    def columns(self, start: bytes, end: bytes, *, keys_only: bool = False) -> Iterator[Columns]:
+        """Yield the same as columns of Arrow."""
         ...
 
     def count(self, start: bytes, end: bytes) -> int:
@@ -135,6 +142,23 @@ class Snapshot(Mapping[K, bytes], Generic[K]):
         """Return the number of keys; one round trip, no keys are sent."""
         return self._source.count(*self._range(prefix))
 
+    def to_arrow(self, prefix: K | None = None) -> Table:
+        """Return the keys, with a prefix or all, as an Arrow table in key order.
+
+        Columns: key, value (binary), create_version and mod_version (revisions), key_version (how
+        often it was written since it was created). For pandas, polars and duckdb; needs pyarrow.
+        A round trip a page. Raises `InvalidKeyError` for an observed key that is no UTF-8 text.
+
+        >>> import snapkv
+        >>> with snapkv.open("memory:") as store:
+        ...     commit = store.commit(puts={"a": b"1", "b": b"2"})
+        ...     store.at().to_arrow().select(["key", "value"]).to_pylist()
+        [{'key': 'a', 'value': b'1'}, {'key': 'b', 'value': b'2'}]
+        """
+        from snapkv import arrow
+
+        return arrow.snapshot_table(self._source.columns(*self._range(prefix)), self._space)
+
     def diff(self, other: Snapshot[K], prefix: K | None = None) -> Iterator[Difference[K]]:
         """Yield what differs from here to `other`, in key order.
 
@@ -226,6 +250,10 @@ class LiveSource:
     ) -> Iterator[list[KeyValue]]:
         """Yield a range in pages at the pinned revision."""
         return self._reads.scan(self._pin, start, end, keys_only=keys_only)
+
+    def columns(self, start: bytes, end: bytes, *, keys_only: bool = False) -> Iterator[Columns]:
+        """Yield the same as columns of Arrow."""
+        return self._reads.columns(self._pin, start, end, keys_only=keys_only)
 
     def count(self, start: bytes, end: bytes) -> int:
         """Return the number of keys in a range."""

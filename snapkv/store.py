@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO, Self
+from typing import TYPE_CHECKING, Any, BinaryIO, Self
 
 from snapkv import check as _check
 from snapkv import dump as _dump
@@ -28,6 +28,9 @@ from snapkv.session import TTL_S, Session, SessionInfo, sessions
 from snapkv.space import Space
 from snapkv.times import When, check_timestamp, format_time
 from snapkv.view import View
+
+if TYPE_CHECKING:
+    from snapkv.arrow import Table
 
 RESTORE_TRIES = 8
 
@@ -209,6 +212,21 @@ class SnapshotKV(View[str], Closing):
         `CompactedError`. One watch over the timestamp key; a page at a time when newest first.
         """
         return _history.commits(self._core, since, until, limit, newest_first)
+
+    def commits_to_arrow(self, since: When | None = None, until: When | None = None) -> Table:
+        """Return the commits in (since, until] as an Arrow table, newest first.
+
+        Columns: version (revision), timestamp (to the millisecond), userName (the writer),
+        operation (WRITE, TICK, or FENCE, which proved another one dead), userMetadata (the note),
+        operationMetrics (a map: numPuts, numDeletes, in spaces too). Without `since` it begins
+        with what compaction left, whose operation is unknown. Needs pyarrow. Costs two watches.
+
+        Raises `CompactedError`.
+        """
+        from snapkv import tables
+
+        self._core.check_open()
+        return tables.commits_table(self._core, since, until)
 
     def tick(self) -> Commit:
         """Commit nothing but a timestamp: it moves `resolved()` forward. One round trip."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Generic
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Generic
 
 from snapkv import history as _history
 from snapkv.core import Core
@@ -16,6 +17,9 @@ from snapkv.snapshot import Snapshot
 from snapkv.times import When
 from snapkv.watch import StoreWatch, Watch
 
+if TYPE_CHECKING:
+    from snapkv.arrow import Table
+
 
 class Moments(Generic[K]):
     """Reading one kind of keys, at any moment.
@@ -26,6 +30,11 @@ class Moments(Generic[K]):
 
     def __init__(self, core: Reader, space: Keyspace) -> None:
         self._core, self._space = core, space
+
+    @property
+    def reader(self) -> Reader:
+        """What this reads with, for layers of this package that read in bulk."""
+        return self._core
 
     def load(self, key: K, ts: When | None = None) -> bytes:
         """Return the value of a key, now or at a time.
@@ -76,6 +85,48 @@ class Moments(Generic[K]):
         before = self.at(a)
         return before.diff(self.at(b), prefix)
 
+    def changes_to_arrow(
+        self,
+        prefix: K | None = None,
+        since: When | None = None,
+        until: When | None = None,
+        *,
+        preimages: bool = False,
+    ) -> Table:
+        """Return what the commits in (since, until] changed, as an Arrow table in commit order.
+
+        Columns: key, value (None for a removal), _change_type (insert, update_postimage, delete),
+        _commit_version (revision), _change_ordinal (place among the commit's changes of these
+        keys), _commit_timestamp (to the millisecond). With `preimages` a removal has the value
+        removed, and each update a row before it (update_preimage) with the value replaced. Without
+        `since` from what compaction left. Needs pyarrow. Costs two watches, and with `preimages`
+        a round trip for each 128 changes.
+
+        Raises `CompactedError`, and `InvalidKeyError` for an observed key that is no UTF-8 text.
+        """
+        self._core.check_open()
+        tables = _tables()
+        span = tables.span_of(self._space, prefix)
+        return tables.changes_table(self._core, span, since, until, preimages)
+
+    def history_to_arrow(
+        self, prefix: K | None = None, since: When | None = None, until: When | None = None
+    ) -> Table:
+        """Return every version that stood at some time in [since, until], as an Arrow table.
+
+        Columns: key, value, _version_from and _version_to (revisions; it stood from the one until
+        before the other), _timestamp_from and _timestamp_to. `_version_to` is None where it stood
+        at the end; `_timestamp_from` where compaction took the commit that wrote it. Sorted by key
+        and revision. Without `since` from what compaction left. Needs pyarrow. Costs a scan of the
+        beginning and two watches, and a few reads, or one watch, for the times of what stood then.
+
+        Raises `CompactedError`, `InvalidKeyError` as `changes_to_arrow`, and for what is observed
+        `NotObservedError` when the first tick came after `until`.
+        """
+        self._core.check_open()
+        tables = _tables()
+        return tables.history_table(self._core, tables.span_of(self._space, prefix), since, until)
+
     def _read_at(self, ts: When | None, wanted: Range) -> Any:
         core = self._core
         if ts is None:
@@ -88,6 +139,13 @@ class Moments(Generic[K]):
             if past is None:
                 raise
             return [kv for kv in past.get([wanted.key]) if kv is not None]
+
+
+def _tables() -> ModuleType:
+    """Import what needs pyarrow, for those who use it."""
+    from snapkv import tables
+
+    return tables
 
 
 class View(Moments[K]):

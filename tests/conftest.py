@@ -3,6 +3,7 @@
 import os
 from collections import Counter
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from etcd_server import (
@@ -68,8 +69,18 @@ def pytest_terminal_summary(
         terminalreporter.write_line(f"{number} deselected, for etcd is {ours}: {reason}")
 
 
-def pytest_sessionfinish() -> None:
+def pytest_sessionfinish(session: pytest.Session) -> None:
     close_shared_pool()
+    output = getattr(session.config, "workeroutput", None)
+    if output is not None:  # one of several processes: the first of them tells
+        output["deselected"] = dict(session.config.stash.get(DESELECTED, Counter()))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Take over what a process left out; all of them collect the same tests."""
+    output = getattr(node, "workeroutput", {})
+    node.config.stash[DESELECTED] = Counter(output.get("deselected", {}))
 
 
 @pytest.fixture(scope="session")

@@ -30,7 +30,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 ALL_KEYS_END = b"\0"
 """As `range_end`: every key from `key` on."""
@@ -59,6 +59,16 @@ class Range(NamedTuple):
     limit: int = 0
     keys_only: bool = False
     count_only: bool = False
+
+
+class Columns(NamedTuple):
+    """Versions of keys in bulk, as columns of Arrow: two of bytes, three of int64."""
+
+    keys: Any
+    values: Any
+    created: Any
+    modified: Any
+    version: Any
 
 
 class Put(NamedTuple):
@@ -209,6 +219,14 @@ class Limits:
     ops_per_list: int | None = None
 
 
+class Piece(NamedTuple):
+    """A part of a range, [key, range_end); about how many keys a scan of it meets."""
+
+    key: bytes
+    range_end: bytes
+    rows: int
+
+
 class Reads(Protocol):
     """Reading."""
 
@@ -226,6 +244,25 @@ class Reads(Protocol):
         self, key: bytes, range_end: bytes, *, revision: int, keys_only: bool = False
     ) -> Iterator[list[KeyValue]]:
         """Yield a range in pages, ascending, all at one revision (not 0), at a bounded memory."""
+        ...
+
+    def columns(
+        self, key: bytes, range_end: bytes, *, revision: int, keys_only: bool = False
+    ) -> Iterator[Columns]:
+        """Yield what `scan` does as columns, which readers of very many keys want; needs pyarrow.
+
+        The keys' leases are not among them.
+        """
+        ...
+
+    def pieces(self, key: bytes, range_end: bytes, *, revision: int, rows: int) -> list[Piece]:
+        """Cut a range into pieces of about `rows` keys each, for readers that work side by side.
+
+        They come in order and without gaps: the first begins at `key`, each next one where the one
+        before ends, the last ends at `range_end`. A range without keys gives no pieces, or such
+        that hold nothing. At a revision (not 0); costs less than a scan, not nothing. Raises
+        `ValueError` unless `rows` is at least 1.
+        """
         ...
 
 

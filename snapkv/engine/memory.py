@@ -18,11 +18,13 @@ from snapkv.clock import monotonic, uptime_ns
 from snapkv.engine.apply import apply
 from snapkv.engine.base import (
     ALL_KEYS_END,
+    Columns,
     Event,
     Header,
     KeyValue,
     Lease,
     Limits,
+    Piece,
     Range,
     RangeResult,
     ReadResult,
@@ -33,7 +35,7 @@ from snapkv.engine.base import (
 )
 from snapkv.engine.leases import LeaseTable, is_id
 from snapkv.engine.overlay import Overlay, answer
-from snapkv.engine.rules import check_distinct, check_limits
+from snapkv.engine.rules import check_distinct, check_limits, check_piece_rows
 from snapkv.errors import (
     CompactedError,
     EngineBusyError,
@@ -96,6 +98,22 @@ class MemoryEngine:
             if not page.more:
                 return
             key = page.kvs[-1].key + b"\0"
+
+    def columns(
+        self, key: bytes, range_end: bytes, *, revision: int, keys_only: bool = False
+    ) -> Iterator[Columns]:
+        """Yield the pages of a scan as columns."""
+        from snapkv.arrow import columns_in
+
+        return columns_in(self.scan(key, range_end, revision=revision, keys_only=keys_only))
+
+    def pieces(self, key: bytes, range_end: bytes, *, revision: int, rows: int) -> list[Piece]:
+        """Cut a range between its keys, exactly; O(keys)."""
+        check_piece_rows(rows)
+        kvs = self.read([Range(key, range_end, revision)]).results[0].kvs
+        bounds = [key, *(kv.key for kv in kvs[rows::rows]), range_end]
+        sizes = (min(rows, len(kvs) - at) for at in range(0, len(kvs), rows))
+        return [Piece(*cut) for cut in zip(bounds, bounds[1:], sizes, strict=False)]
 
     def _range(self, wanted: Range) -> RangeResult:
         revision = wanted.revision or self._revision

@@ -1,4 +1,4 @@
-"""What a transaction must keep to: the limits of its engine, and no key written twice."""
+"""What callers must keep to: the limits of an engine, no key written twice, pieces that hold."""
 
 from __future__ import annotations
 
@@ -88,3 +88,9 @@ def _check_cover(puts: list[bytes], deletes: list[tuple[bytes, bytes]]) -> None:
         at = bisect_left(puts, key)
         if at < len(puts) and in_range(puts[at], key, end):
             raise ValueError(f"key {puts[at]!r} is put and deleted in one transaction")
+
+
+def check_piece_rows(rows: int) -> None:
+    """Raise `ValueError` for a size of pieces that would never come to an end."""
+    if rows < 1:
+        raise ValueError(f"a piece of {rows} rows cannot be")

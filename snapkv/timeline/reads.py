@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
-from snapkv.engine.base import Engine, KeyValue, Range, RangeResult, ReadResult
+from snapkv.engine.base import Columns, Engine, KeyValue, Range, RangeResult, ReadResult
 from snapkv.errors import CompactedError, FutureRevisionError, StoreRestoredError
 from snapkv.records import Mark
 from snapkv.timeline.feed import replayed
+
+Page = TypeVar("Page")
 
 
 @dataclass(slots=True)
@@ -129,15 +131,37 @@ class Reads:
         Pages do not tell whose they are: before the first and after the last one, a remote engine
         that was not asked for a while is, in a round trip more.
         """
+
+        def pages(engine: Engine, start: bytes, revision: int) -> Iterator[list[KeyValue]]:
+            return engine.scan(start, range_end, revision=revision, keys_only=keys_only)
+
+        return self._held(pin, key, pages, lambda page: page[-1].key)
+
+    def columns(
+        self, pin: Pin, key: bytes, range_end: bytes, *, keys_only: bool = False
+    ) -> Iterator[Columns]:
+        """Yield the same as columns of Arrow."""
+
+        def chunks(engine: Engine, start: bytes, revision: int) -> Iterator[Columns]:
+            return engine.columns(start, range_end, revision=revision, keys_only=keys_only)
+
+        return self._held(pin, key, chunks, lambda chunk: chunk.keys[-1].as_py())
+
+    def _held(
+        self,
+        pin: Pin,
+        key: bytes,
+        read: Callable[[Engine, bytes, int], Iterator[Page]],
+        last_of: Callable[[Page], bytes],
+    ) -> Iterator[Page]:
         while True:
             self._line.assure()
             self._check_epoch(pin)
-            reading, engine = pin.reading, self._line.engine
-            pages = engine.scan(key, range_end, revision=reading, keys_only=keys_only)
+            reading = pin.reading
             try:
-                for page in pages:
+                for page in read(self._line.engine, key, reading):
                     yield page
-                    key = page[-1].key + b"\0"
+                    key = last_of(page) + b"\0"
                     self._check_epoch(pin)
                 self._line.assure()
                 self._check_epoch(pin)

@@ -32,6 +32,7 @@ def test_closing_twice_is_fine_and_using_it_then_is_not(db: Driver) -> None:
     uses = [
         lambda: db.engine.read([Range(b"a")]),
         lambda: list(db.engine.scan(FIRST, ALL, revision=1)),
+        lambda: db.engine.pieces(FIRST, ALL, revision=1, rows=1),
         lambda: db.engine.watch(b"a", b"", start_revision=1).next(0),
         lambda: db.engine.compact(1),
     ]

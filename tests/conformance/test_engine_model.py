@@ -320,6 +320,9 @@ def compare_state(db: Driver, model: Model, revision: int) -> None:
     assert plain(db.engine.read([everything]).results[0]) == expected
     scanned = [kv for page in db.engine.scan(FIRST, ALL, revision=revision) for kv in page]
     assert [tuple(kv) for kv in scanned] == expected[0]
+    pieces = db.engine.pieces(FIRST, ALL, revision=revision, rows=2)
+    parts = [db.range(piece.key, piece.range_end, revision=revision).kvs for piece in pieces]
+    assert [tuple(kv) for part in parts for kv in part] == expected[0]
     for key in KEYS:
         point = Range(key, b"", revision)
         found = db.engine.read([point]).results[0]

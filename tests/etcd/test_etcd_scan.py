@@ -11,11 +11,13 @@ from etcd_server import EtcdServer
 
 from snapkv.engine.base import ALL_KEYS_END, Put, Range, Txn
 from snapkv.engine.etcd import EtcdEngine
-from snapkv.engine.etcd.scan import PAGE_BYTES, PAGE_ROWS_MAX, PIECE_ROWS
+from snapkv.engine.etcd.scan import PAGE_BYTES, PAGE_ROWS_MAX, PIECE_PAGES
 from snapkv.engine.memory import MemoryEngine
 
 BATCH = 120
 MIB = 1 << 20
+SMALL_PAGE_BYTES = 64 << 10
+"""Pages so small that ranges are cut which would be read as they are otherwise."""
 LONG = b"deep/" + b"shared-prefix/" * 20  # longer than what one question used to look at
 
 
@@ -86,10 +88,17 @@ RANGES = [
 
 @pytest.mark.parametrize(("key", "end"), RANGES)
 @pytest.mark.parametrize("keys_only", [False, True])
+@pytest.mark.parametrize("page_bytes", [PAGE_BYTES, SMALL_PAGE_BYTES])
 def test_a_scan_is_the_memory_engines(
-    key: bytes, end: bytes, keys_only: bool, pair: tuple[EtcdEngine, MemoryEngine]
+    key: bytes,
+    end: bytes,
+    keys_only: bool,
+    page_bytes: int,
+    pair: tuple[EtcdEngine, MemoryEngine],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     engine, memory = pair
+    monkeypatch.setattr(engine._page_size, "page_bytes", page_bytes)
     at = head(memory) - 3
     pages = [list(e.scan(key, end, revision=at, keys_only=keys_only)) for e in (engine, memory)]
     ours, theirs = ([kv for page in found for kv in page] for found in pages)
@@ -98,19 +107,56 @@ def test_a_scan_is_the_memory_engines(
     assert all(pages[0])  # none is empty
 
 
+@pytest.mark.parametrize(("key", "end"), RANGES)
+@pytest.mark.parametrize("rows", [100, 5_000])
+def test_pieces_hold_the_memory_engines_keys(
+    key: bytes, end: bytes, rows: int, pair: tuple[EtcdEngine, MemoryEngine]
+) -> None:
+    engine, memory = pair
+    at = head(memory)
+    pieces = engine.pieces(key, end, revision=at, rows=rows)
+    whole = memory.read([Range(key, end, at, keys_only=True)]).results[0].kvs
+    assert sum(piece.rows for piece in pieces) == len(whole)
+    if not pieces:
+        return
+    assert (pieces[0].key, pieces[-1].range_end) == (key, end)
+    found = []
+    for piece in pieces:
+        part = memory.read([Range(piece.key, piece.range_end, at, keys_only=True)]).results[0].kvs
+        assert len(part) == piece.rows <= 2 * rows
+        found += part
+    assert found == whole
+
+
 def test_a_large_scan_asks_for_bounded_ranges(
     pair: tuple[EtcdEngine, MemoryEngine], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """etcd counts the rest of a range for each page: few pages may be of large ranges."""
     engine, memory = pair
+    monkeypatch.setattr(engine._page_size, "page_bytes", SMALL_PAGE_BYTES)
     counting = Counting(engine, monkeypatch)
     rows = sum(map(len, engine.scan(b"\0", ALL_KEYS_END, revision=head(memory))))
     assert rows == 60_000
-    pages = [wanted for wanted in counting.asked if wanted.limit > 1]
+    pages = [wanted for wanted in counting.asked if wanted.limit and not wanted.keys_only]
     ranges = [page._replace(limit=0, count_only=True) for page in pages]
     counts = [memory.read([wanted]).results[0].count for wanted in ranges]
-    assert sum(count > PIECE_ROWS for count in counts) < 10
+    largest = 2 * PIECE_PAGES * SMALL_PAGE_BYTES // 32  # a row counts as 32 bytes at least
+    assert sum(count > largest for count in counts) < 10
     assert counting.round_trips < 1_000
+
+
+def test_a_scan_of_few_pages_is_not_cut(
+    pair: tuple[EtcdEngine, MemoryEngine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Counting where keys part would cost more than the pages do by counting the rest."""
+    engine, memory = pair
+    at = head(memory)
+    list(engine.scan(b"bin/", b"bin/0", revision=at))
+    counting = Counting(engine, monkeypatch)
+    found = sum(map(len, engine.scan(b"bin/", b"bin0", revision=at)))
+    assert found > 20_000
+    assert counting.round_trips == len(counting.asked) <= 4
+    assert not any(wanted.count_only for wanted in counting.asked)
 
 
 def test_what_a_small_scan_costs(
@@ -140,6 +186,17 @@ def test_large_values_make_small_pages(etcd: EtcdServer, monkeypatch: pytest.Mon
         counting = Counting(engine, monkeypatch)
         assert sum(map(len, engine.scan(b"small/", b"small0", revision=head(engine)))) == 500
         assert counting.rows[-1] > 100  # it grows back
+
+
+def test_long_keys_are_cut_by_requests_that_the_server_takes(etcd: EtcdServer) -> None:
+    """128 ranges with both ends would be 5 MB."""
+    keys = [b"k" * 20_000 + b"%02d" % i for i in range(40)]
+    with opened(etcd.url) as engine:
+        for key in keys:
+            transact(engine, Txn(success=(Put(key, b"v"),)))
+        pieces = engine.pieces(b"k", b"l", revision=head(engine), rows=5)
+        assert sum(piece.rows for piece in pieces) == len(keys)
+        assert max(piece.rows for piece in pieces) <= 10
 
 
 def test_a_scan_stays_at_its_revision(etcd: EtcdServer) -> None:

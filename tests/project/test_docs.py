@@ -25,7 +25,7 @@ def test_docstring_examples_run(name: str) -> None:
     assert outcome.failed == 0
 
 
-@pytest.mark.parametrize("document", ["README.md", "snapkv/DESIGN.md"])
+@pytest.mark.parametrize("document", ["README.md", "snapkv/DESIGN.md", "docs/tables.md"])
 def test_sessions_run(document: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     outcome = doctest.testfile(

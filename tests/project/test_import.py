@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import pytest
+
 HEAVY = {
     "grpc",
     "google",
@@ -18,7 +20,7 @@ HEAVY = {
 
 
 def loaded_by(statement: str) -> set[str]:
-    code = f"{statement}; import sys; print(*{{m.partition('.')[0] for m in sys.modules}})"
+    code = f"{statement}\nimport sys; print(*{{m.partition('.')[0] for m in sys.modules}})"
     done = subprocess.run(
         [sys.executable, "-I", "-c", code], check=True, capture_output=True, text=True, timeout=60
     )
@@ -31,3 +33,38 @@ def test_importing_snapkv_is_light() -> None:
 
 def test_only_the_engine_of_the_url_is_imported() -> None:
     assert "lmdb" not in loaded_by("import snapkv; snapkv.open('memory:').close()")
+
+
+USE = """
+import snapkv
+s = snapkv.open('memory:x')
+t = s.save('a', b'1')
+s.load('a', t)
+[*s.at(t).items(), *s.history('a'), *s.commits(), *s.diff(0), *s.watch(since=0, timeout=0)]
+o = snapkv.observe('memory:x', prefix='')
+o.at().count()
+"""
+TABLES = (
+    "s.at().to_arrow()",
+    "s.changes_to_arrow()",
+    "s.history_to_arrow()",
+    "s.commits_to_arrow()",
+    "o.changes_to_arrow()",
+)
+
+
+def test_a_store_in_use_needs_no_arrow() -> None:
+    assert not {"pyarrow", "pandas", "numpy"} & loaded_by(USE)
+    assert "pyarrow" in loaded_by(USE + TABLES[0])
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_without_pyarrow_a_table_says_what_to_install(table: str) -> None:
+    code = f"import sys; sys.modules['pyarrow'] = None{USE}{table}"
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", code], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 1
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("ModuleNotFoundError: ")
+    assert last.endswith("for tables: pip install 'snapkv[arrow]'")

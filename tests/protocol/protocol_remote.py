@@ -20,7 +20,7 @@ import pytest
 
 import snapkv
 from snapkv import opening
-from snapkv.engine.base import KeyValue, Limits, Range, ReadResult, Txn, TxnResult
+from snapkv.engine.base import KeyValue, Limits, Piece, Range, ReadResult, Txn, TxnResult
 from snapkv.engine.memory import LIMITS, MemoryEngine, MemoryWatcher
 from snapkv.engine.rules import check_distinct
 from snapkv.errors import (
@@ -246,6 +246,10 @@ class Remote:
     ) -> Iterator[list[KeyValue]]:
         self._check_open()
         return self.network.base.scan(key, range_end, revision=revision, keys_only=keys_only)
+
+    def pieces(self, key: bytes, range_end: bytes, *, revision: int, rows: int) -> list[Piece]:
+        self._check_open()
+        return self.network.base.pieces(key, range_end, revision=revision, rows=rows)
 
     def watch(self, key: bytes, range_end: bytes, *, start_revision: int) -> MemoryWatcher:
         self._check_open()

@@ -64,7 +64,9 @@ def facts(error):
 
 @pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
 @pytest.mark.parametrize(
-    "twin", [copy.copy, copy.deepcopy, lambda e: pickle.loads(pickle.dumps(e))], ids=repr
+    "twin",
+    [copy.copy, copy.deepcopy, lambda e: pickle.loads(pickle.dumps(e))],
+    ids=["copy", "deepcopy", "pickle"],
 )
 def test_copies_keep_type_text_and_facts(cls, twin):
     error = sample(cls)

@@ -20,6 +20,8 @@ from snapkv.engine.lmdb.records import (
     LEASED,
     REMOVED,
     REVISION_MAX,
+    STEM_END,
+    SUFFIX_BYTES,
     State,
     key_of,
     span_of,
@@ -73,7 +75,7 @@ def scan(
     while True:
         with env().reading() as txn:
             revision_in(txn.state, Range(key, range_end, revision))
-            page, behind = _walk(txn.cursor(), first, beyond, revision, SCAN_PAGE_ROWS, keys_only)
+            page, behind = walk(txn.cursor(), first, beyond, revision, SCAN_PAGE_ROWS, keys_only)
         if page:
             yield page
         if behind is None:
@@ -121,7 +123,7 @@ def answer(
     if wanted.count_only:
         return RangeResult([], count(cursor, first, beyond, revision, over))
     limit, keys_only = wanted.limit, wanted.keys_only
-    kvs, behind = _walk(cursor, first, beyond, revision, limit, keys_only, over)
+    kvs, behind = walk(cursor, first, beyond, revision, limit, keys_only, over)
     rest = 0 if behind is None else count(cursor, behind, beyond, revision, over)
     return RangeResult(kvs, len(kvs) + rest, rest > 0)
 
@@ -153,7 +155,7 @@ def existing(
             yield raw, value
 
 
-def _walk(
+def walk(
     cursor: mdb.Cursor,
     first: bytes,
     beyond: bytes,
@@ -186,7 +188,7 @@ def _walk(
             body = b"" if keys_only else value[start:]
             append(new(KeyValue, (key, body, created, modified, version, lease)))
             if len(kvs) == limit:
-                return kvs, raw[:-10] + _BEHIND_STEM
+                return kvs, behind_key(raw)
     except struct.error as e:
         raise CorruptStoreError("a record is too short") from e
     return kvs, None
@@ -205,7 +207,7 @@ def _newest(
     """
     target: bytes | None = first
     done = b""
-    while target is not None and _seek(cursor, target):
+    while target is not None and seek(cursor, target):
         target, steps = None, 0
         for raw, value in cursor.iternext():
             stem = raw[:-8]
@@ -226,7 +228,12 @@ def _newest(
             return
 
 
-def _seek(cursor: mdb.Cursor, target: bytes) -> bool:
+def behind_key(raw: bytes) -> bytes:
+    """Return what is above all records of the key that the record `raw` is of, and not more."""
+    return raw[: -SUFFIX_BYTES - len(STEM_END)] + _BEHIND_STEM
+
+
+def seek(cursor: mdb.Cursor, target: bytes) -> bool:
     """Go to the first record at or above `target`, which may be longer than LMDB's keys."""
     if len(target) <= mdb.MAX_KEY_BYTES:
         return cursor.set_range(target)

@@ -1,0 +1,113 @@
+"""Errors as Spark's users see them: a code in brackets, for their classes do not survive Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from snapkv.errors import (
+    AccessDeniedError,
+    CompactedError,
+    EngineBusyError,
+    EngineUnavailableError,
+    FutureRevisionError,
+    InvalidKeyError,
+    InvalidOptionError,
+    InvalidTimeError,
+    InvalidTypeError,
+    InvalidURLError,
+    NotAStoreError,
+    NotObservedError,
+    ReadOnlyError,
+    SnapKVError,
+    StoreNotFoundError,
+    StoreRecreatedError,
+    StoreRestoredError,
+)
+from snapkv.times import format_time
+
+
+class SourceError(SnapKVError, ValueError):
+    """Reading through Spark failed; `code` says why, and its message begins with it."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(f"[{code}] {message}")
+        self.code = code
+
+
+TIMESTAMP_EARLIER_THAN_RETENTION = "SNAPKV_TIMESTAMP_EARLIER_THAN_RETENTION"
+TIMESTAMP_INVALID = "SNAPKV_TIMESTAMP_INVALID"
+VERSION_NOT_FOUND = "SNAPKV_VERSION_NOT_FOUND"
+VERSION_COMPACTED = "SNAPKV_VERSION_COMPACTED"
+MULTIPLE_BOUNDARY = "SNAPKV_MULTIPLE_BOUNDARY"
+INVALID_RANGE = "SNAPKV_INVALID_RANGE"
+NO_START = "SNAPKV_NO_START"
+STORE_MISMATCH = "SNAPKV_STORE_MISMATCH"
+CHECKPOINT_INVALID = "SNAPKV_CHECKPOINT_INVALID"
+STORE_NOT_FOUND = "SNAPKV_STORE_NOT_FOUND"
+UNKNOWN_OPTION = "SNAPKV_UNKNOWN_OPTION"
+MISSING_OPTION = "SNAPKV_MISSING_OPTION"
+INVALID_OPTION = "SNAPKV_INVALID_OPTION"
+INVALID_SCHEMA = "SNAPKV_INVALID_SCHEMA"
+KEY_NOT_TEXT = "SNAPKV_KEY_NOT_TEXT"
+VALUE_MALFORMED = "SNAPKV_VALUE_MALFORMED"
+NOT_OBSERVED = "SNAPKV_NOT_OBSERVED"
+UNAVAILABLE = "SNAPKV_UNAVAILABLE"
+ACCESS_DENIED = "SNAPKV_ACCESS_DENIED"
+FAILED = "SNAPKV_FAILED"
+
+_CODES: tuple[tuple[type[SnapKVError], str], ...] = (
+    (CompactedError, VERSION_COMPACTED),
+    (FutureRevisionError, VERSION_NOT_FOUND),
+    (InvalidTimeError, TIMESTAMP_INVALID),
+    (NotObservedError, NOT_OBSERVED),
+    (StoreNotFoundError, STORE_NOT_FOUND),
+    (NotAStoreError, STORE_NOT_FOUND),
+    (StoreRecreatedError, STORE_MISMATCH),
+    (StoreRestoredError, STORE_MISMATCH),
+    (AccessDeniedError, ACCESS_DENIED),
+    (ReadOnlyError, ACCESS_DENIED),
+    (EngineUnavailableError, UNAVAILABLE),
+    (EngineBusyError, UNAVAILABLE),
+    (InvalidKeyError, KEY_NOT_TEXT),
+    (InvalidOptionError, INVALID_OPTION),
+    (InvalidTypeError, INVALID_OPTION),
+    (InvalidURLError, INVALID_OPTION),
+)
+COMPACTED_ADVICE = (
+    "history before that is gone: read a later moment, or keep more of it (compact less, or later)"
+)
+ANEW = "load the DataFrame anew, start a stream with a new checkpoint"
+_ADVICE = {
+    KEY_NOT_TEXT: "; keyFormat=binary reads such keys",
+    NOT_OBSERVED: "; keep `snapkv tick --every 1s` running there, and read moments after its first",
+    STORE_MISMATCH: f"; {ANEW}",
+    STORE_NOT_FOUND: "; is it the right place, and the option name the right name?",
+    UNAVAILABLE: "; is the server up, and can workers reach it?",
+}
+
+
+@contextmanager
+def coded(*, compacted: str = VERSION_COMPACTED, advice: str = COMPACTED_ADVICE) -> Iterator[None]:
+    """Turn every error of ours into a `SourceError`.
+
+    `compacted` is the code when history is gone, and `advice` what to do then.
+    """
+    try:
+        yield
+    except SourceError:
+        raise
+    except CompactedError as e:
+        raise SourceError(compacted, f"{_told(e)}; {advice}") from e
+    except SnapKVError as e:
+        code = next((code for kind, code in _CODES if isinstance(e, kind)), FAILED)
+        raise SourceError(code, f"{e}{_ADVICE.get(code, '')}") from e
+
+
+def _told(error: CompactedError) -> str:
+    """Return what was asked for and what is left, with times as people write them."""
+    if error.unit != "timestamp":
+        return str(error)
+    earliest = "unknown" if error.earliest is None else format_time(error.earliest)
+    asked = format_time(error.requested)
+    return f"{asked} was compacted; the earliest that remains is {earliest}"

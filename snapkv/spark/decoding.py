@@ -1,0 +1,281 @@
+"""Values decoded into columns: JSON, msgpack or text."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import Callable, Sequence
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+import msgpack
+import pyarrow as pa
+
+from snapkv.arrow import Arrays
+from snapkv.spark import codes
+from snapkv.spark.codes import SourceError
+
+BYTES, UTF8, JSON, MSGPACK = "bytes", "utf8", "json", "msgpack"
+FORMATS = (BYTES, UTF8, JSON, MSGPACK)
+PERMISSIVE = "PERMISSIVE"
+WHOLE = "value"
+"""A field of this name is the value itself rather than a part of it."""
+SHOWN_MAX = 80
+
+Convert = Callable[[Any], Any]
+MISFITS = (ValueError, TypeError, OverflowError, RecursionError)
+"""What decoders and Arrow say of bytes and values that are not what was expected."""
+_DECIMAL = re.compile(r"[+-]?\d+(\.\d*)?([eE][+-]?\d{1,3})?", re.ASCII)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class Decoder:
+    """Decodes values into fields of an Arrow schema; `permissive` makes NULLs of what does not fit.
+
+    A value that is no object has no fields, but for the field `value`, which is all of it. Fields
+    that a value lacks are NULL, and so are all fields of a removal. Of a name that an object has
+    twice the last one counts. Raises `SourceError` for types that nothing is decoded into.
+    """
+
+    def __init__(self, fields: Sequence[pa.Field], format_: str, permissive: bool) -> None:
+        self._fields, self._format, self._permissive = list(fields), format_, permissive
+        for field in fields:
+            converter(field.type)
+
+    def columns(self, found: Arrays) -> Arrays:
+        """Return the columns that come from `found["value"]`.
+
+        Raises `SourceError` for the first value that does not fit, unless permissive.
+        """
+        values = found["value"].to_pylist()
+        if self._format == UTF8:
+            return {WHOLE: self._texts(found["value"], values, found)}
+        decoded = [self._decoded(n, value, found) for n, value in enumerate(values)]
+        return {field.name: self._column(field, decoded, found) for field in self._fields}
+
+    def _texts(self, raw: pa.Array, values: list[bytes | None], found: Arrays) -> pa.Array:
+        try:
+            return raw.cast(pa.string())
+        except pa.ArrowInvalid:
+            texts = [self._text(n, value, found) for n, value in enumerate(values)]
+            return pa.array(texts, pa.string())
+
+    def _text(self, n: int, value: bytes | None, found: Arrays) -> str | None:
+        try:
+            return None if value is None else value.decode()
+        except UnicodeDecodeError as e:
+            self._malformed(n, found, f"is no UTF-8: {e}")
+            return None
+
+    def _decoded(self, n: int, value: bytes | None, found: Arrays) -> Any:
+        if value is None:
+            return None
+        try:
+            return _parsed(value) if self._format == JSON else _unpacked(value)
+        except MISFITS as e:
+            self._malformed(n, found, f"is no {self._format}: {_shown(e)}")
+            return None
+
+    def _column(self, field: pa.Field, decoded: list[Any], found: Arrays) -> pa.Array:
+        convert, take = converter(field.type), _whole if field.name == WHOLE else _part
+        cells: list[Any] = []
+        for n, value in enumerate(decoded):
+            try:
+                part = None if value is None else take(value, field.name)
+                cells.append(None if part is None else convert(part))
+            except MISFITS as e:
+                self._misfit(n, found, field, e)
+                cells.append(None)
+        try:
+            return pa.array(cells, field.type)
+        except MISFITS:  # Arrow does not tell which
+            return pa.concat_arrays(
+                [self._cell(n, cell, field, found) for n, cell in enumerate(cells)]
+            )
+
+    def _cell(self, n: int, cell: Any, field: pa.Field, found: Arrays) -> pa.Array:
+        try:
+            return pa.array([cell], field.type)
+        except MISFITS as e:
+            self._misfit(n, found, field, e)
+            return pa.nulls(1, field.type)
+
+    def _misfit(self, n: int, found: Arrays, field: pa.Field, error: Exception) -> None:
+        self._malformed(n, found, f"does not fit {field.name} {field.type}: {_shown(error)}")
+
+    def _malformed(self, n: int, found: Arrays, why: str) -> None:
+        if self._permissive:
+            return
+        key = repr(found["key"][n].as_py())[:SHOWN_MAX]
+        raise SourceError(
+            codes.VALUE_MALFORMED, f"the value of key {key} {why}; mode=PERMISSIVE makes it NULL"
+        )
+
+
+class _Number(float):
+    """A number as it was written, for decimals have digits that a float has not."""
+
+    def __new__(cls, text: str) -> _Number:
+        number = super().__new__(cls, text)
+        number.text = text
+        return number
+
+    text: str
+
+
+def _parsed(value: bytes) -> Any:
+    return json.loads(value.decode("utf-8-sig"), parse_float=_Number)
+
+
+def _unpacked(value: bytes) -> Any:
+    return msgpack.unpackb(value, timestamp=3, strict_map_key=False)
+
+
+def _shown(error: Exception) -> str:
+    return (str(error) or type(error).__name__)[: 2 * SHOWN_MAX]
+
+
+def _whole(value: Any, _: str) -> Any:
+    return value
+
+
+def _part(value: Any, name: str) -> Any:
+    return _of(dict, value).get(name)
+
+
+def converter(wanted: pa.DataType) -> Convert:
+    """Return what turns a decoded value into one that a column takes, or raises.
+
+    Nothing is guessed, nor rounded beyond what floats are, and times to the microsecond: numbers do
+    not become others. As in Spark's own JSON, a column of text takes anything, as JSON; binary is
+    base64 there; times are ISO text or seconds.
+
+    >>> converter(pa.int8())(7), converter(pa.string())({"a": 1}), converter(pa.float64())(7)
+    (7, '{"a":1}', 7.0)
+    """
+    kinds = pa.types
+    if kinds.is_struct(wanted):
+        inner = {field.name: _nested(field) for field in wanted}
+        return lambda value: _struct(_of(dict, value), inner)
+    if kinds.is_map(wanted):
+        key, item = _nested(wanted.key_field), _nested(wanted.item_field)
+        return lambda value: _map(_of(dict, value), key, item)
+    if kinds.is_list(wanted):
+        item = _nested(wanted.value_field)
+        return lambda value: [item(each) for each in _of(list, value)]
+    if kinds.is_integer(wanted):
+        return lambda value: _integer(value, wanted)
+    for is_kind, convert in _SCALARS:
+        if is_kind(wanted):
+            return convert
+    raise SourceError(codes.INVALID_SCHEMA, f"values are not decoded into {wanted}")
+
+
+def _nested(field: pa.Field) -> Convert:
+    """Return what converts a part of a value, which may be None if the schema lets it be NULL."""
+    convert = converter(field.type)
+
+    def convert_or_null(value: Any) -> Any:
+        if value is not None:
+            return convert(value)
+        if not field.nullable:
+            raise ValueError(f"{field.name} is NOT NULL")
+        return None
+
+    return convert_or_null
+
+
+def _struct(value: dict[Any, Any], inner: dict[str, Convert]) -> dict[str, Any]:
+    return {name: convert(value.get(name)) for name, convert in inner.items()}
+
+
+def _map(value: dict[Any, Any], key: Convert, item: Convert) -> list[tuple[Any, Any]]:
+    pairs = [(key(k), item(v)) for k, v in value.items()]
+    if len(dict(pairs)) < len(pairs):
+        raise ValueError("two keys of a map become the same")
+    return pairs
+
+
+def _of(kind: type | tuple[type, ...], value: Any) -> Any:
+    if not isinstance(value, kind):
+        wanted = "number" if isinstance(kind, tuple) else kind.__name__
+        raise TypeError(f"{_kind(value)} instead of {wanted}")
+    return value
+
+
+def _kind(value: Any) -> str:
+    return "float" if isinstance(value, _Number) else type(value).__name__
+
+
+def _no_bool(value: Any) -> Any:
+    if isinstance(value, bool):
+        raise TypeError("bool instead of a number")
+    return value
+
+
+def _integer(value: Any, wanted: pa.DataType) -> int:
+    number = _of(int, _no_bool(value))
+    if number.bit_length() >= wanted.bit_width and number != -(1 << wanted.bit_width - 1):
+        raise OverflowError(f"{number} is too large")
+    return int(number)
+
+
+def _float(value: Any) -> float:
+    return float(_of((int, float), _no_bool(value)))
+
+
+def _decimal(value: Any) -> Decimal:
+    text = value if isinstance(value, str) else str(getattr(value, "text", _no_bool(value)))
+    if not _DECIMAL.fullmatch(text):
+        raise ValueError(f"{text!r} is no decimal")
+    return Decimal(text)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bytes):
+        return value.decode()
+    if isinstance(value, str | datetime):
+        return str(value) if isinstance(value, str) else value.isoformat()
+    return json.dumps(value, default=_plain, separators=(",", ":"), ensure_ascii=False)
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    return str(_of(datetime, value).isoformat())
+
+
+def _binary(value: Any) -> bytes:
+    if isinstance(value, bytes):
+        return value
+    return base64.b64decode(_of(str, value), validate=True)
+
+
+def _moment(value: Any) -> datetime:
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return _EPOCH + timedelta(seconds=value)
+    found = value if isinstance(value, datetime) else datetime.fromisoformat(_of(str, value))
+    if found.tzinfo is None:
+        raise ValueError("a time without an offset")
+    return found.astimezone(UTC)
+
+
+def _naive(value: Any) -> datetime:
+    found = datetime.fromisoformat(_of(str, value))
+    if found.tzinfo is not None:
+        raise ValueError("a time with an offset")
+    return found
+
+
+_SCALARS: tuple[tuple[Callable[[pa.DataType], bool], Convert], ...] = (
+    (pa.types.is_string, _text),
+    (pa.types.is_binary, _binary),
+    (pa.types.is_boolean, lambda value: _of(bool, value)),
+    (pa.types.is_decimal, _decimal),
+    (pa.types.is_floating, _float),
+    (pa.types.is_date, lambda value: date.fromisoformat(_of(str, value))),
+    (lambda wanted: pa.types.is_timestamp(wanted) and wanted.tz is not None, _moment),
+    (pa.types.is_timestamp, _naive),
+)

@@ -1,0 +1,154 @@
+"""DataFrames by a call, where the session's time zone can be asked: the format cannot."""
+
+from __future__ import annotations
+
+from datetime import tzinfo
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from snapkv.clock import SystemClock
+from snapkv.spark.place import absolute
+from snapkv.spark.source import SnapKVDataSource
+from snapkv.spark.timing import exact, timestamp_of, zone_of
+from snapkv.times import When
+
+ADDED, CHANGED, REMOVED = "added", "changed", "removed"
+
+
+def register(spark: SparkSession) -> None:
+    """Make the format `snapkv` known to a session, where Spark has not found it by itself."""
+    spark.dataSource.register(SnapKVDataSource)
+
+
+def read_snapshot(
+    spark: SparkSession,
+    url: str,
+    as_of: When | None = None,
+    prefix: str | bytes = "",
+    *,
+    schema: StructType | str | None = None,
+    **options: Any,
+) -> DataFrame:
+    """Return a store as it was at a moment (None: now), a row for each key.
+
+    `as_of` is a time as everywhere in snapkv; a naive one is in the session's time zone. `prefix`
+    is exact to the byte, and bytes where keys are. `schema` names the columns, which `valueFormat`
+    json and msgpack need. `options` are those of the format: `name`, `columns`, `valueFormat`, ...
+    The moment is pinned by this call: all actions on the DataFrame see the same rows.
+
+        spark_df = read_snapshot(spark, "etcd://localhost:2379", "2026-11-20 14:05", "schema/")
+
+    Raises Spark's `AnalysisException`, whose message has a code such as
+    `[SNAPKV_TIMESTAMP_EARLIER_THAN_RETENTION]`, and `SourceError` for a time that is none.
+    """
+    if as_of is not None:
+        options["timestampAsOf"] = exact(_Times(spark).end(as_of))
+    return _frame(spark, url, prefix, schema, options)
+
+
+def read_changes(
+    spark: SparkSession,
+    url: str,
+    since: When,
+    until: When | None = None,
+    prefix: str | bytes = "",
+    *,
+    schema: StructType | str | None = None,
+    **options: Any,
+) -> DataFrame:
+    """Return what the commits after `since` up to `until` (None: now) changed, a row for each.
+
+    `since` is exclusive and `until` inclusive, as everywhere in snapkv; naive times are in the
+    session's time zone. Raises as `read_snapshot`, most of it at the first action.
+    """
+    times = _Times(spark)
+    options["readChangeFeed"] = True
+    options["startingTimestamp"] = exact(times.end(since) + 1)
+    if until is not None:
+        options["endingTimestamp"] = exact(times.end(until))
+    return _frame(spark, url, prefix, schema, options)
+
+
+def read_history(
+    spark: SparkSession,
+    url: str,
+    since: When | None = None,
+    until: When | None = None,
+    prefix: str | bytes = "",
+    *,
+    schema: StructType | str | None = None,
+    **options: Any,
+) -> DataFrame:
+    """Return every version of every key that stood at some time in [since, until].
+
+    Without `since` from what compaction left; without `until` to now. Raises as `read_snapshot`.
+    """
+    times = _Times(spark)
+    options["view"] = "history"
+    if since is not None:
+        options["startingTimestamp"] = exact(times.end(since))
+    if until is not None:
+        options["endingTimestamp"] = exact(times.end(until))
+    return _frame(spark, url, prefix, schema, options)
+
+
+def diff(
+    spark: SparkSession,
+    url: str,
+    t1: When,
+    t2: When | None = None,
+    prefix: str | bytes = "",
+    **options: Any,
+) -> DataFrame:
+    """Return the keys that differ between two moments (None: now), a row for each.
+
+    Columns: key, change (added, changed, removed), before, after. Values are compared, so a key
+    that was changed and changed back does not differ. Both moments are read as a whole, and joined.
+    Raises as `read_snapshot`.
+    """
+    columns = {"columns": "key,value"}
+    before, after = (
+        read_snapshot(spark, url, when, prefix, **options, **columns).select(
+            "key", F.col("value").alias(name), F.lit(True).alias(f"is_{name}")
+        )
+        for when, name in ((t1, "before"), (t2, "after"))
+    )
+    change = (
+        F.when(F.col("is_before").isNull(), ADDED)
+        .when(F.col("is_after").isNull(), REMOVED)
+        .otherwise(CHANGED)
+    )
+    return (
+        before.join(after, "key", "full_outer")
+        .where(~F.col("before").eqNullSafe(F.col("after")))
+        .select("key", change.alias("change"), "before", "after")
+    )
+
+
+class _Times:
+    """Times as this session means them, resolved here and now."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._zone: tzinfo = zone_of(spark.conf.get("spark.sql.session.timeZone") or "UTC")
+        self._now_ms = SystemClock().now_ms()
+
+    def end(self, when: When) -> int:
+        return timestamp_of(when, self._zone, self._now_ms)
+
+
+def _frame(
+    spark: SparkSession,
+    url: str,
+    prefix: str | bytes,
+    schema: StructType | str | None,
+    options: dict[str, Any],
+) -> DataFrame:
+    register(spark)
+    options["store"] = absolute(url)
+    if prefix:
+        options["keyPrefix"] = prefix.hex() if isinstance(prefix, bytes) else prefix
+    reader = spark.read.format(SnapKVDataSource.name()).options(**options)
+    return (reader if schema is None else reader.schema(schema)).load()

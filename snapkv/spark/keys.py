@@ -1,0 +1,57 @@
+"""Which keys are read: prefix or range, as text or as bytes."""
+
+from __future__ import annotations
+
+from snapkv.errors import SnapKVError
+from snapkv.records import Keyspace
+from snapkv.spark import codes
+from snapkv.spark.codes import SourceError
+from snapkv.spark.options import Options
+from snapkv.tables import Span
+
+TEXT, BINARY = "utf8", "binary"
+
+
+def is_text(options: Options) -> bool:
+    """Return whether keys are text: as they usually are, but for those of spaces."""
+    usual = (BINARY, TEXT) if options.place.space is not None else (TEXT, BINARY)
+    return options.choice("keyFormat", *usual) == TEXT
+
+
+def span_of(options: Options) -> Span:
+    """Return the range of stored keys that options name.
+
+    As bytes, keys are given in hexadecimal. Raises `SourceError`.
+    """
+    text = is_text(options)
+    try:
+        space = options.place.keyspace(text=text)
+    except SnapKVError as e:
+        raise SourceError(codes.INVALID_OPTION, str(e)) from e
+    start, end = space.range_of(space.whole)
+    prefix = _range_of(options, "keyPrefix", space)
+    first, last = _range_of(options, "startKey", space), _range_of(options, "endKey", space)
+    if prefix is not None:
+        start, end = prefix
+    if first is not None:
+        start = first[0]
+    if last is not None:
+        end = last[0]
+        if end < start:
+            raise SourceError(codes.INVALID_RANGE, "endKey is before startKey")
+    return Span(space, start, end, text)
+
+
+def _range_of(options: Options, name: str, space: Keyspace) -> tuple[bytes, bytes] | None:
+    """Return the range of stored keys that begin as an option says, None when it was not given."""
+    given = options.text(name)
+    if given is None:
+        return None
+    try:
+        return space.range_of(given if space.text else bytes.fromhex(given))
+    except SnapKVError as e:
+        raise SourceError(codes.INVALID_OPTION, f"{name}: {e}") from e
+    except ValueError as e:
+        raise SourceError(
+            codes.INVALID_OPTION, f"{name} is hexadecimal where keys are bytes, not {given!r}"
+        ) from e

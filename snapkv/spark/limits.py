@@ -1,0 +1,105 @@
+"""How much one micro-batch may bring; PySpark knows of such limits since 4.2."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from snapkv.changed import CommitChanges, Touched
+from snapkv.engine.base import KeyValue
+from snapkv.records import Mark
+from snapkv.spark.options import Options
+
+try:
+    from pyspark.sql.streaming import datasource as _spark
+except ImportError:  # before 4.2
+    _spark = None
+
+LIMITS_KNOWN = _spark is not None
+AvailableNow: Any = _spark.SupportsTriggerAvailableNow if LIMITS_KNOWN else object
+"""What a stream that can tell its end derives from."""
+
+
+class Limit:
+    """Rows and bytes that are left to a batch; what cannot be split is taken as a whole."""
+
+    def __init__(self, rows: int | None, size: int | None) -> None:
+        self._rows, self._size = rows, size
+        self._taken_rows = self._taken_size = 0
+
+    @property
+    def bounded(self) -> bool:
+        """Whether there is any bound."""
+        return self._rows is not None or self.sized
+
+    @property
+    def sized(self) -> bool:
+        """Whether bytes count, too."""
+        return self._size is not None
+
+    def take(self, size: int, *, rows: int = 1) -> bool:
+        """Take some rows if they still fit, or if they are the first; return whether."""
+        first = self._taken_rows == 0
+        self._taken_rows += rows
+        self._taken_size += size
+        if first:
+            return True
+        within_rows = self._rows is None or self._taken_rows <= self._rows
+        return within_rows and (self._size is None or self._taken_size <= self._size)
+
+
+def limit_of(options: Options, given: Any = None) -> Limit:
+    """Return the limit of a batch: that of the options, unless Spark wants all there is."""
+    if LIMITS_KNOWN and isinstance(given, _spark.ReadAllAvailable):
+        return Limit(None, None)
+    return Limit(options.count("maxRowsPerTrigger"), options.count("maxBytesPerTrigger"))
+
+
+def default_limit(options: Options) -> Any:
+    """Return the limit that options name, in Spark's words; a batch keeps to all of them."""
+    if (rows := options.count("maxRowsPerTrigger")) is not None:
+        return _spark.ReadMaxRows(rows)
+    if (size := options.count("maxBytesPerTrigger")) is not None:
+        return _spark.ReadMaxBytes(size)
+    return _spark.ReadAllAvailable()
+
+
+# --- how far a batch goes ---
+
+
+def last_key(pages: Iterable[list[KeyValue]], limit: Limit) -> bytes | None:
+    """Return the last key that a batch of a snapshot may bring, None when it may bring all."""
+    last = b""
+    for page in pages:
+        for kv in page:
+            if not limit.take(len(kv.key) + len(kv.value)):
+                return last
+            last = kv.key
+    return None
+
+
+def last_commit(
+    commits: Iterable[CommitChanges], limit: Limit, *, preimages: bool, deletes: bool
+) -> Mark | None:
+    """Return the last commit that a batch may bring, None when it may bring all.
+
+    The first commit with rows always fits, and each is brought as a whole.
+    """
+    last: Mark | None = None
+    for mark, _, touched in commits:
+        rows = size = 0
+        for each in touched:
+            count = _rows(each, preimages, deletes)
+            rows += count
+            size += count * (len(each.last.kv.key) + len(each.last.kv.value))
+        if not limit.take(size, rows=rows):
+            return last
+        last = mark
+    return None
+
+
+def _rows(each: Touched, preimages: bool, deletes: bool) -> int:
+    """Return how many rows tell of a change."""
+    if not each.exists:
+        return int(deletes)
+    return 2 if preimages and each.existed else 1

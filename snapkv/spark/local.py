@@ -1,0 +1,67 @@
+"""A Spark of this machine alone: for trying things, for scripts, and for the tour."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Mapping
+
+from py4j.protocol import Py4JError
+from pyspark import SparkConf, SparkContext
+from pyspark.errors import PySparkException, PySparkRuntimeError
+from pyspark.java_gateway import launch_gateway
+from pyspark.sql import SparkSession
+
+from snapkv.errors import SnapKVError
+
+SETTINGS = {
+    "spark.master": "local[*]",
+    "spark.app.name": "snapkv",
+    "spark.log.level": "ERROR",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.shuffle.partitions": "4",
+}
+FAILURES: tuple[type[Exception], ...] = (PySparkException, Py4JError)
+"""What Spark raises when a query fails: Python's side of it, or the connection to the JVM."""
+NEEDS_JAVA = "Spark needs Java 17 or newer"
+
+
+class SparkStartError(SnapKVError, RuntimeError):
+    """Spark did not start on this machine; most often there is no Java, or an old one."""
+
+
+def local_session(settings: Mapping[str, str] | None = None) -> SparkSession:
+    """Return the Spark session of this process, or start one on this machine; takes seconds.
+
+    Its workers run this very Python, and what Spark logs is kept out of the way. `settings` are
+    Spark's, and go before those of `SETTINGS`; a session that is there keeps its own. A `with`
+    block stops it.
+
+        with local_session({"spark.sql.session.timeZone": "UTC"}) as spark:
+            spark.read.format("snapkv").load("lmdb:./meta").show()
+
+    Raises `SparkStartError`.
+    """
+    if SparkContext._active_spark_context is None:
+        _start(SparkConf().setAll([*(SETTINGS | dict(settings or {})).items()]))
+    return SparkSession.builder.getOrCreate()
+
+
+def _start(conf: SparkConf) -> None:
+    # Before the JVM starts, for it hands them on. Workers would be whatever `python3` is, and
+    # Spark would look for the address of a machine whose name may have none.
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    if "JAVA_HOME" not in os.environ and shutil.which("java") is None:
+        raise SparkStartError(f"there is no Java: {NEEDS_JAVA}")
+    with tempfile.TemporaryFile() as log:
+        try:
+            gateway = SparkContext._gateway or launch_gateway(conf, {"stderr": log})
+            SparkContext(conf=conf, gateway=gateway)
+        except (OSError, PySparkRuntimeError) as e:
+            log.seek(0)
+            said = log.read().decode(errors="replace").strip().partition("\n")[0]
+            raise SparkStartError(f"{said or e}; {NEEDS_JAVA}") from e

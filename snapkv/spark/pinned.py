@@ -1,0 +1,247 @@
+"""Moments and ranges of commits, pinned on the driver and found again by every worker."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+from snapkv.changed import first_after
+from snapkv.engine.base import Range, RangeResult
+from snapkv.errors import CompactedError, FutureRevisionError
+from snapkv.history import bounds
+from snapkv.reading import Reader
+from snapkv.records import Mark
+from snapkv.spark import codes
+from snapkv.spark.codes import SourceError, coded
+from snapkv.spark.options import Options
+from snapkv.spark.place import Place, forget, opened
+from snapkv.spark.timing import timestamp_of
+from snapkv.tables import standing_bounds
+from snapkv.timeline import Pin
+from snapkv.times import format_time
+
+RESTORED = (
+    "the store is not the one that this was planned with: it was restored, or removed and made "
+    f"again; {codes.ANEW}"
+)
+
+BACKWARDS = "the range ends before it starts"
+
+
+@dataclass(frozen=True, slots=True)
+class Commits:
+    """The commits in (low, high] of one store; `reading` is the revision that shows `high`.
+
+    A moment is the commits up to it.
+    """
+
+    store: bytes
+    low: Mark
+    high: Mark
+    reading: int
+
+    def pin(self, reader: Reader) -> Pin:
+        """Return the moment of the last commit, for reading here."""
+        epoch = reader.timeline.epoch
+        return Pin(self.high.timestamp, self.high, True, epoch, self.reading)
+
+    def held(self, reader: Reader) -> Commits:
+        """Return the same, read where that still can be: compaction may have passed the commit.
+
+        One round trip, or some more. Raises `CompactedError`.
+        """
+        pin = self.pin(reader)
+        reader.reads.hold(pin)
+        return replace(self, reading=pin.reading)
+
+    def between(self, low: Mark, high: Mark) -> Commits:
+        """Return those in a part of the range."""
+        return Commits(self.store, low, high, high.revision)
+
+
+@dataclass(frozen=True, slots=True)
+class Anchor:
+    """When a DataFrame was made: which store that was, its newest commit, and the clock.
+
+    From there on every option names the same commits, however often Spark plans.
+    """
+
+    store: bytes
+    head: Mark
+    now_ms: int
+
+
+def anchor_in(reader: Reader) -> Anchor:
+    """Return what now is; one round trip."""
+    head = reader.timeline.head()
+    return Anchor(reader.format.store_id, head, reader.clock.wall.now_ms())
+
+
+def moment_of(reader: Reader, options: Options, anchor: Anchor) -> Commits:
+    """Pin the moment that a snapshot is asked for: now, a time, or a version; 1 to 6 round trips.
+
+    Raises `SourceError`.
+    """
+    showing, timestamp = reader.reads.showing, anchor.head.timestamp
+    if (version := options.count("versionAsOf")) is not None:
+        with _versioned(reader, version):
+            pin = showing.pin_revision(version)
+    else:
+        gone = codes.VERSION_COMPACTED
+        if (text := options.text("timestampAsOf")) is not None:
+            timestamp = min(timestamp, timestamp_of(text, options.zone, anchor.now_ms))
+            gone = codes.TIMESTAMP_EARLIER_THAN_RETENTION
+        with coded(compacted=gone):
+            pin = showing.pin(timestamp)
+    return Commits(anchor.store, reader.timeline.creation, pin.mark, pin.reading)
+
+
+def range_of(
+    reader: Reader, options: Options, anchor: Anchor, *, standing: bool = False
+) -> Commits:
+    """Pin the commits from a start to an end, both inclusive; 1 to 12 round trips.
+
+    Without a start from what compaction left, without an end to the newest. With `standing` the
+    range begins with a state, that of the start, rather than with a commit. Raises `SourceError`.
+    """
+    _check_order(options, anchor)
+    find_low = _last_until if standing else low_of
+    low = find_low(reader, options, anchor, "starting")
+    high = _last_until(reader, options, anchor, "ending") or anchor.head
+    if low is None:
+        with coded():
+            low = (standing_bounds if standing else bounds)(reader, None, None)[0]
+            if high.ordinal < low.ordinal:  # compaction passed the pin
+                raise CompactedError(high.timestamp, reader.reads.showing.earliest())
+    if high.ordinal < low.ordinal:
+        if any(name.startswith("ending") for name in options.given):
+            raise SourceError(codes.INVALID_RANGE, BACKWARDS)
+        high = low
+    return Commits(anchor.store, low, high, high.revision)
+
+
+def _check_order(options: Options, anchor: Anchor) -> None:
+    """Raise `SourceError` for a range that ends before it starts, whether or not there is more."""
+    first, last = (options.count(f"{end}Version") for end in ("starting", "ending"))
+    if first is not None and last is not None and last < first:
+        raise SourceError(codes.INVALID_RANGE, f"{BACKWARDS}: versions {first} to {last}")
+    start, end = (options.text(f"{end}Timestamp") for end in ("starting", "ending"))
+    if start is not None and end is not None:
+        since = timestamp_of(start, options.zone, anchor.now_ms, start=True)
+        if timestamp_of(end, options.zone, anchor.now_ms) < since:
+            raise SourceError(codes.INVALID_RANGE, f"{BACKWARDS}: {start} to {end}")
+
+
+def low_of(reader: Reader, options: Options, anchor: Anchor, end: str = "starting") -> Mark | None:
+    """Return the last commit before the start that options name, None when they name none.
+
+    Raises `SourceError`, also when changes since then are gone.
+    """
+    timeline = reader.timeline
+    if (version := options.count(f"{end}Version")) is not None:
+        with _versioned(reader, version), _complete(reader, codes.VERSION_COMPACTED):
+            low = mark_at(reader, version - 1) if version > 1 else timeline.creation
+            first_after(reader, low)
+            return low
+    if (text := options.text(f"{end}Timestamp")) is None:
+        return None
+    start = timestamp_of(text, options.zone, anchor.now_ms, start=True)
+    with coded(), _complete(reader, codes.TIMESTAMP_EARLIER_THAN_RETENTION):
+        low = timeline.pin(min(max(start - 1, 0), anchor.head.timestamp)).mark
+        first_after(reader, low)
+        return low
+
+
+@contextmanager
+def _complete(reader: Reader, code: str) -> Iterator[None]:
+    """Say where a range may start when some of its changes are gone."""
+    try:
+        yield
+    except CompactedError as e:
+        earliest = reader.reads.showing.earliest()
+        left = "none is left"
+        if earliest is not None:
+            version = reader.timeline.pin(earliest).mark.revision
+            left = f"start after {format_time(earliest)}, version {version}"
+        raise SourceError(code, f"not all changes from there on are left: {left}") from e
+
+
+def _last_until(reader: Reader, options: Options, anchor: Anchor, end: str) -> Mark | None:
+    """Return the last commit up to the version or time that options name."""
+    if (version := options.count(f"{end}Version")) is not None:
+        with _versioned(reader, version):
+            return mark_at(reader, version)
+    if (text := options.text(f"{end}Timestamp")) is None:
+        return None
+    timestamp = timestamp_of(text, options.zone, anchor.now_ms)
+    with coded(compacted=codes.TIMESTAMP_EARLIER_THAN_RETENTION):
+        return reader.timeline.pin(min(timestamp, anchor.head.timestamp)).mark
+
+
+def mark_at(reader: Reader, revision: int) -> Mark:
+    """Return the newest mark at or before a revision; one round trip."""
+    answer = reader.timeline.ask([Range(reader.timeline.key, revision=revision)])
+    return _mark_in(reader, answer.results[0])
+
+
+def _mark_in(reader: Reader, found: RangeResult) -> Mark:
+    return reader.timeline.mark_in(found.kvs[0]) if found.kvs else reader.timeline.creation
+
+
+@contextmanager
+def _versioned(reader: Reader, version: int) -> Iterator[None]:
+    """Say which versions there are when one is not."""
+    with coded():
+        try:
+            yield
+        except FutureRevisionError as e:
+            earliest = max(1, reader.engine.compacted_revision())
+            raise SourceError(
+                codes.VERSION_NOT_FOUND,
+                f"version {version} is not there yet: there are [{earliest}, {e.current}]",
+            ) from e
+
+
+# --- in the workers ---
+
+
+def found_again(place: Place, store: bytes, mark: Mark) -> Reader:
+    """Return this process's reader of a place, in which a pinned commit still is.
+
+    One round trip, two for an engine that had to be opened again. Raises `SourceError`.
+    """
+    for _ in range(2):
+        with coded():
+            reader = opened(place)
+        try:
+            with coded():
+                if holds(reader, store, mark):
+                    return reader
+        except SourceError as e:
+            if e.code != codes.STORE_MISMATCH:
+                raise
+        forget(place)  # what this process has open may be gone from its path
+    raise SourceError(codes.STORE_MISMATCH, RESTORED)
+
+
+def holds(reader: Reader, store: bytes, mark: Mark) -> bool:
+    """Return whether a store is the one in which a mark was seen; one round trip.
+
+    0 to 6 more where its revision was compacted. A mark that is no longer on record cannot be told:
+    what is read next will.
+    """
+    if reader.format.store_id != store:
+        return False
+    timeline = reader.timeline
+    try:  # the head tells whether the store is still there, the revision whether it is this one
+        _, results = timeline.head_and([Range(timeline.key, revision=mark.revision)])
+        found = _mark_in(reader, results[0])
+    except FutureRevisionError:
+        return False
+    except CompactedError:
+        try:
+            found = timeline.by_ordinal(mark.ordinal)
+        except CompactedError:
+            return True
+    return (found.timestamp, found.ordinal) == (mark.timestamp, mark.ordinal)

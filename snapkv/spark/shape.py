@@ -1,0 +1,129 @@
+"""From columns of ours to batches of exactly the schema that Spark expects."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+
+import pyarrow as pa
+from pyspark.errors import PySparkException
+from pyspark.sql import types as T
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+
+from snapkv import arrow
+from snapkv.arrow import Arrays
+from snapkv.spark import codes
+from snapkv.spark.codes import SourceError
+from snapkv.spark.decoding import BYTES, FORMATS, PERMISSIVE, UTF8, Decoder
+from snapkv.spark.keys import is_text
+from snapkv.spark.options import CHANGES, COMMITS, HISTORY, SNAPSHOT, Options
+
+_VIEWS = {
+    SNAPSHOT: arrow.SNAPSHOT_TIMED,
+    CHANGES: arrow.CHANGES,
+    HISTORY: arrow.HISTORY,
+    COMMITS: arrow.COMMITS,
+}
+_UNASKED = ("mod_timestamp",)
+"""Columns that cost more than the rest: there only when they are named."""
+
+
+def arrow_schema(schema: T.StructType) -> pa.Schema:
+    """Return the Arrow schema that Spark takes for its own: times in UTC. Raises `SourceError`."""
+    zoned = "timezone" in inspect.signature(to_arrow_schema).parameters
+    try:
+        return to_arrow_schema(schema, **({"timezone": "UTC"} if zoned else {}))
+    except PySparkException as e:
+        raise SourceError(codes.INVALID_SCHEMA, str(e)) from e
+
+
+def usual_schema(options: Options) -> T.StructType:
+    """Return the schema of a view when the user gives none: all of it, or the option `columns`.
+
+    Raises `SourceError`.
+    """
+    columns = _columns(options)
+    names = options.columns
+    if names is None:
+        names = tuple(name for name in columns.names if name not in _UNASKED)
+    if options.choice("valueFormat", *FORMATS) not in (BYTES, UTF8) and "value" in names:
+        raise SourceError(
+            codes.MISSING_OPTION,
+            "valueFormat=json and msgpack need .schema(...): its fields are taken from the value, "
+            "but for those that are columns of this format",
+        )
+    unknown = [name for name in names if name not in columns.names]
+    if unknown or len(set(names)) < len(names):
+        raise SourceError(
+            codes.INVALID_OPTION, f"columns are some of {', '.join(columns.names)}, not {names}"
+        )
+    return from_arrow_schema(pa.schema([columns.field(name) for name in names]))
+
+
+def _columns(options: Options) -> pa.Schema:
+    """Return all columns of a view, as options have keys and values."""
+    columns = _VIEWS[options.view]
+    if "key" in columns.names and not is_text(options):
+        columns = arrow.keyed_by_bytes(columns)
+    if "value" in columns.names and options.choice("valueFormat", *FORMATS) == UTF8:
+        columns = columns.set(columns.get_field_index("value"), pa.field("value", pa.string()))
+    return columns
+
+
+class Shape:
+    """The schema of a DataFrame: which of its columns are ours, and which come from the value.
+
+    Raises `SourceError` for a schema that the view cannot fill.
+    """
+
+    def __init__(self, schema: T.StructType, options: Options) -> None:
+        columns = _columns(options)
+        format_ = options.choice("valueFormat", *FORMATS)
+        permissive = options.choice("mode", "FAILFAST", PERMISSIVE) == PERMISSIVE
+        self.schema = arrow_schema(schema)
+        self.names = self.schema.names
+        self.own = [f.name for f in self.schema if _is_ours(f, columns, format_)]
+        decoded = [f for f in self.schema if f.name not in self.own]
+        for field in decoded:
+            if format_ in (BYTES, UTF8) or "value" not in columns.names:
+                raise SourceError(codes.INVALID_SCHEMA, _mismatch(field, columns))
+        if options.columns is not None and options.columns != tuple(self.schema.names):
+            raise SourceError(codes.INVALID_SCHEMA, "give .schema(...) or columns, not both")
+        text = format_ == UTF8 and "value" in self.own
+        self.decoder = Decoder(decoded, format_, permissive) if decoded or text else None
+
+    @property
+    def needs_value(self) -> bool:
+        """Whether values have to be read at all."""
+        return "value" in self.own or self.decoder is not None
+
+    def batch(self, found: Arrays) -> pa.RecordBatch:
+        """Return columns as a batch of the schema. Raises `SourceError` for NULLs it rules out."""
+        if self.decoder is not None:
+            found = found | self.decoder.columns(found)
+        columns = [_cast(found[field.name], field.type) for field in self.schema]
+        for field, column in zip(self.schema, columns, strict=True):
+            if column.null_count and not field.nullable:  # Spark would read what is not there
+                raise SourceError(
+                    codes.INVALID_SCHEMA, f"{field.name} is NOT NULL in .schema(...), and has NULLs"
+                )
+        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+
+
+def _is_ours(field: pa.Field, columns: pa.Schema, format_: str) -> bool:
+    if field.name not in columns.names:
+        return False
+    if field.name == "value" and format_ not in (BYTES, UTF8):
+        return bool(pa.types.is_binary(field.type))  # else it is the value, decoded as a whole
+    if columns.field(field.name).type != field.type:
+        raise SourceError(codes.INVALID_SCHEMA, _mismatch(field, columns))
+    return True
+
+
+def _mismatch(field: pa.Field, columns: Sequence[pa.Field]) -> str:
+    known = ", ".join(f"{each.name} {each.type}" for each in columns)
+    return f"no column {field.name} {field.type} here; there are: {known}"
+
+
+def _cast(found: pa.Array, wanted: pa.DataType) -> pa.Array:
+    return found if found.type == wanted else found.cast(wanted)

@@ -1,0 +1,168 @@
+"""Tasks: what one worker reads at once, as plain pinned facts, and how it reads them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Protocol
+
+from pyspark.sql.datasource import InputPartition
+
+from snapkv import arrow, tables
+from snapkv.arrow import Arrays
+from snapkv.commit_times import CommitTimes
+from snapkv.engine.base import Piece
+from snapkv.reading import Reader
+from snapkv.records import Mark
+from snapkv.snapshot import LiveSource
+from snapkv.spark.pinned import Commits
+from snapkv.tables import Span
+
+PIECE_ROWS = 50_000
+"""Keys of one bounded range; a task reads several, in order."""
+TASK_COMMITS = 2_000
+"""Fewer commits than this are not worth a task of their own."""
+
+
+class Wanted(Protocol):
+    """Which columns are asked for."""
+
+    names: Sequence[str]
+
+    @property
+    def needs_value(self) -> bool:
+        """Whether values have to be read at all."""
+        ...
+
+
+class Task(InputPartition, ABC):
+    """What one worker reads: pickled on the driver, and read after its commits were found again."""
+
+    commits: Commits
+
+    @abstractmethod
+    def read(self, reader: Reader, wanted: Wanted) -> Iterator[Arrays]:
+        """Yield the columns of the view, a batch at a time."""
+
+
+@dataclass(frozen=True)
+class SnapshotTask(Task):
+    """Some ranges of keys at one moment."""
+
+    commits: Commits
+    span: Span
+    ranges: tuple[tuple[bytes, bytes], ...]
+
+    def read(self, reader: Reader, wanted: Wanted) -> Iterator[Arrays]:
+        """Yield the columns of a snapshot in key order."""
+        source = LiveSource(reader.reads, self.commits.pin(reader))
+        timed = "mod_timestamp" in wanted.names
+        times = CommitTimes(reader, self.commits.high) if timed else None
+        for start, end in self.ranges:
+            part = self.span._replace(start=start, end=end)
+            yield from tables.snapshot(source, part, times, keys_only=not wanted.needs_value)
+
+
+@dataclass(frozen=True)
+class InitialTask(SnapshotTask):
+    """The same, as the first rows of a stream: each key was inserted, as it stands."""
+
+    def read(self, reader: Reader, wanted: Wanted) -> Iterator[Arrays]:
+        """Yield the columns of changes in key order."""
+        mark = self.commits.high
+        cells = {
+            "_change_type": tables.INSERT,
+            "_commit_version": mark.revision,
+            "_change_ordinal": None,
+            "_commit_timestamp": arrow.microseconds(mark.timestamp),
+        }
+        for found in super().read(reader, wanted):
+            rows = len(found["key"])
+            same = {
+                name: arrow.repeated(cell, arrow.CHANGES.field(name).type, rows)
+                for name, cell in cells.items()
+            }
+            yield {"key": found["key"], "value": found["value"], **same}
+
+
+@dataclass(frozen=True)
+class ChangesTask(Task):
+    """What some commits changed."""
+
+    commits: Commits
+    span: Span
+    preimages: bool
+    deletes: bool
+
+    def read(self, reader: Reader, wanted: Wanted) -> Iterator[Arrays]:
+        """Yield the columns of changes in commit order."""
+        low, high = self.commits.low, self.commits.high
+        yield from tables.changes(
+            reader, self.span, low, high, preimages=self.preimages, deletes=self.deletes
+        )
+
+
+@dataclass(frozen=True)
+class HistoryTask(Task):
+    """The versions of a range of keys."""
+
+    commits: Commits
+    span: Span
+
+    def read(self, reader: Reader, wanted: Wanted) -> Iterator[Arrays]:
+        """Yield the columns of histories."""
+        yield from tables.history(reader, self.span, self.commits.low, self.commits.high)
+
+
+@dataclass(frozen=True)
+class CommitsTask(Task):
+    """The log of some commits."""
+
+    commits: Commits
+    span: Span
+    inclusive: bool
+
+    def read(self, reader: Reader, wanted: Wanted) -> Iterator[Arrays]:
+        """Yield the columns of the log, newest first."""
+        counted = {"operation", "operationMetrics"} & set(wanted.names)
+        low, high = self.commits.low, self.commits.high
+        yield from tables.commits(
+            reader, self.span if counted else None, low, high, inclusive=self.inclusive
+        )
+
+
+# --- cutting ---
+
+
+def cut_keys(reader: Reader, span: Span, revision: int, tasks: int) -> list[list[Piece]]:
+    """Return bounded pieces of a range, in order, grouped into tasks of about as many keys.
+
+    Pieces are bounded at both ends, for etcd counts all the rest of an open range.
+    """
+    pieces = reader.engine.pieces(span.start, span.end, revision=revision, rows=PIECE_ROWS)
+    total = sum(piece.rows for piece in pieces)
+    tasks = min(tasks, len(pieces))
+    groups: list[list[Piece]] = [[] for _ in range(tasks)]
+    before = 0
+    for piece in pieces:
+        middle = before + piece.rows // 2
+        groups[min(middle * tasks // max(total, 1), tasks - 1)].append(piece)
+        before += piece.rows
+    return [group for group in groups if group]
+
+
+def cut_commits(reader: Reader, commits: Commits, tasks: int) -> list[Commits]:
+    """Return a range of commits in parts of about as many, in order; none when it is empty.
+
+    0 to 6 round trips for each cut.
+    """
+    low, high = commits.low, commits.high
+    count = high.ordinal - low.ordinal
+    if count <= 0:
+        return []
+    parts = max(1, min(tasks, count // TASK_COMMITS))
+    ordinals = [low.ordinal + count * n // parts for n in range(1, parts)]
+    inner: list[Mark] = [reader.timeline.by_ordinal(ordinal) for ordinal in ordinals]
+    return [commits.between(a, b) for a, b in pairwise([low, *inner, high])]
