@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from datetime import tzinfo
 from typing import Any
+from weakref import WeakSet
 
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
@@ -17,10 +19,18 @@ from snapkv.times import When
 
 ADDED, CHANGED, REMOVED = "added", "changed", "removed"
 
+_registered: WeakSet[SparkSession] = WeakSet()
+"""Sessions that know the format: Spark warns of everyone who tells it again."""
+
 
 def register(spark: SparkSession) -> None:
     """Make the format `snapkv` known to a session, where Spark has not found it by itself."""
-    spark.dataSource.register(SnapKVDataSource)
+    try:
+        spark.dataSource.register(SnapKVDataSource)
+    except AnalysisException as e:  # PySpark 4.0 has no second word on what it found by itself
+        if e.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
+            raise
+    _registered.add(spark)
 
 
 def read_snapshot(
@@ -146,7 +156,8 @@ def _frame(
     schema: StructType | str | None,
     options: dict[str, Any],
 ) -> DataFrame:
-    register(spark)
+    if spark not in _registered:
+        register(spark)
     options["store"] = absolute(url)
     if prefix:
         options["keyPrefix"] = prefix.hex() if isinstance(prefix, bytes) else prefix

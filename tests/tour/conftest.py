@@ -17,13 +17,18 @@ def _git_of_a_clean_machine(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def run(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Run `snapkv` with some arguments, in a folder; return its exit code and what it wrote."""
+    """Run `snapkv` with some arguments, in a folder; return its exit code and what it wrote.
 
-    def run(*words: str | Path, cwd: Path | None = None) -> Ran:
+    A tour asks Spark only when told, for that takes seconds.
+    """
+
+    def run(*words: str | Path, cwd: Path | None = None, spark: bool = False) -> Ran:
         if cwd is not None:
             monkeypatch.chdir(cwd)
         capfd.readouterr()
-        code = main([str(word) for word in words])
+        is_tour = "tour" in words and "--name" not in words
+        quick = ["--no-spark"] if is_tour and not spark else []
+        code = main([*(str(word) for word in words), *quick])
         captured = capfd.readouterr()
         return Ran(int(code), captured.out, captured.err)
 

@@ -182,10 +182,15 @@ def test_it_looks_the_same_in_a_pipe(simple: Repo, run: Run) -> None:
     assert [line for line in ran.out.split("\n") if line.startswith("the newest ")]
 
 
-def test_on_a_terminal_it_shows_progress(simple: Repo) -> None:
+def command(repo: Repo, *options: str) -> list[str]:
+    return [sys.executable, "-m", "snapkv.cli", "tour", str(repo.path), *options]
+
+
+def on_a_terminal(words: list[str]) -> tuple[int, bytes]:
+    """Return how a command ends and what it shows, to a terminal."""
     child, terminal = pty.fork()
     if child == 0:
-        os.execv(sys.executable, [sys.executable, "-m", "snapkv.cli", "tour", str(simple.path)])
+        os.execv(words[0], words)
     shown = b""
     while True:
         try:
@@ -196,14 +201,19 @@ def test_on_a_terminal_it_shows_progress(simple: Repo) -> None:
             break
         shown += chunk
     os.close(terminal)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), shown
+
+
+def test_on_a_terminal_it_shows_progress(simple: Repo) -> None:
+    code, shown = on_a_terminal(command(simple, "--no-spark"))
+    assert code == 0
     assert b"importing" in shown
     assert b"5/5" in shown
     assert b"answers are equal to git's" in shown
 
 
 def test_a_reader_that_goes_away(simple: Repo) -> None:
-    words = [sys.executable, "-m", "snapkv.cli", "tour", str(simple.path)]
+    words = command(simple, "--no-spark")
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stderr is not None

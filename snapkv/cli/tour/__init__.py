@@ -3,8 +3,8 @@
 A `Clone` (`git`) is what there is to tour. `place` is where its store goes, a folder or an etcd.
 `importing` turns its first-parent history into a store, one commit for each commit, at git's
 time; it also says what stands under which key. An `Examiner` (`answers`) asks store and git the
-same questions at several `Moment`s and keeps a `Report`. `show` is the command: it shows
-progress, answers, timings and what to try next.
+same questions at several `Moment`s and keeps a `Report`; `sparked` asks Spark, where there is one.
+`show` is the command: it shows progress, answers, timings and what to try next.
 
 Caveats: paths that are no UTF-8, or too long for a key, are left out and told. Merges show what
 they brought to their first parent. A commit of git that does not fit into one transaction stops

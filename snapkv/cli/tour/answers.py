@@ -3,12 +3,13 @@
 Whole trees come first: every path, content and mode of a moment against `git ls-tree`. Then which
 commit a date falls on, lists of a folder, single loads (of keys that were there, and that were
 not), differences between two dates against `git diff-tree`, and a restore that is taken back.
+`sparked` asks Spark, too.
 """
 
 from __future__ import annotations
 
 import random
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -16,8 +17,9 @@ from itertools import pairwise
 from typing import NamedTuple
 
 import snapkv
-from snapkv.cli.tour.git import SUBMODULE_MODE, Clone, TreeEntry, object_id
+from snapkv.cli.tour.git import SUBMODULE_MODE, Clone, GitChange, TreeEntry, object_id
 from snapkv.cli.tour.importing import OVERHEAD_BYTES, TREE_PREFIX, Timeline, key_of
+from snapkv.cli.tour.moments import Moment, choose_moments, date_text, one_back
 from snapkv.cli.tour.place import COMMIT_KEY, SPACE
 from snapkv.clock import perf_counter
 from snapkv.times import end_of_ms
@@ -25,25 +27,6 @@ from snapkv.times import end_of_ms
 DATES_ASKED = 200
 LOADS_PER_MOMENT = 50
 LISTS_PER_MOMENT = 5
-
-
-@dataclass(frozen=True, slots=True)
-class Moment:
-    """A date to ask about; `index` is the git commit it falls on, -1 before the first."""
-
-    label: str
-    ms: int
-    index: int
-
-    @property
-    def date(self) -> str:
-        """The date as people write it."""
-        return date_text(self.ms)
-
-    @property
-    def ts(self) -> int:
-        """The timestamp that the date stands for."""
-        return end_of_ms(self.ms)
 
 
 class Mismatch(NamedTuple):
@@ -74,6 +57,15 @@ class DiffAnswer(NamedTuple):
     equal: bool
 
 
+class SparkAnswer(NamedTuple):
+    """What Spark said, in how many rows and seconds."""
+
+    question: str
+    rows: int
+    seconds: float
+    equal: bool
+
+
 class RestoreAnswer(NamedTuple):
     """What a restore, taken back at once, did."""
 
@@ -90,6 +82,7 @@ class Report:
     diffs: list[DiffAnswer] = field(default_factory=list)
     restored: RestoreAnswer | None = None
     restore_note: str = ""
+    spark: list[SparkAnswer] = field(default_factory=list)
     lookups_s: list[float] = field(default_factory=list)
     loads_s: list[float] = field(default_factory=list)
     lists_s: list[float] = field(default_factory=list)
@@ -100,56 +93,6 @@ class Report:
 
 
 ExpectedTree = dict[str, TreeEntry]
-
-
-def date_text(ms: int) -> str:
-    """Return a date, to the second when it is one.
-
-    >>> date_text(1_700_000_000_000), date_text(1_700_000_000_500)
-    ('2023-11-14T22:13:20Z', '2023-11-14T22:13:20.500Z')
-    """
-    return snapkv.format_time(snapkv.pack(ms)).replace(".000Z", "Z")
-
-
-def choose_moments(times_ms: list[int]) -> list[Moment]:
-    """Return dates in order: before the first commit, at some, between two, and at the newest.
-
-    >>> [(m.label, m.ms, m.index) for m in choose_moments([1000, 1000, 5000])]
-    [('before the first', 0, -1), ('the first', 1000, 1), ('between two', 3000, 1), \
-('the newest', 5000, 2)]
-    """
-    last = len(times_ms) - 1
-    wanted = {
-        "the newest": times_ms[last],
-        "the first": times_ms[0],
-        "before the first": times_ms[0] - 1_000,
-        "a quarter in": times_ms[last // 4],
-        "half way": times_ms[last // 2],
-        "three quarters": times_ms[last * 3 // 4],
-        "between two": _between(times_ms),
-    }
-    labels: dict[int, str] = {}
-    for label, ms in wanted.items():
-        if ms is not None and ms >= 0:
-            labels.setdefault(ms, label)
-    return [Moment(labels[ms], ms, bisect_right(times_ms, ms) - 1) for ms in sorted(labels)]
-
-
-def _one_back(times_ms: list[int]) -> list[Moment]:
-    """Return the date before the newest, if there is one."""
-    before = bisect_left(times_ms, times_ms[-1]) - 1
-    return [Moment("one back", times_ms[before], before)] if before >= 0 else []
-
-
-def _between(times_ms: list[int]) -> int | None:
-    """Return a moment between two commits near the middle, where nothing was committed."""
-    middle = len(times_ms) // 2
-    gaps = sorted(range(len(times_ms) - 1), key=lambda at: abs(at - middle))
-    for at in gaps:
-        before, after = times_ms[at], times_ms[at + 1]
-        if after - before > 1_000:
-            return (before + after) // 2_000 * 1_000 if after - before > 2_000 else before + 500
-    return None
 
 
 class Examiner:
@@ -171,11 +114,11 @@ class Examiner:
             snapshot, expected = self.store.at(moment.date), self.expected(moment.index)
             found = dict(snapshot.items())
             question = f"the tree at {moment.date}"
-            wrong = self._compare(question, found, expected)
+            wrong = self._compare_contents(question, found, expected)
             rows = self.space.at(moment.date).items(TREE_PREFIX)
             lines = {key.removeprefix(TREE_PREFIX).decode(): line for key, line in rows}
             wanted = {key: entry.line for key, entry in expected.items()}
-            wrong += self._compare_exactly(f"{question}, modes", lines, wanted)
+            wrong += self.compare(f"{question}, modes", lines, wanted)
             size = sum(map(len, found.values()))
             oid = self._oid(moment.index)
             answer = TreeAnswer(moment, oid, snapshot.count(), size, not wrong)
@@ -192,7 +135,7 @@ class Examiner:
             self.report.lookups_s.append(perf_counter() - started)
             wanted = {"commit": self._oid(bisect_right(times, ms) - 1)}
             found = {"commit": self.space.load(COMMIT_KEY, ts)}
-            self._compare_exactly(f"the commit at {date_text(ms)}", found, wanted)
+            self.compare(f"the commit at {date_text(ms)}", found, wanted)
 
     def ask_lists(self) -> None:
         """Ask for everything in a folder, at each moment."""
@@ -206,7 +149,7 @@ class Examiner:
                 self.report.listed_keys.append(len(keys))
                 inside = {key: entry for key, entry in expected.items() if key.startswith(prefix)}
                 found = dict(zip(keys, values, strict=True))
-                self._compare(f"the list of {prefix} at {moment.date}", found, inside)
+                self._compare_contents(f"the list of {prefix} at {moment.date}", found, inside)
 
     def ask_loads(self) -> None:
         """Ask for single files at each moment: some that were there, some that were not."""
@@ -223,7 +166,7 @@ class Examiner:
                     found = {}
                 self.report.loads_s.append(perf_counter() - started)
                 wanted = {key: expected[key]} if key in expected else {}
-                self._compare(f"{key} at {moment.date}", found, wanted)
+                self._compare_contents(f"{key} at {moment.date}", found, wanted)
 
     def ask_diffs(self) -> None:
         """Ask what differs between neighbouring moments, and between the first and the newest."""
@@ -234,22 +177,21 @@ class Examiner:
 
     def _ask_diff(self, a: Moment, b: Moment) -> None:
         question = f"what differs between {a.date} and {b.date}"
-        changes = self.clone.diff(self._oid(a.index), self._oid(b.index))
-        keyed = [(key, c) for c in changes if (key := key_of(c.path)) is not None]
+        keyed = self.changes(a, b)
         found = list(self.store.diff(a.date, b.date))
-        content = [(k, c) for k, c in keyed if _oid_of(c.before) != _oid_of(c.after)]
+        content = [(k, c) for k, c in keyed if c.of_content]
         befores = {key: c.before for key, c in content if c.before}
         afters = {key: c.after for key, c in content if c.after}
-        wrong = self._compare(
+        wrong = self._compare_contents(
             f"{question}, before", {d.key: d.before for d in found if d.before is not None}, befores
         )
-        wrong += self._compare(
+        wrong += self._compare_contents(
             f"{question}, after", {d.key: d.after for d in found if d.after is not None}, afters
         )
         rows = self.space.diff(a.date, b.date, TREE_PREFIX)
         lines = {r.key.removeprefix(TREE_PREFIX).decode(): _pair(r.before, r.after) for r in rows}
         wanted = {key: _pair(_line_of(c.before), _line_of(c.after)) for key, c in keyed}
-        wrong += self._compare_exactly(f"{question}, modes", lines, wanted)
+        wrong += self.compare(f"{question}, modes", lines, wanted)
         self.report.diffs.append(DiffAnswer(a, b, len(found), not wrong))
 
     def ask_restore(self, head_ts: int, request_bytes_max: int) -> None:
@@ -260,7 +202,7 @@ class Examiner:
         """
         past = [moment for moment in self.moments if 0 <= moment.index < self._last]
         times = self.timeline.times_ms
-        for moment in [*past[len(past) // 2 :], *_one_back(times)]:
+        for moment in [*past[len(past) // 2 :], *one_back(times)]:
             changes = list(self.store.diff(moment.ts, head_ts))
             size = sum(len(d.before or b"") + len(d.after or b"") + OVERHEAD_BYTES for d in changes)
             if size <= request_bytes_max:
@@ -274,7 +216,7 @@ class Examiner:
             return
         try:
             self.store.restore(moment.date, note=f"tour: restore {moment.date}")
-            wrong = self._compare(
+            wrong = self._compare_contents(
                 f"the present, restored to {moment.date}",
                 dict(self.store.at().items()),
                 self.expected(moment.index),
@@ -282,7 +224,7 @@ class Examiner:
         finally:
             self.store.restore(head_ts, note="tour: take the restore back")
         now = dict(self.store.at().items())
-        wrong += self._compare("the present again", now, self.expected(self._last))
+        wrong += self._compare_contents("the present again", now, self.expected(self._last))
         self.report.restored = RestoreAnswer(moment, len(changes), not wrong)
 
     # --- git's side ---
@@ -303,19 +245,30 @@ class Examiner:
             self._trees[index] = keyed
         return self._trees[index]
 
+    def changes(self, a: Moment, b: Moment) -> list[tuple[str, GitChange]]:
+        """Return what git says differs between two moments, with keys."""
+        changes = self.clone.diff(self._oid(a.index), self._oid(b.index))
+        return [(key, c) for c in changes if (key := key_of(c.path)) is not None]
+
+    def then_and_now(self) -> tuple[Moment, Moment]:
+        """Return the moment half way that has a commit, and the newest."""
+        commits = [moment for moment in self.moments if moment.index >= 0]
+        return commits[len(commits) // 2], commits[-1]
+
     # --- comparing ---
 
-    def _compare(
+    def _compare_contents(
         self, question: str, found: Mapping[str, bytes], expected: Mapping[str, TreeEntry]
     ) -> int:
         """Compare contents with git's object ids; return the number of mismatches."""
         named = {key: _name_of(content, expected.get(key)) for key, content in found.items()}
         wanted = {key: entry.oid for key, entry in expected.items()}
-        return self._compare_exactly(question, named, wanted)
+        return self.compare(question, named, wanted)
 
-    def _compare_exactly(
+    def compare(
         self, question: str, found: Mapping[str, bytes], expected: Mapping[str, bytes]
     ) -> int:
+        """Count an answer, and keep what differs from git; return how much that is."""
         self.report.answers += 1
         if found == expected:
             return 0
@@ -338,10 +291,6 @@ def _name_of(content: bytes, entry: TreeEntry | None) -> bytes:
     if entry.mode == SUBMODULE_MODE:
         return content
     return object_id(content, like=entry.oid)
-
-
-def _oid_of(entry: TreeEntry | None) -> bytes | None:
-    return entry and entry.oid
 
 
 def _line_of(entry: TreeEntry | None) -> bytes | None:

@@ -68,6 +68,11 @@ class GitChange:
     before: TreeEntry | None
     after: TreeEntry | None
 
+    @property
+    def of_content(self) -> bool:
+        """Whether more than the mode differs."""
+        return (self.before and self.before.oid) != (self.after and self.after.oid)
+
 
 @dataclass(frozen=True, slots=True)
 class GitCommit:

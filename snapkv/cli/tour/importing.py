@@ -22,7 +22,7 @@ from itertools import accumulate
 import snapkv
 from snapkv.cli.exits import Exit
 from snapkv.cli.tour.errors import TourError
-from snapkv.cli.tour.git import SUBMODULE_MODE, Clone, Contents, GitCommit, TooLarge, TreeEntry
+from snapkv.cli.tour.git import SUBMODULE_MODE, Clone, Contents, GitCommit, TooLarge
 from snapkv.cli.tour.place import COMMIT_KEY, SPACE, Clock, imported_last
 from snapkv.clock import perf_counter
 from snapkv.engine.lmdb.records import KEY_BYTES_MAX
@@ -185,7 +185,7 @@ def _values(contents: Contents, commit: GitCommit, bytes_max: int) -> dict[str, 
     values: dict[str, bytes] = {}
     for change in commit.changes:
         key = key_of(change.path)
-        if key is None or change.after is None or not _content_changed(change.before, change.after):
+        if key is None or change.after is None or not change.of_content:
             continue
         if change.after.mode == SUBMODULE_MODE:
             values[key] = change.after.oid
@@ -215,11 +215,6 @@ def _save(
             "Let it finish, then come again.",
             Exit.CONFLICT,
         ) from e
-
-
-def _content_changed(before: TreeEntry | None, after: TreeEntry) -> bool:
-    """Return whether more than the mode differs."""
-    return before is None or before.oid != after.oid
 
 
 def _building(

@@ -72,17 +72,21 @@ def url_of(path: str) -> str:
     return path if in_etcd(path) else f"lmdb:{path}"
 
 
+def name_of(path: str) -> str:
+    """Return the name of the tour's store: in an etcd, which others use, it has its own."""
+    return ETCD_NAME if in_etcd(path) else "default"
+
+
 def request_bytes_default(path: str) -> int:
     """Return how large a commit may be, unless told otherwise."""
     return ETCD_REQUEST_BYTES_MAX if in_etcd(path) else REQUEST_BYTES_MAX
 
 
 def _open(path: str, clock: Clock, **options: Any) -> snapkv.SnapshotKV:
-    """Open the store at any time of its own; in an etcd, which others use, it has its own name."""
+    """Open the store at any time of its own."""
     if in_etcd(path):
-        skew = PHYSICAL_MS_MAX // 1_000
-        options |= {"name": ETCD_NAME, "max_clock_skew": skew}
-    return snapkv.open(url_of(path), clock=clock, **options)
+        options["max_clock_skew"] = PHYSICAL_MS_MAX // 1_000
+    return snapkv.open(url_of(path), name=name_of(path), clock=clock, **options)
 
 
 @contextmanager

@@ -1,42 +1,44 @@
-"""What the tour shows, and in which order: the one module here that knows a terminal."""
+"""What the tour shows, and in which order."""
 
 from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from statistics import median
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
 from rich.text import Text
 
 from snapkv.cli.exits import Exit
-from snapkv.cli.forms import key_text
+from snapkv.cli.forms import counted, key_text
 from snapkv.cli.output import tell, tell_error
-from snapkv.cli.tour import importing, place
-from snapkv.cli.tour.answers import Examiner, Moment, Report, TreeAnswer
+from snapkv.cli.tour import importing, place, sparked
+from snapkv.cli.tour.answers import Examiner, Report, TreeAnswer
 from snapkv.cli.tour.errors import TourError
 from snapkv.cli.tour.git import Clone
 from snapkv.cli.tour.importing import Imported, Timeline, shown_oid
+from snapkv.cli.tour.moments import Moment
+from snapkv.cli.tour.printing import (
+    PipeConsole,
+    duration_text,
+    path_text,
+    plain_table,
+    progress,
+    say,
+    section,
+    size_text,
+)
 from snapkv.model import Entry
 
 PLAIN_WIDTH = 100
 """Columns of a line where there is no terminal."""
 MISMATCHES_SHOWN = 10
 NAMES_SHOWN = 3
-
-
-class PipeConsole(Console):
-    """A console that leaves it to the command line to end when its reader goes away."""
-
-    def on_broken_pipe(self) -> None:
-        """Raise what was caught, where rich would end the process with 1: that means a mismatch."""
-        raise
+SPARK_STEPS = 3
+"""To start it, and two questions."""
 
 
 def _store_given(ctx: typer.Context, param: typer.CallbackParam, value: Any) -> Any:
@@ -75,15 +77,19 @@ def tour(
             help="The largest commit that is taken; else 64 MiB, in etcd 1.5 MiB.",
         ),
     ] = None,
+    no_spark: Annotated[
+        bool, typer.Option("--no-spark", help="Do not ask Spark, which takes some seconds.")
+    ] = False,
 ) -> None:
     """Turn a clone's git history into a store, ask it about the past, and check it against git.
 
     Each commit of the first-parent history becomes one commit at git's time; each path a key.
     A second tour goes on with what was committed since. The clone itself is not changed.
+    Where PySpark and Java are, Spark is asked, too.
     Ends with 1 when an answer differs from git's.
     """
     try:
-        report = _toured(path, store, again, request_bytes_max)
+        report = _toured(path, store, again, request_bytes_max, not no_spark)
     except TourError as e:
         tell_error(e.message)
         tell(e.advice)
@@ -95,7 +101,9 @@ def tour(
         raise typer.Exit(Exit.NO)
 
 
-def _toured(path: str, store_given: str | None, again: bool, bytes_max: int | None) -> Report:
+def _toured(
+    path: str, store_given: str | None, again: bool, bytes_max: int | None, spark: bool
+) -> Report:
     console = PipeConsole(width=None if sys.stdout.isatty() else PLAIN_WIDTH, highlight=False)
     clone = Clone(path)
     timeline = Timeline.of(clone)
@@ -103,9 +111,9 @@ def _toured(path: str, store_given: str | None, again: bool, bytes_max: int | No
     request_bytes_max = bytes_max or place.request_bytes_default(folder)
     if again:
         place.remove_store(folder)
-    _say(console, "bold", f"{clone.root} at {shown_oid(clone.head)}")
+    say(console, "bold", f"{clone.root} at {shown_oid(clone.head)}")
     with place.opened(folder, request_bytes_max=request_bytes_max) as (store, clock):
-        with _progress(console, "importing", len(timeline.oids)) as advance:
+        with progress(console, "importing", len(timeline.oids)) as advance:
             done = importing.import_history(
                 store,
                 clock,
@@ -118,6 +126,8 @@ def _toured(path: str, store_given: str | None, again: bool, bytes_max: int | No
         _tell_imported(console, done, timeline, folder)
         examiner = Examiner(store, clone, timeline)
         _examine(console, examiner, done, request_bytes_max)
+        if spark:
+            _ask_spark(console, examiner, folder)
         _tell_numbers(console, examiner, done)
         _tell_verdict(console, examiner.report, done)
         if not examiner.report.mismatches:
@@ -128,48 +138,36 @@ def _toured(path: str, store_given: str | None, again: bool, bytes_max: int | No
 # --- the import ----------------------------------------------------------------------------
 
 
-@contextmanager
-def _progress(console: Console, what: str, total: int) -> Iterator[Callable[[int], None]]:
-    """Show a bar on a terminal, nothing elsewhere; gives the function that moves it."""
-    if not console.is_terminal:
-        yield lambda done: None
-        return
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    with Progress(*columns, TimeElapsedColumn(), console=console, transient=True) as progress:
-        task = progress.add_task(what, total=total)
-        yield lambda done: progress.update(task, completed=done)
-
-
 def _tell_imported(console: Console, done: Imported, timeline: Timeline, folder: str) -> None:
     where = place.url_of(folder)
     if done.before:
-        _say(console, "", f"{where} holds {_count(done.before, 'commit')} of an earlier tour")
+        say(console, "", f"{where} holds {counted(done.before, 'commit')} of an earlier tour")
     if done.undone:
-        _say(console, "", f"  {_count(done.undone, 'key')} had been changed since: taken back")
+        say(console, "", f"  {counted(done.undone, 'key')} had been changed since: taken back")
     if done.commits:
         rate = done.commits / done.seconds
-        _say(
+        say(
             console,
             "",
-            f"{_count(done.commits, 'commit')} of git imported into {where} "
+            f"{counted(done.commits, 'commit')} of git imported into {where} "
             f"in {done.seconds:.1f} s ({rate:,.0f}/s)",
         )
     elif done.before:
-        _say(console, "", "  git has no newer ones; --again would make it anew")
+        say(console, "", "  git has no newer ones; --again would make it anew")
     if timeline.moved:
-        _say(
+        say(
             console,
             "",
-            f"  {_count(timeline.moved, 'commit')} dated before the one they follow: "
+            f"  {counted(timeline.moved, 'commit')} dated before the one they follow: "
             "moved up to its time",
         )
 
 
 def _tell_left_out(console: Console, left_out: set[bytes]) -> None:
-    names = ", ".join(_path_text(path) for path in sorted(left_out)[:NAMES_SHOWN])
+    names = ", ".join(path_text(path) for path in sorted(left_out)[:NAMES_SHOWN])
     more = ", ..." if len(left_out) > NAMES_SHOWN else ""
     why = f"no UTF-8, or more than {importing.PATH_BYTES_MAX} bytes"
-    _say(console, "yellow", f"Left out, {_count(len(left_out), 'path')} ({why}): {names}{more}")
+    say(console, "yellow", f"Left out, {counted(len(left_out), 'path')} ({why}): {names}{more}")
 
 
 # --- the answers ---------------------------------------------------------------------------
@@ -185,37 +183,61 @@ def _examine(console: Console, examiner: Examiner, done: Imported, request_bytes
         examiner.ask_diffs,
         lambda: examiner.ask_restore(done.ts, request_bytes_max),
     )
-    with _progress(console, "asking", trees_count + len(rest)) as advance:
+    with progress(console, "asking", trees_count + len(rest)) as advance:
         for index, _ in enumerate(examiner.ask_trees()):
             advance(index + 1)
         for index, ask in enumerate(rest):
             ask()
             advance(trees_count + index + 1)
     report = examiner.report
-    trees = _table("", "date", "commit", "files>", "bytes>", "git ls-tree")
+    trees = plain_table("", "date", "commit", "files>", "bytes>", "git ls-tree")
     for answer in report.trees:
         trees.add_row(*_tree_row(answer))
-    _section(console, "What did the tree look like?", trees)
-    diffs = _table("from", "to", "files>", "git diff-tree")
+    section(console, "What did the tree look like?", trees)
+    diffs = plain_table("from", "to", "files>", "git diff-tree")
     for diff in report.diffs:
         diffs.add_row(diff.a.label, diff.b.label, f"{diff.keys:,}", _verdict(diff.equal))
     if report.diffs:
-        _section(console, "What differs between two dates?", diffs)
+        section(console, "What differs between two dates?", diffs)
     console.print()
     if report.restored is None:
-        _say(console, "yellow", f"Restore: not tried, {report.restore_note}")
+        say(console, "yellow", f"Restore: not tried, {report.restore_note}")
         return
     restored = report.restored
     line = Text("Restored to ").append(restored.moment.date, "cyan")
-    line.append(f" ({restored.moment.label}): {_count(restored.keys, 'key')} changed, compared, ")
+    line.append(f" ({restored.moment.label}): {counted(restored.keys, 'key')} changed, compared, ")
     line.append("taken back: ").append_text(_verdict(restored.equal))
     console.print(line, soft_wrap=True)
+
+
+def _ask_spark(console: Console, examiner: Examiner, folder: str) -> None:
+    """Ask Spark, where it is; where it is not, say why in a line."""
+    url, name, missing = place.url_of(folder), place.name_of(folder), ""
+    with progress(console, "asking Spark", SPARK_STEPS) as advance:
+        try:
+            with sparked.questions(examiner, url, name) as asks:
+                advance(1)
+                for index, ask in enumerate(asks):
+                    ask()
+                    advance(index + 2)
+        except sparked.NoSpark as e:
+            missing = str(e)
+    answers = examiner.report.spark
+    if not answers:
+        console.print()
+        say(console, "yellow", f"Spark: not asked, {missing}")
+        return
+    shown = plain_table("", "rows>", "time>", "git")
+    for answer in answers:
+        seconds = duration_text(answer.seconds)
+        shown.add_row(answer.question, f"{answer.rows:,}", seconds, _verdict(answer.equal))
+    section(console, "What does Spark say of the same store?", shown)
 
 
 def _tree_row(answer: TreeAnswer) -> tuple[str | Text, ...]:
     moment = answer.moment
     commit = shown_oid(answer.oid) if answer.oid else "none yet"
-    sizes = f"{answer.keys:,}", _size(answer.content_bytes)
+    sizes = f"{answer.keys:,}", size_text(answer.content_bytes)
     return moment.label, Text(moment.date, "cyan"), commit, *sizes, _verdict(answer.equal)
 
 
@@ -231,12 +253,12 @@ def _tell_numbers(console: Console, examiner: Examiner, done: Imported) -> None:
     newest = report.trees[-1]
     stored: tuple[str, str] | tuple[()] = ()
     if "used_bytes" in info["engine"]:  # an etcd does not tell what one store takes
-        stored = f"{info['engine']['records']:,}", _size(info["engine"]["used_bytes"])
+        stored = f"{info['engine']['records']:,}", size_text(info["engine"]["used_bytes"])
     headings = ("git commits>", "keys now>", "bytes now>", "records>", "bytes in lmdb>")
-    held = _table(*headings[: 3 + len(stored)])
+    held = plain_table(*headings[: 3 + len(stored)])
     commits = f"{len(examiner.timeline.oids):,}"
-    held.add_row(commits, f"{newest.keys:,}", _size(newest.content_bytes), *stored)
-    times = _table("", "median>", "slowest>", "of>")
+    held.add_row(commits, f"{newest.keys:,}", size_text(newest.content_bytes), *stored)
+    times = plain_table("", "median>", "slowest>", "of>")
     for what, seconds in (
         ("look up the revision of a date", report.lookups_s),
         ("load a file as of a date", report.loads_s),
@@ -244,9 +266,9 @@ def _tell_numbers(console: Console, examiner: Examiner, done: Imported) -> None:
         ("save a commit, durably", done.saves_s),
     ):
         if seconds:
-            slowest = _duration(max(seconds))
-            times.add_row(what, _duration(median(seconds)), slowest, f"{len(seconds):,}")
-    _section(console, "What does it hold, and how fast is it?", held)
+            slowest = duration_text(max(seconds))
+            times.add_row(what, duration_text(median(seconds)), slowest, f"{len(seconds):,}")
+    section(console, "What does it hold, and how fast is it?", held)
     console.print()
     console.print(times)
 
@@ -255,31 +277,25 @@ def _typical(listed: list[int]) -> str:
     return f" ({median(listed):,.0f} files)" if listed else ""
 
 
-def _duration(seconds: float) -> str:
-    if seconds < 1e-3:
-        return f"{seconds * 1e6:,.0f} us"
-    return f"{seconds * 1e3:,.1f} ms" if seconds < 1 else f"{seconds:,.1f} s"
-
-
 def _tell_verdict(console: Console, report: Report, done: Imported) -> None:
     console.print()
     if left_out := report.left_out | done.left_out:
         _tell_left_out(console, left_out)
     if not report.mismatches:
-        _say(console, "bold green", f"All {report.answers:,} answers are equal to git's.")
+        say(console, "bold green", f"All {report.answers:,} answers are equal to git's.")
         return
-    _say(
+    say(
         console,
         "bold red",
-        f"{_count(len(report.mismatches), 'mismatch', 'mismatches')} "
+        f"{len(report.mismatches):,} {'mismatch' if len(report.mismatches) == 1 else 'mismatches'} "
         f"in {report.answers:,} answers:",
     )
     for wrong in report.mismatches[:MISMATCHES_SHOWN]:
-        _say(console, "red", f"  {wrong.question}: {key_text(wrong.key)}")
-        _say(console, "", f"    git: {wrong.git}    store: {wrong.store}")
+        say(console, "red", f"  {wrong.question}: {key_text(wrong.key)}")
+        say(console, "", f"    git: {wrong.git}    store: {wrong.store}")
     if (more := len(report.mismatches) - MISMATCHES_SHOWN) > 0:
-        _say(console, "", f"  ... and {more:,} more")
-    _say(console, "", "The store does not hold what git does; --again makes it anew.")
+        say(console, "", f"  ... and {more:,} more")
+    say(console, "", "The store does not hold what git does; --again makes it anew.")
 
 
 # --- what next -----------------------------------------------------------------------------
@@ -287,10 +303,9 @@ def _tell_verdict(console: Console, report: Report, done: Imported) -> None:
 
 def _tell_next(console: Console, examiner: Examiner, folder: str) -> None:
     """Show commands that work on this very store."""
-    name = f" --name {place.ETCD_NAME}" if place.in_etcd(folder) else ""
+    name = f" --name {place.name_of(folder)}" if place.in_etcd(folder) else ""
     store = f"snapkv --store {shlex.quote(place.url_of(folder))}{name}"
-    commits = [moment for moment in examiner.moments if moment.index >= 0]
-    then, now = commits[len(commits) // 2], commits[-1]
+    then, now = examiner.then_and_now()
     commands = [f"{store} log -n 5", f"{store} ls --at {then.date}"]
     if key := _telling_key(examiner, then):
         name = shlex.quote(key)
@@ -298,9 +313,9 @@ def _tell_next(console: Console, examiner: Examiner, folder: str) -> None:
     if then != now:
         commands.append(f"{store} diff {then.date} {now.date}")
     console.print()
-    _say(console, "bold", "Try next:")
+    say(console, "bold", "Try next:")
     for command in commands:
-        _say(console, "", f"  {command}")
+        say(console, "", f"  {command}")
 
 
 def _telling_key(examiner: Examiner, then: Moment) -> str | None:
@@ -311,41 +326,3 @@ def _telling_key(examiner: Examiner, then: Moment) -> str | None:
     }
     plain = [key for key in entries if key.isprintable() and not key.startswith("-")]
     return max(plain, key=lambda key: (key == "README.md", entries[key].version), default=None)
-
-
-def _section(console: Console, title: str, table: Table) -> None:
-    console.print()
-    _say(console, "bold", title)
-    console.print(table)
-
-
-def _table(*headings: str) -> Table:
-    """Return a table without lines; columns whose heading ends with `>` are flush right."""
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)
-    for heading in headings:
-        right = heading.endswith(">")
-        table.add_column(
-            heading.removesuffix(">"), justify="right" if right else "left", no_wrap=True
-        )
-    return table
-
-
-def _size(count: int) -> str:
-    """Return a number of bytes as people say it, exact below 10 kB."""
-    for unit, name in ((10**9, "GB"), (10**6, "MB"), (10**3, "kB")):
-        if count >= 10 * unit or (unit > 10**3 and count >= unit):
-            return f"{count / unit:,.1f} {name}"
-    return f"{count:,} B"
-
-
-def _count(number: int, one: str, many: str | None = None) -> str:
-    return f"{number:,} {one if number == 1 else many or one + 's'}"
-
-
-def _path_text(path: bytes) -> str:
-    shown = path.decode(errors="backslashreplace")
-    return key_text(shown if len(shown) <= 60 else shown[:57] + "...")
-
-
-def _say(console: Console, style: str, text: str) -> None:
-    console.print(Text(text, style), soft_wrap=True)

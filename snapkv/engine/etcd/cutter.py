@@ -6,7 +6,8 @@ tells where to ask: a key of the range, or one of the range beside it, for what 
 other is mostly made alike. At each of its bytes the keys part into those that go on along the
 path and those that have another byte there, the siblings; all siblings of a path are disjoint.
 
-Cut into pieces of 50,000, 1,000,000 keys took three times what it takes to count them.
+Measured: 1,000,000 keys into pieces of 50,000 in 0.3 s, twice what it takes to count them, into
+pieces of 10,000 in 0.5 s; keys of few and long directories are counted up to seven times.
 """
 
 from __future__ import annotations

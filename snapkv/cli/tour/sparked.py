@@ -1,0 +1,128 @@
+"""The same questions, asked of Spark: a past date, and what changed between two.
+
+Spark names contents as git does, in the query itself, so that only ids come back from it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from snapkv.cli.tour.answers import Examiner, Mismatch, SparkAnswer
+from snapkv.cli.tour.git import SUBMODULE_MODE, TreeEntry, object_id
+from snapkv.cli.tour.moments import Moment
+from snapkv.clock import perf_counter
+from snapkv.errors import SnapKVError
+
+SHA1_DIGITS = 40
+ABSENT = "absent"
+
+
+class NoSpark(Exception):
+    """Spark cannot be asked on this machine; the message says why."""
+
+
+@contextmanager
+def questions(examiner: Examiner, url: str, name: str) -> Iterator[list[Callable[[], None]]]:
+    """Start Spark, which takes seconds, and give the questions, each to be called once.
+
+    Raises `NoSpark`.
+    """
+    try:
+        from snapkv import spark as frames
+        from snapkv.spark import local
+    except ModuleNotFoundError as e:
+        raise NoSpark(f"{e.name} is not installed (pip install 'snapkv[spark]')") from e
+    logging.getLogger().addHandler(logging.NullHandler())  # else py4j shows Ctrl-C as a traceback
+    try:
+        session = local.local_session()
+    except local.SparkStartError as e:
+        raise NoSpark(str(e)) from e
+    then, now = examiner.then_and_now()
+    with session as spark:
+        asker = _Asker(examiner, frames, (spark, url), name, local.FAILURES)
+        asks: list[Callable[[], None]] = [lambda: asker.ask_tree(then)]
+        if then != now:
+            asks.append(lambda: asker.ask_diff(then, now))
+        yield asks
+
+
+class _Asker:
+    """Asks Spark and git the same, and adds to the examiner's report."""
+
+    def __init__(
+        self,
+        examiner: Examiner,
+        frames: Any,
+        store: tuple[Any, str],
+        name: str,
+        failures: tuple[type[Exception], ...],
+    ) -> None:
+        self._examiner, self._frames, self._store, self._name = examiner, frames, store, name
+        self._failures: tuple[type[Exception], ...] = (SnapKVError, *failures)
+
+    def ask_tree(self, moment: Moment) -> None:
+        """Ask for the whole tree at a moment."""
+
+        def ask() -> dict[str, bytes]:
+            frame = self._frames.read_snapshot(*self._store, moment.date, name=self._name)
+            rows = frame.selectExpr("key", f"{self._named('value')} AS id").collect()
+            return {row.key: row.id.encode() for row in rows}
+
+        expected = self._examiner.expected(moment.index)
+        wanted = {key: _content_id(entry) for key, entry in expected.items()}
+        self._ask(f"the tree at {moment.date}", ask, wanted)
+
+    def ask_diff(self, a: Moment, b: Moment) -> None:
+        """Ask what differs between two moments."""
+
+        def ask() -> dict[str, bytes]:
+            frame = self._frames.diff(*self._store, a.date, b.date, name=self._name)
+            ids = (f"{self._named(side)} AS {side}" for side in ("before", "after"))
+            rows = frame.selectExpr("key", "change", *ids).collect()
+            return {row.key: _line(row.change, row.before, row.after) for row in rows}
+
+        wanted = {
+            key: _line(
+                "added" if c.before is None else "changed" if c.after else "removed",
+                *(entry and _content_id(entry).decode() for entry in (c.before, c.after)),
+            )
+            for key, c in self._examiner.changes(a, b)
+            if c.of_content
+        }
+        self._ask(f"what differs between {a.date} and {b.date}", ask, wanted)
+
+    def _ask(
+        self, question: str, ask: Callable[[], dict[str, bytes]], wanted: dict[str, bytes]
+    ) -> None:
+        """Ask, and compare; where Spark fails, that is no answer of git's either."""
+        report, started = self._examiner.report, perf_counter()
+        try:
+            found = ask()
+        except self._failures as e:
+            lines = str(e).strip().split("\n")
+            said = next((line for line in lines if "[SNAPKV_" in line), lines[0])
+            report.answers += 1
+            report.mismatches.append(Mismatch(f"Spark: {question}", "*", "an answer", said))
+            report.spark.append(SparkAnswer(question, 0, perf_counter() - started, False))
+            return
+        seconds = perf_counter() - started
+        wrong = self._examiner.compare(f"Spark: {question}", found, wanted)
+        report.spark.append(SparkAnswer(question, len(found), seconds, not wrong))
+
+    def _named(self, column: str) -> str:
+        """Return the expression of git's name for the content in a column."""
+        blob = f"concat(encode(concat('blob ', octet_length({column})), 'UTF-8'), X'00', {column})"
+        by_sha1 = len(self._examiner.timeline.oids[0]) == SHA1_DIGITS
+        return f"sha1({blob})" if by_sha1 else f"sha2({blob}, 256)"
+
+
+def _content_id(entry: TreeEntry) -> bytes:
+    """Return git's name for what the store holds of an entry; of a submodule that is an id."""
+    return object_id(entry.oid, entry.oid) if entry.mode == SUBMODULE_MODE else entry.oid
+
+
+def _line(change: str, before: str | None, after: str | None) -> bytes:
+    return f"{change}: {before or ABSENT} -> {after or ABSENT}".encode()

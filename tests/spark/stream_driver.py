@@ -1,0 +1,53 @@
+"""A program with a streaming query, to be killed: `stream_driver.py URL FOLDER`.
+
+Each batch becomes a file of rows, `batches/<number>-<process>.json`, also when it comes again.
+While there is a file `hold`, it stops in the middle of the first batch with changes of commits,
+after the rows were written, and says so by a file `held`. Once there is a file `finish` it brings
+what there is, and ends.
+"""
+
+import json
+import os
+import sys
+import threading
+from pathlib import Path
+
+from pyspark.sql import DataFrame
+
+from snapkv.spark.limits import LIMITS_KNOWN
+from snapkv.spark.local import local_session
+
+ROWS_MAX = 200
+COLUMNS = ("key", "value", "_change_type", "_commit_version", "_change_ordinal")
+POLL_S = 0.1
+
+
+def main(url: str, folder: Path) -> None:
+    """Run the query until it is told to finish."""
+
+    def append(frame: DataFrame, batch: int) -> None:
+        rows = [(k, v.hex() if v is not None else None, *rest) for k, v, *rest in frame.collect()]
+        path = folder / "batches" / f"{batch:05}-{os.getpid()}.json"
+        path.with_suffix(".new").write_text(json.dumps(rows))
+        path.with_suffix(".new").rename(path)
+        if (folder / "hold").exists() and any(row[-1] is not None for row in rows):
+            (folder / "held").touch()
+            threading.Event().wait()
+
+    with local_session() as spark:
+        source = spark.readStream.format("snapkv").option("readChangeFeed", True)
+        limit = {"maxRowsPerTrigger": ROWS_MAX} if LIMITS_KNOWN else {}
+        changes = source.options(**limit).load(url)
+        wanted = changes.select(
+            "key", "value", "_change_type", "_commit_version", "_change_ordinal"
+        )
+        sink = wanted.writeStream.option("checkpointLocation", str(folder / "checkpoint"))
+        query = sink.foreachBatch(append).start()
+        while not (folder / "finish").exists():
+            query.awaitTermination(POLL_S)  # raises when the query failed
+        query.processAllAvailable()
+        query.stop()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]))

@@ -1,0 +1,65 @@
+"""docs/spark.md is what happens: its sessions run, and its tables are the code's."""
+
+import doctest
+import inspect
+import re
+from pathlib import Path
+
+import pytest
+
+from snapkv import arrow
+from snapkv.spark import codes, frames, options
+
+DOCUMENT = (Path(__file__).parents[2] / "docs" / "spark.md").read_text()
+
+
+def names_in(heading, column=0):
+    """Return what stands in backticks in a column of the tables of a section."""
+    section = re.split(r"^## ", DOCUMENT, flags=re.MULTILINE)
+    (text,) = [part for part in section if part.startswith(heading + "\n")]
+    cells = [line.strip("|").split("|")[column] for line in text.split("\n") if line[:3] == "| `"]
+    return [name for cell in cells for name in re.findall(r"`([^`]+)`", cell)]
+
+
+@pytest.mark.spark_since("4.2", "an end by availableNow")
+def test_every_session_gives_what_it_shows(spark, tmp_path):
+    """In a folder of the test: Spark's own is where its JVM was started."""
+    here = DOCUMENT.replace("./", f"{tmp_path}/")
+    test = doctest.DocTestParser().get_doctest(here, {}, "docs/spark.md", "docs/spark.md", 0)
+    assert len(test.examples) > 15
+    wanted = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+    told = []
+    runner = doctest.DocTestRunner(optionflags=wanted)
+    runner.run(test, out=told.append)
+    assert runner.failures == 0, "".join(told)
+
+
+def test_every_option_is_told_once():
+    assert sorted(names_in("Options")) == sorted([*options.KNOWN, *options.ENGINE])
+
+
+def test_every_code_has_a_mend():
+    known = [value for name, value in vars(codes).items() if str(value).startswith("SNAPKV_")]
+    assert len(known) > 15
+    assert sorted(names_in("Errors")) == sorted(known)
+
+
+def test_the_calls_are_those_of_the_code():
+    told = [text for text in names_in("By a call") if "(" in text]
+    assert len(told) == 4
+    for text in told:
+        name, _, parameters = text.rstrip(")").partition("(")
+        signature = inspect.signature(getattr(frames, name)).parameters.values()
+        placed = [p for p in signature if p.kind is p.POSITIONAL_OR_KEYWORD]
+        code = [
+            p.name if p.default is p.empty else f"{p.name}={p.default!r}".replace("'", '"')
+            for p in placed
+        ]
+        assert parameters == ", ".join(code), name
+
+
+def test_every_column_is_told():
+    told = names_in("The four views")
+    for schema in (arrow.SNAPSHOT_TIMED, arrow.CHANGES, arrow.HISTORY, arrow.COMMITS):
+        assert set(schema.names) <= set(told), set(schema.names) - set(told)
+    assert len(set(told)) == len(told) - 2 * len(["key", "value"])

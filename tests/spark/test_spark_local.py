@@ -1,0 +1,50 @@
+"""A session of one's own: what it is set to, and what is said when there can be none."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from snapkv.spark import local
+
+START = "from snapkv.spark.local import local_session; local_session()"
+
+
+def test_a_session_that_is_there_keeps_its_settings(spark):
+    before = spark.conf.get("spark.sql.shuffle.partitions")
+    assert local.local_session({"spark.sql.shuffle.partitions": "77"}) is spark
+    assert spark.conf.get("spark.sql.shuffle.partitions") == before
+
+
+def test_settings_go_before_ours(spark, monkeypatch):
+    asked = []
+    monkeypatch.setattr(local.SparkContext, "_active_spark_context", None)
+    monkeypatch.setattr(local, "_start", lambda conf: asked.append(dict(conf.getAll())))
+    local.local_session({"spark.app.name": "mine", "spark.sql.session.timeZone": "UTC"})
+    assert asked[0]["spark.app.name"] == "mine"
+    assert asked[0]["spark.sql.session.timeZone"] == "UTC"
+    assert asked[0]["spark.ui.enabled"] == "false"
+
+
+@pytest.mark.parametrize(
+    ("variables", "said"),
+    [
+        ({"PATH": "/nowhere"}, "there is no Java"),
+        ({"JAVA_HOME": "/nowhere"}, "/nowhere/bin/java"),
+    ],
+)
+def test_without_java_it_says_so(variables, said):
+    environment = {k: v for k, v in os.environ.items() if k != "JAVA_HOME"} | variables
+    done = subprocess.run(
+        [sys.executable, "-c", START],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    last = done.stderr.strip().split("\n")[-1]
+    assert last.startswith("snapkv.spark.local.SparkStartError: ")
+    assert said in last
+    assert last.endswith("Spark needs Java 17 or newer")
