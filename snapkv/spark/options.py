@@ -130,6 +130,8 @@ def parsed(raw: Mapping[str, str]) -> Options:
             given[name] = value
         elif not _is_of_table(key.lower(), raw):
             raise _unknown(key)
+    if given.get("startingVersion") == "0":  # where Delta's versions begin
+        given["startingVersion"] = "1"
     view = _view(given)
     for name in given:
         if view not in KNOWN.get(name, ALL):

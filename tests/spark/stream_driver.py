@@ -1,9 +1,10 @@
-"""A program with a streaming query, to be killed: `stream_driver.py URL FOLDER`.
+"""A program with a streaming query, to be killed: `stream_driver.py URL FOLDER NUMBER`.
 
-Each batch becomes a file of rows, `batches/<number>-<process>.json`, also when it comes again.
-While there is a file `hold`, it stops in the middle of the first batch with changes of commits,
-after the rows were written, and says so by a file `held`. Once there is a file `finish` it brings
-what there is, and ends.
+It takes long to get ready, and then begins once there is a file `begin-NUMBER`. Each batch becomes
+a file of rows, `batches/<batch>-<process>.json`, also when it comes again. While there is a file
+`hold`, it stops in the middle of the first batch with changes of commits, after the rows were
+written, and says so by a file `held`. Once there is a file `finish` it brings what there is, and
+ends.
 """
 
 import json
@@ -22,8 +23,9 @@ COLUMNS = ("key", "value", "_change_type", "_commit_version", "_change_ordinal")
 POLL_S = 0.1
 
 
-def main(url: str, folder: Path) -> None:
+def main(url: str, folder: Path, number: str) -> None:
     """Run the query until it is told to finish."""
+    never = threading.Event()
 
     def append(frame: DataFrame, batch: int) -> None:
         rows = [(k, v.hex() if v is not None else None, *rest) for k, v, *rest in frame.collect()]
@@ -32,16 +34,17 @@ def main(url: str, folder: Path) -> None:
         path.with_suffix(".new").rename(path)
         if (folder / "hold").exists() and any(row[-1] is not None for row in rows):
             (folder / "held").touch()
-            threading.Event().wait()
+            never.wait()
 
     with local_session() as spark:
+        while not (folder / f"begin-{number}").exists():
+            never.wait(POLL_S)
         source = spark.readStream.format("snapkv").option("readChangeFeed", True)
         limit = {"maxRowsPerTrigger": ROWS_MAX} if LIMITS_KNOWN else {}
         changes = source.options(**limit).load(url)
-        wanted = changes.select(
-            "key", "value", "_change_type", "_commit_version", "_change_ordinal"
+        sink = changes.select(*COLUMNS).writeStream.option(
+            "checkpointLocation", str(folder / "checkpoint")
         )
-        sink = wanted.writeStream.option("checkpointLocation", str(folder / "checkpoint"))
         query = sink.foreachBatch(append).start()
         while not (folder / "finish").exists():
             query.awaitTermination(POLL_S)  # raises when the query failed
@@ -50,4 +53,4 @@ def main(url: str, folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]))
+    main(sys.argv[1], Path(sys.argv[2]), sys.argv[3])

@@ -116,22 +116,35 @@ def test_a_sink_that_fails_once_and_a_store_that_is_exchanged(
 
 
 class Drivers:
-    """Processes with the query, one after the other, on one checkpoint."""
+    """Processes with the query, one after the other, on one checkpoint.
+
+    All of them get ready at once, for that takes most of their time.
+    """
 
     def __init__(self, url: str, folder: Path) -> None:
         self.url, self.folder = url, folder
         (folder / "batches").mkdir()
 
-    def start(self):
+    def __enter__(self):
         command = [sys.executable, str(DRIVER), self.url, str(self.folder)]
-        return keeper.start(command, self.folder / "log")
+        self.children = [keeper.start([*command, n], self.folder / f"log-{n}") for n in "01"]
+        return self
+
+    def __exit__(self, *error) -> None:
+        for child in self.children:
+            keeper.end(child, grace_s=0)
+
+    def begin(self, number: int):
+        (self.folder / f"begin-{number}").touch()
+        return self.children[number]
 
     def wait(self, child, condition, what: str) -> None:
         def met() -> bool:
             return condition() or child.poll() is not None
 
         eventually(met, what, wait_s=WAIT_S)
-        assert condition(), f"it ended: {(self.folder / 'log').read_text()[-3_000:]}"
+        logs = [path.read_text()[-3_000:] for path in sorted(self.folder.glob("log-*"))]
+        assert condition(), f"a driver ended: {logs}"
 
     def batches(self) -> dict[int, list[list]]:
         """The rows of each batch, as often as it came."""
@@ -173,25 +186,21 @@ def writing(store, clock):
 
 @pytest.mark.parametrize("place", ["lmdb"], indirect=True)
 def test_a_driver_that_is_killed_in_a_batch(place, writing, tmp_path):
-    drivers = Drivers(place.url, tmp_path)
     (tmp_path / "hold").touch()
-    child = drivers.start()
-    try:
+    with Drivers(place.url, tmp_path) as drivers:
+        child = drivers.begin(0)
         drivers.wait(child, (tmp_path / "held").exists, "a batch to be in its middle")
-    finally:
         os.killpg(child.pid, signal.SIGKILL)
-        keeper.end(child, grace_s=0)
-    (tmp_path / "hold").unlink()
-    before = drivers.batches()
-    child = drivers.start()
-    try:
-        drivers.wait(child, lambda: max(drivers.batches()) > max(before), "the batches to go on")
+        child.wait(WAIT_S)
+        (tmp_path / "hold").unlink()
+        before = drivers.batches()
+
+        child = drivers.begin(1)
+        drivers.wait(child, lambda: max(drivers.batches()) > max(before), "batches to go on")
         writing.stop.set()
         writing.thread.join(WAIT_S)
         (tmp_path / "finish").touch()
         drivers.wait(child, lambda: child.poll() == 0, "the query to finish")
-    finally:
-        keeper.end(child, grace_s=0)
 
     batches = drivers.batches()
     assert len(batches[max(before)]) == 2, "the batch in which it was killed came again"
