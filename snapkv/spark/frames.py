@@ -161,5 +161,6 @@ def _frame(
     options["store"] = absolute(url)
     if prefix:
         options["keyPrefix"] = prefix.hex() if isinstance(prefix, bytes) else prefix
-    reader = spark.read.format(SnapKVDataSource.name()).options(**options)
-    return (reader if schema is None else reader.schema(schema)).load()
+    if schema is not None:  # as an option, for with .schema() Spark would pin at the first action
+        options["schema"] = schema.json() if isinstance(schema, StructType) else schema
+    return spark.read.format(SnapKVDataSource.name()).options(**options).load()

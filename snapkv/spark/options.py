@@ -33,6 +33,7 @@ KNOWN: dict[str, tuple[str, ...]] = {
     "endKey": KEYED,
     "keyFormat": KEYED,
     "columns": ALL,
+    "schema": ALL,
     "valueFormat": KEYED,
     "mode": KEYED,
     "numPartitions": KEYED,

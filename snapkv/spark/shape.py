@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 from collections.abc import Sequence
 
 import pyarrow as pa
@@ -37,11 +38,26 @@ def arrow_schema(schema: T.StructType) -> pa.Schema:
         raise SourceError(codes.INVALID_SCHEMA, str(e)) from e
 
 
-def usual_schema(options: Options) -> T.StructType:
-    """Return the schema of a view when the user gives none: all of it, or the option `columns`.
+def schema_of(options: Options) -> T.StructType | str:
+    """Return the columns that options ask for, where Spark's own `.schema(...)` does not.
 
-    Raises `SourceError`.
+    The option `schema` is DDL, which only Spark can read, or Spark's JSON. Raises `SourceError`.
     """
+    given = options.text("schema")
+    if given is None:
+        return _usual_schema(options)
+    if not given.lstrip().startswith("{"):
+        return given
+    try:
+        return T.StructType.fromJson(json.loads(given))
+    except (ValueError, KeyError, TypeError, PySparkException) as e:
+        raise SourceError(
+            codes.INVALID_SCHEMA, f"the option schema is no JSON of Spark: {e}"
+        ) from e
+
+
+def _usual_schema(options: Options) -> T.StructType:
+    """Return all columns of a view, or those of the option `columns`."""
     columns = _columns(options)
     names = options.columns
     if names is None:
@@ -49,8 +65,8 @@ def usual_schema(options: Options) -> T.StructType:
     if options.choice("valueFormat", *FORMATS) not in (BYTES, UTF8) and "value" in names:
         raise SourceError(
             codes.MISSING_OPTION,
-            "valueFormat=json and msgpack need .schema(...): its fields are taken from the value, "
-            "but for those that are columns of this format",
+            "valueFormat=json and msgpack need the option schema, or .schema(...): its fields are "
+            "taken from the value, but for those that are columns of this format",
         )
     unknown = [name for name in names if name not in columns.names]
     if unknown or len(set(names)) < len(names):
@@ -88,7 +104,7 @@ class Shape:
             if format_ in (BYTES, UTF8) or "value" not in columns.names:
                 raise SourceError(codes.INVALID_SCHEMA, _mismatch(field, columns))
         if options.columns is not None and options.columns != tuple(self.schema.names):
-            raise SourceError(codes.INVALID_SCHEMA, "give .schema(...) or columns, not both")
+            raise SourceError(codes.INVALID_SCHEMA, "give a schema or columns, not both")
         text = format_ == UTF8 and "value" in self.own
         self.decoder = Decoder(decoded, format_, permissive) if decoded or text else None
 
@@ -105,7 +121,7 @@ class Shape:
         for field, column in zip(self.schema, columns, strict=True):
             if column.null_count and not field.nullable:  # Spark would read what is not there
                 raise SourceError(
-                    codes.INVALID_SCHEMA, f"{field.name} is NOT NULL in .schema(...), and has NULLs"
+                    codes.INVALID_SCHEMA, f"{field.name} is NOT NULL in the schema, and has NULLs"
                 )
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 

@@ -11,7 +11,7 @@ from snapkv.spark import codes
 from snapkv.spark.codes import SourceError
 from snapkv.spark.options import CHANGES, parsed
 from snapkv.spark.reader import BatchReader, anchored, pin
-from snapkv.spark.shape import Shape, usual_schema
+from snapkv.spark.shape import Shape, schema_of
 from snapkv.spark.stream import ChangesReader
 
 
@@ -19,7 +19,8 @@ class SnapKVDataSource(DataSource):
     """A store at a moment, what changed, histories, or the commit log, as a DataFrame.
 
     What it shows is pinned here, when the DataFrame is made: Spark pickles the instance then, and
-    all actions share it. There is no push-down of filters: in PySpark 4.1 to 4.3 the narrowed
+    all actions share it. With `.schema(...)` Spark makes it at the first action only, so there is an
+    option `schema`, too. There is no push-down of filters: in PySpark 4.1 to 4.3 the narrowed
     read leaks into other scans of the same DataFrame, which return wrong rows.
     """
 
@@ -33,11 +34,11 @@ class SnapKVDataSource(DataSource):
         """Return the name of the format."""
         return "snapkv"
 
-    def schema(self) -> StructType:
+    def schema(self) -> StructType | str:
         """Return the columns of the view, if what is asked for is there."""
         if self._options.view != CHANGES:  # of those a stream may go on from its checkpoint
             pin(self._options, self._anchor)
-        return usual_schema(self._options)
+        return schema_of(self._options)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of a batch."""

@@ -72,6 +72,7 @@ def test_keys_only(db: Driver) -> None:
     assert part.keys.to_pylist() == [b"k%d" % n for n in range(9)]
 
 
+@pytest.mark.new_engine
 def test_what_is_not_there(db: Driver) -> None:
     for n in range(9):
         db.put(b"k", b"%d" % n)

@@ -9,6 +9,7 @@ from snapkv.engine.base import Delete, Put
 from snapkv.errors import CompactedError, FutureRevisionError
 
 
+@pytest.mark.new_engine
 def test_nothing_is_compacted_at_first(db: Driver) -> None:
     assert db.engine.compacted_revision() == 0
     db.put(b"a")

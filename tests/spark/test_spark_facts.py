@@ -8,10 +8,10 @@ import pytest
 from direct import Planned, read, refused
 from frames import load, together
 from pyspark.errors import AnalysisException
-from pyspark.sql.types import StringType
+from pyspark.sql.types import StringType, StructType
 
 from snapkv import format_time
-from snapkv.spark import SnapKVDataSource, register
+from snapkv.spark import SnapKVDataSource, read_changes, read_snapshot, register
 from snapkv.spark.reader import BatchReader
 
 # These are about Spark: one engine will do.
@@ -139,12 +139,24 @@ def test_a_write_between_two_actions_is_not_seen(spark, store, place):
     assert together([views[0], load(spark, place.url, columns="key,value")])[1][-1] == ("new", b"1")
 
 
-@pytest.mark.spark_since("4.1", "a pin by load() of a DataFrame with a schema of one's own")
-def test_a_schema_of_ones_own_is_no_reason_to_pin_later(spark, store, place):
+def test_a_schema_as_an_option_is_pinned_by_load(spark, store, place):
+    """With .schema() Spark does not even make the source before the first action."""
     store.commit(puts=HUNDRED)
-    given = load(spark, place.url, "key STRING")
+    schema = StructType().add("key", "string", False, {"comment": "c"}).add("value", "binary")
+    frames = [
+        load(spark, place.url, schema=schema.json()),
+        load(spark, place.url, schema="key STRING, value BINARY"),
+        read_snapshot(spark, place.url, schema=schema),
+        read_changes(spark, place.url, 0, schema="key STRING, value BINARY"),
+    ]
+    spark.sql(
+        "CREATE OR REPLACE TEMPORARY VIEW v USING snapkv "
+        f"OPTIONS (path '{place.url}', schema 'key STRING, value BINARY')"
+    )
     store.commit(delete_prefixes=["k0"])
-    assert given.count() == 100
+    assert [len(rows) for rows in together([*frames, spark.table("v")])] == [100] * 5
+    for wrong in ("{}", '{"fields": 1}', "{key STRING}"):
+        refused("INVALID_SCHEMA", place.url, schema=None, SCHEMA=wrong)
 
 
 def test_the_pin_is_made_with_the_source(store, place):
