@@ -19,8 +19,8 @@ class SnapKVDataSource(DataSource):
     """A store at a moment, what changed, histories, or the commit log, as a DataFrame.
 
     What it shows is pinned here, when the DataFrame is made: Spark pickles the instance then, and
-    all actions share it. With `.schema(...)` Spark makes it at the first action only, so there is an
-    option `schema`, too. There is no push-down of filters: in PySpark 4.1 to 4.3 the narrowed
+    all actions share it. With `.schema(...)` Spark makes it at the first action only, so there is
+    an option `schema`, too. There is no push-down of filters: in PySpark 4.1 to 4.3 the narrowed
     read leaks into other scans of the same DataFrame, which return wrong rows.
     """
 

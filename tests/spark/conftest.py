@@ -27,7 +27,13 @@ def pytest_configure(config):
 
 
 def pytest_collection_modifyitems(config, items):
-    """Leave tests out that the PySpark at hand is too old for; the summary says which."""
+    """Leave tests out that the PySpark at hand is too old for; the summary says which.
+
+    And give the rest one Spark: its tests go to the same one of several processes.
+    """
+    for item in items:
+        if {"spark", "_one_spark"} & set(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.xdist_group("spark"))
     old = [item for item in items if reason_to_leave_out(item)]
     if old:
         items[:] = [item for item in items if item not in old]

@@ -144,8 +144,8 @@ def test_a_schema_as_an_option_is_pinned_by_load(spark, store, place):
     store.commit(puts=HUNDRED)
     schema = StructType().add("key", "string", False, {"comment": "c"}).add("value", "binary")
     frames = [
-        load(spark, place.url, schema=schema.json()),
-        load(spark, place.url, schema="key STRING, value BINARY"),
+        load(spark, place.url, SCHEMA=schema.json()),
+        load(spark, place.url, SCHEMA="key STRING, value BINARY"),
         read_snapshot(spark, place.url, schema=schema),
         read_changes(spark, place.url, 0, schema="key STRING, value BINARY"),
     ]
@@ -156,7 +156,7 @@ def test_a_schema_as_an_option_is_pinned_by_load(spark, store, place):
     store.commit(delete_prefixes=["k0"])
     assert [len(rows) for rows in together([*frames, spark.table("v")])] == [100] * 5
     for wrong in ("{}", '{"fields": 1}', "{key STRING}"):
-        refused("INVALID_SCHEMA", place.url, schema=None, SCHEMA=wrong)
+        refused("INVALID_SCHEMA", place.url, SCHEMA=wrong)
 
 
 def test_the_pin_is_made_with_the_source(store, place):
