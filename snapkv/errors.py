@@ -49,6 +49,10 @@ class InvalidTypeError(SnapKVError, TypeError):
     """An argument has the wrong type."""
 
 
+class InvalidTupleError(SnapKVError, ValueError):
+    """A tuple that has no encoding, or bytes that are no packed tuple."""
+
+
 class InvalidTimeError(SnapKVError, ValueError):
     """The argument is no time that can be understood: naive, out of range, or no time at all."""
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from snapkv import history as _history
+from snapkv.changed import first_after
 from snapkv.clock import Clock, HybridClock, SystemClock
 from snapkv.closing import Closing
 from snapkv.engine.base import Engine
@@ -22,7 +23,7 @@ from snapkv.model import K, Version
 from snapkv.observed_watch import ObservedWatch
 from snapkv.opening import COMMON_OPTIONS, open_engine, open_keys
 from snapkv.reading import Reader
-from snapkv.records import Layout, Mark
+from snapkv.records import Layout
 from snapkv.timeline import RING_SLOTS, Reads, Ticks, Timeline
 from snapkv.timeline.ticks import CREATION_ORDINAL
 from snapkv.times import When
@@ -112,19 +113,10 @@ class Observed(Moments[K], Closing):
             after = core.resolve(since)
             try:
                 mark = core.timeline.pin(after).mark
+                first = first_after(core, mark)
             except CompactedError as e:
                 raise CompactedError(after, core.reads.showing.earliest()) from e
-            first = self._first_after(mark, after)
         return ObservedWatch(core, self._space, prefix, mark, first, after, timeout)
-
-    def _first_after(self, mark: Mark, after: int) -> int:
-        """Return the first revision that was not yet seen at a mark; the creation has seen none."""
-        core = self._core
-        if mark.ordinal > CREATION_ORDINAL:
-            return core.reads.start_after(mark)
-        if core.engine.compacted_revision() > 1:
-            raise CompactedError(after, core.reads.showing.earliest())
-        return 1
 
     def resolved(self) -> int:
         """Return the timestamp at or below which nothing changes any more: that of the newest tick.

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, Protocol
 
-from snapkv.engine.base import Columns, KeyValue, Range
+from snapkv.engine.base import ALL_KEYS_END, Columns, KeyValue, Range
 from snapkv.errors import InvalidKeyError, InvalidTypeError, KeyNotFoundError
 from snapkv.model import Difference, Entry, K
 from snapkv.records import Keyspace
@@ -114,23 +114,45 @@ class Snapshot(Mapping[K, bytes], Generic[K]):
             raise KeyNotFoundError(key, self.timestamp)
         return entry_of(kv)
 
-    def entries(self, prefix: K | None = None) -> Iterator[tuple[K, Entry]]:
-        """Yield (key, entry) pairs in key order."""
-        for page in self._source.scan(*self._range(prefix)):
-            for kv in page:
-                yield self._space.decode(kv.key), entry_of(kv)
+    def entries_of(self, keys: Iterable[K]) -> list[Entry | None]:
+        """Return the entries of given keys, None where one is absent; a round trip for each 128.
 
-    def items(self, prefix: K | None = None) -> Iterator[tuple[K, bytes]]:  # type: ignore[override]
-        """Yield (key, value) pairs in key order; with a prefix, exact to the byte, only those."""
+        >>> import snapkv
+        >>> with snapkv.open("memory:") as store:
+        ...     ts = store.save("a", b"1")
+        ...     [entry and entry.value for entry in store.at().entries_of(["a", "b"])]
+        [b'1', None]
+        """
+        found = self._source.get([self._space.encode(key) for key in keys])
+        return [None if kv is None else entry_of(kv) for kv in found]
+
+    def entries(
+        self, prefix: K | None = None, *, start: K | None = None, end: K | None = None
+    ) -> Iterator[tuple[K, Entry]]:
+        """Yield (key, entry) pairs in key order; bounded as `items`."""
         decode = self._space.decode
-        for page in self._source.scan(*self._range(prefix)):
+        for page in self._pages(prefix, start, end):
+            for kv in page:
+                yield decode(kv.key), entry_of(kv)
+
+    def items(  # type: ignore[override]
+        self, prefix: K | None = None, *, start: K | None = None, end: K | None = None
+    ) -> Iterator[tuple[K, bytes]]:
+        """Yield (key, value) pairs in key order; with a prefix, exact to the byte, only those.
+
+        `start` (inclusive) and `end` (exclusive) are keys that bound it further.
+        """
+        decode = self._space.decode
+        for page in self._pages(prefix, start, end):
             for kv in page:
                 yield decode(kv.key), kv.value
 
-    def keys(self, prefix: K | None = None) -> Iterator[K]:  # type: ignore[override]
-        """Yield keys in order, without reading values."""
+    def keys(  # type: ignore[override]
+        self, prefix: K | None = None, *, start: K | None = None, end: K | None = None
+    ) -> Iterator[K]:
+        """Yield keys in order, without reading values; bounded as `items`."""
         decode = self._space.decode
-        for page in self._source.scan(*self._range(prefix), keys_only=True):
+        for page in self._pages(prefix, start, end, keys_only=True):
             for kv in page:
                 yield decode(kv.key)
 
@@ -138,9 +160,12 @@ class Snapshot(Mapping[K, bytes], Generic[K]):
         """Yield values in key order."""
         return (value for _, value in self.items(prefix))
 
-    def count(self, prefix: K | None = None) -> int:
-        """Return the number of keys; one round trip, no keys are sent."""
-        return self._source.count(*self._range(prefix))
+    def count(
+        self, prefix: K | None = None, *, start: K | None = None, end: K | None = None
+    ) -> int:
+        """Return the number of keys, bounded as `items`; one round trip."""
+        low, high = self._range(prefix, start, end)
+        return self._source.count(low, high) if _any(low, high) else 0
 
     def to_arrow(self, prefix: K | None = None) -> Table:
         """Return the keys, with a prefix or all, as an Arrow table in key order.
@@ -178,8 +203,27 @@ class Snapshot(Mapping[K, bytes], Generic[K]):
             if before != after:
                 yield Difference(self._space.decode(stored), before, after)
 
-    def _range(self, prefix: K | None) -> tuple[bytes, bytes]:
-        return self._space.range_of(self._space.whole if prefix is None else prefix)
+    def _pages(
+        self, prefix: K | None, start: K | None, end: K | None, *, keys_only: bool = False
+    ) -> Iterator[list[KeyValue]]:
+        low, high = self._range(prefix, start, end)
+        return self._source.scan(low, high, keys_only=keys_only) if _any(low, high) else iter(())
+
+    def _range(
+        self, prefix: K | None, start: K | None = None, end: K | None = None
+    ) -> tuple[bytes, bytes]:
+        low, high = self._space.range_of(self._space.whole if prefix is None else prefix)
+        if start is not None:
+            low = max(low, self._space.encode(start))
+        if end is not None:
+            bound = self._space.encode(end)
+            high = bound if high == ALL_KEYS_END else min(high, bound)
+        return low, high
+
+
+def _any(low: bytes, high: bytes) -> bool:
+    """Return whether a range can hold keys."""
+    return low < high or high == ALL_KEYS_END
 
 
 def entry_of(kv: KeyValue) -> Entry:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Generic
+from typing import TYPE_CHECKING, Generic
 
 from snapkv import history as _history
 from snapkv.core import Core
-from snapkv.engine.base import Range
+from snapkv.engine.base import KeyValue, Range
 from snapkv.errors import CompactedError, KeyNotFoundError
-from snapkv.model import Difference, K, Version
+from snapkv.model import Difference, Entry, K, Version
 from snapkv.reading import Reader
 from snapkv.records import Keyspace
-from snapkv.snapshot import Snapshot
+from snapkv.snapshot import READ_MANY_MAX, Snapshot, entry_of
 from snapkv.times import When
 from snapkv.watch import StoreWatch, Watch
 
@@ -45,11 +45,31 @@ class Moments(Generic[K]):
         Raises `KeyNotFoundError` (a KeyError), `CompactedError`, `InvalidKeyError`,
         `InvalidTimeError`.
         """
-        self._core.check_open()
-        kv = self._read_at(ts, Range(self._space.encode(key)))
-        if not kv:
+        return self.entry(key, ts).value
+
+    def entry(self, key: K, ts: When | None = None) -> Entry:
+        """Return a key's value with its revisions, now or at a time; costs and raises as `load`.
+
+        The revision is what the guard `AtRevision` takes.
+        """
+        (found,) = self.entries_of([key], ts)
+        if found is None:
             raise KeyNotFoundError(key, None if ts is None else self._core.resolve(ts))
-        return kv[0].value  # type: ignore[no-any-return]
+        return found
+
+    def entries_of(self, keys: Iterable[K], ts: When | None = None) -> list[Entry | None]:
+        """Return the entries of given keys, None where one is absent, now or at a time.
+
+        All are of one state. Costs as `load` for fewer than 128 keys, else one round trip and one
+        for each 128 of them. Raises as `load`, but for `KeyNotFoundError`.
+        """
+        self._core.check_open()
+        stored = [self._space.encode(key) for key in keys]
+        if len(stored) >= READ_MANY_MAX:  # a question of now asks for the time, too
+            found = self._core.source(ts, None, False).get(stored)
+        else:
+            found = self._read_at(ts, stored)
+        return [None if kv is None else entry_of(kv) for kv in found]
 
     def load_with_prefix(self, prefix: K, ts: When | None = None) -> tuple[list[K], list[bytes]]:
         """Return all keys with a prefix and their values, two lists in key order.
@@ -77,6 +97,13 @@ class Moments(Generic[K]):
         Raises `CompactedError`, `FutureRevisionError`, `InvalidTimeError`.
         """
         return Snapshot(self._core.source(when, revision, final), self._space)
+
+    def timestamp_of(self, when: When) -> int:
+        """Return the timestamp that a time means here, by this store's clock; no round trip.
+
+        Raises `InvalidTimeError`, `InvalidTypeError`.
+        """
+        return self._core.resolve(when)
 
     def diff(
         self, a: When | None, b: When | None = None, prefix: K | None = None
@@ -127,18 +154,21 @@ class Moments(Generic[K]):
         tables = _tables()
         return tables.history_table(self._core, tables.span_of(self._space, prefix), since, until)
 
-    def _read_at(self, ts: When | None, wanted: Range) -> Any:
+    def _read_at(self, ts: When | None, stored: list[bytes]) -> list[KeyValue | None]:
         core = self._core
+        wanted = [Range(key) for key in stored]
         if ts is None:
-            return core.reads.read_now([wanted])[0].kvs
-        timestamp = core.resolve(ts)
-        try:
-            return core.reads.read_at(timestamp, [wanted])[0].kvs
-        except CompactedError:
-            past = core.past.source(timestamp) if core.past is not None else None
-            if past is None:
-                raise
-            return [kv for kv in past.get([wanted.key]) if kv is not None]
+            results = core.reads.read_now(wanted)
+        else:
+            timestamp = core.resolve(ts)
+            try:
+                results = core.reads.read_at(timestamp, wanted)
+            except CompactedError:
+                past = core.past.source(timestamp) if core.past is not None else None
+                if past is None:
+                    raise
+                return past.get(stored)
+        return [result.kvs[0] if result.kvs else None for result in results]
 
 
 def _tables() -> ModuleType:

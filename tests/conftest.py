@@ -1,6 +1,8 @@
 """Shared by all tests: how random tests are run, how long they may take, and servers for them."""
 
 import os
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -30,6 +32,8 @@ settings.register_profile(
 )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
+OWN_PROCESS = "SNAPKV_TEST_OWN_PROCESS"
+OWN_PROCESS_S = 180
 DESELECTED = pytest.StashKey[Counter[str]]()
 
 
@@ -39,6 +43,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", "etcd_since(version, why): on etcd it needs this one, which mended a bug"
     )
+    config.addinivalue_line("markers", "forks: runs in a process of its own, which it may fork")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -81,6 +86,29 @@ def pytest_testnodedown(node: Any) -> None:
     """Take over what a process left out; all of them collect the same tests."""
     output = getattr(node, "workeroutput", {})
     node.config.stash[DESELECTED] = Counter(output.get("deselected", {}))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run a test that forks in a process of its own.
+
+    A fork waits for all of gRPC, also for what other tests left there: one was seen to wait for
+    ever, and a child to end inside it.
+    """
+    if pyfuncitem.get_closest_marker("forks") is None or OWN_PROCESS in os.environ:
+        return None
+    command = [sys.executable, "-m", "pytest", "-p", "no:xdist", "-p", "no:cacheprovider"]
+    done = subprocess.run(
+        [*command, pyfuncitem.nodeid],
+        capture_output=True,
+        text=True,
+        timeout=OWN_PROCESS_S,
+        cwd=pyfuncitem.config.rootpath,
+        env={name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+        | {OWN_PROCESS: "1"},
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return True
 
 
 @pytest.fixture(scope="session")

@@ -76,9 +76,7 @@ def read_changes(
     """
     times = _Times(spark)
     options["readChangeFeed"] = True
-    options["startingTimestamp"] = exact(times.end(since) + 1)
-    if until is not None:
-        options["endingTimestamp"] = exact(times.end(until))
+    options |= times.bounds(times.end(since) + 1, until)
     return _frame(spark, url, prefix, schema, options)
 
 
@@ -98,10 +96,7 @@ def read_history(
     """
     times = _Times(spark)
     options["view"] = "history"
-    if since is not None:
-        options["startingTimestamp"] = exact(times.end(since))
-    if until is not None:
-        options["endingTimestamp"] = exact(times.end(until))
+    options |= times.bounds(None if since is None else times.end(since), until)
     return _frame(spark, url, prefix, schema, options)
 
 
@@ -147,6 +142,12 @@ class _Times:
 
     def end(self, when: When) -> int:
         return timestamp_of(when, self._zone, self._now_ms)
+
+    def bounds(self, first: int | None, until: When | None) -> dict[str, str]:
+        """Return the options of a range of moments, both inclusive; None leaves a side open."""
+        last = None if until is None else self.end(until)
+        edges = {"startingTimestamp": first, "endingTimestamp": last}
+        return {name: exact(edge) for name, edge in edges.items() if edge is not None}
 
 
 def _frame(

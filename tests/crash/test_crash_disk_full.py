@@ -13,6 +13,8 @@ import snapkv
 from snapkv import CommitUnknownError
 from snapkv.errors import NoSpaceError
 
+pytestmark = pytest.mark.forks
+
 
 def limit_files(size: int) -> None:
     """No file of this process grows beyond `size` bytes; writing there fails with EFBIG."""

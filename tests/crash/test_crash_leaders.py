@@ -6,11 +6,14 @@ import signal
 import time
 from pathlib import Path
 
+import pytest
 from crash_processes import WAIT_S, Child, children, until
 
 import snapkv
 from snapkv import CommitTimeoutError, ConflictError
 from snapkv.errors import EngineBusyError, SessionLostError
+
+pytestmark = pytest.mark.forks
 
 TTL_S = 0.5
 CONTENDERS = 5

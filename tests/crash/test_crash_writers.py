@@ -12,6 +12,8 @@ import snapkv
 from snapkv import Absent, CommitTimeoutError, SnapshotKV
 from snapkv.errors import EngineBusyError
 
+pytestmark = pytest.mark.forks
+
 KILLS = int(os.environ.get("CRASH_KILLS", 50))
 WRITERS = 3
 AGE_MS_MAX = 40

@@ -13,7 +13,7 @@ from etcd_server import EtcdProxy, EtcdServer, eventually
 
 from snapkv.clock import monotonic
 from snapkv.engine.base import ALL_KEYS_END, Delete, Event, Put, Txn
-from snapkv.engine.etcd import EtcdEngine
+from snapkv.engine.etcd import EtcdEngine, connection
 from snapkv.engine.etcd import watcher as watcher_module
 from snapkv.engine.etcd.watcher import QUEUE_BYTES_MAX, SILENCE_S_MAX
 from snapkv.errors import CompactedError
@@ -121,7 +121,10 @@ def put_large(engine: EtcdEngine, seed: bytes) -> int:
     return transact(engine, Txn(success=tuple(Put(key, value) for key in keys()))).header.revision
 
 
-def test_a_revision_in_fragments_is_one_batch(engine: EtcdEngine) -> None:
+def test_revisions_too_large_together_come_one_by_one(
+    engine: EtcdEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "WATCH_ANSWER_BYTES_MAX", 4 << 20)
     revisions = [put_large(engine, b"%d" % i) for i in range(5)]
     watcher = engine.watch(b"\0", ALL_KEYS_END, start_revision=1)
     for revision in revisions:
@@ -131,8 +134,13 @@ def test_a_revision_in_fragments_is_one_batch(engine: EtcdEngine) -> None:
         assert [event.kv.key for event in batch.events] == keys()
 
 
-def test_a_revision_larger_than_a_message(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """A server whose messages are smaller than what a delete of many keys is told by."""
+def test_a_revision_larger_than_a_message(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server whose messages are smaller than what a delete of many keys is told by.
+
+    It comes whole where the client takes it, else in fragments.
+    """
     folder = tmp_path_factory.mktemp("small")
     with (
         EtcdServer(folder, flags=["--max-request-bytes=16384", "--max-txn-ops=100"]) as server,
@@ -144,10 +152,14 @@ def test_a_revision_larger_than_a_message(tmp_path_factory: pytest.TempPathFacto
         gone = transact(engine, Txn(success=(Delete(b"d/", b"d0"),))).header.revision
         fragments = seen_fragments(engine, gone)
         assert fragments > 3  # or this test shows nothing
-        watcher = engine.watch(b"d/", b"d0", start_revision=gone)
-        events = events_until(watcher, gone)
-        assert [event.kv.key for event in events] == names
-        assert all(event.is_delete for event in events)
+        for bound, in_fragments in ((connection.WATCH_ANSWER_BYTES_MAX, False), (800_000, True)):
+            monkeypatch.setattr(connection, "WATCH_ANSWER_BYTES_MAX", bound)
+            with opened(server.url) as bounded:
+                watcher = bounded.watch(b"d/", b"d0", start_revision=gone)
+                events = events_until(watcher, gone)
+                assert [event.kv.key for event in events] == names
+                assert all(event.is_delete for event in events)
+                assert watcher._following._in_fragments == in_fragments
 
 
 def seen_fragments(engine: EtcdEngine, revision: int) -> int:

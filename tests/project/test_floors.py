@@ -21,6 +21,7 @@ FLOORS = {
     "snapkv.forks": 0.1,
     "snapkv.full_keys": 0.2,
     "snapkv.clock": 1.0,
+    "snapkv.tuples": 1.0,
     "snapkv.engine": 2.0,
     "snapkv.engine.base": 2.0,
     "snapkv.engine.apply": 2.1,
@@ -82,7 +83,13 @@ FLOORS = {
 # Where a client of another project may be imported; everything else goes through that module.
 CLIENTS = {
     "lmdb": {"snapkv.engine.lmdb.mdb"},
-    "msgpack": {"snapkv.records", "snapkv.dump", "snapkv.leased", "snapkv.spark.decoding"},
+    "msgpack": {
+        "snapkv.records",
+        "snapkv.dump",
+        "snapkv.leased",
+        "snapkv.spark.decoding",
+        "cdcmeta.changes.layout",
+    },
     "sortedcontainers": {"snapkv.engine.memory", "snapkv.timeline.anchors"},
     "google": {"snapkv.engine.etcd"},
     "grpc": {"snapkv.engine.etcd.rpc"},

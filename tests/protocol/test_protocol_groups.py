@@ -521,6 +521,7 @@ def test_closing_with_riders_in_flight(line: Line) -> None:
     assert [error.batch for error in errors] == [0, 1, 2]
 
 
+@pytest.mark.forks
 def test_a_fork_in_between(line: Line) -> None:
     """The child has the parent's queue in its memory; its own commits do not wait for it."""
     waiting = line.save("waiting")

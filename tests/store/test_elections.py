@@ -531,6 +531,7 @@ def test_closing_the_store_ends_leading_and_waiting(store, place, engine):
     blocker.resign()
 
 
+@pytest.mark.forks
 def test_in_a_forked_child_nothing_of_it_is_left(waiting, store, place):
     leader, second, campaign = waiting
     with warnings.catch_warnings():
@@ -558,6 +559,7 @@ def test_in_a_forked_child_nothing_of_it_is_left(waiting, store, place):
 
 
 @pytest.mark.parametrize("place", SHARED, indirect=True)
+@pytest.mark.forks
 def test_a_child_can_stand_itself(store, place, engine):
     leader = store.election("e", ttl=LONG_S).campaign(b"parent")
     with warnings.catch_warnings():

@@ -26,6 +26,7 @@ def test_a_dump_that_fails_leaves_the_older_one(store, clock, tmp_path):
     assert [found.name for found in tmp_path.iterdir() if "backup" in found.name] == ["backup"]
 
 
+@pytest.mark.forks
 def test_a_child_does_not_wait_for_locks_of_its_parent(store):
     ts = store.save("k", b"1")
     timeline, clock = store._core.timeline, store._core.clock

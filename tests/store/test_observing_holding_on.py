@@ -80,6 +80,7 @@ def test_another_engine_in_its_place(exchangeable):
         snap["/r/a"]
 
 
+@pytest.mark.forks
 def test_a_child_does_not_wait_for_locks_of_its_parent(cluster):
     observed = cluster.observe()
     with pytest.raises(NotObservedError):

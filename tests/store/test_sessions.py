@@ -381,6 +381,7 @@ def in_child(body) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
+@pytest.mark.forks
 def test_in_a_forked_child_it_is_lost_and_stays_the_parents(store, place, ttl_s):
     session = store.session(ttl_s)
 
@@ -408,6 +409,7 @@ def test_in_a_forked_child_it_is_lost_and_stays_the_parents(store, place, ttl_s)
 
 
 @pytest.mark.parametrize("place", SHARED, indirect=True)
+@pytest.mark.forks
 def test_a_child_can_have_its_own(store, place):
     session = store.session(LONG_S, b"parent")
 

@@ -27,6 +27,7 @@ from snapkv.engine.etcd.rpc import (
     AUTHENTICATE,
     RANGE,
     STATUS,
+    WATCH_ANSWER_BYTES_MAX,
     CallFailed,
     Channel,
     ChannelRetired,
@@ -70,8 +71,13 @@ class Endpoint:
     `proven` says that its last call was answered.
     """
 
-    def __init__(self, address: str, make: Callable[[], Channel]) -> None:
-        self.address, self._make = address, make
+    def __init__(
+        self,
+        address: str,
+        make: Callable[[], Channel],
+        make_watches: Callable[[], Channel] | None = None,
+    ) -> None:
+        self.address, self._make, self._make_watches = address, make, make_watches or make
         self._calls: Channel | None = None
         self._watches: Channel | None = None
         self.proven = False
@@ -79,7 +85,11 @@ class Endpoint:
     @classmethod
     def at(cls, address: str, security: Security) -> Endpoint:
         """Return the endpoint that listens at `host:port`."""
-        return cls(address, lambda: Channel.to(address, security))
+        return cls(
+            address,
+            lambda: Channel.to(address, security),
+            lambda: Channel.to(address, security, answer_bytes_max=WATCH_ANSWER_BYTES_MAX),
+        )
 
     def calls(self) -> Channel:
         """Return the channel for calls."""
@@ -90,7 +100,7 @@ class Endpoint:
     def watches(self) -> Channel:
         """Return the channel for watches."""
         if (channel := self._watches) is None:
-            channel = self._watches = self._make()
+            channel = self._watches = self._make_watches()
         return channel
 
     def drop(self) -> None:

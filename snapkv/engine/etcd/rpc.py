@@ -39,7 +39,6 @@ _OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.enable_retries", 0),
     ("grpc.service_config_disable_resolution", 1),
     ("grpc.enable_http_proxy", 0),
-    ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.keepalive_time_ms", KEEPALIVE_MS),
@@ -48,6 +47,9 @@ _OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.min_reconnect_backoff_ms", CONNECT_MS_MAX),
     ("grpc.max_reconnect_backoff_ms", RECONNECT_MS_MAX),
 )
+
+WATCH_ANSWER_BYTES_MAX = 256 << 20
+"""What a catching-up watch may get at once: the server sends up to 1,000 revisions together."""
 
 _calls = Gate()
 """A fork while a call is inside gRPC was seen to abort the child. Streams at rest do no harm; one
@@ -87,6 +89,7 @@ AUTHENTICATE: Method[pb.AuthenticateRequest, pb.AuthenticateResponse] = Method(
 STATUS: Method[pb.StatusRequest, pb.StatusResponse] = Method(
     "/etcdserverpb.Maintenance/Status", pb.StatusResponse
 )
+TOO_LARGE = "RESOURCE_EXHAUSTED"
 WATCH_PATH = "/etcdserverpb.Watch/Watch"
 
 Metadata = tuple[tuple[str, str], ...]
@@ -130,13 +133,18 @@ class Channel:
         self._retired = False
 
     @classmethod
-    def to(cls, endpoint: str, security: Security) -> Channel:
-        """Return a channel to `host:port`; nothing is sent yet."""
+    def to(cls, endpoint: str, security: Security, *, answer_bytes_max: int = -1) -> Channel:
+        """Return a channel to `host:port`; nothing is sent yet.
+
+        A call whose answer is larger than `answer_bytes_max` (-1: no bound) fails with the code
+        `TOO_LARGE`.
+        """
+        options = (*_OPTIONS, ("grpc.max_receive_message_length", answer_bytes_max))
         target = f"dns:///{endpoint}"  # or a host called "unix" would be a path
         if not security.tls:
-            return cls(grpc.insecure_channel(target, options=_OPTIONS), owned=True)
+            return cls(grpc.insecure_channel(target, options=options), owned=True)
         credentials = grpc.ssl_channel_credentials(security.ca, security.key, security.cert)
-        return cls(grpc.secure_channel(target, credentials, options=_OPTIONS), owned=True)
+        return cls(grpc.secure_channel(target, credentials, options=options), owned=True)
 
     def call(self, method: Method[Q, A], request: Q, timeout: float, metadata: Metadata) -> A:
         """Send one request, once; `CallFailed` after `timeout` seconds at the latest.

@@ -14,7 +14,7 @@ from snapkv.engine.base import Event, WatchBatch
 from snapkv.engine.etcd import etcd_pb2 as pb
 from snapkv.engine.etcd.connection import Connection, Watching
 from snapkv.engine.etcd.refusals import DENIED
-from snapkv.engine.etcd.rpc import CallFailed, ended_watch
+from snapkv.engine.etcd.rpc import TOO_LARGE, CallFailed, ended_watch
 from snapkv.engine.etcd.wire import event_of
 from snapkv.errors import (
     CompactedError,
@@ -175,7 +175,7 @@ class Following:
         self._resume = start_revision  # all before it is in the queue, or was taken
         self._floor = start_revision  # nothing older is taken: some servers send too much
         self.reopened, self._opened = 0, False
-        self._denied = False
+        self._denied = self._in_fragments = False
         self._rng = random.Random()
         self.changed = threading.Condition()
         self.queue: deque[WatchBatch] = deque()
@@ -251,7 +251,10 @@ class Following:
                 failure = CallFailed("UNAVAILABLE", "the stream ended")
             except CallFailed as e:
                 failure = e
-            self._look_into(failure)
+            if failure.code == TOO_LARGE and not self._in_fragments:
+                self._in_fragments = True
+            else:
+                self._look_into(failure)
             with self.changed:
                 self.watching = None
                 failures = 0 if self.heard_at > heard_at else failures + 1
@@ -265,7 +268,7 @@ class Following:
             range_end=self._range_end,
             start_revision=self._resume,
             progress_notify=True,
-            fragment=True,
+            fragment=self._in_fragments,
         )
         watching = self._connection.watch(pb.WatchRequest(create_request=create))
         with self.changed:

@@ -1,0 +1,217 @@
+"""Keys and values of a database, in FoundationDB's tuple encoding.
+
+| key | value |
+|---|---|
+| `("db",)` | the database, a msgpack map: id, ends of its incarnations, revs_limit |
+| `("changes", incarnation, stamp)` | RFC 003: `(0, id, position, hash, branches, not_deleted)` |
+| `("revisions", id)` | the winner: `(0, incarnation, stamp, branches, *leaf, ancestors)` |
+| `("revisions", id, *leaf)` | every other leaf: `(0, ancestors)` |
+| `("docs", id, position, hash)` | a leaf's body, JSON |
+| `("deleted", id)` | nothing; documents whose winner is deleted, to count them |
+| `("local", id)` | a `_local` document, a msgpack pair: how often written, JSON |
+
+`*leaf` is not_deleted, position, hash, in the order that decides; `ancestors` are 16 bytes each.
+
+RFC 001 puts the winner under a key like any other leaf's, the last of the document's range. Here
+it has a key that never moves, for a guard looks at keys, not at ranges: whoever edits a document
+rewrites this key, so two edits can never both succeed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import msgpack
+
+from cdcmeta.changes.revisions import HASH_BYTES, Leaf, Revision, Tree
+from cdcmeta.changes.sequence import Sequence
+from snapkv.errors import CorruptStoreError
+from snapkv.tuples import Versionstamp, pack, range_of, unpack
+
+FORMAT = 0
+DATABASE = pack(("db",))
+ROWS, REVISIONS, DOCS, DELETED, LOCAL = "changes", "revisions", "docs", "deleted", "local"
+ROW_PREFIX = pack((ROWS,))
+WINNER_PREFIX = pack((REVISIONS,))
+DELETED_PREFIX = pack((DELETED,))
+
+
+class Row(NamedTuple):
+    """A row of the index: what RFC 003 keeps of a document's last edit."""
+
+    sequence: Sequence
+    id: str
+    revision: Revision
+    branches: int
+    not_deleted: bool
+
+
+class Winner(NamedTuple):
+    """What is kept under a document's own key: the winning leaf, and where its row stands."""
+
+    sequence: Sequence
+    branches: int
+    leaf: Leaf
+
+
+@dataclass(frozen=True, slots=True)
+class Database:
+    """The record of a database; `eras` holds each incarnation's last timestamp, oldest first.
+
+    The incarnation is the number of eras that ended. `moved` says that it lives elsewhere now.
+    """
+
+    uuid: bytes
+    eras: tuple[int, ...] = ()
+    revs_limit: int = 1000
+    moved: bool = False
+
+    @property
+    def incarnation(self) -> int:
+        """How often it was relocated."""
+        return len(self.eras)
+
+    def sequence_at(self, timestamp: int) -> Sequence:
+        """Return the place of a time, in the incarnation that it falls into."""
+        era = next((n for n, end in enumerate(self.eras) if timestamp < end), len(self.eras))
+        return Sequence.at(timestamp, era)
+
+    def encode(self) -> bytes:
+        """Return the record's bytes."""
+        fields = {"format": FORMAT, "uuid": self.uuid, "eras": list(self.eras)}
+        limits = {"revs_limit": self.revs_limit, "moved": self.moved}
+        return msgpack.packb(fields | limits)  # type: ignore[no-any-return]
+
+    @classmethod
+    def decode(cls, raw: bytes) -> Database:
+        """Return the record of some bytes. Raises `CorruptStoreError`."""
+        try:
+            fields = msgpack.unpackb(raw)
+            if fields["format"] != FORMAT:
+                raise CorruptStoreError(f"a database of format {fields['format']}, not {FORMAT}")
+            eras = tuple(fields["eras"])
+            return cls(fields["uuid"], eras, fields["revs_limit"], fields["moved"])
+        except (ValueError, KeyError, TypeError) as e:
+            raise CorruptStoreError(f"the database's record cannot be read: {e!r}") from e
+
+
+# --- keys ---
+
+
+def row_key(sequence: Sequence) -> bytes:
+    """Return the key of a row."""
+    return pack((ROWS, *sequence))
+
+
+def key_after(sequence: Sequence) -> bytes:
+    """Return the first key behind a row."""
+    return row_key(sequence) + b"\x00"
+
+
+def winner_key(id: str) -> bytes:
+    """Return the key of a document's winner."""
+    return pack((REVISIONS, id))
+
+
+def leaves_range(id: str) -> tuple[bytes, bytes]:
+    """Return the range of the leaves beside the winner."""
+    return range_of((REVISIONS, id))
+
+
+def body_key(id: str, revision: Revision) -> bytes:
+    """Return the key of a leaf's body."""
+    return pack((DOCS, id, *revision))
+
+
+def deleted_key(id: str) -> bytes:
+    """Return the key that tells that a document's winner is deleted."""
+    return pack((DELETED, id))
+
+
+def local_key(id: str) -> bytes:
+    """Return the key of a local document."""
+    return pack((LOCAL, id))
+
+
+# --- documents ---
+
+
+def stored(id: str, tree: Tree, sequence: Sequence) -> dict[bytes, bytes]:
+    """Return the keys and values of a document's revisions and of its row."""
+    winner = tree.winner
+    branches, (position, hash) = len(tree.leaves), winner.revision
+    ancestors = b"".join(winner.ancestors)
+    head = (FORMAT, *sequence, branches, winner.not_deleted, position, hash, ancestors)
+    found = {
+        winner_key(id): pack(head),
+        row_key(sequence): pack((FORMAT, id, position, hash, branches, winner.not_deleted)),
+    }
+    for leaf in tree.leaves[1:]:
+        key = pack((REVISIONS, id, *leaf.rank))
+        found[key] = pack((FORMAT, b"".join(leaf.ancestors)))
+    if not winner.not_deleted:
+        found[deleted_key(id)] = b""
+    return found
+
+
+def row_of(key: bytes, value: bytes) -> Row:
+    """Return the row of a key and a value. Raises `CorruptStoreError`."""
+    try:
+        _, incarnation, stamp = unpack(key)
+        format, id, position, hash, branches, not_deleted = unpack(value)
+        _check_format(format)
+        assert isinstance(stamp, Versionstamp)
+        revision = Revision(position, hash)
+        return Row(Sequence(incarnation, stamp), id, revision, branches, not_deleted)
+    except (ValueError, TypeError, AssertionError) as e:
+        raise CorruptStoreError(f"the row {key.hex()} cannot be read: {e}") from e
+
+
+def winner_of(raw: bytes) -> Winner:
+    """Return the winner of a value. Raises `CorruptStoreError`."""
+    try:
+        format, incarnation, stamp, branches, not_deleted, position, hash, path = unpack(raw)
+        _check_format(format)
+        assert isinstance(stamp, Versionstamp)
+        leaf = Leaf(not_deleted, Revision(position, hash), _hashes(path))
+        return Winner(Sequence(incarnation, stamp), branches, leaf)
+    except (ValueError, TypeError, AssertionError) as e:
+        raise CorruptStoreError(f"a document's winner cannot be read: {e}") from e
+
+
+def winners(items: Iterator[tuple[bytes, bytes]]) -> Iterator[tuple[str, Winner]]:
+    """Yield the winners among the keys and values of all revisions, with their documents' ids."""
+    for key, value in items:
+        elements = unpack(key)
+        if len(elements) == 2:
+            yield elements[1], winner_of(value)
+
+
+def leaf_of(key: bytes, value: bytes) -> Leaf:
+    """Return a leaf beside the winner. Raises `CorruptStoreError`."""
+    try:
+        _, _, not_deleted, position, hash = unpack(key)
+        format, path = unpack(value)
+        _check_format(format)
+        return Leaf(not_deleted, Revision(position, hash), _hashes(path))
+    except (ValueError, TypeError) as e:
+        raise CorruptStoreError(f"the revision {key.hex()} cannot be read: {e}") from e
+
+
+def _hashes(path: bytes) -> tuple[bytes, ...]:
+    return tuple(path[at : at + HASH_BYTES] for at in range(0, len(path), HASH_BYTES))
+
+
+def _check_format(format: Any) -> None:
+    if format != FORMAT:
+        raise ValueError(f"format {format}, not {FORMAT}")
+
+
+def changed_keys(
+    before: Mapping[bytes, bytes], after: Mapping[bytes, bytes]
+) -> tuple[dict[bytes, bytes], list[bytes]]:
+    """Return what to put and what to remove to get from one set of keys to the other."""
+    puts = {key: value for key, value in after.items() if before.get(key) != value}
+    return puts, [key for key in before if key not in after]

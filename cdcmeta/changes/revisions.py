@@ -1,0 +1,151 @@
+"""Revision trees (CouchDB's RFC 001): branches, the winner, and what an edit makes of them.
+
+Pure: nothing here reads or writes. A tree is its leaves, each with the ids of its ancestors.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from cdcmeta.errors import InvalidRevisionError
+
+HASH_BYTES = 16
+POSITION_MAX = 2**63 - 1
+_REVISION = re.compile(r"([1-9][0-9]{0,18})-([0-9a-f]{32})")
+
+
+class Revision(NamedTuple):
+    """An edit's name: how many edits led to it, and 16 bytes that tell it from others."""
+
+    position: int
+    hash: bytes
+
+    def __str__(self) -> str:
+        return f"{self.position}-{self.hash.hex()}"
+
+    @classmethod
+    def parse(cls, text: object) -> Revision:
+        """Return the revision of a text such as `2-7051cbe5c8faecd085a3fa619e6e6337`.
+
+        Raises `InvalidRevisionError`.
+        """
+        match = _REVISION.fullmatch(text) if isinstance(text, str) else None
+        if match is None or int(match[1]) > POSITION_MAX:
+            raise InvalidRevisionError(f"invalid rev format: {str(text)[:80]!r}")
+        return cls(int(match[1]), bytes.fromhex(match[2]))
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """The newest edit of a branch, with its ancestors' hashes, the newest of them first."""
+
+    not_deleted: bool
+    revision: Revision
+    ancestors: tuple[bytes, ...] = ()
+
+    @property
+    def rank(self) -> tuple[bool, int, bytes]:
+        """What decides between leaves: not deleted, then the position, then the hash.
+
+        The largest wins, on every peer alike (RFC 001).
+        """
+        return (self.not_deleted, *self.revision)
+
+    @property
+    def path(self) -> tuple[Revision, ...]:
+        """The revisions of the branch as far as they are known, newest first."""
+        position, own = self.revision
+        hashes = (own, *self.ancestors)
+        return tuple(Revision(position - n, each) for n, each in enumerate(hashes))
+
+    def knows(self, revision: Revision) -> bool:
+        """Return whether a revision is this leaf or one of its known ancestors."""
+        back = self.revision.position - revision.position
+        if back == 0:
+            return self.revision.hash == revision.hash
+        return 0 < back <= len(self.ancestors) and self.ancestors[back - 1] == revision.hash
+
+    def stemmed(self, revs_limit: int) -> Leaf:
+        """Return the leaf with at most so many revisions in its path."""
+        if len(self.ancestors) < revs_limit:
+            return self
+        return Leaf(self.not_deleted, self.revision, self.ancestors[: revs_limit - 1])
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """A document's leaves, the winner first, then by rank."""
+
+    leaves: tuple[Leaf, ...]
+
+    @classmethod
+    def of(cls, leaves: Iterable[Leaf]) -> Tree:
+        """Return the tree of some leaves."""
+        return cls(tuple(sorted(leaves, key=lambda leaf: leaf.rank, reverse=True)))
+
+    @property
+    def winner(self) -> Leaf:
+        """The leaf that stands for the document."""
+        return self.leaves[0]
+
+    @property
+    def conflicts(self) -> tuple[Revision, ...]:
+        """The leaves beside the winner that are not deleted."""
+        return tuple(leaf.revision for leaf in self.leaves[1:] if leaf.not_deleted)
+
+    def leaf(self, revision: Revision) -> Leaf | None:
+        """Return the leaf that is this revision."""
+        return next((leaf for leaf in self.leaves if leaf.revision == revision), None)
+
+    def knows(self, revision: Revision) -> bool:
+        """Return whether a revision is a leaf or an ancestor of one."""
+        return any(leaf.knows(revision) for leaf in self.leaves)
+
+    def extended(self, parent: Leaf, new: Revision, not_deleted: bool, revs_limit: int) -> Tree:
+        """Return the tree after an edit of one of its leaves."""
+        leaf = Leaf(not_deleted, new, (parent.revision.hash, *parent.ancestors))
+        return self._with(leaf.stemmed(revs_limit), instead_of=parent)
+
+    def merged(self, new: Leaf, revs_limit: int) -> Tree:
+        """Return the tree after a replicated edit; the tree itself when it is known already.
+
+        It replaces the leaf that it descends from, or becomes a branch of its own. Ancestors that
+        only this tree knows are taken over.
+        """
+        if self.knows(new.revision):
+            return self
+        joined = self._joined(new)
+        parent = next((leaf for leaf in self.leaves if new.knows(leaf.revision)), None)
+        return self._with(joined.stemmed(revs_limit), instead_of=parent)
+
+    def _joined(self, new: Leaf) -> Leaf:
+        """Return a leaf with the older ancestors that another branch knows."""
+        oldest = new.path[-1]
+        for leaf in self.leaves:
+            if leaf.knows(oldest):
+                back = leaf.revision.position - oldest.position
+                return Leaf(new.not_deleted, new.revision, new.ancestors + leaf.ancestors[back:])
+        return new
+
+    def _with(self, leaf: Leaf, *, instead_of: Leaf | None) -> Tree:
+        return Tree.of([leaf, *(each for each in self.leaves if each is not instead_of)])
+
+    def missing(self, wanted: Iterable[Revision]) -> tuple[list[Revision], list[Revision]]:
+        """Return which revisions the tree does not know, and leaves they may descend from."""
+        missing = [revision for revision in wanted if not self.knows(revision)]
+        highest = max((revision.position for revision in missing), default=0)
+        leaves = [leaf.revision for leaf in self.leaves]
+        return missing, [revision for revision in leaves if revision.position < highest]
+
+
+def path_of(start: int, hashes: Sequence[bytes], not_deleted: bool) -> Leaf:
+    """Return the leaf of a replicated document's `_revisions`: `start` and hashes, newest first.
+
+    Raises `InvalidRevisionError`.
+    """
+    if not 0 < start <= POSITION_MAX or not 0 < len(hashes) <= start:
+        raise InvalidRevisionError(f"no revisions: {len(hashes)} that end at {start}")
+    return Leaf(not_deleted, Revision(start, hashes[0]), tuple(hashes[1:]))

@@ -1,0 +1,86 @@
+"""Sequences: places in the feed, which sort as they happened and never rewind."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from cdcmeta.errors import InvalidSequenceError
+from snapkv.errors import InvalidTupleError
+from snapkv.tuples import Versionstamp, unpack
+from snapkv.tuples import pack as pack_tuple
+
+STAMP_BYTES = 12
+INCARNATION_MAX = 2**32 - 1
+BATCH_MAX = USER_MAX = 0xFFFF
+
+
+class Sequence(NamedTuple):
+    """A place in the feed of a database: its incarnation, and a commit's versionstamp.
+
+    The incarnation grows by one each time the database is relocated, so sequences stay in order
+    over all stores it lived in. The text is hexadecimal and sorts as sequences do: the incarnation
+    as a packed tuple (1 to 5 bytes), then the 12 bytes of the versionstamp.
+
+    >>> str(Sequence(0, Versionstamp(445644800032243719, 0, 7)))
+    '14062f400007dffc0700000007'
+    """
+
+    incarnation: int
+    stamp: Versionstamp
+
+    def __str__(self) -> str:
+        return bytes(self).hex()
+
+    def __bytes__(self) -> bytes:
+        return pack_tuple((self.incarnation,)) + bytes(self.stamp)
+
+    @property
+    def timestamp(self) -> int:
+        """The timestamp of the commit."""
+        return self.stamp.version
+
+    @classmethod
+    def parse(cls, text: str) -> Sequence:
+        """Return the sequence of a text; `"0"` is the one before all others.
+
+        >>> Sequence.parse("14062f400007dffc0700000007").stamp.user
+        7
+
+        Raises `InvalidSequenceError`, which tells what is wrong.
+        """
+        if not isinstance(text, str):
+            raise InvalidSequenceError(f"a sequence is text, not {type(text).__name__}")
+        if text == "0":
+            return START
+        digits = 2 * STAMP_BYTES
+        if len(text) < digits + 2:
+            raise InvalidSequenceError(
+                f"sequence {text!r} has {len(text)} digits, but at least {digits + 2} make one"
+            )
+        if text.lower() != text or not set(text) <= set("0123456789abcdef") or len(text) % 2:
+            raise InvalidSequenceError(
+                f"sequence {text[:80]!r} is no even number of lower-case hexadecimal digits"
+            )
+        return cls._of(text, bytes.fromhex(text[:-digits]), bytes.fromhex(text[-digits:]))
+
+    @classmethod
+    def _of(cls, text: str, packed: bytes, stamp: bytes) -> Sequence:
+        try:
+            (incarnation,) = unpack(packed)
+        except (InvalidTupleError, ValueError) as e:
+            raise InvalidSequenceError(f"sequence {text[:80]!r} begins with no incarnation") from e
+        if type(incarnation) is not int or not 0 <= incarnation <= INCARNATION_MAX:
+            raise InvalidSequenceError(f"no incarnation: {incarnation!r}, in {text[:80]!r}")
+        return cls(incarnation, Versionstamp.from_bytes(stamp))
+
+    @classmethod
+    def at(cls, timestamp: int, incarnation: int = 0) -> Sequence:
+        """Return the place of a time: all commits up to it stand before, all others behind.
+
+        `timestamp` is snapkv's, as `SnapshotKV.timestamp_of` returns it for any form of a time.
+        """
+        return cls(incarnation, Versionstamp(timestamp, BATCH_MAX, USER_MAX))
+
+
+START = Sequence(0, Versionstamp(0, 0, 0))
+"""Before all commits: no commit has the timestamp 0."""
