@@ -14,7 +14,7 @@ from snapkv.spark.local import local_session
 
 TRIGGER = "500 milliseconds"
 SECONDS, EVERY_S = 30, 0.05
-CATCH_UP = {"commits of 100 keys": (2_000, 100), "commits of 1 key": (100_000, 1)}
+CATCH_UP = {"commits of 100 keys": (5_000, 100), "commits of 1 key": (50_000, 1)}
 ROUNDS = 3
 
 

@@ -1,7 +1,17 @@
-"""Metadata of change data capture, on snapkv: to come.
+"""Metadata of change data capture, on snapkv, so that each can be read as of any moment.
 
-A *changes index* keyed by versionstamps (CouchDB's RFC 003), *generations* that map tokens to
-streams (ScyllaDB), and a *changefeed scheduler* that spreads tables over processors (TiCDC). Each
-is built on `snapkv` through its public names only, so each can be read as of any moment. Nothing
-of it is here yet; `CHANGELOG.md` tells when it is.
+* `ChangesDB`: documents with revision trees and a changes feed that never rewinds (CouchDB's
+  RFC 003).
+
+*Generations* that map tokens to streams (ScyllaDB) and a *changefeed scheduler* (TiCDC) are to
+come; `CHANGELOG.md` tells when they are there.
 """
+
+from cdcmeta.changes import Change as Change
+from cdcmeta.changes import ChangesDB as ChangesDB
+from cdcmeta.changes import ChangesPage as ChangesPage
+from cdcmeta.changes import Checkpoint as Checkpoint
+from cdcmeta.changes import Edited as Edited
+from cdcmeta.changes import Sequence as Sequence
+from cdcmeta.changes import Versionstamp as Versionstamp
+from cdcmeta.changes import databases as databases

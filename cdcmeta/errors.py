@@ -6,6 +6,8 @@ on as it is.
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class CDCMetaError(Exception):
     """Base of all errors of this package."""
@@ -80,3 +82,17 @@ class DocumentConflictError(CDCMetaError, RuntimeError):
 
     def __str__(self) -> str:
         return f"{self.reason}: {self.id!r}"
+
+
+class EditUnknownError(CDCMetaError, TimeoutError):
+    """Nobody knows yet whether the edits happened; settle it with `ChangesDB.resolve(error)`.
+
+    `commit` is `snapkv.CommitUnknownError`, which can be settled from any process, too.
+    """
+
+    def __init__(self, commit: Any, plan: Any) -> None:
+        super().__init__(commit, plan)
+        self.commit, self.plan = commit, plan
+
+    def __str__(self) -> str:
+        return str(self.commit)

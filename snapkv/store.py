@@ -316,6 +316,11 @@ class SnapshotKV(View[str], Closing):
         with _dump.opened(file) as opened:
             return _dump.load_dump(self._core, opened, replace=replace, note=note)
 
+    @property
+    def guards_max(self) -> int | None:
+        """How many guards one commit may have here; None: any number."""
+        return self._core.committer.guards_max
+
     def info(self) -> dict[str, Any]:
         """Return facts about the store and its engine, for people, without secrets."""
         core = self._core

@@ -135,6 +135,17 @@ def local_key(id: str) -> bytes:
     return pack((LOCAL, id))
 
 
+def local_value(count: int, body: bytes) -> bytes:
+    """Return the value of a local document that was written so often."""
+    return msgpack.packb((count, body))  # type: ignore[no-any-return]
+
+
+def local_of(raw: bytes) -> tuple[int, bytes]:
+    """Return how often a local document was written, and its body."""
+    count, body = msgpack.unpackb(raw)
+    return count, body
+
+
 # --- documents ---
 
 

@@ -22,7 +22,7 @@ class Sequence(NamedTuple):
     as a packed tuple (1 to 5 bytes), then the 12 bytes of the versionstamp.
 
     >>> str(Sequence(0, Versionstamp(445644800032243719, 0, 7)))
-    '14062f400007dffc0700000007'
+    '14062f3f95a1ec000700000007'
     """
 
     incarnation: int
@@ -43,7 +43,7 @@ class Sequence(NamedTuple):
     def parse(cls, text: str) -> Sequence:
         """Return the sequence of a text; `"0"` is the one before all others.
 
-        >>> Sequence.parse("14062f400007dffc0700000007").stamp.user
+        >>> Sequence.parse("14062f3f95a1ec000700000007").stamp.user
         7
 
         Raises `InvalidSequenceError`, which tells what is wrong.

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from snapkv.clock import HybridClock, monotonic, pause
 from snapkv.committer.attempt import Attempt, History, Sent, Verdict, marks_of
 from snapkv.committer.boarding import Boarding
-from snapkv.committer.part import Check, Part
+from snapkv.committer.part import Check, Part, guards_max
 from snapkv.committer.settle import Settler, Undecided
 from snapkv.committer.turnstile import Call, Turnstile
 from snapkv.engine.base import Engine, KeyValue, RangeResult, Txn, TxnResult
@@ -72,6 +72,11 @@ class Committer:
         self._settler = Settler(engine, layout.ts, history, writer, rng, clock.merge)
         self._boarding = Boarding(engine, layout)
         self._turnstile, self._pid = Turnstile(), os.getpid()
+
+    @property
+    def guards_max(self) -> int | None:
+        """How many guards one part may have; None: any number."""
+        return guards_max(self._engine.limits, self._boarding.parts_max)
 
     def commit(self, build: Build, *, timeout: float) -> Commit:
         """Commit what `build(stamp)` returns; one round trip when nobody is in the way.

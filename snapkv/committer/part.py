@@ -93,8 +93,7 @@ class Part:
         compares = tuple(check.compare for check in self.checks)
         seen = tuple(Range(check.key, keys_only=True) for check in self.checks)
         writes = tuple(self.writes())
-        if limits.ops_per_list is not None:
-            budget = limits.ops_per_list - 1 - parts_max
+        if (budget := guards_max(limits, parts_max)) is not None:
             if len(compares) > budget:
                 raise CommitTooLargeError("the number of guards", len(compares), budget)
             writes = nest(writes, budget)
@@ -117,6 +116,11 @@ class Part:
             key in self.puts or covers(self.removed, key)
             for key in (looked_at + list(other.puts) if self.removed else looked_at)
         )
+
+
+def guards_max(limits: Limits, parts_max: int) -> int | None:
+    """Return how long a part's own lists may be, what the list around them leaves; None: any."""
+    return None if limits.ops_per_list is None else limits.ops_per_list - 1 - parts_max
 
 
 def nest(ops: tuple[Op, ...], budget: int) -> tuple[Op, ...]:

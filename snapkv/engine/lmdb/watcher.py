@@ -142,8 +142,12 @@ class LmdbWatcher:
         self._next = max(self._next, head + 1)
 
     def _events(self, txn: Transaction, revision: int, entry: bytes) -> tuple[Event, ...]:
-        if not self._range_end and self._key not in entry:
-            return ()  # most of a long log, for a watch of one key
+        if not self._range_end:  # one key: most of a long log need not be decoded
+            if self._key not in entry:
+                return ()
+            kv = reading.point(txn.cursor(), self._key, revision)
+            if kv is not None and kv.mod_revision == revision:
+                return (Event(kv, False),)
         return tuple(
             _event(txn, revision, key, removed)
             for key, removed in records.decode_changes(entry)

@@ -1,0 +1,388 @@
+"""A changes database: documents with revision trees, and the feed of their changes."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+from cdcmeta.changes import layout, reading
+from cdcmeta.changes.documents import (
+    Doc,
+    Edit,
+    Edited,
+    checked_id,
+    edit_of,
+    replicated_edit_of,
+)
+from cdcmeta.changes.feed import Change, ChangesPage, Form, page
+from cdcmeta.changes.following import Checkpoint, Follower, followed
+from cdcmeta.changes.layout import Database
+from cdcmeta.changes.local import LocalDocs
+from cdcmeta.changes.reading import DocVersion, Missing
+from cdcmeta.changes.relocation import REGISTRY, relocated, space_of
+from cdcmeta.changes.revisions import Revision
+from cdcmeta.changes.sequence import START
+from cdcmeta.changes.sequence import Sequence as Seq
+from cdcmeta.changes.state import State
+from cdcmeta.changes.writing import Writer
+from cdcmeta.errors import (
+    CDCMetaError,
+    DatabaseExistsError,
+    DatabaseNotFoundError,
+    EditUnknownError,
+    InvalidArgumentError,
+    InvalidNameError,
+    InvalidSequenceError,
+)
+from snapkv import Absent, AtRevision, ConflictError, Ops, SnapshotKV, SpaceOps, When
+from snapkv.errors import InvalidTimeError, InvalidTypeError
+
+Since = Seq | datetime | int | str
+"""A place in the feed: a sequence or its text, 0, `"now"`, or a time (exact, not binned)."""
+NAME = re.compile(r"[a-z][a-z0-9_$()+/-]*")
+NAME_CHARACTERS_MAX = 128
+REVS_LIMIT, REVS_LIMIT_MAX = 1_000, 4_000
+_SEQUENCE = re.compile(r"[0-9a-f]{20,}", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Info:
+    """Facts about a database: of the moment `update_seq` stands for."""
+
+    name: str
+    doc_count: int
+    deleted_count: int
+    update_seq: Seq
+    incarnation: int
+    revs_limit: int
+    uuid: str
+
+
+class ChangesDB:
+    """A database of JSON documents in a store, with CouchDB's revisions and changes feed.
+
+    >>> import snapkv
+    >>> with snapkv.open("memory:") as store:
+    ...     db = ChangesDB(store, "catalogue").create()
+    ...     first = db.put({"_id": "users", "columns": ["id"]})
+    ...     second = db.put({"_id": "users", "columns": ["id", "name"]}, rev=first.rev)
+    ...     [(change.id, change.rev == second.rev) for change in db.changes().rows]
+    [('users', True)]
+
+    Making one asks nobody; `create()` makes the database. Safe for threads; the store stays the
+    caller's to close. What the store raises is passed on.
+    """
+
+    def __init__(self, store: SnapshotKV, name: str) -> None:
+        if not isinstance(name, str) or not NAME.fullmatch(name):
+            raise InvalidNameError(
+                f"name {name!r}: only lower-case letters, digits, and _$()+-/ are allowed, and a "
+                "letter first"
+            )
+        if len(name) > NAME_CHARACTERS_MAX:
+            raise InvalidNameError(f"a name has {NAME_CHARACTERS_MAX} characters at most")
+        self.store, self.name = store, name
+        self._space = store.space(space_of(name))
+        self._writer = Writer(store, name, space_of(name))
+        self._local = LocalDocs(self._space, self._writer)
+
+    def __repr__(self) -> str:
+        return f"<ChangesDB {self.name!r}>"
+
+    # --- its life ---
+
+    def create(self, *, revs_limit: int = REVS_LIMIT) -> ChangesDB:
+        """Make the database, empty; return this. One round trip.
+
+        `revs_limit` is how many revisions of each branch are remembered. Raises
+        `DatabaseExistsError`, `InvalidArgumentError`.
+        """
+        database = Database(uuid.uuid4().bytes, revs_limit=_checked_revs_limit(revs_limit))
+        record = {layout.DATABASE: database.encode()}
+        registered = SpaceOps({self.name.encode(): b""})
+        made = SpaceOps(record, guards=[Absent(layout.DATABASE)])
+        ops = Ops(spaces={REGISTRY: registered, self._space.name: made})
+        try:
+            self.store.commit(lambda _: ops)
+        except ConflictError:
+            raise DatabaseExistsError(f"database {self.name!r} exists already") from None
+        return self
+
+    def delete(self) -> None:
+        """Delete the database with all its documents; its past can still be read as of a time.
+
+        Raises `DatabaseNotFoundError`.
+        """
+        _, revision = self._writer.record(fresh=True)
+        gone = SpaceOps(delete_prefixes=[b""], guards=[AtRevision(layout.DATABASE, revision)])
+        unregistered = SpaceOps(deletes=[self.name.encode()])
+        ops = Ops(spaces={REGISTRY: unregistered, self._space.name: gone})
+        try:
+            self.store.commit(lambda _: ops)
+        except ConflictError:
+            raise DatabaseNotFoundError(f"database {self.name!r} was changed meanwhile") from None
+
+    def exists(self, *, as_of: When | None = None) -> bool:
+        """Return whether the database is there (or was, at a time)."""
+        return self._space.entries_of([layout.DATABASE], as_of)[0] is not None
+
+    def relocate(self, to: SnapshotKV | None = None) -> ChangesDB:
+        """Move the database to another store and return it there, with the next incarnation.
+
+        Sequences go on from where they were, whatever the other store's clock says. Without a
+        store it stays, and only the incarnation grows: after the store was restored from a backup,
+        say. From the beginning on no edit succeeds here, and followers are told. What was
+        interrupted goes on when it is called again. The past stays behind.
+
+        Raises `DatabaseNotFoundError`, `DatabaseExistsError` (another one is there already).
+        """
+        return ChangesDB(relocated(self.store, self.name, self._writer, to), self.name)
+
+    def set_revs_limit(self, limit: int) -> None:
+        """Remember so many revisions of each branch from now on; a branch is cut when edited."""
+        _checked_revs_limit(limit)
+        while True:
+            database, revision = self._writer.record(fresh=True)
+            record = {layout.DATABASE: replace(database, revs_limit=limit).encode()}
+            try:
+                self._space.commit(puts=record, guards=[AtRevision(layout.DATABASE, revision)])
+                return
+            except ConflictError:
+                continue
+
+    def info(self, *, as_of: When | None = None) -> Info:
+        """Return facts about the database; four round trips and a few to find the newest row."""
+        state = self.state(as_of)
+        documents, deleted = state.counts()
+        database = state.database
+        return Info(
+            self.name,
+            documents,
+            deleted,
+            state.newest(),
+            database.incarnation,
+            database.revs_limit,
+            database.uuid.hex(),
+        )
+
+    # --- documents ---
+
+    def put(self, doc: Mapping[str, Any], rev: str | None = None) -> Edited:
+        """Store a document: a new one, or the next revision of the one that `rev` names.
+
+        `rev` goes before the document's `_rev`; without an `_id` it gets one. One round trip to
+        read and one to commit. Raises `DocumentConflictError`, `InvalidDocumentError`,
+        `InvalidRevisionError`, `DatabaseNotFoundError`, `EditUnknownError`.
+        """
+        return self._one(edit_of(doc, rev))
+
+    def remove(self, id: str, rev: str) -> Edited:
+        """Delete a document's branch that ends in `rev`; a tombstone stays. Costs as `put`."""
+        return self._one(edit_of({"_deleted": True}, rev, id=id))
+
+    def bulk(self, docs: Iterable[Mapping[str, Any]]) -> list[Edited]:
+        """Store documents in one commit; return what became of each, in order.
+
+        A conflicting or an invalid one is left out by itself. Their rows stand in the order of
+        the input. Raises `DatabaseNotFoundError`, `EditUnknownError`,
+        `snapkv.CommitTooLargeError` (nothing was stored), `InvalidArgumentError`.
+        """
+        return self._many(docs, edit_of)
+
+    def replicate(self, docs: Iterable[Mapping[str, Any]]) -> list[Edited]:
+        """Store revisions made elsewhere, with their histories (`_revisions`), in one commit.
+
+        What is known already changes nothing and has no `seq`; nothing is in conflict. Raises as
+        `bulk`.
+        """
+        return self._many(docs, replicated_edit_of)
+
+    def resolve(self, error: EditUnknownError) -> list[Edited] | None:
+        """Settle edits whose outcome was unknown: what became of each, None if they never will.
+
+        The sequences are those of the commit that landed. Raises as `SnapshotKV.resolve`.
+        """
+        return self._writer.resolve(error)
+
+    def get(
+        self,
+        id: str,
+        rev: str | None = None,
+        *,
+        conflicts: bool = False,
+        revisions: bool = False,
+        as_of: When | None = None,
+    ) -> Doc:
+        """Return a document's winner, or the leaf `rev`, now or as it was.
+
+        `conflicts` adds `_conflicts`, the other leaves that are not deleted; `revisions` adds
+        `_revisions`. Three round trips, four where there are several branches. Raises
+        `DocumentNotFoundError`.
+        """
+        wanted = None if rev is None else Revision.parse(rev)
+        found = reading.document(self.state(as_of), checked_id(id), wanted)
+        return found.shown(conflicts=conflicts, revisions=revisions)
+
+    def open_revs(
+        self, id: str, revs: Iterable[str] | None = None, *, latest: bool = False
+    ) -> list[Doc | str]:
+        """Return leaves of a document with their `_revisions`; of a missing one its text.
+
+        Without `revs` all leaves; with `latest` a revision that has descendants stands for them.
+        Costs as `get`. Raises `InvalidRevisionError`.
+        """
+        wanted = None if revs is None else [Revision.parse(rev) for rev in revs]
+        return reading.open_revs(self.state(), checked_id(id), wanted, latest)
+
+    def missing_revs(self, revs: Mapping[str, Iterable[str]]) -> dict[str, Missing]:
+        """Return for each document which of some revisions are not known here.
+
+        Documents of which all are known are left out. Raises `InvalidRevisionError`.
+        """
+        wanted = {checked_id(id): [Revision.parse(rev) for rev in of] for id, of in revs.items()}
+        return reading.missing_revs(self.state(), wanted)
+
+    def documents(
+        self, start: str | None = None, *, include_docs: bool = False, as_of: When | None = None
+    ) -> Iterator[Change]:
+        """Yield the documents that are not deleted, by id, from one on; of one moment."""
+        return reading.by_id(self.state(as_of), Form.of(include_docs=include_docs), start)
+
+    def history(self, id: str, *, include_docs: bool = False) -> Iterator[DocVersion]:
+        """Yield what the document was after each edit that compaction left, oldest first.
+
+        The feed has one row for each document; this is where the versions between are. One watch
+        of the document's key, and with `include_docs` three round trips for each version.
+        """
+        return reading.versions(self._space, self.name, checked_id(id), include_docs)
+
+    @property
+    def local(self) -> LocalDocs:
+        """The local documents: not replicated, in no feed, without history of revisions."""
+        return self._local
+
+    # --- the feed ---
+
+    def changes(
+        self,
+        since: Since = 0,
+        *,
+        until: Since | None = None,
+        limit: int | None = None,
+        descending: bool = False,
+        as_of: When | None = None,
+        **form: Any,
+    ) -> ChangesPage:
+        """Return a page of the feed: changes in (since, until], all of one revision.
+
+        `form`: `style="all_docs"` (all leaves), `include_docs`, `conflicts` (with them),
+        `doc_ids`, `prefix` (of ids), `selector`, `predicate` (a function of a `Change`). `limit`
+        counts what is shown. `as_of` reads the feed as it was. Costs one listing, a count, and
+        for documents and other leaves one read for each 128.
+
+        Raises `InvalidSequenceError`, `InvalidArgumentError`, `InvalidSelectorError`,
+        `DatabaseNotFoundError`, `snapkv.CompactedError`.
+        """
+        if limit is not None and (isinstance(limit, bool) or type(limit) is not int or limit < 0):
+            raise InvalidArgumentError(f"limit is a number that is not negative, not {limit!r}")
+        wanted = Form.of(**form)
+        state = self.state(as_of)
+        after = self.place(since, state)
+        last = state.end if until is None else self.place(until, state)
+        return page(state, wanted, after, last, limit, descending)
+
+    def follow(
+        self,
+        since: Since = "now",
+        *,
+        heartbeat: float | None = None,
+        idle_timeout: float | None = None,
+        limit: int | None = None,
+        **form: Any,
+    ) -> Iterator[Change | Checkpoint]:
+        """Yield the changes after `since`, then those to come, as commits bring them.
+
+        A `Checkpoint` tells up to where everything was told, after each commit and after each
+        `heartbeat` seconds of silence: also where a filter leaves out all there is. It ends after
+        `limit` changes or `idle_timeout` seconds without one. `form` as in `changes`.
+
+        Raises as `changes`, `DatabaseDeletedError`, `DatabaseRelocatedError`.
+        """
+        for name, seconds in (("heartbeat", heartbeat), ("idle_timeout", idle_timeout)):
+            if seconds is not None and not (type(seconds) in (int, float) and seconds >= 0):
+                raise InvalidArgumentError(f"{name} is seconds, not {seconds!r}")
+        if heartbeat == 0:
+            raise InvalidArgumentError("heartbeat is longer than 0 s")
+        return followed(self.follower(since, **form), heartbeat, idle_timeout, limit)
+
+    def follower(self, since: Since = "now", **form: Any) -> Follower:
+        """Return what `follow` iterates, to be asked with a bound for each wait."""
+        wanted = Form.of(**form)
+        state = self.state()
+        return Follower(self.name, self._space, wanted, self.place(since, state), state)
+
+    def place(self, since: Since, state: State | None = None) -> Seq:
+        """Return the sequence that a place stands for. Raises `InvalidSequenceError`."""
+        state = state or self.state()
+        if isinstance(since, bool):
+            raise InvalidSequenceError("a place is a sequence, 0, 'now' or a time, not a bool")
+        if isinstance(since, Seq):
+            found = since
+        elif since in (0, "0"):
+            return START
+        elif since == "now":
+            return state.newest()
+        elif isinstance(since, str) and _SEQUENCE.fullmatch(since):
+            found = Seq.parse(since)
+        else:
+            try:
+                return state.database.sequence_at(self.store.timestamp_of(since))
+            except (InvalidTimeError, InvalidTypeError) as e:
+                raise InvalidSequenceError(f"no sequence and no time: {since!r}: {e}") from e
+        if found.incarnation > state.database.incarnation:
+            raise InvalidSequenceError(
+                f"sequence {found} is of incarnation {found.incarnation}, but the database is at "
+                f"{state.database.incarnation}: it is another one's, or of the future"
+            )
+        return found
+
+    def state(self, as_of: When | None = None) -> State:
+        """Return the database at one revision, for layers above. Raises `DatabaseNotFoundError`."""
+        return State(self._space.at(as_of), self.name)
+
+    # --- helpers ---
+
+    def _one(self, edit: Edit) -> Edited:
+        (found,) = self._writer.edit([edit])
+        if found.error is not None:
+            raise found.error
+        return found
+
+    def _many(self, docs: Iterable[Mapping[str, Any]], parse: Any) -> list[Edited]:
+        if isinstance(docs, str | bytes | Mapping):
+            raise InvalidArgumentError(
+                f"docs are an iterable of objects, not {type(docs).__name__}"
+            )
+        edits: list[Edit | Edited] = []
+        for doc in docs:
+            try:
+                edits.append(parse(doc))
+            except CDCMetaError as e:
+                id = doc.get("_id") if isinstance(doc, Mapping) else None
+                edits.append(Edited(id if isinstance(id, str) else "", error=e))
+        return self._writer.edit(edits)
+
+
+def databases(store: SnapshotKV, *, as_of: When | None = None) -> list[str]:
+    """Return the names of a store's databases, sorted. One round trip, two for a time."""
+    return [key.decode() for key in store.space(REGISTRY).at(as_of)]
+
+
+def _checked_revs_limit(limit: object) -> int:
+    if type(limit) is not int or not 1 <= limit <= REVS_LIMIT_MAX:
+        raise InvalidArgumentError(f"revs_limit is 1 to {REVS_LIMIT_MAX}, not {limit!r}")
+    return limit

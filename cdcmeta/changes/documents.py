@@ -1,0 +1,227 @@
+"""Documents: what may be stored, how, and the edits they ask for."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from cdcmeta.changes.revisions import Leaf, Revision, Tree, path_of
+from cdcmeta.changes.sequence import Sequence
+from cdcmeta.errors import (
+    CDCMetaError,
+    DocumentConflictError,
+    InvalidDocumentError,
+    InvalidRevisionError,
+)
+from snapkv.tuples import pack
+
+Doc: TypeAlias = dict[str, Any]
+"""A JSON object with `_id`, `_rev` and, where it is deleted, `_deleted`."""
+
+ID_BYTES_MAX = 256
+"""An id is part of keys, of which LMDB takes 511 bytes with all that stands around it."""
+MEMBERS = frozenset({"_id", "_rev", "_deleted", "_revisions", "_attachments"})
+PASSED_OVER = frozenset({"_local_seq", "_conflicts", "_deleted_conflicts", "_revs_info"})
+"""What `get` may have added, and CouchDB's clients hand back."""
+RESERVED = ("_design/", "_local/")
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """A document on its way into the store: `base` for an edit, `leaf` for a replicated one."""
+
+    id: str
+    body: bytes
+    deleted: bool
+    base: Revision | None = None
+    leaf: Leaf | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Edited:
+    """What became of a document: its revision and sequence, or an error.
+
+    `seq` is None where nothing had to be written: a replicated revision was known already.
+    """
+
+    id: str
+    rev: str | None = None
+    seq: Sequence | None = None
+    error: CDCMetaError | None = None
+
+    @property
+    def ok(self) -> bool:
+        """Whether it is stored."""
+        return self.error is None
+
+
+# --- reading what callers hand over ---
+
+
+def edit_of(doc: object, rev: str | None = None, *, id: str | None = None) -> Edit:
+    """Return the edit that a document asks for; `rev` goes before its `_rev`.
+
+    Without an `_id` it gets a new one. Raises `InvalidDocumentError`, `InvalidRevisionError`.
+    """
+    fields = fields_of(doc)
+    base = rev if rev is not None else fields.get("_rev")
+    own = id if id is not None else fields.get("_id", uuid.uuid4().hex)
+    return Edit(
+        checked_id(own),
+        body_of(fields),
+        _deleted(fields),
+        base=None if base is None else Revision.parse(base),
+    )
+
+
+def replicated_edit_of(doc: object) -> Edit:
+    """Return the edit of a replicated document, with `_revisions` or at least its `_rev`.
+
+    Raises `InvalidDocumentError`, `InvalidRevisionError`.
+    """
+    fields = fields_of(doc)
+    if "_id" not in fields:
+        raise InvalidDocumentError("a replicated document has an _id")
+    deleted = _deleted(fields)
+    leaf = _leaf(fields, not deleted)
+    return Edit(checked_id(fields["_id"]), body_of(fields), deleted, leaf=leaf)
+
+
+def _leaf(fields: Mapping[str, Any], not_deleted: bool) -> Leaf:
+    rev = None if fields.get("_rev") is None else Revision.parse(fields["_rev"])
+    revisions = fields.get("_revisions")
+    if revisions is None:
+        if rev is None:
+            raise InvalidDocumentError("a replicated document has a _rev or _revisions")
+        return Leaf(not_deleted, rev)
+    try:
+        start, ids = revisions["start"], revisions["ids"]
+        hashes = [Revision.parse(f"1-{each}").hash for each in ids]
+    except (TypeError, KeyError) as e:
+        raise InvalidDocumentError("_revisions is an object with start and ids") from e
+    if isinstance(start, bool) or not isinstance(start, int) or not isinstance(ids, list):
+        raise InvalidDocumentError("_revisions is an object with a number start and a list ids")
+    leaf = path_of(start, hashes, not_deleted)
+    if rev is not None and leaf.revision != rev:
+        raise InvalidRevisionError(f"_rev {rev} is not the newest of _revisions: {leaf.revision}")
+    return leaf
+
+
+def fields_of(doc: object) -> Mapping[str, Any]:
+    """Return a document's members; raises `InvalidDocumentError` for those nobody knows."""
+    if not isinstance(doc, Mapping):
+        raise InvalidDocumentError("Document must be a JSON object")
+    for name in doc:
+        if not isinstance(name, str):
+            raise InvalidDocumentError(f"a member's name is text, not {type(name).__name__}")
+        if name.startswith("_") and name not in MEMBERS | PASSED_OVER:
+            raise InvalidDocumentError(f"Bad special document member: {name}")
+    if doc.get("_attachments"):
+        raise InvalidDocumentError("attachments are not kept here: this is a store of metadata")
+    return doc
+
+
+def checked_id(id: object, *, local: bool = False) -> str:
+    """Return a document's id when it is one; raises `InvalidDocumentError`."""
+    if not isinstance(id, str):
+        raise InvalidDocumentError("Document id must be a string")
+    if not id:
+        raise InvalidDocumentError("Document id must not be empty")
+    if id.startswith("_") and not id.startswith("_design/"):
+        raise InvalidDocumentError("Only reserved document ids may start with underscore.")
+    try:
+        size = len(id.encode())
+    except UnicodeEncodeError:
+        raise InvalidDocumentError("Document id must be valid UTF-8") from None
+    if size > ID_BYTES_MAX:
+        raise InvalidDocumentError(f"Document id has {size} bytes, more than {ID_BYTES_MAX}")
+    return id
+
+
+def body_of(fields: Mapping[str, Any]) -> bytes:
+    """Return the JSON of a document without its special members.
+
+    Raises `InvalidDocumentError` for what JSON has no words for.
+    """
+    own = {name: value for name, value in fields.items() if not name.startswith("_")}
+    return encoded(own)
+
+
+def encoded(value: object, *, sort: bool = False) -> bytes:
+    """Return a value as JSON. Raises `InvalidDocumentError`."""
+    try:
+        text = json.dumps(
+            value, ensure_ascii=False, allow_nan=False, separators=(",", ":"), sort_keys=sort
+        )
+        return text.encode()
+    except (TypeError, ValueError, RecursionError) as e:
+        raise InvalidDocumentError(f"the document is no JSON: {e}") from e
+
+
+def _deleted(fields: Mapping[str, Any]) -> bool:
+    deleted = fields.get("_deleted", False)
+    if not isinstance(deleted, bool):
+        raise InvalidDocumentError("_deleted is true or false")
+    return deleted
+
+
+# --- what an edit makes of a document ---
+
+
+def edited(tree: Tree | None, edit: Edit, revs_limit: int) -> Tree:
+    """Return a document's tree after an edit; the same one when there is nothing to do.
+
+    The rules are RFC 001's: an edit names the leaf that it replaces, which must not be deleted;
+    without one it makes a document, or goes on from a deleted winner. A replicated edit always
+    fits. Raises `DocumentConflictError`.
+    """
+    if edit.leaf is not None:
+        if tree is None:
+            return Tree.of([edit.leaf.stemmed(revs_limit)])
+        return tree.merged(edit.leaf, revs_limit)
+    parent = _parent(tree, edit)
+    new = revision_of(edit, parent)
+    if tree is None or parent is None:
+        return Tree.of([Leaf(not edit.deleted, new)])
+    return tree.extended(parent, new, not edit.deleted, revs_limit)
+
+
+def _parent(tree: Tree | None, edit: Edit) -> Leaf | None:
+    if tree is None:
+        parent, fits = None, edit.base is None
+    elif edit.base is None:
+        parent = tree.winner
+        fits = not parent.not_deleted and not edit.deleted
+    else:
+        parent = tree.leaf(edit.base)
+        fits = parent is not None and parent.not_deleted
+    if not fits:
+        raise DocumentConflictError(edit.id)
+    return parent
+
+
+def revision_of(edit: Edit, parent: Leaf | None) -> Revision:
+    """Return the revision that an edit makes: the same on every node, for the same edit."""
+    position, hash = (0, b"") if parent is None else parent.revision
+    body = encoded(json.loads(edit.body), sort=True)
+    digest = hashlib.md5(pack((edit.deleted, position, hash, body)), usedforsecurity=False)
+    return Revision(position + 1, digest.digest())
+
+
+def shown(id: str, leaf: Leaf, body: bytes) -> Doc:
+    """Return a stored leaf as callers see it."""
+    doc: Doc = {"_id": id, "_rev": str(leaf.revision)}
+    if not leaf.not_deleted:
+        doc["_deleted"] = True
+    doc.update(json.loads(body))
+    return doc
+
+
+def revisions_member(leaf: Leaf) -> dict[str, Any]:
+    """Return what `_revisions` says of a leaf."""
+    hashes = (leaf.revision.hash, *leaf.ancestors)
+    return {"start": leaf.revision.position, "ids": [each.hex() for each in hashes]}

@@ -1,0 +1,139 @@
+"""Editing: what some edits make of the documents they name, as the operations of one commit.
+
+Pure but for what `known` holds, which the database reads: one key for each document, and the
+other leaves only of those that have several.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from cdcmeta.changes import layout
+from cdcmeta.changes.documents import Edit, Edited, edited
+from cdcmeta.changes.layout import Database
+from cdcmeta.changes.revisions import Leaf, Revision, Tree
+from cdcmeta.changes.sequence import Sequence
+from cdcmeta.errors import CDCMetaError, DocumentConflictError
+from snapkv import Absent, AtRevision, Commit, SpaceOps, Stamp
+from snapkv.model import Guard
+from snapkv.tuples import Versionstamp
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A document as it stood when it was read; `revision` is that of its winner's key."""
+
+    tree: Tree | None = None
+    sequence: Sequence | None = None
+    revision: int = 0
+
+    def guard(self, id: str) -> Guard:
+        """Return what must still hold when an edit of it is committed."""
+        key = layout.winner_key(id)
+        return AtRevision(key, self.revision) if self.revision else Absent(key)
+
+
+@dataclass(slots=True)
+class Plan:
+    """What to commit, and what to tell the callers then.
+
+    `trees` holds the documents that change, in the order of their rows; `outcomes` has an entry
+    for each edit.
+    """
+
+    database: Database
+    known: Mapping[str, Known]
+    trees: dict[str, Tree] = field(default_factory=dict)
+    bodies: dict[str, dict[Revision, bytes]] = field(default_factory=dict)
+    outcomes: list[tuple[str, Revision | None, CDCMetaError | None]] = field(default_factory=list)
+
+    def guards(self) -> list[Guard]:
+        """Return the guards of the documents that change."""
+        return [self.known[id].guard(id) for id in self.trees]
+
+    def ops(self, stamp: Stamp, guards: Iterable[Guard]) -> SpaceOps:
+        """Return the operations that write it all with the stamp of their commit.
+
+        In the index that is one row more for each document, and one less where it had one.
+        """
+        puts: dict[bytes, bytes] = {}
+        deletes: list[bytes] = []
+        for id, sequence in self._sequences(stamp.ts, stamp.batch).items():
+            before, after = self.known[id], self.trees[id]
+            old: dict[bytes, bytes] = {}
+            if before.tree is not None and before.sequence is not None:
+                old = layout.stored(id, before.tree, before.sequence)
+            more, gone = layout.changed_keys(old, layout.stored(id, after, sequence))
+            puts |= more
+            deletes += gone
+            for leaf in after.leaves:
+                if (body := self.bodies[id].get(leaf.revision)) is not None:
+                    puts[layout.body_key(id, leaf.revision)] = body
+            deletes += [
+                layout.body_key(id, leaf.revision)
+                for leaf in (before.tree.leaves if before.tree is not None else ())
+                if after.leaf(leaf.revision) is None
+            ]
+        return SpaceOps(puts, deletes, (), guards)
+
+    def results(self, commit: Commit | None) -> list[Edited]:
+        """Return what became of each edit; `commit` is None where nothing was written."""
+        return self.results_at(0, 0) if commit is None else self.results_at(commit.ts, commit.batch)
+
+    def results_at(self, ts: int, batch: int) -> list[Edited]:
+        """Return what became of each edit, in the commit with this timestamp and batch."""
+        sequences = self._sequences(ts, batch)
+        return [
+            Edited(id, None if rev is None else str(rev), self._own(sequences, id, rev), error)
+            for id, rev, error in self.outcomes
+        ]
+
+    def _own(
+        self, sequences: Mapping[str, Sequence], id: str, rev: Revision | None
+    ) -> Sequence | None:
+        """Return the sequence of an edit; None where its revision was there before."""
+        before = self.known[id].tree if id in self.known else None
+        if rev is None or (before is not None and before.knows(rev)):
+            return None
+        return sequences.get(id)
+
+    def _sequences(self, ts: int, batch: int) -> dict[str, Sequence]:
+        incarnation = self.database.incarnation
+        return {
+            id: Sequence(incarnation, Versionstamp(ts, batch, user))
+            for user, id in enumerate(self.trees)
+        }
+
+
+def planned(edits: Iterable[Edit | Edited], known: Mapping[str, Known], database: Database) -> Plan:
+    """Return what some edits come to; those that failed before keep their places.
+
+    Edits of one document are applied one after the other; its row stands where the last is.
+    """
+    plan = Plan(database, known)
+    for edit in edits:
+        if isinstance(edit, Edited):
+            plan.outcomes.append((edit.id, None, edit.error))
+            continue
+        before = plan.trees.get(edit.id, known[edit.id].tree)
+        try:
+            after = edited(before, edit, database.revs_limit)
+        except DocumentConflictError as e:
+            plan.outcomes.append((edit.id, None, e))
+            continue
+        rev = _new(before, after, edit)
+        plan.outcomes.append((edit.id, rev, None))
+        if after is not before:
+            plan.trees.pop(edit.id, None)
+            plan.trees[edit.id] = after
+            plan.bodies.setdefault(edit.id, {})[rev] = edit.body
+    return plan
+
+
+def _new(before: Tree | None, after: Tree, edit: Edit) -> Revision:
+    if edit.leaf is not None:
+        return edit.leaf.revision
+    older: tuple[Leaf, ...] = () if before is None else before.leaves
+    (new,) = (leaf.revision for leaf in after.leaves if leaf not in older)
+    return new

@@ -1,0 +1,140 @@
+"""Reading documents of one state: a leaf, all leaves, which are missing, and what was before."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from cdcmeta.changes import layout
+from cdcmeta.changes.documents import Doc, revisions_member, shown
+from cdcmeta.changes.feed import Change, Form, shaped
+from cdcmeta.changes.layout import Row
+from cdcmeta.changes.revisions import Leaf, Revision, Tree
+from cdcmeta.changes.sequence import Sequence as Seq
+from cdcmeta.changes.state import State
+from cdcmeta.errors import DocumentNotFoundError
+from snapkv import Space
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """Revisions that a database does not have, and leaves of its that they may descend from."""
+
+    missing: tuple[str, ...]
+    possible_ancestors: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DocVersion:
+    """A document as it stood from one edit to the next; `doc` is None where it was not asked for.
+
+    Each edit is one, also that of a losing branch. `ts`, `writer` and `note` are of its commit.
+    """
+
+    seq: Seq
+    rev: str
+    deleted: bool
+    ts: int | None
+    writer: str | None
+    note: str | None
+    doc: Doc | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A leaf of a document, with the tree that it is of."""
+
+    id: str
+    tree: Tree
+    leaf: Leaf
+    body: bytes
+
+    def shown(self, *, conflicts: bool = False, revisions: bool = False) -> Doc:
+        """Return it as callers see it, with `_conflicts` and `_revisions` where wanted."""
+        doc = shown(self.id, self.leaf, self.body)
+        if revisions:
+            doc["_revisions"] = revisions_member(self.leaf)
+        if conflicts and self.tree.conflicts:
+            doc["_conflicts"] = [str(each) for each in self.tree.conflicts]
+        return doc
+
+
+def document(state: State, id: str, rev: Revision | None) -> Found:
+    """Return a document's winner, or one of its leaves. Raises `DocumentNotFoundError`."""
+    (winner,) = state.winners([id])
+    if winner is None:
+        raise DocumentNotFoundError(id)
+    tree = state.tree(id, winner)
+    leaf = tree.winner if rev is None else tree.leaf(rev)
+    if leaf is None:
+        raise DocumentNotFoundError(id)
+    if rev is None and not leaf.not_deleted:
+        raise DocumentNotFoundError(id, "deleted")
+    return Found(id, tree, leaf, state.bodies([(id, leaf.revision)])[id, leaf.revision])
+
+
+def open_revs(
+    state: State, id: str, revs: Sequence[Revision] | None, latest: bool
+) -> list[Doc | str]:
+    """Return leaves with their `_revisions`, and the text of each revision that is none."""
+    (winner,) = state.winners([id])
+    leaves = () if winner is None else state.tree(id, winner).leaves
+    wanted: list[Leaf | str] = list(leaves)
+    if revs is not None:
+        wanted = []
+        for rev in revs:
+            fits = [x for x in leaves if x.revision == rev or (latest and x.knows(rev))]
+            wanted += fits or [str(rev)]
+    once = list(dict.fromkeys(wanted))
+    bodies = state.bodies([(id, leaf.revision) for leaf in once if isinstance(leaf, Leaf)])
+    return [
+        each
+        if isinstance(each, str)
+        else shown(id, each, bodies[id, each.revision]) | {"_revisions": revisions_member(each)}
+        for each in once
+    ]
+
+
+def missing_revs(state: State, wanted: Mapping[str, list[Revision]]) -> dict[str, Missing]:
+    """Return which revisions are not known; documents with none such are left out."""
+    found: dict[str, Missing] = {}
+    for (id, revisions), winner in zip(wanted.items(), state.winners(wanted), strict=True):
+        missing = list(dict.fromkeys(revisions))
+        ancestors: list[Revision] = []
+        if winner is not None:
+            missing, ancestors = state.tree(id, winner).missing(missing)
+        if missing:
+            found[id] = Missing(tuple(map(str, missing)), tuple(map(str, ancestors)))
+    return found
+
+
+def by_id(state: State, form: Form, start: str | None) -> Iterator[Change]:
+    """Yield documents by id as the form wants them, without deleted ones."""
+    rows = (
+        Row(winner.sequence, id, winner.leaf.revision, winner.branches, True)
+        for id, winner in state.documents(start)
+        if winner.leaf.not_deleted
+    )
+    return (change for _, change in shaped(state, form, rows) if change is not None)
+
+
+def versions(space: Space, name: str, id: str, include_docs: bool) -> Iterator[DocVersion]:
+    """Yield what a document was after each edit that compaction left, oldest first."""
+    for version in space.history(layout.winner_key(id)):
+        if version.value is None:
+            continue  # the database was deleted
+        winner = layout.winner_of(version.value)
+        revision = winner.leaf.revision
+        doc = None
+        if include_docs:
+            bodies = State(space.at(revision=version.revision), name).bodies([(id, revision)])
+            doc = shown(id, winner.leaf, bodies[id, revision])
+        yield DocVersion(
+            winner.sequence,
+            str(revision),
+            not winner.leaf.not_deleted,
+            version.ts,
+            version.writer,
+            version.note,
+            doc,
+        )

@@ -1,0 +1,247 @@
+"""Selectors: CouchDB's conditions on documents (Mango), for filtering the feed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+
+from cdcmeta.errors import InvalidSelectorError
+
+Condition: TypeAlias = Callable[[Any], bool]
+DEPTH_MAX = 50
+MISSING = object()
+"""What a path leads to where the document has no such member."""
+
+
+class Selector:
+    r"""A condition on documents, compiled once.
+
+    >>> select = Selector({"kind": "table", "columns": {"$gt": 2}, "$not": {"hidden": True}})
+    >>> select({"kind": "table", "columns": 3}), select({"kind": "view", "columns": 3})
+    (True, False)
+
+    Operators: $eq $ne $gt $gte $lt $lte $in $nin $exists $type $size $mod $regex $beginsWith $all
+    $elemMatch $allMatch $keyMapMatch $and $or $nor $not. Values of different kinds compare as
+    CouchDB collates them: null, booleans, numbers, texts, lists, objects. `a.b` names a member of
+    a member; `\.` stands for a dot. Raises `InvalidSelectorError`.
+    """
+
+    def __init__(self, selector: Mapping[str, object]) -> None:
+        if not isinstance(selector, Mapping):
+            raise InvalidSelectorError("Selector error: expected a JSON object")
+        self._holds = _compiled(selector, 0)
+
+    def __call__(self, doc: Mapping[str, Any]) -> bool:
+        """Return whether a document fulfils it."""
+        return self._holds(doc)
+
+
+def _compiled(selector: object, depth: int) -> Condition:
+    """Return the condition that all members of a selector make together."""
+    if depth > DEPTH_MAX:
+        raise InvalidSelectorError(f"the selector is nested more than {DEPTH_MAX} deep")
+    if not isinstance(selector, Mapping):
+        return _equals(selector)
+    parts = [_member(name, argument, depth + 1) for name, argument in selector.items()]
+    if len(parts) == 1:
+        return parts[0]
+    return lambda value: all(part(value) for part in parts)
+
+
+def _member(name: str, argument: object, depth: int) -> Condition:
+    if name in _COMBINED:
+        return _COMBINED[name](_several(name, argument, depth))
+    if name in _INNER:
+        return _INNER[name](_compiled(argument, depth))
+    if name in _OPERATORS:
+        return _OPERATORS[name](argument)
+    if name.startswith("$"):
+        raise InvalidSelectorError(f"Invalid operator: {name}")
+    path = [part.replace("\0", ".") for part in name.replace("\\.", "\0").split(".")]
+    holds = _compiled(argument, depth)
+    if isinstance(argument, Mapping) and not argument:
+        holds = _equals({})
+    return lambda value: holds(_followed(value, path))
+
+
+def _followed(value: Any, path: list[str]) -> Any:
+    for part in path:
+        if not isinstance(value, Mapping) or part not in value:
+            return MISSING
+        value = value[part]
+    return value
+
+
+def _several(name: str, argument: object, depth: int) -> list[Condition]:
+    if not isinstance(argument, list):
+        raise InvalidSelectorError(f"Bad argument for operator {name}: {argument!r}")
+    return [_compiled(each, depth) for each in argument]
+
+
+def _bad(name: str, argument: object) -> InvalidSelectorError:
+    return InvalidSelectorError(f"Bad argument for operator {name}: {argument!r}")
+
+
+# --- values ---
+
+_KINDS: tuple[type, ...] = (type(None), bool, int, float, str, list, dict)
+_TYPES = {"null": 0, "boolean": 1, "number": 2, "string": 3, "array": 4, "object": 5}
+
+
+def collation(value: Any) -> tuple[Any, ...]:
+    """Return what sorts as CouchDB collates JSON values (texts by code points)."""
+    if value is None:
+        return (0,)
+    if isinstance(value, bool):
+        return (1, value)
+    if isinstance(value, int | float):
+        return (2, value)
+    if isinstance(value, str):
+        return (3, value)
+    if isinstance(value, list):
+        return (4, *map(collation, value))
+    return (5, *((collation(name), collation(each)) for name, each in value.items()))
+
+
+def _equals(argument: Any) -> Condition:
+    _check_json(argument)
+    wanted = _plain(argument)
+    return lambda value: value is not MISSING and _plain(value) == wanted
+
+
+def _plain(value: Any) -> Any:
+    """Return what compares as JSON values do: true is not 1, and members have no order."""
+    if isinstance(value, Mapping):
+        return (5, {name: _plain(each) for name, each in value.items()})
+    if isinstance(value, list):
+        return (4, [_plain(each) for each in value])
+    return collation(value)
+
+
+def _check_json(argument: Any) -> None:
+    if not isinstance(argument, _KINDS):
+        raise InvalidSelectorError(f"no JSON value: {argument!r}")
+
+
+def _compared(holds: Callable[[Any, Any], bool]) -> Callable[[Any], Condition]:
+    def operator(argument: Any) -> Condition:
+        _check_json(argument)
+        bound = collation(argument)
+        return lambda value: value is not MISSING and holds(collation(value), bound)
+
+    return operator
+
+
+def _one_of(name: str, *, negated: bool) -> Callable[[Any], Condition]:
+    def operator(argument: Any) -> Condition:
+        if not isinstance(argument, list):
+            raise _bad(name, argument)
+        options = [_equals(each) for each in argument]
+
+        def holds(value: Any) -> bool:
+            if value is MISSING:
+                return False
+            candidates = [value, *value] if isinstance(value, list) else [value]
+            return any(option(each) for option in options for each in candidates) != negated
+
+        return holds
+
+    return operator
+
+
+def _exists(argument: Any) -> Condition:
+    if not isinstance(argument, bool):
+        raise _bad("$exists", argument)
+    return lambda value: (value is not MISSING) == argument
+
+
+def _type(argument: Any) -> Condition:
+    if argument not in _TYPES:
+        raise _bad("$type", argument)
+    kind = _TYPES[argument]
+    return lambda value: value is not MISSING and collation(value)[0] == kind
+
+
+def _size(argument: Any) -> Condition:
+    if isinstance(argument, bool) or not isinstance(argument, int) or argument < 0:
+        raise _bad("$size", argument)
+    return lambda value: isinstance(value, list) and len(value) == argument
+
+
+def _mod(argument: Any) -> Condition:
+    whole = isinstance(argument, list) and len(argument) == 2
+    if not whole or not all(type(each) is int for each in argument) or argument[0] == 0:
+        raise _bad("$mod", argument)
+    divisor, remainder = argument
+    return lambda value: (
+        type(value) is int
+        and abs(value) % abs(divisor) == (remainder if value >= 0 else -remainder)
+    )
+
+
+def _regex(argument: Any) -> Condition:
+    try:
+        pattern = re.compile(argument)
+    except (TypeError, re.error) as e:
+        raise _bad("$regex", argument) from e
+    return lambda value: isinstance(value, str) and pattern.search(value) is not None
+
+
+def _begins(argument: Any) -> Condition:
+    if not isinstance(argument, str):
+        raise _bad("$beginsWith", argument)
+    return lambda value: isinstance(value, str) and value.startswith(argument)
+
+
+def _all(argument: Any) -> Condition:
+    if not isinstance(argument, list):
+        raise _bad("$all", argument)
+    wanted = [_equals(each) for each in argument]
+    return lambda value: (
+        isinstance(value, list)
+        and bool(wanted)
+        and all(any(option(each) for each in value) for option in wanted)
+    )
+
+
+_OPERATORS: dict[str, Callable[[Any], Condition]] = {
+    "$eq": _equals,
+    "$ne": lambda argument: _not(_equals(argument)),
+    "$gt": _compared(lambda a, b: a > b),
+    "$gte": _compared(lambda a, b: a >= b),
+    "$lt": _compared(lambda a, b: a < b),
+    "$lte": _compared(lambda a, b: a <= b),
+    "$in": _one_of("$in", negated=False),
+    "$nin": _one_of("$nin", negated=True),
+    "$exists": _exists,
+    "$type": _type,
+    "$size": _size,
+    "$mod": _mod,
+    "$regex": _regex,
+    "$beginsWith": _begins,
+    "$all": _all,
+}
+
+
+def _not(holds: Condition) -> Condition:
+    return lambda value: value is not MISSING and not holds(value)
+
+
+_COMBINED: dict[str, Callable[[list[Condition]], Condition]] = {
+    "$and": lambda parts: lambda value: all(part(value) for part in parts),
+    "$or": lambda parts: lambda value: any(part(value) for part in parts),
+    "$nor": lambda parts: lambda value: not any(part(value) for part in parts),
+}
+_INNER: dict[str, Callable[[Condition], Condition]] = {
+    "$not": lambda part: lambda value: not part(value),
+    "$elemMatch": lambda part: (
+        lambda value: isinstance(value, list) and any(part(each) for each in value)
+    ),
+    "$allMatch": lambda part: (
+        lambda value: isinstance(value, list) and bool(value) and all(part(each) for each in value)
+    ),
+    "$keyMapMatch": lambda part: (
+        lambda value: isinstance(value, Mapping) and any(part(each) for each in value)
+    ),
+}

@@ -1,0 +1,135 @@
+"""A database at one revision: documents, their trees and bodies, and the rows of the feed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TypeAlias
+
+from cdcmeta.changes import layout
+from cdcmeta.changes.layout import Database, Row, Winner
+from cdcmeta.changes.revisions import Leaf, Revision, Tree
+from cdcmeta.changes.sequence import START
+from cdcmeta.changes.sequence import Sequence as Seq
+from cdcmeta.errors import DatabaseNotFoundError
+from snapkv import Snapshot
+from snapkv.errors import CorruptStoreError
+from snapkv.times import pack
+
+Bodies: TypeAlias = dict[tuple[str, Revision], bytes]
+WINDOW_ROWS_MAX = 4_000
+"""Rows that are read at once when the feed is read backwards."""
+WINDOW_ROWS_MIN = 100
+WINDOW_GROWTH = 16
+SECOND = pack(1_000)
+
+
+class State:
+    """What is stored at one moment; every read of one state sees the same revision."""
+
+    def __init__(self, snapshot: Snapshot[bytes], name: str) -> None:
+        self.snapshot, self._name = snapshot, name
+        (found,) = snapshot.entries_of([layout.DATABASE])
+        if found is None:
+            raise DatabaseNotFoundError(f"database {name!r} does not exist")
+        self.database = Database.decode(found.value)
+
+    @property
+    def end(self) -> Seq:
+        """The place behind everything that was committed."""
+        return Seq.at(self.snapshot.timestamp, self.database.incarnation)
+
+    # --- documents ---
+
+    def winners(self, ids: Iterable[str]) -> list[Winner | None]:
+        """Return documents' winners, None where there is no such document."""
+        entries = self.snapshot.entries_of([layout.winner_key(id) for id in ids])
+        return [None if entry is None else layout.winner_of(entry.value) for entry in entries]
+
+    def tree(self, id: str, winner: Winner) -> Tree:
+        """Return a document's tree; one read more where it has several branches."""
+        return tree_of(self.snapshot, id, winner)
+
+    def other_leaves(self, ids: Iterable[str]) -> list[list[Leaf]]:
+        """Return the leaves beside the winners of documents; a round trip for each 128."""
+        found = self.snapshot.items_of([layout.leaves_range(id) for id in ids])
+        return [[layout.leaf_of(key, value) for key, value in items] for items in found]
+
+    def bodies(self, wanted: Sequence[tuple[str, Revision]]) -> Bodies:
+        """Return the bodies of leaves; those that are none are left out."""
+        entries = self.snapshot.entries_of([layout.body_key(id, rev) for id, rev in wanted])
+        return {
+            name: entry.value
+            for name, entry in zip(wanted, entries, strict=True)
+            if entry is not None
+        }
+
+    def documents(self, start: str | None = None) -> Iterator[tuple[str, Winner]]:
+        """Yield all documents, deleted ones too, by id, from one on."""
+        first = None if start is None else layout.winner_key(start)
+        return layout.winners(self.snapshot.items(layout.WINNER_PREFIX, start=first))
+
+    def counts(self) -> tuple[int, int]:
+        """Return how many documents there are, and how many deleted ones."""
+        deleted = self.snapshot.count(layout.DELETED_PREFIX)
+        return self.snapshot.count(layout.ROW_PREFIX) - deleted, deleted
+
+    # --- rows ---
+
+    def rows(self, after: Seq, until: Seq) -> Iterator[Row]:
+        """Yield the rows in (after, until], oldest first; a round trip a page."""
+        items = self.snapshot.items(
+            layout.ROW_PREFIX, start=layout.key_after(after), end=layout.key_after(until)
+        )
+        return (layout.row_of(key, value) for key, value in items)
+
+    def count_rows(self, after: Seq, until: Seq) -> int:
+        """Return how many rows are in (after, until]."""
+        start, end = layout.key_after(after), layout.key_after(until)
+        return self.snapshot.count(layout.ROW_PREFIX, start=start, end=end)
+
+    def rows_backwards(self, after: Seq, until: Seq) -> Iterator[Row]:
+        """Yield the rows in (after, until], newest first.
+
+        Engines list forwards only, so it goes back window by window: each as long in time as
+        makes a few thousand rows, which a count tells first. Two round trips a window.
+        """
+        width = SECOND
+        while after < until:
+            start = max(after, _back(until, width))
+            count = self.count_rows(start, until)
+            if count > WINDOW_ROWS_MAX and width > 1:
+                width = max(1, width // WINDOW_GROWTH)
+                continue
+            if count:
+                yield from reversed(list(self.rows(start, until)))
+            if count < WINDOW_ROWS_MIN:
+                width *= WINDOW_GROWTH
+            until = start
+
+    def newest(self) -> Seq:
+        """Return the sequence of the newest row; `START` where there is none."""
+        row = next(self.rows_backwards(START, self.end), None)
+        return START if row is None else row.sequence
+
+
+def tree_of(snapshot: Snapshot[bytes] | None, id: str, winner: Winner) -> Tree:
+    """Return a document's tree at a moment; only one of several branches needs a snapshot."""
+    if winner.branches == 1:
+        return Tree((winner.leaf,))
+    assert snapshot is not None
+    (items,) = snapshot.items_of([layout.leaves_range(id)])
+    others = [layout.leaf_of(key, value) for key, value in items]
+    tree = Tree.of([winner.leaf, *others])
+    if len(tree.leaves) != winner.branches or tree.winner != winner.leaf:
+        raise CorruptStoreError(f"document {id!r}: {len(others)} branches beside the winner")
+    return tree
+
+
+def _back(until: Seq, width: int) -> Seq:
+    """Return the place that is some time before another one, or the end of the era before it."""
+    timestamp = until.stamp.version - width
+    if timestamp >= 0:
+        return Seq.at(timestamp, until.incarnation)
+    if until.incarnation == 0:
+        return START
+    return Seq.at(2**64 - 1, until.incarnation - 1)

@@ -1,0 +1,151 @@
+"""Writing to a database: read what the edits name, plan, commit under guards, again if need be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from random import Random
+
+from cdcmeta.changes import layout
+from cdcmeta.changes.documents import Edit, Edited
+from cdcmeta.changes.editing import Known, Plan, planned
+from cdcmeta.changes.layout import Database
+from cdcmeta.changes.state import tree_of
+from cdcmeta.errors import (
+    DatabaseNotFoundError,
+    DatabaseRelocatedError,
+    EditUnknownError,
+    InvalidArgumentError,
+)
+from snapkv import (
+    AtRevision,
+    CommitTimeoutError,
+    CommitUnknownError,
+    ConflictError,
+    Entry,
+    HeadAt,
+    SnapshotKV,
+)
+from snapkv.clock import monotonic, pause
+from snapkv.model import Guard
+
+TIMEOUT_S = 10.0
+DOCS_MAX = 0x10000
+"""Documents of one commit: the user version of a versionstamp has 16 bits."""
+HEAD_TRIES = 8
+PAUSE_S_MAX = 0.02
+
+
+class Writer:
+    """The edits of one database; safe for threads."""
+
+    def __init__(self, store: SnapshotKV, name: str, space: str) -> None:
+        self._store, self._name, self._space = store, name, store.space(space)
+        self._cached: tuple[Database, int] | None = None
+        self._rng = Random()
+
+    def record(self, *, fresh: bool = False) -> tuple[Database, int]:
+        """Return the database's record and its revision; no round trip while it is known.
+
+        Each commit guards it, so an old one writes nothing. Raises `DatabaseNotFoundError`.
+        """
+        if self._cached is None or fresh:
+            self._cached = None
+            (found,) = self._space.entries_of([layout.DATABASE])
+            if found is None:
+                raise DatabaseNotFoundError(f"database {self._name!r} does not exist")
+            self._cached = Database.decode(found.value), found.revision
+        return self._cached
+
+    def edit(self, edits: Sequence[Edit | Edited], *, timeout: float | None = None) -> list[Edited]:
+        """Commit edits together and return what became of each; in order.
+
+        One read and one commit when nobody is in the way. An edit in conflict is left out by
+        itself. Edits of documents that others change meanwhile are planned anew.
+
+        Where a commit has fewer guards than there are documents, one guard on the whole store
+        stands for them; if others commit all the time, it takes several commits in the end.
+
+        Raises `DatabaseNotFoundError`, `DatabaseRelocatedError`, `EditUnknownError`,
+        `snapkv.CommitTimeoutError`, `snapkv.CommitTooLargeError`.
+        """
+        if len(edits) > DOCS_MAX:
+            raise InvalidArgumentError(f"{len(edits)} documents, more than {DOCS_MAX} at once")
+        deadline = monotonic() + (TIMEOUT_S if timeout is None else timeout)
+        losses = 0
+        fresh = False
+        while True:
+            database, revision = self.record(fresh=fresh)
+            if database.moved:
+                raise DatabaseRelocatedError(f"database {self._name!r} lives elsewhere now")
+            known, head = self._known(edits)
+            if head is not None and losses >= HEAD_TRIES:
+                return self._in_parts(edits, deadline)
+            plan = planned(edits, known, database)
+            if any(error for _, _, error in plan.outcomes) and not fresh:
+                fresh = True  # it may be in conflict because the database was deleted
+                continue
+            if not plan.trees:
+                return plan.results(None)
+            guards: list[Guard] = [AtRevision(layout.DATABASE, revision)]
+            guards += plan.guards() if head is None else [HeadAt(head)]
+            try:
+                return self._commit(plan, guards, deadline)
+            except ConflictError:
+                losses, fresh = losses + 1, True
+                self._wait(losses, deadline)
+
+    def resolve(self, error: EditUnknownError) -> list[Edited] | None:
+        """Settle edits whose outcome was unknown: what became of each, None if they never will.
+
+        Raises as `SnapshotKV.resolve`.
+        """
+        unknown = error.commit
+        found = self._store.resolve(unknown.timestamp, unknown.nonce, guards=unknown.guards)
+        return None if found is None else error.plan.results_at(unknown.timestamp, unknown.batch)
+
+    def _commit(self, plan: Plan, guards: list[Guard], deadline: float) -> list[Edited]:
+        left = max(0.0, deadline - monotonic())
+        try:
+            commit = self._space.commit(lambda stamp: plan.ops(stamp, guards), timeout=left)
+        except CommitUnknownError as e:
+            raise EditUnknownError(e, plan) from e
+        return plan.results(commit)
+
+    def _wait(self, losses: int, deadline: float) -> None:
+        left = deadline - monotonic()
+        if left <= 0:
+            raise CommitTimeoutError(f"the deadline passed after {losses} edits by others")
+        pause(min(left, self._rng.uniform(0, PAUSE_S_MAX * min(losses, 5))))
+
+    def _known(self, edits: Iterable[Edit | Edited]) -> tuple[dict[str, Known], int | None]:
+        """Return the documents that edits name, and the revision to guard instead of them.
+
+        That is None where each can have a guard of its own.
+        """
+        ids = list(dict.fromkeys(edit.id for edit in edits if isinstance(edit, Edit)))
+        keys = [layout.winner_key(id) for id in ids]
+        most = self._store.guards_max
+        alone = most is None or len(ids) < most
+        snapshot = None if alone else self._space.at()
+        entries = (snapshot or self._space).entries_of(keys)
+        if any(entry and layout.winner_of(entry.value).branches > 1 for entry in entries):
+            snapshot = snapshot or self._space.at()  # other leaves must be of the same moment
+            entries = snapshot.entries_of(keys)
+
+        def known(id: str, entry: Entry | None) -> Known:
+            if entry is None:
+                return Known()
+            winner = layout.winner_of(entry.value)
+            tree = tree_of(snapshot, id, winner)
+            return Known(tree, winner.sequence, entry.revision)
+
+        found = {id: known(id, entry) for id, entry in zip(ids, entries, strict=True)}
+        return found, None if alone or snapshot is None else snapshot.revision
+
+    def _in_parts(self, edits: Sequence[Edit | Edited], deadline: float) -> list[Edited]:
+        size = max(1, (self._store.guards_max or DOCS_MAX) - 1)
+        found: list[Edited] = []
+        for at in range(0, len(edits), size):
+            left = max(0.0, deadline - monotonic())
+            found += self.edit(edits[at : at + size], timeout=left)
+        return found
