@@ -131,7 +131,13 @@ def columns_of(page: Sequence[KeyValue]) -> Columns:
 
 def columns_in(pages: Iterable[Sequence[KeyValue]]) -> Iterator[Columns]:
     """Yield the pages of a scan as columns, of what one batch takes."""
-    return (columns_of(part) for page in pages for part in batches(page))
+    for page in pages:
+        whole = columns_of(page)
+        if whole.values.nbytes >= BATCH_BYTES:
+            yield from (columns_of(part) for part in batches(page))
+            continue
+        for at in range(0, len(page), BATCH_ROWS):
+            yield Columns(*(column.slice(at, BATCH_ROWS) for column in whole))
 
 
 def versions(found: Columns, space: Keyspace, *, text: bool) -> Arrays:

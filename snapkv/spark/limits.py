@@ -8,7 +8,7 @@ from typing import Any
 from snapkv.changed import CommitChanges, Touched
 from snapkv.engine.base import KeyValue
 from snapkv.records import Mark
-from snapkv.spark.options import Options
+from snapkv.spark.given import Given
 
 try:
     from pyspark.sql.streaming import datasource as _spark
@@ -48,14 +48,14 @@ class Limit:
         return within_rows and (self._size is None or self._taken_size <= self._size)
 
 
-def limit_of(options: Options, given: Any = None) -> Limit:
+def limit_of(options: Given, given: Any = None) -> Limit:
     """Return the limit of a batch: that of the options, unless Spark wants all there is."""
     if LIMITS_KNOWN and isinstance(given, _spark.ReadAllAvailable):
         return Limit(None, None)
     return Limit(options.count("maxRowsPerTrigger"), options.count("maxBytesPerTrigger"))
 
 
-def default_limit(options: Options) -> Any:
+def default_limit(options: Given) -> Any:
     """Return the limit that options name, in Spark's words; a batch keeps to all of them."""
     if (rows := options.count("maxRowsPerTrigger")) is not None:
         return _spark.ReadMaxRows(rows)

@@ -14,7 +14,7 @@ from snapkv.reading import Reader
 from snapkv.records import Mark
 from snapkv.spark import codes
 from snapkv.spark.codes import SourceError, coded
-from snapkv.spark.options import Options
+from snapkv.spark.given import Given
 from snapkv.spark.place import Place, forget, opened
 from snapkv.spark.timing import timestamp_of
 from snapkv.tables import standing_bounds
@@ -78,7 +78,7 @@ def anchor_in(reader: Reader) -> Anchor:
     return Anchor(reader.format.store_id, head, reader.clock.wall.now_ms())
 
 
-def moment_of(reader: Reader, options: Options, anchor: Anchor) -> Commits:
+def moment_of(reader: Reader, options: Given, anchor: Anchor) -> Commits:
     """Pin the moment that a snapshot is asked for: now, a time, or a version; 1 to 6 round trips.
 
     Raises `SourceError`.
@@ -98,7 +98,7 @@ def moment_of(reader: Reader, options: Options, anchor: Anchor) -> Commits:
 
 
 def range_of(
-    reader: Reader, options: Options, anchor: Anchor, *, standing: bool = False
+    reader: Reader, options: Given, anchor: Anchor, *, standing: bool = False
 ) -> Commits:
     """Pin the commits from a start to an end, both inclusive; 1 to 12 round trips.
 
@@ -121,7 +121,7 @@ def range_of(
     return Commits(anchor.store, low, high, high.revision)
 
 
-def _check_order(options: Options, anchor: Anchor) -> None:
+def _check_order(options: Given, anchor: Anchor) -> None:
     """Raise `SourceError` for a range that ends before it starts, whether or not there is more."""
     first, last = (options.count(f"{end}Version") for end in ("starting", "ending"))
     if first is not None and last is not None and last < first:
@@ -133,7 +133,7 @@ def _check_order(options: Options, anchor: Anchor) -> None:
             raise SourceError(codes.INVALID_RANGE, f"{BACKWARDS}: {start} to {end}")
 
 
-def low_of(reader: Reader, options: Options, anchor: Anchor, end: str = "starting") -> Mark | None:
+def low_of(reader: Reader, options: Given, anchor: Anchor, end: str = "starting") -> Mark | None:
     """Return the last commit before the start that options name, None when they name none.
 
     Raises `SourceError`, also when changes since then are gone.
@@ -167,7 +167,7 @@ def _complete(reader: Reader, code: str) -> Iterator[None]:
         raise SourceError(code, f"not all changes from there on are left: {left}") from e
 
 
-def _last_until(reader: Reader, options: Options, anchor: Anchor, end: str) -> Mark | None:
+def _last_until(reader: Reader, options: Given, anchor: Anchor, end: str) -> Mark | None:
     """Return the last commit up to the version or time that options name."""
     if (version := options.count(f"{end}Version")) is not None:
         with _versioned(reader, version):

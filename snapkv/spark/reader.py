@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
@@ -10,15 +10,16 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from snapkv.reading import Reader
 from snapkv.spark import codes
 from snapkv.spark.codes import SourceError, coded
+from snapkv.spark.given import Given
 from snapkv.spark.keys import span_of
 from snapkv.spark.options import CHANGES, COMMITS, HISTORY, SNAPSHOT, Options
 from snapkv.spark.pinned import Anchor, Commits, anchor_in, found_again, moment_of, range_of
 from snapkv.spark.place import Place
-from snapkv.spark.shape import Shape
 from snapkv.spark.tasks import (
     ChangesTask,
     CommitsTask,
     HistoryTask,
+    Shaped,
     SnapshotTask,
     Task,
     cut_commits,
@@ -27,7 +28,7 @@ from snapkv.spark.tasks import (
 from snapkv.tables import everything
 
 
-def anchored(options: Options) -> Anchor:
+def anchored(options: Given) -> Anchor:
     """Return which store is there, and what now is; two round trips. Raises `SourceError`."""
     with coded(), options.place.open() as opened:
         return anchor_in(opened.reader)
@@ -80,22 +81,21 @@ def _plan(reader: Reader, options: Options, pinned: Commits) -> list[Task]:
 class BatchReader(DataSourceReader):
     """What Spark asks for partitions and their rows; everything on it can be pickled."""
 
-    def __init__(self, options: Options, shape: Shape, pinned: Commits) -> None:
-        self._options, self._shape, self._pinned = options, shape, pinned
+    def __init__(self, place: Place, shape: Shaped, plan: Callable[[], Sequence[Task]]) -> None:
+        self._place, self._shape, self._plan = place, shape, plan
 
     def partitions(self) -> Sequence[InputPartition]:
         """Return the tasks; the empty one when there is nothing to read."""
-        tasks = list(planned(self._options, self._pinned))
-        return tasks or [InputPartition(None)]
+        return list(self._plan()) or [InputPartition(None)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the batches of a task, from an engine of this process."""
         if isinstance(partition, Task):
-            yield from batches(self._options.place, partition, self._shape)
+            yield from batches(self._place, partition, self._shape)
 
 
 def batches(
-    place: Place, task: Task, shape: Shape, *, advice: str = codes.COMPACTED_ADVICE
+    place: Place, task: Task, shape: Shaped, *, advice: str = codes.COMPACTED_ADVICE
 ) -> Iterator[pa.RecordBatch]:
     """Yield what a task reads, as Spark takes it; `advice` tells what to do about compaction.
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
 from pyspark.sql.types import StructType
 
 from snapkv.spark import codes
 from snapkv.spark.codes import SourceError
-from snapkv.spark.options import CHANGES, parsed
-from snapkv.spark.reader import BatchReader, anchored, pin
+from snapkv.spark.options import CHANGES, FORMAT, parsed
+from snapkv.spark.reader import BatchReader, anchored, pin, planned
 from snapkv.spark.shape import Shape, schema_of
 from snapkv.spark.stream import ChangesReader
 
@@ -32,7 +33,7 @@ class SnapKVDataSource(DataSource):
     @classmethod
     def name(cls) -> str:
         """Return the name of the format."""
-        return "snapkv"
+        return FORMAT
 
     def schema(self) -> StructType | str:
         """Return the columns of the view, if what is asked for is there."""
@@ -42,8 +43,8 @@ class SnapKVDataSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of a batch."""
-        shape = Shape(schema, self._options)
-        return BatchReader(self._options, shape, pin(self._options, self._anchor))
+        shape, pinned = Shape(schema, self._options), pin(self._options, self._anchor)
+        return BatchReader(self._options.place, shape, partial(planned, self._options, pinned))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Return the reader of a stream of changes."""

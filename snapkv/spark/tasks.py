@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Protocol
 
+import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
 from snapkv import arrow, tables
@@ -34,6 +35,14 @@ class Wanted(Protocol):
     @property
     def needs_value(self) -> bool:
         """Whether values have to be read at all."""
+        ...
+
+
+class Shaped(Wanted, Protocol):
+    """How batches look to Spark."""
+
+    def batch(self, found: Arrays) -> pa.RecordBatch:
+        """Return columns as a batch of exactly the schema. Raises `SourceError`."""
         ...
 
 
@@ -136,12 +145,14 @@ class CommitsTask(Task):
 # --- cutting ---
 
 
-def cut_keys(reader: Reader, span: Span, revision: int, tasks: int) -> list[list[Piece]]:
+def cut_keys(
+    reader: Reader, span: Span, revision: int, tasks: int, rows: int = PIECE_ROWS
+) -> list[list[Piece]]:
     """Return bounded pieces of a range, in order, grouped into tasks of about as many keys.
 
-    Pieces are bounded at both ends, for etcd counts all the rest of an open range.
+    `rows` is how many keys are worth a piece. Pieces are bounded at both ends, for etcd counts all the rest of an open range.
     """
-    pieces = reader.engine.pieces(span.start, span.end, revision=revision, rows=PIECE_ROWS)
+    pieces = reader.engine.pieces(span.start, span.end, revision=revision, rows=rows)
     total = sum(piece.rows for piece in pieces)
     tasks = min(tasks, len(pieces))
     groups: list[list[Piece]] = [[] for _ in range(tasks)]
