@@ -1,0 +1,72 @@
+"""Sequences: their text, its order, and what is none."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cdcmeta import Sequence, Versionstamp
+from cdcmeta.changes.sequence import START
+from cdcmeta.errors import InvalidSequenceError
+
+shorts = st.integers(0, 2**16 - 1)
+stamps = st.builds(Versionstamp, st.integers(0, 2**64 - 1), shorts, shorts)
+sequences = st.builds(Sequence, st.integers(0, 70_000) | st.integers(0, 2**32 - 1), stamps)
+
+
+@given(sequences)
+def test_text_is_read_back(sequence):
+    assert Sequence.parse(str(sequence)) == sequence
+    assert bytes.fromhex(str(sequence)) == bytes(sequence)
+
+
+@given(st.lists(sequences, max_size=8))
+def test_texts_sort_as_sequences(some):
+    assert sorted(map(str, some)) == [str(each) for each in sorted(some)]
+    assert all(str(each) >= "0" for each in some)
+
+
+@pytest.mark.parametrize(
+    ("incarnation", "digits"), [(0, 26), (1, 28), (255, 28), (256, 30), (65_535, 30), (65_536, 32)]
+)
+def test_how_long_it_is(incarnation, digits):
+    """13 bytes, 14 after a few relocations, as the RFC says."""
+    assert len(str(Sequence(incarnation, Versionstamp(1)))) == digits
+
+
+def test_zero_is_before_all():
+    assert Sequence.parse("0") == START == Sequence(0, Versionstamp(0))
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("", "0 digits"),
+        ("00", "2 digits"),
+        ("14" + "0" * 23, "25 digits"),
+        ("14" + "0" * 25, "even number"),
+        ("14" + "0" * 22 + "0g", "hexadecimal"),
+        ("14" + "A" * 24, "lower-case"),
+        ("13" + "00" * 12, "no incarnation"),
+        ("15" + "00" * 12, "begins with no incarnation"),
+        ("1500" + "00" * 12, "begins with no incarnation"),
+        ("13fe" + "00" * 12, "no incarnation: -1"),
+        ("1414" + "00" * 12, "begins with no incarnation"),
+        ("26" + "00" * 12, "no incarnation: False"),
+        ("1c" + "ff" * 8 + "00" * 12, "no incarnation"),
+        ("ff" * 200, "begins with no incarnation"),
+        (5, "text, not int"),
+        (None, "text, not NoneType"),
+    ],
+)
+def test_errors_say_what_is_wrong(text, why):
+    with pytest.raises(InvalidSequenceError, match=why):
+        Sequence.parse(text)
+
+
+@given(st.integers(1, 2**64 - 1), st.integers(0, 300))
+def test_the_place_of_a_time(timestamp, incarnation):
+    place = Sequence.at(timestamp, incarnation)
+    assert Sequence(incarnation, Versionstamp(timestamp, 65_535, 65_535)) <= place
+    if timestamp < 2**64 - 1:
+        assert place < Sequence(incarnation, Versionstamp(timestamp + 1))
+    assert place < Sequence(incarnation + 1, Versionstamp(0))

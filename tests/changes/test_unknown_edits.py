@@ -1,0 +1,108 @@
+"""Edits whose outcome was unknown for a while: the original sequence, one row, no conflict."""
+
+import pytest
+from store.wrapping import Wrapped, wrap_engines
+
+from cdcmeta import ChangesDB
+from cdcmeta.errors import DocumentConflictError, EditUnknownError
+from snapkv.errors import EngineUnavailableError, OutcomeUnknown
+
+from .sound import assert_database_sound
+
+
+class Losing(Wrapped):
+    """Loses requests before or answers after the server had them; or everything, while `cut`."""
+
+    plan: list[str]
+    cut = False
+
+    def __init__(self, inner) -> None:
+        super().__init__(inner)
+        self.plan, self.sent = [], 0
+
+    def transact(self, prepare, peek, *, timeout):
+        self.sent += 1
+        fate = self.plan.pop(0) if self.plan else "fine"
+        if self.cut:
+            raise OutcomeUnknown("cut off", retry=True)
+        if fate == "before":
+            prepare(None)
+            raise OutcomeUnknown("lost", retry=True)
+        answer = self.inner.transact(prepare, peek, timeout=timeout)
+        if fate == "after":
+            raise OutcomeUnknown("answer lost", retry=True)
+        if fate == "after, then cut":
+            self.cut = True
+            raise OutcomeUnknown("answer lost", retry=True)
+        return answer
+
+    def read(self, ranges, **options):
+        if self.cut:
+            raise EngineUnavailableError("cut off")
+        return self.inner.read(ranges, **options)
+
+
+@pytest.fixture
+def losing(place, clock, monkeypatch):
+    engines = wrap_engines(monkeypatch, Losing)
+    db = ChangesDB(place.open(clock=clock), "db").create()
+    yield db, engines[-1]
+    engines[-1].cut = False
+    assert_database_sound(db)
+
+
+@pytest.mark.parametrize(
+    "plan", [["after"], ["before"], ["before", "after"], ["after", "before"], ["before"] * 3]
+)
+def test_an_edit_happens_once(losing, plan):
+    """An insert that met itself would be in conflict with itself (couchdb#3560)."""
+    db, engine = losing
+    engine.plan = list(plan)
+    first = db.put({"_id": "a", "n": 0})
+    engine.plan = list(plan)
+    second = db.put({"_id": "a", "n": 1}, rev=first.rev)
+    engine.plan = list(plan)
+    bulk = db.bulk([{"_id": "b"}, {"_id": "a"}, {"_id": "c"}])
+    rows = db.changes().rows
+    assert [(row.id, row.seq) for row in rows] == [
+        ("a", second.seq),
+        ("b", bulk[0].seq),
+        ("c", bulk[2].seq),
+    ]
+    assert isinstance(bulk[1].error, DocumentConflictError)
+    assert [each.seq for each in db.history("a")] == [first.seq, second.seq]
+    engine.plan = list(plan)
+    assert db.remove("a", second.rev).seq == db.changes().rows[-1].seq
+
+
+def test_the_caller_gives_up_and_asks_later(losing):
+    db, engine = losing
+    db.put({"_id": "warm"})
+    engine.plan = ["after, then cut"]
+    with pytest.raises(EditUnknownError) as caught:
+        db.put({"_id": "a", "n": 1}, timeout=0.2)
+    engine.cut = False
+    (edited,) = db.resolve(caught.value)
+    (row,) = [row for row in db.changes().rows if row.id == "a"]
+    assert (edited.seq, edited.rev) == (row.seq, row.rev)
+    assert db.resolve(caught.value) == [edited]
+    with pytest.raises(DocumentConflictError):
+        db.put({"_id": "a", "n": 1})
+
+
+def test_the_caller_gives_up_and_it_never_happened(losing):
+    db, engine = losing
+    db.put({"_id": "warm"})
+
+    def lost(prepare, peek, *, timeout):
+        prepare(None)
+        engine.cut = True
+        raise OutcomeUnknown("lost", retry=True)
+
+    engine.transact, kept = lost, engine.transact
+    with pytest.raises(EditUnknownError) as caught:
+        db.put({"_id": "a", "n": 1}, timeout=0.2)
+    engine.transact, engine.cut = kept, False
+    assert db.resolve(caught.value) is None
+    assert db.put({"_id": "a", "n": 1}).ok
+    assert [row.id for row in db.changes().rows] == ["warm", "a"]
