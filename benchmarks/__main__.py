@@ -14,6 +14,8 @@ QUESTIONS = (
     "etcd_scan",
     "spark_snapshot",
     "spark_stream",
+    "couch_edits",
+    "couch_feed",
 )
 
 if __name__ == "__main__":

@@ -24,6 +24,10 @@ class InvalidDocumentError(CDCMetaError, ValueError):
     """The document cannot be stored: no JSON object, a bad id, an unknown special member, ..."""
 
 
+class InvalidIdError(InvalidDocumentError):
+    """The text is no id of a document: empty, too long, reserved, or no text at all."""
+
+
 class InvalidRevisionError(CDCMetaError, ValueError):
     """The text is no revision: a positive number, a dash, 32 hexadecimal digits."""
 

@@ -69,7 +69,7 @@ class Versionstamp(NamedTuple):
         """Return the versionstamp of 12 bytes. Raises `InvalidTupleError`."""
         if len(raw) != _STAMP.size:
             raise InvalidTupleError(f"a versionstamp has {_STAMP.size} bytes, not {len(raw)}")
-        return cls(*_STAMP.unpack(raw))
+        return cls._make(_STAMP.unpack(raw))
 
 
 Element = Any
@@ -103,8 +103,26 @@ def unpack(packed: bytes) -> tuple[Element, ...]:
     if not isinstance(packed, bytes):
         raise InvalidTypeError(f"unpack takes bytes, not {type(packed).__name__}")
     found: list[Element] = []
-    at = 0
-    while at < len(packed):
+    at, end = 0, len(packed)
+    while at < end:
+        code = packed[at]
+        if code in (BYTES, TEXT):  # what keys are mostly made of, here without calls
+            stop = packed.find(0, at + 1)
+            if stop > 0 and packed[stop + 1 : stop + 2] != b"\xff":
+                raw = packed[at + 1 : stop]
+                found.append(raw if code == BYTES else _utf8(raw, at))
+                at = stop + 1
+                continue
+        elif ZERO < code < POSITIVE and packed[at + 1 : at + 2] > b"\x00":
+            behind = at + 1 + code - ZERO
+            if behind <= end:
+                found.append(int.from_bytes(packed[at + 1 : behind], "big"))
+                at = behind
+                continue
+        elif code in _CONSTANTS:
+            found.append(_CONSTANTS[code])
+            at += 1
+            continue
         element, at = _decode(packed, at, 0)
         found.append(element)
     return tuple(found)
@@ -142,18 +160,22 @@ def _nested(elements: tuple[Element, ...], depth: int) -> bytes:
     return bytes([NESTED]) + b"".join(inner) + b"\x00"
 
 
-def _terminated(code: int, raw: bytes) -> bytes:
-    return bytes([code]) + raw.replace(b"\x00", b"\x00\xff") + b"\x00"
+def _terminated(code: bytes, raw: bytes) -> bytes:
+    if 0 in raw:
+        raw = raw.replace(b"\x00", b"\x00\xff")
+    return code + raw + b"\x00"
 
 
 def _text(text: str) -> bytes:
     try:
-        return _terminated(TEXT, text.encode())
+        return _terminated(b"\x02", text.encode())
     except UnicodeEncodeError as e:
         raise InvalidTupleError(f"{text!r} is no UTF-8 text") from e
 
 
 def _integer(number: int) -> bytes:
+    if 0 <= number < len(_SMALL):
+        return _SMALL[number]
     size = (abs(number).bit_length() + 7) // 8
     if size > INT_BYTES_MAX:
         raise InvalidTupleError(f"an int of more than {INT_BYTES_MAX} bytes")
@@ -179,16 +201,17 @@ def _flipped(raw: bytes, *, negative: bool) -> bytes:
     return bytes([raw[0] ^ 0x80]) + raw[1:]
 
 
+_SMALL = [bytes([ZERO]), *(bytes([ZERO + 1, number]) for number in range(1, 256))]
 _ENCODERS: dict[type, Callable[[Any], bytes]] = {
     type(None): lambda _: b"\x00",
-    bytes: lambda raw: _terminated(BYTES, raw),
+    bytes: lambda raw: _terminated(b"\x01", raw),
     str: _text,
-    bool: lambda value: bytes([TRUE if value else FALSE]),
+    bool: lambda value: b"\x27" if value else b"\x26",
     int: _integer,
     Single: lambda number: _floating(SINGLE, ">f", number),
     float: lambda number: _floating(DOUBLE, ">d", number),
     UUID: lambda uuid: bytes([UUID_CODE]) + uuid.bytes,
-    Versionstamp: lambda stamp: bytes([STAMP]) + bytes(stamp),
+    Versionstamp: lambda stamp: b"\x33" + bytes(stamp),
 }
 
 

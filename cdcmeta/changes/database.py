@@ -6,7 +6,6 @@ import re
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime
 from typing import Any
 
 from cdcmeta.changes import layout, reading
@@ -25,8 +24,8 @@ from cdcmeta.changes.local import LocalDocs
 from cdcmeta.changes.reading import DocVersion, Missing
 from cdcmeta.changes.relocation import REGISTRY, relocated, space_of
 from cdcmeta.changes.revisions import Revision
-from cdcmeta.changes.sequence import START
 from cdcmeta.changes.sequence import Sequence as Seq
+from cdcmeta.changes.state import Since as Since
 from cdcmeta.changes.state import State
 from cdcmeta.changes.writing import Writer
 from cdcmeta.errors import (
@@ -36,17 +35,12 @@ from cdcmeta.errors import (
     EditUnknownError,
     InvalidArgumentError,
     InvalidNameError,
-    InvalidSequenceError,
 )
 from snapkv import Absent, AtRevision, ConflictError, Ops, SnapshotKV, SpaceOps, When
-from snapkv.errors import InvalidTimeError, InvalidTypeError
 
-Since = Seq | datetime | int | str
-"""A place in the feed: a sequence or its text, 0, `"now"`, or a time (exact, not binned)."""
 NAME = re.compile(r"[a-z][a-z0-9_$()+/-]*")
 NAME_CHARACTERS_MAX = 128
 REVS_LIMIT, REVS_LIMIT_MAX = 1_000, 4_000
-_SEQUENCE = re.compile(r"[0-9a-f]{20,}", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,14 +72,7 @@ class ChangesDB:
     """
 
     def __init__(self, store: SnapshotKV, name: str) -> None:
-        if not isinstance(name, str) or not NAME.fullmatch(name):
-            raise InvalidNameError(
-                f"name {name!r}: only lower-case letters, digits, and _$()+-/ are allowed, and a "
-                "letter first"
-            )
-        if len(name) > NAME_CHARACTERS_MAX:
-            raise InvalidNameError(f"a name has {NAME_CHARACTERS_MAX} characters at most")
-        self.store, self.name = store, name
+        self.store, self.name = store, checked_name(name)
         self._space = store.space(space_of(name))
         self._writer = Writer(store, name, space_of(name))
         self._local = LocalDocs(self._space, self._writer)
@@ -171,35 +158,43 @@ class ChangesDB:
 
     # --- documents ---
 
-    def put(self, doc: Mapping[str, Any], rev: str | None = None) -> Edited:
+    def put(
+        self, doc: Mapping[str, Any], rev: str | None = None, *, timeout: float | None = None
+    ) -> Edited:
         """Store a document: a new one, or the next revision of the one that `rev` names.
 
         `rev` goes before the document's `_rev`; without an `_id` it gets one. One round trip to
-        read and one to commit. Raises `DocumentConflictError`, `InvalidDocumentError`,
-        `InvalidRevisionError`, `DatabaseNotFoundError`, `EditUnknownError`.
+        read and one to commit; `timeout` (seconds, 10 by default) bounds the wait.
+
+        Raises `DocumentConflictError`, `InvalidDocumentError`, `InvalidRevisionError`,
+        `DatabaseNotFoundError`, `EditUnknownError`, `snapkv.CommitTimeoutError`.
         """
-        return self._one(edit_of(doc, rev))
+        return self._one(edit_of(doc, rev), timeout)
 
-    def remove(self, id: str, rev: str) -> Edited:
+    def remove(self, id: str, rev: str, *, timeout: float | None = None) -> Edited:
         """Delete a document's branch that ends in `rev`; a tombstone stays. Costs as `put`."""
-        return self._one(edit_of({"_deleted": True}, rev, id=id))
+        return self._one(edit_of({"_deleted": True}, rev, id=id), timeout)
 
-    def bulk(self, docs: Iterable[Mapping[str, Any]]) -> list[Edited]:
+    def bulk(
+        self, docs: Iterable[Mapping[str, Any]], *, timeout: float | None = None
+    ) -> list[Edited]:
         """Store documents in one commit; return what became of each, in order.
 
         A conflicting or an invalid one is left out by itself. Their rows stand in the order of
         the input. Raises `DatabaseNotFoundError`, `EditUnknownError`,
         `snapkv.CommitTooLargeError` (nothing was stored), `InvalidArgumentError`.
         """
-        return self._many(docs, edit_of)
+        return self._many(docs, edit_of, timeout)
 
-    def replicate(self, docs: Iterable[Mapping[str, Any]]) -> list[Edited]:
+    def replicate(
+        self, docs: Iterable[Mapping[str, Any]], *, timeout: float | None = None
+    ) -> list[Edited]:
         """Store revisions made elsewhere, with their histories (`_revisions`), in one commit.
 
         What is known already changes nothing and has no `seq`; nothing is in conflict. Raises as
         `bulk`.
         """
-        return self._many(docs, replicated_edit_of)
+        return self._many(docs, replicated_edit_of, timeout)
 
     def resolve(self, error: EditUnknownError) -> list[Edited] | None:
         """Settle edits whose outcome was unknown: what became of each, None if they never will.
@@ -327,28 +322,7 @@ class ChangesDB:
 
     def place(self, since: Since, state: State | None = None) -> Seq:
         """Return the sequence that a place stands for. Raises `InvalidSequenceError`."""
-        state = state or self.state()
-        if isinstance(since, bool):
-            raise InvalidSequenceError("a place is a sequence, 0, 'now' or a time, not a bool")
-        if isinstance(since, Seq):
-            found = since
-        elif since in (0, "0"):
-            return START
-        elif since == "now":
-            return state.newest()
-        elif isinstance(since, str) and _SEQUENCE.fullmatch(since):
-            found = Seq.parse(since)
-        else:
-            try:
-                return state.database.sequence_at(self.store.timestamp_of(since))
-            except (InvalidTimeError, InvalidTypeError) as e:
-                raise InvalidSequenceError(f"no sequence and no time: {since!r}: {e}") from e
-        if found.incarnation > state.database.incarnation:
-            raise InvalidSequenceError(
-                f"sequence {found} is of incarnation {found.incarnation}, but the database is at "
-                f"{state.database.incarnation}: it is another one's, or of the future"
-            )
-        return found
+        return (state or self.state()).place(since, self.store.timestamp_of)
 
     def state(self, as_of: When | None = None) -> State:
         """Return the database at one revision, for layers above. Raises `DatabaseNotFoundError`."""
@@ -356,13 +330,15 @@ class ChangesDB:
 
     # --- helpers ---
 
-    def _one(self, edit: Edit) -> Edited:
-        (found,) = self._writer.edit([edit])
+    def _one(self, edit: Edit, timeout: float | None) -> Edited:
+        (found,) = self._writer.edit([edit], timeout=timeout)
         if found.error is not None:
             raise found.error
         return found
 
-    def _many(self, docs: Iterable[Mapping[str, Any]], parse: Any) -> list[Edited]:
+    def _many(
+        self, docs: Iterable[Mapping[str, Any]], parse: Any, timeout: float | None
+    ) -> list[Edited]:
         if isinstance(docs, str | bytes | Mapping):
             raise InvalidArgumentError(
                 f"docs are an iterable of objects, not {type(docs).__name__}"
@@ -374,12 +350,24 @@ class ChangesDB:
             except CDCMetaError as e:
                 id = doc.get("_id") if isinstance(doc, Mapping) else None
                 edits.append(Edited(id if isinstance(id, str) else "", error=e))
-        return self._writer.edit(edits)
+        return self._writer.edit(edits, timeout=timeout)
 
 
 def databases(store: SnapshotKV, *, as_of: When | None = None) -> list[str]:
     """Return the names of a store's databases, sorted. One round trip, two for a time."""
     return [key.decode() for key in store.space(REGISTRY).at(as_of)]
+
+
+def checked_name(name: object) -> str:
+    """Return what can be the name of a database. Raises `InvalidNameError`."""
+    if not isinstance(name, str) or not NAME.fullmatch(name):
+        raise InvalidNameError(
+            f"name {name!r}: only lower-case letters, digits, and _$()+-/ are allowed, and a "
+            "letter first"
+        )
+    if len(name) > NAME_CHARACTERS_MAX:
+        raise InvalidNameError(f"a name has {NAME_CHARACTERS_MAX} characters at most")
+    return name
 
 
 def _checked_revs_limit(limit: object) -> int:

@@ -15,6 +15,7 @@ from cdcmeta.errors import (
     CDCMetaError,
     DocumentConflictError,
     InvalidDocumentError,
+    InvalidIdError,
     InvalidRevisionError,
 )
 from snapkv.tuples import pack
@@ -27,18 +28,25 @@ ID_BYTES_MAX = 256
 MEMBERS = frozenset({"_id", "_rev", "_deleted", "_revisions", "_attachments"})
 PASSED_OVER = frozenset({"_local_seq", "_conflicts", "_deleted_conflicts", "_revs_info"})
 """What `get` may have added, and CouchDB's clients hand back."""
-RESERVED = ("_design/", "_local/")
+_AS_GIVEN, _SORTED = (
+    json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"), sort_keys=sort)
+    for sort in (False, True)
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """A document on its way into the store: `base` for an edit, `leaf` for a replicated one."""
+    """A document on its way into the store: `base` for an edit, `leaf` for a replicated one.
+
+    `canonical` is the body with its members sorted, which an edit's revision is made of.
+    """
 
     id: str
     body: bytes
     deleted: bool
     base: Revision | None = None
     leaf: Leaf | None = None
+    canonical: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,11 +78,13 @@ def edit_of(doc: object, rev: str | None = None, *, id: str | None = None) -> Ed
     fields = fields_of(doc)
     base = rev if rev is not None else fields.get("_rev")
     own = id if id is not None else fields.get("_id", uuid.uuid4().hex)
+    members = own_members(fields)
     return Edit(
         checked_id(own),
-        body_of(fields),
+        encoded(members),
         _deleted(fields),
         base=None if base is None else Revision.parse(base),
+        canonical=encoded(members, sort=True),
     )
 
 
@@ -88,7 +98,7 @@ def replicated_edit_of(doc: object) -> Edit:
         raise InvalidDocumentError("a replicated document has an _id")
     deleted = _deleted(fields)
     leaf = _leaf(fields, not deleted)
-    return Edit(checked_id(fields["_id"]), body_of(fields), deleted, leaf=leaf)
+    return Edit(checked_id(fields["_id"]), encoded(own_members(fields)), deleted, leaf=leaf)
 
 
 def _leaf(fields: Mapping[str, Any], not_deleted: bool) -> Leaf:
@@ -126,38 +136,31 @@ def fields_of(doc: object) -> Mapping[str, Any]:
 
 
 def checked_id(id: object, *, local: bool = False) -> str:
-    """Return a document's id when it is one; raises `InvalidDocumentError`."""
+    """Return a document's id when it is one; raises `InvalidIdError`."""
     if not isinstance(id, str):
-        raise InvalidDocumentError("Document id must be a string")
+        raise InvalidIdError("Document id must be a string")
     if not id:
-        raise InvalidDocumentError("Document id must not be empty")
+        raise InvalidIdError("Document id must not be empty")
     if id.startswith("_") and not id.startswith("_design/"):
-        raise InvalidDocumentError("Only reserved document ids may start with underscore.")
+        raise InvalidIdError("Only reserved document ids may start with underscore.")
     try:
         size = len(id.encode())
     except UnicodeEncodeError:
-        raise InvalidDocumentError("Document id must be valid UTF-8") from None
+        raise InvalidIdError("Document id must be valid UTF-8") from None
     if size > ID_BYTES_MAX:
-        raise InvalidDocumentError(f"Document id has {size} bytes, more than {ID_BYTES_MAX}")
+        raise InvalidIdError(f"Document id has {size} bytes, more than {ID_BYTES_MAX}")
     return id
 
 
-def body_of(fields: Mapping[str, Any]) -> bytes:
-    """Return the JSON of a document without its special members.
-
-    Raises `InvalidDocumentError` for what JSON has no words for.
-    """
-    own = {name: value for name, value in fields.items() if not name.startswith("_")}
-    return encoded(own)
+def own_members(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a document without its special members."""
+    return {name: value for name, value in fields.items() if not name.startswith("_")}
 
 
 def encoded(value: object, *, sort: bool = False) -> bytes:
-    """Return a value as JSON. Raises `InvalidDocumentError`."""
+    """Return a value as JSON. Raises `InvalidDocumentError` for what that has no words for."""
     try:
-        text = json.dumps(
-            value, ensure_ascii=False, allow_nan=False, separators=(",", ":"), sort_keys=sort
-        )
-        return text.encode()
+        return (_SORTED if sort else _AS_GIVEN).encode(value).encode()
     except (TypeError, ValueError, RecursionError) as e:
         raise InvalidDocumentError(f"the document is no JSON: {e}") from e
 
@@ -207,8 +210,8 @@ def _parent(tree: Tree | None, edit: Edit) -> Leaf | None:
 def revision_of(edit: Edit, parent: Leaf | None) -> Revision:
     """Return the revision that an edit makes: the same on every node, for the same edit."""
     position, hash = (0, b"") if parent is None else parent.revision
-    body = encoded(json.loads(edit.body), sort=True)
-    digest = hashlib.md5(pack((edit.deleted, position, hash, body)), usedforsecurity=False)
+    named = pack((edit.deleted, position, hash, edit.canonical))
+    digest = hashlib.md5(named, usedforsecurity=False)
     return Revision(position + 1, digest.digest())
 
 

@@ -61,9 +61,9 @@ class Plan:
         deletes: list[bytes] = []
         for id, sequence in self._sequences(stamp.ts, stamp.batch).items():
             before, after = self.known[id], self.trees[id]
-            old: dict[bytes, bytes] = {}
+            old: dict[bytes, bytes | None] = {}
             if before.tree is not None and before.sequence is not None:
-                old = layout.stored(id, before.tree, before.sequence)
+                old = layout.standing(id, before.tree, before.sequence)
             more, gone = layout.changed_keys(old, layout.stored(id, after, sequence))
             puts |= more
             deletes += gone

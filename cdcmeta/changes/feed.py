@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
+from typing import NamedTuple
 
 from cdcmeta.changes.documents import Doc, shown
 from cdcmeta.changes.layout import Row
@@ -21,8 +22,7 @@ DIRECT_IDS_MAX = 100
 """Up to so many `doc_ids` are looked up, beyond that the whole feed is read."""
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
+class Change(NamedTuple):
     """A document's last change: where it stands, its winner, and what was asked for besides.
 
     `revs` are the winner and, with `style="all_docs"`, all other leaves by rank. `deleted` speaks
@@ -73,7 +73,7 @@ class Form:
         conflicts: bool = False,
         doc_ids: Iterable[str] | None = None,
         prefix: str = "",
-        selector: Mapping[str, object] | None = None,
+        selector: Mapping[str, object] | Selector | None = None,
         predicate: Predicate | None = None,
     ) -> Form:
         """Return the form that a caller's keywords describe.
@@ -91,8 +91,9 @@ class Form:
             raise InvalidArgumentError("prefix is a text")
         if predicate is not None and not callable(predicate):
             raise InvalidArgumentError("predicate is a function")
-        chosen = None if selector is None else Selector(selector)
-        return cls(style, include_docs, conflicts, ids, prefix, chosen, predicate)
+        if selector is not None and not isinstance(selector, Selector):
+            selector = Selector(selector)
+        return cls(style, include_docs, conflicts, ids, prefix, selector, predicate)
 
     @property
     def direct(self) -> bool:
@@ -113,6 +114,82 @@ class Form:
         return (self.doc_ids is None or row.id in self.doc_ids) and row.id.startswith(self.prefix)
 
 
+class Walk:
+    """The changes in (after, until] of one moment, or with `descending` from the last one back.
+
+    It is read step by step, for servers that hold no more at once than they can send. `ended`
+    says that there is no more, or that `limit` changes were told.
+    """
+
+    def __init__(
+        self,
+        state: State,
+        form: Form,
+        after: Sequence,
+        until: Sequence,
+        limit: int | None = None,
+        descending: bool = False,
+    ) -> None:
+        self._state, self._form = state, form
+        self._after, self._until = after, until
+        self._limit, self._descending = limit, descending
+        if form.direct:
+            self._rows = _looked_up(state, form, after, until, descending)
+        elif descending:
+            self._rows = state.rows_backwards(after, until)
+        else:
+            self._rows = state.rows(after, until)
+        self._last: Sequence | None = None
+        self.told = 0
+        self.ended = self._full
+
+    @property
+    def _full(self) -> bool:
+        return self._limit is not None and self.told >= self._limit
+
+    @property
+    def place(self) -> Sequence:
+        """The last row that was read, shown or not; where the walk began when there was none."""
+        return self._last or self._after
+
+    def step(self, rows_max: int) -> list[Change]:
+        """Read so many rows more; return what is shown of them.
+
+        Documents and the other leaves of rows with several branches cost a read for each 128.
+        """
+        rows = list(islice(self._rows, rows_max))
+        changes: list[Change] = []
+        for row, change in shaped(self._state, self._form, rows, rows_max):
+            self._last = row.sequence
+            if change is not None:
+                changes.append(change)
+                self.told += 1
+                if self._full:
+                    break
+        self.ended = self._full or len(rows) < rows_max
+        return changes
+
+    def last_seq(self) -> Sequence:
+        """Return where to go on: behind the last row that was read, whether shown or not."""
+        forwards = not self._descending
+        if self._last is not None and not (self._form.direct and forwards and not self._full):
+            return self._last
+        if self._full and forwards:
+            return self._after  # nothing was asked for
+        newest = next(self._state.rows_backwards(self._after, self._until), None)
+        return self._after if newest is None else newest.sequence
+
+    def pending(self, last_seq: Sequence) -> int:
+        """Return how many rows are behind `last_seq`, whatever the filter. A count."""
+        if self._limit is None:
+            return 0
+        if not self._descending:
+            return self._state.count_rows(last_seq, self._until)
+        if self._limit == 0:
+            return self._state.count_rows(self._after, self._until)
+        return max(0, self._state.count_rows(self._after, last_seq) - 1)
+
+
 def page(
     state: State, form: Form, after: Sequence, until: Sequence, limit: int | None, descending: bool
 ) -> ChangesPage:
@@ -121,27 +198,14 @@ def page(
     One listing of the rows and at most one count. Documents and the other leaves of rows with
     several branches cost a read for each 128 of them.
     """
-    if form.direct:
-        rows = _looked_up(state, form, after, until, descending)
-    elif descending:
-        rows = state.rows_backwards(after, until)
-    else:
-        rows = state.rows(after, until)
+    walk = Walk(state, form, after, until, limit, descending)
+    chunk = CHUNK_ROWS if limit is None else min(CHUNK_ROWS, limit)
     changes: list[Change] = []
-    last: Sequence | None = None
-    if limit != 0:
-        chunk = CHUNK_ROWS if limit is None else min(CHUNK_ROWS, limit)
-        for row, change in shaped(state, form, rows, chunk):
-            last = row.sequence
-            if change is not None:
-                changes.append(change)
-                if len(changes) == limit:
-                    break
-    ended = limit is None or len(changes) < limit
-    place = _place(state, form, after, until, last, ended, descending)
-    return ChangesPage(
-        tuple(changes), place, _pending(state, after, until, place, limit, descending)
-    )
+    while not walk.ended:
+        changes += walk.step(chunk)
+        chunk = CHUNK_ROWS
+    last_seq = walk.last_seq()
+    return ChangesPage(tuple(changes), last_seq, walk.pending(last_seq))
 
 
 def _looked_up(
@@ -150,46 +214,11 @@ def _looked_up(
     """Yield the rows of a few documents, in the order of the feed."""
     ids = sorted(form.doc_ids or ())
     rows = [
-        Row(winner.sequence, id, winner.leaf.revision, winner.branches, winner.leaf.not_deleted)
+        winner.row(id)
         for id, winner in zip(ids, state.winners(ids), strict=True)
         if winner is not None and after < winner.sequence <= until
     ]
     yield from sorted(rows, reverse=descending)
-
-
-def _place(
-    state: State,
-    form: Form,
-    after: Sequence,
-    until: Sequence,
-    last: Sequence | None,
-    ended: bool,
-    descending: bool,
-) -> Sequence:
-    """Return where to go on: behind the last row that was read, whether it was shown or not."""
-    if last is not None and not (ended and form.direct and not descending):
-        return last
-    if not ended and not descending:
-        return after  # nothing was asked for
-    newest = next(state.rows_backwards(after, until), None)
-    return after if newest is None else newest.sequence
-
-
-def _pending(
-    state: State,
-    after: Sequence,
-    until: Sequence,
-    place: Sequence,
-    limit: int | None,
-    descending: bool,
-) -> int:
-    if limit is None:
-        return 0
-    if not descending:
-        return state.count_rows(place, until)
-    if limit == 0:
-        return state.count_rows(after, until)
-    return max(0, state.count_rows(after, place) - 1)
 
 
 def shaped(
@@ -200,43 +229,58 @@ def shaped(
     `state` is what the rows are of; None will do where the form reads nothing more of them.
     """
     rows = iter(rows)
+    everything = form.doc_ids is None and not form.prefix
     while some := list(islice(rows, chunk)):
         chunk = CHUNK_ROWS
+        if everything:
+            yield from zip(some, _changes(state, form, some), strict=True)
+            continue
         wanted = [row for row in some if form.concerns(row)]
         changes = dict(zip((row.id for row in wanted), _changes(state, form, wanted), strict=True))
-        for row in some:
-            yield row, changes.get(row.id)
+        yield from ((row, changes.get(row.id)) for row in some)
 
 
 def _changes(state: State | None, form: Form, rows: list[Row]) -> Iterator[Change | None]:
     trees = _trees(state, form, rows)
-    shown_leaves = {
-        row.id: trees[row.id].leaves if form.style == ALL_DOCS else trees[row.id].leaves[:1]
-        for row in rows
-    }
-    bodies: Bodies = {}
-    if form.needs_docs and state is not None:
-        leaves = (
-            shown_leaves
-            if form.selector is not None
-            else {r.id: (trees[r.id].winner,) for r in rows}
-        )
-        bodies = state.bodies([(id, leaf.revision) for id in leaves for leaf in leaves[id]])
-    for row in rows:
-        yield _change(form, row, trees[row.id], shown_leaves[row.id], bodies)
+    if form.selector is None and not form.include_docs:
+        for row in rows:  # most feeds: what the rows tell is all there is to tell
+            rev = str(row.revision)
+            revs = _revs(trees[row.id].leaves) if row.id in trees else (rev,)
+            yield _passed(form, Change(row.sequence, row.id, rev, revs, not row.not_deleted))
+        return
+    every = form.style == ALL_DOCS
+    found = [(row, trees.get(row.id) or _lone(row)) for row in rows]
+    shown_leaves = [tree.leaves if every else tree.leaves[:1] for _, tree in found]
+    wanted = {(row.id, row.revision) for row in rows}
+    if form.selector is not None:
+        for row, leaves in zip(rows, shown_leaves, strict=True):
+            wanted |= {(row.id, leaf.revision) for leaf in leaves}
+    bodies = state.bodies(list(wanted)) if state is not None else {}
+    for (row, tree), leaves in zip(found, shown_leaves, strict=True):
+        yield _with_doc(form, row, tree, leaves, bodies)
 
 
 def _trees(state: State | None, form: Form, rows: list[Row]) -> dict[str, Tree]:
-    """Return the trees of rows; only the winners where no other leaf is shown."""
-    trees = {row.id: Tree((Leaf(row.not_deleted, row.revision),)) for row in rows}
-    if state is not None and (form.style == ALL_DOCS or (form.conflicts and form.include_docs)):
-        several = [row.id for row in rows if row.branches > 1]
-        for id, others in zip(several, state.other_leaves(several), strict=True):
-            trees[id] = Tree.of([*trees[id].leaves, *others])
-    return trees
+    """Return the trees of the rows of which other leaves are shown, too."""
+    if state is None or not (form.style == ALL_DOCS or (form.conflicts and form.include_docs)):
+        return {}
+    several = [row for row in rows if row.branches > 1]
+    found = state.other_leaves([row.id for row in several])
+    return {
+        row.id: Tree.of([*_lone(row).leaves, *others])
+        for row, others in zip(several, found, strict=True)
+    }
 
 
-def _change(
+def _lone(row: Row) -> Tree:
+    return Tree((Leaf(row.not_deleted, row.revision),))
+
+
+def _revs(leaves: Iterable[Leaf]) -> tuple[str, ...]:
+    return tuple(str(leaf.revision) for leaf in leaves)
+
+
+def _with_doc(
     form: Form, row: Row, tree: Tree, leaves: tuple[Leaf, ...], bodies: Bodies
 ) -> Change | None:
     if form.selector is not None:
@@ -246,11 +290,12 @@ def _change(
     doc = _doc(row.id, tree.winner, bodies) if form.include_docs else None
     if doc is not None and form.conflicts and tree.conflicts:
         doc["_conflicts"] = [str(revision) for revision in tree.conflicts]
-    revs = tuple(str(leaf.revision) for leaf in leaves)
-    change = Change(row.sequence, row.id, str(row.revision), revs, not row.not_deleted, doc)
-    if form.predicate is not None and not form.predicate(change):
-        return None
-    return change
+    rev, deleted = str(row.revision), not row.not_deleted
+    return _passed(form, Change(row.sequence, row.id, rev, _revs(leaves), deleted, doc))
+
+
+def _passed(form: Form, change: Change) -> Change | None:
+    return change if form.predicate is None or form.predicate(change) else None
 
 
 def _doc(id: str, leaf: Leaf, bodies: Bodies) -> Doc:

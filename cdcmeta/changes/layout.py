@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 import msgpack
 
 from cdcmeta.changes.revisions import HASH_BYTES, Leaf, Revision, Tree
-from cdcmeta.changes.sequence import Sequence
+from cdcmeta.changes.sequence import STAMP_BYTES, Sequence
 from snapkv.errors import CorruptStoreError
 from snapkv.tuples import Versionstamp, pack, range_of, unpack
 
@@ -36,6 +36,7 @@ ROWS, REVISIONS, DOCS, DELETED, LOCAL = "changes", "revisions", "docs", "deleted
 ROW_PREFIX = pack((ROWS,))
 WINNER_PREFIX = pack((REVISIONS,))
 DELETED_PREFIX = pack((DELETED,))
+_FIRST = pack((0,))
 
 
 class Row(NamedTuple):
@@ -54,6 +55,10 @@ class Winner(NamedTuple):
     sequence: Sequence
     branches: int
     leaf: Leaf
+
+    def row(self, id: str) -> Row:
+        """Return the row of the index that goes with it."""
+        return Row(self.sequence, id, self.leaf.revision, self.branches, self.leaf.not_deleted)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +151,13 @@ def local_of(raw: bytes) -> tuple[int, bytes]:
     return count, body
 
 
+def sequence_of(key: bytes) -> Sequence:
+    """Return where a row stands, by its key. Raises `ValueError`."""
+    packed = key[len(ROW_PREFIX) : -1 - STAMP_BYTES]
+    incarnation = 0 if packed == _FIRST else unpack(packed)[0]
+    return Sequence(incarnation, Versionstamp.from_bytes(key[-STAMP_BYTES:]))
+
+
 # --- documents ---
 
 
@@ -155,14 +167,23 @@ def stored(id: str, tree: Tree, sequence: Sequence) -> dict[bytes, bytes]:
     branches, (position, hash) = len(tree.leaves), winner.revision
     ancestors = b"".join(winner.ancestors)
     head = (FORMAT, *sequence, branches, winner.not_deleted, position, hash, ancestors)
+    found = _beside_winner(id, tree)
+    found[winner_key(id)] = pack(head)
+    found[row_key(sequence)] = pack((FORMAT, id, position, hash, branches, winner.not_deleted))
+    return found
+
+
+def standing(id: str, tree: Tree, sequence: Sequence) -> dict[bytes, bytes | None]:
+    """Return the same keys, with the values that an edit may leave; the others are None."""
+    return {winner_key(id): None, row_key(sequence): None} | _beside_winner(id, tree)
+
+
+def _beside_winner(id: str, tree: Tree) -> dict[bytes, bytes]:
     found = {
-        winner_key(id): pack(head),
-        row_key(sequence): pack((FORMAT, id, position, hash, branches, winner.not_deleted)),
+        pack((REVISIONS, id, *leaf.rank)): pack((FORMAT, b"".join(leaf.ancestors)))
+        for leaf in tree.leaves[1:]
     }
-    for leaf in tree.leaves[1:]:
-        key = pack((REVISIONS, id, *leaf.rank))
-        found[key] = pack((FORMAT, b"".join(leaf.ancestors)))
-    if not winner.not_deleted:
+    if not tree.winner.not_deleted:
         found[deleted_key(id)] = b""
     return found
 
@@ -170,13 +191,10 @@ def stored(id: str, tree: Tree, sequence: Sequence) -> dict[bytes, bytes]:
 def row_of(key: bytes, value: bytes) -> Row:
     """Return the row of a key and a value. Raises `CorruptStoreError`."""
     try:
-        _, incarnation, stamp = unpack(key)
         format, id, position, hash, branches, not_deleted = unpack(value)
         _check_format(format)
-        assert isinstance(stamp, Versionstamp)
-        revision = Revision(position, hash)
-        return Row(Sequence(incarnation, stamp), id, revision, branches, not_deleted)
-    except (ValueError, TypeError, AssertionError) as e:
+        return Row(sequence_of(key), id, Revision(position, hash), branches, not_deleted)
+    except (ValueError, TypeError) as e:
         raise CorruptStoreError(f"the row {key.hex()} cannot be read: {e}") from e
 
 
@@ -221,7 +239,7 @@ def _check_format(format: Any) -> None:
 
 
 def changed_keys(
-    before: Mapping[bytes, bytes], after: Mapping[bytes, bytes]
+    before: Mapping[bytes, bytes | None], after: Mapping[bytes, bytes]
 ) -> tuple[dict[bytes, bytes], list[bytes]]:
     """Return what to put and what to remove to get from one set of keys to the other."""
     puts = {key: value for key, value in after.items() if before.get(key) != value}

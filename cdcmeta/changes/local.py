@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from cdcmeta.changes import layout
-from cdcmeta.changes.documents import ID_BYTES_MAX, Doc, body_of, fields_of
+from cdcmeta.changes.documents import ID_BYTES_MAX, Doc, encoded, fields_of, own_members
 from cdcmeta.changes.writing import Writer
-from cdcmeta.errors import DocumentConflictError, DocumentNotFoundError, InvalidDocumentError
+from cdcmeta.errors import DocumentConflictError, DocumentNotFoundError, InvalidIdError
 from snapkv import Absent, AtRevision, ConflictError, Entry, Space
 
 PREFIX = "_local/"
@@ -37,7 +37,7 @@ class LocalDocs:
         `InvalidDocumentError`, `DatabaseNotFoundError`.
         """
         fields = fields_of(doc)
-        body = body_of(fields)
+        body = encoded(own_members(fields))
 
         def ops(count: int) -> dict[str, Any]:
             return {"puts": {layout.local_key(id): layout.local_value(count + 1, body)}}
@@ -52,7 +52,7 @@ class LocalDocs:
 
     def _entry(self, id: str) -> Entry | None:
         if not isinstance(id, str) or not 0 < len(id.encode(errors="replace")) <= ID_BYTES_MAX:
-            raise InvalidDocumentError("a local document's id is a text that is not too long")
+            raise InvalidIdError("a local document's id is a text that is not too long")
         self._writer.record()
         return self._space.entries_of([layout.local_key(id)])[0]
 

@@ -108,14 +108,15 @@ def missing_revs(state: State, wanted: Mapping[str, list[Revision]]) -> dict[str
     return found
 
 
+def rows_by_id(state: State, start: str | None) -> Iterator[Row]:
+    """Yield the rows of documents by id, from one on, without deleted ones."""
+    return (winner.row(id) for id, winner in state.documents(start) if winner.leaf.not_deleted)
+
+
 def by_id(state: State, form: Form, start: str | None) -> Iterator[Change]:
     """Yield documents by id as the form wants them, without deleted ones."""
-    rows = (
-        Row(winner.sequence, id, winner.leaf.revision, winner.branches, True)
-        for id, winner in state.documents(start)
-        if winner.leaf.not_deleted
-    )
-    return (change for _, change in shaped(state, form, rows) if change is not None)
+    changes = shaped(state, form, rows_by_id(state, start))
+    return (change for _, change in changes if change is not None)
 
 
 def versions(space: Space, name: str, id: str, include_docs: bool) -> Iterator[DocVersion]:

@@ -24,42 +24,45 @@ class Selector:
     Operators: $eq $ne $gt $gte $lt $lte $in $nin $exists $type $size $mod $regex $beginsWith $all
     $elemMatch $allMatch $keyMapMatch $and $or $nor $not. Values of different kinds compare as
     CouchDB collates them: null, booleans, numbers, texts, lists, objects. `a.b` names a member of
-    a member; `\.` stands for a dot. Raises `InvalidSelectorError`.
+    a member; `\.` stands for a dot. `regex=False` refuses $regex, which can take for ever: for
+    selectors of strangers. Raises `InvalidSelectorError`.
     """
 
-    def __init__(self, selector: Mapping[str, object]) -> None:
+    def __init__(self, selector: Mapping[str, object], *, regex: bool = True) -> None:
         if not isinstance(selector, Mapping):
             raise InvalidSelectorError("Selector error: expected a JSON object")
-        self._holds = _compiled(selector, 0)
+        self._holds = _compiled(selector, 0, frozenset() if regex else frozenset({"$regex"}))
 
     def __call__(self, doc: Mapping[str, Any]) -> bool:
         """Return whether a document fulfils it."""
         return self._holds(doc)
 
 
-def _compiled(selector: object, depth: int) -> Condition:
+def _compiled(selector: object, depth: int, refused: frozenset[str]) -> Condition:
     """Return the condition that all members of a selector make together."""
     if depth > DEPTH_MAX:
         raise InvalidSelectorError(f"the selector is nested more than {DEPTH_MAX} deep")
     if not isinstance(selector, Mapping):
         return _equals(selector)
-    parts = [_member(name, argument, depth + 1) for name, argument in selector.items()]
+    parts = [_member(name, value, depth + 1, refused) for name, value in selector.items()]
     if len(parts) == 1:
         return parts[0]
     return lambda value: all(part(value) for part in parts)
 
 
-def _member(name: str, argument: object, depth: int) -> Condition:
+def _member(name: str, argument: object, depth: int, refused: frozenset[str]) -> Condition:
+    if name in refused:
+        raise InvalidSelectorError(f"operator {name} is not allowed here")
     if name in _COMBINED:
-        return _COMBINED[name](_several(name, argument, depth))
+        return _COMBINED[name](_several(name, argument, depth, refused))
     if name in _INNER:
-        return _INNER[name](_compiled(argument, depth))
+        return _INNER[name](_compiled(argument, depth, refused))
     if name in _OPERATORS:
         return _OPERATORS[name](argument)
     if name.startswith("$"):
         raise InvalidSelectorError(f"Invalid operator: {name}")
     path = [part.replace("\0", ".") for part in name.replace("\\.", "\0").split(".")]
-    holds = _compiled(argument, depth)
+    holds = _compiled(argument, depth, refused)
     if isinstance(argument, Mapping) and not argument:
         holds = _equals({})
     return lambda value: holds(_followed(value, path))
@@ -73,10 +76,10 @@ def _followed(value: Any, path: list[str]) -> Any:
     return value
 
 
-def _several(name: str, argument: object, depth: int) -> list[Condition]:
+def _several(name: str, argument: object, depth: int, refused: frozenset[str]) -> list[Condition]:
     if not isinstance(argument, list):
         raise InvalidSelectorError(f"Bad argument for operator {name}: {argument!r}")
-    return [_compiled(each, depth) for each in argument]
+    return [_compiled(each, depth, refused) for each in argument]
 
 
 def _bad(name: str, argument: object) -> InvalidSelectorError:
@@ -157,7 +160,7 @@ def _exists(argument: Any) -> Condition:
 
 
 def _type(argument: Any) -> Condition:
-    if argument not in _TYPES:
+    if not isinstance(argument, str) or argument not in _TYPES:
         raise _bad("$type", argument)
     kind = _TYPES[argument]
     return lambda value: value is not MISSING and collation(value)[0] == kind

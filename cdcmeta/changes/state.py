@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import datetime
 from typing import TypeAlias
 
 from cdcmeta.changes import layout
@@ -10,17 +12,20 @@ from cdcmeta.changes.layout import Database, Row, Winner
 from cdcmeta.changes.revisions import Leaf, Revision, Tree
 from cdcmeta.changes.sequence import START
 from cdcmeta.changes.sequence import Sequence as Seq
-from cdcmeta.errors import DatabaseNotFoundError
-from snapkv import Snapshot
-from snapkv.errors import CorruptStoreError
+from cdcmeta.errors import DatabaseNotFoundError, InvalidSequenceError
+from snapkv import Snapshot, When
+from snapkv.errors import CorruptStoreError, InvalidTimeError, InvalidTypeError
 from snapkv.times import pack
 
 Bodies: TypeAlias = dict[tuple[str, Revision], bytes]
+Since = Seq | datetime | int | str
+"""A place in the feed: a sequence or its text, 0, `"now"`, or a time (exact, not binned)."""
 WINDOW_ROWS_MAX = 4_000
 """Rows that are read at once when the feed is read backwards."""
 WINDOW_ROWS_MIN = 100
 WINDOW_GROWTH = 16
 SECOND = pack(1_000)
+_SEQUENCE = re.compile(r"[0-9a-f]{20,}", re.IGNORECASE)
 
 
 class State:
@@ -37,6 +42,33 @@ class State:
     def end(self) -> Seq:
         """The place behind everything that was committed."""
         return Seq.at(self.snapshot.timestamp, self.database.incarnation)
+
+    def place(self, since: Since, timestamp_of: Callable[[When], int]) -> Seq:
+        """Return the sequence of a place; `timestamp_of` tells what a time means to the caller.
+
+        Raises `InvalidSequenceError`.
+        """
+        if isinstance(since, bool):
+            raise InvalidSequenceError("a place is a sequence, 0, 'now' or a time, not a bool")
+        if isinstance(since, Seq):
+            found = since
+        elif since in (0, "0"):
+            return START
+        elif since == "now":
+            return self.newest()
+        elif isinstance(since, str) and _SEQUENCE.fullmatch(since):
+            found = Seq.parse(since)
+        else:
+            try:
+                return self.database.sequence_at(timestamp_of(since))
+            except (InvalidTimeError, InvalidTypeError) as e:
+                raise InvalidSequenceError(f"no sequence and no time: {since!r}: {e}") from e
+        if found.incarnation > self.database.incarnation:
+            raise InvalidSequenceError(
+                f"sequence {found} is of incarnation {found.incarnation}, but the database is at "
+                f"{self.database.incarnation}: it is another one's, or of the future"
+            )
+        return found
 
     # --- documents ---
 
@@ -77,9 +109,11 @@ class State:
 
     def rows(self, after: Seq, until: Seq) -> Iterator[Row]:
         """Yield the rows in (after, until], oldest first; a round trip a page."""
-        items = self.snapshot.items(
-            layout.ROW_PREFIX, start=layout.key_after(after), end=layout.key_after(until)
-        )
+        return self.rows_between(layout.key_after(after), layout.key_after(until))
+
+    def rows_between(self, start: bytes, end: bytes) -> Iterator[Row]:
+        """Yield the rows whose keys are in [start, end), oldest first; a round trip a page."""
+        items = self.snapshot.items(layout.ROW_PREFIX, start=start, end=end)
         return (layout.row_of(key, value) for key, value in items)
 
     def count_rows(self, after: Seq, until: Seq) -> int:

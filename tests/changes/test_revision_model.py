@@ -6,6 +6,7 @@ from cdcmeta.errors import (
     DocumentConflictError,
     DocumentNotFoundError,
     InvalidDocumentError,
+    InvalidIdError,
     InvalidRevisionError,
 )
 
@@ -260,7 +261,7 @@ def test_bulk_tells_of_each(db):
     assert kinds == [
         type(None),
         DocumentConflictError,
-        InvalidDocumentError,
+        InvalidIdError,
         type(None),
         InvalidDocumentError,
         InvalidRevisionError,
