@@ -25,7 +25,16 @@ def test_docstring_examples_run(name: str) -> None:
     assert outcome.failed == 0
 
 
-@pytest.mark.parametrize("document", ["README.md", "snapkv/DESIGN.md", "docs/tables.md"])
+SESSIONS = [
+    "README.md",
+    "snapkv/DESIGN.md",
+    "cdcmeta/DESIGN.md",
+    "docs/tables.md",
+    "docs/changes.md",
+]
+
+
+@pytest.mark.parametrize("document", SESSIONS)
 def test_sessions_run(document: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     outcome = doctest.testfile(
