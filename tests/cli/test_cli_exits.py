@@ -26,6 +26,7 @@ USAGE = {
     "InvalidKeyError",
     "InvalidOptionError",
     "InvalidTimeError",
+    "InvalidTupleError",
     "InvalidTypeError",
     "InvalidURLError",
     "NestedCommitError",

@@ -136,7 +136,7 @@ def test_a_host_with_the_name_of_a_scheme_is_a_host(name: str) -> None:
         opened(f"etcd://{name}") as engine,
         pytest.raises(EngineUnavailableError, match=r"DNS|address"),
     ):
-        engine.read([], timeout=0.5)
+        engine.read([], timeout=2.0)
 
 
 # --- who it is ------------------------------------------------------------------------------
