@@ -12,7 +12,8 @@ format by itself where snapkv is installed beside it; otherwise `register(spark)
 session's time zone. See `docs/spark.md`.
 
 Reading the source: `options` says what can be asked, `pinned` names the commits that are meant,
-`tasks` is what a worker reads, `shape` what Spark gets, `reader` and `stream` join them.
+`tasks` is what a worker reads, `shape` what Spark gets, `reader` and `stream` join them. What other
+formats share stands by itself: `given`, `micro_batches`, `sessions`.
 """
 
 from snapkv.spark.codes import SourceError as SourceError

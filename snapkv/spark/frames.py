@@ -2,35 +2,24 @@
 
 from __future__ import annotations
 
-from datetime import tzinfo
 from typing import Any
-from weakref import WeakSet
 
-from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from snapkv.clock import SystemClock
 from snapkv.spark.place import absolute
+from snapkv.spark.sessions import Times, ensure_told, tell
 from snapkv.spark.source import SnapKVDataSource
-from snapkv.spark.timing import exact, timestamp_of, zone_of
+from snapkv.spark.timing import exact
 from snapkv.times import When
 
 ADDED, CHANGED, REMOVED = "added", "changed", "removed"
 
-_registered: WeakSet[SparkSession] = WeakSet()
-"""Sessions that know the format: Spark warns of everyone who tells it again."""
-
 
 def register(spark: SparkSession) -> None:
     """Make the format `snapkv` known to a session, where Spark has not found it by itself."""
-    try:
-        spark.dataSource.register(SnapKVDataSource)
-    except AnalysisException as e:  # PySpark 4.0 has no second word on what it found by itself
-        if e.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
-            raise
-    _registered.add(spark)
+    tell(spark, SnapKVDataSource)
 
 
 def read_snapshot(
@@ -55,7 +44,7 @@ def read_snapshot(
     `[SNAPKV_TIMESTAMP_EARLIER_THAN_RETENTION]`, and `SourceError` for a time that is none.
     """
     if as_of is not None:
-        options["timestampAsOf"] = exact(_Times(spark).end(as_of))
+        options["timestampAsOf"] = exact(Times(spark).end(as_of))
     return _frame(spark, url, prefix, schema, options)
 
 
@@ -74,7 +63,7 @@ def read_changes(
     `since` is exclusive and `until` inclusive, as everywhere in snapkv; naive times are in the
     session's time zone. Raises as `read_snapshot`, most of it at the first action.
     """
-    times = _Times(spark)
+    times = Times(spark)
     options["readChangeFeed"] = True
     options |= times.bounds(times.end(since) + 1, until)
     return _frame(spark, url, prefix, schema, options)
@@ -94,7 +83,7 @@ def read_history(
 
     Without `since` from what compaction left; without `until` to now. Raises as `read_snapshot`.
     """
-    times = _Times(spark)
+    times = Times(spark)
     options["view"] = "history"
     options |= times.bounds(None if since is None else times.end(since), until)
     return _frame(spark, url, prefix, schema, options)
@@ -133,23 +122,6 @@ def diff(
     )
 
 
-class _Times:
-    """Times as this session means them, resolved here and now."""
-
-    def __init__(self, spark: SparkSession) -> None:
-        self._zone: tzinfo = zone_of(spark.conf.get("spark.sql.session.timeZone") or "UTC")
-        self._now_ms = SystemClock().now_ms()
-
-    def end(self, when: When) -> int:
-        return timestamp_of(when, self._zone, self._now_ms)
-
-    def bounds(self, first: int | None, until: When | None) -> dict[str, str]:
-        """Return the options of a range of moments, both inclusive; None leaves a side open."""
-        last = None if until is None else self.end(until)
-        edges = {"startingTimestamp": first, "endingTimestamp": last}
-        return {name: exact(edge) for name, edge in edges.items() if edge is not None}
-
-
 def _frame(
     spark: SparkSession,
     url: str,
@@ -157,8 +129,7 @@ def _frame(
     schema: StructType | str | None,
     options: dict[str, Any],
 ) -> DataFrame:
-    if spark not in _registered:
-        register(spark)
+    ensure_told(spark, SnapKVDataSource)
     options["store"] = absolute(url)
     if prefix:
         options["keyPrefix"] = prefix.hex() if isinstance(prefix, bytes) else prefix

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -30,12 +31,7 @@ class Offset:
 
     def to_json(self) -> dict[str, Any]:
         """Return what Spark writes into the checkpoint."""
-        return {
-            "v": VERSION,
-            "store": self.store.hex(),
-            "rev": self.mark.revision,
-            "ts": self.mark.timestamp,
-            "commit": self.mark.ordinal,
+        return standing(self.store, self.mark) | {
             "snapshot": self.after is not None,
             "after": None if self.after is None else self.after.hex(),
             "pinned": self.pinned,
@@ -44,25 +40,10 @@ class Offset:
     @staticmethod
     def from_json(given: Mapping[str, Any]) -> Offset:
         """Return the offset that a checkpoint holds. Raises `SourceError` for anything else."""
-        try:
-            version = given["v"]
-            if version != VERSION:
-                raise SourceError(
-                    codes.CHECKPOINT_INVALID,
-                    f"the checkpoint has version {version!r}, this reads {VERSION}",
-                )
-            mark = Mark(*(_number(given[name]) for name in ("ts", "rev", "commit")))
-            after, pinned = given["after"], given["pinned"]
-            if not isinstance(pinned, bool):
-                raise ValueError(f"neither true nor false: {pinned!r}")
-            store = bytes.fromhex(given["store"])
-            return Offset(store, mark, None if after is None else bytes.fromhex(after), pinned)
-        except SourceError:
-            raise
-        except (KeyError, TypeError, ValueError) as e:
-            raise SourceError(
-                codes.CHECKPOINT_INVALID, f"the checkpoint is not one of this format: {given!r}"
-            ) from e
+        with checking(given):
+            after = given["after"]
+            found = None if after is None else bytes.fromhex(after)
+            return Offset(*store_and_mark(given), found, truth(given["pinned"]))
 
     def started(self) -> Offset:
         """Return the first offset as the log has it."""
@@ -71,6 +52,52 @@ class Offset:
     def at(self, mark: Mark, after: bytes | None = None) -> Offset:
         """Return the offset at which all up to a commit, or of its snapshot to a key, is done."""
         return Offset(self.store, mark, after)
+
+
+# --- for every kind of stream ---
+
+
+@contextmanager
+def checking(given: Mapping[str, Any]) -> Iterator[None]:
+    """Raise `SourceError` for a checkpoint of another version, or whose fields are none of ours."""
+    try:
+        version = given["v"]
+        if version != VERSION:
+            raise SourceError(
+                codes.CHECKPOINT_INVALID,
+                f"the checkpoint has version {version!r}, this reads {VERSION}",
+            )
+        yield
+    except SourceError:
+        raise
+    except (KeyError, TypeError, ValueError) as e:
+        raise SourceError(
+            codes.CHECKPOINT_INVALID, f"the checkpoint is not one of this format: {given!r}"
+        ) from e
+
+
+def standing(store: bytes, mark: Mark) -> dict[str, Any]:
+    """Return the fields that tell a store and a commit in it."""
+    return {
+        "v": VERSION,
+        "store": store.hex(),
+        "rev": mark.revision,
+        "ts": mark.timestamp,
+        "commit": mark.ordinal,
+    }
+
+
+def store_and_mark(given: Mapping[str, Any]) -> tuple[bytes, Mark]:
+    """Return the store and the commit that a checkpoint tells."""
+    mark = Mark(*(_number(given[name]) for name in ("ts", "rev", "commit")))
+    return bytes.fromhex(given["store"]), mark
+
+
+def truth(given: Any) -> bool:
+    """Return what is true or false, and nothing else."""
+    if not isinstance(given, bool):
+        raise ValueError(f"neither true nor false: {given!r}")
+    return given
 
 
 def _number(given: Any) -> int:

@@ -97,9 +97,7 @@ def moment_of(reader: Reader, options: Given, anchor: Anchor) -> Commits:
     return Commits(anchor.store, reader.timeline.creation, pin.mark, pin.reading)
 
 
-def range_of(
-    reader: Reader, options: Given, anchor: Anchor, *, standing: bool = False
-) -> Commits:
+def range_of(reader: Reader, options: Given, anchor: Anchor, *, standing: bool = False) -> Commits:
     """Pin the commits from a start to an end, both inclusive; 1 to 12 round trips.
 
     Without a start from what compaction left, without an end to the newest. With `standing` the

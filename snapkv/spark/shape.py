@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Sequence
 
 import pyarrow as pa
 from pyspark.errors import PySparkException
@@ -102,7 +101,7 @@ class Shape:
         decoded = [f for f in self.schema if f.name not in self.own]
         for field in decoded:
             if format_ in (BYTES, UTF8) or "value" not in columns.names:
-                raise SourceError(codes.INVALID_SCHEMA, _mismatch(field, columns))
+                raise mismatch(field, columns)
         if options.columns is not None and options.columns != tuple(self.schema.names):
             raise SourceError(codes.INVALID_SCHEMA, "give a schema or columns, not both")
         text = format_ == UTF8 and "value" in self.own
@@ -117,13 +116,18 @@ class Shape:
         """Return columns as a batch of the schema. Raises `SourceError` for NULLs it rules out."""
         if self.decoder is not None:
             found = found | self.decoder.columns(found)
-        columns = [_cast(found[field.name], field.type) for field in self.schema]
-        for field, column in zip(self.schema, columns, strict=True):
-            if column.null_count and not field.nullable:  # Spark would read what is not there
-                raise SourceError(
-                    codes.INVALID_SCHEMA, f"{field.name} is NOT NULL in the schema, and has NULLs"
-                )
-        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+        return batch_of(found, self.schema)
+
+
+def batch_of(found: Arrays, schema: pa.Schema) -> pa.RecordBatch:
+    """Return columns as a batch of a schema. Raises `SourceError` for NULLs it rules out."""
+    columns = [_cast(found[field.name], field.type) for field in schema]
+    for field, column in zip(schema, columns, strict=True):
+        if column.null_count and not field.nullable:  # Spark would read what is not there
+            raise SourceError(
+                codes.INVALID_SCHEMA, f"{field.name} is NOT NULL in the schema, and has NULLs"
+            )
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 def _is_ours(field: pa.Field, columns: pa.Schema, format_: str) -> bool:
@@ -132,13 +136,16 @@ def _is_ours(field: pa.Field, columns: pa.Schema, format_: str) -> bool:
     if field.name == "value" and format_ not in (BYTES, UTF8):
         return bool(pa.types.is_binary(field.type))  # else it is the value, decoded as a whole
     if columns.field(field.name).type != field.type:
-        raise SourceError(codes.INVALID_SCHEMA, _mismatch(field, columns))
+        raise mismatch(field, columns)
     return True
 
 
-def _mismatch(field: pa.Field, columns: Sequence[pa.Field]) -> str:
+def mismatch(field: pa.Field, columns: pa.Schema) -> SourceError:
+    """Return the error for a column that is not among those there are."""
     known = ", ".join(f"{each.name} {each.type}" for each in columns)
-    return f"no column {field.name} {field.type} here; there are: {known}"
+    return SourceError(
+        codes.INVALID_SCHEMA, f"no column {field.name} {field.type} here; there are: {known}"
+    )
 
 
 def _cast(found: pa.Array, wanted: pa.DataType) -> pa.Array:

@@ -146,13 +146,14 @@ class CommitsTask(Task):
 
 
 def cut_keys(
-    reader: Reader, span: Span, revision: int, tasks: int, rows: int = PIECE_ROWS
+    reader: Reader, span: Span, revision: int, tasks: int, rows: int | None = None
 ) -> list[list[Piece]]:
     """Return bounded pieces of a range, in order, grouped into tasks of about as many keys.
 
-    `rows` is how many keys are worth a piece. Pieces are bounded at both ends, for etcd counts all the rest of an open range.
+    Pieces are of about `rows` keys (None: `PIECE_ROWS`), and bounded at both ends, for etcd
+    counts all the rest of an open range.
     """
-    pieces = reader.engine.pieces(span.start, span.end, revision=revision, rows=rows)
+    pieces = reader.engine.pieces(span.start, span.end, revision=revision, rows=rows or PIECE_ROWS)
     total = sum(piece.rows for piece in pieces)
     tasks = min(tasks, len(pieces))
     groups: list[list[Piece]] = [[] for _ in range(tasks)]

@@ -26,6 +26,7 @@ def pytest_configure(config):
         config.addinivalue_line("filterwarnings", "ignore:unclosed <socket:ResourceWarning")
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist, which sorts by groups
 def pytest_collection_modifyitems(config, items):
     """Leave tests out that the PySpark at hand is too old for; the summary says which.
 

@@ -32,9 +32,11 @@ class Planned:
     `schema` are columns that the user gives, as (name, type) or (name, type, nullable).
     """
 
+    format = SnapKVDataSource
+
     def __init__(self, url: str, schema: list[tuple] | None = None, **options: Any) -> None:
         texts = {name.lower(): _text(value) for name, value in options.items()}
-        source = SnapKVDataSource(texts | {"path": url})
+        source = self.format(texts | {"path": url})
         self.schema = T.StructType([T.StructField(*field) for field in schema or ()])
         if schema is None:
             self.schema = source.schema()

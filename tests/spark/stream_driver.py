@@ -1,10 +1,9 @@
-"""A program with a streaming query, to be killed: `stream_driver.py URL FOLDER NUMBER`.
+"""A program with a streaming query, to be killed: `stream_driver.py URL FOLDER STREAM NUMBER`.
 
 It takes long to get ready, and then begins once there is a file `begin-NUMBER`. Each batch becomes
 a file of rows, `batches/<batch>-<process>.json`, also when it comes again. While there is a file
-`hold`, it stops in the middle of the first batch with changes of commits, after the rows were
-written, and says so by a file `held`. Once there is a file `finish` it brings what there is, and
-ends.
+`hold`, it stops in the middle of the first batch with rows of commits, after they were written, and
+says so by a file `held`. Once there is a file `finish` it brings what there is, and ends.
 """
 
 import json
@@ -19,16 +18,24 @@ from snapkv.spark.limits import LIMITS_KNOWN
 from snapkv.spark.local import local_session
 
 ROWS_MAX = 200
-COLUMNS = ("key", "value", "_change_type", "_commit_version", "_change_ordinal")
+STREAMS = {
+    "snapkv": (
+        {"readChangeFeed": "true"},
+        ("key", "lower(hex(value))", "_change_type", "_commit_version", "_change_ordinal"),
+    ),
+    "cdcmeta.changes": ({"database": "cat"}, ("seq", "id", "rev", "revs", "deleted", "doc")),
+}
+"""Formats, with their options and columns; the last one is not NULL in what commits bring."""
 POLL_S = 0.1
 
 
-def main(url: str, folder: Path, number: str) -> None:
+def main(url: str, folder: Path, stream: str, number: str) -> None:
     """Run the query until it is told to finish."""
     never = threading.Event()
+    options, columns = STREAMS[stream]
 
     def append(frame: DataFrame, batch: int) -> None:
-        rows = [(k, v.hex() if v is not None else None, *rest) for k, v, *rest in frame.collect()]
+        rows = [list(row) for row in frame.collect()]
         path = folder / "batches" / f"{batch:05}-{os.getpid()}.json"
         path.with_suffix(".new").write_text(json.dumps(rows))
         path.with_suffix(".new").rename(path)
@@ -39,10 +46,9 @@ def main(url: str, folder: Path, number: str) -> None:
     with local_session() as spark:
         while not (folder / f"begin-{number}").exists():
             never.wait(POLL_S)
-        source = spark.readStream.format("snapkv").option("readChangeFeed", True)
         limit = {"maxRowsPerTrigger": ROWS_MAX} if LIMITS_KNOWN else {}
-        changes = source.options(**limit).load(url)
-        sink = changes.select(*COLUMNS).writeStream.option(
+        changes = spark.readStream.format(stream).options(**options, **limit).load(url)
+        sink = changes.selectExpr(*columns).writeStream.option(
             "checkpointLocation", str(folder / "checkpoint")
         )
         query = sink.foreachBatch(append).start()
@@ -53,4 +59,4 @@ def main(url: str, folder: Path, number: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]), sys.argv[3])
+    main(sys.argv[1], Path(sys.argv[2]), *sys.argv[3:])

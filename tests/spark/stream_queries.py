@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from direct import handed_over
@@ -46,6 +46,9 @@ class Query:
     4.2, which asks for the latest offset without saying anything, and first.
     """
 
+    format = SnapKVDataSource
+    usual: ClassVar[dict[str, str]] = {"readChangeFeed": "true"}
+
     def __init__(
         self,
         url: str,
@@ -57,7 +60,7 @@ class Query:
     ) -> None:
         places.forget_all()
         texts = {name: str(value) for name, value in options.items()}
-        source = SnapKVDataSource({"path": url, "readChangeFeed": "true", **texts})
+        source = self.format({"path": url, **self.usual, **texts})
         self._schema = schema or source.schema()
         self._source, self._passes_start = handed_over(source), passes_start
         self.reader = self._source.streamReader(self._schema)

@@ -1,4 +1,4 @@
-"""docs/spark.md is what happens: its sessions run, and its tables are the code's."""
+"""The documents on Spark are what happens: their sessions run, their tables are the code's."""
 
 import doctest
 import inspect
@@ -7,25 +7,30 @@ from pathlib import Path
 
 import pytest
 
+from cdcmeta.spark import codes as couch_codes
+from cdcmeta.spark import options as couch_options
+from cdcmeta.spark.shape import SCHEMA
 from snapkv import arrow
 from snapkv.spark import codes, frames, options
 
-DOCUMENT = (Path(__file__).parents[2] / "docs" / "spark.md").read_text()
+DOCS = Path(__file__).parents[2] / "docs"
+DOCUMENT, OF_FEEDS = ((DOCS / name).read_text() for name in ("spark.md", "couch_spark.md"))
 
 
-def names_in(heading, column=0):
+def names_in(heading, column=0, document=DOCUMENT):
     """Return what stands in backticks in a column of the tables of a section."""
-    section = re.split(r"^## ", DOCUMENT, flags=re.MULTILINE)
+    section = re.split(r"^## ", document, flags=re.MULTILINE)
     (text,) = [part for part in section if part.startswith(heading + "\n")]
     cells = [line.strip("|").split("|")[column] for line in text.split("\n") if line[:3] == "| `"]
     return [name for cell in cells for name in re.findall(r"`([^`]+)`", cell)]
 
 
 @pytest.mark.spark_since("4.2", "an end by availableNow")
-def test_every_session_gives_what_it_shows(spark, tmp_path):
+@pytest.mark.parametrize("document", [DOCUMENT, OF_FEEDS], ids=["spark", "couch_spark"])
+def test_every_session_gives_what_it_shows(spark, tmp_path, document):
     """In a folder of the test: Spark's own is where its JVM was started."""
-    here = DOCUMENT.replace("./", f"{tmp_path}/")
-    test = doctest.DocTestParser().get_doctest(here, {}, "docs/spark.md", "docs/spark.md", 0)
+    here = document.replace("./", f"{tmp_path}/")
+    test = doctest.DocTestParser().get_doctest(here, {}, "docs", "docs", 0)
     assert len(test.examples) > 15
     wanted = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
     told = []
@@ -36,6 +41,21 @@ def test_every_session_gives_what_it_shows(spark, tmp_path):
 
 def test_every_option_is_told_once():
     assert sorted(names_in("Options")) == sorted([*options.KNOWN, *options.ENGINE])
+
+
+def test_every_option_of_feeds_is_told_once():
+    told = names_in("Options", document=OF_FEEDS)
+    assert sorted(told) == sorted([*couch_options.KNOWN, *options.ENGINE])
+
+
+def test_every_column_of_feeds_is_told():
+    assert names_in("Columns", document=OF_FEEDS) == SCHEMA.names
+
+
+def test_every_code_of_feeds_has_a_mend():
+    known = [value for name, value in vars(couch_codes).items() if name.isupper()]
+    assert len(known) == 4
+    assert sorted(names_in("Errors", document=OF_FEEDS)) == sorted(known)
 
 
 def test_every_code_has_a_mend():

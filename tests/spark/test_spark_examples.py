@@ -10,7 +10,13 @@ from pyspark.sql import SparkSession
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 ALL = {path.stem for path in EXAMPLES.glob("*.py")} - {"demo"}
-TESTED = {"spark_past_date", "spark_what_changed", "spark_stream", "tables_without_spark"}
+TESTED = {
+    "spark_couch",
+    "spark_past_date",
+    "spark_stream",
+    "spark_what_changed",
+    "tables_without_spark",
+}
 
 
 def run(name, *words):
@@ -87,6 +93,14 @@ def test_what_changed(run_here):
         ["bob", "users are mine", "update_preimage", "table/users"],
         ["bob", "users are mine", "update_postimage", "table/users"],
     ]
+
+
+def test_a_database_of_documents(run_here):
+    before, since = run_here("spark_couch").split("Documents that changed since")
+    assert [row[0] for row in cells(before)] == ["orders", "users"]
+    assert '"owner":"ann"' in before
+    assert [row[:2] for row in cells(since)] == [["orders", "false"], ["users", "true"]]
+    assert '"owner":"bob"' in since
 
 
 def test_a_stream(run_here):

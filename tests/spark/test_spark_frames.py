@@ -12,7 +12,7 @@ from store.tabled import SPACE, Writing, changes_of, histories_of, moments
 
 from snapkv import ManualClock, to_datetime
 from snapkv.spark import SourceError, diff, read_changes, read_history, read_snapshot
-from snapkv.spark.frames import _Times
+from snapkv.spark.sessions import Times
 
 EMBEDDED = pytest.mark.parametrize("place", ["lmdb"], indirect=True)
 HOUR_MS = 3_600_000
@@ -88,7 +88,7 @@ def test_times_of_a_session(spark, place):
     """Without a read: which timestamp is meant."""
     noon = datetime(2026, 7, 1, 12, tzinfo=UTC)
     with session_in(spark, "Europe/Berlin"):
-        times = _Times(spark)
+        times = Times(spark)
         for same in (
             "2026-07-01 14:00",
             "2026-07-01T12:00Z",

@@ -1,16 +1,9 @@
 """Streams through Spark itself: sinks, restarts, failures, and a driver that is killed."""
 
-import json
-import os
 import random
-import signal
-import sys
-import threading
-from pathlib import Path
 
 import pytest
-from etcd_server import eventually
-from etcd_server.processes import keeper
+from drivers import WAIT_S, Drivers, going_on
 from pyspark.errors import StreamingQueryException
 from store.engines import write_raw
 from store.tabled import FOREVER, Writing, changes_of
@@ -18,11 +11,6 @@ from stream_queries import changes, inserted
 
 from snapkv.engine.base import Delete
 from snapkv.spark.limits import LIMITS_KNOWN
-
-WAIT_S = 120
-PAUSE_S = 0.1
-"""Between the commits of a writer that goes on: drivers keep pace with it, also slow ones."""
-DRIVER = Path(__file__).with_name("stream_driver.py")
 
 
 @pytest.fixture
@@ -115,100 +103,24 @@ def test_a_sink_that_fails_once_and_a_store_that_is_exchanged(
 # --- kill -9 ---
 
 
-class Drivers:
-    """Processes with the query, one after the other, on one checkpoint.
-
-    All of them get ready at once, for that takes most of their time.
-    """
-
-    def __init__(self, url: str, folder: Path) -> None:
-        self.url, self.folder = url, folder
-        (folder / "batches").mkdir()
-
-    def __enter__(self):
-        command = [sys.executable, str(DRIVER), self.url, str(self.folder)]
-        self.children = [keeper.start([*command, n], self.folder / f"log-{n}") for n in "01"]
-        return self
-
-    def __exit__(self, *error) -> None:
-        for child in self.children:
-            keeper.end(child, grace_s=0)
-
-    def begin(self, number: int):
-        (self.folder / f"begin-{number}").touch()
-        return self.children[number]
-
-    def wait(self, child, condition, what: str) -> None:
-        def met() -> bool:
-            return condition() or child.poll() is not None
-
-        eventually(met, what, wait_s=WAIT_S)
-        logs = [path.read_text()[-3_000:] for path in sorted(self.folder.glob("log-*"))]
-        assert condition(), f"a driver ended: {logs}"
-
-    def batches(self) -> dict[int, list[list]]:
-        """The rows of each batch, as often as it came."""
-        found: dict[int, list[list]] = {}
-        for path in sorted((self.folder / "batches").glob("*.json")):
-            rows = [tuple(row) for row in json.loads(path.read_text())]
-            found.setdefault(int(path.name[:5]), []).append(rows)
-        return found
-
-    def start_of_the_query(self) -> tuple[int, int]:
-        """The version and the timestamp that the checkpoint begins with."""
-        log = (self.folder / "checkpoint" / "offsets" / "0").read_text().splitlines()
-        offset = json.loads(log[-1])
-        return offset["rev"], offset["ts"]
-
-
-@pytest.fixture
-def writing(store, clock):
-    """A writer that goes on until it is told to stop."""
+@pytest.mark.parametrize("place", ["lmdb"], indirect=True)
+def test_a_driver_that_is_killed_in_a_batch(place, store, clock, tmp_path):
     writing = Writing(store, clock, random.Random(9))
     writing.steps(20)
-    writing.stop = threading.Event()
-    failed = []
-
-    def write():
-        try:
-            while not writing.stop.wait(PAUSE_S):
-                writing.steps(1)
-        except BaseException as e:
-            failed.append(e)
-
-    writing.thread = threading.Thread(target=write)
-    writing.thread.start()
-    yield writing
-    writing.stop.set()
-    writing.thread.join(WAIT_S)
-    assert failed == []
-
-
-@pytest.mark.parametrize("place", ["lmdb"], indirect=True)
-def test_a_driver_that_is_killed_in_a_batch(place, writing, tmp_path):
-    (tmp_path / "hold").touch()
-    with Drivers(place.url, tmp_path) as drivers:
-        child = drivers.begin(0)
-        drivers.wait(child, (tmp_path / "held").exists, "a batch to be in its middle")
-        os.killpg(child.pid, signal.SIGKILL)
-        child.wait(WAIT_S)
-        (tmp_path / "hold").unlink()
-        before = drivers.batches()
-
-        child = drivers.begin(1)
-        drivers.wait(child, lambda: max(drivers.batches()) > max(before), "batches to go on")
-        writing.stop.set()
-        writing.thread.join(WAIT_S)
-        (tmp_path / "finish").touch()
-        drivers.wait(child, lambda: child.poll() == 0, "the query to finish")
+    with (
+        going_on(lambda: writing.steps(1)) as stop,
+        Drivers(place.url, tmp_path, "snapkv") as drivers,
+    ):
+        killed = drivers.killed_in_a_batch(stop)
 
     batches = drivers.batches()
-    assert len(batches[max(before)]) == 2, "the batch in which it was killed came again"
+    assert len(batches[killed]) == 2, "the batch in which it was killed came again"
     for attempts in batches.values():
         assert all(attempt == attempts[0] for attempt in attempts)
     assert sorted(batches) == list(range(len(batches)))
     brought = [row for number in sorted(batches) for row in batches[number][0]]
-    version, since = drivers.start_of_the_query()
+    start = drivers.start_of_the_query()
+    version, since = start["rev"], start["ts"]
     plain = writing.plain
     snapshot = [
         (key, value.hex(), "insert", version, None) for key, value in plain.state(since).items()

@@ -1,0 +1,103 @@
+"""Options of the format `cdcmeta.changes`, checked as a whole before anything is read."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from cdcmeta.changes.database import checked_name
+from cdcmeta.changes.feed import ALL_DOCS, MAIN_ONLY, Form
+from cdcmeta.changes.sequence import Sequence
+from cdcmeta.changes.state import State
+from cdcmeta.spark.codes import told
+from snapkv.spark import codes
+from snapkv.spark.codes import SourceError
+from snapkv.spark.given import Given, check_one_of, named, place_of, zone_in
+from snapkv.spark.timing import is_exact, timestamp_of
+
+FORMAT = "cdcmeta.changes"
+KNOWN = (
+    "store",
+    "path",
+    "name",
+    "database",
+    "since",
+    "until",
+    "timestampAsOf",
+    "versionAsOf",
+    "timeZone",
+    "style",
+    "includeDocs",
+    "docIds",
+    "prefix",
+    "numPartitions",
+    "maxRowsPerTrigger",
+    "failOnDataLoss",
+)
+FOR_BATCHES = ("until", "timestampAsOf", "versionAsOf")
+NOW, LATEST = "now", "latest"
+_SEQUENCE = re.compile(r"[0-9a-f]{26,}")
+_TIMESTAMP_DIGITS_MAX = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Options(Given):
+    """Which database's feed to read, from where to where, and what of it."""
+
+    database: str
+    form: Form
+
+    def place_in(self, state: State, name: str, default: str, now_ms: int) -> Sequence:
+        """Return the place in the feed that an option names, up to which or after which is read.
+
+        A few round trips for "now". Raises `SourceError`.
+        """
+        text = self.text(name, default)
+        assert text is not None
+        since: str | int = NOW if text.lower() in (NOW, LATEST) else text
+        if is_exact(text) and len(text) <= _TIMESTAMP_DIGITS_MAX:  # text of digits is a sequence
+            since = int(text)
+        with told():
+            return state.place(since, lambda when: timestamp_of(when, self.zone, now_ms))
+
+
+def parsed(raw: Mapping[str, str]) -> Options:
+    """Return the options that Spark hands over; its own additions are passed over.
+
+    Raises `SourceError` for unknown options (which lists the known), and without a store or a
+    database.
+    """
+    given = named(raw, KNOWN)
+    check_one_of(given, [("timestampAsOf", "versionAsOf")])
+    place = place_of(given, FORMAT)
+    if "database" not in given:
+        raise SourceError(codes.MISSING_OPTION, "name the database: .option('database', ...)")
+    with told():
+        database = checked_name(given["database"])
+    options = Given(place, given, zone_in(given))
+    return Options(place, given, options.zone, database, _form(options))
+
+
+def is_time(text: str) -> bool:
+    """Return whether a place in the feed is a time, rather than a sequence, 0 or "now"."""
+    return text.lower() not in ("0", NOW, LATEST) and not _SEQUENCE.fullmatch(text)
+
+
+def _form(options: Given) -> Form:
+    style = options.choice("style", MAIN_ONLY, ALL_DOCS)
+    include_docs = options.flag("includeDocs", default=True)
+    ids = None if (text := options.text("docIds")) is None else _ids(text)
+    prefix = options.text("prefix", "") or ""
+    return Form.of(style=style, include_docs=include_docs, doc_ids=ids, prefix=prefix)
+
+
+def _ids(text: str) -> list[str]:
+    try:
+        ids = json.loads(text)
+        if isinstance(ids, list) and all(isinstance(id, str) for id in ids):
+            return ids
+    except ValueError:
+        pass
+    raise SourceError(codes.INVALID_OPTION, f"docIds is a JSON list of texts, not {text[:80]!r}")

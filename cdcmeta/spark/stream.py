@@ -1,0 +1,129 @@
+"""Streaming a feed: each batch is the part of it between two places, at a pinned revision."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
+from typing import Any
+
+from cdcmeta.changes.feed import Form
+from cdcmeta.changes.layout import Row
+from cdcmeta.changes.sequence import Sequence as Seq
+from cdcmeta.changes.state import State
+from cdcmeta.spark import codes
+from cdcmeta.spark.offset import Offset
+from cdcmeta.spark.options import FOR_BATCHES, Options
+from cdcmeta.spark.shape import Shape
+from cdcmeta.spark.tasks import cut, feed_of
+from snapkv.reading import Reader
+from snapkv.spark.codes import ANEW, SourceError
+from snapkv.spark.limits import Limit
+from snapkv.spark.micro_batches import MicroBatches
+from snapkv.spark.pinned import Anchor, Commits, anchor_in, found_again
+from snapkv.spark.tasks import Task
+from snapkv.times import physical_ms
+
+DATA_LOSS = (
+    "a batch that was begun cannot be read again as it was: failOnDataLoss=false reads the feed as "
+    "it is left, in which documents that were changed since come later"
+)
+
+
+class FeedStream(MicroBatches[Offset]):
+    """The stream of a database's changes, each document's last one."""
+
+    advice = DATA_LOSS
+    _options: Options
+
+    def __init__(self, options: Options, shape: Shape) -> None:
+        super().__init__(options, shape, FOR_BATCHES)
+        self._feed = feed_of(options)
+
+    def _position(self, given: Mapping[str, Any]) -> Offset:
+        return Offset.from_json(given)
+
+    # --- where it is ---
+
+    def _start(self, reader: Reader) -> Offset:
+        anchor = anchor_in(reader)
+        state = self._feed.state(reader, _at(anchor))
+        self._check_here(state)
+        since = self._options.place_in(state, "since", "0", anchor.now_ms)
+        newest_ms = max(anchor.now_ms, physical_ms(anchor.head.timestamp))
+        here = since.incarnation == state.database.incarnation
+        if here and physical_ms(since.timestamp) > newest_ms:
+            raise SourceError(
+                codes.INVALID_SEQUENCE, f"since {self._options.text('since')} is to come"
+            )
+        return Offset(anchor.store, anchor.head, state.database.uuid, since, pinned=False)
+
+    def _newest(self, reader: Reader) -> Offset:
+        anchor = anchor_in(reader)
+        state = self._feed.state(reader, _at(anchor))
+        self._check_here(state)
+        return Offset(anchor.store, anchor.head, state.database.uuid, state.end)
+
+    def _next(self, at: Offset, limit: Limit) -> Offset:
+        """Return the end of the feed, or as far as the limit lets a batch go.
+
+        Commits that bring no row of this database leave it where it is.
+        """
+        reader = found_again(self._place, at.store, at.mark)
+        commits = self._standing(reader, self._head(reader, at.mark))
+        state = self._feed.state(reader, commits)
+        self._check_same(at, state.database.uuid)
+        self._check_here(state)
+        if not state.count_rows(at.seq, state.end):
+            return at
+        end = state.end
+        if limit.bounded:
+            end = last_place(state.rows(at.seq, end), self._feed.form, limit) or end
+        return at.at(commits.high, end)
+
+    # --- rows ---
+
+    def _tasks(self, reader: Reader, first: Offset, last: Offset) -> Sequence[Task]:
+        self._check_same(first, last.database)  # PySpark before 4.2 asks for an end without a start
+        if last.seq <= first.seq:  # so is batch 0 of PySpark before 4.2, at times
+            return []
+        commits = self._standing(reader, last.mark)
+        self._check_same(last, self._feed.state(reader, commits).database.uuid)
+        return cut(reader, self._feed, commits, first.seq, last.seq, self._options.partitions)
+
+    # --- the database that it began with ---
+
+    def _check_same(self, at: Offset, database: bytes) -> None:
+        if database != at.database:
+            raise SourceError(
+                codes.DATABASE_MISMATCH,
+                f"database {self._feed.name!r} was deleted and made again; {ANEW}",
+            )
+
+    def _check_here(self, state: State) -> None:
+        if state.database.moved:
+            raise SourceError(
+                codes.DATABASE_RELOCATED,
+                f"database {self._feed.name!r} was moved to another store: go on there with a new "
+                "checkpoint, since the last sequence that came from here",
+            )
+
+
+def _at(anchor: Anchor) -> Commits:
+    return Commits(anchor.store, anchor.head, anchor.head, anchor.head.revision)
+
+
+def last_place(rows: Iterable[Row], form: Form, limit: Limit) -> Seq | None:
+    """Return the place up to which a batch may go, None when it may bring all.
+
+    It lies behind a commit: the first one with rows always fits, and each is brought as a whole.
+    """
+    last: Seq | None = None
+    for (incarnation, timestamp), commit in groupby(rows, _commit_of):
+        if not limit.take(0, rows=sum(map(form.concerns, commit))):
+            return last
+        last = Seq.at(timestamp, incarnation)
+    return None
+
+
+def _commit_of(row: Row) -> tuple[int, int]:
+    return row.sequence.incarnation, row.sequence.timestamp

@@ -1,0 +1,92 @@
+"""A part of the feed at a pinned revision: what one worker reads, and how it is cut."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import Any
+
+from cdcmeta.changes import layout
+from cdcmeta.changes.documents import encoded
+from cdcmeta.changes.feed import Change, Form, shaped
+from cdcmeta.changes.relocation import space_of
+from cdcmeta.changes.sequence import Sequence
+from cdcmeta.changes.state import State
+from cdcmeta.spark.codes import told
+from cdcmeta.spark.options import Options
+from cdcmeta.spark.shape import CELLS
+from snapkv import Snapshot, arrow
+from snapkv.arrow import Arrays
+from snapkv.reading import Reader
+from snapkv.records import Keyspace, Layout
+from snapkv.snapshot import LiveSource
+from snapkv.spark.pinned import Commits
+from snapkv.spark.tasks import Task, Wanted, cut_keys
+from snapkv.tables import Span
+
+PIECE_ROWS = 4_000
+"""Rows of the feed that are worth a range of their own: each may cost a document, too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Feed:
+    """The feed of one database, as plain facts."""
+
+    name: str
+    space: Keyspace
+    form: Form
+
+    def state(self, reader: Reader, commits: Commits) -> State:
+        """Return the database at a pinned moment; one round trip. Raises `SourceError`."""
+        source = LiveSource(reader.reads, commits.pin(reader))
+        with told():
+            return State(Snapshot(source, self.space), self.name)
+
+
+def feed_of(options: Options) -> Feed:
+    """Return the feed that options name."""
+    space = Layout(options.place.name).space(space_of(options.database))
+    return Feed(options.database, space, options.form)
+
+
+@dataclass(frozen=True)
+class FeedTask(Task):
+    """Some ranges of the index at one moment."""
+
+    commits: Commits
+    feed: Feed
+    ranges: tuple[tuple[bytes, bytes], ...]
+
+    def read(self, reader: Reader, wanted: Wanted) -> Iterator[Arrays]:
+        """Yield the columns of changes, in the order of the feed."""
+        feed = self.feed
+        form = replace(feed.form, include_docs=feed.form.include_docs and wanted.needs_value)
+        state = feed.state(reader, self.commits)
+        rows = chain.from_iterable(state.rows_between(*each) for each in self.ranges)
+        changes = (change for _, change in shaped(state, form, rows) if change is not None)
+        for some in arrow.batches(map(_cells, changes)):
+            yield arrow.columns(some, CELLS, None)
+
+
+def _cells(change: Change) -> tuple[Any, ...]:
+    """Return the cells of a row."""
+    doc = None if change.doc is None else encoded(change.doc).decode()
+    seq = change.seq
+    return change.id, doc, str(seq), change.rev, change.revs, change.deleted, seq.timestamp
+
+
+def cut(
+    reader: Reader, feed: Feed, commits: Commits, after: Sequence, until: Sequence, tasks: int
+) -> list[Task]:
+    """Return the tasks that read the changes in (after, until] at a moment that can be read."""
+    if until <= after:
+        return []
+    start, end = (feed.space.encode(layout.key_after(place)) for place in (after, until))
+    span = Span(feed.space, start, end, text=False)
+    groups = cut_keys(reader, span, commits.reading, tasks, PIECE_ROWS)
+    decode = feed.space.decode
+    return [
+        FeedTask(commits, feed, tuple((decode(p.key), decode(p.range_end)) for p in group))
+        for group in groups
+    ]

@@ -1,0 +1,51 @@
+"""What only a session of Spark knows: which formats it was told of, and its time zone."""
+
+from __future__ import annotations
+
+from datetime import tzinfo
+from weakref import WeakKeyDictionary
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import DataSource
+
+from snapkv.clock import SystemClock
+from snapkv.spark.timing import exact, timestamp_of, zone_of
+from snapkv.times import When
+
+_told: WeakKeyDictionary[SparkSession, set[str]] = WeakKeyDictionary()
+"""The formats that sessions were told of: Spark warns of everyone who tells it again."""
+
+
+def tell(spark: SparkSession, source: type[DataSource]) -> None:
+    """Make a format known to a session, where Spark has not found it by itself."""
+    try:
+        spark.dataSource.register(source)
+    except AnalysisException as e:  # PySpark 4.0 has no second word on what it found by itself
+        if e.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
+            raise
+    _told.setdefault(spark, set()).add(source.name())
+
+
+def ensure_told(spark: SparkSession, source: type[DataSource]) -> None:
+    """Make it known, unless that was done before."""
+    if source.name() not in _told.get(spark, ()):
+        tell(spark, source)
+
+
+class Times:
+    """Times as a session means them, resolved here and now."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._zone: tzinfo = zone_of(spark.conf.get("spark.sql.session.timeZone") or "UTC")
+        self._now_ms = SystemClock().now_ms()
+
+    def end(self, when: When) -> int:
+        """Return the timestamp of a time: the end of its millisecond. Raises `SourceError`."""
+        return timestamp_of(when, self._zone, self._now_ms)
+
+    def bounds(self, first: int | None, until: When | None) -> dict[str, str]:
+        """Return the options of a range of moments, both inclusive; None leaves a side open."""
+        last = None if until is None else self.end(until)
+        edges = {"startingTimestamp": first, "endingTimestamp": last}
+        return {name: exact(edge) for name, edge in edges.items() if edge is not None}

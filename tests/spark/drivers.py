@@ -1,0 +1,108 @@
+"""Processes with a streaming query, to be killed: `stream_driver.py`, from outside."""
+
+import json
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from etcd_server import eventually
+from etcd_server.processes import keeper
+
+WAIT_S = 120
+PAUSE_S = 0.1
+"""Between the commits of a writer that goes on: drivers keep pace with it, also slow ones."""
+DRIVER = Path(__file__).with_name("stream_driver.py")
+
+
+class Drivers:
+    """Processes with the query, one after the other, on one checkpoint.
+
+    All of them get ready at once, for that takes most of their time.
+    """
+
+    def __init__(self, url: str, folder: Path, stream: str) -> None:
+        self.command = [sys.executable, str(DRIVER), url, str(folder), stream]
+        self.folder = folder
+        (folder / "batches").mkdir()
+
+    def __enter__(self):
+        logs = [(n, self.folder / f"log-{n}") for n in "01"]
+        self.children = [keeper.start([*self.command, n], log) for n, log in logs]
+        return self
+
+    def __exit__(self, *error) -> None:
+        for child in self.children:
+            keeper.end(child, grace_s=0)
+
+    def begin(self, number: int):
+        (self.folder / f"begin-{number}").touch()
+        return self.children[number]
+
+    def wait(self, child, condition, what: str) -> None:
+        def met() -> bool:
+            return condition() or child.poll() is not None
+
+        eventually(met, what, wait_s=WAIT_S)
+        logs = [path.read_text()[-3_000:] for path in sorted(self.folder.glob("log-*"))]
+        assert condition(), f"a driver ended: {logs}"
+
+    def batches(self) -> dict[int, list[list]]:
+        """The rows of each batch, as often as it came."""
+        found: dict[int, list[list]] = {}
+        for path in sorted((self.folder / "batches").glob("*.json")):
+            rows = [tuple(row) for row in json.loads(path.read_text())]
+            found.setdefault(int(path.name[:5]), []).append(rows)
+        return found
+
+    def start_of_the_query(self) -> dict[str, Any]:
+        """The offset that the checkpoint begins with."""
+        log = (self.folder / "checkpoint" / "offsets" / "0").read_text().splitlines()
+        return json.loads(log[-1])
+
+    def killed_in_a_batch(self, stop_writing: Callable[[], None]) -> int:
+        """Kill the first driver in a batch, and let the second one go on to the end."""
+        (self.folder / "hold").touch()
+        child = self.begin(0)
+        self.wait(child, (self.folder / "held").exists, "a batch to be in its middle")
+        os.killpg(child.pid, signal.SIGKILL)
+        child.wait(WAIT_S)
+        (self.folder / "hold").unlink()
+        killed = max(self.batches())
+
+        child = self.begin(1)
+        self.wait(child, lambda: max(self.batches()) > killed, "batches to go on")
+        stop_writing()
+        (self.folder / "finish").touch()
+        self.wait(child, lambda: child.poll() == 0, "the query to finish")
+        return killed
+
+
+@contextmanager
+def going_on(write: Callable[[], None]) -> Iterator[Callable[[], None]]:
+    """Write again and again beside the test; give what ends that."""
+    told_to_stop = threading.Event()
+    failed = []
+
+    def going() -> None:
+        try:
+            while not told_to_stop.wait(PAUSE_S):
+                write()
+        except BaseException as e:
+            failed.append(e)
+
+    def stop() -> None:
+        told_to_stop.set()
+        thread.join(WAIT_S)
+
+    thread = threading.Thread(target=going)
+    thread.start()
+    try:
+        yield stop
+    finally:
+        stop()
+    assert failed == []
