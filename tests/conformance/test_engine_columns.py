@@ -7,6 +7,7 @@ import random
 import pytest
 from conformance_driver import ALL, FIRST, Driver
 
+from snapkv.arrow import BATCH_BYTES
 from snapkv.engine.base import Columns, Delete, Put
 from snapkv.errors import CompactedError, FutureRevisionError
 
@@ -58,6 +59,18 @@ def test_many_versions_of_few_keys_and_large_values(db: Driver) -> None:
         assert in_columns(db, revision) == scanned(db, revision)
 
 
+def test_large_values_behind_small_ones(db: Driver) -> None:
+    """What a part holds is bounded, whatever the values before were like."""
+    db.txn(*(Put(b"a%05d" % n, b"") for n in range(5_000)))
+    for n in range(80):
+        db.put(b"b%02d" % n, bytes([n]) * 1_000_000)
+    parts = list(db.engine.columns(FIRST, ALL, revision=db.head()))
+    assert max(part.values.nbytes for part in parts) < BATCH_BYTES + 2_000_000
+    assert in_columns(db, db.head()) == scanned(db, db.head())
+    some = in_columns(db, db.head(), b"a04990", b"b03")
+    assert [row[0] for row in some][-4:] == [b"a04999", b"b00", b"b01", b"b02"]
+
+
 def test_keys_of_leases_are_among_them(db: Driver) -> None:
     db.put(b"a", b"1")
     lease = db.engine.grant(60).id
@@ -70,6 +83,8 @@ def test_keys_only(db: Driver) -> None:
     db.txn(*(Put(b"k%d" % n, b"value") for n in range(9)))
     (part,) = db.engine.columns(FIRST, ALL, revision=db.head(), keys_only=True)
     assert part.keys.to_pylist() == [b"k%d" % n for n in range(9)]
+    assert set(part.values.to_pylist()) == {b""}
+    assert part.modified.to_pylist() == [db.head()] * 9
 
 
 @pytest.mark.new_engine

@@ -35,7 +35,7 @@ from snapkv.errors import CorruptStoreError
 CHUNK_RECORDS_FIRST = 256
 CHUNK_RECORDS_MAX = 10_000
 CHUNK_BYTES = 8 << 20
-"""What a chunk is meant to take: its number of records follows the size of those before."""
+"""What a chunk holds at most, but for its last record."""
 PASSED_MAX = 8
 """With more records than this for each key found, a walk that seeks past old versions is faster."""
 
@@ -52,7 +52,7 @@ def columns(
     while target is not None:
         with env().reading() as txn:
             revision_in(txn.state, Range(key, range_end, revision))
-            raws, values, more = _records(txn.cursor(), target, beyond, limit)
+            raws, values, more = _records(txn.cursor(), target, beyond, limit, keys_only)
             if not raws:
                 return
             column = pa.array(values, pa.binary())
@@ -63,15 +63,17 @@ def columns(
         if found is not None and len(found.keys):
             yield found
         target = behind if more else None
+        # Keys are taken before values: about as many as there will be room for.
         limit = min(CHUNK_RECORDS_MAX, max(1, CHUNK_BYTES * len(raws) // column.nbytes))
 
 
 def _records(
-    cursor: Cursor, target: bytes, beyond: bytes, limit: int
+    cursor: Cursor, target: bytes, beyond: bytes, limit: int, keys_only: bool
 ) -> tuple[list[bytes], list[bytes], bool]:
     """Return keys and values of up to `limit` records of [target, beyond); whether more may come.
 
-    By two walks: bytes alone are half the work of pairs, which the garbage collector looks at.
+    Fewer, when their values take `CHUNK_BYTES`; of values that nobody wants only the headers. By
+    two walks: bytes alone are half the work of pairs, which the garbage collector looks at.
     """
     if not seek(cursor, target):
         return [], [], False
@@ -83,8 +85,17 @@ def _records(
     if not raws:
         return [], [], False
     cursor.set_key(raws[0])
-    values = list(itertools.islice(cursor.iternext(keys=False, values=True), len(raws)))
-    return raws, values, more
+    found = itertools.islice(cursor.iternext(keys=False, values=True), len(raws))
+    if keys_only:
+        return raws, [value[:HEADER_BYTES] for value in found], more
+    values: list[bytes] = []
+    room = CHUNK_BYTES
+    for value in found:
+        values.append(value)
+        room -= len(value)
+        if room <= 0:
+            break
+    return raws[: len(values)], values, more or len(values) < len(raws)
 
 
 def _sorted_out(
