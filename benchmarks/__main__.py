@@ -16,6 +16,7 @@ QUESTIONS = (
     "spark_stream",
     "couch_edits",
     "couch_feed",
+    "couch_longpoll",
 )
 
 if __name__ == "__main__":

@@ -1,0 +1,3 @@
+"""The command line `cdcmeta`."""
+
+from cdcmeta.cli.app import main as main

@@ -1,0 +1,15 @@
+"""CouchDB's HTTP face of changes databases, for clients and replicators that exist.
+
+A *server* (uvicorn) runs an *application*: a table of paths and methods, each answered by a
+function of a *call*, which is one request to a *service*. The service holds the store; its calls
+run in threads. A *feed* walks over the changes step by step; when all was told, it waits for the
+*waker* of its database: one thread that follows it, however many wait. What is *streamed* goes
+out as fast as the client reads, and is made no faster.
+
+Caveats. There are no attachments, views, functions of design documents, users or permissions
+beyond one login; `docs/couch.md` tells what is here.
+"""
+
+from cdcmeta.http.auth import Login as Login
+from cdcmeta.http.limits import Limits as Limits
+from cdcmeta.http.server import Server as Server

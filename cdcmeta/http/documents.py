@@ -1,0 +1,115 @@
+"""One document: to get, to put, to delete; and local documents."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import quote
+
+from starlette.responses import Response
+
+from cdcmeta.changes.database import ChangesDB
+from cdcmeta.changes.documents import Doc, Edited
+from cdcmeta.changes.local import PREFIX as LOCAL
+from cdcmeta.http.answers import answer
+from cdcmeta.http.call import Call
+from cdcmeta.http.errors import bad_request
+from cdcmeta.http.service import settled
+
+TWO_REVS = "Document rev from request body and query string have different values"
+
+
+async def get(call: Call) -> Response:
+    """Answer `GET /{db}/{id}`."""
+    id = call.id
+    if id.startswith(LOCAL):
+        return answer(await call.service.call(call.db.local.get, id.removeprefix(LOCAL)))
+    if "open_revs" in call.query:
+        return await _open_revs(call, id)
+    doc = await call.service.call(
+        call.db.get,
+        id,
+        call.query.get("rev"),
+        conflicts=call.flag("conflicts"),
+        revisions=call.flag("revs"),
+        as_of=call.as_of,
+    )
+    headers = {"ETag": f'"{doc["_rev"]}"', "Cache-Control": "must-revalidate"}
+    if call.request.headers.get("if-none-match") == headers["ETag"]:
+        return Response(status_code=304, headers=headers)
+    return answer(doc, headers=headers)
+
+
+async def _open_revs(call: Call, id: str) -> Response:
+    revs = None if call.query["open_revs"] == "all" else call.json_of("open_revs")
+    if revs is not None and not isinstance(revs, list):
+        raise bad_request("`open_revs` is `all` or a list of revisions")
+    found = await call.service.call(call.db.open_revs, id, revs, latest=call.flag("latest"))
+    revisions = call.flag("revs")
+    return answer(
+        [
+            {"missing": leaf} if isinstance(leaf, str) else {"ok": leaf_of(leaf, revisions)}
+            for leaf in found
+        ]
+    )
+
+
+def leaf_of(doc: Doc, revisions: bool) -> Doc:
+    """Return a leaf, with `_revisions` where they are wanted."""
+    if not revisions:
+        del doc["_revisions"]
+    return doc
+
+
+async def put(call: Call) -> Response:
+    """Answer `PUT /{db}/{id}`."""
+    id, rev = call.id, call.rev
+    doc = await call.object()
+    if rev is not None:
+        if doc.get("_rev", rev) != rev:
+            raise bad_request(TWO_REVS)
+        doc["_rev"] = rev
+    if id.startswith(LOCAL):
+        local = await call.service.call(call.db.local.put, id.removeprefix(LOCAL), doc)
+        return answer({"ok": True, "id": id, "rev": local}, 201)
+    new_edits = call.query.get("new_edits") != "false"
+    return await _edited(call, doc | {"_id": id}, new_edits=new_edits)
+
+
+async def post(call: Call) -> Response:
+    """Answer `POST /{db}`: a document, which gets an id unless it has one."""
+    call.check_json()
+    return await _edited(call, await call.object())
+
+
+async def _edited(call: Call, doc: dict[str, Any], *, new_edits: bool = True) -> Response:
+    db = call.db
+    edited = await call.service.call(_edit, db, doc, new_edits)
+    where = f"{call.request.base_url}{quote(db.name, safe='')}/{quote(edited.id, safe='')}"
+    headers = {"Location": where, "ETag": f'"{edited.rev}"'}
+    return answer({"ok": True, "id": edited.id, "rev": edited.rev}, 201, headers)
+
+
+async def delete(call: Call) -> Response:
+    """Answer `DELETE /{db}/{id}`."""
+    id, rev = call.id, call.rev
+    if id.startswith(LOCAL):
+        await call.service.call(call.db.local.remove, id.removeprefix(LOCAL), rev or "")
+        return answer({"ok": True, "id": id, "rev": "0-0"})
+    edited = await call.service.call(_remove, call.db, id, rev)
+    return answer({"ok": True, "id": id, "rev": edited.rev}, headers={"ETag": f'"{edited.rev}"'})
+
+
+# --- in threads ---
+
+
+def _edit(db: ChangesDB, doc: dict[str, Any], new_edits: bool) -> Edited:
+    write = db.bulk if new_edits else db.replicate
+    (found,) = settled(db, lambda: write([doc]))
+    if found.error is not None:
+        raise found.error
+    return found
+
+
+def _remove(db: ChangesDB, id: str, rev: str | None) -> Edited:
+    db.get(id)  # what is not there, or deleted, is not found, whatever the revision
+    return _edit(db, {"_id": id, "_rev": rev, "_deleted": True}, True)

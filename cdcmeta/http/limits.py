@@ -1,0 +1,31 @@
+"""What one client may take from a server, and how long things may last."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Bounds of a server; each has its unit in its name."""
+
+    body_bytes: int = 8_000_000
+    """The largest body of a request (CouchDB's `max_document_size`)."""
+    body_s: float = 60.0
+    """How long a client may take to send it."""
+    connections: int = 4_000
+    """Clients at once; one more is answered 503."""
+    callers: int = 16
+    """Threads for requests that are answered at once."""
+    readers: int = 8
+    """Threads that read for feeds; whoever waits for one is served in turn."""
+    rows: int = 256
+    """Rows of a feed that are read at once."""
+    piece_bytes: int = 64 << 10
+    """How much is sent at once, and aimed at when documents are read."""
+    bulk_docs: int = 1_000
+    """Documents of `_bulk_docs` in one commit."""
+    wait_ms: int = 60_000
+    """The longest timeout and heartbeat of a feed, and the default of the former."""
+    stop_s: float = 5.0
+    """How long clients may take to hear that the server stops."""

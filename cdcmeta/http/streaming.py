@@ -1,0 +1,99 @@
+"""Sending piece by piece, no faster than the client reads, until it hangs up."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import aclosing
+from typing import Self
+
+import anyio
+from anyio.streams.memory import MemoryObjectSendStream
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from cdcmeta.http.errors import answer_of
+
+log = logging.getLogger(__name__)
+JSON = "application/json"
+
+
+class Streamed(Response):
+    """An answer made of pieces. At most one is on its way while the next is made.
+
+    `beat` is sent after each `heartbeat` seconds without a piece, whatever they are waiting for.
+    When a piece fails after the first, the connection is closed, so that nobody takes the half
+    for the whole.
+    """
+
+    def __init__(
+        self,
+        pieces: AsyncGenerator[bytes, None],
+        first: bytes,
+        *,
+        heartbeat: float | None = None,
+        beat: bytes = b"\n",
+        media_type: str = JSON,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(headers=headers, media_type=media_type)
+        del self.headers["content-length"]
+        self._pieces, self._first = pieces, first
+        self._heartbeat, self._beat = math.inf if heartbeat is None else heartbeat, beat
+        self._whole = False
+
+    @classmethod
+    async def begun(cls, pieces: AsyncIterator[bytes], **how: object) -> Self:
+        """Return the answer with its first piece: what fails before is an answer of its own."""
+        assert isinstance(pieces, AsyncGenerator)
+        first = await anext(pieces, b"")
+        return cls(pieces, first, **how)  # type: ignore[arg-type]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send it all, or what the client takes of it."""
+        start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
+        async with aclosing(self._pieces), anyio.create_task_group() as tasks:
+            tasks.start_soon(self._hung_up, receive, tasks.cancel_scope)
+            await send(start)
+            if scope["method"] == "HEAD":
+                self._whole = True
+            else:
+                await self._send(send)
+            if self._whole:
+                await send({"type": "http.response.body"})
+            tasks.cancel_scope.cancel()
+
+    async def _hung_up(self, receive: Receive, sending: anyio.CancelScope) -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        sending.cancel()
+
+    async def _send(self, send: Send) -> None:
+        made, taken = anyio.create_memory_object_stream[bytes](0)
+        async with anyio.create_task_group() as tasks, taken:
+            tasks.start_soon(self._make, made)
+            while True:
+                with anyio.move_on_after(self._heartbeat) as silence:
+                    try:
+                        piece = await taken.receive()
+                    except anyio.EndOfStream:
+                        return
+                if silence.cancelled_caught:
+                    piece = self._beat
+                await send({"type": "http.response.body", "body": piece, "more_body": True})
+
+    async def _make(self, made: MemoryObjectSendStream[bytes]) -> None:
+        async with made:
+            try:
+                await made.send(self._first)
+                self._first = b""
+                async for piece in self._pieces:
+                    if piece:
+                        await made.send(piece)
+                self._whole = True
+            except Exception as e:
+                answer = answer_of(e)
+                if answer is None:
+                    raise
+                log.warning("an answer ended early: %s", answer)

@@ -1,0 +1,156 @@
+"""Waking who waits for a database to change: one thread follows it, however many wait.
+
+A *waker* has a version that grows with each commit of its database, and nothing else to tell: who
+is woken reads from where it was. All but the thread's own loop happens in the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+
+import anyio
+
+from cdcmeta.changes import Change, ChangesDB, Checkpoint
+from cdcmeta.changes.state import State
+from snapkv import SnapshotKV
+
+SLICE_S = 0.5
+"""How long the thread waits at once: the longest it goes on after it was told to end."""
+LINGER_S = 5.0
+"""How long it goes on when nobody waits: clients of a longpoll come again at once."""
+
+
+class Waker:
+    """The version of one database, and those who wait for the next; used by the event loop only.
+
+    `error` is why it ended, and `ended` that there will be no more versions.
+    """
+
+    def __init__(self, db: ChangesDB) -> None:
+        self._db, self._loop = db, asyncio.get_running_loop()
+        self._stop = threading.Event()
+        self._changed = anyio.Event()
+        self._reading = anyio.Lock()
+        self._state: State | None = None
+        self._state_version = 0
+        self.version = 0
+        self.waiting = 0
+        self.ended = False
+        self.error: Exception | None = None
+        self._thread = threading.Thread(target=self._follow, name=f"waker {db.name}", daemon=True)
+        self._thread.start()
+
+    async def wait(self, version: int) -> None:
+        """Return when the version is another one, or there will be none."""
+        while self.version == version and not self.ended:
+            await self._changed.wait()
+
+    async def state(self, read: Callable[[Callable[[], State]], Awaitable[State]]) -> State:
+        """Return the database as it stands since the version came; read once for all who woke."""
+        async with self._reading:
+            if self._state is None or self._state_version != self.version:
+                version = self.version
+                self._state = await read(self._db.state)
+                self._state_version = version
+            return self._state
+
+    def stop(self) -> None:
+        """Let the thread end, and wake all who wait."""
+        self._stop.set()
+        self._end(None)
+
+    def join(self, timeout: float) -> None:
+        """Wait until the thread has ended."""
+        self._thread.join(timeout)
+
+    def _wake(self) -> None:
+        self.version += 1
+        self._changed.set()
+        self._changed = anyio.Event()
+
+    def _end(self, error: Exception | None) -> None:
+        if not self.ended:
+            self.ended, self.error = True, error
+            self._wake()
+
+    # --- in the thread ---
+
+    def _follow(self) -> None:
+        try:
+            follower = self._db.follower("now")
+            try:
+                self._tell(self._wake)  # it follows: what comes from now on wakes
+                changed = False
+                while not self._stop.is_set():
+                    found = follower.next_within(SLICE_S)
+                    changed |= isinstance(found, Change)
+                    if isinstance(found, Checkpoint) and (changed or found.restarted):
+                        changed = False
+                        self._tell(self._wake)
+            finally:
+                follower.close()
+        except Exception as e:
+            self._tell(self._end, e)
+
+    def _tell(self, what: object, *args: object) -> None:
+        with suppress(RuntimeError):  # the loop was closed meanwhile
+            self._loop.call_soon_threadsafe(what, *args)  # type: ignore[arg-type]
+
+
+class Hub:
+    """The wakers of a store's databases; each is there while somebody waits, and a little longer.
+
+    Used by the event loop only, but for `close`.
+    """
+
+    def __init__(self, store: SnapshotKV) -> None:
+        self._store = store
+        self._wakers: dict[str, Waker] = {}
+        self.stopping = False
+
+    def __len__(self) -> int:
+        return len(self._wakers)
+
+    def follows(self, name: str) -> bool:
+        """Return whether a database is followed now; so it is there, or was a moment ago."""
+        return name in self._wakers and not self._wakers[name].ended
+
+    @asynccontextmanager
+    async def waker(self, name: str) -> AsyncIterator[Waker]:
+        """Lend the waker of a database to a block, once it follows.
+
+        Whatever keeps it from following ends it, with the error in it.
+        """
+        waker = self._wakers.get(name)
+        if waker is None or waker.ended:
+            waker = self._wakers[name] = Waker(ChangesDB(self._store, name))
+            if self.stopping:
+                waker.stop()
+        waker.waiting += 1
+        try:
+            await waker.wait(0)
+            yield waker
+        finally:
+            waker.waiting -= 1
+            if not waker.waiting:
+                asyncio.get_running_loop().call_later(LINGER_S, self._leave, name, waker)
+
+    def stop(self) -> None:
+        """End all feeds: those who wait are told, and so is whoever comes now."""
+        self.stopping = True
+        for waker in self._wakers.values():
+            waker.stop()
+
+    def close(self) -> None:
+        """Wait until all threads have ended; the loop has."""
+        for waker in self._wakers.values():
+            waker.join(2 * SLICE_S)
+
+    def _leave(self, name: str, waker: Waker) -> None:
+        if not waker.waiting:
+            waker.stop()
+            if self._wakers.get(name) is waker:
+                del self._wakers[name]

@@ -1,0 +1,223 @@
+"""Many documents at once: `_bulk_docs`, `_bulk_get`, `_revs_diff`, `_all_docs`."""
+
+import json
+
+import pytest
+
+from .served import error_of
+from .test_couch_documents import UNKNOWN, branch, revision
+
+
+def test_each_document_has_an_outcome(db):
+    rev = db.lib.put({"_id": "b"}).rev
+    docs = [{"_id": "a"}, {"_id": "b"}, {"_id": "b", "_rev": rev, "n": 2}, {"_x": 1}, 7, {}]
+    answer = db.post("_bulk_docs", {"docs": docs})
+    assert answer.status_code == 201
+    a, conflict, b, bad, number, new = answer.json()
+    assert a["ok"]
+    assert conflict == {"id": "b", "error": "conflict", "reason": "Document update conflict."}
+    assert (b["ok"], b["rev"][:2]) == (True, "2-")
+    assert bad["error"] == "doc_validation"
+    assert number["reason"] == "Document must be a JSON object"
+    assert len(new["id"]) == 32
+    assert [row["id"] for row in db.changes()["results"]] == ["a", "b", new["id"]]
+
+
+def test_of_replicated_documents_only_errors_are_told(db):
+    docs = [branch("d", 2, "ba", x=1), branch("d", 2, "ca"), {"_id": "bad"}]
+    answer = db.post("_bulk_docs", {"docs": docs, "new_edits": False})
+    assert answer.status_code == 201
+    (bad,) = answer.json()
+    assert (bad["id"], bad["error"]) == ("bad", "doc_validation")
+    assert db.get("d", conflicts="true").json()["_conflicts"] == [revision(2, "b")]
+    assert db.post("_bulk_docs", {"docs": docs[:2], "new_edits": False}).json() == []
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        ([], "Request body must be a JSON object"),
+        ({}, "POST body must include `docs` parameter."),
+        ({"docs": {}}, "`docs` parameter must be an array."),
+        ({"docs": [], "new_edits": 1}, "`new_edits` parameter must be a boolean."),
+    ],
+)
+def test_bulk_docs_that_cannot_be_understood(db, body, reason):
+    assert error_of(db.post("_bulk_docs", body)) == (400, "bad_request", reason)
+
+
+@pytest.mark.parametrize("path", ["_bulk_docs", "_bulk_get", "_revs_diff", "_changes", "_all_docs"])
+def test_posts_are_json(db, path):
+    answer = db("POST", path, content="{}", headers={"Content-Type": "text/plain"})
+    assert error_of(answer) == (415, "bad_content_type", "Content-Type must be application/json")
+    with_charset = {"Content-Type": "Application/JSON; charset=utf-8"}
+    assert db("POST", path, content='{"docs":[]}', headers=with_charset).status_code < 300
+
+
+def test_more_than_one_commit_holds_is_split(own):
+    """Halves of halves go in; what is too large alone is told, and left out."""
+    db = own(engine={"request_bytes_max": 100_000}).database()
+    docs = [{"_id": f"d{n}", "text": "x" * 9_000} for n in range(30)]
+    docs.insert(7, {"_id": "large", "text": "x" * 150_000})
+    told = db.post("_bulk_docs", {"docs": docs}).json()
+    assert [each["id"] for each in told] == [doc["_id"] for doc in docs]
+    (large,) = [each for each in told if "error" in each]
+    assert (large["id"], large["error"]) == ("large", "too_large")
+    rows = db.changes()["results"]
+    assert [row["id"] for row in rows] == [doc["_id"] for doc in docs if doc["_id"] != "large"]
+    assert error_of(db("PUT", "large", json=docs[7]))[:2] == (413, "too_large")
+
+
+def test_more_documents_than_one_commit_takes(db):
+    docs = [{"_id": f"d{n:04}"} for n in range(2_500)]
+    told = db.post("_bulk_docs", {"docs": docs}).json()
+    assert [each["id"] for each in told] == [doc["_id"] for doc in docs]
+    assert db.get().json()["doc_count"] == 2_500
+
+
+def test_bulk_get(db):
+    db.lib.replicate([branch("d", 2, "ba", x=1), branch("d", 2, "ca", _deleted=True)])
+    wanted = [
+        {"id": "d"},
+        {"id": "d", "rev": revision(2, "b")},
+        {"id": "d", "rev": UNKNOWN},
+        {"id": "nobody"},
+        {"id": "d", "rev": "x"},
+        {"id": "_bad"},
+        {"rev": UNKNOWN},
+    ]
+    results = db.post("_bulk_get", {"docs": wanted}, revs="true").json()["results"]
+    assert [each["id"] for each in results] == ["d", "d", "d", "nobody", "d", "_bad", None]
+    all_leaves, one, *errors = (each["docs"] for each in results)
+    assert [leaf["ok"]["_rev"] for leaf in all_leaves] == [revision(2, "b"), revision(2, "c")]
+    assert all_leaves[1]["ok"]["_deleted"] is True
+    (leaf,) = one
+    assert leaf["ok"] == {
+        "_id": "d",
+        "_rev": revision(2, "b"),
+        "_revisions": {"start": 2, "ids": ["b" * 32, "a" * 32]},
+        "x": 1,
+    }
+    told = [(e["error"]["rev"], e["error"]["error"], e["error"]["reason"]) for (e,) in errors]
+    assert told == [
+        (UNKNOWN, "not_found", "missing"),
+        ("undefined", "not_found", "missing"),
+        ("x", "bad_request", "Invalid rev format"),
+        (None, "illegal_docid", "Only reserved document ids may start with underscore."),
+        (None, "bad_request", "document id missed"),
+    ]
+
+
+def test_bulk_get_of_the_latest(db):
+    db.lib.replicate([branch("d", 2, "ba")])
+    wanted = {"docs": [{"id": "d", "rev": revision(1, "a")}]}
+    (missing,) = db.post("_bulk_get", wanted).json()["results"][0]["docs"]
+    assert missing["error"]["reason"] == "missing"
+    (leaf,) = db.post("_bulk_get", wanted, latest="true").json()["results"][0]["docs"]
+    assert leaf["ok"] == {"_id": "d", "_rev": revision(2, "b")}
+
+
+@pytest.mark.parametrize("body", [{}, {"docs": 1}, {"docs": ["d"]}])
+def test_bulk_get_that_cannot_be_understood(db, body):
+    answer = db.post("_bulk_get", body)
+    assert error_of(answer) == (400, "bad_request", "Missing JSON list of 'docs'.")
+
+
+def test_revs_diff(db):
+    db.lib.replicate([branch("d", 2, "ba")])
+    asked = {
+        "d": [revision(1, "a"), revision(2, "b"), revision(3, "c")],
+        "known": [],
+        "new": [revision(1, "a")],
+    }
+    assert db.post("_revs_diff", asked).json() == {
+        "d": {"missing": [revision(3, "c")], "possible_ancestors": [revision(2, "b")]},
+        "new": {"missing": [revision(1, "a")]},
+    }
+    assert error_of(db.post("_revs_diff", {"d": "1-a"}))[:2] == (400, "bad_request")
+    assert error_of(db.post("_revs_diff", {"d": ["1-a"]}))[:2] == (400, "bad_request")
+    assert error_of(db.post("_revs_diff", {"_d": []}))[:2] == (400, "illegal_docid")
+
+
+# --- _all_docs ---
+
+
+@pytest.fixture
+def letters(db):
+    """Ten documents, a to j, of which c is deleted."""
+    db.lib.bulk([{"_id": letter, "is": letter} for letter in "abcdefghij"])
+    db.lib.remove("c", db.lib.get("c")["_rev"])
+    return db
+
+
+def ids(answer) -> str:
+    assert answer.status_code == 200, answer.text
+    return "".join(row["key"] for row in answer.json()["rows"])
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        ({}, "abdefghij"),
+        ({"limit": 2}, "ab"),
+        ({"limit": 0}, ""),
+        ({"skip": 2, "limit": 2}, "de"),
+        ({"startkey": '"c"'}, "defghij"),
+        ({"start_key": '"e"', "end_key": '"g"'}, "efg"),
+        ({"startkey": '"e"', "endkey": '"g"', "inclusive_end": "false"}, "ef"),
+        ({"key": '"e"'}, "e"),
+        ({"key": '"c"'}, ""),
+        ({"descending": "true"}, "jihgfedba"),
+        ({"descending": "true", "limit": 2}, "ji"),
+        ({"descending": "true", "skip": 1, "limit": 2}, "ih"),
+        ({"descending": "true", "startkey": '"g"', "endkey": '"e"'}, "gfe"),
+        (
+            {"descending": "true", "startkey": '"g"', "endkey": '"e"', "inclusive_end": "false"},
+            "gf",
+        ),
+    ],
+)
+def test_a_range_of_all_docs(letters, query, expected):
+    assert ids(letters.get("_all_docs", **query)) == expected
+    body = {name: json.loads(str(value)) for name, value in query.items()}
+    assert ids(letters.post("_all_docs", body)) == expected
+
+
+def test_rows_of_all_docs(letters):
+    page = letters.get("_all_docs", include_docs="true").json()
+    assert (page["total_rows"], page["offset"]) == (9, 0)
+    rev = letters.lib.get("a")["_rev"]
+    doc = {"_id": "a", "_rev": rev, "is": "a"}
+    assert page["rows"][0] == {"id": "a", "key": "a", "value": {"rev": rev}, "doc": doc}
+    assert [row["doc"]["is"] for row in page["rows"]] == list("abdefghij")
+
+
+def test_all_docs_by_keys(letters):
+    rows = letters.post("_all_docs", {"keys": ["b", "c", "nobody", "_x", "b"]}).json()["rows"]
+    assert [row["key"] for row in rows] == ["b", "c", "nobody", "_x", "b"]
+    assert rows[1]["value"]["deleted"] is True
+    assert rows[2] == {"key": "nobody", "error": "not_found"}
+    assert rows[3] == {"key": "_x", "error": "not_found"}
+    with_docs = letters.get("_all_docs", keys='["c","b"]', include_docs="true").json()["rows"]
+    assert [row["doc"] and row["doc"]["is"] for row in with_docs] == [None, "b"]
+    assert ids(letters.post("_all_docs", {"keys": ["b", "d"], "descending": True})) == "db"
+
+
+def test_conflicts_in_all_docs(db):
+    db.lib.replicate([branch("d", 1, "a"), branch("d", 1, "b")])
+    (row,) = db.get("_all_docs", include_docs="true", conflicts="true").json()["rows"]
+    assert row["doc"]["_conflicts"] == [revision(1, "a")]
+
+
+@pytest.mark.parametrize(
+    "query", [{"startkey": "x"}, {"startkey": "1"}, {"limit": -1}, {"limit": "x"}, {"keys": "1"}]
+)
+def test_all_docs_that_cannot_be_understood(db, query):
+    assert error_of(db.get("_all_docs", **query))[:2] == (400, "bad_request")
+
+
+def test_all_docs_of_a_past_time(letters):
+    before = letters.lib.store.resolved()
+    letters.lib.put({"_id": "z"})
+    assert ids(letters.get("_all_docs", as_of=before)) == "abdefghij"
+    assert ids(letters.get("_all_docs")) == "abdefghijz"

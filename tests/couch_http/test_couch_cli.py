@@ -1,0 +1,162 @@
+"""`cdcmeta serve` as people run it: a process, its options, its signals, its exit codes."""
+
+import os
+import signal
+import socket
+import subprocess
+import threading
+import time
+
+import httpx
+import pytest
+
+from cdcmeta.cli import main
+from cdcmeta.http import Limits
+
+from .programs import PROGRAM, Program
+from .served import WAIT_S
+
+PLAIN = {
+    name: value
+    for name, value in os.environ.items()
+    if not name.startswith("CDCMETA_") and name != "SNAPKV_STORE"
+}
+
+
+@pytest.fixture
+def serve(tmp_path):
+    running = []
+
+    def start(*words: str, **variables: str) -> Program:
+        store = f"lmdb:{tmp_path / 'meta'}"
+        program = Program(
+            "--store", store, "--port", "0", *words, environment={**PLAIN, **variables}
+        )
+        running.append(program)
+        return program
+
+    yield start
+    for program in running:
+        if program.process.returncode is None:
+            program.kill()
+
+
+def failing(*words: str, **variables: str) -> tuple[int, str]:
+    done = subprocess.run(
+        [*PROGRAM, *words],
+        capture_output=True,
+        text=True,
+        timeout=WAIT_S,
+        env={**PLAIN, **variables},
+        check=False,
+    )
+    assert "Traceback" not in done.stderr
+    return done.returncode, done.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_it_serves_until_it_is_told_to_end(serve, number):
+    program = serve()
+    assert program.url.startswith("http://127.0.0.1:")
+    assert httpx.put(f"{program.url}/db").status_code == 201
+    lines: list[str] = []
+
+    def follow() -> None:
+        with httpx.stream("GET", f"{program.url}/db/_changes?feed=continuous&heartbeat=50") as feed:
+            lines.extend(feed.iter_lines())
+
+    follower = threading.Thread(target=follow)
+    follower.start()
+    time.sleep(0.3)
+    began = time.monotonic()
+    program.process.send_signal(number)
+    assert program.ends() == (0, "")
+    assert time.monotonic() - began < Limits().stop_s
+    follower.join(WAIT_S)
+    assert '"last_seq"' in lines[-1]
+
+
+def test_a_reader_that_is_slow_cannot_keep_it(serve):
+    program = serve()
+    httpx.put(f"{program.url}/db")
+    for n in range(40):
+        httpx.put(f"{program.url}/db/d{n}", json={"text": "x" * 300_000})
+    host, _, port = program.url.removeprefix("http://").partition(":")
+    with socket.create_connection((host, int(port)), WAIT_S) as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
+        client.sendall(b"GET /db/_changes?include_docs=true HTTP/1.1\r\nHost: x\r\n\r\n")
+        client.recv(100)
+        began = time.monotonic()
+        program.process.terminate()
+        code, _ = program.ends()
+    assert code == 0
+    assert time.monotonic() - began < Limits().stop_s + 3
+
+
+def test_it_goes_on_where_it_was(serve):
+    first = serve()
+    httpx.put(f"{first.url}/db")
+    httpx.put(f"{first.url}/db/a", json={"n": 1})
+    first.kill()
+    second = serve()
+    assert httpx.get(f"{second.url}/db/a").json()["n"] == 1
+
+
+def test_a_login_from_the_environment(serve):
+    program = serve(CDCMETA_USER="ann", CDCMETA_PASSWORD="x y")
+    assert httpx.get(program.url).status_code == 401
+    assert httpx.get(program.url, auth=("ann", "x y")).status_code == 200
+
+
+def test_a_login_from_a_file(serve, tmp_path):
+    file = tmp_path / "password"
+    file.write_text("x y\nand a second line\n")
+    program = serve("--user", "ann", "--password-file", str(file))
+    assert httpx.get(program.url, auth=("ann", "x y")).status_code == 200
+    assert httpx.get(program.url, auth=("ann", "x")).status_code == 401
+
+
+@pytest.mark.parametrize("words", [["--user", "ann"], ["--user", "a:b"], ["--user", ""]])
+def test_half_a_login_is_none(tmp_path, words):
+    password = {} if words[1] == "ann" else {"CDCMETA_PASSWORD": "x"}
+    code, told = failing("--store", f"lmdb:{tmp_path / 'meta'}", *words, **password)
+    assert code == 2
+    assert "password" in told
+    assert not (tmp_path / "meta").exists()
+
+
+def test_who_listens_to_others_is_warned(serve):
+    program = serve("--host", "0.0.0.0")
+    program.process.terminate()
+    assert program.ends() == (
+        0,
+        "cdcmeta: warning: anyone who reaches this address may read and write\n",
+    )
+
+
+def test_the_largest_body(serve):
+    program = serve("--max-body", "100")
+    httpx.put(f"{program.url}/db")
+    assert httpx.put(f"{program.url}/db/a", json={"n": "x" * 50}).status_code == 201
+    assert httpx.put(f"{program.url}/db/b", json={"n": "x" * 150}).status_code == 413
+
+
+def test_what_cannot_be_served(tmp_path):
+    assert failing()[0] == 2
+    assert failing("--store", "nothing:")[0] == 1
+    assert failing("--store", "memory:", "--port", "x")[0] == 2
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        code, told = failing("--store", "memory:", "--port", port)
+    assert (code, told.count("\n")) == (1, 1)
+    assert "in use" in told
+
+
+def test_help(capsys):
+    assert main(["serve", "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert "--password-file" in shown
+    assert "--password " not in shown  # it would stand in the list of processes
+    assert main([]) == 0

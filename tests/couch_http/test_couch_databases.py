@@ -1,0 +1,142 @@
+"""The server, its databases, and what is at no path."""
+
+import pytest
+
+import snapkv
+
+from .served import error_of
+
+
+def test_the_server_tells_who_it_is(served, http):
+    told = http.get("/").json()
+    assert told["couchdb"] == "Welcome"
+    assert told["version"] == snapkv.__version__
+    assert told["uuid"] == served.store.info()["store_id"]  # the same after a restart
+    assert http.get("/_up").json()["status"] == "ok"
+
+
+def test_a_database_is_made_told_and_deleted(http):
+    made = http.put("/new")
+    assert (made.status_code, made.json()) == (201, {"ok": True})
+    assert made.headers["location"].endswith("/new")
+    assert "new" in http.get("/_all_dbs").json()
+    facts = http.get("/new/").json()
+    assert facts["db_name"] == "new"
+    assert (facts["doc_count"], facts["doc_del_count"]) == (0, 0)
+    assert facts["instance_start_time"] == "0"
+    assert error_of(http.put("/new")) == (
+        412,
+        "file_exists",
+        "The database could not be created, the file already exists.",
+    )
+    assert http.delete("/new").json() == {"ok": True}
+    assert error_of(http.get("/new")) == (404, "not_found", "Database does not exist.")
+    assert error_of(http.delete("/new")) == (404, "not_found", "Database does not exist.")
+    assert "new" not in http.get("/_all_dbs").json()
+
+
+def test_a_name_with_a_slash(http):
+    assert http.put("/a%2Fb").status_code == 201
+    assert http.get("/a%2Fb").json()["db_name"] == "a/b"
+    assert http.put("/a%2Fb/doc", json={}).status_code == 201
+    assert http.get("/a%2Fb/doc").json()["_id"] == "doc"
+    assert http.delete("/a%2Fb").status_code == 200
+
+
+def test_counts_and_update_seq(db):
+    db.lib.put({"_id": "a"})
+    b = db.lib.put({"_id": "b"})
+    gone = db.lib.remove("b", b.rev)
+    facts = db.get().json()
+    assert (facts["doc_count"], facts["doc_del_count"]) == (1, 1)
+    assert facts["update_seq"] == str(gone.seq) == db.changes()["last_seq"]
+    assert db("HEAD").status_code == 200
+    assert db("HEAD").content == b""
+
+
+@pytest.mark.parametrize("name", ["Upper", "1a", "_x", "a.b", "%20", "a" * 200])
+def test_a_bad_name(http, name):
+    for method in ("PUT", "GET", "DELETE"):
+        status, error, _ = error_of(http.request(method, f"/{name}"))
+        assert (status, error) == (400, "illegal_database_name")
+
+
+def test_deleting_with_a_rev_deletes_no_database(db):
+    status, error, reason = error_of(db("DELETE", params={"rev": "1-x"}))
+    assert (status, error) == (400, "bad_request")
+    assert "Did you mean to DELETE a document" in reason
+    assert db.get().status_code == 200
+
+
+def test_full_commit(db, http):
+    answer = db.post("_ensure_full_commit", {})
+    assert (answer.status_code, answer.json()["ok"]) == (201, True)
+    assert error_of(http.post("/nowhere/_ensure_full_commit", json={}))[0] == 404
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "allowed"),
+    [
+        ("POST", "", "GET,HEAD"),
+        ("DELETE", "_all_dbs", "GET,HEAD"),
+        ("PATCH", "{db}", "DELETE,GET,HEAD,POST,PUT"),
+        ("DELETE", "{db}/_changes", "GET,HEAD,POST"),
+        ("PUT", "{db}/_changes", "GET,HEAD,POST"),
+        ("GET", "{db}/_bulk_docs", "POST"),
+        ("PUT", "{db}/_bulk_get", "POST"),
+        ("GET", "{db}/_revs_diff", "POST"),
+        ("DELETE", "{db}/_all_docs", "GET,HEAD,POST"),
+        ("GET", "{db}/_ensure_full_commit", "POST"),
+        ("POST", "{db}/doc", "DELETE,GET,HEAD,PUT"),
+        ("FOO", "{db}/_local/x", "DELETE,GET,HEAD,PUT"),
+    ],
+)
+def test_a_wrong_method(db, http, method, path, allowed):
+    answer = http.request(method, "/" + path.format(db=db.lib.name))
+    assert error_of(answer) == (405, "method_not_allowed", f"Only {allowed} allowed")
+    assert answer.headers["allow"] == allowed
+
+
+@pytest.mark.parametrize("path", ["/_session", "/_uuids", "/_replicate"])
+def test_parts_of_a_couchdb_that_are_not_here(http, path):
+    assert error_of(http.get(path)) == (404, "not_found", "missing")
+
+
+@pytest.mark.parametrize("path", ["_find", "_security", "doc/attachment", "_design/d/_view/v"])
+def test_parts_of_a_database_that_are_not_here(db, path):
+    for method in ("GET", "POST", "PUT"):
+        assert error_of(db(method, path))[:2] == (501, "not_implemented")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("GET", "_changes", None),
+        ("GET", "_changes?feed=continuous", None),
+        ("GET", "_all_docs", None),
+        ("GET", "doc", None),
+        ("PUT", "doc", {}),
+        ("DELETE", "doc?rev=1-0123456789abcdef0123456789abcdef", None),
+        ("POST", "", {}),
+        ("POST", "_bulk_docs", {"docs": []}),
+        ("POST", "_bulk_docs", {"docs": [{}]}),
+        ("POST", "_bulk_get", {"docs": []}),
+        ("POST", "_revs_diff", {}),
+        ("GET", "_local/x", None),
+        ("PUT", "_local/x", {}),
+    ],
+)
+def test_a_database_that_is_not_there(http, method, path, body):
+    answer = http.request(method, f"/nowhere/{path}", json=body)
+    assert error_of(answer) == (404, "not_found", "Database does not exist.")
+
+
+def test_the_past_of_a_database(db, http):
+    before = str(snapkv.format_time(db.lib.store.resolved()))
+    db.lib.put({"_id": "a"})
+    assert db.get(as_of=before).json()["doc_count"] == 0
+    assert db.get().json()["doc_count"] == 1
+    assert db.lib.name in http.get("/_all_dbs", params={"as_of": before}).json()
+    assert http.get("/_all_dbs", params={"as_of": "-1d"}).json() == []
+    assert error_of(db.get(as_of="-1d")) == (404, "not_found", "Database does not exist.")
+    assert error_of(db.get(as_of="yesterday"))[:2] == (400, "bad_request")
