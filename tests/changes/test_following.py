@@ -3,6 +3,7 @@
 import threading
 
 import pytest
+from store.engines import EMBEDDED
 
 from cdcmeta import Change, ChangesDB, Checkpoint
 from cdcmeta.errors import (
@@ -166,16 +167,43 @@ def test_a_database_that_moves(db, place, clock):
     assert isinstance(heard.ended(), DatabaseRelocatedError)
 
 
-def test_a_follower_that_compaction_overtook(db, clock):
-    """It goes on from the state as it is, and says so; what is gone came in another form."""
+def test_a_place_that_compaction_took(db, clock):
+    """Its rows are those of the present: what came between had rows of the same documents."""
     first = db.bulk([{"_id": name} for name in "abc"])
     since = db.changes().last_seq
     db.put({"_id": "a", "x": 1}, rev=first[0].rev)
-    clock.advance(500_000)
-    db.store.tick()
-    db.store.compact("-0s")
+    forget(db.store, clock)
     items = list(db.follow(since=since, idle_timeout=0))
     assert [item.id for item in items if isinstance(item, Change)] == ["a"]
+
+
+@pytest.mark.parametrize("place", EMBEDDED, indirect=True)
+def test_a_follower_that_compaction_overtook(db, clock):
+    """It says so, and goes on from the state as it is; events of etcd wait in this process."""
+    first = db.bulk([{"_id": name} for name in "abc"])
+    follower = db.follower(since=0)
+    told = [follower.next_within(WAIT_S) for _ in range(4)]
+    assert [type(item) for item in told] == [Change] * 3 + [Checkpoint]
+    second = db.put({"_id": "a", "x": 1}, rev=first[0].rev)
+    db.put({"_id": "a", "x": 2}, rev=second.rev)
+    db.remove("b", first[1].rev)
+    forget(db.store, clock)
+    rest = []
+    while (item := follower.next_within(0.05)) is not None:
+        rest.append(item)
+    follower.close()
+    assert rest[0] == Checkpoint(told[-1].seq, restarted=True)
+    assert [(item.id, item.deleted) for item in rest if isinstance(item, Change)] == [
+        ("a", False),
+        ("b", True),
+    ]
+    assert not rest[-1].restarted
+
+
+def forget(store, clock):
+    clock.advance(500_000)
+    store.tick()
+    store.compact("-0s")
 
 
 def test_it_ends_with_the_store(db, place, clock):
