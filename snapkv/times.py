@@ -98,6 +98,15 @@ def resolve(when: When, now_ms: int) -> int:
     )
 
 
+def is_digits(text: str) -> bool:
+    """Return whether a text is a timestamp in digits; 8 of them would be a date.
+
+    >>> is_digits("450"), is_digits("20261231")
+    (True, False)
+    """
+    return text.isascii() and text.isdigit() and len(text) != 8
+
+
 def duration_ms(text: str | timedelta | float) -> int:
     """Return the milliseconds of a duration: seconds, a timedelta, or a text like `7d`.
 
@@ -129,7 +138,7 @@ def _resolve_text(text: str, now_ms: int) -> int:
         if not 0 <= ms <= PHYSICAL_MS_MAX:
             raise InvalidTimeError(f"{text!r} is before 1970 or too far ahead", text)
         return end_of_ms(ms)
-    if text.isascii() and text.isdigit() and len(text) != 8:  # 8 digits would be a date
+    if is_digits(text):
         return check_timestamp(int(text[:_DIGITS_MAX]))
     try:
         parsed = datetime.fromisoformat(text)

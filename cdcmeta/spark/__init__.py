@@ -6,7 +6,7 @@ and, where asked for, all leaves, and the document as JSON.
     df = (spark.read.format("cdcmeta.changes").option("database", "catalogue")
         .option("timestampAsOf", "-1d").load("etcd://host:2379"))
 
-`changes_as_of` does the same by a call, and takes naive times in the session's time zone. It goes
+`changes_as_of` does the same by a call, and takes naive text in the session's time zone. It goes
 by the rules of `snapkv.spark`: what a DataFrame shows is pinned when it is made, a stream loses
 and repeats nothing, errors have a code in brackets. See `docs/couch_spark.md`.
 

@@ -40,7 +40,7 @@ def changes_as_of(
 ) -> DataFrame:
     """Return a database's feed as it was at a moment (None: now), a row for each document.
 
-    `since` is exclusive and `until` inclusive: a sequence, 0, "now", or a time. Naive times are in
+    `since` is exclusive and `until` inclusive: a sequence, 0, "now", or a time. Naive text is in
     the session's time zone. The rest is as in `ChangesDB.changes`; `options` are those of the
     format: `name`, `numPartitions`, `user`, ... The moment is pinned by this call.
 
@@ -49,7 +49,7 @@ def changes_as_of(
     Raises Spark's `AnalysisException`, whose message has a code such as
     `[CDCMETA_DATABASE_NOT_FOUND]`, and `SourceError` for a time that is none.
     """
-    times = Times(spark)
+    times = Times(spark, options)
     ensure_told(spark, ChangesDataSource)
     given = {
         "store": absolute(url),

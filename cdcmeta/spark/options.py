@@ -71,7 +71,7 @@ def parsed(raw: Mapping[str, str]) -> Options:
     """
     given = named(raw, KNOWN)
     check_one_of(given, [("timestampAsOf", "versionAsOf")])
-    place = place_of(given, FORMAT)
+    place = place_of(given, raw, FORMAT)
     if "database" not in given:
         raise SourceError(codes.MISSING_OPTION, "name the database: .option('database', ...)")
     with told():

@@ -8,7 +8,7 @@ Lake: a *version* is an engine's revision.
 
 What a DataFrame shows is pinned when it is made. Errors have a code in brackets. Spark finds the
 format by itself where snapkv is installed beside it; otherwise `register(spark)`. `read_snapshot`,
-`read_changes`, `read_history` and `diff` do the same by a call, and take naive times in the
+`read_changes`, `read_history` and `diff` do the same by a call, and take naive text in the
 session's time zone. See `docs/spark.md`.
 
 Reading the source: `options` says what can be asked, `pinned` names the commits that are meant,

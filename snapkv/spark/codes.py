@@ -57,7 +57,6 @@ ACCESS_DENIED = "SNAPKV_ACCESS_DENIED"
 FAILED = "SNAPKV_FAILED"
 
 _CODES: tuple[tuple[type[SnapKVError], str], ...] = (
-    (CompactedError, VERSION_COMPACTED),
     (FutureRevisionError, VERSION_NOT_FOUND),
     (InvalidTimeError, TIMESTAMP_INVALID),
     (NotObservedError, NOT_OBSERVED),

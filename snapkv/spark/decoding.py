@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 import re
+import struct
 from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
@@ -19,7 +21,7 @@ from snapkv.spark.codes import SourceError
 
 BYTES, UTF8, JSON, MSGPACK = "bytes", "utf8", "json", "msgpack"
 FORMATS = (BYTES, UTF8, JSON, MSGPACK)
-PERMISSIVE = "PERMISSIVE"
+FAILFAST, PERMISSIVE = MODES = ("FAILFAST", "PERMISSIVE")
 WHOLE = "value"
 """A field of this name is the value itself rather than a part of it."""
 SHOWN_MAX = 80
@@ -42,7 +44,7 @@ class Decoder:
     def __init__(self, fields: Sequence[pa.Field], format_: str, permissive: bool) -> None:
         self._fields, self._format, self._permissive = list(fields), format_, permissive
         for field in fields:
-            converter(field.type)
+            converter(field.type, format_)
 
     def columns(self, found: Arrays) -> Arrays:
         """Return the columns that come from `found["value"]`.
@@ -79,7 +81,8 @@ class Decoder:
             return None
 
     def _column(self, field: pa.Field, decoded: list[Any], found: Arrays) -> pa.Array:
-        convert, take = converter(field.type), _whole if field.name == WHOLE else _part
+        convert = converter(field.type, self._format)
+        take = _whole if field.name == WHOLE else _part
         cells: list[Any] = []
         for n, value in enumerate(decoded):
             try:
@@ -115,7 +118,7 @@ class Decoder:
 
 
 class _Number(float):
-    """A number as it was written, for decimals have digits that a float has not."""
+    """A number as it was written, which may have more digits than a float."""
 
     def __new__(cls, text: str) -> _Number:
         number = super().__new__(cls, text)
@@ -145,37 +148,39 @@ def _part(value: Any, name: str) -> Any:
     return _of(dict, value).get(name)
 
 
-def converter(wanted: pa.DataType) -> Convert:
+def converter(wanted: pa.DataType, format_: str) -> Convert:
     """Return what turns a decoded value into one that a column takes, or raises.
 
     Nothing is guessed, nor rounded beyond what floats are, and times to the microsecond: numbers do
     not become others. As in Spark's own JSON, a column of text takes anything, as JSON; binary is
-    base64 there; times are ISO text or seconds.
+    base64 there, and nowhere else; times are ISO text or seconds.
 
-    >>> converter(pa.int8())(7), converter(pa.string())({"a": 1}), converter(pa.float64())(7)
-    (7, '{"a":1}', 7.0)
+    >>> converter(pa.int8(), JSON)(7), converter(pa.string(), JSON)({"a": 1})
+    (7, '{"a":1}')
     """
     kinds = pa.types
     if kinds.is_struct(wanted):
-        inner = {field.name: _nested(field) for field in wanted}
+        inner = {field.name: _nested(field, format_) for field in wanted}
         return lambda value: _struct(_of(dict, value), inner)
     if kinds.is_map(wanted):
-        key, item = _nested(wanted.key_field), _nested(wanted.item_field)
+        key, item = _nested(wanted.key_field, format_), _nested(wanted.item_field, format_)
         return lambda value: _map(_of(dict, value), key, item)
     if kinds.is_list(wanted):
-        item = _nested(wanted.value_field)
+        item = _nested(wanted.value_field, format_)
         return lambda value: [item(each) for each in _of(list, value)]
     if kinds.is_integer(wanted):
         return lambda value: _integer(value, wanted)
+    if kinds.is_binary(wanted):
+        return _base64 if format_ == JSON else lambda value: _of(bytes, value)
     for is_kind, convert in _SCALARS:
         if is_kind(wanted):
             return convert
     raise SourceError(codes.INVALID_SCHEMA, f"values are not decoded into {wanted}")
 
 
-def _nested(field: pa.Field) -> Convert:
+def _nested(field: pa.Field, format_: str) -> Convert:
     """Return what converts a part of a value, which may be None if the schema lets it be NULL."""
-    convert = converter(field.type)
+    convert = converter(field.type, format_)
 
     def convert_or_null(value: Any) -> Any:
         if value is not None:
@@ -222,12 +227,22 @@ def _integer(value: Any, wanted: pa.DataType) -> int:
     return int(number)
 
 
-def _float(value: Any) -> float:
-    return float(_of((int, float), _no_bool(value)))
+def _double(value: Any) -> float:
+    number = float(_of((int, float), _no_bool(value)))
+    if math.isinf(number) and isinstance(value, _Number):
+        raise OverflowError(f"{value.text} is too large")
+    return number
+
+
+def _single(value: Any) -> float:
+    number = _double(value)
+    struct.pack("<f", number)  # which refuses a finite number that is infinite there
+    return number
 
 
 def _decimal(value: Any) -> Decimal:
-    text = value if isinstance(value, str) else str(getattr(value, "text", _no_bool(value)))
+    number = _of((int, float), _no_bool(value))
+    text = number.text if isinstance(number, _Number) else str(number)
     if not _DECIMAL.fullmatch(text):
         raise ValueError(f"{text!r} is no decimal")
     return Decimal(text)
@@ -238,7 +253,22 @@ def _text(value: Any) -> str:
         return value.decode()
     if isinstance(value, str | datetime):
         return str(value) if isinstance(value, str) else value.isoformat()
-    return json.dumps(value, default=_plain, separators=(",", ":"), ensure_ascii=False)
+    return _json(value)
+
+
+def _json(value: Any) -> str:
+    """Return a value as JSON, whose numbers are as they were written."""
+    if isinstance(value, _Number):
+        return value.text
+    if isinstance(value, dict):
+        return "{" + ",".join(f"{_name(k)}:{_json(v)}" for k, v in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ",".join(map(_json, value)) + "]"
+    return json.dumps(value, default=_plain, ensure_ascii=False)
+
+
+def _name(key: Any) -> str:
+    return json.dumps(key if isinstance(key, str) else json.dumps(key), ensure_ascii=False)
 
 
 def _plain(value: Any) -> str:
@@ -247,9 +277,7 @@ def _plain(value: Any) -> str:
     return str(_of(datetime, value).isoformat())
 
 
-def _binary(value: Any) -> bytes:
-    if isinstance(value, bytes):
-        return value
+def _base64(value: Any) -> bytes:
     return base64.b64decode(_of(str, value), validate=True)
 
 
@@ -271,10 +299,10 @@ def _naive(value: Any) -> datetime:
 
 _SCALARS: tuple[tuple[Callable[[pa.DataType], bool], Convert], ...] = (
     (pa.types.is_string, _text),
-    (pa.types.is_binary, _binary),
     (pa.types.is_boolean, lambda value: _of(bool, value)),
     (pa.types.is_decimal, _decimal),
-    (pa.types.is_floating, _float),
+    (pa.types.is_float32, _single),
+    (pa.types.is_float64, _double),
     (pa.types.is_date, lambda value: date.fromisoformat(_of(str, value))),
     (lambda wanted: pa.types.is_timestamp(wanted) and wanted.tz is not None, _moment),
     (pa.types.is_timestamp, _naive),

@@ -18,9 +18,11 @@ PARTITIONS_MAX = 16
 # Options of etcd's engine, with or without underscores.
 ENGINE = ("user", "password", "tls", "ca_cert", "cert", "key")
 _SPELLINGS = {spelling: name for name in ENGINE for spelling in (name, name.replace("_", ""))}
-# What Spark hands over beside the options of CREATE TABLE, which then come twice.
+# What Spark hands over beside the options of CREATE TABLE, which then come twice. When it reads the
+# table it hands over nothing at all.
 _TABLE, _AGAIN = "provider", "option."
 _SCHEMES = ("lmdb", "etcd", "memory")
+_NAME_IT = "name the store: .load('lmdb:./meta'), .load('etcd://host:2379') or the option store"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +92,13 @@ def check_one_of(given: Mapping[str, str], pairs: Iterable[tuple[str, str]]) -> 
             raise SourceError(codes.MULTIPLE_BOUNDARY, f"give {one} or {other}, not both")
 
 
+def check_none_of(given: Iterable[str], names: Collection[str], why: str) -> None:
+    """Raise `SourceError` where an option was given that is of no use here."""
+    for name in given:
+        if name in names:
+            raise SourceError(codes.INVALID_OPTION, f"{name} is {why}")
+
+
 def zone_in(given: Mapping[str, str]) -> tzinfo | None:
     """Return the time zone that options name, if they do. Raises `SourceError`."""
     return zone_of(given["timeZone"]) if "timeZone" in given else None
@@ -104,8 +113,11 @@ def flag_of(name: str, text: str | None, default: bool) -> bool:
     return text.lower() == "true"
 
 
-def place_of(given: Mapping[str, str], format_: str) -> Place:
-    """Return the store that options name, in a format's words. Raises `SourceError`."""
+def place_of(given: Mapping[str, str], raw: Mapping[str, str], format_: str) -> Place:
+    """Return the store that options name, in a format's words; `raw` is what Spark handed over.
+
+    Raises `SourceError`.
+    """
     path = given.get("path", "")
     is_store = path.partition(":")[0] in _SCHEMES  # else a table's own folder in the warehouse
     if "store" in given and is_store:
@@ -113,7 +125,9 @@ def place_of(given: Mapping[str, str], format_: str) -> Place:
     url = given.get("store", path if is_store else None)
     if url is None:
         wrong = f"{path!r} is no store; " if path and "@" not in path else ""  # no secrets
-        raise SourceError(codes.MISSING_OPTION, wrong + _dropped(format_))
+        may_be_table = _TABLE in raw or not path
+        advice = f"{_NAME_IT}. {_dropped(format_)}" if may_be_table else _NAME_IT
+        raise SourceError(codes.MISSING_OPTION, wrong + advice)
     engine: dict[str, Any] = {name: given[name] for name in ENGINE if name in given}
     if engine and not url.startswith("etcd:"):
         raise SourceError(codes.INVALID_OPTION, f"{', '.join(engine)}: only etcd has these options")
@@ -130,7 +144,6 @@ def place_of(given: Mapping[str, str], format_: str) -> Place:
 
 def _dropped(format_: str) -> str:
     return (
-        "name the store: .load('lmdb:./meta'), .load('etcd://host:2379') or the option store. "
         "Spark drops the OPTIONS of CREATE TABLE when it reads the table: "
         f"use CREATE TEMPORARY VIEW v USING {format_} OPTIONS (...), which keeps them"
     )

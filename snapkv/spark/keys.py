@@ -6,16 +6,18 @@ from snapkv.errors import SnapKVError
 from snapkv.records import Keyspace
 from snapkv.spark import codes
 from snapkv.spark.codes import SourceError
-from snapkv.spark.options import Options
+from snapkv.spark.options import BINARY, TEXT, Options
 from snapkv.tables import Span
 
-TEXT, BINARY = "utf8", "binary"
+
+def kinds(of_space: bool) -> tuple[str, str]:
+    """Return the formats of keys, the usual one first: text, but for those of spaces."""
+    return (BINARY, TEXT) if of_space else (TEXT, BINARY)
 
 
 def is_text(options: Options) -> bool:
-    """Return whether keys are text: as they usually are, but for those of spaces."""
-    usual = (BINARY, TEXT) if options.place.space is not None else (TEXT, BINARY)
-    return options.choice("keyFormat", *usual) == TEXT
+    """Return whether keys are text."""
+    return options.choice("keyFormat", *kinds(options.place.space is not None)) == TEXT
 
 
 def span_of(options: Options) -> Span:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from snapkv.changed import CommitChanges, Touched
@@ -18,6 +18,8 @@ except ImportError:  # before 4.2
 LIMITS_KNOWN = _spark is not None
 AvailableNow: Any = _spark.SupportsTriggerAvailableNow if LIMITS_KNOWN else object
 """What a stream that can tell its end derives from."""
+ValuesBefore = Callable[[Sequence[Touched]], Iterable[bytes | None]]
+"""What stood in some keys just before they were touched."""
 
 
 class Limit:
@@ -79,27 +81,26 @@ def last_key(pages: Iterable[list[KeyValue]], limit: Limit) -> bytes | None:
 
 
 def last_commit(
-    commits: Iterable[CommitChanges], limit: Limit, *, preimages: bool, deletes: bool
+    commits: Iterable[CommitChanges], limit: Limit, before: ValuesBefore | None, *, deletes: bool
 ) -> Mark | None:
     """Return the last commit that a batch may bring, None when it may bring all.
 
-    The first commit with rows always fits, and each is brought as a whole.
+    The first commit with rows always fits, and each is brought as a whole. `before` reads the
+    values that changes come with, None when they come without: they are read where bytes count.
     """
     last: Mark | None = None
     for mark, _, touched in commits:
-        rows = size = 0
-        for each in touched:
-            count = _rows(each, preimages, deletes)
-            rows += count
-            size += count * (len(each.last.kv.key) + len(each.last.kv.value))
+        shown = [each for each in touched if each.exists or deletes]
+        with_before = [each for each in shown if each.existed] if before else []
+        size = sum(len(each.last.kv.key) + len(each.last.kv.value) for each in shown)
+        rows = len(shown)
+        for each in with_before:
+            if each.exists:  # a removal shows what stood before in its only row
+                rows += 1
+                size += len(each.last.kv.key)
+        if before and limit.sized:
+            size += sum(len(value or b"") for value in before(with_before))
         if not limit.take(size, rows=rows):
             return last
         last = mark
     return None
-
-
-def _rows(each: Touched, preimages: bool, deletes: bool) -> int:
-    """Return how many rows tell of a change."""
-    if not each.exists:
-        return int(deletes)
-    return 2 if preimages and each.existed else 1

@@ -16,7 +16,7 @@ from snapkv.reading import Reader
 from snapkv.records import Mark
 from snapkv.spark import codes, limits
 from snapkv.spark.codes import SourceError, coded
-from snapkv.spark.given import Given
+from snapkv.spark.given import Given, check_none_of
 from snapkv.spark.limits import AvailableNow, Limit, default_limit, limit_of
 from snapkv.spark.pinned import RESTORED, Commits, found_again, holds
 from snapkv.spark.place import opened
@@ -76,12 +76,11 @@ class MicroBatches(DataSourceStreamReader, Generic[At], AvailableNow):
         self._fails = options.flag("failOnDataLoss", default=True)
         self._initial: At | None = None
         self._target: Mark | None = None
-        for name in options.given:
-            if name in for_batches:
-                raise SourceError(
-                    codes.INVALID_OPTION,
-                    f"{name} is for a batch: a stream ends with trigger(availableNow=True)",
-                )
+        check_none_of(
+            options.given,
+            for_batches,
+            "for a batch: a stream ends with trigger(availableNow=True)",
+        )
         if limit_of(options).bounded and not limits.LIMITS_KNOWN:
             raise SourceError(codes.INVALID_OPTION, "limits per trigger need PySpark 4.2 or newer")
 

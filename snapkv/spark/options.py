@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from snapkv.spark import codes
 from snapkv.spark.codes import SourceError
+from snapkv.spark.decoding import FORMATS, MODES
 from snapkv.spark.given import ENGINE as ENGINE
 from snapkv.spark.given import Given, check_one_of, flag_of, named, place_of, zone_in
 
@@ -15,6 +16,8 @@ SNAPSHOT, CHANGES, HISTORY, COMMITS = "snapshot", "changes", "history", "commits
 ALL = (SNAPSHOT, CHANGES, HISTORY, COMMITS)
 KEYED = (SNAPSHOT, CHANGES, HISTORY)
 RANGED = (CHANGES, HISTORY, COMMITS)
+TEXT, BINARY = "utf8", "binary"
+KEY_FORMATS = (TEXT, BINARY)
 
 # The views that each option is for.
 KNOWN: dict[str, tuple[str, ...]] = {
@@ -47,6 +50,18 @@ KNOWN: dict[str, tuple[str, ...]] = {
     "failOnDataLoss": (CHANGES,),
     "ignoreDeletes": (CHANGES,),
 }
+# What each of them says, but for texts and times, and for what only a stream or a view can tell.
+_FLAGS = ("preimages", "failOnDataLoss", "ignoreDeletes")
+_COUNTS = (
+    "numPartitions",
+    "versionAsOf",
+    "endingVersion",
+    "maxRowsPerTrigger",
+    "maxBytesPerTrigger",
+)
+_CHOICES = {"keyFormat": KEY_FORMATS, "valueFormat": FORMATS, "mode": MODES}
+
+FOR_STREAMS = ("maxRowsPerTrigger", "maxBytesPerTrigger", "failOnDataLoss")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +69,16 @@ class Options(Given):
     """What to read, from where, and how its values look."""
 
     view: str
+
+    @property
+    def has_start(self) -> bool:
+        """Whether the range has a start."""
+        return "startingTimestamp" in self.given or "startingVersion" in self.given
+
+    @property
+    def has_end(self) -> bool:
+        """Whether the range has an end."""
+        return "endingTimestamp" in self.given or "endingVersion" in self.given
 
     @property
     def columns(self) -> tuple[str, ...] | None:
@@ -66,7 +91,7 @@ def parsed(raw: Mapping[str, str]) -> Options:
     """Return the options that Spark hands over; its own additions are passed over.
 
     Raises `SourceError` for unknown options (which lists the known), for those that the view
-    does not have, and without a store.
+    does not have, for values that mean nothing, and without a store.
     """
     given = named(raw, KNOWN)
     if given.get("startingVersion") == "0":  # where Delta's versions begin
@@ -87,7 +112,19 @@ def parsed(raw: Mapping[str, str]) -> Options:
     for one, others in (("keyPrefix", ("startKey", "endKey")), ("observe", ("space",))):
         if one in given and any(other in given for other in others):
             raise SourceError(codes.INVALID_OPTION, f"give {one} or {'/'.join(others)}, not both")
-    return Options(place_of(given, FORMAT), given, zone_in(given), view)
+    options = Options(place_of(given, raw, FORMAT), given, zone_in(given), view)
+    _check_values(options)
+    return options
+
+
+def _check_values(options: Options) -> None:
+    """Raise `SourceError` for what no reader may ask for, but means nothing all the same."""
+    for name in _FLAGS:
+        options.flag(name)
+    for name in _COUNTS:
+        options.count(name)
+    for name, choices in _CHOICES.items():
+        options.choice(name, *choices)
 
 
 def _view(given: Mapping[str, str]) -> str:

@@ -15,8 +15,9 @@ from snapkv.records import Mark
 from snapkv.spark import codes
 from snapkv.spark.codes import SourceError, coded
 from snapkv.spark.given import Given
+from snapkv.spark.options import Options
 from snapkv.spark.place import Place, forget, opened
-from snapkv.spark.timing import timestamp_of
+from snapkv.spark.timing import is_exact, timestamp_of
 from snapkv.tables import standing_bounds
 from snapkv.timeline import Pin
 from snapkv.times import format_time
@@ -97,15 +98,16 @@ def moment_of(reader: Reader, options: Given, anchor: Anchor) -> Commits:
     return Commits(anchor.store, reader.timeline.creation, pin.mark, pin.reading)
 
 
-def range_of(reader: Reader, options: Given, anchor: Anchor, *, standing: bool = False) -> Commits:
+def range_of(
+    reader: Reader, options: Options, anchor: Anchor, *, standing: bool = False
+) -> Commits:
     """Pin the commits from a start to an end, both inclusive; 1 to 12 round trips.
 
     Without a start from what compaction left, without an end to the newest. With `standing` the
     range begins with a state, that of the start, rather than with a commit. Raises `SourceError`.
     """
-    _check_order(options, anchor)
-    find_low = _last_until if standing else low_of
-    low = find_low(reader, options, anchor, "starting")
+    _check_order(options, anchor, standing)
+    low = (_standing_at_start if standing else low_of)(reader, options, anchor)
     high = _last_until(reader, options, anchor, "ending") or anchor.head
     if low is None:
         with coded():
@@ -113,36 +115,40 @@ def range_of(reader: Reader, options: Given, anchor: Anchor, *, standing: bool =
             if high.ordinal < low.ordinal:  # compaction passed the pin
                 raise CompactedError(high.timestamp, reader.reads.showing.earliest())
     if high.ordinal < low.ordinal:
-        if any(name.startswith("ending") for name in options.given):
+        if options.has_end:
             raise SourceError(codes.INVALID_RANGE, BACKWARDS)
         high = low
     return Commits(anchor.store, low, high, high.revision)
 
 
-def _check_order(options: Given, anchor: Anchor) -> None:
-    """Raise `SourceError` for a range that ends before it starts, whether or not there is more."""
+def _check_order(options: Options, anchor: Anchor, standing: bool) -> None:
+    """Raise `SourceError` for a range that ends before it starts, whether or not there is more.
+
+    Of commits, one that ends just before its start is empty: those after a commit until the same.
+    """
     first, last = (options.count(f"{end}Version") for end in ("starting", "ending"))
     if first is not None and last is not None and last < first:
         raise SourceError(codes.INVALID_RANGE, f"{BACKWARDS}: versions {first} to {last}")
     start, end = (options.text(f"{end}Timestamp") for end in ("starting", "ending"))
     if start is not None and end is not None:
         since = timestamp_of(start, options.zone, anchor.now_ms, start=True)
-        if timestamp_of(end, options.zone, anchor.now_ms) < since:
+        may_be_empty = is_exact(start) and not standing
+        if timestamp_of(end, options.zone, anchor.now_ms) < since - may_be_empty:
             raise SourceError(codes.INVALID_RANGE, f"{BACKWARDS}: {start} to {end}")
 
 
-def low_of(reader: Reader, options: Given, anchor: Anchor, end: str = "starting") -> Mark | None:
+def low_of(reader: Reader, options: Options, anchor: Anchor) -> Mark | None:
     """Return the last commit before the start that options name, None when they name none.
 
     Raises `SourceError`, also when changes since then are gone.
     """
     timeline = reader.timeline
-    if (version := options.count(f"{end}Version")) is not None:
+    if (version := options.count("startingVersion")) is not None:
         with _versioned(reader, version), _complete(reader, codes.VERSION_COMPACTED):
             low = mark_at(reader, version - 1) if version > 1 else timeline.creation
             first_after(reader, low)
             return low
-    if (text := options.text(f"{end}Timestamp")) is None:
+    if (text := options.text("startingTimestamp")) is None:
         return None
     start = timestamp_of(text, options.zone, anchor.now_ms, start=True)
     with coded(), _complete(reader, codes.TIMESTAMP_EARLIER_THAN_RETENTION):
@@ -165,14 +171,19 @@ def _complete(reader: Reader, code: str) -> Iterator[None]:
         raise SourceError(code, f"not all changes from there on are left: {left}") from e
 
 
-def _last_until(reader: Reader, options: Given, anchor: Anchor, end: str) -> Mark | None:
-    """Return the last commit up to the version or time that options name."""
+def _standing_at_start(reader: Reader, options: Options, anchor: Anchor) -> Mark | None:
+    """Return the last commit up to the start, whose state the range begins with."""
+    return _last_until(reader, options, anchor, "starting")
+
+
+def _last_until(reader: Reader, options: Options, anchor: Anchor, end: str) -> Mark | None:
+    """Return the last commit up to the version or time that options name for an end of a range."""
     if (version := options.count(f"{end}Version")) is not None:
         with _versioned(reader, version):
             return mark_at(reader, version)
     if (text := options.text(f"{end}Timestamp")) is None:
         return None
-    timestamp = timestamp_of(text, options.zone, anchor.now_ms)
+    timestamp = timestamp_of(text, options.zone, anchor.now_ms, start=end == "starting")
     with coded(compacted=codes.TIMESTAMP_EARLIER_THAN_RETENTION):
         return reader.timeline.pin(min(timestamp, anchor.head.timestamp)).mark
 

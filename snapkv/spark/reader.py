@@ -39,7 +39,7 @@ def pin(options: Options, anchor: Anchor) -> Commits:
 
     Raises `SourceError`.
     """
-    if options.view == CHANGES and not any(n.startswith("starting") for n in options.given):
+    if options.view == CHANGES and not options.has_start:
         raise SourceError(codes.NO_START, "changes need startingVersion or startingTimestamp")
     reader = found_again(options.place, anchor.store, anchor.head)
     if options.view == SNAPSHOT:
@@ -57,7 +57,7 @@ def planned(options: Options, pinned: Commits) -> Sequence[Task]:
 def _plan(reader: Reader, options: Options, pinned: Commits) -> list[Task]:
     if options.view == COMMITS:
         whole = span_of(options) if options.place.observe is not None else everything(reader)
-        inclusive = not any(name.startswith("starting") for name in options.given)
+        inclusive = not options.has_start
         return [CommitsTask(pinned, whole, inclusive)]
     span = span_of(options)
     if options.view == CHANGES:

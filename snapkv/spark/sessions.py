@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from datetime import tzinfo
+from collections.abc import Mapping
+from typing import Any
 from weakref import WeakKeyDictionary
 
 from pyspark.errors import AnalysisException
@@ -10,8 +11,10 @@ from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource
 
 from snapkv.clock import SystemClock
-from snapkv.spark.timing import exact, timestamp_of, zone_of
-from snapkv.times import When
+from snapkv.spark import codes
+from snapkv.spark.codes import SourceError
+from snapkv.spark.timing import exact, naive_of, timestamp_of, zone_of
+from snapkv.times import TIMESTAMP_MAX, When
 
 _told: WeakKeyDictionary[SparkSession, set[str]] = WeakKeyDictionary()
 """The formats that sessions were told of: Spark warns of everyone who tells it again."""
@@ -34,15 +37,29 @@ def ensure_told(spark: SparkSession, source: type[DataSource]) -> None:
 
 
 class Times:
-    """Times as a session means them, resolved here and now."""
+    """Times as a call means them, resolved here and now.
 
-    def __init__(self, spark: SparkSession) -> None:
-        self._zone: tzinfo = zone_of(spark.conf.get("spark.sql.session.timeZone") or "UTC")
+    Naive text is in the zone of the option `timeZone`, or else of the session. That may be one
+    that Python does not know, so it is looked up only where it is needed.
+    """
+
+    def __init__(self, spark: SparkSession, options: Mapping[str, Any]) -> None:
+        given = {name.lower(): value for name, value in options.items()}
+        session = spark.conf.get("spark.sql.session.timeZone") or "UTC"
+        self._zone = str(given.get("timezone") or session)
         self._now_ms = SystemClock().now_ms()
 
     def end(self, when: When) -> int:
         """Return the timestamp of a time: the end of its millisecond. Raises `SourceError`."""
-        return timestamp_of(when, self._zone, self._now_ms)
+        zone = None if naive_of(when) is None else zone_of(self._zone)
+        return timestamp_of(when, zone, self._now_ms)
+
+    def after(self, when: When) -> int:
+        """Return the first timestamp after a time. Raises `SourceError`."""
+        end = self.end(when)
+        if end == TIMESTAMP_MAX:
+            raise SourceError(codes.TIMESTAMP_INVALID, f"no time is after {when!s}")
+        return end + 1
 
     def bounds(self, first: int | None, until: When | None) -> dict[str, str]:
         """Return the options of a range of moments, both inclusive; None leaves a side open."""

@@ -14,7 +14,7 @@ from snapkv import arrow
 from snapkv.arrow import Arrays
 from snapkv.spark import codes
 from snapkv.spark.codes import SourceError
-from snapkv.spark.decoding import BYTES, FORMATS, PERMISSIVE, UTF8, Decoder
+from snapkv.spark.decoding import BYTES, FORMATS, MODES, PERMISSIVE, UTF8, Decoder
 from snapkv.spark.keys import is_text
 from snapkv.spark.options import CHANGES, COMMITS, HISTORY, SNAPSHOT, Options
 
@@ -94,7 +94,7 @@ class Shape:
     def __init__(self, schema: T.StructType, options: Options) -> None:
         columns = _columns(options)
         format_ = options.choice("valueFormat", *FORMATS)
-        permissive = options.choice("mode", "FAILFAST", PERMISSIVE) == PERMISSIVE
+        permissive = options.choice("mode", *MODES) == PERMISSIVE
         self.schema = arrow_schema(schema)
         self.names = self.schema.names
         self.own = [f.name for f in self.schema if _is_ours(f, columns, format_)]

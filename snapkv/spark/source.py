@@ -10,7 +10,8 @@ from pyspark.sql.types import StructType
 
 from snapkv.spark import codes
 from snapkv.spark.codes import SourceError
-from snapkv.spark.options import CHANGES, FORMAT, parsed
+from snapkv.spark.given import check_none_of
+from snapkv.spark.options import CHANGES, FOR_STREAMS, FORMAT, parsed
 from snapkv.spark.reader import BatchReader, anchored, pin, planned
 from snapkv.spark.shape import Shape, schema_of
 from snapkv.spark.stream import ChangesReader
@@ -43,6 +44,7 @@ class SnapKVDataSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of a batch."""
+        check_none_of(self._options.given, FOR_STREAMS, "for a stream, and does nothing in a batch")
         shape, pinned = Shape(schema, self._options), pin(self._options, self._anchor)
         return BatchReader(self._options.place, shape, partial(planned, self._options, pinned))
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
-from snapkv.changed import changed, first_after
+from snapkv.changed import PRIOR_READS_MAX, Touched, changed, first_after, values_before
 from snapkv.errors import CompactedError
 from snapkv.reading import Reader
 from snapkv.records import Mark
@@ -20,7 +21,7 @@ from snapkv.spark.pinned import Anchor, Commits, anchor_in, found_again, low_of
 from snapkv.spark.shape import Shape
 from snapkv.spark.tasks import ChangesTask, InitialTask, Task, cut_commits, cut_keys
 from snapkv.spark.timing import timestamp_of
-from snapkv.tables import Span
+from snapkv.tables import Span, chunks
 from snapkv.times import physical_ms
 
 LATEST = "latest"
@@ -50,7 +51,7 @@ class ChangesReader(MicroBatches[Offset]):
 
     def _start(self, reader: Reader) -> Offset:
         anchor = anchor_in(reader)
-        if any(name.startswith("starting") for name in self._options.given):
+        if self._options.has_start:
             return Offset(anchor.store, self._start_mark(reader, anchor), pinned=False)
         newest = reader.reads.showing.pin_head().mark
         return Offset(anchor.store, newest, b"", pinned=False)
@@ -98,7 +99,8 @@ class ChangesReader(MicroBatches[Offset]):
     def _next_commit(self, reader: Reader, low: Mark, head: Mark, limit: Limit) -> Mark:
         low = self._left(reader, low)
         commits = changed(reader, self._span.start, self._span.end, low, head)
-        found = limits.last_commit(commits, limit, preimages=self._preimages, deletes=self._deletes)
+        before = partial(_values_before, reader, low) if self._preimages else None
+        found = limits.last_commit(commits, limit, before, deletes=self._deletes)
         return found or head
 
     def _behind(self, at: Offset) -> Span:
@@ -155,3 +157,9 @@ class ChangesReader(MicroBatches[Offset]):
             ChangesTask(part, self._span, self._preimages, self._deletes)
             for part in cut_commits(reader, commits, self._options.partitions)
         ]
+
+
+def _values_before(reader: Reader, low: Mark, touched: Sequence[Touched]) -> Iterator[bytes | None]:
+    """Yield what stood in some keys before; a round trip for 128 of them."""
+    for some in chunks(touched, PRIOR_READS_MAX):
+        yield from values_before(reader, some, low)

@@ -9,22 +9,58 @@ from zoneinfo import ZoneInfo
 from snapkv.errors import InvalidTimeError, InvalidTypeError
 from snapkv.spark import codes
 from snapkv.spark.codes import SourceError
-from snapkv.times import LOGICAL_MASK, When, resolve
+from snapkv.times import LOGICAL_MASK, When, is_digits, resolve
 
-_OFFSET = re.compile(r"(?:UTC|GMT|UT)?([+-])(\d{1,2})(?::?([0-5]\d))?", re.ASCII)
+_OFFSET = re.compile(r"(?:UTC|GMT|UT)?([+-])(\d{1,2})(?::?([0-5]\d)(?::?([0-5]\d))?)?", re.ASCII)
+# What Spark takes beside the names of the time zone database: java.time.ZoneId.SHORT_IDS.
+_SHORT = {
+    "ACT": "Australia/Darwin",
+    "AET": "Australia/Sydney",
+    "AGT": "America/Argentina/Buenos_Aires",
+    "ART": "Africa/Cairo",
+    "AST": "America/Anchorage",
+    "BET": "America/Sao_Paulo",
+    "BST": "Asia/Dhaka",
+    "CAT": "Africa/Harare",
+    "CNT": "America/St_Johns",
+    "CST": "America/Chicago",
+    "CTT": "Asia/Shanghai",
+    "EAT": "Africa/Addis_Ababa",
+    "ECT": "Europe/Paris",
+    "EST": "-05:00",
+    "HST": "-10:00",
+    "IET": "America/Indiana/Indianapolis",
+    "IST": "Asia/Kolkata",
+    "JST": "Asia/Tokyo",
+    "MIT": "Pacific/Apia",
+    "MST": "-07:00",
+    "NET": "Asia/Yerevan",
+    "NST": "Pacific/Auckland",
+    "PLT": "Asia/Karachi",
+    "PNT": "America/Phoenix",
+    "PRT": "America/Puerto_Rico",
+    "PST": "America/Los_Angeles",
+    "SST": "Pacific/Guadalcanal",
+    "UT": "UTC",
+    "VST": "Asia/Ho_Chi_Minh",
+    "Z": "UTC",
+}
 
 
 def zone_of(name: str) -> tzinfo:
-    """Return a time zone by its name (Europe/Berlin) or offset (+01:00, as Spark writes it, too).
+    """Return a time zone by its name (Europe/Berlin, PST) or offset (+01:00), as Spark knows them.
 
     Raises `SourceError`.
     """
+    name = _SHORT.get(name, name)
     if match := _OFFSET.fullmatch(name):
-        away = timedelta(hours=int(match[2]), minutes=int(match[3] or 0))
+        away = timedelta(
+            hours=int(match[2]), minutes=int(match[3] or 0), seconds=int(match[4] or 0)
+        )
         if away < timedelta(days=1):
             return timezone(away if match[1] == "+" else -away)
     try:
-        return UTC if name == "Z" else ZoneInfo(name)
+        return ZoneInfo(name)
     except (OSError, ValueError, KeyError) as e:  # ZoneInfoNotFoundError is a KeyError
         raise SourceError(
             codes.INVALID_OPTION, f"no time zone: {name!r} (write Europe/Berlin, UTC, +01:00)"
@@ -32,13 +68,20 @@ def zone_of(name: str) -> tzinfo:
 
 
 def aware(when: When, zone: tzinfo | None) -> When:
-    """Return a time as given, but a naive one in the zone; the earlier where clocks went back.
+    """Return a time as given, but naive text in the zone; the earlier where clocks went back.
 
-    Raises `SourceError` for a naive time without a zone, or one that clocks jumped over.
+    Raises `SourceError` for naive text without a zone, for what clocks jumped over, and for any
+    naive `datetime`: whose time that is depends on who made it.
     """
-    naive = when if isinstance(when, datetime) else _parsed(when)
-    if naive is None or naive.utcoffset() is not None:
+    naive = naive_of(when)
+    if naive is None:
         return when
+    if isinstance(when, datetime):
+        raise SourceError(
+            codes.TIMESTAMP_INVALID,
+            f"datetime without a zone: {when!s} (what collect() returns is in the zone of this "
+            "process, where .astimezone() adds it; toPandas() returns the session's)",
+        )
     if zone is None:
         raise SourceError(
             codes.TIMESTAMP_INVALID,
@@ -54,6 +97,14 @@ def aware(when: When, zone: tzinfo | None) -> When:
             codes.TIMESTAMP_INVALID, f"{naive} never was in {zone}: its clocks jumped over it"
         )
     return moment
+
+
+def naive_of(when: When) -> datetime | None:
+    """Return a time that tells no zone as a `datetime`, None for all others."""
+    found = when if isinstance(when, datetime) else _parsed(when)
+    if found is None or (found.tzinfo is not None and found.utcoffset() is not None):
+        return None
+    return found
 
 
 def timestamp_of(when: When, zone: tzinfo | None, now_ms: int, *, start: bool = False) -> int:
@@ -72,8 +123,7 @@ def timestamp_of(when: When, zone: tzinfo | None, now_ms: int, *, start: bool = 
 def is_exact(when: When) -> bool:
     """Return whether a time is given as a timestamp, to the last bit."""
     if isinstance(when, str):
-        text = when.strip()
-        return text.isascii() and text.isdigit() and len(text) != len("20261231")
+        return is_digits(when.strip())
     return isinstance(when, int)
 
 

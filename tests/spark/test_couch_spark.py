@@ -85,13 +85,14 @@ def test_naive_times_are_in_the_session_s_zone(spark, place, clock, db):
     for n in range(3):
         seqs.append(db.put({"_id": str(n)}).seq)
         clock.advance(3_600_000)
-    then = to_datetime(seqs[0].timestamp).replace(tzinfo=None) + timedelta(hours=2)
+    aware = to_datetime(seqs[0].timestamp)
+    then = str(aware.replace(tzinfo=None) + timedelta(hours=2))
     spark.conf.set("spark.sql.session.timeZone", "+02:00")
     try:
         frames = [
             changes_as_of(spark, place.url, DATABASE, then),
-            changes_as_of(spark, place.url, DATABASE, until=str(then), include_docs=False),
-            changes_as_of(spark, place.url, DATABASE, since=then),
+            changes_as_of(spark, place.url, DATABASE, until=then, include_docs=False),
+            changes_as_of(spark, place.url, DATABASE, since=aware),
             changes_as_of(spark, place.url, DATABASE, since=seqs[0], until=str(seqs[1])),
             changes_as_of(spark, place.url, DATABASE, since="now"),
             changes_as_of(spark, place.url, DATABASE, doc_ids=["0", "2", "4"], prefix="2"),
@@ -101,6 +102,8 @@ def test_naive_times_are_in_the_session_s_zone(spark, place, clock, db):
         assert found == [["0"], ["0"], ["1", "2"], ["1"], [], ["2"], ["0", "1"]]
         with pytest.raises(SourceError, match=r"\[SNAPKV_TIMESTAMP_INVALID\]"):
             changes_as_of(spark, place.url, DATABASE, since="soon")
+        with pytest.raises(SourceError, match=r"\[SNAPKV_TIMESTAMP_INVALID\].*astimezone"):
+            changes_as_of(spark, place.url, DATABASE, aware.replace(tzinfo=None))
     finally:
         spark.conf.set("spark.sql.session.timeZone", "UTC")
 

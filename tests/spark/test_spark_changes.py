@@ -228,6 +228,8 @@ def test_a_time_copied_from_a_column_finds_all_commits_of_its_millisecond(store,
     ):
         found = columns(place.url, "value", **FEED, startingTimestamp=text, endingTimestamp=text)
         assert found == [(b"0",), (b"1",), (b"2",)]
+    held = columns(place.url, "value", view="history", startingTimestamp=time)
+    assert held == [(b"0",), (b"1",), (b"2",), (b"after",)]
     before = time - timedelta(milliseconds=1)
     found = columns(place.url, "value", **FEED, startingTimestamp=before, endingTimestamp=before)
     assert found == [(b"before",)]
@@ -245,6 +247,7 @@ def test_ends_where_nothing_is(store, place, clock):
         {"startingVersion": head + 1},
         {"startingTimestamp": first + 1, "endingTimestamp": last - 1},
         {"startingTimestamp": 0, "endingTimestamp": first - 1},
+        {"startingTimestamp": first + 1, "endingTimestamp": first},  # after it, until it
         {"startingVersion": 1, "endingVersion": 1},
     ]
     for options in empty:
@@ -269,7 +272,8 @@ def test_ranges_that_are_none(store, place, clock):
     backwards = [
         {"startingVersion": head, "endingVersion": head - 1},
         {"startingTimestamp": stamps[2], "endingTimestamp": stamps[1]},
-        {"startingTimestamp": stamps[2] + 5, "endingTimestamp": stamps[2] + 4},  # nothing between
+        {"startingTimestamp": stamps[2] + 5, "endingTimestamp": stamps[2] + 3},  # nothing between
+        {"startingTimestamp": shown(stamps[2]), "endingTimestamp": shown(stamps[2] - 1)},
         {"startingTimestamp": "+2h", "endingTimestamp": "+1h"},
         {"startingVersion": head, "endingTimestamp": stamps[1]},
         {"startingTimestamp": stamps[3], "endingVersion": head - 2},
@@ -277,6 +281,8 @@ def test_ranges_that_are_none(store, place, clock):
     for options in backwards:
         for view in (FEED, {"view": "history"}, {"view": "commits"}):
             refused("INVALID_RANGE", place.url, **view, **options)
+    state = {"startingTimestamp": stamps[2] + 1, "endingTimestamp": stamps[2]}
+    refused("INVALID_RANGE", place.url, view="history", **state)
     refused("INVALID_RANGE", place.url, startKey="b", endKey="a")
     twice = [
         {"startingVersion": 1, "startingTimestamp": 1},

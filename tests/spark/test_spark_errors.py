@@ -18,6 +18,7 @@ from snapkv.engine.base import Delete, Put
 from snapkv.engine.etcd import connection
 from snapkv.spark import codes, tasks
 from snapkv.spark.codes import SourceError
+from snapkv.spark.source import SnapKVDataSource
 
 EMBEDDED = pytest.mark.parametrize("place", ["lmdb"], indirect=True)
 OF_STREAMS = {codes.CHECKPOINT_INVALID}
@@ -61,7 +62,7 @@ def test_every_code_and_what_to_do(store, place, clock, monkeypatch):
         codes.NO_START: (feed, "need startingVersion or"),
         codes.STORE_NOT_FOUND: ({"name": "no/such"}, "right name"),
         codes.UNKNOWN_OPTION: ({"versionsAsOf": 9}, "versionAsOf"),
-        codes.MISSING_OPTION: ({"url": ""}, "TEMPORARY VIEW"),
+        codes.MISSING_OPTION: ({"url": ""}, "name the store"),
         codes.INVALID_OPTION: ({"numPartitions": "many"}, "whole number above 0"),
         codes.INVALID_SCHEMA: ({"schema": field}, "there are: key string"),
         codes.KEY_NOT_TEXT: ({"space": "bytes", "keyFormat": "utf8"}, "keyFormat=binary"),
@@ -171,9 +172,41 @@ def test_options_that_make_no_sense(store, place):
         ),
         *({"versionAsOf": bad} for bad in ("0", "latest", "-1", 2**63)),
         {"readChangeFeed": True, "startingVersion": "latest"},
+        {"mode": "x", "columns": "key"},
+        {"view": "commits", "endingVersion": "x"},
+        *(
+            {"readChangeFeed": True, "startingVersion": 1, name: value}
+            for name in ("failOnDataLoss", "maxRowsPerTrigger", "maxBytesPerTrigger")
+            for value in ("true", "7", "banana", "-5")
+        ),
     ):
         refused("INVALID_OPTION", place.url, **options)
     assert len(read(place.url, numPartitions=2**62)) == 1
+
+
+def test_what_options_say_is_looked_at_when_they_are_given(store, place):
+    """By load() already, and in a stream as in batch, whether or not a reader comes to ask."""
+    for options in (
+        {"numPartitions": "abc"},
+        {"mode": "x"},
+        {"valueFormat": "yaml", "schema": "n INT"},
+        {"keyFormat": "hex", "columns": "value"},
+        {"readChangeFeed": "true", "failOnDataLoss": "banana"},
+        {"readChangeFeed": "true", "maxRowsPerTrigger": "-5"},
+        {"readChangeFeed": "true", "endingVersion": "last"},
+    ):
+        with pytest.raises(SourceError, match=r"^\[SNAPKV_INVALID_OPTION\]") as caught:
+            SnapKVDataSource({"path": place.url, **options})
+        assert any(name in str(caught.value) for name in options)
+    limited = {"readChangeFeed": True, "startingVersion": 1, "failOnDataLoss": True}
+    assert "for a stream" in refused("INVALID_OPTION", place.url, **limited)
+
+
+def test_advice_for_tables_is_given_to_tables():
+    """Which hand over nothing when they are read; a URL that is mistyped is not theirs."""
+    assert "CREATE" not in refused("MISSING_OPTION", "lmbd:./meta")
+    for path, table in (("", {}), ("hdfs://n/t", {"provider": "snapkv"})):
+        assert "CREATE TEMPORARY VIEW" in refused("MISSING_OPTION", path, **table)
 
 
 def test_stores_in_memory_are_not_for_spark():

@@ -13,6 +13,7 @@ from store.tabled import SPACE, Writing, changes_of, histories_of, moments
 from snapkv import ManualClock, to_datetime
 from snapkv.spark import SourceError, diff, read_changes, read_history, read_snapshot
 from snapkv.spark.sessions import Times
+from snapkv.spark.timing import zone_of
 
 EMBEDDED = pytest.mark.parametrize("place", ["lmdb"], indirect=True)
 HOUR_MS = 3_600_000
@@ -65,9 +66,11 @@ def test_naive_times_are_in_the_zone_of_the_session(spark, hourly, place):
         ("+05:30", "2026-10-25 04:30"): "23:00",
         ("GMT-02:00", "2026-10-24 21:00"): "23:00",
         ("Asia/Kolkata", "2026-10-25T00:00:00Z"): "00:00",
-        ("Asia/Kolkata", datetime(2026, 10, 25, 4, 30)): "23:00",
+        ("GMT+1", "2026-10-25 00:00"): "23:00",
+        ("+01:00:00", "2026-10-25 00:00"): "23:00",
+        ("JST", "2026-10-25 08:00"): "23:00",
+        ("PST", "2026-10-24 16:00"): "23:00",
         ("Asia/Kolkata", datetime(2026, 10, 24, 23, tzinfo=UTC)): "23:00",
-        ("Europe/Berlin", datetime(2026, 10, 25, 2, 30, fold=1)): "01:30",
         ("Europe/Berlin", hourly.resolved()): "02:30",
     }
     frames = []
@@ -76,9 +79,11 @@ def test_naive_times_are_in_the_zone_of_the_session(spark, hourly, place):
             frames.append(read_snapshot(spark, place.url, when, columns="value"))
     assert dict(zip(asked, values(frames), strict=True)) == asked
     with session_in(spark, "Europe/Berlin"):
-        for gap in ("2026-03-29 02:30", datetime(2026, 3, 29, 2, 0)):
-            with pytest.raises(SourceError, match=r"\[SNAPKV_TIMESTAMP_INVALID\] .* jumped over"):
-                read_snapshot(spark, place.url, gap)
+        with pytest.raises(SourceError, match=r"\[SNAPKV_TIMESTAMP_INVALID\] .* jumped over"):
+            read_snapshot(spark, place.url, "2026-03-29 02:30")
+        india = {"timeZone": "Asia/Kolkata", "columns": "value"}
+        told = [read_snapshot(spark, place.url, "2026-10-25 04:30", **india)]
+        assert values(told) == ["23:00"], "what a call says goes before the session"
         rows = read_changes(spark, place.url, "2026-10-25 01:30", "2026-10-25 03:00").collect()
     assert [row.value.decode() for row in rows] == ["00:00", "00:30", "01:00", "01:30", "02:00"]
 
@@ -88,20 +93,38 @@ def test_times_of_a_session(spark, place):
     """Without a read: which timestamp is meant."""
     noon = datetime(2026, 7, 1, 12, tzinfo=UTC)
     with session_in(spark, "Europe/Berlin"):
-        times = Times(spark)
-        for same in (
-            "2026-07-01 14:00",
-            "2026-07-01T12:00Z",
-            noon,
-            noon.replace(tzinfo=None) + timedelta(hours=2),
-        ):
+        times = Times(spark, {})
+        for same in ("2026-07-01 14:00", "2026-07-01T12:00Z", noon):
             assert to_datetime(times.end(same)) == noon
+        assert to_datetime(Times(spark, {"timezone": "UTC"}).end("2026-07-01 12:00")) == noon
         now = to_datetime(times.end("-0s"))
         assert to_datetime(times.end("-1h")) == now - timedelta(hours=1)
         assert times.end(7) == 7
         for wrong in ("soon", 1.5, None, True, noon.date(), b"2026-07-01"):
             with pytest.raises(SourceError, match=r"\[SNAPKV_TIMESTAMP_INVALID\]"):
                 times.end(wrong)
+        with pytest.raises(SourceError, match=r"\[SNAPKV_TIMESTAMP_INVALID\] .*astimezone\(\)"):
+            times.end(noon.replace(tzinfo=None))  # in which zone, only who made it can tell
+        assert times.after(7) == 8
+        with pytest.raises(SourceError, match=r"\[SNAPKV_TIMESTAMP_INVALID\] no time is after"):
+            times.after(2**64 - 1)
+
+
+def test_a_zone_is_looked_up_where_one_is_needed(spark):
+    """A session's may be one that is known to Java alone."""
+    times = Times(spark, {"timeZone": "Mars/Olympus"})
+    assert times.end("1970-01-01T00:00Z") == times.end(datetime(1970, 1, 1, tzinfo=UTC))
+    assert times.end(7) == 7
+    with pytest.raises(SourceError, match=r"\[SNAPKV_INVALID_OPTION\] no time zone"):
+        times.end("2026-07-01")
+
+
+@pytest.mark.parametrize(
+    ("name", "hours"),
+    [("Z", 0), ("UT", 0), ("UTC+1", 1), ("GMT-02:30", -2.5), ("+01:00:36", 1.01), ("EST", -5)],
+)
+def test_zones_that_spark_takes(name, hours):
+    assert zone_of(name).utcoffset(datetime(2026, 1, 1)) == timedelta(hours=hours)
 
 
 def test_random_histories(spark, store, place, clock):
@@ -161,6 +184,61 @@ def test_a_difference(spark, store, place, clock):
     assert sorted(map(tuple, frame.collect())) == expected
     back = diff(spark, place.url, "+1h", then, valueFormat="utf8").where("change = 'added'")
     assert [tuple(row) for row in back.collect()] == [("removed", "added", None, "")]
+
+
+@EMBEDDED
+def test_a_difference_of_values_that_are_null(spark, store, place, clock):
+    """A key that came or went counts, whatever its value is decoded into."""
+    store.commit(puts={"gone": b"null", "same": b"null", "n": b"1", "less": b"1"})
+    then = store.resolved()
+    clock.advance(1_000)
+    store.commit(puts={"new": b"null", "n": b"2", "less": b"null"}, deletes=["gone"])
+    json = {"valueFormat": "json", "schema": "value INT, key STRING"}
+    assert sorted(map(tuple, diff(spark, place.url, then, **json).collect())) == [
+        ("gone", "removed", None, None),
+        ("less", "changed", 1, None),
+        ("n", "changed", 1, 2),
+        ("new", "added", None, None),
+    ]
+    for schema in ("key STRING", "key STRING, owner STRING", "key STRING, value INT, x INT"):
+        with pytest.raises(SourceError, match=r"\[SNAPKV_INVALID_SCHEMA\] .* key and value"):
+            diff(spark, place.url, then, valueFormat="json", schema=schema)
+    with pytest.raises(SourceError, match=r"\[SNAPKV_INVALID_OPTION\] columns"):
+        diff(spark, place.url, then, columns="key")
+
+
+@EMBEDDED
+def test_prefixes_are_as_keys_are(spark, store, place):
+    store.commit(puts={"ab": b"1", "61": b"2"})
+    store.space(SPACE).commit(puts={b"ab": b"3", b"61": b"4"})
+    right = [
+        ("a", {}, b"1"),
+        ("6", {"KEYFORMAT": "utf8"}, b"2"),
+        (b"a", {"keyFormat": "Binary"}, b"1"),
+        (b"6", {"space": SPACE}, b"4"),
+        ("6", {"space": SPACE, "keyFormat": "utf8"}, b"4"),
+    ]
+    for prefix, options, _ in right:
+        for wrong in (prefix.encode() if isinstance(prefix, str) else prefix.decode(), 6):
+            with pytest.raises(SourceError, match=r"\[SNAPKV_INVALID_OPTION\] keys are "):
+                read_snapshot(spark, place.url, prefix=wrong, **options)
+    frames = [
+        read_snapshot(spark, place.url, prefix=prefix, columns="value", **options)
+        for prefix, options, _ in right
+    ]
+    assert together(frames) == [[(value,)] for *_, value in right]
+
+
+@EMBEDDED
+def test_changes_after_a_moment_until_the_same(spark, store, place, clock):
+    first = store.save("k", b"1")
+    clock.advance(1_000)
+    last = store.save("k", b"2")
+    for when in (first, last, to_datetime(first), "-0s"):
+        assert read_changes(spark, place.url, when, when).count() == 0
+    assert read_changes(spark, place.url, first, last).count() == 1
+    with pytest.raises(AnalysisException, match=r"\[SNAPKV_INVALID_RANGE\]"):
+        read_changes(spark, place.url, last, first).count()
 
 
 @EMBEDDED

@@ -154,6 +154,36 @@ def test_rows_count_as_they_are_delivered(store, place, commits):
     assert sizes(without.batches()) == [3, 3, 4, 4]
 
 
+@one_engine
+def test_bytes_count_as_they_are_delivered(store, place):
+    """With preimages each row has its own value, and a removal the one that stood."""
+    for value in (b"1" * 100, b"2", b"3" * 100, None, b"4"):
+        store.commit(**({"deletes": ["k00"]} if value is None else {"puts": {"k00": value}}))
+    options = {"startingVersion": 1, "preimages": "true"}
+    # of 1 row | 2 rows | 2 | 1 | 1, with so many bytes of values
+    values = (100, 101, 101, 100, 1)
+    first = 3 * KEY_BYTES + values[0] + values[1]
+    for limit, expected in (
+        (first - 1, [1, 2, 2, 2]),
+        (first, [3, 3, 1]),
+        (first + 2 * KEY_BYTES + values[2] - 1, [3, 4]),
+        (first + 2 * KEY_BYTES + values[2], [5, 2]),
+    ):
+        query = Query(place.url, maxBytesPerTrigger=limit, **options)
+        assert sizes(query.batches()) == expected, limit
+    without = Query(place.url, maxBytesPerTrigger=first, ignoreDeletes="true", **options)
+    assert sizes(without.batches()) == [3, 3]
+
+
+@one_engine
+def test_values_before_are_read_128_at_a_time(store, place):
+    keys = [f"k{n:03}" for n in range(300)]
+    for value in (b"1" * 10, b"2"):
+        store.commit(puts=dict.fromkeys(keys, value))
+    query = Query(place.url, maxBytesPerTrigger=1, startingVersion=1, preimages="true")
+    assert sizes(query.batches()) == [300, 600]
+
+
 def test_what_comes_after_the_snapshot_has_limits_too(store, place, commits):
     query = Query(place.url, maxRowsPerTrigger=2)
     assert sizes(query.batches()) == [2, 2]
