@@ -91,12 +91,24 @@ class DocumentConflictError(CDCMetaError, RuntimeError):
 class EditUnknownError(CDCMetaError, TimeoutError):
     """Nobody knows yet whether the edits happened; settle it with `ChangesDB.resolve(error)`.
 
-    `commit` is `snapkv.CommitUnknownError`, which can be settled from any process, too.
+    `commit` is `snapkv.CommitUnknownError`, which can be settled from any process, too. `before`
+    holds what became of those that were committed before it, `after` those that were not tried.
     """
 
-    def __init__(self, commit: Any, plan: Any) -> None:
-        super().__init__(commit, plan)
-        self.commit, self.plan = commit, plan
+    def __init__(self, commit: Any, plan: Any, before: Any = (), after: Any = ()) -> None:
+        super().__init__(commit, plan, before, after)
+        self.commit, self.plan, self.before, self.after = commit, plan, before, after
 
     def __str__(self) -> str:
         return str(self.commit)
+
+
+class EditNotMadeError(CDCMetaError, TimeoutError):
+    """The edit was not made: time was over, or others of its bulk were settled as never made."""
+
+    def __init__(self, id: str) -> None:
+        super().__init__(id)
+        self.id = id
+
+    def __str__(self) -> str:
+        return f"the edit of {self.id!r} was not made"

@@ -31,7 +31,6 @@ from cdcmeta.changes.writing import Writer
 from cdcmeta.errors import (
     CDCMetaError,
     DatabaseExistsError,
-    DatabaseNotFoundError,
     EditUnknownError,
     InvalidArgumentError,
     InvalidNameError,
@@ -104,14 +103,16 @@ class ChangesDB:
 
         Raises `DatabaseNotFoundError`.
         """
-        _, revision = self._writer.record(fresh=True)
-        gone = SpaceOps(delete_prefixes=[b""], guards=[AtRevision(layout.DATABASE, revision)])
         unregistered = SpaceOps(deletes=[self.name.encode()])
-        ops = Ops(spaces={REGISTRY: unregistered, self._space.name: gone})
-        try:
-            self.store.commit(lambda _: ops)
-        except ConflictError:
-            raise DatabaseNotFoundError(f"database {self.name!r} was changed meanwhile") from None
+        while True:
+            _, revision = self._writer.record(fresh=True)
+            gone = SpaceOps(delete_prefixes=[b""], guards=[AtRevision(layout.DATABASE, revision)])
+            ops = Ops(spaces={REGISTRY: unregistered, self._space.name: gone})
+            try:
+                self.store.commit(lambda _, ops=ops: ops)  # type: ignore[misc]
+                return
+            except ConflictError:
+                continue  # its record changed meanwhile, or it is gone
 
     def exists(self, *, as_of: When | None = None) -> bool:
         """Return whether the database is there (or was, at a time)."""
@@ -282,8 +283,7 @@ class ChangesDB:
         Raises `InvalidSequenceError`, `InvalidArgumentError`, `InvalidSelectorError`,
         `DatabaseNotFoundError`, `snapkv.CompactedError`.
         """
-        if limit is not None and (isinstance(limit, bool) or type(limit) is not int or limit < 0):
-            raise InvalidArgumentError(f"limit is a number that is not negative, not {limit!r}")
+        _check_limit(limit)
         wanted = Form.of(**form)
         state = self.state(as_of)
         after = self.place(since, state)
@@ -310,6 +310,7 @@ class ChangesDB:
         for name, seconds in (("heartbeat", heartbeat), ("idle_timeout", idle_timeout)):
             if seconds is not None and not (type(seconds) in (int, float) and seconds >= 0):
                 raise InvalidArgumentError(f"{name} is seconds, not {seconds!r}")
+        _check_limit(limit)
         if heartbeat == 0:
             raise InvalidArgumentError("heartbeat is longer than 0 s")
         return followed(self.follower(since, **form), heartbeat, idle_timeout, limit)
@@ -368,6 +369,11 @@ def checked_name(name: object) -> str:
     if len(name) > NAME_CHARACTERS_MAX:
         raise InvalidNameError(f"a name has {NAME_CHARACTERS_MAX} characters at most")
     return name
+
+
+def _check_limit(limit: object) -> None:
+    if limit is not None and (type(limit) is not int or limit < 0):
+        raise InvalidArgumentError(f"limit is a number that is not negative, not {limit!r}")
 
 
 def _checked_revs_limit(limit: object) -> int:

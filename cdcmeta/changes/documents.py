@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from cdcmeta.changes.revisions import Leaf, Revision, Tree, path_of
+from cdcmeta.changes.revisions import POSITION_MAX, Leaf, Revision, Tree, path_of
 from cdcmeta.changes.sequence import Sequence
 from cdcmeta.errors import (
     CDCMetaError,
@@ -25,6 +25,7 @@ Doc: TypeAlias = dict[str, Any]
 
 ID_BYTES_MAX = 256
 """An id is part of keys, of which LMDB takes 511 bytes with all that stands around it."""
+DEPTH_MAX = 100
 MEMBERS = frozenset({"_id", "_rev", "_deleted", "_revisions", "_attachments"})
 PASSED_OVER = frozenset({"_local_seq", "_conflicts", "_deleted_conflicts", "_revs_info"})
 """What `get` may have added, and CouchDB's clients hand back."""
@@ -141,10 +142,11 @@ def checked_id(id: object, *, local: bool = False) -> str:
         raise InvalidIdError("Document id must be a string")
     if not id:
         raise InvalidIdError("Document id must not be empty")
-    if id.startswith("_") and not id.startswith("_design/"):
+    if not local and id.startswith("_") and not id.startswith("_design/"):
         raise InvalidIdError("Only reserved document ids may start with underscore.")
     try:
-        size = len(id.encode())
+        raw = id.encode()
+        size = len(raw) + raw.count(0)  # as keys have it
     except UnicodeEncodeError:
         raise InvalidIdError("Document id must be valid UTF-8") from None
     if size > ID_BYTES_MAX:
@@ -152,9 +154,30 @@ def checked_id(id: object, *, local: bool = False) -> str:
     return id
 
 
+def is_id(id: object) -> bool:
+    """Return whether a document may have this id."""
+    try:
+        checked_id(id)
+    except InvalidDocumentError:
+        return False
+    return True
+
+
 def own_members(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a document without its special members."""
-    return {name: value for name, value in fields.items() if not name.startswith("_")}
+    """Return a document without its special members. Raises `InvalidDocumentError`."""
+    own = {name: value for name, value in fields.items() if not name.startswith("_")}
+    _check_depth(own)
+    return own
+
+
+def _check_depth(value: object, left: int = DEPTH_MAX) -> None:
+    """Raise `InvalidDocumentError` for values that are nested too deep for other readers."""
+    if isinstance(value, dict | list | tuple):
+        if left == 0:
+            raise InvalidDocumentError(f"the document is nested more than {DEPTH_MAX} deep")
+        for inner in value.values() if isinstance(value, dict) else value:
+            if isinstance(inner, dict | list | tuple):
+                _check_depth(inner, left - 1)
 
 
 def encoded(value: object, *, sort: bool = False) -> bytes:
@@ -175,22 +198,25 @@ def _deleted(fields: Mapping[str, Any]) -> bool:
 # --- what an edit makes of a document ---
 
 
-def edited(tree: Tree | None, edit: Edit, revs_limit: int) -> Tree:
-    """Return a document's tree after an edit; the same one when there is nothing to do.
+def edited(tree: Tree | None, edit: Edit, revs_limit: int) -> tuple[Tree, Revision]:
+    """Return a document's tree after an edit, and the edit's revision.
+
+    It is the same tree when there is nothing to do.
 
     The rules are RFC 001's: an edit names the leaf that it replaces, which must not be deleted;
     without one it makes a document, or goes on from a deleted winner. A replicated edit always
     fits. Raises `DocumentConflictError`.
     """
     if edit.leaf is not None:
+        new = edit.leaf.revision
         if tree is None:
-            return Tree.of([edit.leaf.stemmed(revs_limit)])
-        return tree.merged(edit.leaf, revs_limit)
+            return Tree.of([edit.leaf.stemmed(revs_limit)]), new
+        return tree.merged(edit.leaf, revs_limit), new
     parent = _parent(tree, edit)
     new = revision_of(edit, parent)
     if tree is None or parent is None:
-        return Tree.of([Leaf(not edit.deleted, new)])
-    return tree.extended(parent, new, not edit.deleted, revs_limit)
+        return Tree.of([Leaf(not edit.deleted, new)]), new
+    return tree.extended(parent, new, not edit.deleted, revs_limit), new
 
 
 def _parent(tree: Tree | None, edit: Edit) -> Leaf | None:
@@ -210,6 +236,8 @@ def _parent(tree: Tree | None, edit: Edit) -> Leaf | None:
 def revision_of(edit: Edit, parent: Leaf | None) -> Revision:
     """Return the revision that an edit makes: the same on every node, for the same edit."""
     position, hash = (0, b"") if parent is None else parent.revision
+    if position == POSITION_MAX:
+        raise DocumentConflictError(edit.id, "no revision can follow this one")
     named = pack((edit.deleted, position, hash, edit.canonical))
     digest = hashlib.md5(named, usedforsecurity=False)
     return Revision(position + 1, digest.digest())

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from cdcmeta.changes import layout
 from cdcmeta.changes.documents import Edit, Edited, edited
 from cdcmeta.changes.layout import Database
-from cdcmeta.changes.revisions import Leaf, Revision, Tree
+from cdcmeta.changes.revisions import Revision, Tree
 from cdcmeta.changes.sequence import Sequence
 from cdcmeta.errors import CDCMetaError, DocumentConflictError
 from snapkv import Absent, AtRevision, Commit, SpaceOps, Stamp
@@ -34,6 +35,15 @@ class Known:
         return AtRevision(key, self.revision) if self.revision else Absent(key)
 
 
+class Outcome(NamedTuple):
+    """What becomes of an edit: its revision, whether it is written, or why it is left out."""
+
+    id: str
+    rev: str | None = None
+    written: bool = False
+    error: CDCMetaError | None = None
+
+
 @dataclass(slots=True)
 class Plan:
     """What to commit, and what to tell the callers then.
@@ -46,7 +56,7 @@ class Plan:
     known: Mapping[str, Known]
     trees: dict[str, Tree] = field(default_factory=dict)
     bodies: dict[str, dict[Revision, bytes]] = field(default_factory=dict)
-    outcomes: list[tuple[str, Revision | None, CDCMetaError | None]] = field(default_factory=list)
+    outcomes: list[Outcome] = field(default_factory=list)
 
     def guards(self) -> list[Guard]:
         """Return the guards of the documents that change."""
@@ -85,18 +95,9 @@ class Plan:
         """Return what became of each edit, in the commit with this timestamp and batch."""
         sequences = self._sequences(ts, batch)
         return [
-            Edited(id, None if rev is None else str(rev), self._own(sequences, id, rev), error)
-            for id, rev, error in self.outcomes
+            Edited(each.id, each.rev, sequences[each.id] if each.written else None, each.error)
+            for each in self.outcomes
         ]
-
-    def _own(
-        self, sequences: Mapping[str, Sequence], id: str, rev: Revision | None
-    ) -> Sequence | None:
-        """Return the sequence of an edit; None where its revision was there before."""
-        before = self.known[id].tree if id in self.known else None
-        if rev is None or (before is not None and before.knows(rev)):
-            return None
-        return sequences.get(id)
 
     def _sequences(self, ts: int, batch: int) -> dict[str, Sequence]:
         incarnation = self.database.incarnation
@@ -114,26 +115,17 @@ def planned(edits: Iterable[Edit | Edited], known: Mapping[str, Known], database
     plan = Plan(database, known)
     for edit in edits:
         if isinstance(edit, Edited):
-            plan.outcomes.append((edit.id, None, edit.error))
+            plan.outcomes.append(Outcome(edit.id, error=edit.error))
             continue
         before = plan.trees.get(edit.id, known[edit.id].tree)
         try:
-            after = edited(before, edit, database.revs_limit)
+            after, rev = edited(before, edit, database.revs_limit)
         except DocumentConflictError as e:
-            plan.outcomes.append((edit.id, None, e))
+            plan.outcomes.append(Outcome(edit.id, error=e))
             continue
-        rev = _new(before, after, edit)
-        plan.outcomes.append((edit.id, rev, None))
+        plan.outcomes.append(Outcome(edit.id, str(rev), after is not before))
         if after is not before:
             plan.trees.pop(edit.id, None)
             plan.trees[edit.id] = after
             plan.bodies.setdefault(edit.id, {})[rev] = edit.body
     return plan
-
-
-def _new(before: Tree | None, after: Tree, edit: Edit) -> Revision:
-    if edit.leaf is not None:
-        return edit.leaf.revision
-    older: tuple[Leaf, ...] = () if before is None else before.leaves
-    (new,) = (leaf.revision for leaf in after.leaves if leaf not in older)
-    return new

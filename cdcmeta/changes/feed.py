@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import NamedTuple
 
-from cdcmeta.changes.documents import Doc, shown
+from cdcmeta.changes.documents import Doc, is_id, shown
 from cdcmeta.changes.layout import Row
 from cdcmeta.changes.revisions import Leaf, Tree
 from cdcmeta.changes.selector import Selector
@@ -212,7 +212,7 @@ def _looked_up(
     state: State, form: Form, after: Sequence, until: Sequence, descending: bool
 ) -> Iterator[Row]:
     """Yield the rows of a few documents, in the order of the feed."""
-    ids = sorted(form.doc_ids or ())
+    ids = sorted(id for id in form.doc_ids or () if is_id(id))  # no others can be here
     rows = [
         winner.row(id)
         for id, winner in zip(ids, state.winners(ids), strict=True)

@@ -10,9 +10,16 @@ from cdcmeta.changes.feed import Change, Form, shaped
 from cdcmeta.changes.layout import Database, Row
 from cdcmeta.changes.sequence import Sequence
 from cdcmeta.changes.state import State
-from cdcmeta.errors import DatabaseDeletedError, DatabaseRelocatedError
+from cdcmeta.errors import (
+    DatabaseDeletedError,
+    DatabaseNotFoundError,
+    DatabaseRelocatedError,
+)
 from snapkv import Changes, CompactedError, Space, Watch
 from snapkv.clock import monotonic
+
+CATCH_UP_ROWS = 64
+"""Rows that are read before somebody who waits is told that it takes time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +44,7 @@ class Follower:
         self._name, self._space, self._form = name, space, form
         self._uuid = state.database.uuid
         self._since = since
-        self._waiting: Iterator[Change | Checkpoint] = iter(())
+        self._waiting: Iterator[Change | Checkpoint | None] = iter(())
         self._watch: Watch[bytes] | None = None
         self._begin(state, restarted=False)
 
@@ -53,20 +60,30 @@ class Follower:
         """
         deadline = None if timeout is None else monotonic() + timeout
         while True:
-            found = next(self._waiting, None)
-            if found is not None:
-                return found
-            assert self._watch is not None
-            left = None if deadline is None else max(0.0, deadline - monotonic())
             try:
+                for found in self._waiting:
+                    if found is not None:
+                        return found
+                    if deadline is not None and monotonic() >= deadline:
+                        return None  # rows that a filter leaves out take time, too
+                assert self._watch is not None
+                left = None if deadline is None else max(0.0, deadline - monotonic())
                 changes = self._watch.next(left)
             except CompactedError:
-                self._watch.close()
-                self._begin(self._state(None), restarted=True)
+                self._restart()
                 continue
             if changes is None:
                 return None
             self._waiting = self._told(changes)
+
+    def _restart(self) -> None:
+        """Go on from the state as it is: what came between is gone."""
+        self.close()
+        try:
+            state = self._state(None)
+        except DatabaseNotFoundError as e:
+            raise self._deleted() from e
+        self._begin(state, restarted=True)
 
     def close(self) -> None:
         """End the watch; twice is fine."""
@@ -75,21 +92,21 @@ class Follower:
 
     def _begin(self, state: State, *, restarted: bool) -> None:
         """Tell what there is at one revision, then follow from there."""
+        self._check(state.database)
         self._watch = self._space.watch(since=state.snapshot.timestamp)
         self._waiting = self._caught_up(state, restarted)
 
-    def _caught_up(self, state: State, restarted: bool) -> Iterator[Change | Checkpoint]:
+    def _caught_up(self, state: State, restarted: bool) -> Iterator[Change | Checkpoint | None]:
         if restarted:
             yield Checkpoint(self._since, restarted=True)
         rows = state.rows(self._since, state.end)
-        for row, change in shaped(state, self._form, rows):
+        for row, change in shaped(state, self._form, rows, CATCH_UP_ROWS):
             self._since = row.sequence
-            if change is not None:
-                yield change
+            yield change
         self._since = max(self._since, state.end)
         yield Checkpoint(self._since)
 
-    def _told(self, changes: Changes[bytes]) -> Iterator[Change | Checkpoint]:
+    def _told(self, changes: Changes[bytes]) -> Iterator[Change | Checkpoint | None]:
         """Tell what one commit changed; its rows come in the order of their keys."""
         rows: list[Row] = []
         incarnation = self._since.incarnation
@@ -103,19 +120,26 @@ class Follower:
             state = self._state(changes.commit.revision) if reads else None
             for row, found in shaped(state, self._form, rows):
                 self._since = row.sequence
-                if found is not None:
-                    yield found
+                yield found
         self._since = max(self._since, Sequence.at(changes.commit.ts, incarnation))
         yield Checkpoint(self._since)
 
     def _looked_at(self, raw: bytes | None) -> int:
         """Return the incarnation that a new record of the database tells."""
-        database = None if raw is None else Database.decode(raw)
-        if database is None or database.uuid != self._uuid:
-            raise DatabaseDeletedError(f"database {self._name!r} was deleted")
+        if raw is None:
+            raise self._deleted()
+        database = Database.decode(raw)
+        self._check(database)
+        return database.incarnation
+
+    def _check(self, database: Database) -> None:
+        if database.uuid != self._uuid:
+            raise self._deleted()
         if database.moved:
             raise DatabaseRelocatedError(f"database {self._name!r} was moved to another store")
-        return database.incarnation
+
+    def _deleted(self) -> DatabaseDeletedError:
+        return DatabaseDeletedError(f"database {self._name!r} was deleted")
 
     def _state(self, revision: int | None) -> State:
         return State(self._space.at(revision=revision), self._name)
@@ -131,7 +155,7 @@ def followed(
 
     It ends after `limit` changes, or when `idle_timeout` seconds bring none.
     """
-    last = Checkpoint(follower.since)
+    begun = last = Checkpoint(follower.since)
     told = 0
     heard = monotonic()
     try:
@@ -142,10 +166,12 @@ def followed(
                 told, heard = told + 1, monotonic()
                 yield found
                 continue
-            last = found or last
-            if idle_timeout is not None and monotonic() - heard >= idle_timeout:
+            before, last = last, found or Checkpoint(follower.since)
+            over = idle_timeout is not None and monotonic() - heard >= idle_timeout
+            if not over or last not in (before, begun):
+                yield last
+            if over:
                 return
-            yield last
     finally:
         follower.close()
 

@@ -3,6 +3,7 @@
 | key | value |
 |---|---|
 | `("db",)` | the database, a msgpack map: id, ends of its incarnations, revs_limit |
+| `("claim",)` | nothing; only while it is being copied to here |
 | `("changes", incarnation, stamp)` | RFC 003: `(0, id, position, hash, branches, not_deleted)` |
 | `("revisions", id)` | the winner: `(0, incarnation, stamp, branches, *leaf, ancestors)` |
 | `("revisions", id, *leaf)` | every other leaf: `(0, ancestors)` |
@@ -32,6 +33,8 @@ from snapkv.tuples import Versionstamp, pack, range_of, unpack
 
 FORMAT = 0
 DATABASE = pack(("db",))
+CLAIM = pack(("claim",))
+"""Stands while a database is copied to here: whose copy it is, its revision tells."""
 ROWS, REVISIONS, DOCS, DELETED, LOCAL = "changes", "revisions", "docs", "deleted", "local"
 ROW_PREFIX = pack((ROWS,))
 WINNER_PREFIX = pack((REVISIONS,))

@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from cdcmeta.changes import layout
-from cdcmeta.changes.documents import ID_BYTES_MAX, Doc, encoded, fields_of, own_members
+from cdcmeta.changes.documents import Doc, checked_id, encoded, fields_of, own_members
 from cdcmeta.changes.writing import Writer
-from cdcmeta.errors import DocumentConflictError, DocumentNotFoundError, InvalidIdError
+from cdcmeta.errors import DocumentConflictError, DocumentNotFoundError
 from snapkv import Absent, AtRevision, ConflictError, Entry, Space
 
 PREFIX = "_local/"
@@ -51,10 +51,9 @@ class LocalDocs:
         self._write(id, rev, lambda _: {"deletes": [layout.local_key(id)]})
 
     def _entry(self, id: str) -> Entry | None:
-        if not isinstance(id, str) or not 0 < len(id.encode(errors="replace")) <= ID_BYTES_MAX:
-            raise InvalidIdError("a local document's id is a text that is not too long")
+        key = layout.local_key(checked_id(id, local=True))
         self._writer.record()
-        return self._space.entries_of([layout.local_key(id)])[0]
+        return self._space.entries_of([key])[0]
 
     def _write(self, id: str, rev: object, ops: Callable[[int], dict[str, Any]]) -> int:
         """Commit what replaces the document that `rev` names; return how often that was written."""
@@ -64,7 +63,7 @@ class LocalDocs:
             count = 0 if entry is None else layout.local_of(entry.value)[0]
             if rev != (f"0-{count}" if count else None):
                 raise DocumentConflictError(PREFIX + id)
-            _, revision = self._writer.record()
+            revision = self._writer.writable()
             own = Absent(key) if entry is None else AtRevision(key, entry.revision)
             guards = [own, AtRevision(layout.DATABASE, revision)]
             try:

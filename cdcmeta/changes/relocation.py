@@ -8,8 +8,9 @@ from dataclasses import replace
 from cdcmeta.changes import layout
 from cdcmeta.changes.layout import Database
 from cdcmeta.changes.writing import Writer
-from cdcmeta.errors import DatabaseExistsError
-from snapkv import Absent, AtRevision, Commit, ConflictError, Ops, SnapshotKV, SpaceOps
+from cdcmeta.errors import DatabaseExistsError, DatabaseRelocatedError
+from snapkv import Absent, AtRevision, Commit, ConflictError, Entry, Ops, SnapshotKV, SpaceOps
+from snapkv.model import Guard
 
 REGISTRY = "changes"
 """The space whose keys are the names of databases."""
@@ -25,36 +26,57 @@ def relocated(store: SnapshotKV, name: str, writer: Writer, to: SnapshotKV | Non
     """Raise a database's incarnation, here or in another store; return where it is then.
 
     First a commit ends all editing here; then everything is copied as it stood then; the record
-    comes last, so that nobody sees half a database.
+    comes last, so that nobody sees half a database. Of two at once the later one goes on, and the
+    other is told: each clears what is there under a claim of its own.
     """
     database, revision = writer.record(fresh=True)
     if to is None:
         while not _raised(store, name, database, revision):
             database, revision = writer.record(fresh=True)
         return store
+    target = to.space(space_of(name))
+    (there,) = target.entries_of([layout.DATABASE])
+    if _is_done(name, database, there):
+        return to
     if not database.moved:
         _replace(store, name, replace(database, moved=True), revision)
         database, revision = writer.record(fresh=True)
     snapshot = store.space(space_of(name)).at(revision=revision)
-    target = to.space(space_of(name))
-    (there,) = target.entries_of([layout.DATABASE])
-    if there is not None:
-        if Database.decode(there.value).uuid != database.uuid:
-            raise DatabaseExistsError(f"another database {name!r} is there already")
-        return to
-    target.commit(delete_prefixes=[b""], guards=[Absent(layout.DATABASE)])
+    key = layout.DATABASE
+    stood = Absent(key) if there is None else AtRevision(key, there.revision)
+    claim = target.commit(puts={layout.CLAIM: b""}, delete_prefixes=[b""], guards=[stood])
+    guards: list[Guard] = [Absent(key), AtRevision(layout.CLAIM, claim.revision)]
     for batch in _batches(snapshot.items()):
-        target.commit(puts=batch, guards=[Absent(layout.DATABASE)])
+        target.commit(puts=batch, guards=guards)
     eras = (*database.eras, snapshot.timestamp)
     record = {layout.DATABASE: replace(database, eras=eras, moved=False).encode()}
-    made = SpaceOps(record, guards=[Absent(layout.DATABASE)])
+    made = SpaceOps(record, deletes=[layout.CLAIM], guards=guards)
     ops = Ops(spaces={space_of(name): made, REGISTRY: SpaceOps({name.encode(): b""})})
     to.commit(lambda _: ops)
     return to
 
 
+def _is_done(name: str, database: Database, there: Entry | None) -> bool:
+    """Return whether a database was moved to where a record stands already.
+
+    One that once moved away from there may come back. Raises `DatabaseExistsError`.
+    """
+    if there is None:
+        return False
+    found = Database.decode(there.value)
+    if found.uuid != database.uuid:
+        raise DatabaseExistsError(f"another database {name!r} is there already")
+    if database.moved and not found.moved and found.incarnation > database.incarnation:
+        return True
+    if not found.moved or found.incarnation > database.incarnation:
+        raise DatabaseExistsError(f"database {name!r} is there already, and newer")
+    return False
+
+
 def _raised(store: SnapshotKV, name: str, database: Database, revision: int) -> bool:
     """Begin the next incarnation with the timestamp of this very commit."""
+    if database.moved:
+        raise DatabaseRelocatedError(f"database {name!r} lives elsewhere now")
     guards = [AtRevision(layout.DATABASE, revision)]
 
     def build(stamp: object) -> SpaceOps:

@@ -107,19 +107,17 @@ class Tree:
     def extended(self, parent: Leaf, new: Revision, not_deleted: bool, revs_limit: int) -> Tree:
         """Return the tree after an edit of one of its leaves."""
         leaf = Leaf(not_deleted, new, (parent.revision.hash, *parent.ancestors))
-        return self._with(leaf.stemmed(revs_limit), instead_of=parent)
+        return self._with(leaf, revs_limit)
 
     def merged(self, new: Leaf, revs_limit: int) -> Tree:
         """Return the tree after a replicated edit; the tree itself when it is known already.
 
-        It replaces the leaf that it descends from, or becomes a branch of its own. Ancestors that
-        only this tree knows are taken over.
+        It replaces the leaves that it descends from, or becomes a branch of its own. Ancestors
+        that only this tree knows are taken over.
         """
         if self.knows(new.revision):
             return self
-        joined = self._joined(new)
-        parent = next((leaf for leaf in self.leaves if new.knows(leaf.revision)), None)
-        return self._with(joined.stemmed(revs_limit), instead_of=parent)
+        return self._with(self._joined(new), revs_limit)
 
     def _joined(self, new: Leaf) -> Leaf:
         """Return a leaf with the older ancestors that another branch knows."""
@@ -130,8 +128,16 @@ class Tree:
                 return Leaf(new.not_deleted, new.revision, new.ancestors + leaf.ancestors[back:])
         return new
 
-    def _with(self, leaf: Leaf, *, instead_of: Leaf | None) -> Tree:
-        return Tree.of([leaf, *(each for each in self.leaves if each is not instead_of)])
+    def _with(self, new: Leaf, revs_limit: int) -> Tree:
+        """Return the tree with a leaf in place of all that it descends from.
+
+        They can be several where histories were cut short; an edit made here may even come to a
+        revision that another branch has as its ancestor, or is.
+        """
+        others = [leaf for leaf in self.leaves if not new.knows(leaf.revision)]
+        if any(leaf.knows(new.revision) for leaf in others):
+            return Tree.of(others)
+        return Tree.of([new.stemmed(revs_limit), *others])
 
     def missing(self, wanted: Iterable[Revision]) -> tuple[list[Revision], list[Revision]]:
         """Return which revisions the tree does not know, and leaves they may descend from."""

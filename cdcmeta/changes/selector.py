@@ -122,9 +122,14 @@ def _plain(value: Any) -> Any:
     return collation(value)
 
 
-def _check_json(argument: Any) -> None:
+def _check_json(argument: Any, depth: int = 0) -> None:
     if not isinstance(argument, _KINDS):
         raise InvalidSelectorError(f"no JSON value: {argument!r}")
+    if depth > DEPTH_MAX:
+        raise InvalidSelectorError(f"a value is nested more than {DEPTH_MAX} deep")
+    if isinstance(argument, list | dict):
+        for inner in argument.values() if isinstance(argument, dict) else argument:
+            _check_json(inner, depth + 1)
 
 
 def _compared(holds: Callable[[Any, Any], bool]) -> Callable[[Any], Condition]:

@@ -13,6 +13,7 @@ from cdcmeta.changes.state import tree_of
 from cdcmeta.errors import (
     DatabaseNotFoundError,
     DatabaseRelocatedError,
+    EditNotMadeError,
     EditUnknownError,
     InvalidArgumentError,
 )
@@ -56,6 +57,18 @@ class Writer:
             self._cached = Database.decode(found.value), found.revision
         return self._cached
 
+    def writable(self, *, fresh: bool = False) -> int:
+        """Return the revision of the record of a database that takes edits.
+
+        Raises `DatabaseRelocatedError`, `DatabaseNotFoundError`.
+        """
+        database, revision = self.record(fresh=fresh)
+        if database.moved and not fresh:
+            database, revision = self.record(fresh=True)  # it may have come back
+        if database.moved:
+            raise DatabaseRelocatedError(f"database {self._name!r} lives elsewhere now")
+        return revision
+
     def edit(self, edits: Sequence[Edit | Edited], *, timeout: float | None = None) -> list[Edited]:
         """Commit edits together and return what became of each; in order.
 
@@ -74,14 +87,13 @@ class Writer:
         losses = 0
         fresh = False
         while True:
-            database, revision = self.record(fresh=fresh)
-            if database.moved:
-                raise DatabaseRelocatedError(f"database {self._name!r} lives elsewhere now")
+            revision = self.writable(fresh=fresh)
+            database, _ = self.record()
             known, head = self._known(edits)
             if head is not None and losses >= HEAD_TRIES:
                 return self._in_parts(edits, deadline)
             plan = planned(edits, known, database)
-            if any(error for _, _, error in plan.outcomes) and not fresh:
+            if any(each.error for each in plan.outcomes) and not fresh:
                 fresh = True  # it may be in conflict because the database was deleted
                 continue
             if not plan.trees:
@@ -101,7 +113,15 @@ class Writer:
         """
         unknown = error.commit
         found = self._store.resolve(unknown.timestamp, unknown.nonce, guards=unknown.guards)
-        return None if found is None else error.plan.results_at(unknown.timestamp, unknown.batch)
+        if found is None and not error.before:
+            return None
+        own = (
+            error.plan.results_at(unknown.timestamp, unknown.batch)
+            if found
+            else [Edited(each.id, error=EditNotMadeError(each.id)) for each in error.plan.outcomes]
+        )
+        rest = [Edited(edit.id, error=EditNotMadeError(edit.id)) for edit in error.after]
+        return [*error.before, *own, *rest]
 
     def _commit(self, plan: Plan, guards: list[Guard], deadline: float) -> list[Edited]:
         left = max(0.0, deadline - monotonic())
@@ -147,5 +167,8 @@ class Writer:
         found: list[Edited] = []
         for at in range(0, len(edits), size):
             left = max(0.0, deadline - monotonic())
-            found += self.edit(edits[at : at + size], timeout=left)
+            try:
+                found += self.edit(edits[at : at + size], timeout=left)
+            except EditUnknownError as e:
+                raise EditUnknownError(e.commit, e.plan, found, edits[at + size :]) from e
         return found
