@@ -200,6 +200,69 @@ def test_a_follower_that_compaction_overtook(db, clock):
     assert not rest[-1].restarted
 
 
+@pytest.mark.parametrize("place", EMBEDDED, indirect=True)
+def test_compaction_while_it_catches_up(db, clock):
+    """With documents, for which it reads at the revision it began with."""
+    names = [f"d{n:03d}" for n in range(300)]
+    first = db.bulk([{"_id": name} for name in names])
+    follower = db.follower(since=0, include_docs=True)
+    told = [follower.next_within(WAIT_S).id for _ in range(10)]
+    db.put({"_id": "d200", "x": 1}, rev=first[200].rev)
+    forget(db.store, clock)
+    rest = []
+    while (item := follower.next_within(0.05)) is not None:
+        rest.append(item)
+    follower.close()
+    assert [item.restarted for item in rest if isinstance(item, Checkpoint)][:1] == [True]
+    seen = told + [item.id for item in rest if isinstance(item, Change)]
+    assert set(seen) == set(names)
+    assert seen[-1] == "d200"
+
+
+@pytest.mark.parametrize("place", EMBEDDED, indirect=True)
+def test_another_database_in_its_place_after_compaction(db, clock):
+    db.put({"_id": "a"})
+    follower = db.follower(since=0)
+    assert follower.next_within(WAIT_S).id == "a"
+    assert isinstance(follower.next_within(WAIT_S), Checkpoint)
+    db.delete()
+    ChangesDB(db.store, "db").create().put({"_id": "b"})
+    forget(db.store, clock)
+    with pytest.raises(DatabaseDeletedError):
+        follower.next_within(WAIT_S)
+
+
+def test_a_time_to_come_is_now(db):
+    """Or a place would be told that loses what happens until then."""
+    db.put({"_id": "a"})
+    items = []
+    feed = db.follow(since="2099-01-01T00:00:00Z", heartbeat=0.01)
+    items += [next(feed) for _ in range(2)]
+    edited = db.put({"_id": "b"})
+    while not isinstance(items[-1], Change):
+        items.append(next(feed))
+    feed.close()
+    assert items[-1].seq == edited.seq
+    assert all(item.seq < edited.seq for item in items[:-1])
+    assert db.changes(since="2099-01-01T00:00:00Z").last_seq <= db.state().end
+
+
+def test_heartbeats_while_a_filter_is_slow(db):
+    db.bulk([{"_id": f"d{n:03d}"} for n in range(200)])
+    reached = []
+
+    def slow(change):
+        threading.Event().wait(0.005)
+        return False
+
+    feed = db.follow(since=0, heartbeat=0.02, predicate=slow)
+    reached = [next(feed).seq for _ in range(5)]
+    feed.close()
+    assert reached == sorted(set(reached)), "each tells how far it came"
+    last = list(db.follow(since=0, idle_timeout=0.1, predicate=slow))[-1]
+    assert last.seq > db.changes(limit=1).rows[0].seq, "and so does the last word"
+
+
 def forget(store, clock):
     clock.advance(500_000)
     store.tick()
@@ -223,6 +286,8 @@ def test_it_ends_with_the_store(db, place, clock):
         {"idle_timeout": -1},
         {"idle_timeout": "1"},
         {"style": 1},
+        {"limit": -1},
+        {"limit": "1"},
     ],
 )
 def test_bad_arguments(db, options):

@@ -17,7 +17,7 @@ from cdcmeta.errors import (
     InvalidNameError,
     InvalidSequenceError,
 )
-from snapkv import ManualClock
+from snapkv import ConflictError, ManualClock
 
 from .revs import shape
 from .sound import assert_database_sound
@@ -143,11 +143,81 @@ def test_a_move_that_was_interrupted_goes_on(db, place, clock, monkeypatch):
     assert_database_sound(there)
 
 
+def test_there_and_back_again(db, place, clock):
+    first = db.put({"_id": "a", "n": 1})
+    there = db.relocate(place.open(clock=clock, name="there"))
+    second = there.put({"_id": "a", "n": 2}, rev=first.rev)
+    back = there.relocate(db.store)
+    assert back.get("a")["n"] == 2
+    assert back.info().incarnation == 2
+    third = db.put({"_id": "a", "n": 3}, rev=second.rev)
+    assert first.seq < second.seq < third.seq
+    with pytest.raises(DatabaseRelocatedError):
+        there.put({"_id": "late"})
+    assert_database_sound(back)
+
+
+def test_a_moved_database_takes_no_edits_of_any_kind(db, place, clock):
+    db.put({"_id": "a"})
+    db.relocate(place.open(clock=clock, name="there"))
+    for work in (
+        lambda: db.put({"_id": "b"}),
+        lambda: db.local.put("l", {}),
+        db.relocate,
+        lambda: next(db.follow()),
+    ):
+        with pytest.raises(DatabaseRelocatedError):
+            work()
+    db.delete()
+    db.create()
+    assert db.put({"_id": "b"}).ok, "the same handle, another database"
+
+
+def test_two_moves_at_once_make_one_whole_database(db, place, clock, monkeypatch):
+    from cdcmeta.changes import relocation
+
+    db.bulk([{"_id": f"d{n}"} for n in range(60)])
+    stores = [place.open(clock=clock, name="there") for _ in range(2)]
+    whole = relocation._batches
+    first_is_half = threading.Event()
+    second_is_over = threading.Event()
+
+    def slow(items):
+        if first_is_half.is_set():
+            yield from whole(items)
+            return
+        (batch,) = whole(items)
+        yield dict(list(batch.items())[:20])
+        first_is_half.set()
+        assert second_is_over.wait(20)
+        yield dict(list(batch.items())[20:])
+
+    monkeypatch.setattr(relocation, "_batches", slow)
+    errors = []
+
+    def move():
+        try:
+            db.relocate(stores[0])
+        except ConflictError as e:
+            errors.append(e)
+
+    thread = threading.Thread(target=move)
+    thread.start()
+    assert first_is_half.wait(20)
+    there = db.relocate(stores[1])
+    second_is_over.set()
+    thread.join(20)
+    assert len(errors) == 1
+    assert there.changes().rows == db.changes().rows
+    assert_database_sound(there)
+
+
 def test_another_one_is_there_already(db, place, clock):
     to = place.open(clock=clock, name="there")
     ChangesDB(to, "db").create()
     with pytest.raises(DatabaseExistsError):
         db.relocate(to)
+    assert db.put({"_id": "a"}).ok, "nothing was begun"
 
 
 def test_times_of_each_incarnation(db, clock):

@@ -360,3 +360,63 @@ def test_what_is_no_history(db, revisions):
 def test_replicated_without_a_revision(db):
     found = db.replicate([{"_id": "a"}, {"_rev": rev(1, "a")}, {"_id": "b", "_rev": rev(1, "a")}])
     assert [each.ok for each in found] == [False, False, True]
+
+
+# --- histories that were cut short ---
+
+
+def test_an_edit_that_another_branch_had_already(db):
+    """Revisions are the same everywhere, so an edit here may be one that came from elsewhere."""
+    first = db.put({"_id": "a", "n": 1})
+    made = db.put({"_id": "a", "n": 2}, rev=first.rev)
+    db.replicate([{"_id": "b", "n": 1, "_rev": first.rev}, {"_id": "b", "n": 2, "_rev": made.rev}])
+    assert len(db.open_revs("b")) == 2
+    edited = db.put({"_id": "b", "n": 2}, rev=first.rev)
+    assert (edited.rev, edited.seq) == (made.rev, db.changes().rows[-1].seq)
+    assert [doc["_rev"] for doc in db.open_revs("b")] == [made.rev]
+    db.replicate([replicated("b", "fff", n=3)])
+    assert len(db.open_revs("b")) == 2
+    assert "_conflicts" in db.get("b", conflicts=True)
+
+
+def test_a_long_history_takes_the_place_of_all_its_parts(db):
+    """Leaves that were strangers for want of history are its ancestors."""
+    db.replicate([replicated("a", "a"), {"_id": "a", "_rev": rev(2, "b")}])
+    assert tree(db, "a") == ["2-b", "1-a"]
+    db.replicate([replicated("a", "cba", deleted=True)])
+    assert tree(db, "a") == ["(3-c)"]
+
+
+def test_the_last_position_takes_no_edit(db):
+    last = f"{2**63 - 1}-{'a' * 32}"
+    db.replicate([{"_id": "a", "_rev": last}])
+    conflicts(db, {"_id": "a"}, rev=last)
+    assert db.get("a")["_rev"] == last
+
+
+# --- what all engines take ---
+
+
+def deep(levels):
+    value = 1
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
+def test_how_deep_documents_are(db):
+    db.put({"_id": "a", "x": deep(99)})
+    for levels in (100, 5_000):
+        with pytest.raises(InvalidDocumentError, match="nested"):
+            db.put({"_id": "b", "x": deep(levels)})
+    assert [row.id for row in db.changes(selector={"x": deep(40)}).rows] == []
+
+
+@pytest.mark.parametrize("id", ["\0" * 128, "é" * 128, "x" * 256])
+def test_the_longest_ids(db, id):
+    """The engines agree on them, whatever their bytes are as keys."""
+    edited = db.put({"_id": id})
+    assert db.changes(doc_ids=[id, "y" * 700, "\ud800", ""]).rows[0].rev == edited.rev
+    for longer in (id + "x", id + "\0"):
+        with pytest.raises(InvalidDocumentError):
+            db.put({"_id": longer})

@@ -106,3 +106,24 @@ def test_the_caller_gives_up_and_it_never_happened(losing):
     assert db.resolve(caught.value) is None
     assert db.put({"_id": "a", "n": 1}).ok
     assert [row.id for row in db.changes().rows] == ["warm", "a"]
+
+
+def test_a_bulk_in_parts_of_which_one_is_unknown(losing, monkeypatch):
+    """What was stored, what became of the unknown part, and what was never tried: each is told."""
+    from cdcmeta.changes import writing
+    from cdcmeta.errors import EditNotMadeError
+    from snapkv import SnapshotKV
+
+    db, engine = losing
+    db.put({"_id": "warm"})
+    monkeypatch.setattr(writing, "HEAD_TRIES", 0)
+    monkeypatch.setattr(SnapshotKV, "guards_max", 4)
+    engine.plan = ["fine", "after, then cut"]
+    with pytest.raises(EditUnknownError) as caught:
+        db.bulk([{"_id": f"d{n}"} for n in range(9)], timeout=0.5)
+    engine.cut = False
+    found = db.resolve(caught.value)
+    assert [each.id for each in found] == [f"d{n}" for n in range(9)]
+    assert [each.ok for each in found] == [True] * 6 + [False] * 3
+    assert {type(each.error) for each in found[6:]} == {EditNotMadeError}
+    assert [row.id for row in db.changes().rows][1:] == [f"d{n}" for n in range(6)]
