@@ -181,6 +181,8 @@ class ChangesDB:
     ) -> list[Edited]:
         """Store documents in one commit; return what became of each, in order.
 
+        On etcd more than 94 of them, among others who commit all the time, take several commits.
+
         A conflicting or an invalid one is left out by itself. Their rows stand in the order of
         the input. Raises `DatabaseNotFoundError`, `EditUnknownError`,
         `snapkv.CommitTooLargeError` (nothing was stored), `InvalidArgumentError`.
@@ -224,7 +226,12 @@ class ChangesDB:
         return found.shown(conflicts=conflicts, revisions=revisions)
 
     def open_revs(
-        self, id: str, revs: Iterable[str] | None = None, *, latest: bool = False
+        self,
+        id: str,
+        revs: Iterable[str] | None = None,
+        *,
+        latest: bool = False,
+        as_of: When | None = None,
     ) -> list[Doc | str]:
         """Return leaves of a document with their `_revisions`; of a missing one its text.
 
@@ -232,7 +239,7 @@ class ChangesDB:
         Costs as `get`. Raises `InvalidRevisionError`.
         """
         wanted = None if revs is None else [Revision.parse(rev) for rev in revs]
-        return reading.open_revs(self.state(), checked_id(id), wanted, latest)
+        return reading.open_revs(self.state(as_of), checked_id(id), wanted, latest)
 
     def missing_revs(self, revs: Mapping[str, Iterable[str]]) -> dict[str, Missing]:
         """Return for each document which of some revisions are not known here.
@@ -254,7 +261,7 @@ class ChangesDB:
         The feed has one row for each document; this is where the versions between are. One watch
         of the document's key, and with `include_docs` three round trips for each version.
         """
-        return reading.versions(self._space, self.name, checked_id(id), include_docs)
+        return reading.versions(self._space, checked_id(id), include_docs)
 
     @property
     def local(self) -> LocalDocs:

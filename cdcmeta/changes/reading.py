@@ -11,9 +11,9 @@ from cdcmeta.changes.feed import Change, Form, shaped
 from cdcmeta.changes.layout import Row
 from cdcmeta.changes.revisions import Leaf, Revision, Tree
 from cdcmeta.changes.sequence import Sequence as Seq
-from cdcmeta.changes.state import State
+from cdcmeta.changes.state import State, bodies_of
 from cdcmeta.errors import DocumentNotFoundError
-from snapkv import Space
+from snapkv import Space, Version
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,16 +119,21 @@ def by_id(state: State, form: Form, start: str | None) -> Iterator[Change]:
     return (change for _, change in changes if change is not None)
 
 
-def versions(space: Space, name: str, id: str, include_docs: bool) -> Iterator[DocVersion]:
+def versions(space: Space, id: str, include_docs: bool) -> Iterator[DocVersion]:
     """Yield what a document was after each edit that compaction left, oldest first."""
+    stood: list[tuple[Version, bytes]] = []
     for version in space.history(layout.winner_key(id)):
         if version.value is None:
-            continue  # the database was deleted
-        winner = layout.winner_of(version.value)
+            stood.clear()  # that was another database, which was deleted
+        else:
+            stood.append((version, version.value))
+    for version, value in stood:
+        winner = layout.winner_of(value)
         revision = winner.leaf.revision
         doc = None
         if include_docs:
-            bodies = State(space.at(revision=version.revision), name).bodies([(id, revision)])
+            snapshot = space.at(revision=version.revision)
+            bodies = bodies_of(snapshot, [(id, revision)])
             doc = shown(id, winner.leaf, bodies[id, revision])
         yield DocVersion(
             winner.sequence,

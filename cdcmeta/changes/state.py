@@ -88,12 +88,7 @@ class State:
 
     def bodies(self, wanted: Sequence[tuple[str, Revision]]) -> Bodies:
         """Return the bodies of leaves; those that are none are left out."""
-        entries = self.snapshot.entries_of([layout.body_key(id, rev) for id, rev in wanted])
-        return {
-            name: entry.value
-            for name, entry in zip(wanted, entries, strict=True)
-            if entry is not None
-        }
+        return bodies_of(self.snapshot, wanted)
 
     def documents(self, start: str | None = None) -> Iterator[tuple[str, Winner]]:
         """Yield all documents, deleted ones too, by id, from one on."""
@@ -144,6 +139,13 @@ class State:
         """Return the sequence of the newest row; `START` where there is none."""
         row = next(self.rows_backwards(START, self.end), None)
         return START if row is None else row.sequence
+
+
+def bodies_of(snapshot: Snapshot[bytes], wanted: Sequence[tuple[str, Revision]]) -> Bodies:
+    """Return the bodies of leaves at a moment; those that are none are left out."""
+    entries = snapshot.entries_of([layout.body_key(id, rev) for id, rev in wanted])
+    found = zip(wanted, entries, strict=True)
+    return {name: entry.value for name, entry in found if entry is not None}
 
 
 def tree_of(snapshot: Snapshot[bytes] | None, id: str, winner: Winner) -> Tree:

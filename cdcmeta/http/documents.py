@@ -43,7 +43,8 @@ async def _open_revs(call: Call, id: str) -> Response:
     revs = None if call.query["open_revs"] == "all" else call.json_of("open_revs")
     if revs is not None and not isinstance(revs, list):
         raise bad_request("`open_revs` is `all` or a list of revisions")
-    found = await call.service.call(call.db.open_revs, id, revs, latest=call.flag("latest"))
+    latest = call.flag("latest")
+    found = await call.service.call(call.db.open_revs, id, revs, latest=latest, as_of=call.as_of)
     revisions = call.flag("revs")
     return answer(
         [

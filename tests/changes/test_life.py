@@ -279,6 +279,25 @@ def test_history_tells_of_every_edit(db, clock):
     assert list(db.history("nobody")) == []
 
 
+def test_history_of_one_made_again_is_its_own(db, clock):
+    db.put({"_id": "a", "n": 1})
+    clock.advance(1_000)
+    db.delete()
+    db.create()
+    clock.advance(1_000)
+    db.put({"_id": "a", "n": 2})
+    assert [each.doc["n"] for each in db.history("a", include_docs=True)] == [2]
+
+
+def test_history_begins_with_the_move(db, place, clock):
+    first = db.put({"_id": "a", "n": 1})
+    clock.advance(1_000)
+    there = db.relocate(place.open(clock=clock, name="there"))
+    there.put({"_id": "a", "n": 2}, rev=first.rev)
+    assert [each.doc["n"] for each in there.history("a", include_docs=True)] == [1, 2]
+    assert len(there.open_revs("a", [first.rev], as_of=there.info().update_seq.timestamp)) == 1
+
+
 # --- at the same time ---
 
 
