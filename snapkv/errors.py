@@ -149,7 +149,10 @@ class FutureRevisionError(SnapKVError, LookupError):
 
 
 class LeaseNotFoundError(SnapKVError, LookupError):
-    """The lease has ended or never was; its keys are gone."""
+    """The lease has ended or never was; its keys are gone.
+
+    Of a transaction that names several, etcd does not tell which: `lease` is one of them.
+    """
 
     def __init__(self, lease: int) -> None:
         super().__init__(f"lease {lease:x} has ended")

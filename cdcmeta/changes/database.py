@@ -329,8 +329,12 @@ class ChangesDB:
         return Follower(self.name, self._space, wanted, self.place(since, state), state)
 
     def place(self, since: Since, state: State | None = None) -> Seq:
-        """Return the sequence that a place stands for. Raises `InvalidSequenceError`."""
-        return (state or self.state()).place(since, self.store.timestamp_of)
+        """Return the sequence that a place stands for; one to come is now.
+
+        Raises `InvalidSequenceError`.
+        """
+        state = state or self.state()
+        return min(state.place(since, self.store.timestamp_of), state.end)
 
     def state(self, as_of: When | None = None) -> State:
         """Return the database at one revision, for layers above. Raises `DatabaseNotFoundError`."""

@@ -60,7 +60,7 @@ class State:
             found = Seq.parse(since)
         else:
             try:
-                return min(self.database.sequence_at(timestamp_of(since)), self.end)
+                return self.database.sequence_at(timestamp_of(since))
             except (InvalidTimeError, InvalidTypeError) as e:
                 raise InvalidSequenceError(f"no sequence and no time: {since!r}: {e}") from e
         if found.incarnation > self.database.incarnation:
@@ -68,7 +68,7 @@ class State:
                 f"sequence {found} is of incarnation {found.incarnation}, but the database is at "
                 f"{self.database.incarnation}: it is another one's, or of the future"
             )
-        return min(found, self.end)
+        return found
 
     # --- documents ---
 
