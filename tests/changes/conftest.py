@@ -1,30 +1,13 @@
-"""Fixtures: a database on each engine, on a clock that stands still."""
+"""Fixtures: a database on each engine, in a store as the store's own tests have it."""
 
 import pytest
-from store.engines import ENGINES, START_MS, Place, assert_sound
+from store.conftest import clock as clock
+from store.conftest import place as place
+from store.conftest import store as store
 
 from cdcmeta import ChangesDB
-from snapkv import ManualClock
 
 from .sound import assert_database_sound
-
-
-@pytest.fixture(params=ENGINES)
-def place(request, tmp_path):
-    with Place(ENGINES[request.param], tmp_path) as place:
-        yield place
-
-
-@pytest.fixture
-def clock():
-    return ManualClock(START_MS)
-
-
-@pytest.fixture
-def store(place, clock):
-    store = place.open(clock=clock, writer="ann@test")
-    yield store
-    assert_sound(store)
 
 
 @pytest.fixture
