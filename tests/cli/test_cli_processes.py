@@ -35,6 +35,18 @@ class Terminal:
                     self.shown += chunk
                     self.grown.notify_all()
 
+    def interrupt(self) -> None:
+        """Press Ctrl-C until it ends, as people do.
+
+        One that comes between the question and the waiting for an answer is seen only when there is
+        one: the signal interrupts no reading that has not begun.
+        """
+        for _ in range(PROCESS_TIMEOUT_S):
+            self.process.send_signal(signal.SIGINT)
+            with suppress(subprocess.TimeoutExpired):
+                self.process.wait(1)
+                return
+
     def wait_for(self, text: str) -> None:
         with self.grown:
             arrived = self.grown.wait_for(lambda: text.encode() in self.shown, PROCESS_TIMEOUT_S)
@@ -44,20 +56,26 @@ class Terminal:
         os.write(self.descriptor, keys)
 
 
-def hear_ctrl_c() -> None:
-    """Undo what a test run in the background of a shell hands down: a Ctrl-C that is ignored."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+HEARING_CTRL_C = [
+    *(sys.executable, "-ISc"),
+    "import os, signal, sys\n"
+    "signal.signal(signal.SIGINT, signal.SIG_DFL)\n"
+    "os.execv(sys.argv[1], sys.argv[1:])",
+]
+"""Undoes what a test run in the background of a shell hands down: a Ctrl-C that is ignored.
+
+A program and no `preexec_fn`, which makes the child a fork of this process and of its gRPC.
+"""
 
 
 @contextmanager
 def following(cli: Cli, *words: str) -> Iterator[tuple[subprocess.Popen[bytes], IO[bytes]]]:
     """Run a command that goes on into a pipe; it has ended when the block ends."""
     with subprocess.Popen(
-        [*PROGRAM, *words],
+        [*HEARING_CTRL_C, *PROGRAM, *words],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env=cli.variables(),
-        preexec_fn=hear_ctrl_c,
     ) as process:
         deadline = threading.Timer(PROCESS_TIMEOUT_S, process.kill)
         deadline.start()
@@ -74,13 +92,12 @@ def terminal(cli: Cli, *words: str) -> Iterator[Terminal]:
     """Run a command on a terminal; it has ended when the block ends."""
     ours, theirs = pty.openpty()
     with subprocess.Popen(
-        [*PROGRAM, *words],
+        [*HEARING_CTRL_C, *PROGRAM, *words],
         stdin=theirs,
         stdout=theirs,
         stderr=theirs,
         env=cli.variables({"COLUMNS": "80"}),
         start_new_session=True,
-        preexec_fn=hear_ctrl_c,
     ) as process:
         os.close(theirs)
         shown = Terminal(process, ours)
@@ -163,7 +180,7 @@ def test_ctrl_c_at_a_question_does_nothing(cli: Cli) -> None:
     cli.ok("put", "a", "1")
     with terminal(cli, "rm", "--prefix", "a") as screen:
         screen.wait_for("[y/N]")
-        screen.process.send_signal(signal.SIGINT)
+        screen.interrupt()
     assert screen.process.returncode == 130
     assert b"Traceback" not in screen.shown
     assert cli.ok("get", "a").out == "1"

@@ -4,6 +4,7 @@ import os
 import pty
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -188,20 +189,17 @@ def command(repo: Repo, *options: str) -> list[str]:
 
 def on_a_terminal(words: list[str]) -> tuple[int, bytes]:
     """Return how a command ends and what it shows, to a terminal."""
-    child, terminal = pty.fork()
-    if child == 0:
-        os.execv(words[0], words)
-    shown = b""
-    while True:
-        try:
-            chunk = os.read(terminal, 65_536)
-        except OSError:  # the other end is closed
-            break
-        if not chunk:
-            break
-        shown += chunk
-    os.close(terminal)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), shown
+    ours, theirs = pty.openpty()  # and no fork of this process, which may have gRPC in it
+    with subprocess.Popen(
+        words, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True
+    ) as process:
+        os.close(theirs)
+        shown = b""
+        with suppress(OSError):  # the other end is closed
+            while chunk := os.read(ours, 65_536):
+                shown += chunk
+    os.close(ours)
+    return process.returncode, shown
 
 
 def test_on_a_terminal_it_shows_progress(simple: Repo) -> None:
