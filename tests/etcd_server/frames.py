@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-DATA, HEADERS, RST_STREAM, WINDOW_UPDATE = 0x0, 0x1, 0x3, 0x8
+DATA, HEADERS, RST_STREAM, PING, WINDOW_UPDATE = 0x0, 0x1, 0x3, 0x6, 0x8
 END_STREAM, PADDED = 0x1, 0x8
 NEEDLE_BYTES_MAX = 256
 
