@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from snapkv.committer.part import Part, compile_part
 from snapkv.committer.turnstile import Call
 from snapkv.engine.base import Engine, Txn
-from snapkv.engine.rules import OP_OVERHEAD_BYTES, op_bytes
+from snapkv.engine.rules import OP_OVERHEAD_BYTES
 from snapkv.errors import CommitTooLargeError
 from snapkv.model import Stamp
 from snapkv.records import NOTE_BYTES_MAX, WRITER_BYTES_MAX, Layout
@@ -48,8 +48,7 @@ class Boarding:
             try:
                 part = compile_part(call.build(Stamp(timestamp, len(calls))), self._layout)
                 txn = part.txn(self._engine.limits, self.parts_max)
-                self._engine.check_limits(Txn(success=(txn,)))
-                size = op_bytes(txn)
+                size = self._engine.check_limits(Txn(success=(txn,))) - OP_OVERHEAD_BYTES
                 if size > room_max:
                     raise CommitTooLargeError("the commit in bytes", size, room_max)
             except Exception as e:

@@ -283,8 +283,11 @@ class Writes(Protocol):
         """
         ...
 
-    def check_limits(self, txn: Txn) -> None:
-        """Raise `CommitTooLargeError` when the engine would not take this transaction."""
+    def check_limits(self, txn: Txn) -> int:
+        """Return a transaction's size in bytes, as it counts against `Limits.request_bytes`.
+
+        Raises `CommitTooLargeError` when the engine would not take it.
+        """
         ...
 
 

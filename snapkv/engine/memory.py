@@ -183,9 +183,9 @@ class MemoryEngine:
         self._writing, self._writer = threading.Lock(), 0
         self._changed = threading.Condition()
 
-    def check_limits(self, txn: Txn) -> None:
-        """Raise `CommitTooLargeError` when `txn` is over `limits`."""
-        check_limits(txn, self.limits)
+    def check_limits(self, txn: Txn) -> int:
+        """Return the size of `txn`; raise `CommitTooLargeError` when it is over `limits`."""
+        return check_limits(txn, self.limits)
 
     def _newest(self, key: bytes) -> KeyValue | None:
         return self._at(key, self._revision) if key in self._versions else None

@@ -25,12 +25,16 @@ def op_bytes(op: Op) -> int:
     return OP_OVERHEAD_BYTES + len(op.key) + len(op.range_end)
 
 
-def check_limits(txn: Txn, limits: Limits) -> None:
-    """Raise `CommitTooLargeError` when `txn` breaks one of `limits`; O(operations)."""
+def check_limits(txn: Txn, limits: Limits) -> int:
+    """Return the size of `txn` in bytes; O(operations).
+
+    Raises `CommitTooLargeError` when it breaks one of `limits`.
+    """
     size = op_bytes(txn)
     if size > limits.request_bytes:
         raise CommitTooLargeError("the request in bytes", size, limits.request_bytes)
     _check_lists(txn, limits, 0)
+    return size
 
 
 def _check_lists(txn: Txn, limits: Limits, used: int) -> None:

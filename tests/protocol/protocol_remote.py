@@ -232,8 +232,8 @@ class Remote:
         check_distinct(txn)
         return self.network.post(self.client, txn, timeout)
 
-    def check_limits(self, txn: Txn) -> None:
-        self.network.base.check_limits(txn)
+    def check_limits(self, txn: Txn) -> int:
+        return self.network.base.check_limits(txn)
 
     def read(
         self, ranges: Sequence[Range], *, serializable: bool = False, timeout: float | None = None

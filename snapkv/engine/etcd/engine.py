@@ -187,9 +187,9 @@ class EtcdEngine:
             raise Refused(e) from e
         return wire.txn_result(answer)
 
-    def check_limits(self, txn: Txn) -> None:
-        """Raise `CommitTooLargeError` when `txn` is over `limits`."""
-        check_limits(txn, self.limits)
+    def check_limits(self, txn: Txn) -> int:
+        """Return the size of `txn`; raise `CommitTooLargeError` when it is over `limits`."""
+        return check_limits(txn, self.limits)
 
     # --- following ---
 

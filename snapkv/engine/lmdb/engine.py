@@ -141,9 +141,12 @@ class LmdbEngine:
         """Run one transaction; waits up to `timeout` seconds for the write lock."""
         return writing.transact(self._env, self.limits, prepare, peek, timeout)
 
-    def check_limits(self, txn: Txn) -> None:
-        """Raise `CommitTooLargeError`, or `InvalidKeyError` for a key too long when escaped."""
-        writing.check(txn, self.limits)
+    def check_limits(self, txn: Txn) -> int:
+        """Return the size of `txn`; raise `CommitTooLargeError` when it is over `limits`.
+
+        Raises `InvalidKeyError` for a key too long when escaped.
+        """
+        return writing.check(txn, self.limits)
 
     # --- leases ---
 

@@ -12,7 +12,7 @@ from snapkv.engine.lmdb.env import Environment
 from snapkv.engine.lmdb.leases import is_due
 from snapkv.engine.lmdb.newest import Newest, expire
 from snapkv.engine.lmdb.records import REVISION_MAX
-from snapkv.engine.rules import check_distinct, check_limits, op_bytes
+from snapkv.engine.rules import check_distinct, check_limits
 from snapkv.errors import (
     EngineBusyError,
     EngineUnavailableError,
@@ -63,11 +63,11 @@ def transact(
             env.let_go()
 
 
-def check(txn: Txn, limits: Limits) -> None:
-    """Raise `CommitTooLargeError` or `InvalidKeyError` for what cannot be taken."""
+def check(txn: Txn, limits: Limits) -> int:
+    """Return the size of `txn`; raise `CommitTooLargeError` or `InvalidKeyError` if not taken."""
     for key in _point_keys(txn):
         records.checked_stem(key)
-    check_limits(txn, limits)
+    return check_limits(txn, limits)
 
 
 def _locked_peek(env: Environment, peek: bytes, timeout: float) -> KeyValue | None:
@@ -85,8 +85,7 @@ def _locked_peek(env: Environment, peek: bytes, timeout: float) -> KeyValue | No
 def _sent(env: Environment, limits: Limits, txn: Txn) -> TxnResult:
     """Apply and commit; whatever fails before the commit is a refusal."""
     try:
-        check(txn, limits)
-        needed = op_bytes(txn)
+        needed = check(txn, limits)
         env.check_space(needed)
         return growing(env, needed, lambda: _attempt(env, txn))
     except OutcomeUnknown:
