@@ -67,9 +67,11 @@ class Versionstamp(NamedTuple):
     @classmethod
     def from_bytes(cls, raw: bytes) -> Versionstamp:
         """Return the versionstamp of 12 bytes. Raises `InvalidTupleError`."""
-        if len(raw) != _STAMP.size:
-            raise InvalidTupleError(f"a versionstamp has {_STAMP.size} bytes, not {len(raw)}")
-        return cls._make(_STAMP.unpack(raw))
+        try:
+            return cls._make(_STAMP.unpack(raw))
+        except struct.error:
+            message = f"a versionstamp has {_STAMP.size} bytes, not {len(raw)}"
+            raise InvalidTupleError(message) from None
 
 
 Element = Any
@@ -87,7 +89,11 @@ def pack(elements: tuple[Element, ...]) -> bytes:
     """
     if not isinstance(elements, tuple) or isinstance(elements, Versionstamp):
         raise InvalidTypeError(f"pack takes a tuple, not {type(elements).__name__}")
-    return b"".join(_encode(element, 0) for element in elements)
+    packed = []
+    for element in elements:
+        encode = _ENCODERS.get(type(element))
+        packed.append(_encode(element, 0) if encode is None else encode(element))
+    return b"".join(packed)
 
 
 def unpack(packed: bytes) -> tuple[Element, ...]:
@@ -168,7 +174,8 @@ def _terminated(code: bytes, raw: bytes) -> bytes:
 
 def _text(text: str) -> bytes:
     try:
-        return _terminated(b"\x02", text.encode())
+        raw = text.encode()
+        return _terminated(b"\x02", raw) if 0 in raw else b"\x02%b\x00" % raw
     except UnicodeEncodeError as e:
         raise InvalidTupleError(f"{text!r} is no UTF-8 text") from e
 
@@ -284,7 +291,10 @@ def _decode_integer(packed: bytes, at: int) -> tuple[int, int]:
 
 
 def _decode_float(form: str, kind: type[float], raw: bytes) -> float:
-    (number,) = struct.unpack(form, _flipped(raw, negative=not raw[0] & 0x80))
+    bits = _flipped(raw, negative=not raw[0] & 0x80)
+    (number,) = struct.unpack(form, bits)
+    if struct.pack(form, number) != bits:  # 64 bits keep not every NaN of 32
+        raise InvalidTupleError(f"no float is kept as {raw.hex()}")
     return kind(number)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from uuid import UUID
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from snapkv.errors import InvalidTupleError, InvalidTypeError
@@ -202,6 +202,7 @@ def test_a_range_holds_what_begins_with_its_prefix(prefix: tuple, rest: tuple) -
 
 
 @given(st.binary(max_size=24))
+@example(bytes.fromhex("20ff800020"))  # a NaN of 32 bits that a float of 64 does not keep
 def test_bytes_are_refused_or_packed_back(raw: bytes) -> None:
     """Strict: nothing is accepted that would be written in another way, but two integers."""
     try:
@@ -209,5 +210,4 @@ def test_bytes_are_refused_or_packed_back(raw: bytes) -> None:
     except InvalidTupleError:
         return
     longer = any(isinstance(each, int) and abs(each) == 2**64 - 1 for each in found)
-    nan = any(isinstance(each, Single) and math.isnan(each) for each in found)
-    assert pack(found) == raw or longer or nan
+    assert pack(found) == raw or longer
