@@ -29,6 +29,8 @@ SHOWN_MAX = 80
 Convert = Callable[[Any], Any]
 MISFITS = (ValueError, TypeError, OverflowError, RecursionError)
 """What decoders and Arrow say of bytes and values that are not what was expected."""
+_DIGITS_MAX = 640
+"""Python always converts as many, and more of them are too large for any column but text."""
 _DECIMAL = re.compile(r"[+-]?\d+(\.\d*)?([eE][+-]?\d{1,3})?", re.ASCII)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -128,8 +130,29 @@ class _Number(float):
     text: str
 
 
+class _Integer(int):
+    """An integer as it was written, where an int is not: -0, and one of very many digits.
+
+    Of those it has so many as are too large for any column but text.
+    """
+
+    def __new__(cls, text: str) -> _Integer:
+        number = super().__new__(cls, text[:_DIGITS_MAX])
+        number.text = text
+        return number
+
+    text: str
+
+
+_WRITTEN = (_Number, _Integer)
+
+
 def _parsed(value: bytes) -> Any:
-    return json.loads(value.decode("utf-8-sig"), parse_float=_Number)
+    return json.loads(value.decode("utf-8-sig"), parse_float=_Number, parse_int=_parsed_int)
+
+
+def _parsed_int(text: str) -> int:
+    return _Integer(text) if text == "-0" or len(text) > _DIGITS_MAX else int(text)
 
 
 def _unpacked(value: bytes) -> Any:
@@ -211,7 +234,8 @@ def _of(kind: type | tuple[type, ...], value: Any) -> Any:
 
 
 def _kind(value: Any) -> str:
-    return "float" if isinstance(value, _Number) else type(value).__name__
+    kind = {_Number: float, _Integer: int}.get(type(value), type(value))
+    return kind.__name__
 
 
 def _no_bool(value: Any) -> Any:
@@ -242,7 +266,7 @@ def _single(value: Any) -> float:
 
 def _decimal(value: Any) -> Decimal:
     number = _of((int, float), _no_bool(value))
-    text = number.text if isinstance(number, _Number) else str(number)
+    text = number.text if isinstance(number, _WRITTEN) else str(number)
     if not _DECIMAL.fullmatch(text):
         raise ValueError(f"{text!r} is no decimal")
     return Decimal(text)
@@ -258,7 +282,7 @@ def _text(value: Any) -> str:
 
 def _json(value: Any) -> str:
     """Return a value as JSON, whose numbers are as they were written."""
-    if isinstance(value, _Number):
+    if isinstance(value, _WRITTEN):
         return value.text
     if isinstance(value, dict):
         return "{" + ",".join(f"{_name(k)}:{_json(v)}" for k, v in value.items()) + "}"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
+from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from snapkv.spark import codes
 from snapkv.spark.codes import SourceError
@@ -22,6 +22,15 @@ from snapkv.times import When
 ADDED, CHANGED, REMOVED = "added", "changed", "removed"
 COMPARED = ("key", "value")
 """The columns of the two moments that differences are of."""
+_SAID = {
+    "store": "give url",
+    "path": "give url",
+    "keyPrefix": "give prefix",
+    "schema": "give schema, in this spelling",
+    "view": "each call has one view, the format has all",
+    "readChangeFeed": "read_changes reads changes",
+}
+"""What every call says by itself, or by a parameter, of the options of the format."""
 
 
 def register(spark: SparkSession) -> None:
@@ -49,8 +58,9 @@ def read_snapshot(
 
     Raises Spark's `AnalysisException`, whose message has a code such as
     `[SNAPKV_TIMESTAMP_EARLIER_THAN_RETENTION]`, and `SourceError` for a time that is none and a
-    prefix that is not as keys are.
+    prefix that is not as keys are, and for options that parameters stand for.
     """
+    _check_unsaid(options, timestampAsOf="give as_of")
     if as_of is not None:
         options["timestampAsOf"] = exact(Times(spark, options).end(as_of))
     return _frame(spark, url, prefix, schema, options)
@@ -71,6 +81,12 @@ def read_changes(
     `since` is exclusive and `until` inclusive, as everywhere in snapkv; naive text is in the
     session's time zone. Raises as `read_snapshot`, most of it at the first action.
     """
+    _check_unsaid(
+        options,
+        startingTimestamp="give since",
+        startingVersion="give since",
+        endingTimestamp="give until",
+    )
     times = Times(spark, options)
     options["readChangeFeed"] = True
     options |= times.bounds(times.after(since), until)
@@ -91,6 +107,7 @@ def read_history(
 
     Without `since` from what compaction left; without `until` to now. Raises as `read_snapshot`.
     """
+    _check_unsaid(options, startingTimestamp="give since", endingTimestamp="give until")
     times = Times(spark, options)
     options["view"] = "history"
     options |= times.bounds(None if since is None else times.end(since), until)
@@ -103,17 +120,25 @@ def diff(
     t1: When,
     t2: When | None = None,
     prefix: str | bytes = "",
+    *,
+    schema: StructType | str | None = None,
     **options: Any,
 ) -> DataFrame:
     """Return the keys that differ between two moments (None: now), a row for each.
 
     Columns: key, change (added, changed, removed), before, after. Values are compared as they are
-    decoded, so a key that was changed and changed back does not differ. `schema` names the key and
-    the value. Both moments are read as a whole, and joined. Raises as `read_snapshot`, and
-    `SourceError` for `columns` and other schemas.
+    decoded, so a key that was changed and changed back does not differ, and maps whatever the order
+    of their keys. `schema` names the key and the value. Both moments are read as a whole, and
+    joined. Raises as `read_snapshot`, and `SourceError` for `columns` and other schemas.
     """
+    _check_unsaid(
+        options,
+        timestampAsOf="give t1 and t2",
+        versionAsOf="give t1 and t2",
+        columns="those of a difference are given",
+    )
     before, after = (
-        _compared(spark, url, when, prefix, options).select(
+        _compared(spark, url, when, prefix, schema, options).select(
             "key", F.col("value").alias(name), F.lit(True).alias(f"is_{name}")
         )
         for when, name in ((t1, "before"), (t2, "after"))
@@ -124,9 +149,11 @@ def diff(
         .otherwise(CHANGED)
     )
     stood = F.col("is_before").eqNullSafe(F.col("is_after"))  # a value may be NULL where it stands
+    kind = before.schema["before"].dataType
+    same = _comparable(F.col("before"), kind).eqNullSafe(_comparable(F.col("after"), kind))
     return (
         before.join(after, "key", "full_outer")
-        .where(~(stood & F.col("before").eqNullSafe(F.col("after"))))
+        .where(~(stood & same))
         .select("key", change.alias("change"), "before", "after")
     )
 
@@ -136,20 +163,41 @@ def _compared(
     url: str,
     when: When | None,
     prefix: str | bytes,
+    schema: StructType | str | None,
     options: Mapping[str, Any],
 ) -> DataFrame:
     """Return the keys and values of a moment."""
-    names = {name.lower() for name in options}
-    if "columns" in names:
-        raise SourceError(codes.INVALID_OPTION, "columns: those of a difference are given")
-    columns = {} if "schema" in names else {"columns": ",".join(COMPARED)}
-    frame = read_snapshot(spark, url, when, prefix, **options, **columns)
+    columns = {} if schema is not None else {"columns": ",".join(COMPARED)}
+    frame = read_snapshot(spark, url, when, prefix, schema=schema, **options, **columns)
     if sorted(frame.columns) != sorted(COMPARED):
         raise SourceError(
             codes.INVALID_SCHEMA,
             f"the schema of a difference is of key and value, not {', '.join(frame.columns)}",
         )
     return frame
+
+
+def _comparable(column: Column, kind: DataType) -> Column:
+    """Return a value as Spark can compare it: without maps, whose entries are sorted instead."""
+    if isinstance(kind, MapType):
+        entry = StructType().add("key", kind.keyType).add("value", kind.valueType)
+        entries = F.transform(F.map_entries(column), lambda each: _comparable(each, entry))
+        return F.array_sort(entries)
+    if isinstance(kind, ArrayType):
+        return F.transform(column, lambda each: _comparable(each, kind.elementType))
+    if isinstance(kind, StructType) and len(kind):
+        parts = (_comparable(column.getField(f.name), f.dataType).alias(f.name) for f in kind)
+        return F.when(column.isNotNull(), F.struct(*parts))
+    return column
+
+
+def _check_unsaid(options: Mapping[str, Any], **said: str) -> None:
+    """Raise `SourceError` for an option that the call says itself; `said` tells what to do."""
+    advice = _SAID | said
+    names = {name.lower(): name for name in advice}
+    for name in options:
+        if (known := names.get(name.lower())) is not None:
+            raise SourceError(codes.INVALID_OPTION, f"no option {known} here: {advice[known]}")
 
 
 def _frame(

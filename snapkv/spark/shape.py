@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+from collections.abc import Iterator
 
 import pyarrow as pa
 from pyspark.errors import PySparkException
@@ -26,15 +27,49 @@ _VIEWS = {
 }
 _UNASKED = ("mod_timestamp",)
 """Columns that cost more than the rest: there only when they are named."""
+# What Arrow has as a struct of bytes that only Spark can make. PySpark 4.0 has the first alone.
+_OPAQUE = tuple(
+    getattr(T, name)
+    for name in ("VariantType", "GeometryType", "GeographyType")
+    if hasattr(T, name)
+)
 
 
 def arrow_schema(schema: T.StructType) -> pa.Schema:
-    """Return the Arrow schema that Spark takes for its own: times in UTC. Raises `SourceError`."""
+    """Return the Arrow schema that Spark takes for its own: times in UTC.
+
+    Raises `SourceError` for types that nothing is decoded into, and for names that come twice:
+    those of columns in any case, as Spark has them, and those in a struct to the letter.
+    """
+    names = [name.lower() for name in schema.names]
+    for name in schema.names:
+        if names.count(name.lower()) > 1:
+            raise SourceError(codes.INVALID_SCHEMA, f"the schema has two columns {name}")
+    for kind in _leaves(schema):
+        if isinstance(kind, _OPAQUE):
+            kind_name = kind.simpleString().upper()
+            raise SourceError(codes.INVALID_SCHEMA, f"values are not decoded into {kind_name}")
     zoned = "timezone" in inspect.signature(to_arrow_schema).parameters
+    utc = {"timezone": "UTC"} if zoned else {}
     try:
-        return to_arrow_schema(schema, **({"timezone": "UTC"} if zoned else {}))
+        return to_arrow_schema(schema, error_on_duplicated_field_names_in_struct=True, **utc)
     except PySparkException as e:
         raise SourceError(codes.INVALID_SCHEMA, str(e)) from e
+
+
+def _leaves(kind: T.DataType) -> Iterator[T.DataType]:
+    """Yield the types that a type is made of in the end."""
+    if isinstance(kind, T.StructType):
+        parts = [field.dataType for field in kind]
+    elif isinstance(kind, T.ArrayType):
+        parts = [kind.elementType]
+    elif isinstance(kind, T.MapType):
+        parts = [kind.keyType, kind.valueType]
+    else:
+        yield kind
+        return
+    for part in parts:
+        yield from _leaves(part)
 
 
 def schema_of(options: Options) -> T.StructType | str:

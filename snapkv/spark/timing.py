@@ -9,8 +9,10 @@ from zoneinfo import ZoneInfo
 from snapkv.errors import InvalidTimeError, InvalidTypeError
 from snapkv.spark import codes
 from snapkv.spark.codes import SourceError
-from snapkv.times import LOGICAL_MASK, When, is_digits, resolve
+from snapkv.times import LOGICAL_MASK, When, format_time, is_digits, pack, resolve
 
+_OLDEST = pack(946_684_800_000)
+"""The year 2000: what is less is a year, or seconds or milliseconds since 1970, by mistake."""
 _OFFSET = re.compile(r"(?:UTC|GMT|UT)?([+-])(\d{1,2})(?::?([0-5]\d)(?::?([0-5]\d))?)?", re.ASCII)
 # What Spark takes beside the names of the time zone database: java.time.ZoneId.SHORT_IDS.
 _SHORT = {
@@ -117,7 +119,20 @@ def timestamp_of(when: When, zone: tzinfo | None, now_ms: int, *, start: bool = 
         timestamp = resolve(aware(when, zone), now_ms)
     except (InvalidTimeError, InvalidTypeError) as e:
         raise SourceError(codes.TIMESTAMP_INVALID, str(e)) from e
-    return timestamp & ~LOGICAL_MASK if start and not is_exact(when) else timestamp
+    if is_exact(when):
+        _check_is_timestamp(str(when).strip(), timestamp)
+        return timestamp
+    return timestamp & ~LOGICAL_MASK if start else timestamp
+
+
+def _check_is_timestamp(text: str, timestamp: int) -> None:
+    """Raise `SourceError` for a number that hardly is a timestamp; 0 is, and what `exact` wrote."""
+    if timestamp < _OLDEST and not text.startswith("0"):
+        raise SourceError(
+            codes.TIMESTAMP_INVALID,
+            f"{text} as a timestamp, which is milliseconds since 1970 << 18, is of "
+            f"{format_time(timestamp)}: write dates, seconds and milliseconds as ISO text",
+        )
 
 
 def is_exact(when: When) -> bool:
@@ -128,7 +143,10 @@ def is_exact(when: When) -> bool:
 
 
 def exact(timestamp: int) -> str:
-    """Return a timestamp as the text of an option, which is taken to the last bit."""
+    """Return a timestamp as the text of an option, which is taken to the last bit.
+
+    Its zeros tell that it was made from a time, which may be an old one.
+    """
     return f"{timestamp:020d}"
 
 

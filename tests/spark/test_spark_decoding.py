@@ -38,6 +38,7 @@ OF_MSGPACK = st.recursive(
 RAW = st.one_of(
     OF_JSON.map(lambda value: ("json", json.dumps({"a": value}).encode())),
     OF_MSGPACK.map(lambda value: ("msgpack", packed_at_all({"a": value}))),
+    st.sampled_from(["-0", "9" * 5_000]).map(lambda text: ("json", f'{{"a":{text}}}'.encode())),
     st.tuples(st.sampled_from(["json", "msgpack"]), st.binary(max_size=9)),
 )
 

@@ -134,6 +134,10 @@ def test_naive_and_impossible_times(store, place):
             ({"view": "history"}, "endingTimestamp"),
         ):
             refused("TIMESTAMP_INVALID", place.url, **view, **{name: text})
+    for number in (2026, 1_767_225_600, 1_767_225_600_000, snapkv.pack(946_684_800_000) - 1):
+        message = refused("TIMESTAMP_INVALID", place.url, timestampAsOf=number)
+        assert "ISO text" in message, "a year, seconds, milliseconds"
+    assert columns(place.url, "key", timestampAsOf=snapkv.pack(946_684_800_000)) == []
     berlin = {"timeZone": "Europe/Berlin"}
     gap = refused("TIMESTAMP_INVALID", place.url, timestampAsOf="2026-03-29 02:30", **berlin)
     assert "jumped over" in gap

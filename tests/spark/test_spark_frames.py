@@ -8,9 +8,10 @@ import pytest
 from direct import new_worker
 from frames import together
 from pyspark.errors import AnalysisException
+from store.engines import START_MS
 from store.tabled import SPACE, Writing, changes_of, histories_of, moments
 
-from snapkv import ManualClock, to_datetime
+from snapkv import ManualClock, pack, to_datetime
 from snapkv.spark import SourceError, diff, read_changes, read_history, read_snapshot
 from snapkv.spark.sessions import Times
 from snapkv.spark.timing import zone_of
@@ -72,6 +73,7 @@ def test_naive_times_are_in_the_zone_of_the_session(spark, hourly, place):
         ("PST", "2026-10-24 16:00"): "23:00",
         ("Asia/Kolkata", datetime(2026, 10, 24, 23, tzinfo=UTC)): "23:00",
         ("Europe/Berlin", hourly.resolved()): "02:30",
+        ("UTC", "1970-01-01T00:00Z"): None,  # old, but no number that is none by mistake
     }
     frames = []
     for zone, when in asked:
@@ -99,13 +101,14 @@ def test_times_of_a_session(spark, place):
         assert to_datetime(Times(spark, {"timezone": "UTC"}).end("2026-07-01 12:00")) == noon
         now = to_datetime(times.end("-0s"))
         assert to_datetime(times.end("-1h")) == now - timedelta(hours=1)
-        assert times.end(7) == 7
+        stamp = pack(START_MS, 7)
+        assert (times.end(stamp), times.end(str(stamp)), times.end(0)) == (stamp, stamp, 0)
         for wrong in ("soon", 1.5, None, True, noon.date(), b"2026-07-01"):
             with pytest.raises(SourceError, match=r"\[SNAPKV_TIMESTAMP_INVALID\]"):
                 times.end(wrong)
         with pytest.raises(SourceError, match=r"\[SNAPKV_TIMESTAMP_INVALID\] .*astimezone\(\)"):
             times.end(noon.replace(tzinfo=None))  # in which zone, only who made it can tell
-        assert times.after(7) == 8
+        assert (times.after(stamp), times.after(0)) == (stamp + 1, 1)
         with pytest.raises(SourceError, match=r"\[SNAPKV_TIMESTAMP_INVALID\] no time is after"):
             times.after(2**64 - 1)
 
@@ -114,7 +117,7 @@ def test_a_zone_is_looked_up_where_one_is_needed(spark):
     """A session's may be one that is known to Java alone."""
     times = Times(spark, {"timeZone": "Mars/Olympus"})
     assert times.end("1970-01-01T00:00Z") == times.end(datetime(1970, 1, 1, tzinfo=UTC))
-    assert times.end(7) == 7
+    assert times.end(pack(START_MS)) == pack(START_MS)
     with pytest.raises(SourceError, match=r"\[SNAPKV_INVALID_OPTION\] no time zone"):
         times.end("2026-07-01")
 
@@ -203,8 +206,64 @@ def test_a_difference_of_values_that_are_null(spark, store, place, clock):
     for schema in ("key STRING", "key STRING, owner STRING", "key STRING, value INT, x INT"):
         with pytest.raises(SourceError, match=r"\[SNAPKV_INVALID_SCHEMA\] .* key and value"):
             diff(spark, place.url, then, valueFormat="json", schema=schema)
-    with pytest.raises(SourceError, match=r"\[SNAPKV_INVALID_OPTION\] columns"):
-        diff(spark, place.url, then, columns="key")
+
+
+@EMBEDDED
+def test_a_difference_of_maps(spark, store, place, clock):
+    """Of maps the order of keys does not count; what they hold does, however deep."""
+    value = '{{"m":{{"a":{},"b":null}},"l":[{{}},{{"x":{}}},null]}}'
+    same, turned = value.format("{}", 1), '{"l":[{},{"x":1},null],"m":{"b":null,"a":{}}}'
+    before = {"same": same, "turned": same, "other": same, "deep": same, "fewer": same}
+    store.commit(puts={key: text.encode() for key, text in {**before, "none": "{}"}.items()})
+    then = store.resolved()
+    clock.advance(1_000)
+    after = {
+        "turned": turned,
+        "other": value.format("{}", 2),
+        "deep": value.format('{"y":1}', 1),
+        "fewer": '{"m":{"a":{}},"l":[{},{"x":1},null]}',
+        "none": '{"m":{}}',
+    }
+    store.commit(puts={key: text.encode() for key, text in after.items()})
+    kind = "STRUCT<m: MAP<STRING, MAP<STRING, INT>>, l: ARRAY<MAP<STRING, INT>>>"
+    found = diff(spark, place.url, then, valueFormat="json", schema=f"key STRING, value {kind}")
+    rows = {row.key: row for row in found.collect()}
+    assert {row.change for row in rows.values()} == {"changed"}
+    assert sorted(rows) == ["deep", "fewer", "none", "other"]
+    assert rows["other"].before.l == [{}, {"x": 1}, None]
+    assert rows["other"].after.l == [{}, {"x": 2}, None]
+    assert (rows["none"].before.m, rows["none"].after.m) == (None, {})
+
+
+NOON = "2026-11-20T12:00Z"
+
+
+@pytest.mark.parametrize(
+    ("call", "given", "advice"),
+    [
+        (read_snapshot, {"keyPrefix": "a"}, "give prefix"),
+        (read_snapshot, {"KEYPREFIX": "a"}, "give prefix"),
+        (read_snapshot, {"timestampAsOf": NOON}, "give as_of"),
+        (read_snapshot, {"view": "commits"}, "one view"),
+        (read_snapshot, {"store": "lmdb:other"}, "give url"),
+        (read_snapshot, {"path": "other"}, "give url"),
+        (read_snapshot, {"Schema": "key STRING"}, "give schema"),
+        (read_changes, {"readChangeFeed": False}, "read_changes"),
+        (read_changes, {"startingVersion": 3}, "give since"),
+        (read_changes, {"endingtimestamp": NOON}, "give until"),
+        (read_history, {"view": "commits"}, "one view"),
+        (read_history, {"startingTimestamp": NOON}, "give since"),
+        (read_history, {"endingTimestamp": NOON}, "give until"),
+        (diff, {"timestampAsOf": NOON}, "give t1 and t2"),
+        (diff, {"versionAsOf": 3}, "give t1 and t2"),
+        (diff, {"columns": "key"}, "those of a difference"),
+    ],
+)
+def test_what_a_call_says_is_no_option_of_it(call, given, advice):
+    """It is told before there is a session to read with, rather than overruled or dropped."""
+    (name,) = given
+    with pytest.raises(SourceError, match=rf"(?i)^\[SNAPKV_INVALID_OPTION\] .*{name}.*{advice}"):
+        call(None, "lmdb:none", NOON, **given)
 
 
 @EMBEDDED
@@ -261,7 +320,7 @@ def test_what_is_handed_on(spark, store, place, monkeypatch, tmp_path):
         with pytest.raises(SourceError, match=rf"\[SNAPKV_{code}\]"):
             read_snapshot(spark, url)
     with pytest.raises(AnalysisException, match=r"\[SNAPKV_MULTIPLE_BOUNDARY\]"):
-        read_snapshot(spark, place.url, 5, versionAsOf=5)
+        read_snapshot(spark, place.url, 0, versionAsOf=5)
     with pytest.raises(AnalysisException, match=r"\[SNAPKV_INVALID_RANGE\]"):
         read_changes(spark, place.url, "-1h", "-2h").collect()
     with pytest.raises(AnalysisException, match=r"\[SNAPKV_UNKNOWN_OPTION\]"):

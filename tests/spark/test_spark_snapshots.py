@@ -8,10 +8,11 @@ import pytest
 from direct import Planned, columns, new_worker, read, refused
 from frames import load, together
 from pyspark.sql import functions as F
+from store.engines import START_MS
 from store.observed import Cluster
 from store.tabled import SPACE, Writing, moments
 
-from snapkv import format_time, to_datetime
+from snapkv import format_time, pack, to_datetime
 from snapkv.clock import SystemClock
 from snapkv.snapshot import LiveSource
 from snapkv.spark import tasks
@@ -47,7 +48,7 @@ def test_any_moment_of_a_random_history(spark, store, place, clock):
     rng = random.Random(11)
     plain = Writing(store, clock, rng).steps(50)
     draw = moments(plain, rng)
-    asked = [None, 0, 1, plain.rows[-1].ts + 1, *(draw() for _ in range(4))]
+    asked = [None, 0, plain.rows[0].ts - 1, plain.rows[-1].ts + 1, *(draw() for _ in range(4))]
     frames = [
         load(spark, place.url, **({} if ts is None else {"timestampAsOf": ts})) for ts in asked
     ]
@@ -160,7 +161,7 @@ def test_an_empty_store_and_before_the_first_commit(spark, store, place):
     store.remove("a")
     asked = [
         {},
-        {"timestampAsOf": 5},
+        {"timestampAsOf": pack(START_MS) - 1},
         {"timestampAsOf": "1970-01-01T00:00:00Z"},
         {"versionAsOf": 1},
     ]
