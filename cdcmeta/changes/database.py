@@ -183,9 +183,11 @@ class ChangesDB:
 
         On etcd more than 94 of them, among others who commit all the time, take several commits.
 
-        A conflicting or an invalid one is left out by itself. Their rows stand in the order of
-        the input. Raises `DatabaseNotFoundError`, `EditUnknownError`,
-        `snapkv.CommitTooLargeError` (nothing was stored), `InvalidArgumentError`.
+        A conflicting or an invalid one is left out by itself, and so are, as `EditNotMadeError`,
+        those for which the time was over when others were stored. Their rows stand in the order
+        of the input. Raises `DatabaseNotFoundError`, `EditUnknownError`,
+        `snapkv.CommitTimeoutError` and `snapkv.CommitTooLargeError` (nothing was stored),
+        `InvalidArgumentError`.
         """
         return self._many(docs, edit_of, timeout)
 

@@ -26,28 +26,23 @@ Doc: TypeAlias = dict[str, Any]
 ID_BYTES_MAX = 256
 """An id is part of keys, of which LMDB takes 511 bytes with all that stands around it."""
 DEPTH_MAX = 100
+TOO_DEEP = f"the document is nested more than {DEPTH_MAX} deep"
 MEMBERS = frozenset({"_id", "_rev", "_deleted", "_revisions", "_attachments"})
 PASSED_OVER = frozenset({"_local_seq", "_conflicts", "_deleted_conflicts", "_revs_info"})
 """What `get` may have added, and CouchDB's clients hand back."""
-_AS_GIVEN, _SORTED = (
-    json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"), sort_keys=sort)
-    for sort in (False, True)
-)
+_KNOWN = MEMBERS | PASSED_OVER
+_JSON = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"), sort_keys=True)
 
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """A document on its way into the store: `base` for an edit, `leaf` for a replicated one.
-
-    `canonical` is the body with its members sorted, which an edit's revision is made of.
-    """
+    """A document on its way into the store: `base` for an edit, `leaf` for a replicated one."""
 
     id: str
     body: bytes
     deleted: bool
     base: Revision | None = None
     leaf: Leaf | None = None
-    canonical: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,14 +73,12 @@ def edit_of(doc: object, rev: str | None = None, *, id: str | None = None) -> Ed
     """
     fields = fields_of(doc)
     base = rev if rev is not None else fields.get("_rev")
-    own = id if id is not None else fields.get("_id", uuid.uuid4().hex)
-    members = own_members(fields)
+    own = id if id is not None else fields["_id"] if "_id" in fields else uuid.uuid4().hex
     return Edit(
         checked_id(own),
-        encoded(members),
+        encoded(own_members(fields)),
         _deleted(fields),
         base=None if base is None else Revision.parse(base),
-        canonical=encoded(members, sort=True),
     )
 
 
@@ -129,7 +122,7 @@ def fields_of(doc: object) -> Mapping[str, Any]:
     for name in doc:
         if not isinstance(name, str):
             raise InvalidDocumentError(f"a member's name is text, not {type(name).__name__}")
-        if name.startswith("_") and name not in MEMBERS | PASSED_OVER:
+        if name.startswith("_") and name not in _KNOWN:
             raise InvalidDocumentError(f"Bad special document member: {name}")
     if doc.get("_attachments"):
         raise InvalidDocumentError("attachments are not kept here: this is a store of metadata")
@@ -164,28 +157,35 @@ def is_id(id: object) -> bool:
 
 
 def own_members(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a document without its special members. Raises `InvalidDocumentError`."""
-    own = {name: value for name, value in fields.items() if not name.startswith("_")}
-    _check_depth(own)
-    return own
+    """Return a document without its special members."""
+    return {name: value for name, value in fields.items() if not name.startswith("_")}
 
 
 def _check_depth(value: object, left: int = DEPTH_MAX) -> None:
     """Raise `InvalidDocumentError` for values that are nested too deep for other readers."""
     if isinstance(value, dict | list | tuple):
         if left == 0:
-            raise InvalidDocumentError(f"the document is nested more than {DEPTH_MAX} deep")
+            raise InvalidDocumentError(TOO_DEEP)
         for inner in value.values() if isinstance(value, dict) else value:
             if isinstance(inner, dict | list | tuple):
                 _check_depth(inner, left - 1)
 
 
-def encoded(value: object, *, sort: bool = False) -> bytes:
-    """Return a value as JSON. Raises `InvalidDocumentError` for what that has no words for."""
+def encoded(value: object) -> bytes:
+    """Return a value as JSON with sorted members: equal values have equal bytes.
+
+    Raises `InvalidDocumentError` for what JSON has no words for.
+    """
     try:
-        return (_SORTED if sort else _AS_GIVEN).encode(value).encode()
-    except (TypeError, ValueError, RecursionError) as e:
+        text = _JSON.encode(value)
+        raw = text.encode()
+    except (TypeError, ValueError) as e:
         raise InvalidDocumentError(f"the document is no JSON: {e}") from e
+    except RecursionError:
+        raise InvalidDocumentError(TOO_DEEP) from None
+    if text.count("[") + text.count("{") > DEPTH_MAX:  # fewer cannot be nested any deeper
+        _check_depth(value)
+    return raw
 
 
 def _deleted(fields: Mapping[str, Any]) -> bool:
@@ -238,7 +238,7 @@ def revision_of(edit: Edit, parent: Leaf | None) -> Revision:
     position, hash = (0, b"") if parent is None else parent.revision
     if position == POSITION_MAX:
         raise DocumentConflictError(edit.id, "no revision can follow this one")
-    named = pack((edit.deleted, position, hash, edit.canonical))
+    named = pack((edit.deleted, position, hash, edit.body))
     digest = hashlib.md5(named, usedforsecurity=False)
     return Revision(position + 1, digest.digest())
 

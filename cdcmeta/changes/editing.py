@@ -25,14 +25,14 @@ from snapkv.tuples import Versionstamp
 class Known:
     """A document as it stood when it was read; `revision` is that of its winner's key."""
 
+    key: bytes
     tree: Tree | None = None
     sequence: Sequence | None = None
     revision: int = 0
 
-    def guard(self, id: str) -> Guard:
+    def guard(self) -> Guard:
         """Return what must still hold when an edit of it is committed."""
-        key = layout.winner_key(id)
-        return AtRevision(key, self.revision) if self.revision else Absent(key)
+        return AtRevision(self.key, self.revision) if self.revision else Absent(self.key)
 
 
 class Outcome(NamedTuple):
@@ -60,7 +60,7 @@ class Plan:
 
     def guards(self) -> list[Guard]:
         """Return the guards of the documents that change."""
-        return [self.known[id].guard(id) for id in self.trees]
+        return [self.known[id].guard() for id in self.trees]
 
     def ops(self, stamp: Stamp, guards: Iterable[Guard]) -> SpaceOps:
         """Return the operations that write it all with the stamp of their commit.
@@ -73,8 +73,8 @@ class Plan:
             before, after = self.known[id], self.trees[id]
             old: dict[bytes, bytes | None] = {}
             if before.tree is not None and before.sequence is not None:
-                old = layout.standing(id, before.tree, before.sequence)
-            more, gone = layout.changed_keys(old, layout.stored(id, after, sequence))
+                old = layout.standing(before.key, id, before.tree, before.sequence)
+            more, gone = layout.changed_keys(old, layout.stored(before.key, id, after, sequence))
             puts |= more
             deletes += gone
             for leaf in after.leaves:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from copy import copy
 from dataclasses import dataclass
 from itertools import islice
 from typing import NamedTuple
@@ -84,7 +85,10 @@ class Form:
             raise InvalidArgumentError(f"style is {MAIN_ONLY} or {ALL_DOCS}, not {style!r}")
         if isinstance(doc_ids, str | bytes):
             raise InvalidArgumentError("doc_ids is an iterable of ids, not one text")
-        ids = None if doc_ids is None else frozenset(doc_ids)
+        try:
+            ids = None if doc_ids is None else frozenset(doc_ids)
+        except TypeError:
+            raise InvalidArgumentError("doc_ids is an iterable of texts") from None
         if ids is not None and not all(isinstance(id, str) for id in ids):
             raise InvalidArgumentError("doc_ids is an iterable of texts")
         if not isinstance(prefix, str):
@@ -130,7 +134,7 @@ class Walk:
         limit: int | None = None,
         descending: bool = False,
     ) -> None:
-        self._state, self._form = state, form
+        self._state, self._form = copy(state), form  # a copy counts what this walk reads
         self._after, self._until = after, until
         self._limit, self._descending = limit, descending
         if form.direct:
@@ -139,6 +143,7 @@ class Walk:
             self._rows = state.rows_backwards(after, until)
         else:
             self._rows = state.rows(after, until)
+        self._ahead: list[Row] = []
         self._last: Sequence | None = None
         self.told = 0
         self.ended = self._full
@@ -152,12 +157,18 @@ class Walk:
         """The last row that was read, shown or not; where the walk began when there was none."""
         return self._last or self._after
 
+    @property
+    def bodies_bytes(self) -> int:
+        """How large the bodies were that were read so far."""
+        return self._state.bodies_bytes
+
     def step(self, rows_max: int) -> list[Change]:
         """Read so many rows more; return what is shown of them.
 
         Documents and the other leaves of rows with several branches cost a read for each 128.
         """
-        rows = list(islice(self._rows, rows_max))
+        rows = [*self._ahead, *islice(self._rows, rows_max + 1 - len(self._ahead))]
+        rows, self._ahead = rows[:rows_max], rows[rows_max:]  # one more, to know whether it ended
         changes: list[Change] = []
         for row, change in shaped(self._state, self._form, rows, rows_max):
             self._last = row.sequence
@@ -166,7 +177,7 @@ class Walk:
                 self.told += 1
                 if self._full:
                     break
-        self.ended = self._full or len(rows) < rows_max
+        self.ended = self._full or not self._ahead
         return changes
 
     def last_seq(self) -> Sequence:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from cdcmeta.changes import layout
 from cdcmeta.changes.documents import Doc, checked_id, encoded, fields_of, own_members
+from cdcmeta.changes.editing import Outcome, Plan
 from cdcmeta.changes.writing import Writer
-from cdcmeta.errors import DocumentConflictError, DocumentNotFoundError
-from snapkv import Absent, AtRevision, ConflictError, Entry, Space
+from cdcmeta.errors import DocumentConflictError, DocumentNotFoundError, EditUnknownError
+from snapkv import Absent, AtRevision, CommitUnknownError, ConflictError, Entry, Space
 
 PREFIX = "_local/"
 
@@ -30,33 +31,34 @@ class LocalDocs:
         doc: Doc = json.loads(body)
         return {"_id": PREFIX + id, "_rev": f"0-{count}"} | doc
 
-    def put(self, id: str, doc: Mapping[str, Any]) -> str:
+    def put(self, id: str, doc: Mapping[str, Any], *, timeout: float | None = None) -> str:
         """Store a local document and return its `_rev`; that of the one it replaces must be given.
 
-        One round trip to read and one to commit. Raises `DocumentConflictError`,
-        `InvalidDocumentError`, `DatabaseNotFoundError`.
+        One round trip to read and one to commit, for which `timeout` is as in `ChangesDB.put`.
+        Raises `DocumentConflictError`, `InvalidDocumentError`, `DatabaseNotFoundError`,
+        `snapkv.CommitTimeoutError`, `EditUnknownError`: settle that before trying again, which
+        would be in conflict with what landed.
         """
         fields = fields_of(doc)
         body = encoded(own_members(fields))
+        return f"0-{self._write(id, fields.get('_rev'), body, timeout)}"
 
-        def ops(count: int) -> dict[str, Any]:
-            return {"puts": {layout.local_key(id): layout.local_value(count + 1, body)}}
-
-        return f"0-{self._write(id, fields.get('_rev'), ops) + 1}"
-
-    def remove(self, id: str, rev: str) -> None:
+    def remove(self, id: str, rev: str, *, timeout: float | None = None) -> None:
         """Delete a local document. Raises as `put`, `DocumentNotFoundError`."""
         if self._entry(id) is None:
             raise DocumentNotFoundError(PREFIX + id)
-        self._write(id, rev, lambda _: {"deletes": [layout.local_key(id)]})
+        self._write(id, rev, None, timeout)
 
     def _entry(self, id: str) -> Entry | None:
         key = layout.local_key(checked_id(id, local=True))
         self._writer.record()
         return self._space.entries_of([key])[0]
 
-    def _write(self, id: str, rev: object, ops: Callable[[int], dict[str, Any]]) -> int:
-        """Commit what replaces the document that `rev` names; return how often that was written."""
+    def _write(self, id: str, rev: object, body: bytes | None, timeout: float | None) -> int:
+        """Commit what replaces the document that `rev` names; return how often it was written.
+
+        Without a body it is deleted.
+        """
         key = layout.local_key(id)
         while True:
             entry = self._entry(id)
@@ -64,10 +66,16 @@ class LocalDocs:
             if rev != (f"0-{count}" if count else None):
                 raise DocumentConflictError(PREFIX + id)
             revision = self._writer.writable()
+            database, _ = self._writer.record()
             own = Absent(key) if entry is None else AtRevision(key, entry.revision)
             guards = [own, AtRevision(layout.DATABASE, revision)]
+            puts = {} if body is None else {key: layout.local_value(count + 1, body)}
             try:
-                self._space.commit(guards=guards, **ops(count))
-                return count
+                deletes = [] if puts else [key]
+                self._space.commit(puts=puts, deletes=deletes, guards=guards, timeout=timeout)
+                return count + 1
+            except CommitUnknownError as e:
+                made = Outcome(PREFIX + id, None if body is None else f"0-{count + 1}")
+                raise EditUnknownError(e, Plan(database, {}, outcomes=[made])) from e
             except ConflictError:  # the next look tells whether it was the document or the database
                 self._writer.record(fresh=True)

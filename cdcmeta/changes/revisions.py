@@ -120,13 +120,15 @@ class Tree:
         return self._with(self._joined(new), revs_limit)
 
     def _joined(self, new: Leaf) -> Leaf:
-        """Return a leaf with the older ancestors that another branch knows."""
+        """Return a leaf with the older ancestors that other branches know."""
         oldest = new.path[-1]
-        for leaf in self.leaves:
-            if leaf.knows(oldest):
-                back = leaf.revision.position - oldest.position
-                return Leaf(new.not_deleted, new.revision, new.ancestors + leaf.ancestors[back:])
-        return new
+        known = [
+            leaf.ancestors[leaf.revision.position - oldest.position :]
+            for leaf in self.leaves
+            if leaf.knows(oldest)
+        ]
+        longest = max(known, key=len, default=())  # another may have been cut short
+        return Leaf(new.not_deleted, new.revision, new.ancestors + longest)
 
     def _with(self, new: Leaf, revs_limit: int) -> Tree:
         """Return the tree with a leaf in place of all that it descends from.
@@ -137,7 +139,8 @@ class Tree:
         others = [leaf for leaf in self.leaves if not new.knows(leaf.revision)]
         if any(leaf.knows(new.revision) for leaf in others):
             return Tree.of(others)
-        return Tree.of([new.stemmed(revs_limit), *others])
+        kept = new.stemmed(revs_limit)
+        return Tree.of([kept, *others]) if others else Tree((kept,))
 
     def missing(self, wanted: Iterable[Revision]) -> tuple[list[Revision], list[Revision]]:
         """Return which revisions the tree does not know, and leaves they may descend from."""

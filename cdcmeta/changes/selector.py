@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+import reprlib
+from collections.abc import Callable, Mapping, Sized
 from typing import Any, TypeAlias
 
 from cdcmeta.errors import InvalidSelectorError
 
 Condition: TypeAlias = Callable[[Any], bool]
 DEPTH_MAX = 50
+CONDITIONS_MAX = 10_000
+"""Members, and what $and, $or, $nor, $in, $nin and $all list; together."""
 MISSING = object()
 """What a path leads to where the document has no such member."""
 
@@ -25,47 +28,68 @@ class Selector:
     $elemMatch $allMatch $keyMapMatch $and $or $nor $not. Values of different kinds compare as
     CouchDB collates them: null, booleans, numbers, texts, lists, objects. `a.b` names a member of
     a member; `\.` stands for a dot. `regex=False` refuses $regex, which can take for ever: for
-    selectors of strangers. Raises `InvalidSelectorError`.
+    selectors of strangers. Raises `InvalidSelectorError`, also for more than `CONDITIONS_MAX`
+    conditions.
     """
 
     def __init__(self, selector: Mapping[str, object], *, regex: bool = True) -> None:
         if not isinstance(selector, Mapping):
             raise InvalidSelectorError("Selector error: expected a JSON object")
-        self._holds = _compiled(selector, 0, frozenset() if regex else frozenset({"$regex"}))
+        self._holds = _Compiler(frozenset() if regex else frozenset({"$regex"})).compiled(selector)
 
     def __call__(self, doc: Mapping[str, Any]) -> bool:
         """Return whether a document fulfils it."""
         return self._holds(doc)
 
 
-def _compiled(selector: object, depth: int, refused: frozenset[str]) -> Condition:
-    """Return the condition that all members of a selector make together."""
-    if depth > DEPTH_MAX:
-        raise InvalidSelectorError(f"the selector is nested more than {DEPTH_MAX} deep")
-    if not isinstance(selector, Mapping):
-        return _equals(selector)
-    parts = [_member(name, value, depth + 1, refused) for name, value in selector.items()]
-    if len(parts) == 1:
-        return parts[0]
-    return lambda value: all(part(value) for part in parts)
+class _Compiler:
+    """Compiles one selector, up to a number of conditions: each costs time for every document."""
 
+    def __init__(self, refused: frozenset[str]) -> None:
+        self._refused = refused
+        self._left = CONDITIONS_MAX
 
-def _member(name: str, argument: object, depth: int, refused: frozenset[str]) -> Condition:
-    if name in refused:
-        raise InvalidSelectorError(f"operator {name} is not allowed here")
-    if name in _COMBINED:
-        return _COMBINED[name](_several(name, argument, depth, refused))
-    if name in _INNER:
-        return _INNER[name](_compiled(argument, depth, refused))
-    if name in _OPERATORS:
-        return _OPERATORS[name](argument)
-    if name.startswith("$"):
-        raise InvalidSelectorError(f"Invalid operator: {name}")
-    path = [part.replace("\0", ".") for part in name.replace("\\.", "\0").split(".")]
-    holds = _compiled(argument, depth, refused)
-    if isinstance(argument, Mapping) and not argument:
-        holds = _equals({})
-    return lambda value: holds(_followed(value, path))
+    def compiled(self, selector: object, depth: int = 0) -> Condition:
+        """Return the condition that all members of a selector make together."""
+        if depth > DEPTH_MAX:
+            raise InvalidSelectorError(f"the selector is nested more than {DEPTH_MAX} deep")
+        if not isinstance(selector, Mapping):
+            return _equals(selector)
+        self._count(selector)
+        parts = [self._member(name, value, depth + 1) for name, value in selector.items()]
+        if len(parts) == 1:
+            return parts[0]
+        return lambda value: all(part(value) for part in parts)
+
+    def _member(self, name: str, argument: object, depth: int) -> Condition:
+        if name in self._refused:
+            raise InvalidSelectorError(f"operator {name} is not allowed here")
+        if name in _COMBINED:
+            return _COMBINED[name](self._several(name, argument, depth))
+        if name in _INNER:
+            return _INNER[name](self.compiled(argument, depth))
+        if name in _OPTIONS and isinstance(argument, list):
+            self._count(argument)
+        if name in _OPERATORS:
+            return _OPERATORS[name](argument)
+        if name.startswith("$"):
+            raise InvalidSelectorError(f"Invalid operator: {name}")
+        path = [part.replace("\0", ".") for part in name.replace("\\.", "\0").split(".")]
+        holds = self.compiled(argument, depth)
+        if isinstance(argument, Mapping) and not argument:
+            holds = _equals({})
+        return lambda value: holds(_followed(value, path))
+
+    def _several(self, name: str, argument: object, depth: int) -> list[Condition]:
+        if not isinstance(argument, list):
+            raise _bad(name, argument)
+        self._count(argument)
+        return [self.compiled(each, depth) for each in argument]
+
+    def _count(self, conditions: Sized) -> None:
+        self._left -= len(conditions)
+        if self._left < 0:
+            raise InvalidSelectorError(f"the selector has more than {CONDITIONS_MAX} conditions")
 
 
 def _followed(value: Any, path: list[str]) -> Any:
@@ -76,14 +100,8 @@ def _followed(value: Any, path: list[str]) -> Any:
     return value
 
 
-def _several(name: str, argument: object, depth: int, refused: frozenset[str]) -> list[Condition]:
-    if not isinstance(argument, list):
-        raise InvalidSelectorError(f"Bad argument for operator {name}: {argument!r}")
-    return [_compiled(each, depth, refused) for each in argument]
-
-
 def _bad(name: str, argument: object) -> InvalidSelectorError:
-    return InvalidSelectorError(f"Bad argument for operator {name}: {argument!r}")
+    return InvalidSelectorError(f"Bad argument for operator {name}: {reprlib.repr(argument)}")
 
 
 # --- values ---
@@ -124,7 +142,7 @@ def _plain(value: Any) -> Any:
 
 def _check_json(argument: Any, depth: int = 0) -> None:
     if not isinstance(argument, _KINDS):
-        raise InvalidSelectorError(f"no JSON value: {argument!r}")
+        raise InvalidSelectorError(f"no JSON value: {reprlib.repr(argument)}")
     if depth > DEPTH_MAX:
         raise InvalidSelectorError(f"a value is nested more than {DEPTH_MAX} deep")
     if isinstance(argument, list | dict):
@@ -236,6 +254,7 @@ def _not(holds: Condition) -> Condition:
     return lambda value: value is not MISSING and not holds(value)
 
 
+_OPTIONS = frozenset({"$in", "$nin", "$all"})
 _COMBINED: dict[str, Callable[[list[Condition]], Condition]] = {
     "$and": lambda parts: lambda value: all(part(value) for part in parts),
     "$or": lambda parts: lambda value: any(part(value) for part in parts),

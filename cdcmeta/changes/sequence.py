@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from cdcmeta.errors import InvalidSequenceError
+from snapkv.clock import Clock, SystemClock
 from snapkv.errors import InvalidTupleError
+from snapkv.times import When, resolve
 from snapkv.tuples import Versionstamp, unpack
 from snapkv.tuples import pack as pack_tuple
 
@@ -74,11 +76,19 @@ class Sequence(NamedTuple):
         return cls(incarnation, Versionstamp.from_bytes(stamp))
 
     @classmethod
-    def at(cls, timestamp: int, incarnation: int = 0) -> Sequence:
+    def at(cls, time: When, incarnation: int = 0, *, clock: Clock | None = None) -> Sequence:
         """Return the place of a time: all commits up to it stand before, all others behind.
 
-        `timestamp` is snapkv's, as `SnapshotKV.timestamp_of` returns it for any form of a time.
+        `time` is a timestamp of snapkv, an aware datetime or text; relative texts count from
+        `clock`, this machine's unless told otherwise. No round trip: what incarnation a database
+        had then, `ChangesDB.place` knows.
+
+        >>> str(Sequence.at("2026-11-20T14:05:00Z"))
+        '140687e5196b83ffffffffffff'
+
+        Raises `snapkv.errors.InvalidTimeError`, `snapkv.errors.InvalidTypeError`.
         """
+        timestamp = resolve(time, (clock or SystemClock()).now_ms())
         return cls(incarnation, Versionstamp(timestamp, BATCH_MAX, USER_MAX))
 
 

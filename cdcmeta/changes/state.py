@@ -29,10 +29,14 @@ _SEQUENCE = re.compile(r"[0-9a-f]{20,}", re.IGNORECASE)
 
 
 class State:
-    """What is stored at one moment; every read of one state sees the same revision."""
+    """What is stored at one moment; every read of one state sees the same revision.
+
+    `bodies_bytes` counts the bodies that were read, for who goes by their size.
+    """
 
     def __init__(self, snapshot: Snapshot[bytes], name: str) -> None:
         self.snapshot, self._name = snapshot, name
+        self.bodies_bytes = 0
         (found,) = snapshot.entries_of([layout.DATABASE])
         if found is None:
             raise DatabaseNotFoundError(f"database {name!r} does not exist")
@@ -88,7 +92,9 @@ class State:
 
     def bodies(self, wanted: Sequence[tuple[str, Revision]]) -> Bodies:
         """Return the bodies of leaves; those that are none are left out."""
-        return bodies_of(self.snapshot, wanted)
+        found = bodies_of(self.snapshot, wanted)
+        self.bodies_bytes += sum(map(len, found.values()))
+        return found
 
     def documents(self, start: str | None = None) -> Iterator[tuple[str, Winner]]:
         """Yield all documents, deleted ones too, by id, from one on."""

@@ -7,8 +7,8 @@ from random import Random
 
 from cdcmeta.changes import layout
 from cdcmeta.changes.documents import Edit, Edited
-from cdcmeta.changes.editing import Known, Plan, planned
-from cdcmeta.changes.layout import Database
+from cdcmeta.changes.editing import Known, Outcome, Plan, planned
+from cdcmeta.changes.layout import Database, Winner
 from cdcmeta.changes.state import tree_of
 from cdcmeta.errors import (
     DatabaseNotFoundError,
@@ -49,13 +49,14 @@ class Writer:
 
         Each commit guards it, so an old one writes nothing. Raises `DatabaseNotFoundError`.
         """
-        if self._cached is None or fresh:
+        known = self._cached  # others may forget it meanwhile
+        if known is None or fresh:
             self._cached = None
             (found,) = self._space.entries_of([layout.DATABASE])
             if found is None:
                 raise DatabaseNotFoundError(f"database {self._name!r} does not exist")
-            self._cached = Database.decode(found.value), found.revision
-        return self._cached
+            known = self._cached = Database.decode(found.value), found.revision
+        return known
 
     def writable(self, *, fresh: bool = False) -> int:
         """Return the revision of the record of a database that takes edits.
@@ -118,13 +119,14 @@ class Writer:
         own = (
             error.plan.results_at(unknown.timestamp, unknown.batch)
             if found
-            else [Edited(each.id, error=EditNotMadeError(each.id)) for each in error.plan.outcomes]
+            else _not_made(error.plan.outcomes)
         )
-        rest = [Edited(edit.id, error=EditNotMadeError(edit.id)) for edit in error.after]
-        return [*error.before, *own, *rest]
+        return [*error.before, *own, *_not_made(error.after)]
 
     def _commit(self, plan: Plan, guards: list[Guard], deadline: float) -> list[Edited]:
-        left = max(0.0, deadline - monotonic())
+        left = deadline - monotonic()
+        if left <= 0:
+            raise CommitTimeoutError("the deadline passed before the edits were sent")
         try:
             commit = self._space.commit(lambda stamp: plan.ops(stamp, guards), timeout=left)
         except CommitUnknownError as e:
@@ -148,18 +150,17 @@ class Writer:
         alone = most is None or len(ids) < most
         snapshot = None if alone else self._space.at()
         entries = (snapshot or self._space).entries_of(keys)
-        if any(entry and layout.winner_of(entry.value).branches > 1 for entry in entries):
+        winners = _winners(entries)
+        if any(winner and winner.branches > 1 for winner in winners):
             snapshot = snapshot or self._space.at()  # other leaves must be of the same moment
             entries = snapshot.entries_of(keys)
-
-        def known(id: str, entry: Entry | None) -> Known:
-            if entry is None:
-                return Known()
-            winner = layout.winner_of(entry.value)
-            tree = tree_of(snapshot, id, winner)
-            return Known(tree, winner.sequence, entry.revision)
-
-        found = {id: known(id, entry) for id, entry in zip(ids, entries, strict=True)}
+            winners = _winners(entries)
+        found = {
+            id: Known(key)
+            if entry is None or winner is None
+            else Known(key, tree_of(snapshot, id, winner), winner.sequence, entry.revision)
+            for id, key, entry, winner in zip(ids, keys, entries, winners, strict=True)
+        }
         return found, None if alone or snapshot is None else snapshot.revision
 
     def _in_parts(self, edits: Sequence[Edit | Edited], deadline: float) -> list[Edited]:
@@ -171,4 +172,16 @@ class Writer:
                 found += self.edit(edits[at : at + size], timeout=left)
             except EditUnknownError as e:
                 raise EditUnknownError(e.commit, e.plan, found, edits[at + size :]) from e
+            except CommitTimeoutError:
+                if not found:
+                    raise
+                return found + _not_made(edits[at:])
         return found
+
+
+def _winners(entries: Iterable[Entry | None]) -> list[Winner | None]:
+    return [None if entry is None else layout.winner_of(entry.value) for entry in entries]
+
+
+def _not_made(edits: Iterable[Edit | Edited | Outcome]) -> list[Edited]:
+    return [Edited(edit.id, error=EditNotMadeError(edit.id)) for edit in edits]

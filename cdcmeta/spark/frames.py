@@ -14,6 +14,8 @@ from cdcmeta.changes.state import Since
 from cdcmeta.spark.options import is_time
 from cdcmeta.spark.source import ChangesDataSource
 from snapkv import When
+from snapkv.spark import codes
+from snapkv.spark.codes import SourceError
 from snapkv.spark.place import absolute
 from snapkv.spark.sessions import Times, ensure_told, tell
 from snapkv.spark.timing import exact
@@ -47,7 +49,8 @@ def changes_as_of(
         changes_as_of(spark, "etcd://localhost:2379", "catalogue", "2026-11-20 14:05")
 
     Raises Spark's `AnalysisException`, whose message has a code such as
-    `[CDCMETA_DATABASE_NOT_FOUND]`, and `SourceError` for a time that is none.
+    `[CDCMETA_DATABASE_NOT_FOUND]`, and `SourceError` for a time that is none and for options that
+    parameters stand for.
     """
     times = Times(spark, options)
     ensure_told(spark, ChangesDataSource)
@@ -62,6 +65,10 @@ def changes_as_of(
         "docIds": None if doc_ids is None else json.dumps(list(doc_ids)),
         "prefix": prefix,
     }
+    said = {name.lower() for name in given} | {"path"}
+    for name in options:
+        if name.lower() in said:
+            raise SourceError(codes.INVALID_OPTION, f"no option {name} here: give the parameter")
     asked = {name: value for name, value in given.items() if value is not None} | options
     return spark.read.format(ChangesDataSource.name()).options(**asked).load()
 

@@ -60,7 +60,7 @@ class Options(Given):
         if is_exact(text) and len(text) <= _TIMESTAMP_DIGITS_MAX:  # text of digits is a sequence
             since = int(text)
         with told():
-            return state.place(since, lambda when: timestamp_of(when, self.zone, now_ms))
+            return state.place(since, lambda _: timestamp_of(text, self.zone, now_ms))
 
 
 def parsed(raw: Mapping[str, str]) -> Options:

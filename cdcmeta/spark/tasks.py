@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
 from cdcmeta.changes import layout
-from cdcmeta.changes.documents import encoded
 from cdcmeta.changes.feed import Change, Form, shaped
 from cdcmeta.changes.relocation import space_of
 from cdcmeta.changes.sequence import Sequence
@@ -27,6 +27,9 @@ from snapkv.tables import Span
 
 PIECE_ROWS = 4_000
 """Rows of the feed that are worth a range of their own: each may cost a document, too."""
+
+_JSON = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
+"""Documents with `_id` and `_rev` first, as everywhere."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +74,7 @@ class FeedTask(Task):
 
 def _cells(change: Change) -> tuple[Any, ...]:
     """Return the cells of a row."""
-    doc = None if change.doc is None else encoded(change.doc).decode()
+    doc = None if change.doc is None else _JSON.encode(change.doc)
     seq = change.seq
     return change.id, doc, str(seq), change.rev, change.revs, change.deleted, seq.timestamp
 

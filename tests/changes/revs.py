@@ -25,3 +25,11 @@ def short(revision: str) -> str:
     """Return `2-c` for 2-cccc..."""
     position, _, hash = revision.partition("-")
     return f"{position}-{hash[0]}"
+
+
+def tree(db, id: str) -> list[str]:
+    """Return a document's leaves, winner first; deleted ones stand in brackets."""
+    (row,) = db.changes(style="all_docs", doc_ids=[id]).rows
+    leaves = {doc["_rev"]: doc.get("_deleted", False) for doc in db.open_revs(id)}
+    assert list(leaves) == list(row.revs)
+    return [f"({short(each)})" if gone else short(each) for each, gone in leaves.items()]

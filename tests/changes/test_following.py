@@ -13,6 +13,7 @@ from cdcmeta.errors import (
     InvalidArgumentError,
 )
 
+from .forgetting import forget
 from .revs import replicated, rev
 
 WAIT_S = 20
@@ -261,12 +262,6 @@ def test_heartbeats_while_a_filter_is_slow(db):
     assert reached == sorted(set(reached)), "each tells how far it came"
     last = list(db.follow(since=0, idle_timeout=0.1, predicate=slow))[-1]
     assert last.seq > db.changes(limit=1).rows[0].seq, "and so does the last word"
-
-
-def forget(store, clock):
-    clock.advance(500_000)
-    store.tick()
-    store.compact("-0s")
 
 
 def test_it_ends_with_the_store(db, place, clock):

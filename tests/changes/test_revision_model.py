@@ -10,21 +10,13 @@ from cdcmeta.errors import (
     InvalidRevisionError,
 )
 
-from .revs import replicated, rev, shape, short
+from .revs import replicated, rev, shape, short, tree
 
 
 def conflicts(db, *arguments, **options):
     with pytest.raises(DocumentConflictError) as caught:
         db.put(*arguments, **options)
     return caught.value
-
-
-def tree(db, id):
-    """Return a document's leaves, winner first; deleted ones stand in brackets."""
-    (row,) = db.changes(style="all_docs", doc_ids=[id]).rows
-    leaves = {doc["_rev"]: doc.get("_deleted", False) for doc in db.open_revs(id)}
-    assert list(leaves) == list(row.revs)
-    return [f"({short(rev)})" if deleted else short(rev) for rev, deleted in leaves.items()]
 
 
 # --- interactive edits ---
@@ -193,25 +185,6 @@ def test_a_replicated_tombstone_of_the_winner_leaves_the_live_branch(db):
     assert shape(db.changes()) == [("a", "2-b", False)]
 
 
-def test_a_stemmed_path_takes_over_what_is_known(db):
-    db.replicate([replicated("a", "dcba")])
-    db.replicate([replicated("a", "1b", start=3)])
-    docs = {doc["_rev"][:3]: doc["_revisions"]["ids"] for doc in db.open_revs("a")}
-    assert docs["3-1"] == ["1" * 32, "b" * 32, "a" * 32]
-
-
-def test_rev_stemming(db):
-    db.set_revs_limit(2)
-    db.replicate([replicated("a", "cba")])
-    assert db.get("a", revisions=True)["_revisions"]["ids"] == ["c" * 32, "b" * 32]
-    edited = db.put({"_id": "a"}, rev=rev(3, "c"))
-    assert db.get("a", revisions=True)["_revisions"]["ids"] == [edited.rev[2:], "c" * 32]
-    db.set_revs_limit(1)
-    edited = db.put({"_id": "a", "n": 1}, rev=edited.rev)
-    assert db.get("a", revisions=True)["_revisions"] == {"start": 5, "ids": [edited.rev[2:]]}
-    assert db.info().revs_limit == 1
-
-
 def test_get_missing_revs_basic(db):
     db.replicate([replicated("a", "ba"), replicated("a", "1a"), replicated("b", "a")])
     found = db.missing_revs(
@@ -296,127 +269,3 @@ def test_doc_counts(db):
     assert (db.info().doc_count, db.info().deleted_count) == (4, 1)
     assert [row.id for row in db.documents()] == ["a", "b", "c", "d"]
     assert [row.id for row in db.documents("bb")] == ["c", "d"]
-
-
-# --- what cannot be stored ---
-
-
-@pytest.mark.parametrize(
-    "doc",
-    [
-        {"_id": ""},
-        {"_id": 1},
-        {"_id": None},
-        {"_id": "_x"},
-        {"_id": "_local/x"},
-        {"_id": "x" * 300},
-        {"_id": "\ud800"},
-        {"_id": "a", "_x": 1},
-        {"_id": "a", "_deleted": "yes"},
-        {"_id": "a", "_attachments": {"f": {}}},
-        {"_id": "a", "x": float("nan")},
-        {"_id": "a", "x": {1, 2}},
-        {"_id": "a", "x": "\ud800"},
-        {"_id": "a", 5: 1},
-        [],
-        "text",
-    ],
-)
-def test_what_is_no_document(db, doc):
-    with pytest.raises(InvalidDocumentError):
-        db.put(doc)
-    (found,) = db.bulk([doc])
-    assert isinstance(found.error, InvalidDocumentError)
-    assert db.changes().rows == ()
-
-
-@pytest.mark.parametrize("text", ["", "1", "1-", "0-" + "a" * 32, "1-" + "A" * 32, "1-xyz", 7])
-def test_what_is_no_revision(db, text):
-    with pytest.raises(InvalidRevisionError):
-        db.put({"_id": "a"}, rev=text)
-    with pytest.raises(InvalidRevisionError):
-        db.get("a", rev=text)
-
-
-@pytest.mark.parametrize(
-    "revisions",
-    [
-        {"start": 0, "ids": []},
-        {"start": 1, "ids": ["a" * 32, "b" * 32]},
-        {"start": -1, "ids": ["a" * 32]},
-        {"start": "1", "ids": ["a" * 32]},
-        {"start": 1, "ids": ["a"]},
-        {"start": 1, "ids": "a" * 32},
-        {"start": 1},
-        5,
-    ],
-)
-def test_what_is_no_history(db, revisions):
-    (found,) = db.replicate([{"_id": "a", "_revisions": revisions}])
-    assert not found.ok
-    assert db.changes().rows == ()
-
-
-def test_replicated_without_a_revision(db):
-    found = db.replicate([{"_id": "a"}, {"_rev": rev(1, "a")}, {"_id": "b", "_rev": rev(1, "a")}])
-    assert [each.ok for each in found] == [False, False, True]
-
-
-# --- histories that were cut short ---
-
-
-def test_an_edit_that_another_branch_had_already(db):
-    """Revisions are the same everywhere, so an edit here may be one that came from elsewhere."""
-    first = db.put({"_id": "a", "n": 1})
-    made = db.put({"_id": "a", "n": 2}, rev=first.rev)
-    db.replicate([{"_id": "b", "n": 1, "_rev": first.rev}, {"_id": "b", "n": 2, "_rev": made.rev}])
-    assert len(db.open_revs("b")) == 2
-    edited = db.put({"_id": "b", "n": 2}, rev=first.rev)
-    assert (edited.rev, edited.seq) == (made.rev, db.changes().rows[-1].seq)
-    assert [doc["_rev"] for doc in db.open_revs("b")] == [made.rev]
-    db.replicate([replicated("b", "fff", n=3)])
-    assert len(db.open_revs("b")) == 2
-    assert "_conflicts" in db.get("b", conflicts=True)
-
-
-def test_a_long_history_takes_the_place_of_all_its_parts(db):
-    """Leaves that were strangers for want of history are its ancestors."""
-    db.replicate([replicated("a", "a"), {"_id": "a", "_rev": rev(2, "b")}])
-    assert tree(db, "a") == ["2-b", "1-a"]
-    db.replicate([replicated("a", "cba", deleted=True)])
-    assert tree(db, "a") == ["(3-c)"]
-
-
-def test_the_last_position_takes_no_edit(db):
-    last = f"{2**63 - 1}-{'a' * 32}"
-    db.replicate([{"_id": "a", "_rev": last}])
-    conflicts(db, {"_id": "a"}, rev=last)
-    assert db.get("a")["_rev"] == last
-
-
-# --- what all engines take ---
-
-
-def deep(levels):
-    value = 1
-    for _ in range(levels):
-        value = [value]
-    return value
-
-
-def test_how_deep_documents_are(db):
-    db.put({"_id": "a", "x": deep(99)})
-    for levels in (100, 5_000):
-        with pytest.raises(InvalidDocumentError, match="nested"):
-            db.put({"_id": "b", "x": deep(levels)})
-    assert [row.id for row in db.changes(selector={"x": deep(40)}).rows] == []
-
-
-@pytest.mark.parametrize("id", ["\0" * 128, "é" * 128, "x" * 256])
-def test_the_longest_ids(db, id):
-    """The engines agree on them, whatever their bytes are as keys."""
-    edited = db.put({"_id": id})
-    assert db.changes(doc_ids=[id, "y" * 700, "\ud800", ""]).rows[0].rev == edited.rev
-    for longer in (id + "x", id + "\0"):
-        with pytest.raises(InvalidDocumentError):
-            db.put({"_id": longer})

@@ -2,7 +2,7 @@
 
 import pytest
 
-from cdcmeta.changes.selector import DEPTH_MAX, Selector
+from cdcmeta.changes.selector import CONDITIONS_MAX, DEPTH_MAX, Selector
 from cdcmeta.errors import InvalidSelectorError
 
 DOC = {
@@ -134,3 +134,34 @@ def nested(depth):
 def test_is_none(selector):
     with pytest.raises(InvalidSelectorError):
         Selector(selector)
+
+
+@pytest.mark.parametrize("more", [0, 1])
+@pytest.mark.parametrize(
+    "selector",
+    [
+        lambda n: {"$or": [{}] * (n - 1)},
+        lambda n: {"n": {"$in": [3] * (n - 2)}},
+        lambda n: {"n": {"$nin": [4] * (n - 2)}},
+        lambda n: {"tags": {"$all": ["a"] * (n - 2)}},
+        lambda n: {"$nor": [{f"no{each}": 1 for each in range(n - 2)}]},
+        lambda n: {"$and": [{"n": 3}, {"$or": [{"kind": "table"}, *[{}] * (n - 7)]}]},
+    ],
+)
+def test_it_has_so_many_conditions_at_most(selector, more):
+    if more:
+        with pytest.raises(InvalidSelectorError, match="more than 10000 conditions"):
+            Selector(selector(CONDITIONS_MAX + 1))
+    else:
+        assert Selector(selector(CONDITIONS_MAX))(DOC)
+
+
+@pytest.mark.parametrize("operator", ["$in", "$all", "$size", "$or"])
+def test_an_argument_that_is_too_deep_or_too_long_to_be_told(operator):
+    deep = {}
+    for _ in range(5_000):
+        deep = {"a": deep}
+    for argument in (deep, "x" * 100_000):
+        with pytest.raises(InvalidSelectorError) as error:
+            Selector({"a": {operator: argument}})
+        assert len(str(error.value)) < 200

@@ -1,5 +1,7 @@
 """Sequences: their text, its order, and what is none."""
 
+from datetime import UTC, datetime
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -7,6 +9,8 @@ from hypothesis import strategies as st
 from cdcmeta import Sequence, Versionstamp
 from cdcmeta.changes.sequence import START
 from cdcmeta.errors import InvalidSequenceError
+from snapkv import ManualClock, pack
+from snapkv.errors import InvalidTimeError, InvalidTypeError
 
 shorts = st.integers(0, 2**16 - 1)
 stamps = st.builds(Versionstamp, st.integers(0, 2**64 - 1), shorts, shorts)
@@ -70,3 +74,18 @@ def test_the_place_of_a_time(timestamp, incarnation):
     if timestamp < 2**64 - 1:
         assert place < Sequence(incarnation, Versionstamp(timestamp + 1))
     assert place < Sequence(incarnation + 1, Versionstamp(0))
+
+
+@pytest.mark.parametrize(
+    "time", ["1970-01-01T00:00:05.000Z", datetime(1970, 1, 1, 0, 0, 5, tzinfo=UTC), "-2s"]
+)
+def test_a_time_in_any_form_stands_for_the_end_of_its_millisecond(time):
+    place = Sequence.at(time, 3, clock=ManualClock(7_000))
+    assert place.incarnation == 3
+    assert place.timestamp == pack(5_001) - 1
+
+
+@pytest.mark.parametrize("time", [-1, 2**64, "yesterday", datetime(2026, 1, 1), None, True])
+def test_what_is_no_time_has_no_place(time):
+    with pytest.raises((InvalidTimeError, InvalidTypeError)):
+        Sequence.at(time)

@@ -1,45 +1,13 @@
 """Edits whose outcome was unknown for a while: the original sequence, one row, no conflict."""
 
 import pytest
-from store.wrapping import Wrapped, wrap_engines
+from store.wrapping import wrap_engines
 
 from cdcmeta import ChangesDB
 from cdcmeta.errors import DocumentConflictError, EditUnknownError
-from snapkv.errors import EngineUnavailableError, OutcomeUnknown
 
+from .losing import Losing
 from .sound import assert_database_sound
-
-
-class Losing(Wrapped):
-    """Loses requests before or answers after the server had them; or everything, while `cut`."""
-
-    plan: list[str]
-    cut = False
-
-    def __init__(self, inner) -> None:
-        super().__init__(inner)
-        self.plan, self.sent = [], 0
-
-    def transact(self, prepare, peek, *, timeout):
-        self.sent += 1
-        fate = self.plan.pop(0) if self.plan else "fine"
-        if self.cut:
-            raise OutcomeUnknown("cut off", retry=True)
-        if fate == "before":
-            prepare(None)
-            raise OutcomeUnknown("lost", retry=True)
-        answer = self.inner.transact(prepare, peek, timeout=timeout)
-        if fate == "after":
-            raise OutcomeUnknown("answer lost", retry=True)
-        if fate == "after, then cut":
-            self.cut = True
-            raise OutcomeUnknown("answer lost", retry=True)
-        return answer
-
-    def read(self, ranges, **options):
-        if self.cut:
-            raise EngineUnavailableError("cut off")
-        return self.inner.read(ranges, **options)
 
 
 @pytest.fixture
@@ -93,16 +61,10 @@ def test_the_caller_gives_up_and_asks_later(losing):
 def test_the_caller_gives_up_and_it_never_happened(losing):
     db, engine = losing
     db.put({"_id": "warm"})
-
-    def lost(prepare, peek, *, timeout):
-        prepare(None)
-        engine.cut = True
-        raise OutcomeUnknown("lost", retry=True)
-
-    engine.transact, kept = lost, engine.transact
+    engine.plan = ["before, then cut"]
     with pytest.raises(EditUnknownError) as caught:
         db.put({"_id": "a", "n": 1}, timeout=0.2)
-    engine.transact, engine.cut = kept, False
+    engine.cut = False
     assert db.resolve(caught.value) is None
     assert db.put({"_id": "a", "n": 1}).ok
     assert [row.id for row in db.changes().rows] == ["warm", "a"]

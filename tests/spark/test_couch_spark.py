@@ -102,6 +102,9 @@ def test_naive_times_are_in_the_session_s_zone(spark, place, clock, db):
         assert found == [["0"], ["0"], ["1", "2"], ["1"], [], ["2"], ["0", "1"]]
         with pytest.raises(SourceError, match=r"\[SNAPKV_TIMESTAMP_INVALID\]"):
             changes_as_of(spark, place.url, DATABASE, since="soon")
+        for twice in ({"timestampAsOf": "-1d"}, {"DATABASE": "other"}, {"path": "memory:"}):
+            with pytest.raises(SourceError, match="give the parameter"):
+                changes_as_of(spark, place.url, DATABASE, **twice)
         with pytest.raises(SourceError, match=r"\[SNAPKV_TIMESTAMP_INVALID\].*astimezone"):
             changes_as_of(spark, place.url, DATABASE, aware.replace(tzinfo=None))
     finally:
