@@ -1,21 +1,18 @@
 """What does an edit of a document cost, beside one load and one commit of the same keys?"""
 
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import snapkv
 from benchmarks.harness import Rival, Row, measure, report
-from benchmarks.servers import etcd_server, server_facts
+from benchmarks.servers import DURABLE, server_facts
 from cdcmeta import ChangesDB
 
 DOCS, BULK = 1_000, 500
+ROUNDS, WARMUP = 1_000, 50
 
 
 def main() -> None:
     """Update documents of about 300 bytes one by one, and 500 at once."""
     tables = {}
-    for name, opened in (("lmdb", _lmdb), ("etcd", _etcd)):
+    for name, opened in DURABLE.items():
         with opened() as store:
             db = ChangesDB(store, "bench").create()
             tables[f"one update, {name}"] = _updates(store, db)
@@ -28,18 +25,6 @@ def main() -> None:
     report("couch_edits", "What does an edit of a document cost?", tables, notes)
 
 
-@contextmanager
-def _lmdb() -> Iterator[snapkv.SnapshotKV]:
-    with tempfile.TemporaryDirectory() as folder, snapkv.open(f"lmdb:{folder}/meta") as store:
-        yield store
-
-
-@contextmanager
-def _etcd() -> Iterator[snapkv.SnapshotKV]:
-    with etcd_server() as server, snapkv.open(server.url) as store:
-        yield store
-
-
 def document(number: int, version: int) -> dict[str, object]:
     columns = [{"name": f"column_{n}", "type": "bigint", "v": version} for n in range(6)]
     return {"_id": f"table/{number:05d}", "columns": columns, "version": version}
@@ -47,9 +32,10 @@ def document(number: int, version: int) -> dict[str, object]:
 
 def _updates(store: snapkv.SnapshotKV, db: ChangesDB) -> list[Row]:
     revs = {each.id: each.rev for each in db.bulk(document(n, 0) for n in range(DOCS))}
+    docs = [document(i % DOCS, i + 1) for i in range(ROUNDS + WARMUP)]  # the floor builds none
 
     def update(i: int) -> None:
-        doc = document(i % DOCS, i + 1)
+        doc = docs[i]
         revs[doc["_id"]] = db.put(doc, rev=revs[doc["_id"]]).rev
 
     bare = store.space("bare")
@@ -70,7 +56,7 @@ def _updates(store: snapkv.SnapshotKV, db: ChangesDB) -> list[Row]:
         bare.commit(puts=puts, deletes=gone, guards=guards)
 
     rivals = [Rival("one load and one commit (floor)", by_hand), Rival("put", update)]
-    return measure(rivals, rounds=1_000, warmup=50)
+    return measure(rivals, rounds=ROUNDS, warmup=WARMUP)
 
 
 def _key(kind: bytes, number: int) -> bytes:

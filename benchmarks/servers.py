@@ -13,6 +13,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from etcd_server import EtcdServer, etcd_version
 
+import snapkv
 from snapkv.engine.etcd import etcd_pb2 as pb
 from snapkv.engine.etcd.address import Security
 from snapkv.engine.etcd.rpc import RANGE, TXN, Channel, Method
@@ -53,3 +54,19 @@ def server_facts() -> str:
     """Say which server it was."""
     version = ".".join(map(str, etcd_version()))
     return f"etcd {version}, one node on this machine's loopback, fsync on."
+
+
+@contextmanager
+def _lmdb_store() -> Iterator[snapkv.SnapshotKV]:
+    with tempfile.TemporaryDirectory() as folder, snapkv.open(f"lmdb:{folder}/meta") as store:
+        yield store
+
+
+@contextmanager
+def _etcd_store() -> Iterator[snapkv.SnapshotKV]:
+    with etcd_server() as server, snapkv.open(server.url) as store:
+        yield store
+
+
+DURABLE = {"lmdb": _lmdb_store, "etcd": _etcd_store}
+"""Stores that lose nothing they acknowledged, each empty."""

@@ -42,6 +42,13 @@ def serve(
             f"{PASSWORD_VARIABLE}.",
         ),
     ] = None,
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="A name, besides this machine's own, by which it may be asked without a login.",
+        ),
+    ] = None,
     max_body: Annotated[
         int, typer.Option(metavar="BYTES", min=1, help="The largest body of a request.")
     ] = Limits().body_bytes,
@@ -58,6 +65,7 @@ def serve(
             host=host,
             port=port,
             login=login,
+            allow_hosts=allow_host or (),
             limits=Limits(body_bytes=max_body),
             ready=lambda: _tell(f"serving {store} at {server.url}"),
         )

@@ -3,8 +3,9 @@
 A *server* (uvicorn) runs an *application*: a table of paths and methods, each answered by a
 function of a *call*, which is one request to a *service*. The service holds the store; its calls
 run in threads. A *feed* walks over the changes step by step; when all was told, it waits for the
-*waker* of its database: one thread that follows it, however many wait. What is *streamed* goes
-out as fast as the client reads, and is made no faster.
+*waker* of its database: one thread that follows it, however many wait. Who then asks the same at
+the same *moment* shares the answer. What is *streamed* goes out as fast as the client reads, and is
+made no faster.
 
 Caveats. There are no attachments, views, functions of design documents, users or permissions
 beyond one login; `docs/couch.md` tells what is here.

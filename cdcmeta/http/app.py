@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import closing
 from typing import TypeAlias
 
 from starlette.applications import Starlette
@@ -24,6 +25,7 @@ from cdcmeta.http.errors import (
     not_found,
     not_implemented,
 )
+from cdcmeta.http.hosts import Addressed
 from cdcmeta.http.service import Service
 from snapkv import SnapKVError
 
@@ -84,8 +86,13 @@ ROUTES: Mapping[str, Mapping[str, Handler]] = {
 """The paths as clients write them, still encoded; the first that fits counts."""
 
 
-def application(service: Service, login: Login | None = None) -> ASGIApp:
-    """Return the application that serves a store."""
+def application(
+    service: Service, login: Login | None = None, hosts: Iterable[str] | None = None
+) -> ASGIApp:
+    """Return the application that serves a store.
+
+    With `hosts` it is asked by these names and by this machine's own only.
+    """
     routes = [Route(path, _Endpoint(service, handlers)) for path, handlers in ROUTES.items()]
     app: ASGIApp = Starlette(
         routes=routes,
@@ -96,7 +103,11 @@ def application(service: Service, login: Login | None = None) -> ASGIApp:
             Exception: _mistake,
         },
     )
-    return _Encoded(app if login is None else Guarded(app, login))
+    if login is not None:
+        app = Guarded(app, login)
+    if hosts is not None:
+        app = Addressed(app, hosts)
+    return _Encoded(app)
 
 
 class _Endpoint:
@@ -111,7 +122,8 @@ class _Endpoint:
         handler = self._handlers.get("GET" if request.method == "HEAD" else request.method)
         if handler is None:
             raise method_not_allowed(self._allowed)
-        answer = await handler(Call(self._service, request))
+        with closing(Call(self._service, request)) as call:
+            answer = await handler(call)
         await answer(scope, receive, send)
 
 

@@ -95,8 +95,9 @@ async def bulk_get(call: Call) -> Response:
 def _gotten(state: State, docs: Docs, *, latest: bool, revisions: bool) -> Iterator[bytes]:
     between = b'{"results":[\n'
     for wanted in docs:
-        leaves = _leaves(state, wanted, latest, revisions)
-        yield between + encoded({"id": wanted.get("id"), "docs": leaves})
+        yield between + encoded(
+            {"id": wanted.get("id"), "docs": _leaves(state, wanted, latest, revisions)}
+        )
         between = b",\n"
     yield (b"" if docs else between) + b"\n]}\n"
 

@@ -18,6 +18,8 @@ NAME_RULE = (
     "Name: '{}'. Only lowercase characters (a-z), digits (0-9), and any of the characters "
     "_, $, (, ), +, -, and / are allowed. Must begin with a letter."
 )
+PARSED_AT_ONCE_BYTES = 64 << 10
+"""A larger body is parsed in a thread."""
 
 
 class Call:
@@ -26,6 +28,7 @@ class Call:
     def __init__(self, service: Service, request: Request) -> None:
         self.service, self.request = service, request
         self.query = request.query_params
+        self._taken = 0
 
     # --- path ---
 
@@ -50,7 +53,7 @@ class Call:
         """The database that the path names; nobody was asked for it yet."""
         name = self.part("db")
         try:
-            return ChangesDB(self.service.store, name)
+            return self.service.database(name)
         except InvalidNameError:
             raise HTTPError(400, "illegal_database_name", NAME_RULE.format(name)) from None
 
@@ -97,7 +100,11 @@ class Call:
             raise HTTPError(415, "bad_content_type", "Content-Type must be application/json")
 
     async def body(self) -> bytes:
-        """Return the body. Raises `HTTPError` (413, 408) when it is too large or too slow."""
+        """Return the body.
+
+        Raises `HTTPError` when it is too large (413) or too slow (408), or when there are too
+        many at once (503).
+        """
         limits = self.service.limits
         too_large = HTTPError(413, "too_large", "the request entity is too large")
         length = self.request.headers.get("content-length", "")
@@ -107,22 +114,39 @@ class Call:
         try:
             with anyio.fail_after(limits.body_s):
                 async for chunk in self.request.stream():
-                    found += chunk
-                    if len(found) > limits.body_bytes:
+                    if len(found) + len(chunk) > limits.body_bytes:
                         raise too_large
+                    self.service.room.take(len(chunk))
+                    self._taken += len(chunk)
+                    found += chunk
         except TimeoutError:
             raise HTTPError(408, "request_timeout", "the body did not come in time") from None
         except ClientDisconnect:
             raise bad_request("the body ended early") from None
         return bytes(found)
 
-    async def json(self) -> Any:
-        """Return the JSON of the body."""
-        return decoded(await self.body())
-
     async def object(self) -> dict[str, Any]:
         """Return the JSON object of the body."""
-        return checked_object(await self.json())
+        return checked_object(await self._parsed(await self.body()))
+
+    async def posted(self) -> dict[str, Any]:
+        """Return the JSON object that goes with a POST; it may be left out."""
+        if self.request.method != "POST":
+            return {}
+        self.check_json()
+        raw = await self.body()
+        return checked_object(await self._parsed(raw)) if raw else {}
+
+    async def _parsed(self, raw: bytes) -> Any:
+        """Return a body's value; while a large one is parsed, others are served."""
+        if len(raw) <= PARSED_AT_ONCE_BYTES:
+            return decoded(raw)
+        return await self.service.call(decoded, raw, pausing=True)
+
+    def close(self) -> None:
+        """Give back the room of the body: nobody needs it once the answer begins."""
+        self.service.room.give_back(self._taken)
+        self._taken = 0
 
 
 def checked_object(value: Any) -> dict[str, Any]:
@@ -132,12 +156,20 @@ def checked_object(value: Any) -> dict[str, Any]:
     return value
 
 
-def decoded(raw: bytes) -> Any:
-    """Return the value of JSON that comes from a client."""
+def decoded(raw: bytes, *, pausing: bool = False) -> Any:
+    """Return the value of JSON that comes from a client.
+
+    The parser keeps the interpreter to itself; with `pausing` other threads get it between two
+    objects, though not within an array of anything else.
+    """
     try:
-        return json.loads(raw, parse_constant=_no_number)
+        return json.loads(raw, parse_constant=_no_number, object_hook=_kept if pausing else None)
     except (ValueError, RecursionError):
         raise bad_request("invalid UTF-8 JSON") from None
+
+
+def _kept(value: dict[str, Any]) -> dict[str, Any]:
+    return value  # that this is Python is what it is for
 
 
 def _no_number(text: str) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 from starlette.responses import Response
@@ -10,11 +11,15 @@ from starlette.responses import Response
 from cdcmeta.changes.database import ChangesDB
 from cdcmeta.changes.documents import Doc, Edited
 from cdcmeta.changes.local import PREFIX as LOCAL
+from cdcmeta.errors import DocumentConflictError, DocumentNotFoundError, InvalidDocumentError
 from cdcmeta.http.answers import answer
 from cdcmeta.http.call import Call
 from cdcmeta.http.errors import bad_request
 from cdcmeta.http.service import settled
 
+T = TypeVar("T")
+NO_LOCAL_REV = "0-0"
+"""The revision of a local document that was deleted."""
 TWO_REVS = "Document rev from request body and query string have different values"
 
 
@@ -22,7 +27,9 @@ async def get(call: Call) -> Response:
     """Answer `GET /{db}/{id}`."""
     id = call.id
     if id.startswith(LOCAL):
-        return answer(await call.service.call(call.db.local.get, id.removeprefix(LOCAL)))
+        name = id.removeprefix(LOCAL)
+        db = call.db
+        return answer(await call.service.call(_locally, db, lambda: db.local.get(name)))
     if "open_revs" in call.query:
         return await _open_revs(call, id)
     doc = await call.service.call(
@@ -70,8 +77,10 @@ async def put(call: Call) -> Response:
             raise bad_request(TWO_REVS)
         doc["_rev"] = rev
     if id.startswith(LOCAL):
-        local = await call.service.call(call.db.local.put, id.removeprefix(LOCAL), doc)
-        return answer({"ok": True, "id": id, "rev": local}, 201)
+        name = id.removeprefix(LOCAL)
+        db = call.db
+        made = await call.service.call(_edit_local, db, id, lambda: _put_local(db, name, doc))
+        return answer({"ok": True, "id": id, "rev": made.rev or NO_LOCAL_REV}, 201)
     new_edits = call.query.get("new_edits") != "false"
     return await _edited(call, doc | {"_id": id}, new_edits=new_edits)
 
@@ -94,8 +103,10 @@ async def delete(call: Call) -> Response:
     """Answer `DELETE /{db}/{id}`."""
     id, rev = call.id, call.rev
     if id.startswith(LOCAL):
-        await call.service.call(call.db.local.remove, id.removeprefix(LOCAL), rev or "")
-        return answer({"ok": True, "id": id, "rev": "0-0"})
+        name = id.removeprefix(LOCAL)
+        db = call.db
+        await call.service.call(_edit_local, db, id, lambda: db.local.remove(name, rev or ""))
+        return answer({"ok": True, "id": id, "rev": NO_LOCAL_REV})
     edited = await call.service.call(_remove, call.db, id, rev)
     return answer({"ok": True, "id": id, "rev": edited.rev}, headers={"ETag": f'"{edited.rev}"'})
 
@@ -109,6 +120,30 @@ def _edit(db: ChangesDB, doc: dict[str, Any], new_edits: bool) -> Edited:
     if found.error is not None:
         raise found.error
     return found
+
+
+def _edit_local(db: ChangesDB, id: str, do: Callable[[], str | None]) -> Edited:
+    (found,) = settled(db, lambda: [Edited(id, _locally(db, do))])
+    return found
+
+
+def _put_local(db: ChangesDB, name: str, doc: dict[str, Any]) -> str | None:
+    deleted = doc.get("_deleted", False)
+    if not isinstance(deleted, bool):
+        raise InvalidDocumentError("_deleted is true or false")
+    if not deleted:
+        return db.local.put(name, doc)
+    db.local.remove(name, doc.get("_rev", ""))
+    return None
+
+
+def _locally(db: ChangesDB, do: Callable[[], T]) -> T:
+    """Do something with a local document; tell when it is the database that is not there."""
+    try:
+        return do()
+    except (DocumentNotFoundError, DocumentConflictError):
+        db.state()  # others may have deleted it
+        raise
 
 
 def _remove(db: ChangesDB, id: str, rev: str | None) -> Edited:

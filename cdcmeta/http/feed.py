@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+from collections import deque
 from collections.abc import AsyncIterator, Iterator
+from functools import partial
 from typing import Any
 
 import anyio
@@ -19,9 +21,11 @@ from cdcmeta.errors import (
     DocumentNotFoundError,
     InvalidSequenceError,
 )
-from cdcmeta.http.call import Call, checked_object, decoded, encoded
+from cdcmeta.http.call import Call, encoded
 from cdcmeta.http.errors import not_found, not_implemented
 from cdcmeta.http.forms import Form, form_of
+from cdcmeta.http.moments import Begun, Moment
+from cdcmeta.http.pacing import Pace, pieces_of
 from cdcmeta.http.params import (
     LONGPOLL,
     NORMAL,
@@ -35,24 +39,15 @@ from cdcmeta.http.streaming import Streamed
 from cdcmeta.http.waking import Waker
 from snapkv.clock import monotonic
 
-START_DOCS = 4
-"""Documents that are read at first; from then on as many as make a piece."""
+_GONE = (DatabaseDeletedError, DatabaseNotFoundError)
 
 
 async def changes(call: Call) -> Response:
     """Answer a request to `_changes`."""
-    body: dict[str, Any] = {}
-    raw = b""
-    if call.request.method == "POST":
-        call.check_json()
-        raw = await call.body()
-        body = checked_object(decoded(raw)) if raw else {}
-    wanted = feed_request(
-        call.query.multi_items(),
-        body,
-        call.request.headers.get("last-event-id"),
-        call.service.limits.wait_ms,
-    )
+    body = await call.posted()
+    query, event = call.query.multi_items(), call.request.headers.get("last-event-id")
+    request = partial(feed_request, query, body, event, call.service.limits.wait_ms)
+    wanted = await call.service.call(request) if body else request()  # a selector takes its time
     db = call.db
     headers = {"Cache-Control": "must-revalidate"}
     state = None
@@ -61,8 +56,8 @@ async def changes(call: Call) -> Response:
     if wanted.function is not None:
         await call.service.read(_refuse, db, wanted.function)
     relative = str(wanted.since).startswith(("-", "+"))  # another place the next time
-    if wanted.feed == NORMAL and state is not None and not relative:
-        headers["ETag"] = _etag(call, state, raw)
+    if wanted.feed == NORMAL and state is not None and not body and not relative:
+        headers["ETag"] = _etag(call, state)
         if call.request.headers.get("if-none-match") == headers["ETag"]:
             return Response(status_code=304, headers=headers)
     form = form_of(wanted.feed)
@@ -83,34 +78,39 @@ class Feed:
         self._wanted, self._form = wanted, form
         self._since: Sequence | str = "0" if wanted.descending else wanted.since
         self._told = 0
-        self._rows = self._service.limits.rows if not wanted.form.needs_docs else START_DOCS
+        self._pace = Pace(self._service.limits)
+        self._rows = deque([form.begin])
+        self._walk: Walk | None = None
+        self._end: tuple[Sequence, int] | None = None
 
     async def pieces(self, state: State | None) -> AsyncIterator[bytes]:
         """Yield it; one that does not wait as it stands in `state`."""
         read = self._service.read
-        if not self._wanted.waits:
-            walk, rows = await read(self._begun, state)
-            async for piece in self._walked(walk, rows, self._form.begin):
+        if state is not None and not self._wanted.waits:
+            self._take(await read(self._begun, state))
+            async for piece in self._walked():
                 yield piece
+                del piece  # here and below: it may be large, and what comes next far off
         else:
             async with self._service.hub.waker(self._db.name) as waker:
-                begin, over = self._form.begin, False
-                heard = monotonic()
+                over, heard = False, monotonic()
                 while not over:
                     version, told = waker.version, self._told
                     try:
-                        state = None if begin else await waker.state(read)
-                        walk, rows = await read(self._begun, state)
+                        self._take(await self._begun_with_others(await waker.moment(read)))
                     except DatabaseNotFoundError:
-                        if begin:
+                        if self._walk is None:
                             raise
                         break  # it was deleted
-                    async for piece in self._walked(walk, rows, begin):
+                    async for piece in self._walked():
                         yield piece
-                    begin = b""
+                        del piece
                     heard = monotonic() if self._told > told else heard
                     over = self._over() or not await self._waited(waker, version, heard)
-        yield self._form.end(*await read(_end_of, walk))
+        assert self._walk is not None
+        if self._end is None:
+            self._end = await read(_end_of, self._walk)
+        yield self._form.end(*self._end)
 
     def _over(self) -> bool:
         wanted = self._wanted
@@ -119,57 +119,72 @@ class Feed:
     async def _waited(self, waker: Waker, version: int, heard: float) -> bool:
         """Wait for the next version; return False when the feed ends instead.
 
-        That is when nothing was told for too long, the database was deleted, or the server stops;
-        whatever else keeps it from being followed is raised.
+        That is when nothing was told for too long, the database was deleted (perhaps before
+        anybody followed it), or the server stops; whatever else keeps it from being followed is
+        raised.
         """
         wanted = self._wanted
         bound = None if wanted.heartbeat is not None else heard + wanted.timeout - monotonic()
         with anyio.move_on_after(bound):
             await waker.wait(version)
-            if waker.error is not None and not isinstance(waker.error, DatabaseDeletedError):
+            if waker.error is not None and not isinstance(waker.error, _GONE):
                 raise waker.error
             return not waker.ended
         return False
 
-    async def _walked(self, walk: Walk, rows: list[bytes], begin: bytes) -> AsyncIterator[bytes]:
-        """Yield what a walk tells, `rows` first, in pieces of a bounded size."""
-        limits = self._service.limits
-        piece = bytearray(begin)
+    async def _begun_with_others(self, moment: Moment) -> Begun:
+        question = (self._since, self._left, self._wanted.form)
+        begin = partial(self._service.read, self._begun, moment.state)
+        return await moment.begun(question, begin)
+
+    def _take(self, begun: Begun) -> None:
+        """Go on with a walk, and with what it told already."""
+        self._walk, self._end = begun.walk, begun.end
+        self._since = begun.walk.place
+        self._rows += self._rows_of(begun.changes)
+
+    async def _walked(self) -> AsyncIterator[bytes]:
+        """Yield what the walk tells, in pieces of a bounded size; what was sent is let go."""
+        assert self._walk is not None
         while True:
-            size = sum(map(len, rows))
-            for row in rows:
-                piece += row
-                if len(piece) >= limits.piece_bytes:
-                    yield bytes(piece)
-                    piece.clear()
-            yield bytes(piece)
-            piece.clear()
-            if walk.ended:
+            for piece in pieces_of(self._rows, self._service.limits.piece_bytes):
+                yield piece
+                del piece
+            if self._walk.ended:
                 return
-            if self._wanted.form.needs_docs:
-                fits = self._rows * limits.piece_bytes // max(size, 1)
-                self._rows = max(1, min(fits, 2 * self._rows, limits.rows))
-            rows = await self._service.read(self._step, walk)
+            await self._service.read(self._step, self._walk)
+
+    @property
+    def _left(self) -> int | None:
+        return None if self._wanted.limit is None else self._wanted.limit - self._told
 
     # --- in threads ---
 
-    def _begun(self, state: State | None = None) -> tuple[Walk, list[bytes]]:
-        """Return the changes that are left as they stand now, and the first rows of them."""
-        state = state or self._db.state()
+    def _begun(self, state: State) -> Begun:
+        """Return the changes that are left as they stand, and the first of them; it tells none."""
         wanted = self._wanted
         try:
             after = min(self._db.place(self._since, state), state.end)  # a time may be to come
         except InvalidSequenceError as e:
             raise malformed_since(str(self._since)) from e
-        self._since = after
-        left = None if wanted.limit is None else wanted.limit - self._told
-        walk = Walk(state, wanted.form, after, state.end, left, wanted.descending)
-        return walk, [] if walk.ended else self._step(walk)
+        walk = Walk(state, wanted.form, after, state.end, self._left, wanted.descending)
+        changes = [] if walk.ended else self._changes(walk)
+        return Begun(walk, changes, _end_of(walk) if walk.ended and changes else None)
 
-    def _step(self, walk: Walk) -> list[bytes]:
-        changes = walk.step(self._rows)
+    def _step(self, walk: Walk) -> None:
+        changes = self._changes(walk)
         self._since = walk.place
-        return list(self._rows_of(changes))
+        self._rows += self._rows_of(changes)
+
+    def _changes(self, walk: Walk) -> list[Change]:
+        """Take a step: of so many rows, or of documents, as the sizes of the last ones allow."""
+        if not self._wanted.form.needs_docs:
+            return walk.step(self._service.limits.rows)
+        before = walk.bodies_bytes
+        changes = walk.step(self._pace.docs)
+        if not walk.ended:  # else it found fewer of them
+            self._pace.after(walk.bodies_bytes - before)
+        return changes
 
     def _rows_of(self, changes: list[Change]) -> Iterator[bytes]:
         for change in changes:
@@ -206,7 +221,7 @@ def _refuse(db: ChangesDB, function: Function) -> None:
     raise not_implemented("running functions of design documents")
 
 
-def _etag(call: Call, state: State, body: bytes) -> str:
+def _etag(call: Call, state: State) -> str:
     """Return what stands for an answer: the same question to the same state."""
-    question = (state.database.uuid, str(state.end), call.request.url.query, body)
-    return f'"{hashlib.sha256(encoded([repr(each) for each in question])).hexdigest()[:32]}"'
+    question = [state.database.uuid.hex(), str(state.end), call.request.url.query]
+    return f'"{hashlib.sha256(encoded(question)).hexdigest()[:32]}"'

@@ -11,18 +11,26 @@ class Limits:
 
     body_bytes: int = 8_000_000
     """The largest body of a request (CouchDB's `max_document_size`)."""
+    bodies_bytes: int = 128_000_000
+    """The bodies of all requests that nobody began to answer (at least one); beyond it is 503."""
     body_s: float = 60.0
     """How long a client may take to send it."""
     connections: int = 4_000
     """Clients at once; one more is answered 503."""
     callers: int = 16
     """Threads for requests that are answered at once."""
+    followed: int = 100
+    """Databases that are followed at once, with a thread or a few each; one more is 503."""
     readers: int = 8
     """Threads that read for feeds; whoever waits for one is served in turn."""
     rows: int = 256
     """Rows of a feed that are read at once."""
+    docs: int = 64
+    """Documents that are read at once."""
+    step_bytes: int = 256 << 10
+    """How much is aimed at when documents are read; a single one may be larger."""
     piece_bytes: int = 64 << 10
-    """How much is sent at once, and aimed at when documents are read."""
+    """How much is sent at once."""
     bulk_docs: int = 1_000
     """Documents of `_bulk_docs` in one commit."""
     wait_ms: int = 60_000

@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice, takewhile
 from typing import Any
 
 from starlette.responses import Response
 
-from cdcmeta.changes.documents import checked_id
+from cdcmeta.changes.documents import ID_BYTES_MAX, checked_id
 from cdcmeta.changes.feed import Change, Form, shaped
 from cdcmeta.changes.layout import Row
 from cdcmeta.changes.reading import rows_by_id
 from cdcmeta.changes.state import State
 from cdcmeta.errors import InvalidIdError
-from cdcmeta.http.call import Call, checked_object, decoded, encoded, whole
+from cdcmeta.http.backwards import rows_backwards
+from cdcmeta.http.call import Call, encoded, whole
 from cdcmeta.http.errors import bad_request
+from cdcmeta.http.limits import Limits
+from cdcmeta.http.pacing import Pace, pieces_of
 from cdcmeta.http.streaming import Streamed
 
-DOCS = 8
-"""Documents that are read at once."""
+KEYS = 128
+"""Keys that are looked up at once: a round trip."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,15 +43,10 @@ class Listing:
 
 async def all_docs(call: Call) -> Response:
     """Answer `_all_docs`."""
-    body: dict[str, Any] = {}
-    if call.request.method == "POST":
-        call.check_json()
-        raw = await call.body()
-        body = checked_object(decoded(raw)) if raw else {}
-    listing = _listing(call, body)
+    listing = _listing(call, await call.posted())
     state = await call.service.read(call.db.state, call.as_of)
-    rows = call.service.limits.rows
-    return await Streamed.begun(call.service.stepped(_pieces(state, listing, rows)))
+    pieces = _pieces(state, listing, call.service.limits)
+    return await Streamed.begun(call.service.stepped(pieces))
 
 
 def _listing(call: Call, body: dict[str, Any]) -> Listing:
@@ -72,17 +70,16 @@ def _listing(call: Call, body: dict[str, Any]) -> Listing:
 
     keys, key = value("keys"), value("key")
     texts = [key, value("startkey", "start_key"), value("endkey", "end_key")]
-    if any(text is not None and not isinstance(text, str) for text in texts):
-        raise bad_request("keys of _all_docs are texts")
-    if keys is not None and not (
-        isinstance(keys, list) and all(isinstance(each, str) for each in keys)
-    ):
-        raise bad_request("`keys` parameter must be an array of strings")
+    if not all(text is None or _is_text(text) for text in texts):
+        raise bad_request("keys of _all_docs are texts in UTF-8")
+    if keys is not None and not (isinstance(keys, list) and all(map(_is_text, keys))):
+        raise bad_request("`keys` parameter must be an array of strings in UTF-8")
+    key, start, end = (None if text is None else _shortened(text) for text in texts)
     include_docs = flag("include_docs")
     return Listing(
         keys=keys,
-        start=texts[1] if key is None else key,
-        end=texts[2] if key is None else key,
+        start=start if key is None else key,
+        end=end if key is None else key,
         inclusive_end=flag("inclusive_end", True) or key is not None,
         descending=flag("descending"),
         skip=number("skip") or 0,
@@ -91,60 +88,82 @@ def _listing(call: Call, body: dict[str, Any]) -> Listing:
     )
 
 
-def _pieces(state: State, listing: Listing, rows_max: int) -> Iterator[bytes]:
+def _is_text(value: object) -> bool:
+    """Return whether a value is a text that an id could be, but for its length."""
+    if not isinstance(value, str):
+        return False
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _shortened(text: str) -> str:
+    """Return the beginning of a text that is too long for an id, where it has the same place.
+
+    No id is as long as what is left of it, so all stand before or behind both.
+    """
+    size = 0
+    for at, character in enumerate(text[: ID_BYTES_MAX + 1], 1):
+        size += len(character.encode()) + (character == "\0")
+        if size > ID_BYTES_MAX:
+            return text[:at]
+    return text
+
+
+def _pieces(state: State, listing: Listing, limits: Limits) -> Iterator[bytes]:
     total, _ = state.counts()
     offset = listing.skip if listing.start is None and listing.keys is None else None
     begin = {"total_rows": total, "offset": offset}
     yield encoded(begin)[:-1] + b',"rows":[\n'
-    between = b""
-    size = DOCS if listing.form.include_docs else rows_max
-    rows = iter(_wanted(state, listing))
-    while some := list(islice(rows, size)):
-        told = [encoded(each) for each in _told(state, listing, some)]
-        yield between + b",\n".join(told)
+    between, pace, docs = b"", Pace(limits), listing.form.include_docs
+    rows = _wanted(state, listing)
+    while some := list(islice(rows, pace.docs if docs else limits.rows)):
+        before = state.bodies_bytes
+        told = _encoded(state, listing, some, between)
         between = b",\n"
+        pace.after(state.bodies_bytes - before)
+        yield from pieces_of(told, limits.piece_bytes)
     yield b"\n]}\n"
 
 
-def _wanted(state: State, listing: Listing) -> Iterable[Row | str]:
-    """Return the rows that are wanted, and the keys for which there is none.
-
-    Stores list forwards only: `descending` passes over all that comes before.
-    """
+def _wanted(state: State, listing: Listing) -> Iterator[Row | str]:
+    """Return the rows that are wanted, and the keys for which there is none."""
     if listing.keys is not None:
-        found: Iterable[Row | str] = _looked_up(state, listing.keys)
-        found = reversed(list(found)) if listing.descending else found
+        keys = reversed(listing.keys) if listing.descending else iter(listing.keys)
+        found: Iterator[Row | str] = _looked_up(state, keys)
     elif listing.descending:
-        found = _backwards(state, listing)
+        found = _downwards(state, listing)
     else:
-        found = _between(state, listing, listing.start, listing.end)
+        found = _upwards(state, listing)
     until = None if listing.limit is None else listing.skip + listing.limit
     return islice(found, listing.skip, until)
 
 
-def _between(state: State, listing: Listing, low: str | None, high: str | None) -> Iterator[Row]:
-    rows = rows_by_id(state, low)
-    if high is None:
+def _upwards(state: State, listing: Listing) -> Iterator[Row]:
+    rows, end = rows_by_id(state, listing.start), listing.end
+    if end is None:
         return rows
-    if listing.inclusive_end or listing.descending:
-        return takewhile(lambda row: row.id <= high, rows)
-    return takewhile(lambda row: row.id < high, rows)
+    if listing.inclusive_end:
+        return takewhile(lambda row: row.id <= end, rows)
+    return takewhile(lambda row: row.id < end, rows)
 
 
-def _backwards(state: State, listing: Listing) -> Iterator[Row]:
-    rows = _between(state, listing, listing.end, listing.start)
-    if listing.end is not None and not listing.inclusive_end:
-        rows = (row for row in rows if row.id != listing.end)
-    most = None if listing.limit is None else listing.skip + listing.limit
-    return reversed(deque(rows, most))
+def _downwards(state: State, listing: Listing) -> Iterator[Row]:
+    rows = rows_backwards(state, low=listing.end, high=listing.start)
+    if listing.end is None or listing.inclusive_end:
+        return rows
+    return (row for row in rows if row.id != listing.end)
 
 
-def _looked_up(state: State, keys: list[str]) -> Iterator[Row | str]:
-    ids = [key for key in dict.fromkeys(keys) if _is_id(key)]
-    winners = dict(zip(ids, state.winners(ids), strict=True))
-    for key in keys:
-        winner = winners.get(key)
-        yield key if winner is None else winner.row(key)
+def _looked_up(state: State, keys: Iterator[str]) -> Iterator[Row | str]:
+    while some := list(islice(keys, KEYS)):
+        ids = [key for key in dict.fromkeys(some) if _is_id(key)]
+        winners = dict(zip(ids, state.winners(ids), strict=True))
+        for key in some:
+            winner = winners.get(key)
+            yield key if winner is None else winner.row(key)
 
 
 def _is_id(key: str) -> bool:
@@ -152,6 +171,15 @@ def _is_id(key: str) -> bool:
         return bool(checked_id(key))
     except InvalidIdError:
         return False
+
+
+def _encoded(state: State, listing: Listing, some: list[Row | str], between: bytes) -> deque[bytes]:
+    """Return rows as JSON, the first behind `between`."""
+    found = deque[bytes]()
+    for told in _told(state, listing, some):
+        found.append(between + encoded(told))
+        between = b",\n"
+    return found
 
 
 def _told(state: State, listing: Listing, some: list[Row | str]) -> Iterator[dict[str, Any]]:

@@ -11,6 +11,7 @@ from cdcmeta.changes.feed import ALL_DOCS, MAIN_ONLY, Form
 from cdcmeta.changes.selector import Selector
 from cdcmeta.http.call import decoded, integer, whole
 from cdcmeta.http.errors import HTTPError, bad_request
+from snapkv.times import pack
 
 NORMAL, LONGPOLL, CONTINUOUS, EVENTSOURCE = "normal", "longpoll", "continuous", "eventsource"
 FEEDS = (NORMAL, LONGPOLL, CONTINUOUS, EVENTSOURCE)
@@ -18,6 +19,9 @@ FEED_RULE = "Supported `feed` types: normal, continuous, live, longpoll, eventso
 BEAT_INVALID = "Invalid heartbeat value. Expecting a positive integer value (in milliseconds)."
 BEAT_NEGATIVE = "The heartbeat value should be a positive integer (in milliseconds)."
 DOC_IDS_RULE = "`doc_ids` filter parameter is not a list of doc ids."
+_DIGITS = re.compile(r"\d{1,19}", re.ASCII)
+_OLDEST, _NEWEST = (pack(ms) for ms in (946_684_800_000, 4_102_444_800_000))
+"""Digits are a time of the years 2000 to 2099: no sequence that was cut off is among them."""
 _TIME = re.compile(r"\d{4}-\d\d?-\d\d?(?:[T ].*)?")
 
 
@@ -72,7 +76,7 @@ def feed_request(
     form, function = _form(params, body)
     return FeedRequest(
         feed=feed,
-        since=since.strip('"'),
+        since=_checked_since(since.strip('"')),
         descending=params.get("descending") == "true",
         limit=whole("limit", params["limit"]) if "limit" in params else None,
         timeout=min(wait_ms_max, whole("timeout", params.get("timeout", str(wait_ms_max)))) / 1_000,
@@ -83,6 +87,13 @@ def feed_request(
         fields=_fields(params, body),
         function=function,
     )
+
+
+def _checked_since(since: str) -> str:
+    digits = since.strip()
+    if digits != "0" and _DIGITS.fullmatch(digits) and not _OLDEST <= int(digits) < _NEWEST:
+        raise malformed_since(since)
+    return since
 
 
 def malformed_since(since: str) -> HTTPError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from ipaddress import ip_address
 
@@ -28,8 +28,10 @@ class Server(uvicorn.Server):
     >>> server = Server(snapkv.open("memory:"), port=0)
     >>> server.stop(); server.run()
 
-    It listens on `host` only; port 0 takes any that is free, which `port` tells. The store stays
-    the caller's to close. Raises `OSError` when the address cannot be had.
+    It listens on `host` only; port 0 takes any that is free, which `port` tells. Where only this
+    machine reaches it and there is no login, it must be asked by a name of this machine, by `host`
+    or by one of `allow_hosts`. The store stays the caller's to close. Raises `OSError` when the
+    address cannot be had.
     """
 
     def __init__(
@@ -39,6 +41,7 @@ class Server(uvicorn.Server):
         host: str = HOST,
         port: int = PORT,
         login: Login | None = None,
+        allow_hosts: Iterable[str] = (),
         limits: Limits | None = None,
         ready: Callable[[], None] = lambda: None,
     ) -> None:
@@ -46,8 +49,9 @@ class Server(uvicorn.Server):
         self._service = Service(store, limits)
         self._ready = ready
         self._socket = _bound(host, port)
+        hosts = {host, *allow_hosts} if self.local and login is None else None
         config = uvicorn.Config(
-            application(self._service, login),
+            application(self._service, login, hosts),
             http="h11",
             ws="none",
             lifespan="off",

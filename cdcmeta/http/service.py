@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator
+from functools import lru_cache, partial
 from typing import ParamSpec, TypeVar
 
 import anyio
@@ -17,14 +18,22 @@ from snapkv import SnapshotKV
 
 P = ParamSpec("P")
 T = TypeVar("T")
+DATABASES_MAX = 256
+"""Databases of which is kept what their edits need to know."""
 
 
 class Service:
-    """A store, served. Its calls wait for disks and networks, so they run in threads."""
+    """A store, served. Its calls wait for disks and networks, so they run in threads.
+
+    `database` returns a database by its name. It remembers the record, which every edit guards:
+    so it may be out of date, and saves a round trip while it is not.
+    """
 
     def __init__(self, store: SnapshotKV, limits: Limits) -> None:
         self.store, self.limits = store, limits
-        self.hub = Hub(store)
+        self.hub = Hub(store, limits.followed)
+        self.room = Room(max(limits.bodies_bytes, limits.body_bytes))
+        self.database = lru_cache(DATABASES_MAX)(partial(ChangesDB, store))
         self.id: str = store.info()["store_id"]
         self._callers = anyio.CapacityLimiter(limits.callers)
         self._readers = anyio.CapacityLimiter(limits.readers)
@@ -41,6 +50,23 @@ class Service:
         """Yield what an iterator reads, a step after the other."""
         while (piece := await self.read(next, pieces, None)) is not None:
             yield piece
+
+
+class Room:
+    """Room for the bodies of all requests together; used by the event loop only."""
+
+    def __init__(self, size: int) -> None:
+        self._left = size
+
+    def take(self, size: int) -> None:
+        """Take some bytes of it. Raises `HTTPError` (503) when they are not there."""
+        if size > self._left:
+            raise HTTPError(503, "service_unavailable", "Too many bodies at once: try again.")
+        self._left -= size
+
+    def give_back(self, size: int) -> None:
+        """Give back what was taken."""
+        self._left += size
 
 
 def settled(db: ChangesDB, edit: Callable[[], list[Edited]]) -> list[Edited]:

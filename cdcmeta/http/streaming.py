@@ -17,10 +17,12 @@ from cdcmeta.http.errors import answer_of
 
 log = logging.getLogger(__name__)
 JSON = "application/json"
+SENT_BYTES = 64 << 10
+"""How much is handed to the connection at once: it copies what the client does not take."""
 
 
 class Streamed(Response):
-    """An answer made of pieces. At most one is on its way while the next is made.
+    """An answer made of pieces; the next is made when the one before it was taken.
 
     `beat` is sent after each `heartbeat` seconds without a piece, whatever they are waiting for.
     When a piece fails after the first, the connection is closed, so that nobody takes the half
@@ -71,26 +73,34 @@ class Streamed(Response):
 
     async def _send(self, send: Send) -> None:
         made, taken = anyio.create_memory_object_stream[bytes](0)
+        sent = anyio.Semaphore(0)
         async with anyio.create_task_group() as tasks, taken:
-            tasks.start_soon(self._make, made)
+            tasks.start_soon(self._make, made, sent)
             while True:
+                piece = self._beat
                 with anyio.move_on_after(self._heartbeat) as silence:
                     try:
                         piece = await taken.receive()
                     except anyio.EndOfStream:
                         return
-                if silence.cancelled_caught:
-                    piece = self._beat
-                await send({"type": "http.response.body", "body": piece, "more_body": True})
+                for at in range(0, len(piece), SENT_BYTES):
+                    body = piece[at : at + SENT_BYTES]
+                    await send({"type": "http.response.body", "body": body, "more_body": True})
+                del piece
+                if not silence.cancelled_caught:
+                    sent.release()
 
-    async def _make(self, made: MemoryObjectSendStream[bytes]) -> None:
+    async def _make(self, made: MemoryObjectSendStream[bytes], sent: anyio.Semaphore) -> None:
         async with made:
             try:
                 await made.send(self._first)
                 self._first = b""
+                await sent.acquire()
                 async for piece in self._pieces:
                     if piece:
                         await made.send(piece)
+                        del piece
+                        await sent.acquire()
                 self._whole = True
             except Exception as e:
                 answer = answer_of(e)

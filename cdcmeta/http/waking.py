@@ -10,17 +10,21 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
+from random import Random
 
 import anyio
 
 from cdcmeta.changes import Change, ChangesDB, Checkpoint
 from cdcmeta.changes.state import State
+from cdcmeta.http.errors import HTTPError
+from cdcmeta.http.moments import Moment
 from snapkv import SnapshotKV
 
 SLICE_S = 0.5
 """How long the thread waits at once: the longest it goes on after it was told to end."""
 LINGER_S = 5.0
 """How long it goes on when nobody waits: clients of a longpoll come again at once."""
+TOO_MANY = "Too many databases are followed at once: try again."
 
 
 class Waker:
@@ -32,10 +36,11 @@ class Waker:
     def __init__(self, db: ChangesDB) -> None:
         self._db, self._loop = db, asyncio.get_running_loop()
         self._stop = threading.Event()
-        self._changed = anyio.Event()
+        self._sleepers: dict[anyio.Event, None] = {}
+        self._rng = Random()
         self._reading = anyio.Lock()
-        self._state: State | None = None
-        self._state_version = 0
+        self._asked = self._answered = 0
+        self._moment: Moment | None = None
         self.version = 0
         self.waiting = 0
         self.ended = False
@@ -46,16 +51,23 @@ class Waker:
     async def wait(self, version: int) -> None:
         """Return when the version is another one, or there will be none."""
         while self.version == version and not self.ended:
-            await self._changed.wait()
+            woken = anyio.Event()
+            self._sleepers[woken] = None
+            try:
+                await woken.wait()
+            finally:
+                self._sleepers.pop(woken, None)
 
-    async def state(self, read: Callable[[Callable[[], State]], Awaitable[State]]) -> State:
-        """Return the database as it stands since the version came; read once for all who woke."""
+    async def moment(self, read: Callable[[Callable[[], State]], Awaitable[State]]) -> Moment:
+        """Return the database as it stands now; one reading serves all who asked before it."""
+        self._asked += 1
+        number = self._asked
         async with self._reading:
-            if self._state is None or self._state_version != self.version:
-                version = self.version
-                self._state = await read(self._db.state)
-                self._state_version = version
-            return self._state
+            if self._moment is None or self._answered < number:
+                asked = self._asked
+                self._moment = Moment(await read(self._db.state))
+                self._answered = asked
+            return self._moment
 
     def stop(self) -> None:
         """Let the thread end, and wake all who wait."""
@@ -67,9 +79,12 @@ class Waker:
         self._thread.join(timeout)
 
     def _wake(self) -> None:
+        """Wake all, in any order: who wakes first is served first, and that should not be fixed."""
         self.version += 1
-        self._changed.set()
-        self._changed = anyio.Event()
+        sleepers = list(self._sleepers)
+        self._rng.shuffle(sleepers)
+        for woken in sleepers:
+            woken.set()
 
     def _end(self, error: Exception | None) -> None:
         if not self.ended:
@@ -103,11 +118,12 @@ class Waker:
 class Hub:
     """The wakers of a store's databases; each is there while somebody waits, and a little longer.
 
-    Used by the event loop only, but for `close`.
+    Used by the event loop only, but for `close`. There are `followed_max` at once, for each has
+    threads.
     """
 
-    def __init__(self, store: SnapshotKV) -> None:
-        self._store = store
+    def __init__(self, store: SnapshotKV, followed_max: int) -> None:
+        self._store, self._followed_max = store, followed_max
         self._wakers: dict[str, Waker] = {}
         self.stopping = False
 
@@ -122,10 +138,12 @@ class Hub:
     async def waker(self, name: str) -> AsyncIterator[Waker]:
         """Lend the waker of a database to a block, once it follows.
 
-        Whatever keeps it from following ends it, with the error in it.
+        Whatever keeps it from following ends it, with the error in it. Raises `HTTPError` (503)
+        when too many are followed already.
         """
         waker = self._wakers.get(name)
         if waker is None or waker.ended:
+            self._check_room()
             waker = self._wakers[name] = Waker(ChangesDB(self._store, name))
             if self.stopping:
                 waker.stop()
@@ -148,6 +166,10 @@ class Hub:
         """Wait until all threads have ended; the loop has."""
         for waker in self._wakers.values():
             waker.join(2 * SLICE_S)
+
+    def _check_room(self) -> None:
+        if sum(not waker.ended for waker in self._wakers.values()) >= self._followed_max:
+            raise HTTPError(503, "service_unavailable", TOO_MANY)
 
     def _leave(self, name: str, waker: Waker) -> None:
         if not waker.waiting:

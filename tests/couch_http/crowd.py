@@ -33,7 +33,7 @@ class Crowd:
         seen: list[str] = []
         while len(seen) < self._rounds:
             path = f"{self._path}&since={since}"
-            writer.write(f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+            writer.write(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
             head = await reader.readuntil(b"\r\n\r\n")
             assert b" 200 " in head, head
             body = b""

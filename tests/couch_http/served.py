@@ -27,11 +27,17 @@ class Served:
     store: snapkv.SnapshotKV
     limits: Limits = field(default_factory=Limits)
     login: Login | None = None
+    allow_hosts: tuple[str, ...] = ()
 
     def __enter__(self) -> "Served":
         started = threading.Event()
         self.server = Server(
-            self.store, port=0, limits=self.limits, login=self.login, ready=started.set
+            self.store,
+            port=0,
+            login=self.login,
+            allow_hosts=self.allow_hosts,
+            limits=self.limits,
+            ready=started.set,
         )
         self.thread = threading.Thread(target=self.server.run, daemon=True)
         self.thread.start()

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from .conftest import ENGINES
 from .served import error_of
 from .test_couch_documents import UNKNOWN, branch, revision
 
@@ -214,6 +215,42 @@ def test_conflicts_in_all_docs(db):
 )
 def test_all_docs_that_cannot_be_understood(db, query):
     assert error_of(db.get("_all_docs", **query))[:2] == (400, "bad_request")
+
+
+@pytest.mark.parametrize("descending", ["false", "true"])
+@pytest.mark.parametrize("name", ["startkey", "start_key", "endkey", "end_key", "key", "keys"])
+def test_a_key_that_is_no_utf_8(letters, name, descending):
+    value = ["a", "\ud800"] if name == "keys" else "a\ud800"
+    asked = letters.get("_all_docs", **{name: json.dumps(value), "descending": descending})
+    assert error_of(asked)[:2] == (400, "bad_request")
+    headers = {"Content-Type": "application/json"}
+    body = json.dumps({name: value, "descending": descending})
+    posted = letters("POST", "_all_docs", content=body, headers=headers)
+    assert error_of(posted)[:2] == (400, "bad_request")
+
+
+@pytest.mark.parametrize("served", ENGINES, indirect=True)
+@pytest.mark.parametrize("character", ["x", "\0", "é", "€", "\U0001f600"])
+def test_a_key_that_is_longer_than_any_id(db, character):
+    """It stands where it would, and is no document's."""
+    longest = character * (256 // max(2 - (character != "\0"), len(character.encode())))
+    db.lib.bulk([{"_id": id} for id in ("+", longest[:-1], longest, "\U0010ffff")])
+
+    def keys(**query) -> list[str]:
+        answer = db.post("_all_docs", query)
+        assert answer.status_code == 200, answer.text
+        return [row["key"] for row in answer.json()["rows"]]
+
+    every = keys()
+    at = every.index(longest) + 1
+    for long in (longest + character, longest + "\0", character * 1_000_000):
+        assert keys(startkey=long) == every[at:]
+        assert keys(endkey=long) == keys(endkey=long, inclusive_end=False) == every[:at]
+        assert keys(startkey=long, descending=True) == every[:at][::-1]
+        assert keys(endkey=long, descending=True) == every[at:][::-1]
+        assert keys(key=long) == []
+        (row,) = db.post("_all_docs", {"keys": [long]}).json()["rows"]
+        assert row == {"key": long, "error": "not_found"}
 
 
 def test_all_docs_of_a_past_time(letters):

@@ -24,6 +24,9 @@ SINCE = "Malformed sequence supplied in 'since' parameter."
         ({"since": "later"}, SINCE),
         ({"since": "f" * 26}, SINCE),
         ({"since": "-1"}, SINCE),
+        ({"since": "14"}, SINCE),
+        ({"since": " 14 "}, SINCE),
+        ({"since": "00"}, SINCE),
         ({"since": "2025-13-01T00:00:00Z"}, "invalid_time_format"),
         ({"since": "2025-01-01T00:00:00"}, "invalid_time_format"),  # nobody knows where
         ({"limit": "-1"}, "The limit value should be a non-negative integer"),
@@ -50,6 +53,16 @@ def test_a_parameter_that_cannot_be(db, query, reason):
     assert reason is None or told == reason
 
 
+def test_a_sequence_that_was_cut_off(db):
+    """Whatever is left of it, also nothing but digits, is no time."""
+    seq = str(db.lib.put({"_id": "a"}).seq)
+    for whole in (seq, "14" + "0682599138171289".ljust(24, "0")):
+        for size in range(1, len(whole)):
+            for since in (whole[:size], f'"{whole[:size]}"'):
+                assert error_of(db.get("_changes", since=since)) == (400, "bad_request", SINCE)
+    assert db.changes(since=seq)["results"] == []
+
+
 @pytest.mark.parametrize(
     ("body", "reason"),
     [
@@ -62,11 +75,26 @@ def test_a_parameter_that_cannot_be(db, query, reason):
             "operator $regex is not allowed here",
         ),
         ([], "Request body must be a JSON object"),
+        ({"selector": {"$or": [{}] * 10_000}}, "the selector has more than 10000 conditions"),
     ],
 )
 def test_a_body_that_cannot_be(db, body, reason):
     answer = db.post("_changes", body, filter="_selector")
     assert error_of(answer) == (400, "bad_request", reason)
+
+
+@pytest.mark.parametrize("depth", range(900, 1_000, 7))
+def test_a_body_that_can_hardly_be_parsed(db, depth):
+    """Its text could not be made again."""
+    headers = {"Content-Type": "application/json"}
+    nested = "[" * depth + "]" * depth
+    for more in ("", f',"text":"{"x" * 70_000}"'):  # a large one is parsed elsewhere
+        body = f'{{"selector":{{"a":{{"$in":{{"a":{nested}}}}}}}{more}}}'
+        answer = db("POST", "_changes?filter=_selector", content=body, headers=headers)
+        assert error_of(answer)[:2] == (400, "bad_request")
+        body = f'{{"passed_over":{nested}{more}}}'
+        answer = db("POST", "_changes", content=body, headers=headers)
+        assert answer.status_code in (200, 400)
 
 
 def test_names_take_any_case_and_unknown_ones_are_passed_over(db):

@@ -84,7 +84,7 @@ def test_a_reader_that_is_slow_cannot_keep_it(serve):
     host, _, port = program.url.removeprefix("http://").partition(":")
     with socket.create_connection((host, int(port)), WAIT_S) as client:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
-        client.sendall(b"GET /db/_changes?include_docs=true HTTP/1.1\r\nHost: x\r\n\r\n")
+        client.sendall(b"GET /db/_changes?include_docs=true HTTP/1.1\r\nHost: localhost\r\n\r\n")
         client.recv(100)
         began = time.monotonic()
         program.process.terminate()
@@ -132,6 +132,21 @@ def test_who_listens_to_others_is_warned(serve):
         0,
         "cdcmeta: warning: anyone who reaches this address may read and write\n",
     )
+
+
+def test_names_that_it_is_asked_by(serve):
+    program = serve("--allow-host", "couch.example", "--allow-host", "couch.test")
+    told = [
+        httpx.get(program.url, headers={"Host": host}).status_code
+        for host in ("couch.example", "couch.test:5984", "localhost", "rebound.example")
+    ]
+    assert told == [200, 200, 200, 403]
+
+
+def test_who_listens_to_others_is_asked_by_any_name(serve):
+    program = serve("--host", "0.0.0.0")
+    url = program.url.replace("0.0.0.0", "127.0.0.1")
+    assert httpx.get(url, headers={"Host": "catalogue.example"}).status_code == 200
 
 
 def test_the_largest_body(serve):

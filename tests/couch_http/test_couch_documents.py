@@ -180,3 +180,30 @@ def test_local_documents(db):
     assert error_of(db("DELETE", "_local/x", params={"rev": "0-2"}))[0] == 404
     assert db.changes()["results"] == []
     assert error_of(db.get("_local/" + "x" * 300))[:2] == (400, "illegal_docid")
+
+
+def test_a_local_document_that_is_put_as_deleted(db):
+    """It goes, as CouchDB has it."""
+    db("PUT", "_local/x", json={"seq": 1})
+    for rev in ({}, {"_rev": "0-2"}):
+        answer = db("PUT", "_local/x", json={"_deleted": True, **rev})
+        assert error_of(answer) == (409, "conflict", "Document update conflict.")
+    answer = db("PUT", "_local/x", json={"_rev": "0-1", "_deleted": "yes"})
+    assert error_of(answer)[:2] == (400, "doc_validation")
+    assert db.get("_local/x").json()["seq"] == 1
+    gone = db("PUT", "_local/x", json={"_rev": "0-1", "_deleted": True})
+    assert (gone.status_code, gone.json()) == (
+        201,
+        {"ok": True, "id": "_local/x", "rev": "0-0"},
+    )
+    assert error_of(db.get("_local/x")) == (404, "not_found", "missing")
+    answer = db("PUT", "_local/x", json={"_rev": "0-1", "_deleted": True})
+    assert error_of(answer) == (404, "not_found", "missing")
+    kept = db("PUT", "_local/x", json={"_deleted": False, "seq": 2})
+    assert kept.json()["rev"] == "0-1"
+
+
+def test_local_documents_are_put_one_by_one(db):
+    (answer,) = db.post("_bulk_docs", {"docs": [{"_id": "_local/x"}]}).json()
+    assert answer["error"] == "illegal_docid"
+    assert error_of(db.get("_local/x"))[0] == 404

@@ -6,6 +6,7 @@ import snapkv
 from cdcmeta import errors
 from cdcmeta.changes import ChangesDB
 from cdcmeta.changes.database import Edited
+from cdcmeta.changes.local import LocalDocs
 from cdcmeta.errors import EditUnknownError
 from snapkv.errors import (
     CommitTimeoutError,
@@ -70,6 +71,21 @@ def test_an_unknown_outcome_is_settled(db, monkeypatch):
     told = db("PUT", "d", json={}).json()
     monkeypatch.undo()
     assert told["rev"] == db.get("d").json()["_rev"]
+
+
+def test_an_unknown_outcome_of_a_local_document_is_settled(db, monkeypatch):
+    put = LocalDocs.put
+
+    def lost(self, id, doc):
+        rev = put(self, id, doc)
+        monkeypatch.setattr(ChangesDB, "resolve", lambda self, error: [Edited("_local/d", rev)])
+        raise UNKNOWN
+
+    monkeypatch.setattr(LocalDocs, "put", lost)
+    told = db("PUT", "_local/d", json={"n": 1}).json()
+    monkeypatch.undo()
+    assert told == {"ok": True, "id": "_local/d", "rev": "0-1"}
+    assert db.get("_local/d").json() == {"_id": "_local/d", "_rev": "0-1", "n": 1}
 
 
 def test_an_edit_that_never_happened(db, monkeypatch):

@@ -6,8 +6,11 @@ import time
 
 import httpx
 import pytest
+from anyio import to_thread
 
+from cdcmeta import ChangesDB
 from cdcmeta.http import Limits, waking
+from cdcmeta.http.waking import Waker
 
 from .conftest import ENGINES
 from .crowd import Crowd
@@ -147,6 +150,37 @@ def test_a_database_that_is_deleted_ends_its_feeds(db, feed):
         db.lib.delete()
         assert '"last_seq"' in feed.rest()[-1]
     assert error_of(db.get("_changes", feed="continuous"))[0] == 404
+
+
+@pytest.mark.parametrize("feed", ["longpoll", "continuous", "eventsource"])
+def test_a_database_that_is_deleted_before_its_feed_begins(db, monkeypatch, feed):
+    """It was there when the request came."""
+    moment = Waker.moment
+
+    async def late(waker, read):
+        await to_thread.run_sync(db.lib.delete)
+        return await moment(waker, read)
+
+    monkeypatch.setattr(Waker, "moment", late)
+    answer = db.get("_changes", feed=feed, timeout=LONG_MS)
+    assert error_of(answer) == (404, "not_found", "Database does not exist.")
+
+
+@pytest.mark.parametrize("feed", ["longpoll", "continuous"])
+def test_a_database_that_is_not_there_when_its_waker_begins(db, monkeypatch, feed):
+    """It is there again when the feed is read: that is a page, and its end, not half of one."""
+    follower = ChangesDB.follower
+
+    def early(changes, *args):
+        changes.delete()
+        try:
+            return follower(changes, *args)
+        finally:
+            changes.create()
+
+    monkeypatch.setattr(ChangesDB, "follower", early)
+    with db.feed(feed=feed, timeout=LONG_MS) as feed:
+        assert '"last_seq"' in feed.rest()[-1]
 
 
 def test_a_database_made_again_is_another_one(db):

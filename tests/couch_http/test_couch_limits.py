@@ -4,13 +4,17 @@ import base64
 import socket
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from cdcmeta.changes.feed import Walk
-from cdcmeta.http import Limits, Login
+from cdcmeta.changes.selector import Selector
+from cdcmeta.http import Limits, Login, call, params, waking
+from cdcmeta.http.call import decoded
 
 from .served import WAIT_S, error_of
+from .test_couch_feeds import until, waits
 
 LOGIN = Login("ann", "pass:word ä")
 
@@ -20,6 +24,11 @@ def basic(credentials: str) -> dict[str, str]:
 
 
 # --- bodies ---
+
+
+def head_of_put(db, length: int) -> bytes:
+    head = f"PUT /{db.lib.name}/d HTTP/1.1\r\nHost: localhost\r\nContent-Length: {length}\r\n\r\n"
+    return head.encode()
 
 
 @pytest.mark.parametrize("path", ["d", "_bulk_docs", "_changes"])
@@ -38,20 +47,111 @@ def test_a_body_over_the_limit(own, path):
 def test_a_body_that_does_not_come(own):
     db = own(limits=Limits(body_s=0.2)).database()
     with socket.create_connection(("127.0.0.1", db.served.server.port), WAIT_S) as client:
-        client.sendall(
-            f"PUT /{db.lib.name}/d HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n{{".encode()
-        )
+        client.sendall(head_of_put(db, 9) + b"{")
         assert client.recv(4_096).startswith(b"HTTP/1.1 408 ")
 
 
 def test_a_body_that_ends_early(own):
     db = own().database()
     with socket.create_connection(("127.0.0.1", db.served.server.port), WAIT_S) as client:
-        client.sendall(
-            f"PUT /{db.lib.name}/d HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n{{}}".encode()
-        )
+        client.sendall(head_of_put(db, 9) + b"{}")
     assert db.get("d").status_code == 404
     assert db("PUT", "d", json={}).status_code == 201
+
+
+def test_a_large_body_is_parsed_while_others_are_served(own, monkeypatch):
+    """Here until others were."""
+    db = own().database()
+    parsing, served = threading.Event(), threading.Event()
+
+    def waiting(raw, *, pausing):
+        assert pausing
+        parsing.set()
+        assert served.wait(WAIT_S)
+        return decoded(raw, pausing=pausing)
+
+    monkeypatch.setattr(call, "decoded", waiting)
+    with ThreadPoolExecutor(1) as pool:
+        put = pool.submit(db, "PUT", "d", json={"text": "x" * call.PARSED_AT_ONCE_BYTES})
+        assert parsing.wait(WAIT_S)
+        assert db.served.http.get("/_up").status_code == 200
+        served.set()
+        assert put.result(WAIT_S).status_code == 201
+
+
+def test_a_selector_is_compiled_while_others_are_served(own, monkeypatch):
+    """Here until others were."""
+    db = own().database()
+    compiling, served = threading.Event(), threading.Event()
+
+    def waiting(selector, *, regex):
+        compiling.set()
+        assert served.wait(WAIT_S)
+        return Selector(selector, regex=regex)
+
+    monkeypatch.setattr(params, "Selector", waiting)
+    with ThreadPoolExecutor(1) as pool:
+        page = pool.submit(db.post, "_changes", {"selector": {"a": 1}}, filter="_selector")
+        assert compiling.wait(WAIT_S)
+        assert db.served.http.get("/_up").status_code == 200
+        served.set()
+        assert page.result(WAIT_S).status_code == 200
+
+
+def test_a_parser_that_pauses():
+    """Another thread has its turns while it goes on: more of them than any call would let pass."""
+    raw = b"[" + b",".join([b'{"a":1}'] * 300_000) + b"]"
+    begun, order = threading.Event(), []
+
+    def other() -> None:
+        assert begun.wait(WAIT_S)
+        for _ in range(6):
+            time.sleep(0)  # lets go of the interpreter
+        order.append("other")
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    begun.set()
+    decoded(raw, pausing=True)
+    order.append("parsed")
+    thread.join(WAIT_S)
+    assert order == ["other", "parsed"]
+
+
+def test_bodies_of_all_requests_together(own):
+    """One that is on its way leaves no room for another, until it was answered."""
+    db = own(limits=Limits(body_bytes=1_000, bodies_bytes=1_000)).database()
+    body = b'{"text":"' + b"x" * 880 + b'"}'
+    with socket.create_connection(("127.0.0.1", db.served.server.port), WAIT_S) as client:
+        client.sendall(head_of_put(db, len(body)) + body[:-1])
+        deadline = time.monotonic() + WAIT_S
+        while (answer := db("PUT", "e", content=b"[" * 300)).status_code == 400:
+            assert time.monotonic() < deadline, "there is room for both"
+        reason = "Too many bodies at once: try again."
+        assert error_of(answer) == (503, "service_unavailable", reason)
+        assert db.get("e").status_code == 404  # what has no body is served
+        client.sendall(body[-1:])
+        assert client.recv(4_096).startswith(b"HTTP/1.1 201 ")
+    for _ in range(5):  # each gives back what it took, also when it is refused
+        assert db("PUT", "e", content=b"[" * 300).status_code == 400
+        assert db("PUT", "e", content=iter([b"[" * 600] * 2)).status_code == 413
+    assert db("PUT", "e", json={"text": "x" * 900}).status_code == 201
+
+
+def test_a_feed_keeps_no_room(own):
+    """What it was asked with made place for others long before it ends."""
+    db = own(limits=Limits(body_bytes=1_000, bodies_bytes=1_000)).database()
+    body = {"doc_ids": ["a"], "text": "x" * 900}
+    with db.feed(body, feed="continuous", filter="_doc_ids", timeout=60_000) as feed:
+        for n in range(3):
+            assert db("PUT", f"d{n}", json={"text": "x" * 900}).status_code == 201
+        db.lib.put({"_id": "a"})
+        assert feed.row()["id"] == "a"
+
+
+def test_there_is_room_for_the_largest_body(own):
+    db = own(limits=Limits(body_bytes=2_000, bodies_bytes=1_000)).database()
+    assert db("PUT", "d", json={"text": "x" * 1_900}).status_code == 201
 
 
 # --- memory ---
@@ -76,7 +176,7 @@ def test_a_reader_that_is_slow_holds_up_the_reading(own, monkeypatch, feed):
     with socket.create_connection(("127.0.0.1", db.served.server.port), WAIT_S) as client:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
         path = f"/{db.lib.name}/_changes?include_docs=true&feed={feed}&heartbeat=20"
-        client.sendall(f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+        client.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
         standing = -1
         while standing != read or not read:
             standing = read
@@ -97,6 +197,22 @@ def test_a_listing_for_a_reader_that_is_slow(own):
     assert [row["id"] for row in rows] == [f"d{n:03}" for n in range(60)]
 
 
+def test_databases_that_are_followed_beyond_the_limit(own, monkeypatch):
+    """One more has a place when nobody follows another any longer."""
+    monkeypatch.setattr(waking, "LINGER_S", 0.1)
+    served = own(limits=Limits(followed=2))
+    one, two, three = (served.database() for _ in range(3))
+    with one.feed(feed="continuous", heartbeat="true"):
+        with two.feed(feed="longpoll", heartbeat="true"):
+            until(lambda: waits(one) and waits(two), "they are not followed")
+            for feed in ("longpoll", "continuous", "eventsource"):
+                expected = 503, "service_unavailable", waking.TOO_MANY
+                assert error_of(three.get("_changes", feed=feed)) == expected
+            one.changes(feed="longpoll", timeout=0)  # who is followed already may be by more
+            assert three.changes()["results"] == []
+        until(lambda: three.get("_changes", feed="longpoll", timeout=0).is_success, "no place")
+
+
 def test_connections_beyond_the_limit(own):
     db = own(limits=Limits(connections=3)).database()
     port = db.served.server.port
@@ -105,7 +221,7 @@ def test_connections_beyond_the_limit(own):
     try:
         answers = []
         for client in clients:
-            client.sendall(b"GET /_up HTTP/1.1\r\nHost: x\r\n\r\n")
+            client.sendall(b"GET /_up HTTP/1.1\r\nHost: localhost\r\n\r\n")
             answers.append(client.recv(4_096).split(b" ")[1])
         assert b"503" in answers
     finally:
