@@ -17,6 +17,7 @@ QUESTIONS = (
     "couch_edits",
     "couch_feed",
     "couch_longpoll",
+    "generations",
 )
 
 if __name__ == "__main__":

@@ -3,8 +3,8 @@
 * `ChangesDB`: documents with revision trees and a changes feed that never rewinds (CouchDB's
   RFC 003).
 
-*Generations* that map tokens to streams (ScyllaDB) and a *changefeed scheduler* (TiCDC) are to
-come; `CHANGELOG.md` tells when they are there.
+* `cdcmeta.generations`: which stream the change of a row goes to, and from when on (ScyllaDB's CDC
+  generations); needs NumPy.
 """
 
 from cdcmeta.changes import Change as Change

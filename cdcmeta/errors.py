@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
+NAMED_MAX = 10
+"""So many names are in a message; the rest are counted."""
+
 
 class CDCMetaError(Exception):
     """Base of all errors of this package."""
@@ -42,6 +45,25 @@ class InvalidSelectorError(CDCMetaError, ValueError):
 
 class InvalidArgumentError(CDCMetaError, ValueError):
     """An argument is out of range, or does not go with another."""
+
+
+class InvalidStreamIdError(CDCMetaError, ValueError):
+    """The bytes are no stream id: not 16, or of another version."""
+
+
+class TopologyTooLargeError(CDCMetaError, ValueError):
+    """A topology has more ranges or streams than it may."""
+
+    def __init__(self, what: str, found: int, limit: int) -> None:
+        super().__init__(f"{found:,} {what}, more than {limit:,}")
+        self.what, self.found, self.limit = what, found, limit
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.what, self.found, self.limit)
+
+
+class CorruptTopologyError(CDCMetaError, ValueError):
+    """Stored ranges and streams do not make a topology."""
 
 
 # --- what is asked for is not there ----------------------------------------------------
@@ -112,3 +134,130 @@ class EditNotMadeError(CDCMetaError, TimeoutError):
 
     def __str__(self) -> str:
         return f"the edit of {self.id!r} was not made"
+
+
+# --- writes whose stream cannot be told -------------------------------------------------
+
+
+class InvalidWriteTimeError(CDCMetaError, ValueError):
+    """A write has a timestamp that it may not have (now): the client's doing."""
+
+
+class WriteFromFutureError(InvalidWriteTimeError):
+    """A write is further ahead of the clock than clocks may be apart."""
+
+    def __init__(self, ts: int, latest: int) -> None:
+        super().__init__(f"the write at {ts} is from the future: {latest} is the latest now")
+        self.ts, self.latest = ts, latest
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.ts, self.latest)
+
+
+class WriteFromPastError(InvalidWriteTimeError):
+    """A write belongs to a generation that was superseded, and comes too late for it."""
+
+    def __init__(self, ts: int, earliest: int) -> None:
+        super().__init__(f"the write at {ts} is from the past: of a generation before {earliest}")
+        self.ts, self.earliest = ts, earliest
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.ts, self.earliest)
+
+
+class GenerationUnavailableError(CDCMetaError, RuntimeError):
+    """The generation of a write cannot be told here, now: trying again may help."""
+
+
+class NoGenerationError(GenerationUnavailableError):
+    """No known generation operates at the write's timestamp."""
+
+    def __init__(self, ts: int) -> None:
+        super().__init__(f"no generation operates at {ts}")
+        self.ts = ts
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.ts,)
+
+
+class GenerationNotRetrievedError(GenerationUnavailableError):
+    """The generation of a write is known, but not its streams: they could not be read yet."""
+
+    def __init__(self, time: int) -> None:
+        super().__init__(f"the generation from {time} on is known, but not yet retrieved")
+        self.time = time
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.time,)
+
+
+class GenerationUndecidedError(GenerationUnavailableError):
+    """A switch of generations is prepared, and may come before the write's timestamp."""
+
+    def __init__(self, ts: int, since: int) -> None:
+        super().__init__(f"a generation may operate from {since} on, before the write at {ts}")
+        self.ts, self.since = ts, since
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.ts, self.since)
+
+
+class MemberLostError(GenerationUnavailableError):
+    """The member's session ended: others switch generations without it. Make a new one."""
+
+    def __init__(self, session: int) -> None:
+        super().__init__(f"the session {session:x} of this member ended")
+        self.session = session
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.session,)
+
+
+# --- switches of generations ------------------------------------------------------------
+
+
+class GenerationNotFoundError(CDCMetaError, LookupError):
+    """There is no such generation, or it was removed after it expired."""
+
+
+class SwitchAbortedError(CDCMetaError):
+    """A switch of generations came to nothing: everything stays as it was."""
+
+    def __init__(self, id: bytes, why: str) -> None:
+        super().__init__(f"the switch was given up: {why}")
+        self.id, self.why = id, why
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.id, self.why)
+
+
+class SwitchPendingError(CDCMetaError, TimeoutError):
+    """A switch of generations is still under way, and may still come.
+
+    `waiting` names the members that have not answered, where that is what it waits for.
+    """
+
+    def __init__(self, id: bytes, waiting: tuple[str, ...] = ()) -> None:
+        named = ", ".join(waiting[:NAMED_MAX])
+        more = f" and {len(waiting) - NAMED_MAX} more" if len(waiting) > NAMED_MAX else ""
+        message = "a switch is still under way"
+        super().__init__(f"{message}, it waits for {named}{more}" if waiting else message)
+        self.id, self.waiting = id, waiting
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.id, self.waiting)
+
+
+class ConsumerTakenError(CDCMetaError):
+    """Somebody else consumes under this name, or it was forgotten."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"consumer {name!r} goes on elsewhere, or was forgotten")
+        self.name = name
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.name,)
+
+
+class LateGenerationWarning(UserWarning):
+    """A generation was learnt of after writes of its time went to the one before it."""

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import typer
 
+from cdcmeta.cli.generations import generations, streams
 from cdcmeta.cli.serving import serve
 from cdcmeta.errors import CDCMetaError
 from snapkv import SnapKVError
@@ -23,6 +24,10 @@ def cdcmeta() -> None:
 
 
 app.command()(serve)
+GROUPS = {"generations": generations, "streams": streams}
+"""Commands that have commands of their own; alone each shows its help."""
+for _name, _group in GROUPS.items():
+    app.add_typer(_group, name=_name)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -31,7 +36,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     0: done; 1: it failed; 2: a command line that cannot be used; 130: interrupted.
     """
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # an error is one line, and it is ours
-    words = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if not words or (len(words) == 1 and words[0] in GROUPS):
+        words.append("--help")
     try:
         result = app(words, prog_name="cdcmeta", standalone_mode=False)
     except (KeyboardInterrupt, typer.Abort):

@@ -10,6 +10,8 @@ and, where asked for, all leaves, and the document as JSON.
 by the rules of `snapkv.spark`: what a DataFrame shows is pinned when it is made, a stream loses
 and repeats nothing, errors have a code in brackets. See `docs/couch_spark.md`.
 
+`with_stream` adds to any DataFrame the CDC stream of each row (`cdcmeta.generations`).
+
 Reading the source: `options` says what can be asked, `tasks` is what a worker reads, `reader` and
 `stream` pin it.
 """
@@ -17,4 +19,5 @@ Reading the source: `options` says what can be asked, `tasks` is what a worker r
 from cdcmeta.spark.frames import changes_as_of as changes_as_of
 from cdcmeta.spark.frames import register as register
 from cdcmeta.spark.source import ChangesDataSource as ChangesDataSource
+from cdcmeta.spark.streams import with_stream as with_stream
 from snapkv.spark.codes import SourceError as SourceError

@@ -31,6 +31,7 @@ SESSIONS = [
     "cdcmeta/DESIGN.md",
     "docs/tables.md",
     "docs/changes.md",
+    "docs/generations.md",
 ]
 
 

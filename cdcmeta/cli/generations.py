@@ -1,0 +1,262 @@
+"""The commands generations and streams: what a log of generations holds, and its upkeep."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from itertools import zip_longest
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+import snapkv
+from cdcmeta.errors import CDCMetaError, GenerationNotFoundError, InvalidArgumentError
+from snapkv.times import duration_ms
+
+if TYPE_CHECKING:  # NumPy is for those who use it: these modules come when a command runs
+    from cdcmeta.generations import Generation, GenerationLog, Sharding
+
+generations = typer.Typer(help="CDC generations: list, make, repair, expire.", no_args_is_help=True)
+streams = typer.Typer(help="The streams of CDC generations.", no_args_is_help=True)
+
+TIMES_AS_ARGUMENTS = {"ignore_unknown_options": True}
+"""Lets `-5m` be an argument; a misspelt option then fails as a time that is none."""
+
+StoreOption = Annotated[
+    str,
+    typer.Option(
+        metavar="URL", envvar="SNAPKV_STORE", help="The store: lmdb:./meta or etcd://HOST:PORT."
+    ),
+]
+NameOption = Annotated[str, typer.Option(help="Which store of that place.")]
+LogOption = Annotated[str, typer.Option(help="Which log of generations in it.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="One JSON object a line.")]
+TimeArgument = Annotated[
+    str, typer.Argument(metavar="TIME", help="A timestamp, an ISO date with offset, -5m, or now.")
+]
+DelayOption = Annotated[
+    float | None, typer.Option(help="Seconds that news need to reach everybody.")
+]
+TimeoutOption = Annotated[float, typer.Option(help="Seconds to wait for members and others.")]
+
+
+@generations.command("list")
+def list_(
+    store: StoreOption,
+    name: NameOption = "default",
+    log: LogOption = "default",
+    as_json: JsonOption = False,
+) -> None:
+    """Show all generations, the newest last, and the switch that is under way."""
+    with _opened(store, name, log) as opened:
+        found, now = opened.generations(), opened.timestamp_of("-0s")
+        for each, later in zip_longest(found, found[1:]):
+            _tell(each, later, now, as_json)
+        switch = opened.pending()
+    if switch is not None:
+        typer.echo(f"a switch is {switch.phase}: {switch.ranges:,} ranges", err=True)
+
+
+@generations.command(context_settings=TIMES_AS_ARGUMENTS)
+def at(
+    time: TimeArgument,
+    store: StoreOption,
+    name: NameOption = "default",
+    log: LogOption = "default",
+    as_json: JsonOption = False,
+) -> None:
+    """Show the generation that operates at a time."""
+    with _opened(store, name, log) as opened:
+        _tell_one(opened, _operating(opened, time), as_json)
+
+
+@generations.command(context_settings=TIMES_AS_ARGUMENTS)
+def show(
+    time: TimeArgument,
+    store: StoreOption,
+    name: NameOption = "default",
+    log: LogOption = "default",
+    as_json: JsonOption = False,
+) -> None:
+    """Show the ranges of the generation that operates at a time."""
+    with _opened(store, name, log) as opened:
+        generation = _operating(opened, time)
+        _tell_one(opened, generation, as_json)
+        for each in opened.topology(generation):
+            fields = {"start": each.start, "end": each.end, "streams": len(each.streams)}
+            if as_json:
+                typer.echo(json.dumps(fields | {"ignore_msb": each.ignore_msb}))
+            else:
+                typer.echo(f"({each.start:>20}, {each.end:>20}]  {len(each.streams):,} streams")
+
+
+@generations.command()
+def make(
+    ring: Annotated[
+        Path,
+        typer.Argument(
+            metavar="RING",
+            help='A JSON file: {"tokens": {"-100": "node-1", ...}, '
+            '"nodes": {"node-1": {"shards": 8, "ignore_msb": 12}, ...}}.',
+        ),
+    ],
+    store: StoreOption,
+    name: NameOption = "default",
+    log: LogOption = "default",
+    if_needed: Annotated[
+        bool, typer.Option("--if-needed", help="Only when the newest is of another ring.")
+    ] = False,
+    propagation_delay: DelayOption = None,
+    timeout: TimeoutOption = 120.0,
+    as_json: JsonOption = False,
+) -> None:
+    """Make a generation for a ring; it operates from some time ahead on.
+
+    It makes the store, too, where there is none.
+    """
+    found = _ring_of(ring)
+    more = {} if propagation_delay is None else {"propagation_delay": propagation_delay}
+    with _opened(store, name, log, create=True, **more) as opened:
+        do = opened.regenerate_if_needed if if_needed else opened.make
+        _tell_one(opened, do(found, timeout=timeout), as_json)
+
+
+@generations.command()
+def repair(
+    store: StoreOption,
+    name: NameOption = "default",
+    log: LogOption = "default",
+    timeout: TimeoutOption = 120.0,
+) -> None:
+    """Complete a switch that was left half-way, or end it after its deadline."""
+    with _opened(store, name, log) as opened:
+        under_way = opened.pending()
+        opened.repair(timeout=timeout)
+        typer.echo("no switch was under way" if under_way is None else "done")
+
+
+@generations.command()
+def expire(
+    retention: Annotated[str, typer.Argument(metavar="AGE", help="As in 7d, 12h: how long.")],
+    store: StoreOption,
+    name: NameOption = "default",
+    log: LogOption = "default",
+    propagation_delay: DelayOption = None,
+) -> None:
+    """Mark superseded generations, and remove those superseded for longer than AGE.
+
+    Those that a consumer has not passed stay. A generation counts as superseded when its successor
+    operates for the propagation delay: give the one that generations are made with.
+    """
+    more = {} if propagation_delay is None else {"propagation_delay": propagation_delay}
+    with _opened(store, name, log, create=False, **more) as opened:
+        done = opened.expire(duration_ms(retention) / 1_000)
+        for what, found in (("marked", done.marked), ("removed", done.removed)):
+            for each in found:
+                typer.echo(f"{what}  {snapkv.format_time(each.time)}")
+
+
+@streams.command("of", context_settings=TIMES_AS_ARGUMENTS)
+def of(
+    time: TimeArgument,
+    store: StoreOption,
+    name: NameOption = "default",
+    log: LogOption = "default",
+) -> None:
+    """Show the streams of the generation that operates at a time, in the order of the ring."""
+    with _opened(store, name, log) as opened:
+        for each in opened.streams_of(_operating(opened, time)):
+            typer.echo(str(each))
+
+
+@streams.command("at", context_settings=TIMES_AS_ARGUMENTS)
+def stream_at(
+    time: TimeArgument,
+    key: Annotated[str, typer.Argument(help="A partition key, as text.")],
+    store: StoreOption,
+    name: NameOption = "default",
+    log: LogOption = "default",
+) -> None:
+    """Show the stream that a write of a key at a time belongs to."""
+    token = _library().murmur3_token(os.fsencode(key))
+    with _opened(store, name, log) as opened:
+        topology = opened.topology(_operating(opened, time))
+        typer.echo(str(topology.stream_for(token)))
+
+
+# --- helpers ---
+
+
+def _library() -> ModuleType:
+    """Return the package that needs NumPy. Raises `CDCMetaError` where that is not installed."""
+    try:
+        return import_module("cdcmeta.generations")
+    except ModuleNotFoundError as e:
+        raise CDCMetaError(f"{e}; for generations: pip install 'snapkv[generations]'") from e
+
+
+@contextmanager
+def _opened(
+    store: str, name: str, log: str, *, create: bool = False, **more: float
+) -> Iterator[GenerationLog]:
+    library = _library()
+    with snapkv.open(store, name=name, create=create) as kv:
+        yield library.GenerationLog(kv, log, **more)
+
+
+def _operating(log: GenerationLog, time: str) -> Generation:
+    found = log.operating_at("-0s" if time == "now" else time)
+    if found is None:
+        raise GenerationNotFoundError(f"no generation operates at {time}")
+    return found
+
+
+def _tell_one(log: GenerationLog, generation: Generation, as_json: bool) -> None:
+    _tell(generation, log.next_after(generation.time), log.timestamp_of("-0s"), as_json)
+
+
+def _tell(generation: Generation, later: Generation | None, now: int, as_json: bool) -> None:
+    state = "to come" if generation.time > now else "operates"
+    if later is not None and later.time <= now:
+        state = "superseded" if generation.expired is None else "expired"
+    if as_json:
+        fields = {
+            "time": snapkv.format_time(generation.time),
+            "timestamp": generation.time,
+            "id": generation.id.hex(),
+            "ranges": generation.ranges,
+            "streams": generation.streams,
+            "state": state,
+        }
+        typer.echo(json.dumps(fields))
+        return
+    counts = f"{generation.ranges:,} ranges  {generation.streams:,} streams"
+    typer.echo(f"{snapkv.format_time(generation.time)}  {counts}  {state}")
+
+
+def _ring_of(file: Path) -> dict[int, Sharding]:
+    """Return the ring of a file. Raises `InvalidArgumentError`."""
+    sharding = _library().Sharding
+    try:
+        told: Any = json.loads(file.read_bytes(), object_pairs_hook=_each_once)
+        nodes = {name: sharding(**node) for name, node in told["nodes"].items()}
+        pairs = [(int(token), nodes[node]) for token, node in told["tokens"].items()]
+        return _each_once(pairs)
+    except KeyError as e:
+        raise InvalidArgumentError(f"{file} is no ring: it lacks {e}") from e
+    except (ValueError, TypeError, AttributeError, RecursionError) as e:
+        raise InvalidArgumentError(f"{file} is no ring: {e}") from e
+
+
+def _each_once(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"{twice!r} is there twice")
+    return found

@@ -1,0 +1,232 @@
+"""A log of generations in a store: who lists, switches, joins and follows comes here."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+
+from cdcmeta.errors import InvalidArgumentError
+from cdcmeta.generations import expiry, layout
+from cdcmeta.generations.expiry import Expired
+from cdcmeta.generations.layout import Generation, Progress, Switch
+from cdcmeta.generations.listing import Listing, read_state
+from cdcmeta.generations.making import ring_to_make
+from cdcmeta.generations.member import Member
+from cdcmeta.generations.metadata import LEEWAY_S, Generations, check_seconds
+from cdcmeta.generations.switching import Coordinator
+from cdcmeta.generations.tokens import Sharding
+from cdcmeta.generations.topology import Topology
+from snapkv import SnapshotKV, pack
+
+PROPAGATION_DELAY_S = 30.0
+PATIENCE_S = 30.0
+CLOCK_SKEW_S_MAX = 3_600.0
+TIMEOUT_S = 120.0
+TTL_S = 10.0
+
+
+class GenerationLog(Listing):
+    """The generations of one ring, in a store; switched in two phases that all members vote on.
+
+    A new generation operates from `2 * propagation_delay + leeway` seconds on, as counted from its
+    commit; the first at once. `leeway` is how far clocks may be apart, `patience` how long a phase
+    of a switch may take until others may end it. A member whose newest write is later than
+    `clock_skew_max` seconds after the end of that phase has a wrong clock: the switch is aborted,
+    for the generation would have to begin behind that write. All processes should agree on them.
+
+    >>> import snapkv
+    >>> from cdcmeta.generations import Sharding
+    >>> with snapkv.open("memory:") as store:
+    ...     log = GenerationLog(store)
+    ...     first = log.regenerate_if_needed({100: Sharding(2), 110: Sharding(2)})
+    ...     with log.member("node-1") as member:
+    ...         member.stream(store.save("k", b"v"), 105).token
+    101
+
+    Making one asks nobody. What the store raises is passed on.
+    """
+
+    def __init__(
+        self,
+        store: SnapshotKV,
+        name: str = "default",
+        *,
+        propagation_delay: float = PROPAGATION_DELAY_S,
+        leeway: float = LEEWAY_S,
+        patience: float = PATIENCE_S,
+        clock_skew_max: float = CLOCK_SKEW_S_MAX,
+        random_bytes: Callable[[int], bytes] = os.urandom,
+    ) -> None:
+        """Raise `InvalidArgumentError`, `snapkv.errors.InvalidKeyError` (the name)."""
+        delays = {
+            "propagation_delay": propagation_delay,
+            "leeway": leeway,
+            "patience": patience,
+            "clock_skew_max": clock_skew_max,
+        }
+        for what, seconds in delays.items():
+            check_seconds(what, seconds)
+        if not isinstance(name, str) or not name:
+            raise InvalidArgumentError(f"a log's name is a text, not {name!r}")
+        self.store, self.name, self.leeway = store, name, leeway
+        self._patience = patience
+        self._margin = pack(round(max(leeway, propagation_delay) * 1_000))
+        self._random_bytes = random_bytes
+        space = store.space(layout.space_of(name))
+        super().__init__(space)
+        escaped = name.replace("%", "%25").replace("/", "%2F")  # no prefix of another log's
+        self._session_prefix = f"{layout.space_of(escaped)}/".encode()
+        self._coordinator = Coordinator(
+            store,
+            space,
+            self._session_prefix,
+            delay_ms=round((2 * propagation_delay + leeway) * 1_000),
+            patience_ms=round(patience * 1_000),
+            skew_ms_max=round(clock_skew_max * 1_000),
+            random_bytes=random_bytes,
+        )
+
+    def __repr__(self) -> str:
+        return f"<GenerationLog {self.name!r}>"
+
+    # --- switching ---
+
+    def make(
+        self,
+        ring: Mapping[int, Sharding],
+        *,
+        streams_max: int | None = None,
+        limit: bool = False,
+        timeout: float = TIMEOUT_S,
+    ) -> Generation:
+        """Make a generation for a ring, whatever there is; return it when it is decided.
+
+        A switch to the same ring that is under way is joined, another one waited for. `streams_max`
+        and `limit` as in `Topology.make`. Five commits, one for each MB of streams, and the time
+        that the members take to answer.
+
+        Raises `InvalidArgumentError`, `TopologyTooLargeError`, `SwitchAbortedError` (a member
+        could not, or did not in time), `SwitchPendingError` (the timeout; it may still come; it
+        tells whose answers lack).
+        What is asked of the store is waited for beyond `timeout`, as long as it takes there.
+        """
+        return self._made(ring, streams_max, limit, timeout, force=True)
+
+    def regenerate_if_needed(
+        self,
+        ring: Mapping[int, Sharding],
+        *,
+        streams_max: int | None = None,
+        limit: bool = False,
+        timeout: float = TIMEOUT_S,
+    ) -> Generation:
+        """Return the newest generation if it was made for this very ring; else make one.
+
+        It sees each token that came or went, and each owner that changed its shards; and whether
+        `streams_max` and `limit` ask for as many streams as there are. As many at once as want to:
+        one generation comes of it. Raises as `make`.
+        """
+        return self._made(ring, streams_max, limit, timeout, force=False)
+
+    def repair(self, *, timeout: float = TIMEOUT_S) -> None:
+        """Complete a switch that was left half-way, or end it after its deadline.
+
+        Raises `InvalidArgumentError`, `SwitchPendingError`.
+        """
+        check_seconds("timeout", timeout)
+        self._coordinator.finish(timeout)
+
+    def pending(self) -> Switch | None:
+        """Return the switch that is under way, None where there is none."""
+        return read_state(self._space).switch
+
+    # --- consumers, and what nobody needs any more ---
+
+    def expire(self, retention: float) -> Expired:
+        """Mark superseded generations; remove them `retention` seconds after they were superseded.
+
+        Superseded is one whose successor operates for a leeway already, and for a propagation
+        delay: until then it may be written to, by members whose clocks are behind this one. Never
+        the one that operates, nor one to come, nor one that a registered consumer has not passed.
+        One listing, and a commit for each.
+
+        It goes by the clock of this process: one that is further ahead than both removes what
+        others still write to.
+        """
+        check_seconds("retention", retention)
+        now = self.timestamp_of("-0s") - self._margin
+        return expiry.expire(self._space, max(0, now), pack(round(retention * 1_000)))
+
+    def consumers(self) -> dict[str, Progress]:
+        """Return the registered consumers, and how far each has come."""
+        return expiry.consumers(self._space)
+
+    def forget(self, consumer: str) -> bool:
+        """Forget a consumer, so that nothing is kept for it; return whether there was one."""
+        return expiry.forget(self._space, consumer)
+
+    def progress_of(self, consumer: str) -> tuple[Progress, int] | None:
+        """Return how far a consumer has come and at which revision that was saved, or None."""
+        return expiry.progress_of(self._space, consumer)
+
+    def register(self, consumer: str, progress: Progress) -> None:
+        """Register a consumer that begins there.
+
+        Raises `InvalidArgumentError` for a name in use, `GenerationNotFoundError`.
+        """
+        expiry.register(self._space, consumer, progress)
+
+    def save(self, consumer: str, revision: int, progress: Progress) -> int:
+        """Save a consumer's progress if nobody else did since a revision; return the next one.
+
+        Raises `ConsumerTakenError`, and what `SnapshotKV.commit` raises. Of an unknown outcome
+        `SnapshotKV.resolve` tells the commit, whose revision is the next one.
+        """
+        return expiry.save(self._space, consumer, revision, progress)
+
+    # --- taking part ---
+
+    def member(
+        self, name: str = "", *, generations: Generations | None = None, ttl: float = TTL_S
+    ) -> Member:
+        """Return a new member: it holds the generations, and no switch happens without its vote.
+
+        It counts as long as its session lives, `ttl` seconds after the last sign of life. A switch
+        that its coordinator left between the phases is finished by members, after `patience`
+        seconds. Three round trips, and one for each generation. Raises `InvalidArgumentError` (the
+        name), and as `SnapshotKV.session`.
+        """
+        try:
+            value = self._session_prefix + name.encode()
+        except (AttributeError, UnicodeEncodeError) as e:
+            raise InvalidArgumentError(f"a member's name is a text, not {name!r}") from e
+        held = generations or Generations(leeway=self.leeway)
+        return Member(
+            self.store,
+            self._space,
+            value,
+            held,
+            ttl=ttl,
+            patience=self._patience,
+            finish=self._coordinator.finish,
+        )
+
+    def _made(
+        self,
+        ring: Mapping[int, Sharding],
+        streams_max: int | None,
+        limit: bool,
+        timeout: float,
+        *,
+        force: bool,
+    ) -> Generation:
+        check_seconds("timeout", timeout)
+        wanted = ring_to_make(ring, streams_max, limit)
+        topology: list[Topology] = []
+
+        def make() -> Topology:
+            if not topology:
+                topology.append(Topology.of_ring(wanted, self._random_bytes))
+            return topology[0]
+
+        return self._coordinator.make(layout.digest_of(wanted), make, timeout, force=force)
