@@ -60,7 +60,8 @@ lint: $(VENV)/.installed-lint
 	$(BIN)/mypy
 
 soak: $(VENV)/.installed-test $(OLD_SPARKS:%=soak-spark%)
-	HYPOTHESIS_PROFILE=soak $(BIN)/python -m pytest tests/property tests/protocol tests/conformance
+	HYPOTHESIS_PROFILE=soak $(BIN)/python -m pytest tests/property tests/protocol tests/conformance \
+	  tests/scheduler
 
 soak-spark%: $(VENV)-spark%/.installed
 	$(VENV)-spark$*/bin/python -m pytest tests/spark

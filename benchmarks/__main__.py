@@ -18,6 +18,7 @@ QUESTIONS = (
     "couch_feed",
     "couch_longpoll",
     "generations",
+    "scheduler",
 )
 
 if __name__ == "__main__":

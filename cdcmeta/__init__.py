@@ -5,6 +5,9 @@
 
 * `cdcmeta.generations`: which stream the change of a row goes to, and from when on (ScyllaDB's CDC
   generations); needs NumPy.
+
+* `cdcmeta.scheduler`: which process replicates which table, whatever fails (TiCDC's two-phase
+  scheduling, its core).
 """
 
 from cdcmeta.changes import Change as Change

@@ -47,6 +47,14 @@ class InvalidArgumentError(CDCMetaError, ValueError):
     """An argument is out of range, or does not go with another."""
 
 
+class InvalidMessageError(CDCMetaError, ValueError):
+    """The bytes are no message between an owner and a capture, or a value cannot be one."""
+
+
+class UnsupportedMessageError(InvalidMessageError):
+    """A message is of a version or a kind that this one does not know: the sender is newer."""
+
+
 class InvalidStreamIdError(CDCMetaError, ValueError):
     """The bytes are no stream id: not 16, or of another version."""
 

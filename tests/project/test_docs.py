@@ -32,6 +32,7 @@ SESSIONS = [
     "docs/tables.md",
     "docs/changes.md",
     "docs/generations.md",
+    "docs/scheduler.md",
 ]
 
 

@@ -1,0 +1,258 @@
+"""A capture's side: obeys the owner, drives an executor, and tells how its tables are doing."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from cdcmeta.errors import InvalidArgumentError
+from cdcmeta.scheduler import holding
+from cdcmeta.scheduler.executor import TableExecutor
+from cdcmeta.scheduler.fencing import KnownOwner, Verdict, agent_accepts
+from cdcmeta.scheduler.holding import Action, Ended, Held
+from cdcmeta.scheduler.messages import (
+    NO_BARRIER,
+    Announce,
+    Body,
+    DispatchTable,
+    DispatchTableResponse,
+    Envelope,
+    Header,
+    Heartbeat,
+    HeartbeatResponse,
+    Sync,
+)
+from cdcmeta.scheduler.states import LIVE, Progress, TableState, TableStatus
+from cdcmeta.scheduler.tasks import Request
+
+
+class Agent:
+    """Runs the tables that owners assign to one capture.
+
+    `epoch` is the revision at which the capture registered, `owner` the newest owner known then,
+    `KnownOwner()` if there was none: read it after registering, so that an owner deposed before
+    cannot give it tables.
+
+    >>> from cdcmeta.scheduler import Agent, KnownOwner, SimulatedExecutor
+    >>> Agent("c1", SimulatedExecutor(), epoch=3, owner=KnownOwner()).tick([])
+    []
+    """
+
+    def __init__(
+        self,
+        name: str,
+        executor: TableExecutor,
+        *,
+        epoch: int,
+        changefeed_epoch: int = 0,
+        owner: KnownOwner,
+        version: str = "1",
+    ) -> None:
+        if type(name) is not str or not name:
+            raise InvalidArgumentError(f"the name of a capture is a text, not {name!r}")
+        for what, number in (("a capture's epoch", epoch), ("a changefeed's", changefeed_epoch)):
+            if type(number) is not int or number < 0:
+                raise InvalidArgumentError(f"{what} is an integer from 0 on, not {number!r}")
+        if executor.all_tables():
+            raise InvalidArgumentError("an agent begins with an executor that has no tables")
+        self.name, self.epoch = name, epoch
+        self.owner = owner
+        self.barrier = NO_BARRIER
+        """How far tables may be replicated, as the owner said last; for executors to read."""
+        self._barrier_of = (0, 0)
+        self.is_stopping = False
+        """Whether this capture is about to leave; there is no way back."""
+        self.refused: Counter[Verdict] = Counter()
+        """How many messages were not listened to, and why."""
+        self.failures: dict[str, Exception] = {}
+        """The last error of the executor, by table."""
+        self._executor, self._version = executor, version
+        self._changefeed_epoch = changefeed_epoch
+        self._kept: dict[str, Held | Ended] = {}
+        self._busy: dict[str, Action] = {}
+        """What the executor has not begun, or not finished."""
+        self._begun: set[str] = set()
+        """The tables of `_busy` of which the executor has begun what is to be done."""
+        self._sent: list[Envelope] = []
+
+    def stop(self) -> None:
+        """Ask the owner to take the tables elsewhere."""
+        self.is_stopping = True
+
+    def tables(self) -> list[str]:
+        """Return the tables that it has a pipeline for, by name."""
+        return sorted(table for table, kept in self._kept.items() if isinstance(kept, Held))
+
+    def tick(self, inbox: Iterable[Envelope]) -> list[Envelope]:
+        """Take in what owners say, go on with what is to be done, return what to tell.
+
+        O(messages + tables that are being added or removed); a heartbeat costs O(tables).
+        Messages of other owners and other times are counted in `refused`.
+        """
+        self._sent = []
+        for envelope in inbox:
+            self._receive(envelope)
+        for table in list(self._busy):
+            self._go_on(table)
+        sent, self._sent = self._sent, []
+        return sent
+
+    # --- receiving ---
+
+    def _receive(self, envelope: Envelope) -> None:
+        header, body = envelope
+        if not isinstance(body, Announce | Heartbeat | DispatchTable):
+            # what captures say is for an owner, and nobody becomes one by it
+            self.refused[Verdict.NOT_FOR_US] += 1
+            return
+        verdict, known = agent_accepts(
+            header, self.name, self.epoch, self._changefeed_epoch, self.owner
+        )
+        if known.revision > self.owner.revision:
+            # earlier owners are refused from now on: what they were promised can be forgotten
+            self._kept = {t: kept for t, kept in self._kept.items() if isinstance(kept, Held)}
+        self.owner = known
+        if verdict is not Verdict.ACCEPTED:
+            self.refused[verdict] += 1
+            return
+        match body:
+            case Announce():
+                self._send(Sync(self._version, self._all(), self.is_stopping))
+            case Heartbeat():
+                self._heartbeat(body)
+            case DispatchTable(request):
+                self._obey(request)
+
+    def _heartbeat(self, heartbeat: Heartbeat) -> None:
+        when = (self.owner.revision, heartbeat.number)
+        if when >= self._barrier_of:
+            self.barrier, self._barrier_of = heartbeat.barrier, when
+        self.is_stopping |= heartbeat.is_stopping
+        self._look_at_all()
+        statuses, asked = [], set()
+        kept = self._kept
+        for table, token in heartbeat.tables:
+            kept[table] = promised = holding.promise(kept.get(table), token)
+            statuses.append(holding.status(table, promised, token))
+            asked.add(table)
+        for table, held in kept.items():
+            if isinstance(held, Held) and table not in asked:
+                statuses.append(holding.status(table, held, held.token))
+        self._send(HeartbeatResponse(tuple(statuses), self.is_stopping))
+
+    def _all(self) -> tuple[TableStatus, ...]:
+        self._look_at_all()
+        return tuple(
+            holding.status(table, held, held.token)
+            for table, held in self._kept.items()
+            if isinstance(held, Held)
+        )
+
+    def _obey(self, request: Request) -> None:
+        table = request.table
+        kept, action = holding.obey(self._kept.get(table), request)
+        if kept is not None:
+            self._kept[table] = kept
+        if action is not None:
+            self._busy[table] = action
+            self._begun.discard(table)
+            self._go_on(table)
+        kept = self._kept.get(table)
+        # what has begun is told once it is done; that it is stopping, at once
+        if action is None or (action is Action.REMOVE and isinstance(kept, Held)):
+            self._tell(holding.status(table, kept, request.token))
+
+    # --- the executor ---
+
+    def _go_on(self, table: str) -> None:
+        try:
+            self._try_on(table)
+        except Exception as e:
+            self._failed(table, e)
+
+    def _failed(self, table: str, error: Exception) -> None:
+        self.failures[table] = error
+        held = self._kept[table]
+        if isinstance(held, Held) and self._busy.get(table) is not Action.REMOVE:
+            # whatever is left of it has to stop; where removing fails it is tried again
+            self._stop(table, held)
+
+    def _stop(self, table: str, held: Held) -> None:
+        self._kept[table] = held._replace(state=TableState.STOPPING)
+        self._busy[table] = Action.REMOVE
+        self._begun.discard(table)
+
+    def _try_on(self, table: str) -> None:
+        action = self._busy[table]
+        if table not in self._begun:
+            if action is Action.REPLICATE:
+                self._look(table)  # what has ended since it was prepared is not begun again
+                if self._busy.get(table) is not action:
+                    return
+            if not self._begin(table, action):
+                return
+            self._begun.add(table)
+        if action is Action.REMOVE:
+            checkpoint = self._executor.is_remove_finished(table)
+            if checkpoint is not None:
+                self._end(table, Progress(checkpoint, checkpoint))
+        elif self._executor.is_add_finished(table, is_prepare=action is Action.PREPARE):
+            del self._busy[table]
+            done = TableState.PREPARED if action is Action.PREPARE else TableState.REPLICATING
+            self._kept[table] = self._held(table)._replace(state=done)
+            self._look(table)
+            kept = self._kept[table]
+            if isinstance(kept, Held):
+                self._tell(holding.status(table, kept, kept.token))
+
+    def _held(self, table: str) -> Held:
+        held = self._kept[table]
+        assert isinstance(held, Held)
+        return held
+
+    def _begin(self, table: str, action: Action) -> bool:
+        if action is Action.REMOVE:
+            return self._executor.remove_table(table)
+        start = self._held(table).progress.checkpoint
+        return self._executor.add_table(table, start, is_prepare=action is Action.PREPARE)
+
+    def _look_at_all(self) -> None:
+        for table in [each for each, held in self._kept.items() if isinstance(held, Held)]:
+            try:
+                self._look(table)
+            except Exception as e:
+                self._failed(table, e)
+
+    def _look(self, table: str) -> None:
+        """Take in how the executor is doing with a table; it may have ended by itself."""
+        held = self._held(table)
+        action = self._busy.get(table)
+        if action is Action.PREPARE and table not in self._begun:
+            return
+        state, progress = self._executor.status(table)
+        if progress != held.progress:
+            self._kept[table] = held = held._replace(progress=held.progress.fold(progress))
+        if action is Action.REMOVE:
+            return
+        if state is TableState.ABSENT:
+            self._end(table, progress)
+        elif state not in LIVE:
+            self._stop(table, held)  # what has stopped is freed by asking whether it has
+
+    def _end(self, table: str, progress: Progress) -> None:
+        held = self._held(table)
+        ended = holding.ended(held, progress)
+        self._kept[table] = ended
+        self._busy.pop(table, None)
+        self._begun.discard(table)
+        self._tell(TableStatus(table, held.token, TableState.STOPPED, ended.progress))
+
+    # --- telling ---
+
+    def _tell(self, status: TableStatus) -> None:
+        self._send(DispatchTableResponse(status))
+
+    def _send(self, body: Body) -> None:
+        owner = self.owner
+        header = Header(self.name, owner.name, owner.revision, self.epoch, self._changefeed_epoch)
+        self._sent.append(Envelope(header, body))

@@ -1,0 +1,109 @@
+"""Which captures there are, which have told what they hold, and which are about to leave."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from enum import Enum
+from typing import NamedTuple
+
+
+class CaptureState(Enum):
+    """How far an owner has come with a capture; there is no way back but a new registration."""
+
+    UNINITIALIZED = 1
+    """It has not told what it holds."""
+    INITIALIZED = 2
+    STOPPING = 3
+    """It leaves: it keeps what it has until that went elsewhere, and gets nothing new."""
+
+
+class Capture(NamedTuple):
+    """What an owner knows of a capture."""
+
+    epoch: int
+    state: CaptureState
+    asked_at: int | None
+    """Since when it has been asked and said nothing; microseconds."""
+
+
+def is_settled(epochs: Mapping[str, int], heard: Collection[str], revision: int) -> bool:
+    """Return whether all captures of the time before an owner have told it what they hold.
+
+    One that registered after the election (`epoch > revision`) knew of the owner when it began,
+    and took nothing from an earlier one. O(captures).
+    """
+    return all(epoch > revision or name in heard for name, epoch in epochs.items())
+
+
+class CaptureManager:
+    """Keeps the owner's view of the captures.
+
+    `revision` is that since which captures can only have tables of this owner; `mute_us` is how
+    long a capture that is asked may say nothing, in microseconds, before the others go on without
+    it and its registration is to be taken away. An owner that sleeps asks nobody, so nobody is mute
+    because of it.
+    """
+
+    def __init__(self, revision: int, mute_us: int) -> None:
+        self._revision, self._mute_us = revision, mute_us
+        self.known: dict[str, Capture] = {}
+        self.is_initialized = False
+        """Whether what is assigned is known well enough to schedule."""
+
+    def update(self, alive: Mapping[str, int], now: int) -> list[str]:
+        """Take in who is registered, by epoch; return who has ended or begun anew. O(captures)."""
+        lost = [name for name, capture in self.known.items() if alive.get(name) != capture.epoch]
+        for name in lost:
+            del self.known[name]
+        for name, epoch in alive.items():
+            if name not in self.known:
+                self.known[name] = Capture(epoch, CaptureState.UNINITIALIZED, now)
+        return lost
+
+    def heard(self, name: str, *, is_stopping: bool) -> None:
+        """Note that a capture that has told what it holds says something."""
+        capture = self.known[name]
+        state = capture.state
+        if is_stopping:
+            state = CaptureState.STOPPING
+        elif state is CaptureState.UNINITIALIZED:
+            state = CaptureState.INITIALIZED
+        self.known[name] = Capture(capture.epoch, state, None)
+
+    def asked(self, name: str, now: int) -> None:
+        """Note that a capture is asked; the first question that it has not answered counts."""
+        capture = self.known[name]
+        if capture.asked_at is None:
+            self.known[name] = capture._replace(asked_at=now)
+
+    def has_told(self, name: str) -> bool:
+        """Return whether a capture has told what it holds."""
+        return self.known[name].state is not CaptureState.UNINITIALIZED
+
+    def may_initialize(self, now: int) -> bool:
+        """Return whether all have told, or those who have not had their time. O(captures)."""
+        told = [name for name in self.known if self.has_told(name)]
+        waited = set(told).union(self.mute(now))
+        return bool(told) and len(waited) == len(self.known)
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether nobody can hold a table that the owner does not know of."""
+        epochs = {name: capture.epoch for name, capture in self.known.items()}
+        return is_settled(epochs, [name for name in epochs if self.has_told(name)], self._revision)
+
+    def mute(self, now: int) -> list[str]:
+        """Return who has said nothing for too long. O(captures)."""
+        return [
+            name
+            for name, capture in self.known.items()
+            if capture.asked_at is not None and now - capture.asked_at >= self._mute_us
+        ]
+
+    def targets(self) -> list[str]:
+        """Return who can take tables, by name."""
+        return sorted(
+            name
+            for name, capture in self.known.items()
+            if capture.state is CaptureState.INITIALIZED
+        )

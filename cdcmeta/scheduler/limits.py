@@ -1,0 +1,42 @@
+"""How much a scheduler does at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+from cdcmeta.errors import InvalidArgumentError
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How much is begun in a tick, and how much is under way at a time: two things.
+
+    >>> from cdcmeta.scheduler import Limits
+    >>> Limits(moves_in_flight=2).moves_in_flight
+    2
+    """
+
+    add_batch: int = 1_000
+    """Tables first placed in one tick."""
+    adds_in_flight: int = 10_000
+    """Tables being placed at a time, over all captures."""
+    adds_per_capture: int = 2_000
+    """Tables that one capture is preparing at a time: what keeps the last one from drowning."""
+    moves_in_flight: int = 10
+    """Tables being moved at a time by drain, move and balance."""
+    balance_every_us: int = 60_000_000
+    """Microseconds between two looks at the balance."""
+    retry_first_us: int = 1_000_000
+    """Microseconds before a table is tried again that failed twice; doubled each time, ..."""
+    retry_max_us: int = 60_000_000
+    """... up to this."""
+    heartbeat_every_us: int = 100_000
+    """Microseconds between two rounds of heartbeats."""
+    mute_us: int = 15_000_000
+    """Microseconds that a capture may say nothing."""
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if type(value) is not int or value < 1:
+                raise InvalidArgumentError(f"{field.name} is a positive integer, not {value!r}")

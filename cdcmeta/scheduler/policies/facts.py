@@ -1,0 +1,84 @@
+"""What policies see, and what they say."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple
+
+from cdcmeta.scheduler.limits import Limits
+from cdcmeta.scheduler.replication_set import ReplicationSet
+from cdcmeta.scheduler.tasks import Task
+
+
+class Load(NamedTuple):
+    """What a capture has; the smaller one gets the next table: by weight, then by tables."""
+
+    weight: float
+    tables: int
+    capture: str
+
+    def plus(self, weight: float, tables: int = 1) -> Load:
+        """Return the load with tables more, or less."""
+        return Load(self.weight + weight, self.tables + tables, self.capture)
+
+
+class Facts(NamedTuple):
+    """All that a decision may depend on; policies change none of it."""
+
+    wanted: Mapping[str, float]
+    """The tables to replicate, and what each weighs: 1 for all, or rows per second, ..."""
+    sets: Mapping[str, ReplicationSet]
+    held: Mapping[str, Collection[str]]
+    """By capture, the tables that it has or was asked to have."""
+    primaries: Mapping[str, Collection[str]]
+    """By capture, the tables that it replicates."""
+    preparing: Mapping[str, Collection[str]]
+    """By capture, the tables that it prepares."""
+    absent: Collection[str]
+    """Wanted tables that nobody is asked to replicate, and that are to be tried now."""
+    unwanted: Collection[str]
+    """Tables with a set that nobody wants, and that are not being removed."""
+    is_quiet: bool
+    """Whether every wanted table is replicated, or failed and waits, and nothing is under way."""
+    targets: Sequence[str]
+    """Captures that can take tables, by name."""
+    stopping: Collection[str]
+    """Captures that are about to leave, without the owner's own."""
+    avoid: Mapping[str, str] = {}
+    """Where tables failed last: somebody else shall try."""
+    least: float = 0.0
+    """What a table counts for at the least: many that weigh nothing are something."""
+    is_complete: bool = True
+    """Whether every capture has told what it holds."""
+    adds_in_flight: int = 0
+    moves_in_flight: int = 0
+    limits: Limits = Limits()
+
+    def loads(self) -> list[Load]:
+        """Return what each capture has that can take tables. O(tables)."""
+        loads = []
+        for capture in self.targets:
+            tables = self.held.get(capture, ())
+            weight = sum(map(self.weight, tables))
+            loads.append(Load(weight, len(tables), capture))
+        return loads
+
+    def weight(self, table: str) -> float:
+        """Return what a table counts for: what it weighs, and never nothing. O(1)."""
+        return max(self.wanted.get(table, 0.0), self.least)
+
+    def movable(self, table: str, capture: str) -> bool:
+        """Return whether a table can be moved to a capture now."""
+        rset = self.sets.get(table)
+        return rset is not None and rset.can_move_to(capture) and capture in self.targets
+
+
+class Plan(NamedTuple):
+    """What a policy decided."""
+
+    tasks: tuple[Task, ...] = ()
+    is_burst: bool = False
+    """Whether all of it begins at once, whatever else is under way."""
+
+
+NOTHING = Plan()

@@ -1,0 +1,78 @@
+"""Evens out what captures have, all at once, when somebody asks for it."""
+
+from __future__ import annotations
+
+from sortedcontainers import SortedList
+
+from cdcmeta.scheduler.policies.facts import NOTHING, Facts, Plan
+from cdcmeta.scheduler.tasks import MoveTable, Task
+
+TOLERANCE = 0.1
+"""Uneven weights are left alone while the heaviest is less than this above the lightest, of the
+mean: weights are measured, and moving has its price."""
+
+
+def is_over(facts: Facts) -> bool:
+    """Return whether a rebalance that was asked for is given up: somebody leaves."""
+    return bool(facts.stopping)
+
+
+def plan(facts: Facts) -> Plan:
+    """Return all moves that even out the loads, at once. O(tables log tables).
+
+    Nothing while a table is anything but replicated.
+    """
+    if facts.stopping or not facts.is_quiet:
+        return NOTHING
+    tasks = evening(facts, len(facts.wanted))
+    return Plan(tuple(tasks), is_burst=True) if tasks else NOTHING
+
+
+def evening(facts: Facts, moves_max: int) -> list[Task]:
+    """Return moves from who has most to who has least, until they differ by less than a table.
+
+    With equal weights that is a difference of one table, so captures with too few attract as
+    well as those with too many give. With others the heaviest table goes that makes the two more
+    equal, and none while they differ by less than `TOLERANCE` of the mean. Tables that somebody
+    is still stopping stay where they are.
+    """
+    is_counted = len(set(facts.wanted.values())) <= 1
+    if is_counted:  # whole numbers add up without a rest that would move tables to and fro
+        facts = facts._replace(wanted=dict.fromkeys(facts.wanted, 1.0), least=0.0)
+    loads = SortedList(facts.loads())
+    if len(loads) < 2:
+        return []
+    tables = {load.capture: _movable(facts, load.capture) for load in loads}
+    mean = sum(load.weight for load in loads) / len(loads)
+    spread = 1.0 if is_counted else TOLERANCE * mean
+    tasks: list[Task] = []
+    while len(tasks) < moves_max and len(loads) > 1:
+        least, most = loads[0], loads[-1]
+        if most.weight - least.weight <= spread:
+            break
+        moved = _best(tables[most.capture], most.weight - least.weight)
+        loads.remove(most)
+        if moved is None:  # what it has is too heavy to move; the others go on without it
+            continue
+        weight, table = moved
+        tables[most.capture].remove(moved)  # and not to be moved again
+        loads.remove(least)
+        loads.add(most.plus(-weight, -1))
+        loads.add(least.plus(weight))
+        tasks.append(MoveTable(table, least.capture))
+    return tasks
+
+
+def _movable(facts: Facts, capture: str) -> SortedList[tuple[float, str]]:
+    return SortedList(
+        (facts.weight(table), table)
+        for table in facts.primaries.get(capture, ())
+        if len(facts.sets[table].places) == 1
+    )
+
+
+def _best(tables: SortedList[tuple[float, str]], apart: float) -> tuple[float, str] | None:
+    """Return the heaviest table that leaves two captures less than `apart`, half of it at best."""
+    at = tables.bisect_right((apart / 2, "\U0010ffff"))
+    near: list[tuple[float, str]] = [*tables[max(at - 1, 0) : at], *tables[at : at + 1]]
+    return next((each for each in near if 0 < each[0] < apart), None)

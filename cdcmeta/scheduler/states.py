@@ -1,0 +1,113 @@
+"""The words of the scheduler: roles, states, tokens, progress, and what an agent says of a table.
+
+The states and roles are those of TiCDC's two-phase scheduler (pingcap/tiflow,
+`cdc/scheduler/internal/v3`); the token is ours: see `cdcmeta/DESIGN.md`.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import NamedTuple
+
+
+class _State(IntEnum):
+    __hash__ = int.__hash__  # that of enums is Python code; states are hashed by the million
+
+
+class SetState(_State):
+    """What the owner is about with a table."""
+
+    ABSENT = 1
+    """Nobody replicates it, and nobody is asked to."""
+    PREPARE = 2
+    """A secondary is preparing; a primary may replicate meanwhile."""
+    COMMIT = 3
+    """The secondary is prepared: the primary stops, then the secondary is promoted."""
+    REPLICATING = 4
+    """The primary replicates it."""
+    REMOVING = 5
+    """Nobody wants it any more: all who hold it stop."""
+
+
+class Role(_State):
+    """What a capture is to a table."""
+
+    PRIMARY = 1
+    """It replicates, or was told to."""
+    SECONDARY = 2
+    """It prepares, and does not write."""
+    UNDETERMINED = 3
+    """It is stopping and may still write: nobody is promoted before it has ended."""
+
+
+class TableState(_State):
+    """How far a table is on a capture; a pipeline goes through them in this order."""
+
+    ABSENT = 1
+    PREPARING = 2
+    PREPARED = 3
+    REPLICATING = 4
+    STOPPING = 5
+    STOPPED = 6
+
+
+LIVE = frozenset((TableState.PREPARING, TableState.PREPARED, TableState.REPLICATING))
+"""States in which a table goes on until someone ends it."""
+ENDED = frozenset((TableState.ABSENT, TableState.STOPPED))
+"""States in which nothing of a table is left that could write."""
+
+
+class Token(NamedTuple):
+    """Names one assignment of a table to a capture; a later one of any owner is larger.
+
+    Issued when a capture is told to prepare. A commit needs a table prepared under the same
+    token, a removal ends whatever has that token or an earlier one, and who says "absent" of a
+    token promises that it will never start it.
+    """
+
+    owner: int
+    """The revision of the owner that issued it: later owners have larger ones."""
+    number: int
+    """The how-manieth of that owner."""
+
+
+NO_TOKEN = Token(0, 0)
+"""Less than all that are issued."""
+
+
+class Progress(NamedTuple):
+    """How far a table is replicated; timestamps in microseconds, 0 where nothing is known."""
+
+    checkpoint: int = 0
+    """Every change before it is downstream."""
+    resolved: int = 0
+    """Every change before it has been captured."""
+    synced: int = 0
+    """When the last change went downstream."""
+
+    def fold(self, newer: Progress) -> Progress:
+        """Return the larger of each member: what is known does not go backwards.
+
+        A report without a resolved timestamp counts as resolved up to its checkpoint.
+        """
+        if newer == self:
+            return self
+        resolved = newer.resolved or newer.checkpoint
+        return Progress(
+            max(self.checkpoint, newer.checkpoint),
+            max(self.resolved, resolved),
+            max(self.synced, newer.synced),
+        )
+
+
+NO_PROGRESS = Progress()
+
+
+class TableStatus(NamedTuple):
+    """What a capture says of one table."""
+
+    table: str
+    token: Token
+    """Of the pipeline it has; where it has none, the one it was asked about."""
+    state: TableState
+    progress: Progress = NO_PROGRESS

@@ -1,0 +1,63 @@
+"""How far a changefeed is: the least of its tables, and what holds it back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from cdcmeta.scheduler.messages import Barrier
+from cdcmeta.scheduler.replication_set import ReplicationSet
+
+TABLE_BARRIERS_MAX = 256
+
+
+class Watermarks(NamedTuple):
+    """How far all tables are together; timestamps in microseconds."""
+
+    checkpoint: int
+    """Every change before it, of any table, is downstream."""
+    resolved: int
+    """Every change before it, of any table, has been captured."""
+    synced: int
+    """When the last change of any table went downstream."""
+
+
+CANNOT_PROCEED = Watermarks(0, 0, 0)
+"""Something is not known: what was known before stays."""
+
+
+def barrier_of(everywhere: int, tables: Mapping[str, int]) -> Barrier:
+    """Return a barrier with the 256 earliest of `tables`; the next one then holds all back.
+
+    O(tables log tables).
+    """
+    earliest = sorted(tables.items(), key=lambda each: (each[1], each[0]))
+    kept, rest = earliest[:TABLE_BARRIERS_MAX], earliest[TABLE_BARRIERS_MAX:]
+    if rest:
+        everywhere = min(everywhere, rest[0][1]) if everywhere else rest[0][1]
+    return Barrier(everywhere, tuple(sorted(kept)))
+
+
+def advance(
+    wanted: Iterable[str], sets: Mapping[str, ReplicationSet], barrier: Barrier
+) -> Watermarks:
+    """Return how far all wanted tables are, or `CANNOT_PROCEED` when one is not known.
+
+    Whatever state a set is in, it holds the others at what it last knew: a table that nobody
+    replicates is not lost. Without tables it is the barrier that counts. O(tables).
+    """
+    bounds = (barrier.everywhere, *(ts for _, ts in barrier.tables))
+    least = min((ts for ts in bounds if ts), default=0)
+    checkpoints, resolved, synced = [], [], 0
+    for table in wanted:
+        rset = sets.get(table)
+        if rset is None:
+            return CANNOT_PROCEED
+        progress = rset.progress
+        checkpoints.append(progress.checkpoint)
+        resolved.append(progress.resolved)
+        synced = max(synced, progress.synced)
+    if not checkpoints:
+        return Watermarks(least, barrier.everywhere or least, 0)
+    checkpoint = min(checkpoints)
+    return Watermarks(min(checkpoint, least) if least else checkpoint, min(resolved), synced)

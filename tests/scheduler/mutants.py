@@ -1,0 +1,211 @@
+"""Versions of the scheduler that each lack one rule, and what shows that the rule is needed."""
+
+from __future__ import annotations
+
+import inspect
+from types import ModuleType
+from typing import NamedTuple
+
+from cdcmeta.scheduler import fencing, holding, replication_set
+
+from . import small_world
+from .bounds import EXPLORED, NOT_HEARD, Bound, bound
+
+
+class Mutant(NamedTuple):
+    """A rule less: a piece of source and what stands there instead."""
+
+    name: str
+    module: ModuleType
+    old: str
+    new: str
+    bound: Bound
+
+    def apply(self, monkeypatch) -> None:
+        """Put the mutant in the place of its module."""
+        source = inspect.getsource(self.module)
+        assert source.count(self.old) == 1, f"{self.name}: {source.count(self.old)} places"
+        changed = ModuleType(self.module.__name__)
+        code = compile(source.replace(self.old, self.new), f"<{self.name}>", "exec")
+        exec(code, changed.__dict__)
+        for name, part in vars(self.module).items():
+            if isinstance(part, type):  # the same classes: only functions differ
+                setattr(changed, name, part)
+        name = self.module.__name__.rpartition(".")[2]
+        monkeypatch.setattr(small_world, name, changed)
+
+
+MUTANTS = [
+    Mutant(
+        "a commit without looking at the token",
+        holding,
+        "if request.is_prepare or request.token != held.token or held.is_committed:",
+        "if request.is_prepare or held.is_committed:",
+        bound(2, channel=2, moves=1, failures=1),
+    ),
+    Mutant(
+        "a commit of what is not there begins it",
+        holding,
+        "    if isinstance(request, AddRequest) and request.is_prepare:",
+        "    if isinstance(request, AddRequest) and not request.is_prepare:\n"
+        "        begun = Held(request.token, TableState.PREPARED, True, request.progress)\n"
+        "        return Obeyed(begun, Action.REPLICATE)\n"
+        "    if isinstance(request, AddRequest):",
+        bound(2, channel=2, failures=1),
+    ),
+    Mutant(
+        "absent is no promise",
+        holding,
+        "if kept is None or request.token > kept.token:",
+        "if True:",
+        EXPLORED["doubled requests, a table that fails"],
+    ),
+    Mutant(
+        "a place is free as soon as it stops",
+        replication_set,
+        "return Step(rset.undetermined(place))",
+        "return _promoted(rset.without(place), is_settled)",
+        bound(2, moves=1),
+    ),
+    Mutant(
+        "promotion beside an undetermined capture",
+        replication_set,
+        "        or rset.is_undetermined\n",
+        "",
+        bound(2, moves=1),
+    ),
+    Mutant(
+        "promotion beside a primary",
+        replication_set,
+        "if primary is not None:\n"
+        "            return Step(committing, (_removal(rset, primary),))\n"
+        "        return _promoted(committing, is_settled)",
+        "return _promoted(committing.without(primary) if primary else committing, is_settled)",
+        bound(2, moves=1),
+    ),
+    Mutant(
+        "promotion before all have told",
+        replication_set,
+        "        or not is_settled\n",
+        "",
+        bound(2, *NOT_HEARD, channel=2, failovers=1, mutes=1),
+    ),
+    Mutant(
+        "reports of any token",
+        replication_set,
+        "if place is None or place.token != status.token:",
+        "if place is None:",
+        bound(2, moves=2),
+    ),
+    Mutant(
+        "a preparation is repeated under the same token",
+        replication_set,
+        "again = rset.given(place._replace(token=fresh))\n"
+        "            return Step(again, (_prepare(again, capture, fresh),))",
+        "return Step(rset, (_prepare(rset, capture, place.token),))",
+        bound(2, drops=1),
+    ),
+    Mutant(
+        "what stops is no place of a new set",
+        replication_set,
+        "        places.append(place)\n",
+        "        if status.state is not TableState.STOPPING: places.append(place)\n",
+        bound(2, moves=1, failovers=1),
+    ),
+    Mutant(
+        "what nobody knows of goes on",
+        replication_set,
+        "return Step(rset, (Send(capture, orphan),))",
+        "return Step(rset)",
+        EXPLORED["a late answer, a move"],
+    ),
+    Mutant(
+        "a primary that has nothing is still the primary (B1)",
+        replication_set,
+        "        return _promoted(rset.without(place), is_settled)\n"
+        "    if status.state is TableState.STOPPING",
+        "        if rset.state is SetState.REPLICATING: return Step(rset)\n"
+        "        return _promoted(rset.without(place), is_settled)\n"
+        "    if status.state is TableState.STOPPING",
+        bound(2, failures=1),
+    ),
+    Mutant(
+        "a stopping primary in Prepare has stopped (B2)",
+        replication_set,
+        "        return Step(rset.undetermined(place))",
+        "        if rset.state is SetState.PREPARE: return Step(rset.without(place))\n"
+        "        return Step(rset.undetermined(place))",
+        bound(3, moves=2, crashes=1),
+    ),
+    Mutant(
+        "a commit of an earlier owner is no commit (B3)",
+        replication_set,
+        "return Step(taken._replace(state=SetState.REPLICATING))",
+        "return Step(rset)",
+        bound(2, failovers=1),
+    ),
+    Mutant(
+        "answers to earlier owners count",
+        fencing,
+        "    if header.owner_revision != own.revision:\n        return Verdict.OTHER_OWNER\n",
+        "",
+        EXPLORED["the same owner again, a doubled answer"],
+    ),
+    Mutant(
+        "what a capture was told before its restart counts",
+        fencing,
+        "    if header.capture_epoch != epoch:\n"
+        "        return Verdict.OTHER_CAPTURE_EPOCH, known\n",
+        "",
+        EXPLORED["doubled requests, a restart"],
+    ),
+    Mutant(
+        "a lost capture keeps its place",
+        replication_set,
+        "return Step(rset) if place is None else _promoted(rset.without(place), is_settled)",
+        "return Step(rset)",
+        bound(2, crashes=1),
+    ),
+]
+
+NOT_NEEDED = [
+    # answers go to the newest owner that a capture knows: an earlier one learns nothing more
+    Mutant(
+        "earlier owners are obeyed",
+        fencing,
+        "    if header.owner_revision < known.revision:\n"
+        "        return Verdict.OTHER_OWNER, known\n"
+        "    if header.owner_revision > known.revision or not known.name:\n"
+        "        known = KnownOwner(header.sender, header.owner_revision)\n"
+        "    elif known.name != header.sender:\n"
+        "        return Verdict.OTHER_OWNER, known\n",
+        "    if header.owner_revision > known.revision or not known.name:\n"
+        "        known = KnownOwner(header.sender, header.owner_revision)\n",
+        bound(2, failovers=1, pruning=False),
+    ),
+    # its tokens are over: the loss of the capture freed all its places
+    Mutant(
+        "what a capture said before its restart counts",
+        fencing,
+        "    if header.capture_epoch != epoch:\n        return Verdict.OTHER_CAPTURE_EPOCH\n",
+        "",
+        bound(2, moves=1, restarts=1, doubles=1, pruning=False),
+    ),
+    # a table that ends is placed again: it costs a restart, nothing more
+    Mutant(
+        "a removal ends what came later",
+        holding,
+        "if request.token < held.token or held.state is TableState.STOPPING:",
+        "if held.state is TableState.STOPPING:",
+        bound(2, channel=2, moves=1),
+    ),
+    # a commit is sent only once the table was prepared, and a new preparation has another token
+    Mutant(
+        "a commit of what is not prepared",
+        holding,
+        "    if held.state is not TableState.PREPARED:\n        return Obeyed(held)\n",
+        "",
+        bound(2, moves=1, restarts=1, doubles=1),
+    ),
+]
+"""Rules without which nothing goes wrong as far as was explored, and why."""

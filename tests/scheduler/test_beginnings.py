@@ -1,0 +1,74 @@
+"""Where tables begin, who is an owner, and watermarks that are not stored yet."""
+
+import pytest
+
+from cdcmeta.scheduler import (
+    CANNOT_PROCEED,
+    Agent,
+    Cluster,
+    Coordinator,
+    Durations,
+    KnownOwner,
+    SimulatedExecutor,
+)
+from cdcmeta.scheduler.fencing import Verdict
+from cdcmeta.scheduler.messages import Announce, Envelope, Header, Sync
+
+BOTH, ONE = {"t": 1.0, "u": 1.0}, {"u": 1.0}
+
+
+class Pair:
+    """An owner, an agent, and a store that never gets what the owner tells."""
+
+    def __init__(self, stop_us=0):
+        self.source = {"t": 100, "u": 100}
+        self.executor = SimulatedExecutor(
+            source=self.source.__getitem__, durations=lambda table: Durations(stop_us=stop_us)
+        )
+        self.agent = Agent("c1", self.executor, epoch=3, owner=KnownOwner("o", 9))
+        self.owner = Coordinator("o", "c1", revision=9)
+        self.now, self.inbox = 0, []
+
+    def tick(self, tables, stored=10):
+        """Let time pass for both; return what the owner wants done."""
+        self.now += 50_000
+        self.executor.now = self.now
+        said = self.owner.tick(self.inbox, Cluster(self.now, {"c1": 3}, tables, stored))
+        self.inbox = self.agent.tick(said.messages)
+        return said
+
+
+def test_a_table_begins_where_the_changefeed_is_stored_and_not_where_it_was_told_to_be():
+    """A deposed owner stores nothing: what it began beyond would lack what is between."""
+    pair = Pair()
+    told = [pair.tick(ONE).watermarks.checkpoint for _ in range(12)]
+    assert told[-1] == 100, "so far it is, and 10 is stored"
+    pair.tick(dict(BOTH))
+    assert pair.owner.replication.sets["t"].progress.checkpoint == 10
+
+
+@pytest.mark.parametrize("ticks", range(4))
+def test_watermarks_do_not_go_back_while_a_store_is_late(ticks):
+    """A table that is wanted again while it is being removed is where it was then."""
+    pair = Pair(stop_us=2_000_000)
+    both, one, again = dict(BOTH), dict(ONE), dict(BOTH)
+    told = [pair.tick(both).watermarks for _ in range(12)]
+    pair.source["u"] = 200
+    told += [pair.tick(one).watermarks for _ in range(10 + ticks)]
+    assert told[-1].checkpoint == 200
+    told += [pair.tick(again).watermarks for _ in range(10)]
+    assert told[-1] == CANNOT_PROCEED, "t is at 100, and 200 may be stored by now"
+    known = [each.checkpoint for each in told if each != CANNOT_PROCEED]
+    assert known == sorted(known)
+    told = [pair.tick(again, stored=200).watermarks for _ in range(2)]
+    assert told[-1].checkpoint == 200
+
+
+def test_nobody_becomes_an_owner_by_what_captures_say():
+    """A process may have one name for its owner and its capture: then each reads all."""
+    agent = Agent("c2", SimulatedExecutor(), epoch=4, owner=KnownOwner("old", 5))
+    assert agent.tick([Envelope(Header("c3", "c2", 9, 4, 0), Sync("1", ()))]) == []
+    assert agent.owner == KnownOwner("old", 5)
+    assert agent.refused == {Verdict.NOT_FOR_US: 1}
+    (answer,) = agent.tick([Envelope(Header("c2", "c2", 9, 4, 0), Announce("1"))])
+    assert (answer.header.to, answer.body) == ("c2", Sync("1", ()))

@@ -1,0 +1,261 @@
+"""An agent and executors that cannot now, fail, or end their tables by themselves."""
+
+import pytest
+
+from cdcmeta.scheduler import (
+    Durations,
+    ExecutorStatus,
+    Progress,
+    SimulatedExecutor,
+    TableState,
+)
+from cdcmeta.scheduler.messages import Announce, Sync
+
+from .node import G1, G2, LATER, SLOW, Node
+from .speaking import asks, commit, from_owner, prepare, remove
+
+
+class Busy(SimulatedExecutor):
+    """Cannot begin anything while it is busy."""
+
+    is_busy = False
+
+    def add_table(self, table, start_ts, *, is_prepare):
+        return not self.is_busy and super().add_table(table, start_ts, is_prepare=is_prepare)
+
+    def remove_table(self, table):
+        return not self.is_busy and super().remove_table(table)
+
+
+class Broken(SimulatedExecutor):
+    """Fails in some of its methods, for some of its tables."""
+
+    broken = ("", "")
+
+    def _check(self, method, table):
+        if self.broken == (method, table):
+            raise OSError(f"{method} {table}")
+
+    def add_table(self, table, start_ts, *, is_prepare):
+        self._check("prepare" if is_prepare else "replicate", table)
+        return super().add_table(table, start_ts, is_prepare=is_prepare)
+
+    def is_add_finished(self, table, *, is_prepare):
+        self._check("is_prepared" if is_prepare else "is_replicating", table)
+        return super().is_add_finished(table, is_prepare=is_prepare)
+
+    def remove_table(self, table):
+        self._check("remove", table)
+        return super().remove_table(table)
+
+    def is_remove_finished(self, table):
+        self._check("is_removed", table)
+        return super().is_remove_finished(table)
+
+    def status(self, table):
+        self._check("status", table)
+        return super().status(table)
+
+
+# --- "not now" ---
+
+
+def test_a_preparation_that_cannot_begin_is_tried_again():
+    node = Node(executor=Busy)
+    node.executor.is_busy = True
+    assert node.told(prepare("t", G1)) == []
+    assert node.told(us=100) == []
+    assert [each.state.name for each in node.listed(("t", G1)).tables] == ["PREPARING"]
+    node.executor.is_busy = False
+    node.tick()
+    assert node.told(us=10) == [("t", G1, "PREPARED")]
+
+
+def test_a_commit_that_cannot_begin_is_tried_again():
+    node = Node(executor=Busy)
+    node.tick(prepare("t", G1))
+    node.tick(us=10)
+    node.executor.is_busy = True
+    assert node.told(commit("t", G1, LATER)) == []
+    assert [each.state.name for each in node.listed(("t", G1)).tables] == ["PREPARED"]
+    node.executor.is_busy = False
+    node.tick()
+    assert node.told(us=20) == [("t", G1, "REPLICATING")]
+
+
+def test_a_removal_that_cannot_begin_is_tried_again():
+    """It is stopping for whoever asks: nobody else may write."""
+    node = Node(executor=Busy).replicating()
+    node.executor.is_busy = True
+    assert node.told(remove("t", G1)) == [("t", G1, "STOPPING")]
+    assert node.told(us=100) == []
+    assert [each.state.name for each in node.listed(("t", G1)).tables] == ["STOPPING"]
+    assert node.executor.writing() == {"t"}
+    node.executor.is_busy = False
+    node.tick()
+    assert node.told(us=30) == [("t", G1, "STOPPED")]
+
+
+def test_a_removal_comes_before_an_addition_that_cannot_begin():
+    node = Node(executor=Busy)
+    node.executor.is_busy = True
+    node.tick(prepare("t", G1))
+    node.tick(remove("t", G1))
+    node.executor.is_busy = False
+    assert ("t", G1, "STOPPED") in node.told(us=100) + node.told(us=100)
+    assert node.executor.all_tables() == set()
+
+
+# --- failures ---
+
+
+@pytest.mark.parametrize("method", ["prepare", "is_prepared"])
+def test_a_preparation_that_fails_is_ended_and_told_of(method):
+    node = Node(executor=Broken)
+    node.executor.broken = (method, "t")
+    told = node.told(prepare("t", G1)) + node.told(us=10) + node.told(us=30)
+    assert told == [("t", G1, "STOPPED")]
+    assert node.executor.all_tables() == set()
+    assert str(node.agent.failures["t"]) == f"{method} t"
+    node.executor.broken = ("", "")
+    assert node.told(prepare("t", G1)) == [("t", G1, "ABSENT")], "it has ended"
+    node.tick(prepare("t", G2))
+    assert node.told(us=10) == [("t", G2, "PREPARED")]
+
+
+@pytest.mark.parametrize("method", ["replicate", "is_replicating"])
+def test_a_commit_that_fails_is_ended_and_told_of(method):
+    """It may have begun to write: it is stopping until it has stopped."""
+    node = Node(executor=Broken)
+    node.tick(prepare("t", G1))
+    node.tick(us=10)
+    node.executor.broken = (method, "t")
+    node.tick(commit("t", G1))
+    assert [each.state.name for each in node.listed(("t", G1)).tables] == ["STOPPING"]
+    assert node.told(us=30) + node.told(us=30) == [("t", G1, "STOPPED")]
+    assert node.executor.all_tables() == set()
+
+
+@pytest.mark.parametrize("method", ["remove", "is_removed"])
+def test_a_removal_that_fails_is_tried_again(method):
+    """Whether it still writes is not known, so nobody is told that it has ended."""
+    node = Node(executor=Broken).replicating()
+    node.executor.broken = (method, "t")
+    assert node.told(remove("t", G1)) == [("t", G1, "STOPPING")]
+    assert node.told(us=100) == []
+    assert [each.state.name for each in node.listed(("t", G1)).tables] == ["STOPPING"]
+    assert str(node.agent.failures["t"]) == f"{method} t"
+    node.executor.broken = ("", "")
+    assert node.told(us=30) + node.told(us=30) == [("t", G1, "STOPPED")]
+
+
+@pytest.mark.parametrize("method", ["prepare", "is_prepared", "status"])
+def test_a_table_that_fails_fails_no_other(method):
+    node = Node(executor=Broken)
+    node.executor.broken = (method, "bad")
+    node.tick(prepare("bad", G1), prepare("good", G1))
+    assert ("good", G1, "PREPARED") in node.told(us=10)
+    told = {each.table: each.state.name for each in node.listed().tables}
+    assert told["good"] == "PREPARED"
+
+
+def test_a_table_of_which_nothing_can_be_learned_is_ended():
+    """Its capture goes on answering: else the owner would take it for dead."""
+    node = Node(executor=Broken).replicating()
+    node.executor.broken = ("status", "t")
+    assert [each.state.name for each in node.listed(("t", G1)).tables] == ["STOPPING"]
+    assert node.told(us=30) + node.told(us=30) == [("t", G1, "STOPPED")]
+    assert str(node.agent.failures["t"]) == "status t"
+
+
+def test_a_new_owner_is_told_of_the_others_when_a_table_fails():
+    node = Node(executor=Broken)
+    node.tick(prepare("good", G1), prepare("bad", G1))
+    node.tick(us=10)
+    node.executor.broken = ("status", "bad")
+    sent = node.tick(from_owner(Announce("1"), name="new", revision=10))
+    (body,) = [each.body for each in sent if isinstance(each.body, Sync)]
+    assert {each.table: each.state.name for each in body.tables} == {
+        "good": "PREPARED",
+        "bad": "STOPPING",
+    }
+
+
+# --- tables that end by themselves ---
+
+
+@pytest.mark.parametrize("is_committed", [False, True])
+def test_a_table_that_is_gone_is_told_of_with_the_next_heartbeat(is_committed):
+    node = Node()
+    node.tick(prepare("t", G1))
+    node.tick(us=10)
+    if is_committed:
+        node.tick(commit("t", G1, LATER))
+        node.tick(us=20)
+    node.executor.fail("t")
+    sent = node.tick(asks(("t", G1)))
+    told = [body.status for _, body in sent if hasattr(body, "status")]
+    assert [(each.state.name, each.token) for each in told] == [("STOPPED", G1)]
+    (listed,) = [body.tables for _, body in sent if hasattr(body, "tables")]
+    assert [each.state.name for each in listed] == ["ABSENT"]
+    assert listed[0].progress == told[0].progress
+    assert node.agent.tables() == []
+    assert node.told(prepare("t", G1)) == [("t", G1, "ABSENT")]
+
+
+def test_a_table_that_is_gone_while_it_prepares_is_told_of():
+    node = Node()
+    node.tick(prepare("t", G1))
+    node.executor.fail("t")
+    (listed,) = node.listed(("t", G1)).tables
+    assert listed.state is TableState.ABSENT
+    assert node.told(us=100) == []
+    node.tick(prepare("t", G2))
+    assert node.told(us=10) == [("t", G2, "PREPARED")]
+
+
+def test_a_table_that_is_gone_while_it_stops_has_stopped():
+    node = Node().replicating()
+    node.tick(remove("t", G1))
+    node.executor.fail("t")
+    assert node.told() == [("t", G1, "STOPPED")]
+
+
+@pytest.mark.parametrize("is_busy", [False, True])
+def test_a_commit_of_what_is_gone_starts_nothing(is_busy):
+    """Else it would be prepared anew, and nobody would ever commit that."""
+    node = Node(executor=Busy)
+    node.tick(prepare("t", G1))
+    node.tick(us=10)
+    node.executor.is_busy = is_busy
+    if is_busy:
+        assert node.told(commit("t", G1)) == []
+        node.executor.is_busy = False
+    node.executor.fail("t")
+    assert node.told(commit("t", G1))[-1] == ("t", G1, "STOPPED")
+    assert node.executor.all_tables() == set()
+    assert node.told(commit("t", G1)) == [("t", G1, "ABSENT")]
+
+
+@pytest.mark.parametrize("durations", [SLOW, Durations()])
+def test_a_table_that_stops_by_itself_is_freed_and_can_come_again(durations):
+    """The executor still has it until it is asked whether it has ended."""
+    node = Node(durations).replicating()
+    node.data = 444
+    node.tick()
+    node.executor.status("t")
+    node.executor.remove_table("t")  # nobody asked for it
+    told = [each.state.name for each in node.listed(("t", G1)).tables]
+    assert told == ["STOPPING"], "it may still write"
+    assert node.told(us=30) + node.told() == [("t", G1, "STOPPED")] * (durations is SLOW)
+    assert node.executor.all_tables() == set()
+    (status,) = node.listed(("t", G1)).tables
+    assert (status.state.name, status.progress) == ("ABSENT", Progress(444, 444))
+    assert [*node.told(prepare("t", G2)), *node.told(us=10)] == [("t", G2, "PREPARED")]
+
+
+def test_a_status_is_what_the_executor_says():
+    node = Node().replicating()
+    assert node.executor.status("t") == ExecutorStatus(TableState.REPLICATING, LATER)
+    assert node.executor.status("x") == ExecutorStatus(TableState.ABSENT, Progress())
+    assert node.executor.checkpoint() == LATER

@@ -1,0 +1,239 @@
+"""Facts 3: drain and move, and the order of all policies."""
+
+import pytest
+
+from cdcmeta.errors import InvalidArgumentError
+from cdcmeta.scheduler import AddTable, Limits, MoveTable, RemoveTable, Role
+from cdcmeta.scheduler.policies import drain, move
+from cdcmeta.scheduler.policies.facts import NOTHING
+from cdcmeta.scheduler.scheduling import SchedulerManager
+
+from .placing import facts, state_of, tables
+
+P, S, U = Role.PRIMARY, Role.SECONDARY, Role.UNDETERMINED
+
+
+# --- drain ---
+
+
+def test_who_is_asked_for_is_emptied_first():
+    primaries = {"a": ["a0"], "b": ["b0"], "c": ["c0"]}
+    given = facts(primaries, stopping=["b"])
+    assert drain.target_of(given, "c") == "c"
+    assert drain.target_of(given, None) == "b"
+    assert drain.target_of(facts(primaries), None) is None
+
+
+def test_without_another_capture_nobody_is_emptied():
+    assert drain.target_of(facts({"a": ["a0"]}), "a") is None
+    assert drain.target_of(facts({"a": ["a0"]}, stopping=["a"]), None) is None
+    both = facts({"a": ["a0"], "b": ["b0"]}, stopping=["a", "b"])
+    assert drain.target_of(both, None) is None, "nobody could take the tables"
+
+
+def test_who_has_nothing_is_done():
+    assert drain.target_of(facts({"a": [], "b": ["b0"]}), "a") is None
+    assert drain.target_of(facts({"b": ["b0"]}), "gone") is None
+
+
+def test_one_that_leaves_and_has_nothing_holds_up_no_other():
+    given = facts({"a": [], "b": ["b0"], "c": []}, stopping=["a", "b"])
+    assert drain.target_of(given, None) == "b"
+
+
+def test_the_first_tables_go_to_who_has_least():
+    primaries = {"a": tables("a", 5), "b": tables("b", 2), "c": tables("c", 3)}
+    plan = drain.plan(facts(primaries, draining="a"), "a")
+    assert not plan.is_burst
+    assert plan.tasks == (
+        MoveTable("a000", "b"),
+        MoveTable("a001", "b"),
+        MoveTable("a002", "c"),
+        MoveTable("a003", "b"),
+        MoveTable("a004", "c"),
+    )
+
+
+def test_nobody_who_leaves_takes_over():
+    """v3 does not exclude another capture that stops."""
+    primaries = {"a": tables("a", 2), "b": [], "c": tables("c", 9)}
+    plan = drain.plan(facts(primaries, stopping=["a", "b"]), "a")
+    assert {task.capture for task in plan.tasks} == {"c"}
+
+
+@pytest.mark.parametrize(("in_flight", "moved"), [(0, 3), (2, 1), (3, 0), (5, 0)])
+def test_as_many_are_emptied_at_a_time_as_may_move(in_flight, moved):
+    given = facts(
+        {"a": tables("a", 9), "b": []},
+        draining="a",
+        moves_in_flight=in_flight,
+        limits=Limits(moves_in_flight=3),
+    )
+    assert [task.table for task in drain.plan(given, "a").tasks] == tables("a", moved)
+
+
+@pytest.mark.parametrize("state", ["PREPARE", "COMMIT", "ABSENT", "REMOVING"])
+def test_nothing_is_emptied_while_a_table_is_not_replicated(state):
+    places = [] if state == "ABSENT" else [("b", S)]
+    given = facts({"a": ["a0"], "b": []}, sets=[state_of(f"x {state}", *places)], draining="a")
+    assert drain.plan(given, "a") == NOTHING
+
+
+def test_a_table_goes_where_it_is_not_stopping():
+    sets = [state_of("x REPLICATING", ("a", P), ("b", U))]
+    given = facts({"a": [], "b": [], "c": tables("c", 5)}, sets=sets, draining="a")
+    assert drain.plan(given, "a").tasks == (MoveTable("x", "c"),)
+    given = facts({"a": ["y"], "b": []}, sets=sets, draining="a")
+    assert drain.plan(given, "a").tasks == (MoveTable("y", "b"),)
+
+
+# --- move ---
+
+
+def test_all_moves_that_make_sense_are_asked_for():
+    given = facts({"a": ["a0", "a1"], "b": ["b0"]})
+    plan = move.plan(given, {"a0": "b", "b0": "a"})
+    assert not plan.is_burst
+    assert plan.tasks == (MoveTable("a0", "b"), MoveTable("b0", "a"))
+
+
+@pytest.mark.parametrize(
+    ("table", "to"),
+    [
+        ("gone", "b"),
+        ("a0", "gone"),
+        ("a0", "leaves"),
+        ("a0", "a"),  # it is there
+        ("busy", "b"),
+        ("absent", "b"),
+        ("stopping", "b"),
+    ],
+)
+def test_a_move_that_makes_no_sense_is_forgotten(table, to):
+    given = facts(
+        {"a": ["a0", "a1"], "b": [], "leaves": []},
+        stopping=["leaves"],
+        absent=["absent"],
+        sets=[
+            state_of("busy PREPARE", ("a", P), ("b", S)),
+            state_of("stopping REPLICATING", ("a", P), ("b", U)),
+        ],
+    )
+    assert move.still_asked(given, {table: to, "a1": "b"}) == {"a1": "b"}
+    assert move.plan(given, {table: to}).tasks == ()
+
+
+def test_a_table_has_one_move_to_come():
+    manager = SchedulerManager()
+    assert manager.ask_move("a0", "b")
+    assert not manager.ask_move("a0", "c")
+    assert manager.moves == {"a0": "b"}
+    manager.accepted(MoveTable("a0", "b"))
+    assert manager.ask_move("a0", "c")
+
+
+def test_a_move_is_done_with_once_it_has_begun_and_not_before():
+    manager, given = SchedulerManager(), facts({"a": ["a0", "a1"], "b": ["b0", "b1"]})
+    manager.ask_move("a0", "b")
+    assert manager.plan(given, 0).tasks == (MoveTable("a0", "b"),)
+    assert manager.plan(given, 1).tasks == (MoveTable("a0", "b"),), "it did not begin"
+    manager.accepted(MoveTable("a0", "b"))
+    assert manager.moves == {}
+
+
+def test_only_the_move_itself_is_what_was_asked_for():
+    manager = SchedulerManager()
+    manager.ask_move("a0", "b")
+    for other in (
+        RemoveTable("a0"),
+        AddTable("a0", "b"),
+        MoveTable("a0", "c"),
+        MoveTable("x", "b"),
+    ):
+        manager.accepted(other)
+        assert manager.moves == {"a0": "b"}
+
+
+def test_a_move_waits_while_its_table_is_busy_and_is_forgotten_when_it_makes_no_sense():
+    """v3 forgets it while the table is busy."""
+    manager = SchedulerManager()
+    manager.ask_move("x", "b")
+    busy = facts({"a": [], "b": []}, sets=[state_of("x PREPARE", ("a", S))])
+    assert manager.plan(busy, 0) == NOTHING
+    assert manager.moves == {"x": "b"}
+    assert manager.plan(facts({"a": [], "b": ["x"]}), 0) == NOTHING
+    assert manager.moves == {}
+
+
+# --- their order ---
+
+
+def everything(**others):
+    """Facts in which every policy has something to do, but for those taken away."""
+    given = {"absent": ["n0"], "stopping": ["c"]} | others
+    return facts({"a": tables("a", 9), "b": [], "c": ["c0"]}, **given)
+
+
+def test_basic_comes_first_then_drain_then_move_then_rebalance_then_balance():
+    manager = SchedulerManager()
+    manager.ask_move("a005", "b")
+    assert manager.plan(everything(), 0).tasks == (AddTable("n0", "b"),)
+    assert manager.plan(everything(absent=[]), 0).tasks == (MoveTable("c0", "b"),)
+    rest = {"absent": [], "stopping": []}
+    manager.is_rebalance_asked = True
+    assert manager.plan(everything(**rest), 0).tasks == (MoveTable("a005", "b"),)
+    manager.accepted(MoveTable("a005", "b"))
+    plan = manager.plan(everything(**rest, limits=Limits(moves_in_flight=2)), 0)
+    assert (len(plan.tasks), plan.is_burst) == (5, True)
+    plan = manager.plan(everything(**rest, limits=Limits(moves_in_flight=2)), 0)
+    assert (len(plan.tasks), plan.is_burst) == (2, False)
+
+
+@pytest.mark.parametrize("in_flight", [2, 3])
+def test_all_but_basic_wait_while_as_many_moves_are_under_way_as_may_be(in_flight):
+    """Also when a burst has overshot the limit: B9."""
+    manager = SchedulerManager()
+    manager.ask_move("a005", "b")
+    manager.is_rebalance_asked = True
+    busy = {"moves_in_flight": in_flight, "limits": Limits(moves_in_flight=2)}
+    assert manager.plan(everything(**busy), 0).tasks == (AddTable("n0", "b"),)
+    assert manager.plan(everything(absent=[], **busy), 0) == NOTHING
+    assert manager.plan(everything(absent=[], stopping=[], **busy), 0) == NOTHING
+    assert manager.is_rebalance_asked
+    assert manager.moves == {"a005": "b"}
+
+
+def test_who_was_asked_to_be_emptied_and_is_empty_is_done_with():
+    manager = SchedulerManager()
+    manager.draining = "b"
+    manager.plan(facts({"a": ["a0"], "b": []}), 0)
+    assert manager.draining is None
+
+
+def test_who_is_asked_to_be_emptied_stays_so_while_tables_are_busy():
+    manager = SchedulerManager()
+    manager.draining = "a"
+    busy = facts({"a": ["a0"], "b": []}, sets=[state_of("x PREPARE", ("b", S))], draining="a")
+    assert manager.plan(busy, 0) == NOTHING
+    assert manager.draining == "a"
+
+
+# --- limits ---
+
+
+@pytest.mark.parametrize("bad", [0, -1, 1.5, True, "3", None])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "add_batch",
+        "adds_in_flight",
+        "adds_per_capture",
+        "moves_in_flight",
+        "balance_every_us",
+        "heartbeat_every_us",
+        "mute_us",
+    ],
+)
+def test_limits_are_positive_integers(name, bad):
+    with pytest.raises(InvalidArgumentError, match=name):
+        Limits(**{name: bad})
