@@ -25,6 +25,9 @@ from cdcmeta.scheduler.messages import (
 from cdcmeta.scheduler.states import LIVE, Progress, TableState, TableStatus
 from cdcmeta.scheduler.tasks import Request
 
+ENDED_MAX = 10_000
+"""Of so many ended tables each is remembered; of what ended before only the newest token."""
+
 
 class Agent:
     """Runs the tables that owners assign to one capture.
@@ -69,6 +72,8 @@ class Agent:
         self._executor, self._version = executor, version
         self._changefeed_epoch = changefeed_epoch
         self._kept: dict[str, Held | Ended] = {}
+        self._forgotten: Ended | None = None
+        """What counts for all tables that nothing is kept of."""
         self._busy: dict[str, Action] = {}
         """What the executor has not begun, or not finished."""
         self._begun: set[str] = set()
@@ -130,15 +135,32 @@ class Agent:
         self.is_stopping |= heartbeat.is_stopping
         self._look_at_all()
         statuses, asked = [], set()
-        kept = self._kept
+        kept, forgotten = self._kept, self._forgotten
         for table, token in heartbeat.tables:
-            kept[table] = promised = holding.promise(kept.get(table), token)
+            kept[table] = promised = holding.promise(kept.get(table, forgotten), token)
             statuses.append(holding.status(table, promised, token))
             asked.add(table)
         for table, held in kept.items():
             if isinstance(held, Held) and table not in asked:
                 statuses.append(holding.status(table, held, held.token))
         self._send(HeartbeatResponse(tuple(statuses), self.is_stopping))
+        if len(kept) - len(statuses) > ENDED_MAX:
+            self._forget()
+
+    def _forget(self) -> None:
+        """Forget the older half of what has ended, all but the newest of its tokens.
+
+        What is on its way under such a token starts nothing any more, also where it would be the
+        first of its table: the owner hears "absent", and takes another token.
+        """
+        ended = sorted(
+            (kept.token, table) for table, kept in self._kept.items() if isinstance(kept, Ended)
+        )
+        older = ended[: -(ENDED_MAX // 2)]
+        for _, table in older:
+            del self._kept[table]
+            self.failures.pop(table, None)
+        self._forgotten = holding.forgotten(self._forgotten, [token for token, _ in older])
 
     def _all(self) -> tuple[TableStatus, ...]:
         self._look_at_all()
@@ -150,14 +172,14 @@ class Agent:
 
     def _obey(self, request: Request) -> None:
         table = request.table
-        kept, action = holding.obey(self._kept.get(table), request)
+        kept, action = holding.obey(self._kept.get(table, self._forgotten), request)
         if kept is not None:
             self._kept[table] = kept
         if action is not None:
             self._busy[table] = action
             self._begun.discard(table)
             self._go_on(table)
-        kept = self._kept.get(table)
+        kept = self._kept.get(table, self._forgotten)
         # what has begun is told once it is done; that it is stopping, at once
         if action is None or (action is Action.REMOVE and isinstance(kept, Held)):
             self._tell(holding.status(table, kept, request.token))
@@ -231,7 +253,9 @@ class Agent:
             return
         state, progress = self._executor.status(table)
         if progress != held.progress:
-            self._kept[table] = held = held._replace(progress=held.progress.fold(progress))
+            token, kept_state, is_committed, before = held
+            held = Held(token, kept_state, is_committed, before.fold(progress))
+            self._kept[table] = held
         if action is Action.REMOVE:
             return
         if state is TableState.ABSENT:

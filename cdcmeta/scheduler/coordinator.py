@@ -327,8 +327,7 @@ class Coordinator:
                 if is_round or name not in self._announced:
                     self._ask(name, Announce(self._version), cluster.now)
             elif is_round:
-                tables = tuple(self.replication.held.get(name, {}).items())
-                leaves = name == self.scheduling.draining
+                tables, leaves = self.replication.asked(name), name == self.scheduling.draining
                 beat = Heartbeat(tables, cluster.barrier, leaves, self._rounds)
                 self._ask(name, beat, cluster.now)
         self._announced = set(self.captures.known)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import Enum
 from typing import NamedTuple
 
-from cdcmeta.scheduler.states import NO_PROGRESS, Progress, TableState, TableStatus, Token
+from cdcmeta.scheduler.states import NO_PROGRESS, NO_TOKEN, Progress, TableState, TableStatus, Token
 from cdcmeta.scheduler.tasks import AddRequest, RemoveRequest, Request
 
 
@@ -85,6 +86,11 @@ def promise(kept: Held | Ended | None, token: Token) -> Held | Ended:
 def ended(held: Held, progress: Progress) -> Ended:
     """Return what is kept of a table that has stopped."""
     return Ended(held.token, held.progress.fold(progress))
+
+
+def forgotten(before: Ended | None, tokens: Iterable[Token]) -> Ended:
+    """Return what counts for all tables that nothing is kept of, when more are forgotten."""
+    return Ended(max(tokens, default=NO_TOKEN) if before is None else max(before.token, *tokens))
 
 
 def status(table: str, kept: Held | Ended | None, asked: Token) -> TableStatus:

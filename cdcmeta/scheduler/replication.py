@@ -61,6 +61,7 @@ class ReplicationManager:
         self.failing: dict[str, Failure] = {}
         """Tables that end again and again: they are tried ever more rarely."""
         self._removed: list[str] = []
+        self._asked: dict[str, tuple[tuple[str, Token], ...]] = {}
         self.is_settled = True
         """Whether nobody can hold a table unknown to us; else nobody is promoted anew."""
 
@@ -91,6 +92,16 @@ class ReplicationManager:
         """Return whether there is a set that is not being removed yet."""
         rset = self.sets.get(table)
         return rset is not None and rset.state is not SetState.REMOVING
+
+    def asked(self, capture: str) -> tuple[tuple[str, Token], ...]:
+        """Return the tables to ask a capture about, with their tokens.
+
+        O(1) while it holds the same ones, else O(its tables).
+        """
+        asked = self._asked.get(capture)
+        if asked is None:
+            asked = self._asked[capture] = tuple(self.held.get(capture, {}).items())
+        return asked
 
     def take_removed(self) -> list[str]:
         """Return the tables whose sets have ended since the last call."""
@@ -133,7 +144,7 @@ class ReplicationManager:
         messages: list[Send] = []
         for table in list(self.held.get(capture, ())):
             messages += self._step(self.sets[table], CaptureLost(capture))
-        for of_captures in (self.held, self.primaries, self.preparing):
+        for of_captures in (self.held, self.primaries, self.preparing, self._asked):
             of_captures.pop(capture, None)
         return messages
 
@@ -192,11 +203,13 @@ class ReplicationManager:
             return
         if before is not None:
             for place in before.places:
+                self._asked.pop(place.capture, None)
                 self.held[place.capture].pop(table, None)
                 self.primaries[place.capture].pop(table, None)
                 self.preparing[place.capture].pop(table, None)
         for place in rset.places:
             mine = place.capture
+            self._asked.pop(mine, None)
             self.held.setdefault(mine, {})[table] = place.token
             _mark(self.primaries.setdefault(mine, {}), table, place.role is Role.PRIMARY)
             _mark(self.preparing.setdefault(mine, {}), table, place.role is Role.SECONDARY)

@@ -92,11 +92,13 @@ class Progress(NamedTuple):
         """
         if newer == self:
             return self
-        resolved = newer.resolved or newer.checkpoint
+        before, (checkpoint, resolved, synced) = self, newer
+        if checkpoint >= before[0] and resolved >= before[1] and synced >= before[2] and resolved:
+            return newer  # the usual one; this is what each heartbeat does for each table
         return Progress(
-            max(self.checkpoint, newer.checkpoint),
-            max(self.resolved, resolved),
-            max(self.synced, newer.synced),
+            max(before.checkpoint, checkpoint),
+            max(before.resolved, resolved or checkpoint),
+            max(before.synced, synced),
         )
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from .small_world import Budget, Moves, World, begin, follow
+from .small_moves import Moves, follow
+from .small_world import Budget, World, begin
 
 
 class Bound(NamedTuple):
@@ -99,6 +100,10 @@ EXPLORED = {
     ),
     "doubled requests, a table that fails": bound(
         2, *DOUBLED_AND_FAILED, channel=3, overtaking=True, failures=1, doubles=2
+    ),
+    "a table that fails and is forgotten": bound(2, moves=1, failures=1, forgets=1),
+    "doubled requests, a table that fails and is forgotten": bound(
+        2, *DOUBLED_AND_FAILED, channel=3, overtaking=True, failures=1, doubles=2, forgets=1
     ),
     "doubled requests, a restart": bound(
         2, *DOUBLED_AND_RESTARTED, channel=3, overtaking=True, restarts=1, doubles=2, pruning=False

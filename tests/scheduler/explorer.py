@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from .small_world import Moves, World, is_good, wrong
+from .small_moves import Moves
+from .small_world import World, is_good, wrong
 
 
 class Explored(NamedTuple):

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from cdcmeta.scheduler import fencing, holding, replication_set
 
-from . import small_world
+from . import small_moves
 from .bounds import EXPLORED, NOT_HEARD, Bound, bound
 
 
@@ -32,7 +32,7 @@ class Mutant(NamedTuple):
             if isinstance(part, type):  # the same classes: only functions differ
                 setattr(changed, name, part)
         name = self.module.__name__.rpartition(".")[2]
-        monkeypatch.setattr(small_world, name, changed)
+        monkeypatch.setattr(small_moves, name, changed)
 
 
 MUTANTS = [
@@ -59,6 +59,14 @@ MUTANTS = [
         "if kept is None or request.token > kept.token:",
         "if True:",
         EXPLORED["doubled requests, a table that fails"],
+    ),
+    Mutant(
+        "what is forgotten is no promise",
+        holding,
+        "return Ended(max(tokens, default=NO_TOKEN) if before is None else "
+        "max(before.token, *tokens))",
+        "return Ended(NO_TOKEN)",
+        EXPLORED["doubled requests, a table that fails and is forgotten"],
     ),
     Mutant(
         "a place is free as soon as it stops",
