@@ -9,6 +9,9 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import NamedTuple
 
+INTEGER_MAX = (1 << 63) - 1
+"""The largest timestamp or revision that there can be, in messages and in stores."""
+
 
 class _State(IntEnum):
     __hash__ = int.__hash__  # that of enums is Python code; states are hashed by the million
