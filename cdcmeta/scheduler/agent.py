@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 from cdcmeta.errors import InvalidArgumentError
 from cdcmeta.scheduler import holding
+from cdcmeta.scheduler.cluster import check_name, check_revision
 from cdcmeta.scheduler.executor import TableExecutor
 from cdcmeta.scheduler.fencing import KnownOwner, Verdict, agent_accepts
 from cdcmeta.scheduler.holding import Action, Ended, Held
@@ -22,7 +23,7 @@ from cdcmeta.scheduler.messages import (
     HeartbeatResponse,
     Sync,
 )
-from cdcmeta.scheduler.states import LIVE, Progress, TableState, TableStatus
+from cdcmeta.scheduler.states import INTEGER_MAX, LIVE, Progress, TableState, TableStatus
 from cdcmeta.scheduler.tasks import Request
 
 ENDED_MAX = 10_000
@@ -51,11 +52,12 @@ class Agent:
         owner: KnownOwner,
         version: str = "1",
     ) -> None:
-        if type(name) is not str or not name:
-            raise InvalidArgumentError(f"the name of a capture is a text, not {name!r}")
-        for what, number in (("a capture's epoch", epoch), ("a changefeed's", changefeed_epoch)):
-            if type(number) is not int or number < 0:
-                raise InvalidArgumentError(f"{what} is an integer from 0 on, not {number!r}")
+        check_name("a capture", name)
+        check_name("a version", version)
+        check_revision("a capture's epoch", epoch, 0)
+        check_revision("a changefeed's epoch", changefeed_epoch, 0)
+        if not isinstance(owner, KnownOwner):
+            raise InvalidArgumentError(f"the owner known is a KnownOwner, not {owner!r}")
         if executor.all_tables():
             raise InvalidArgumentError("an agent begins with an executor that has no tables")
         self.name, self.epoch = name, epoch
@@ -68,7 +70,7 @@ class Agent:
         self.refused: Counter[Verdict] = Counter()
         """How many messages were not listened to, and why."""
         self.failures: dict[str, Exception] = {}
-        """The last error of the executor, by table."""
+        """The last error of the executor, by table, until it replicates."""
         self._executor, self._version = executor, version
         self._changefeed_epoch = changefeed_epoch
         self._kept: dict[str, Held | Ended] = {}
@@ -217,10 +219,14 @@ class Agent:
         if action is Action.REMOVE:
             checkpoint = self._executor.is_remove_finished(table)
             if checkpoint is not None:
-                self._end(table, Progress(checkpoint, checkpoint))
+                last = Progress(checkpoint, checkpoint)
+                _check_progress(last)
+                self._end(table, last)
         elif self._executor.is_add_finished(table, is_prepare=action is Action.PREPARE):
             del self._busy[table]
             done = TableState.PREPARED if action is Action.PREPARE else TableState.REPLICATING
+            if action is Action.REPLICATE:
+                self.failures.pop(table, None)
             self._kept[table] = self._held(table)._replace(state=done)
             self._look(table)
             kept = self._kept[table]
@@ -253,6 +259,7 @@ class Agent:
             return
         state, progress = self._executor.status(table)
         if progress != held.progress:
+            _check_progress(progress)
             token, kept_state, is_committed, before = held
             held = Held(token, kept_state, is_committed, before.fold(progress))
             self._kept[table] = held
@@ -280,3 +287,12 @@ class Agent:
         owner = self.owner
         header = Header(self.name, owner.name, owner.revision, self.epoch, self._changefeed_epoch)
         self._sent.append(Envelope(header, body))
+
+
+def _check_progress(progress: Progress) -> None:
+    """Refuse what no message could carry: it is an error of the executor."""
+    if not isinstance(progress, Progress):
+        raise InvalidArgumentError(f"how far a table is, is a Progress, not {progress!r}")
+    for number in progress:
+        if type(number) is not int or not 0 <= number <= INTEGER_MAX:
+            raise InvalidArgumentError(f"progress is microseconds from 0 on, not {number!r}")

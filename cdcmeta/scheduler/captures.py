@@ -40,8 +40,7 @@ class CaptureManager:
 
     `revision` is that since which captures can only have tables of this owner; `mute_us` is how
     long a capture that is asked may say nothing, in microseconds, before the others go on without
-    it and its registration is to be taken away. An owner that sleeps asks nobody, so nobody is mute
-    because of it.
+    it and its registration is to be taken away. Times are of any clock that counts microseconds.
     """
 
     def __init__(self, revision: int, mute_us: int) -> None:

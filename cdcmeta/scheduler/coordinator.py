@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from math import inf
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from cdcmeta.errors import InvalidArgumentError
 from cdcmeta.scheduler.captures import CaptureManager, CaptureState
+from cdcmeta.scheduler.cluster import Cluster, check_name, check_revision
 from cdcmeta.scheduler.fencing import KnownOwner, Verdict, owner_accepts
 from cdcmeta.scheduler.limits import Limits
 from cdcmeta.scheduler.messages import (
-    NO_BARRIER,
     Announce,
-    Barrier,
     Body,
     DispatchTable,
     DispatchTableResponse,
@@ -27,28 +25,15 @@ from cdcmeta.scheduler.messages import (
 from cdcmeta.scheduler.policies.facts import Facts
 from cdcmeta.scheduler.replication import ReplicationManager
 from cdcmeta.scheduler.scheduling import SchedulerManager
-from cdcmeta.scheduler.states import NO_PROGRESS, Progress, TableStatus
+from cdcmeta.scheduler.states import TableStatus
 from cdcmeta.scheduler.tasks import AddTable, MoveTable, Send, Task
-from cdcmeta.scheduler.watermarks import CANNOT_PROCEED, Watermarks, advance
+from cdcmeta.scheduler.wanted import WantedTables
+from cdcmeta.scheduler.watermarks import ToldProgress, Watermarks
 
-LEAST_SHARE = 0.1
-"""Of the mean: what a table counts for at the least when captures are compared."""
+LOOKS_MIN = 4
+"""So often at least a capture is looked for before it is mute."""
 DRAIN_NOT_READY = 1
 """What `drain` answers before the captures have told what they hold: ask again."""
-
-
-class Cluster(NamedTuple):
-    """What an owner sees of the world at one moment."""
-
-    now: int
-    """Microseconds; needs to be of one clock only, and not to go back."""
-    captures: Mapping[str, int]
-    """Who is registered, and at which revision: another after every restart."""
-    tables: Mapping[str, float]
-    """What to replicate, by name, and what each weighs. The same object while nothing changed."""
-    checkpoint: int
-    """How far the changefeed is, as it was stored last; microseconds."""
-    barrier: Barrier = NO_BARRIER
 
 
 class Tick(NamedTuple):
@@ -75,7 +60,7 @@ class Coordinator:
 
     >>> from cdcmeta.scheduler import Cluster, Coordinator
     >>> owner = Coordinator("owner", "c1", revision=9)
-    >>> tick = owner.tick([], Cluster(0, {"c1": 3}, {"t": 1.0}, checkpoint=100))
+    >>> tick = owner.tick([], Cluster(0, {"c1": 3}, {"t": 1.0}, checkpoint=100, revision=9))
     >>> [type(each.body).__name__ for each in tick.messages]
     ['Announce']
     """
@@ -90,35 +75,33 @@ class Coordinator:
         limits: Limits | None = None,
         version: str = "1",
     ) -> None:
-        for what, text in (("an owner", name), ("a capture", capture)):
-            if type(text) is not str or not text:
-                raise InvalidArgumentError(f"the name of {what} is a text, not {text!r}")
+        for what, text in (("an owner", name), ("a capture", capture), ("a version", version)):
+            check_name(what, text)
         if name == capture:
             raise InvalidArgumentError(f"owner and capture are both {name!r}: whose is a message?")
-        for what, number, least in (
-            ("an owner's revision", revision, 1),
-            ("a changefeed's epoch", changefeed_epoch, 0),
-        ):
-            if type(number) is not int or number < least:
-                raise InvalidArgumentError(f"{what} is an integer from {least} on, not {number!r}")
+        check_revision("an owner's revision", revision, 1)
+        check_revision("a changefeed's epoch", changefeed_epoch, 0)
+        if limits is not None and not isinstance(limits, Limits):
+            raise InvalidArgumentError(f"limits are Limits, not {limits!r}")
         self.limits = limits or Limits()
+        self.name = name
         self._own, self._capture = KnownOwner(name, revision), capture
         self._changefeed_epoch, self._version = changefeed_epoch, version
         # after a restart of the changefeed the owner before it may have been this very one
         self.captures = CaptureManager(max(revision, changefeed_epoch), self.limits.mute_us)
         self.replication = ReplicationManager(revision, self.limits)
         self.scheduling = SchedulerManager()
+        self.progress = ToldProgress()
+        self._wanted = WantedTables()
         self.refused: Counter[Verdict] = Counter()
         """How many messages were not listened to, and why."""
         self._found: dict[str, tuple[TableStatus, ...]] = {}
-        self._tables: Mapping[str, float] | None = None
-        self._least = 1.0
-        self._unwanted: dict[str, None] = {}
+        self._seen: Cluster | None = None
+        self._waited = 0
+        """Microseconds that count where somebody is waited for."""
         self._told_at: int | None = None
         self._rounds = 0
         self._announced: set[str] = set()
-        self._watermarks = CANNOT_PROCEED
-        self._floor, self._told = NO_PROGRESS, CANNOT_PROCEED
         self._sent: list[Envelope] = []
 
     def tick(self, inbox: Iterable[Envelope], cluster: Cluster) -> Tick:
@@ -126,40 +109,42 @@ class Coordinator:
 
         O(messages + tables placed or moved); each heartbeat round and each change of `tables`
         costs O(tables). Messages of other owners, captures and changefeeds of other times are
-        counted in `refused`. Raises `InvalidArgumentError` for a time below 0, a table without a
-        name, or a weight that is no number from 0 on.
+        counted in `refused`. Raises `InvalidArgumentError` for what cannot be (`Cluster.check`).
         """
         self._check(cluster)
+        self.progress.take_in(cluster.checkpoint)
         self._sent, self.replication.now = [], cluster.now
-        for capture in self.captures.update(cluster.captures, cluster.now):
+        for capture in self.captures.update(cluster.captures, self._waited):
             self._found.pop(capture, None)
             self._announced.discard(capture)
+            if self.scheduling.draining == capture:  # who comes back under its name may stay
+                self.scheduling.draining = None
             self._dispatch(self.replication.capture_lost(capture))
         self.replication.is_settled = self.captures.is_settled
         for envelope in inbox:
             self._receive(envelope, cluster)
-        if not self.captures.is_initialized and self.captures.may_initialize(cluster.now):
+        if not self.captures.is_initialized and self.captures.may_initialize(self._waited):
             self._initialize(cluster)
         if self.captures.is_initialized:
-            self._reconcile(cluster)
+            self._wanted.take_in(cluster.tables, self.replication, self.progress)
             self._schedule(cluster)
         self._tell(cluster)
-        evict = [(name, cluster.captures[name]) for name in self.captures.mute(cluster.now)]
+        evict = [(name, cluster.captures[name]) for name in self.captures.mute(self._waited)]
         sent, self._sent = self._sent, []
-        return Tick(sent, self._watermarks, evict)
+        return Tick(sent, self.progress.current, evict)
 
     def _check(self, cluster: Cluster) -> None:
-        """Refuse what cannot be, before anything is changed by it."""
-        for what, number in (("now", cluster.now), ("checkpoint", cluster.checkpoint)):
-            if type(number) is not int or number < 0:
-                raise InvalidArgumentError(f"{what} is microseconds from 0 on, not {number!r}")
-        if cluster.tables is self._tables:
-            return
-        for table, weight in cluster.tables.items():
-            if type(table) is not str or not table:
-                raise InvalidArgumentError(f"a table's name is a text, not {table!r}")
-            if not isinstance(weight, int | float) or not 0 <= weight < inf:
-                raise InvalidArgumentError(f"{table!r} cannot weigh {weight!r}")
+        """Refuse what cannot be, before anything is changed by it; else let time pass."""
+        before = self._seen
+        if not isinstance(cluster, Cluster):
+            raise InvalidArgumentError(f"a cluster is a Cluster, not {cluster!r}")
+        cluster.check(self._own.revision, self._own.name, before)
+        self._wanted.check(cluster.tables)
+        if before is not None:
+            # an owner that slept, or whose clock was put forward, finds nobody mute because of it
+            most = max(1, self.limits.mute_us // LOOKS_MIN)
+            self._waited += min(cluster.now - before.now, most)
+        self._seen = cluster._replace(captures=dict(cluster.captures))
 
     # --- what people ask for ---
 
@@ -174,7 +159,10 @@ class Coordinator:
         if capture not in self.captures.known:
             raise InvalidArgumentError(f"no capture {capture!r}")
         has_it = table in self.replication.held.get(capture, ())
-        leaves = self.captures.known[capture].state is CaptureState.STOPPING
+        leaves = (
+            self.captures.known[capture].state is CaptureState.STOPPING
+            or self.scheduling.draining == capture
+        )
         return not has_it and not leaves and self.scheduling.ask_move(table, capture)
 
     def rebalance(self) -> None:
@@ -185,16 +173,20 @@ class Coordinator:
         """Move all tables away from a capture; return how many it still has.
 
         Ask again until it is 0; 1 before the captures have told what they hold. Nothing is begun
-        for the last capture, the owner's own, or while another is drained. Raises
-        `InvalidArgumentError` for a capture that is not there.
+        while another is drained. What is drained gets no tables any more, until it registers anew.
+        Raises `InvalidArgumentError` for a capture that is not there, the last one, and the owner's
+        own: let another be the owner first.
         """
+        if capture == self._capture:
+            raise InvalidArgumentError(f"{capture!r} is the owner's own: elect another first")
         if not self.captures.is_initialized:
             return DRAIN_NOT_READY
         if capture not in self.captures.known:
             raise InvalidArgumentError(f"no capture {capture!r}")
+        if len(self.captures.known) == 1:
+            raise InvalidArgumentError(f"{capture!r} is the last one: nobody could take its tables")
         left = len(self.replication.held.get(capture, ()))
-        others = len(self.captures.known) > 1 and capture != self._capture
-        if left and others and self.scheduling.draining is None:
+        if left and self.scheduling.draining is None:
             self.scheduling.draining = capture
         return left
 
@@ -222,8 +214,8 @@ class Coordinator:
 
     def _synced(self, sender: str, sync: Sync) -> None:
         if self.captures.is_initialized:
-            self._dispatch(self.replication.found(sender, sync.tables, self._floor))
-            self._mark_unwanted(status.table for status in sync.tables)
+            self._dispatch(self.replication.found(sender, sync.tables, self.progress.stored))
+            self._wanted.mark(status.table for status in sync.tables)
         else:
             self._found[sender] = sync.tables
 
@@ -232,54 +224,24 @@ class Coordinator:
             self._dispatch(self.replication.reported(sender, statuses))
 
     def _initialize(self, cluster: Cluster) -> None:
-        self._advance_floor(cluster)
-        self.replication.begin(cluster.tables, self._floor, self._found)
+        self.replication.begin(cluster.tables, self.progress.stored, self._found)
         self.captures.is_initialized = True
         self._found = {}
 
     # --- deciding ---
 
-    def _advance_floor(self, cluster: Cluster) -> None:
-        # only what is stored counts: the next owner knows of nothing else, and a deposed one
-        # stores nothing; a table begun beyond would lack what is between
-        farthest = max(cluster.checkpoint, self._floor.checkpoint)
-        self._floor = Progress(farthest, farthest)
-
-    def _reconcile(self, cluster: Cluster) -> None:
-        removed = self.replication.take_removed()
-        self._advance_floor(cluster)
-        if cluster.tables is not self._tables:
-            self._tables = cluster.tables
-            for table in cluster.tables:
-                self.replication.want(table, self._floor)
-            self._unwanted = {}
-            self._mark_unwanted(self.replication.sets)
-            mean = sum(cluster.tables.values()) / max(1, len(cluster.tables))
-            self._least = mean * LEAST_SHARE or 1.0
-            self._watermarks = CANNOT_PROCEED
-        for table in removed:
-            if table in cluster.tables:  # wanted again while it was being removed
-                self.replication.want(table, self._floor)
-
-    def _mark_unwanted(self, tables: Iterable[str]) -> None:
-        wanted = self._tables if self._tables is not None else {}
-        for table in tables:
-            if table not in wanted:
-                self._unwanted[table] = None
-
     def _facts(self, cluster: Cluster) -> Facts:
         replication, captures = self.replication, self.captures
-        for table in [each for each in self._unwanted if not replication.may_remove(each)]:
-            del self._unwanted[table]
-        waiting = replication.waiting()
+        failures, wanted = replication.failures, self._wanted
+        resting, failing = failures.resting(), failures.tables
+        stuck_since = cluster.now - self.limits.stuck_us
         stopping = {
             name
             for name, capture in captures.known.items()
             if capture.state is CaptureState.STOPPING and name != self._capture
         }
-        draining = self.scheduling.draining
         return Facts(
-            wanted=cluster.tables,
+            wanted=wanted.weights,
             sets=replication.sets,
             held=replication.held,
             primaries=replication.primaries,
@@ -287,14 +249,21 @@ class Coordinator:
             absent=[
                 each
                 for each in replication.absent
-                if each not in self._unwanted and each not in waiting
+                if each not in wanted.unwanted and each not in resting
             ],
-            avoid={table: failed.capture for table, failed in replication.failing.items()},
-            unwanted=list(self._unwanted),
-            is_quiet=all(table in waiting for table in replication.unsettled),
-            targets=[each for each in captures.targets() if each != draining],
+            overdue=replication.overdue(),
+            avoid=failures.avoid(),
+            resting=resting,
+            unwanted=list(wanted.unwanted),
+            is_quiet=all(
+                table in failing or since <= stuck_since
+                for table, since in replication.unsettled.items()
+            ),
+            targets=[each for each in captures.targets() if each != self.scheduling.draining],
+            shunned=failures.troubled(),
             stopping=stopping,
-            least=self._least,
+            least=wanted.least,
+            weights=replication.weights,
             is_complete=all(captures.has_told(name) for name in captures.known),
             adds_in_flight=replication.in_flight(AddTable),
             moves_in_flight=replication.in_flight(MoveTable),
@@ -325,38 +294,23 @@ class Coordinator:
         for name in list(self.captures.known):
             if not self.captures.has_told(name):
                 if is_round or name not in self._announced:
-                    self._ask(name, Announce(self._version), cluster.now)
+                    self._ask(name, Announce(self._version))
             elif is_round:
                 tables, leaves = self.replication.asked(name), name == self.scheduling.draining
                 beat = Heartbeat(tables, cluster.barrier, leaves, self._rounds)
-                self._ask(name, beat, cluster.now)
+                self._ask(name, beat)
         self._announced = set(self.captures.known)
         if is_round:
             self._told_at = cluster.now
-            if self.captures.is_initialized:
-                self._advance(cluster)
-
-    def _advance(self, cluster: Cluster) -> None:
-        told = advance(cluster.tables, self.replication.sets, cluster.barrier)
-        if told != CANNOT_PROCEED:
-            # a barrier may be behind what is downstream already: that stays true
-            least = self._floor.checkpoint
-            told = told._replace(
-                checkpoint=max(told.checkpoint, least), resolved=max(told.resolved, least)
-            )
-            before = self._told
-            if told.checkpoint < before.checkpoint or told.resolved < before.resolved:
-                told = CANNOT_PROCEED  # a table that is new has not caught up
-            else:
-                self._told = told
-        self._watermarks = told
+            if self.captures.is_initialized and not self._wanted.new:
+                self.progress.advance(self._wanted.weights, self.replication.sets, cluster.barrier)
 
     def _dispatch(self, messages: Iterable[Send]) -> None:
         for capture, request in messages:
             self._send(capture, DispatchTable(request))
 
-    def _ask(self, capture: str, body: Announce | Heartbeat, now: int) -> None:
-        self.captures.asked(capture, now)
+    def _ask(self, capture: str, body: Announce | Heartbeat) -> None:
+        self.captures.asked(capture, self._waited)
         self._send(capture, body)
 
     def _send(self, capture: str, body: Body) -> None:

@@ -30,6 +30,10 @@ class Limits:
     """Microseconds before a table is tried again that failed twice; doubled each time, ..."""
     retry_max_us: int = 60_000_000
     """... up to this."""
+    prepare_us: int = 600_000_000
+    """Microseconds that a preparation may take; doubled for a table each time that it fails."""
+    stuck_us: int = 60_000_000
+    """Microseconds after which a table that is not replicated holds up no balancing any more."""
     heartbeat_every_us: int = 100_000
     """Microseconds between two rounds of heartbeats."""
     mute_us: int = 15_000_000

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from math import isclose
 from typing import Any, NamedTuple
 
+from cdcmeta.scheduler.failures import DOUBLINGS_MAX, Failures
 from cdcmeta.scheduler.limits import Limits
 from cdcmeta.scheduler.replication_set import ReplicationSet, Step, rebuilt, step
 from cdcmeta.scheduler.states import Progress, Role, SetState, TableStatus, Token
@@ -12,27 +14,28 @@ from cdcmeta.scheduler.tasks import (
     CaptureLost,
     Event,
     Found,
+    GiveUp,
     RemoveTable,
     Report,
     Send,
     Task,
 )
 
-_UNDER_WAY = (SetState.PREPARE, SetState.COMMIT, SetState.REPLICATING)
+LOST_MAX = 8
+"""So often a preparation is repeated on a capture that says it knows nothing of it."""
 _QUIET = (SetState.REPLICATING, SetState.ABSENT)
 
 
-class Failure(NamedTuple):
-    """A table that ended without being told to, and when it is tried again."""
+class _Unasked(NamedTuple):
+    """A preparation that is on its way: asking too early about it would end it."""
 
-    times: int
-    """How often in a row, without its progress going on."""
     capture: str
-    """Where it ended last."""
-    checkpoint: int
-    """How far it was then."""
-    again_at: int
-    """Microseconds of the owner's clock."""
+    until: int
+    wait_us: int
+    since: int
+    """When it was sent first."""
+    times: int
+    """How often it was sent."""
 
 
 class ReplicationManager:
@@ -43,7 +46,7 @@ class ReplicationManager:
     """
 
     def __init__(self, revision: int, limits: Limits | None = None) -> None:
-        self._limits, self.now = limits or Limits(), 0
+        self._limits, self._now = limits or Limits(), 0
         self._revision, self._issued = revision, 0
         self.sets: dict[str, ReplicationSet] = {}
         self.running: dict[str, Task] = {}
@@ -56,14 +59,32 @@ class ReplicationManager:
         """By capture, the tables that it prepares."""
         self.absent: dict[str, None] = {}
         """Tables with a set that nobody is asked to replicate."""
-        self.unsettled: dict[str, None] = {}
-        """Tables whose set is not replicating."""
-        self.failing: dict[str, Failure] = {}
-        """Tables that end again and again: they are tried ever more rarely."""
+        self.unsettled: dict[str, int] = {}
+        """Tables whose set is not replicating, and since when."""
+        self.failures = Failures(self._limits)
+        """Tables that end by themselves: they are tried elsewhere, and ever more rarely."""
+        self.weights: dict[str, float] = {}
+        """By capture, what the tables that it holds weigh together."""
+        self._weight: Callable[[str], float] = lambda table: 1.0
         self._removed: list[str] = []
         self._asked: dict[str, tuple[tuple[str, Token], ...]] = {}
+        self._unasked: dict[str, _Unasked] = {}
         self.is_settled = True
         """Whether nobody can hold a table unknown to us; else nobody is promoted anew."""
+
+    @property
+    def now(self) -> int:
+        """The owner's clock, in microseconds; to be kept up to date."""
+        return self._now
+
+    @now.setter
+    def now(self, now: int) -> None:
+        self._now = self.failures.now = now
+
+    def weigh(self, weight: Callable[[str], float]) -> None:
+        """Let tables weigh something else from now on. O(tables held)."""
+        self._weight = weight
+        self.weights = {capture: sum(map(weight, held)) for capture, held in self.held.items()}
 
     def begin(
         self,
@@ -96,11 +117,24 @@ class ReplicationManager:
     def asked(self, capture: str) -> tuple[tuple[str, Token], ...]:
         """Return the tables to ask a capture about, with their tokens.
 
-        O(1) while it holds the same ones, else O(its tables).
+        Not about what it was told to prepare a moment ago: a question that overtakes the request
+        is answered with a promise never to start it. O(1) while it holds the same tables, else
+        O(its tables).
         """
         asked = self._asked.get(capture)
-        if asked is None:
-            asked = self._asked[capture] = tuple(self.held.get(capture, {}).items())
+        if asked is not None:
+            return asked
+        held = self.held.get(capture, {})
+        early = {
+            table
+            for table in self.preparing.get(capture, ())
+            if (each := self._unasked.get(table)) is not None
+            and each.capture == capture
+            and each.until > self._now
+        }
+        asked = tuple(each for each in held.items() if each[0] not in early)
+        if not early:
+            self._asked[capture] = asked
         return asked
 
     def take_removed(self) -> list[str]:
@@ -113,7 +147,7 @@ class ReplicationManager:
     def reported(self, capture: str, statuses: Iterable[TableStatus]) -> list[Send]:
         """Take in what a capture tells of tables; O(statuses)."""
         messages: list[Send] = []
-        sets = self.sets
+        sets, failing = self.sets, self.failures.tables
         for status in statuses:
             rset = sets.get(status.table)
             if rset is None:
@@ -123,13 +157,9 @@ class ReplicationManager:
                 continue
             messages += self._step(rset, Report(capture, status))
             after = sets.get(status.table, rset)
-            if after.state is not rset.state or status.table in self.failing:
-                self._judge(capture, rset, after)
+            if after.places is not rset.places or status.table in failing:
+                self.failures.judge(capture, rset, after)
         return messages
-
-    def waiting(self) -> set[str]:
-        """Return the tables that failed and are not yet to be tried again. O(failing)."""
-        return {table for table, each in self.failing.items() if each.again_at > self.now}
 
     def found(self, capture: str, statuses: Iterable[TableStatus], floor: Progress) -> list[Send]:
         """Take in all that a capture holds that could not be asked before."""
@@ -144,8 +174,12 @@ class ReplicationManager:
         messages: list[Send] = []
         for table in list(self.held.get(capture, ())):
             messages += self._step(self.sets[table], CaptureLost(capture))
-        for of_captures in (self.held, self.primaries, self.preparing, self._asked):
+        places: tuple[dict[str, Any], ...] = (
+            *(self.held, self.primaries, self.preparing, self.weights, self._asked),
+        )
+        for of_captures in places:
             of_captures.pop(capture, None)
+        self.failures.forget_capture(capture)
         return messages
 
     def begin_task(self, task: Task) -> list[Send]:
@@ -153,6 +187,8 @@ class ReplicationManager:
         rset = self.sets.get(task.table)
         if rset is None:
             return []
+        if isinstance(task, GiveUp):
+            return list(self._step(rset, task))
         if isinstance(task, RemoveTable):  # whatever is under way: nobody wants it any more
             self.running.pop(task.table, None)
             return list(self._step(rset, task))
@@ -163,34 +199,76 @@ class ReplicationManager:
             self.running[task.table] = task
         return list(messages)
 
+    def overdue(self) -> list[GiveUp]:
+        """Return the preparations that take too long, or were lost too often; these have failed.
+
+        Each failure of a table doubles its time, so that one that needs long comes to its end.
+        O(tables being placed or moved).
+        """
+        found, limit = [], self._limits.prepare_us
+        for table, each in self._unasked.items():
+            if self._now - each.since < limit and each.times <= LOST_MAX:
+                continue
+            rset, failed = self.sets[table], self.failures.tables.get(table)
+            longer = limit << min(failed.times, DOUBLINGS_MAX) if failed is not None else limit
+            is_late = self._now - each.since >= longer or each.times > LOST_MAX
+            if is_late and rset.state is SetState.PREPARE:
+                self.failures.failed(each.capture, rset)
+                found.append(GiveUp(table, each.capture))
+        return found
+
     def in_flight(self, kind: type[Task]) -> int:
         """Return how many tasks of a kind are under way. O(tasks under way)."""
         return sum(isinstance(task, kind) for task in self.running.values())
 
-    # --- inside ---
+    def check(self) -> None:
+        """Raise `AssertionError` when an index is not what the sets say. O(tables)."""
+        sets, roles = self.sets, {role: set[tuple[str, str]]() for role in Role}
+        tokens, states = {}, {state: set[str]() for state in SetState}
+        for table, rset in sets.items():
+            rset.check()
+            assert rset.table == table and not rset.is_removed, rset  # noqa: PT018
+            states[rset.state].add(table)
+            for place in rset.places:
+                tokens[place.capture, table] = place.token
+                roles[place.role].add((place.capture, table))
+        for index, role in ((self.primaries, Role.PRIMARY), (self.preparing, Role.SECONDARY)):
+            assert {(c, table) for c, tables in index.items() for table in tables} == roles[role]
+        held = {(c, table): g for c, tables in self.held.items() for table, g in tables.items()}
+        assert held == tokens, "who holds what, and under which token"
+        assert set(self.absent) == states[SetState.ABSENT]
+        assert set(self.unsettled) == set(sets) - states[SetState.REPLICATING]
+        # a task ends with the state that it leads to, however that came
+        assert set(self.running) <= states[SetState.PREPARE] | states[SetState.COMMIT]
+        # what was sent a moment ago is on its way to who prepares it
+        assert set(self._unasked) <= set(sets) - states[SetState.REPLICATING]
+        for capture, asked in self._asked.items():
+            assert dict(asked) == self.held.get(capture, {}), capture
+        for capture, weight in self.weights.items():
+            weighs = sum(map(self._weight, self.held.get(capture, ())))
+            assert isclose(weight, weighs, rel_tol=1e-6, abs_tol=1e-6), (capture, weight, weighs)
 
-    def _judge(self, capture: str, before: ReplicationSet, after: ReplicationSet) -> None:
-        """Note a table that ended by itself, or that goes on again."""
-        failed, table = self.failing.get(after.table), after.table
-        checkpoint = after.progress.checkpoint
-        if after.state is SetState.ABSENT and before.state in _UNDER_WAY:
-            times = failed.times + 1 if failed is not None else 1
-            # the first time at once: whatever it was may be over
-            wait = self._limits.retry_first_us << min(times - 2, 40) if times > 1 else 0
-            again_at = self.now + min(wait, self._limits.retry_max_us)
-            self.failing[table] = Failure(times, capture, checkpoint, again_at)
-        elif failed is not None and checkpoint > failed.checkpoint:
-            del self.failing[table]
+    # --- inside ---
 
     def _step(self, rset: ReplicationSet, event: Event) -> tuple[Send, ...]:
         fresh = self._fresh()
         after: Step = step(rset, event, fresh=fresh, is_settled=self.is_settled)
         if after.set is not rset:
             self._put(after.set)
-        for _, request in after.messages:
+        for capture, request in after.messages:
             if request.token == fresh:
                 self._issued += 1
+                self._on_its_way(rset.table, capture)
         return after.messages
+
+    def _on_its_way(self, table: str, capture: str) -> None:
+        """Note that a capture is told to prepare; each time in a row it is given longer."""
+        before, wait_us = self._unasked.get(table), self._limits.heartbeat_every_us
+        since, times = self._now, 1
+        if before is not None and before.capture == capture:
+            since, times = before.since, before.times + 1
+            wait_us = min(2 * before.wait_us, max(self._limits.mute_us // 2, wait_us))
+        self._unasked[table] = _Unasked(capture, self._now + wait_us, wait_us, since, times)
 
     def _fresh(self) -> Token:
         return Token(self._revision, self._issued + 1)
@@ -202,30 +280,38 @@ class ReplicationManager:
         if before is not None and before.places is rset.places and before.state is rset.state:
             return
         if before is not None:
+            weight = self._weight(table)
             for place in before.places:
                 self._asked.pop(place.capture, None)
+                self.weights[place.capture] -= weight
                 self.held[place.capture].pop(table, None)
                 self.primaries[place.capture].pop(table, None)
                 self.preparing[place.capture].pop(table, None)
         for place in rset.places:
             mine = place.capture
             self._asked.pop(mine, None)
+            self.weights[mine] = self.weights.get(mine, 0.0) + self._weight(table)
             self.held.setdefault(mine, {})[table] = place.token
             _mark(self.primaries.setdefault(mine, {}), table, place.role is Role.PRIMARY)
             _mark(self.preparing.setdefault(mine, {}), table, place.role is Role.SECONDARY)
         if rset.state in _QUIET:
             self.running.pop(table, None)
+            self._unasked.pop(table, None)
         _mark(self.absent, table, rset.state is SetState.ABSENT)
-        _mark(self.unsettled, table, rset.state is not SetState.REPLICATING)
+        if rset.state is SetState.REPLICATING:
+            self.unsettled.pop(table, None)
+        else:
+            self.unsettled.setdefault(table, self._now)
         if rset.is_removed:
             self._forget(table)
 
     def _forget(self, table: str) -> None:
         places: tuple[dict[str, Any], ...] = (
-            *(self.sets, self.running, self.absent, self.unsettled, self.failing),
+            *(self.sets, self.running, self.absent, self.unsettled, self._unasked),
         )
         for held in places:
             held.pop(table, None)
+        self.failures.forget_table(table)
         self._removed.append(table)
 
 

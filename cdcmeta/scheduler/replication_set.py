@@ -25,6 +25,7 @@ from cdcmeta.scheduler.tasks import (
     CaptureLost,
     Event,
     Found,
+    GiveUp,
     MoveTable,
     RemoveRequest,
     RemoveTable,
@@ -70,6 +71,28 @@ class ReplicationSet(NamedTuple):
     def is_removed(self) -> bool:
         """Whether nobody wants it and nobody holds it."""
         return self.state is SetState.REMOVING and not self.places
+
+    def check(self) -> None:
+        """Raise `AssertionError` when an invariant does not hold. O(captures)."""
+        state, roles = self.state, [each.role for each in self.places]
+        names = [each.capture for each in self.places]
+        primaries, secondaries = roles.count(Role.PRIMARY), roles.count(Role.SECONDARY)
+        held = (SetState.PREPARE, SetState.COMMIT, SetState.REPLICATING)
+        rules = {
+            "a capture has one place": len(names) == len(set(names)),
+            "places are sorted": list(self.places) == sorted(self.places),
+            "who is in a state that needs places has some": state not in held or bool(roles),
+            "one primary": primaries <= 1,
+            "one secondary": secondaries <= 1,
+            "absent: nobody is asked": state is not SetState.ABSENT or primaries + secondaries == 0,
+            "prepare: somebody prepares": state is not SetState.PREPARE or secondaries == 1,
+            "commit: somebody is to replicate": state is not SetState.COMMIT
+            or primaries + secondaries > 0,
+            "replicating: by a primary": state is not SetState.REPLICATING or primaries == 1,
+            "replicating: nobody prepares": state is not SetState.REPLICATING or secondaries == 0,
+        }
+        for rule, holds in rules.items():
+            assert holds, f"{rule}: {self}"
 
     def can_move_to(self, capture: str) -> bool:
         """Return whether another capture could take over now."""
@@ -157,6 +180,8 @@ def step(rset: ReplicationSet, event: Event, *, fresh: Token, is_settled: bool =
         case RemoveTable():
             ended = rset._replace(state=SetState.REMOVING)
             return Step(ended, tuple(_removal(rset, place) for place in rset.places))
+        case GiveUp(_, capture):
+            return _given_up(rset, capture)
         case Found(capture, status):
             return _found(rset, capture, status)
 
@@ -166,6 +191,14 @@ def _added(rset: ReplicationSet, capture: str, fresh: Token, wanted: SetState) -
         return Step(rset)
     begun = rset.given(Place(capture, Role.SECONDARY, fresh))._replace(state=SetState.PREPARE)
     return Step(begun, (_prepare(begun, capture, fresh),))
+
+
+def _given_up(rset: ReplicationSet, capture: str) -> Step:
+    place = rset.place(capture)
+    if rset.state is not SetState.PREPARE or place is None or place.role is not Role.SECONDARY:
+        return Step(rset)
+    # it was never told to write, and under this token never will be: nobody has to wait for its end
+    return Step(rset.without(place), (_removal(rset, place),))
 
 
 def _reported(

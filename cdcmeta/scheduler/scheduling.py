@@ -36,12 +36,12 @@ class SchedulerManager:
         if plan.tasks or facts.moves_in_flight >= facts.limits.moves_in_flight:
             return plan
         target = drain.target_of(facts, self.draining)
-        if target is None:
+        if self.draining is not None and drain.is_over(facts, self.draining):
             self.draining = None
         plan = drain.plan(facts, target)
         if plan.tasks:
             return plan
-        if facts.is_quiet:
+        if facts.is_quiet and facts.is_complete:
             self.moves = move.still_asked(facts, self.moves)
         plan = move.plan(facts, self.moves)
         if plan.tasks:

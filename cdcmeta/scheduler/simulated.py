@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from cdcmeta.errors import InvalidArgumentError
 from cdcmeta.scheduler.executor import ExecutorStatus
+from cdcmeta.scheduler.messages import NO_BARRIER, Barrier
 from cdcmeta.scheduler.states import NO_PROGRESS, Progress, TableState
 
 
@@ -31,7 +32,8 @@ class SimulatedExecutor:
     """Implements `TableExecutor` for tests, simulations and benchmarks.
 
     Its time is `now` (microseconds), which the caller moves on. While a table replicates its
-    checkpoint follows `source(table)`; `durations(table)` says how long its steps take.
+    checkpoint follows `source(table)`; `durations(table)` says how long its steps take. Nothing is
+    replicated beyond `barrier()`: pass `barrier=lambda: agent.barrier`, the agent's own.
 
     >>> from cdcmeta.scheduler import SimulatedExecutor
     >>> executor = SimulatedExecutor()
@@ -46,8 +48,12 @@ class SimulatedExecutor:
         *,
         source: Callable[[str], int] = lambda table: 0,
         durations: Callable[[str], Durations] = lambda table: Durations(),
+        barrier: Callable[[], Barrier] = lambda: NO_BARRIER,
     ) -> None:
-        self._source, self._durations = source, durations
+        self._source, self._durations, self._barrier = source, durations, barrier
+        self._bounded = NO_BARRIER
+        self._bounds: dict[str, int] = {}
+        """By table, of `_bounded`."""
         self._pipelines: dict[str, _Pipeline] = {}
         self.now = 0
 
@@ -118,6 +124,9 @@ class SimulatedExecutor:
         """Let a table end by itself, as one does whose connection broke."""
         self._pipelines.pop(table, None)
 
+    def written(self, table: str, checkpoint: int) -> None:
+        """Do nothing: it is called when a table has come farther, for others to override."""
+
     def _moved(self, table: str) -> _Pipeline | None:
         pipeline = self._pipelines.get(table)
         if pipeline is None:
@@ -126,5 +135,16 @@ class SimulatedExecutor:
             pipeline.state = pipeline.goal
         if pipeline.state is TableState.REPLICATING:
             pipeline.has_written = True
-            pipeline.checkpoint = max(pipeline.checkpoint, self._source(table))
+            farther = self._allowed(table, self._source(table))
+            if farther > pipeline.checkpoint:
+                pipeline.checkpoint = farther
+                self.written(table, farther)
         return pipeline
+
+    def _allowed(self, table: str, until: int) -> int:
+        """Return how far a table may go now."""
+        barrier = self._barrier()
+        if barrier is not self._bounded:
+            self._bounded, self._bounds = barrier, dict(barrier.tables)
+        bounds = (barrier.everywhere, self._bounds.get(table, 0))
+        return min(until, *filter(None, bounds)) if any(bounds) else until

@@ -28,7 +28,14 @@ class RemoveTable(NamedTuple):
     table: str
 
 
-Task = AddTable | MoveTable | RemoveTable
+class GiveUp(NamedTuple):
+    """End a preparation: it takes too long, or its capture leaves."""
+
+    table: str
+    capture: str
+
+
+Task = AddTable | MoveTable | RemoveTable | GiveUp
 """What policies decide."""
 
 

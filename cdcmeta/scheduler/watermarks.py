@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from cdcmeta.scheduler.messages import Barrier
 from cdcmeta.scheduler.replication_set import ReplicationSet
+from cdcmeta.scheduler.states import NO_PROGRESS, Progress
 
 TABLE_BARRIERS_MAX = 256
 
@@ -61,3 +62,57 @@ def advance(
         return Watermarks(least, barrier.everywhere or least, 0)
     checkpoint = min(checkpoints)
     return Watermarks(min(checkpoint, least) if least else checkpoint, min(resolved), synced)
+
+
+class ToldProgress:
+    """How far an owner told that a changefeed is, and how much of that is stored.
+
+    What was told never goes back, and may be stored at any time after. So a table that is new
+    begins only once all of it is: else the store could come to be beyond where the table began.
+    """
+
+    def __init__(self) -> None:
+        self.stored = NO_PROGRESS
+        """What the store has, and a later owner will know."""
+        self.told = CANNOT_PROCEED
+        """The farthest that was told."""
+        self.current = CANNOT_PROCEED
+        """What to tell now."""
+
+    def take_in(self, checkpoint: int) -> None:
+        """Note what the store has."""
+        farthest = max(checkpoint, self.stored.checkpoint)
+        self.stored = Progress(farthest, farthest)
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether the store has all that was told."""
+        return self.stored.checkpoint >= self.told.checkpoint
+
+    def repeat(self) -> None:
+        """Tell what was told, until it is stored."""
+        self.current = self.told
+
+    def wait(self) -> None:
+        """Tell nothing before all tables were looked at."""
+        self.current = CANNOT_PROCEED
+
+    def advance(
+        self, wanted: Iterable[str], sets: Mapping[str, ReplicationSet], barrier: Barrier
+    ) -> None:
+        """Look how far all tables are. O(tables)."""
+        found, told = advance(wanted, sets, barrier), self.told
+        if found == CANNOT_PROCEED:
+            self.current = found
+            return
+        # a barrier may be behind what is downstream already: that stays true
+        least = self.stored.checkpoint
+        found = Watermarks(
+            max(found.checkpoint, least),
+            max(found.resolved, least),
+            max(found.synced, told.synced),
+        )
+        if found.checkpoint < told.checkpoint or found.resolved < told.resolved:
+            self.current = CANNOT_PROCEED  # a table that is new has not caught up
+        else:
+            self.current = self.told = found

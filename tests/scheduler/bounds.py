@@ -58,6 +58,13 @@ DOUBLED_AND_RESTARTED = (
     *("adds to c1", "delivers o3->c1", "c1 has prepared"),
 )
 """... and another is about to be the primary."""
+DOUBLED_AND_DEPOSED = (
+    *(*DOUBLED, "c0 fails", "delivers STOPPED", "another owner"),
+    *("o4 announces to c0", "delivers Announce", "delivers Sync"),
+    *("o4 announces to c1", "delivers Announce", "delivers Sync"),
+    *("o4 adds to c1", "delivers o4->c1", "c1 has prepared"),
+)
+"""... and the new owner is about to make another the primary."""
 ALIKE = (
     *("announces to c0", "delivers Announce", "delivers Sync"),
     *("announces to c1", "delivers Announce", "doubles Sync"),
@@ -94,6 +101,10 @@ EXPLORED = {
     "a move, a table removed and wanted again, data": bound(2, data=1, moves=1, removals=1),
     "another owner, a move": bound(2, failovers=1, moves=1),
     "another owner that does not wait for all": bound(2, failovers=1, mutes=1),
+    "a move, a preparation given up, a doubled message": bound(2, moves=1, giveups=1, doubles=1),
+    "a move, a preparation given up, data": bound(2, data=1, moves=1, giveups=1),
+    "another owner, a doubled message": bound(2, failovers=1, doubles=1),
+    "another owner, a lost message": bound(2, failovers=1, drops=1),
     "a late answer, a move": bound(2, *FOUND_LATE, channel=2, failovers=1, mutes=1, moves=1),
     "the same owner again, a doubled answer": bound(
         2, *ALIKE, channel=2, reelections=1, doubles=1, pruning=False
@@ -105,6 +116,15 @@ EXPLORED = {
     "doubled requests, a table that fails and is forgotten": bound(
         2, *DOUBLED_AND_FAILED, channel=3, overtaking=True, failures=1, doubles=2, forgets=1
     ),
+    "doubled requests, another owner": bound(
+        *(2, *DOUBLED_AND_DEPOSED),
+        channel=3,
+        overtaking=True,
+        failures=1,
+        doubles=2,
+        failovers=1,
+        pruning=False,
+    ),
     "doubled requests, a restart": bound(
         2, *DOUBLED_AND_RESTARTED, channel=3, overtaking=True, restarts=1, doubles=2, pruning=False
     ),
@@ -113,12 +133,21 @@ EXPLORED = {
 
 DEEPER = {
     "two more owners": bound(2, failovers=2),
+    "another owner, two messages on each way": bound(2, channel=2, failovers=1),
+    "another owner, a doubled message, a restart": bound(2, failovers=1, doubles=1, restarts=1),
+    "another owner, a table that fails and is forgotten": bound(
+        2, failovers=1, failures=1, forgets=1
+    ),
+    "a restart, a table that fails and is forgotten, doubled": bound(
+        2, restarts=1, failures=1, forgets=1, doubles=1
+    ),
     "another owner, a crash, questions overtake": bound(2, overtaking=True, failovers=1, crashes=1),
     "a move, a table that fails": bound(2, channel=2, moves=1, failures=1),
     "another owner, three captures": bound(3, failovers=1),
     "another owner, a move, a crash": bound(2, failovers=1, moves=1, crashes=1),
     "another owner, a restart": bound(2, failovers=1, restarts=1),
     "another owner, a table that fails": bound(2, failovers=1, failures=1),
+    "another owner, a preparation given up": bound(2, failovers=1, giveups=1),
     "a move, a crash, two messages, questions overtake": bound(
         2, channel=2, overtaking=True, moves=1, crashes=1
     ),

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable
 
 from cdcmeta.scheduler import (
     CANNOT_PROCEED,
@@ -12,33 +13,51 @@ from cdcmeta.scheduler import (
     Cluster,
     Coordinator,
     Durations,
+    Envelope,
     InProcessTransport,
     KnownOwner,
     Limits,
+    SetState,
     SimulatedExecutor,
     Watermarks,
+    encoding,
 )
+from cdcmeta.scheduler.messages import DispatchTable
 from cdcmeta.scheduler.policies.rebalance import TOLERANCE
 
 TICK_US = 50_000
 
 
+class InjectedError(OSError):
+    """What an executor raises because a test wants it to; agents may fail of nothing else."""
+
+
 class Pipelines(SimulatedExecutor):
     """An executor that tells the cluster what it writes, and from where on."""
 
-    def __init__(self, sim: SimCluster) -> None:
-        super().__init__(source=self._write, durations=sim.durations)
-        self._sim = sim
+    def __init__(self, sim: SimCluster, barrier: Callable[[], Barrier]) -> None:
+        super().__init__(source=lambda table: sim.now, durations=sim.durations, barrier=barrier)
+        self._sim, self._told_barrier = sim, barrier
+        self.refuses: Callable[[str], bool] = lambda table: False
+        """The tables that cannot be added now."""
+        self.tries = 0
+        """How often it was asked to add one of those."""
 
     def add_table(self, table: str, start_ts: int, *, is_prepare: bool) -> bool:
+        if self.refuses(table):
+            self.tries += 1
+            raise InjectedError(f"{table} is refused")
         done = self._sim.downstream[table]
         if not is_prepare and start_ts > done:  # an assertion would be the agent's to catch
             self._sim.complaints.append(f"{table} begins at {start_ts}, beyond {done}")
         return super().add_table(table, start_ts, is_prepare=is_prepare)
 
-    def _write(self, table: str) -> int:
-        self._sim.downstream[table] = self._sim.now
-        return self._sim.now
+    def written(self, table: str, checkpoint: int) -> None:
+        downstream, barrier = self._sim.downstream, self._told_barrier()
+        downstream[table] = max(downstream[table], checkpoint)
+        for bound in (barrier.everywhere, dict(barrier.tables).get(table, 0)):
+            if 0 < bound < checkpoint:
+                self._sim.complaints.append(f"{table} is at {checkpoint}, beyond {bound}")
 
 
 class Node:
@@ -46,10 +65,9 @@ class Node:
 
     def __init__(self, sim: SimCluster, name: str, epoch: int) -> None:
         self.sim, self.name, self.epoch = sim, name, epoch
-        self.executor = sim.executor(sim)
+        self.executor = sim.executor(sim, lambda: self.agent.barrier)
         owner = KnownOwner(sim.owner.name, sim.revision_of_owner) if sim.owner else KnownOwner()
         self.agent = Agent(name, self.executor, epoch=epoch, owner=owner)
-        self.skew_us = 0
         self.is_paused = False
 
     def tick(self) -> None:
@@ -57,7 +75,7 @@ class Node:
         self.executor.now = self.sim.now
         if not self.is_paused:
             inbox = self.sim.transport.receive(self.name, self.sim.now)
-            self.sim.transport.send(self.agent.tick(inbox), self.sim.now)
+            self.sim.send(self.agent.tick(inbox))
 
 
 class OwnerNode:
@@ -68,21 +86,34 @@ class OwnerNode:
         self.name = f"owner-{revision}"
         self.coordinator = Coordinator(self.name, capture, revision=revision, limits=sim.limits)
         self.skew_us = 0
-        self.sees: dict[str, int] | None = None
-        """What it sees of the registrations, where that is not how they are."""
+        self.is_paused = False
+        self.is_behind = False
+        """Whether it sees the registrations late."""
+        self._view = len(sim.views) - 1
 
     def tick(self) -> None:
         """Let the owner decide."""
         sim = self.sim
+        if self.is_paused:
+            return
         inbox = sim.transport.receive(self.name, sim.now)
-        alive = self.sees if self.sees is not None else sim.alive()
-        seen = Cluster(sim.now + self.skew_us, alive, sim.tables, sim.stored, sim.barrier)
+        revision, alive = self._looked()
+        seen = Cluster(sim.now + self.skew_us, alive, sim.tables, sim.stored, revision, sim.barrier)
         self.last = self.coordinator.tick(inbox, seen)
-        sim.transport.send(self.last.messages, sim.now)
+        sim.send(self.last.messages)
         for name, epoch in self.last.evict:
             sim.evict(name, epoch)
-        if self is sim.owner and self.last.watermarks != CANNOT_PROCEED:
-            sim.store(self.last.watermarks)
+        if self is sim.owner:
+            sim.told_by_owner(self)
+
+    def _looked(self) -> tuple[int, dict[str, int]]:
+        """Return the registrations and their revision: of now, or of a moment since the last."""
+        newest = len(self.sim.views) - 1
+        if not self.is_behind:
+            self._view = newest
+        elif self.sim.rng.random() < 0.1:
+            self._view = self.sim.rng.randint(self._view, newest)
+        return self.sim.views[self._view]
 
 
 class SimCluster:
@@ -98,21 +129,33 @@ class SimCluster:
         durations: Callable[[str], Durations] = lambda table: Durations(),
         checks: bool = True,
         executor: type[Pipelines] = Pipelines,
+        rng: random.Random | None = None,
+        encoded: float = 1 / 8,
+        late_us: int = 0,
     ) -> None:
+        """`encoded`: how many messages become bytes on their way; `late_us`: how late, at the
+        most, what an owner tells is stored (where it is, a part of it is left out).
+        """
         self.executor = executor
+        self.rng, self.encoded, self.late_us = rng or random.Random(0), encoded, late_us
+        self.views: list[tuple[int, dict[str, int]]] = []
+        """The registrations as they were, and at which revision of the store."""
         self.now, self.revision = 1_000_000, 0
         self.limits, self.durations = limits or Limits(), durations
         self.transport = transport or InProcessTransport(rng=random.Random(0))
         self.nodes: dict[str, Node] = {}
         self.owners: list[OwnerNode] = []
-        self.stored = 1
+        self.stored = self.claimed = 1
+        self._storing: deque[tuple[int, Watermarks]] = deque()
+        self._new: dict[str, int] = {}
+        """Tables that the owner has not begun with, and what was told before they were wanted."""
         self.watermarks = CANNOT_PROCEED
         self.downstream: dict[str, int] = {}
         self.complaints: list[str] = []
         self.barrier = Barrier()
         self.tables: dict[str, float] = {}
         self.want(tables)
-        self.ticks = 0
+        self.ticks = self.dispatched_at = 0
         self._checks = checks
         for n in range(captures):
             self.start(f"c{n}")
@@ -131,10 +174,15 @@ class SimCluster:
     # --- what happens ---
 
     def want(self, tables: dict[str, float]) -> None:
-        """Want these tables from now on; what is new is downstream as far as all others are."""
+        """Want these tables from now on; what is new is downstream as far as all others are.
+
+        What was told before is not about it: the store may come to be there until it begins.
+        """
         for table in tables:
             if table not in self.tables:
                 self.downstream[table] = max(self.downstream.get(table, 0), self.stored)
+                self._new[table] = max(self.stored, self.claimed)
+        self._new = {table: told for table, told in self._new.items() if table in tables}
         self.tables = tables
 
     def start(self, name: str) -> Node:
@@ -142,12 +190,15 @@ class SimCluster:
         self.revision += 1
         self.transport.forget(name)
         self.nodes[name] = node = Node(self, name, self.revision)
+        self._registered()
         return node
 
     def kill(self, name: str) -> None:
         """End a process and its registration."""
+        self.revision += 1
         del self.nodes[name]
         self.transport.forget(name)
+        self._registered()
 
     def evict(self, name: str, epoch: int) -> None:
         """Take away a registration: the process notices, ends and comes back."""
@@ -155,8 +206,11 @@ class SimCluster:
             self.start(name)
 
     def elect(self, capture: str) -> OwnerNode:
-        """Elect another owner; the one before goes on until `depose`."""
+        """Elect another owner; the one before goes on until `depose`, and stores nothing more."""
         self.revision += 1
+        self._registered()
+        self._storing.clear()
+        self.claimed = self.stored
         owner = OwnerNode(self, capture, self.revision)
         self.owners.append(owner)
         return owner
@@ -169,8 +223,47 @@ class SimCluster:
         """Return the registrations."""
         return {name: node.epoch for name, node in self.nodes.items()}
 
+    def _registered(self) -> None:
+        self.views.append((self.revision, self.alive()))
+
+    def send(self, envelopes: Iterable[Envelope]) -> None:
+        """Send messages, some of them as bytes."""
+        self.transport.send(map(self._carried, envelopes), self.now)
+
+    def _carried(self, envelope: Envelope) -> Envelope:
+        if self.rng.random() >= self.encoded:
+            return envelope
+        decoded = encoding.decode(encoding.encode(envelope))
+        assert decoded == envelope, (decoded, envelope)
+        return decoded
+
+    # --- what is stored ---
+
+    def told_by_owner(self, owner: OwnerNode) -> None:
+        """Take what the owner tells: it is stored now, or some time later, or never."""
+        if any(isinstance(body, DispatchTable) for _, body in owner.last.messages):
+            self.dispatched_at = self.ticks
+        sets = owner.coordinator.replication.sets
+        for table in list(self._new):
+            if table in sets and sets[table].state is not SetState.REMOVING:
+                del self._new[table]
+        watermarks = owner.last.watermarks
+        if watermarks == CANNOT_PROCEED:
+            return
+        self.claimed = max(self.claimed, watermarks.checkpoint)
+        if not self.late_us:
+            self.store(watermarks)
+        elif self.rng.random() < 0.8:
+            at = self.now + self.rng.randrange(self.late_us)
+            self._storing.append(
+                (max(at, self._storing[-1][0] if self._storing else 0), watermarks)
+            )
+
     def store(self, watermarks: Watermarks) -> None:
         """Store how far the changefeed is, as an owner does."""
+        for table, told_before in self._new.items():
+            done = min(watermarks.checkpoint, told_before)
+            self.downstream[table] = max(self.downstream[table], done)
         if self._checks:
             before = self.watermarks
             assert watermarks.checkpoint >= before.checkpoint, (before, watermarks)
@@ -186,6 +279,8 @@ class SimCluster:
         """Let some time pass."""
         self.now += us
         self.ticks += 1
+        while self._storing and self._storing[0][0] <= self.now:
+            self.store(self._storing.popleft()[1])
         for node in list(self.nodes.values()):
             node.tick()
         if self._checks:
@@ -193,12 +288,12 @@ class SimCluster:
         for owner in list(self.owners):
             owner.tick()
 
-    def run(self, until: Callable[[], bool], *, ticks_max: int) -> int:
+    def run(self, until: Callable[[], bool], *, ticks_max: int, us: int = TICK_US) -> int:
         """Let time pass until a condition holds; return the ticks that it took."""
         for tick in range(ticks_max):
             if until():
                 return tick
-            self.tick()
+            self.tick(us)
         assert until(), f"not within {ticks_max} ticks: {self.told()}"
         return ticks_max
 
@@ -207,7 +302,8 @@ class SimCluster:
         assert not self.complaints, self.complaints
         writers: dict[str, str] = {}
         for name, node in self.nodes.items():
-            assert not node.agent.failures, node.agent.failures
+            failures = node.agent.failures.values()
+            assert all(type(each) is InjectedError for each in failures), failures
             for table in node.executor.writing():
                 assert table not in writers, f"{table}: {writers[table]} and {name} write"
                 writers[table] = name

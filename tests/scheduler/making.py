@@ -83,25 +83,11 @@ def messages(words: str, rset: ReplicationSet) -> tuple[Send, ...]:
 
 def complaint(rset: ReplicationSet) -> str | None:
     """Return what is wrong with a set: facts 1.2 and what follows from roles."""
-    roles = [each.role for each in rset.places]
-    names = [each.capture for each in rset.places]
-    primaries, secondaries = roles.count(Role.PRIMARY), roles.count(Role.SECONDARY)
-    state = rset.state
-    held = (SetState.PREPARE, SetState.COMMIT, SetState.REPLICATING)
-    rules = {
-        "a capture has one place": len(names) == len(set(names)),
-        "places are sorted": list(rset.places) == sorted(rset.places),
-        "I2: who is in a state that needs places has some": state not in held or bool(roles),
-        "I4: one primary": primaries <= 1,
-        "one secondary": secondaries <= 1,
-        "absent: nobody is asked": state is not SetState.ABSENT or primaries + secondaries == 0,
-        "prepare: somebody prepares": state is not SetState.PREPARE or secondaries == 1,
-        "commit: somebody is to replicate": state is not SetState.COMMIT
-        or primaries + secondaries > 0,
-        "replicating: by a primary": state is not SetState.REPLICATING or primaries == 1,
-        "replicating: nobody prepares": state is not SetState.REPLICATING or secondaries == 0,
-    }
-    return next((rule for rule, holds in rules.items() if not holds), None)
+    try:
+        rset.check()
+    except AssertionError as e:
+        return str(e)
+    return None
 
 
 class Story:

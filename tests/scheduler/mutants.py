@@ -99,6 +99,13 @@ MUTANTS = [
         bound(2, *NOT_HEARD, channel=2, failovers=1, mutes=1),
     ),
     Mutant(
+        "what is prepared and to be promoted is given up, too",
+        replication_set,
+        "if rset.state is not SetState.PREPARE or place is None or ",
+        "if place is None or rset.state is SetState.ABSENT or False and ",
+        bound(2, moves=1, giveups=1),
+    ),
+    Mutant(
         "reports of any token",
         replication_set,
         "if place is None or place.token != status.token:",
@@ -160,6 +167,19 @@ MUTANTS = [
         EXPLORED["the same owner again, a doubled answer"],
     ),
     Mutant(
+        "earlier owners are obeyed",
+        fencing,
+        "    if header.owner_revision < known.revision:\n"
+        "        return Verdict.OTHER_OWNER, known\n"
+        "    if header.owner_revision > known.revision or not known.name:\n"
+        "        known = KnownOwner(header.sender, header.owner_revision)\n"
+        "    elif known.name != header.sender:\n"
+        "        return Verdict.OTHER_OWNER, known\n",
+        "    if header.owner_revision > known.revision or not known.name:\n"
+        "        known = KnownOwner(header.sender, header.owner_revision)\n",
+        EXPLORED["doubled requests, another owner"],
+    ),
+    Mutant(
         "what a capture was told before its restart counts",
         fencing,
         "    if header.capture_epoch != epoch:\n"
@@ -177,20 +197,6 @@ MUTANTS = [
 ]
 
 NOT_NEEDED = [
-    # answers go to the newest owner that a capture knows: an earlier one learns nothing more
-    Mutant(
-        "earlier owners are obeyed",
-        fencing,
-        "    if header.owner_revision < known.revision:\n"
-        "        return Verdict.OTHER_OWNER, known\n"
-        "    if header.owner_revision > known.revision or not known.name:\n"
-        "        known = KnownOwner(header.sender, header.owner_revision)\n"
-        "    elif known.name != header.sender:\n"
-        "        return Verdict.OTHER_OWNER, known\n",
-        "    if header.owner_revision > known.revision or not known.name:\n"
-        "        known = KnownOwner(header.sender, header.owner_revision)\n",
-        bound(2, failovers=1, pruning=False),
-    ),
     # its tokens are over: the loss of the capture freed all its places
     Mutant(
         "what a capture said before its restart counts",

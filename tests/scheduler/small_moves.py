@@ -29,12 +29,16 @@ from cdcmeta.scheduler.tasks import (
     AddTable,
     CaptureLost,
     Found,
+    GiveUp,
     MoveTable,
     RemoveTable,
     Report,
 )
 
 from .small_world import TABLE, Capture, Owner, World, counts, name, renumbered
+
+INTERVENTIONS = ("moves", "removes", "gives up")
+"""What owners do because people or policies want it: nothing leads on that needs it."""
 
 
 class Moves:
@@ -54,7 +58,11 @@ class Moves:
     def _all(self, world: World) -> Iterator[tuple[str, bool, World]]:
         for at, owner in enumerate(world.owners):
             for what, after in self._of_owner(world, at, owner):
-                yield f"{owner.name} {what}", what.startswith(("moves", "removes")), after
+                yield (
+                    f"{owner.name} {what}",
+                    what.startswith(INTERVENTIONS),
+                    after,
+                )
         for at, capture in enumerate(world.captures):
             if capture.epoch:
                 for what, after in self._of_capture(world, at, capture):
@@ -101,6 +109,11 @@ class Moves:
                     task = MoveTable(TABLE, capture)
                     moved = self._steps(world, at, owner, task)
                     yield f"moves to {capture}", moved._replace(budget=budget)
+        if world.budget.giveups:
+            budget = world.budget._replace(giveups=world.budget.giveups - 1)
+            for place in rset.places:
+                ended = self._steps(world, at, owner, GiveUp(TABLE, place.capture))
+                yield f"gives up {place.capture}", ended._replace(budget=budget)
         if rset.state is not SetState.REMOVING and world.budget.removals:
             budget = world.budget._replace(removals=world.budget.removals - 1)
             ended = self._steps(world, at, owner, RemoveTable(TABLE))

@@ -67,6 +67,7 @@ class Budget(NamedTuple):
     removals: int = 0
     failures: int = 0
     forgets: int = 0
+    giveups: int = 0
 
 
 class World(NamedTuple):

@@ -124,10 +124,13 @@ class Owner:
     def __init__(self, alive: dict[str, int], tables: list[str], **options: object) -> None:
         self.coordinator = Coordinator(OWNER, "c0", revision=REVISION, **options)
         self.alive, self.tables = dict(alive), dict.fromkeys(tables, 1.0)
-        self.now = 0
+        self.now, self.revision, self.stored = 0, REVISION, 50
 
     def tick(self, *inbox: Envelope, us: int = 1_000) -> Tick:
         """Let the owner hear and decide."""
         self.now += us
-        seen = Cluster(self.now, dict(self.alive), self.tables, checkpoint=50)
-        return self.coordinator.tick(inbox, seen)
+        self.revision = max(self.revision, *self.alive.values(), 0)
+        seen = Cluster(self.now, dict(self.alive), self.tables, self.stored, self.revision)
+        told = self.coordinator.tick(inbox, seen)
+        self.stored = max(self.stored, told.watermarks.checkpoint)
+        return told

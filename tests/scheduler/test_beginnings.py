@@ -33,18 +33,25 @@ class Pair:
         """Let time pass for both; return what the owner wants done."""
         self.now += 50_000
         self.executor.now = self.now
-        said = self.owner.tick(self.inbox, Cluster(self.now, {"c1": 3}, tables, stored))
+        said = self.owner.tick(self.inbox, Cluster(self.now, {"c1": 3}, tables, stored, 9))
         self.inbox = self.agent.tick(said.messages)
         return said
 
 
-def test_a_table_begins_where_the_changefeed_is_stored_and_not_where_it_was_told_to_be():
-    """A deposed owner stores nothing: what it began beyond would lack what is between."""
+def test_a_table_begins_once_all_that_was_told_is_stored():
+    """Before, what is stored later would be beyond where it began.
+
+    And a deposed owner stores nothing: what it began beyond would lack what is between.
+    """
     pair = Pair()
     told = [pair.tick(ONE).watermarks.checkpoint for _ in range(12)]
     assert told[-1] == 100, "so far it is, and 10 is stored"
-    pair.tick(dict(BOTH))
-    assert pair.owner.replication.sets["t"].progress.checkpoint == 10
+    both = dict(BOTH)
+    for stored in (10, 10, 10, 99):
+        assert pair.tick(both, stored).watermarks.checkpoint == 100, "told until it is stored"
+        assert "t" not in pair.owner.replication.sets
+    pair.tick(both, stored=100)
+    assert pair.owner.replication.sets["t"].progress.checkpoint == 100
 
 
 @pytest.mark.parametrize("ticks", range(4))

@@ -18,7 +18,7 @@ from cdcmeta.scheduler.messages import Envelope, Header, Heartbeat
 
 from .cluster import TICK_US, SimCluster
 
-GOOD = Cluster(0, {"c1": 3}, {"t": 1.0}, 100)
+GOOD = Cluster(0, {"c1": 3}, {"t": 1.0}, 100, revision=9)
 
 
 @pytest.mark.parametrize(
@@ -192,7 +192,7 @@ def test_captures_that_come_and_go_leave_nothing_behind():
 
 def test_a_changefeed_that_restarts_under_its_owner_waits_for_all_who_had_tables():
     """Who registered after the election may have tables of the owner before the restart."""
-    late = Cluster(0, {"c1": 3, "late": 12}, {"t": 1.0}, 100)
+    late = Cluster(0, {"c1": 3, "late": 12}, {"t": 1.0}, 100, 12)
     before = Coordinator("owner", "c1", revision=9)
     before.tick([], late)
     assert not before.captures.is_settled

@@ -1,15 +1,18 @@
-"""An agent and executors that cannot now, fail, or end their tables by themselves."""
+"""An agent and executors that cannot now, fail, end tables by themselves, or have a barrier."""
 
 import pytest
 
 from cdcmeta.scheduler import (
+    Agent,
+    Barrier,
     Durations,
     ExecutorStatus,
+    KnownOwner,
     Progress,
     SimulatedExecutor,
     TableState,
 )
-from cdcmeta.scheduler.messages import Announce, Sync
+from cdcmeta.scheduler.messages import Announce, Heartbeat, Sync
 
 from .node import G1, G2, LATER, SLOW, Node
 from .speaking import asks, commit, from_owner, prepare, remove
@@ -259,3 +262,73 @@ def test_a_status_is_what_the_executor_says():
     assert node.executor.status("t") == ExecutorStatus(TableState.REPLICATING, LATER)
     assert node.executor.status("x") == ExecutorStatus(TableState.ABSENT, Progress())
     assert node.executor.checkpoint() == LATER
+
+
+# --- barriers ---
+
+
+class Bounded:
+    """A simulated executor with two tables that replicate, and a barrier."""
+
+    def __init__(self, barrier: Barrier) -> None:
+        self.data, self.barrier = 100, barrier
+        self.told: list[tuple[str, int]] = []
+        self.executor = SimulatedExecutor(
+            source=lambda table: self.data, barrier=lambda: self.barrier
+        )
+        self.executor.written = lambda table, checkpoint: self.told.append((table, checkpoint))
+        for table in ("t", "u"):
+            for is_prepare in (True, False):
+                self.executor.add_table(table, 50, is_prepare=is_prepare)
+
+    def at(self) -> list[int]:
+        return [self.executor.status(table).progress.checkpoint for table in ("t", "u")]
+
+
+@pytest.mark.parametrize(
+    ("barrier", "at"),
+    [
+        (Barrier(), [100, 100]),
+        (Barrier(70), [70, 70]),
+        (Barrier(200), [100, 100]),
+        (Barrier(0, (("t", 60),)), [60, 100]),
+        (Barrier(70, (("t", 60), ("x", 1))), [60, 70]),
+        (Barrier(70, (("t", 90),)), [70, 70]),
+        (Barrier(70, (("t", 0),)), [70, 70]),
+        (Barrier(40, (("t", 30),)), [50, 50]),
+    ],
+)
+def test_nothing_goes_beyond_a_barrier(barrier, at):
+    bounded = Bounded(barrier)
+    assert bounded.at() == at
+    assert bounded.at() == at
+
+
+def test_a_barrier_that_moves_on_lets_tables_go_on_and_takes_nothing_back():
+    bounded = Bounded(Barrier(70))
+    assert bounded.at() == [70, 70]
+    bounded.barrier = Barrier(80, (("t", 75),))
+    assert bounded.at() == [75, 80]
+    bounded.barrier = Barrier(60)
+    assert bounded.at() == [75, 80]
+    bounded.barrier = Barrier()
+    assert bounded.at() == [100, 100]
+    assert bounded.executor.checkpoint() == Progress(100, 100)
+    written = [("t", 70), ("u", 70), ("t", 75), ("u", 80), ("t", 100), ("u", 100)]
+    assert bounded.told == written, "each time that it came farther"
+
+
+def test_a_table_that_stops_does_not_go_beyond_a_barrier_either():
+    bounded = Bounded(Barrier(70))
+    bounded.executor.remove_table("t")
+    assert bounded.executor.is_remove_finished("t") == 70
+
+
+def test_an_executor_follows_the_barrier_of_its_agent():
+    executor = SimulatedExecutor(source=lambda table: 100, barrier=lambda: agent.barrier)
+    agent = Agent("c1", executor, epoch=3, owner=KnownOwner("owner", 9))
+    agent.tick([from_owner(Heartbeat((), Barrier(70)))])
+    agent.tick([prepare("t", G1, Progress(50, 50)), commit("t", G1, Progress(50, 50))])
+    assert executor.status("t").progress.checkpoint == 70
+    agent.tick([from_owner(Heartbeat((), Barrier(), number=1))])
+    assert executor.status("t").progress.checkpoint == 100

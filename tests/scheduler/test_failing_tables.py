@@ -52,7 +52,7 @@ def test_it_is_tried_ever_more_rarely(sim):
         counts.append(tries(sim) - before)
     assert 5 <= counts[0] <= 9, "at once, then after 1, 2, 4, 8, 16 and 32 s"
     assert counts[1:] == [1, 1, 1]
-    assert sim.owner.coordinator.replication.failing["new"].times == sum(counts)
+    assert sim.owner.coordinator.replication.failures.tables["new"].times == sum(counts)
 
 
 def test_it_goes_on_when_the_fault_is_gone(sim):
@@ -63,7 +63,7 @@ def test_it_goes_on_when_the_fault_is_gone(sim):
     for node in sim.nodes.values():
         node.executor.broken = frozenset()
     sim.run(sim.is_replicating, ticks_max=MINUTE_TICKS + 10)
-    sim.run(lambda: not sim.owner.coordinator.replication.failing, ticks_max=10)
+    sim.run(lambda: not sim.owner.coordinator.replication.failures.tables, ticks_max=10)
 
 
 def test_another_capture_tries_next(sim):
@@ -89,16 +89,16 @@ def test_a_table_that_replicates_for_a_while_fails_anew(sim):
             sim.tick()
         for node in sim.nodes.values():
             node.executor.fail("t0")
-        sim.run(lambda: "t0" in sim.owner.coordinator.replication.failing, ticks_max=10)
-        assert sim.owner.coordinator.replication.failing["t0"].times == 1
+        sim.run(lambda: "t0" in sim.owner.coordinator.replication.failures.tables, ticks_max=10)
+        assert sim.owner.coordinator.replication.failures.tables["t0"].times == 1
         sim.run(sim.is_replicating, ticks_max=20)
-        sim.run(lambda: not sim.owner.coordinator.replication.failing, ticks_max=10)
+        sim.run(lambda: not sim.owner.coordinator.replication.failures.tables, ticks_max=10)
 
 
 def test_a_lost_capture_is_no_failure(sim):
     sim.kill("c1")
     sim.run(sim.is_replicating, ticks_max=50)
-    assert not sim.owner.coordinator.replication.failing
+    assert not sim.owner.coordinator.replication.failures.tables
 
 
 def test_waits_have_a_limit():

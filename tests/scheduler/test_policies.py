@@ -73,10 +73,37 @@ def test_as_many_are_emptied_at_a_time_as_may_move(in_flight, moved):
 
 
 @pytest.mark.parametrize("state", ["PREPARE", "COMMIT", "ABSENT", "REMOVING"])
-def test_nothing_is_emptied_while_a_table_is_not_replicated(state):
+def test_whoever_leaves_does_not_wait_for_other_tables(state):
+    """TiCDC's drain waits until every table is replicated: one that hangs holds it up for ever.
+
+    Nothing needs that: what others prepare counts as theirs, and basic goes first.
+    """
     places = [] if state == "ABSENT" else [("b", S)]
     given = facts({"a": ["a0"], "b": []}, sets=[state_of(f"x {state}", *places)], draining="a")
-    assert drain.plan(given, "a") == NOTHING
+    assert drain.plan(given, "a").tasks == (MoveTable("a0", "b"),)
+
+
+def test_a_table_that_rests_after_failing_stays_for_now():
+    given = facts({"a": ["a0", "a1"], "b": []}, draining="a", resting={"a0"})
+    assert drain.plan(given, "a").tasks == (MoveTable("a1", "b"),)
+
+
+def test_a_table_is_moved_where_it_did_not_fail():
+    given = facts({"a": ["a0"], "b": [], "c": tables("c", 5)}, avoid={"a0": ("b",)}, draining="a")
+    assert drain.plan(given, "a").tasks == (MoveTable("a0", "c"),)
+
+
+def test_where_a_table_failed_everywhere_it_goes_where_that_is_longest_ago():
+    avoid = {"a0": ("c", "b")}
+    given = facts({"a": ["a0"], "b": [], "c": tables("c", 5)}, avoid=avoid, draining="a")
+    assert drain.plan(given, "a").tasks == (MoveTable("a0", "c"),)
+
+
+def test_captures_on_which_one_table_after_the_other_failed_get_nothing_while_others_can():
+    given = facts({"a": ["a0"], "b": [], "c": tables("c", 5)}, shunned={"b"}, draining="a")
+    assert drain.plan(given, "a").tasks == (MoveTable("a0", "c"),)
+    given = facts({"a": ["a0"], "b": []}, shunned={"b"}, draining="a")
+    assert drain.plan(given, "a").tasks == (MoveTable("a0", "b"),)
 
 
 def test_a_table_goes_where_it_is_not_stopping():
@@ -207,13 +234,15 @@ def test_who_was_asked_to_be_emptied_and_is_empty_is_done_with():
     manager = SchedulerManager()
     manager.draining = "b"
     manager.plan(facts({"a": ["a0"], "b": []}), 0)
+    assert manager.draining == "b", "it does not know yet, and would be given tables"
+    manager.plan(facts({"a": ["a0"], "b": []}, stopping=["b"]), 0)
     assert manager.draining is None
 
 
-def test_who_is_asked_to_be_emptied_stays_so_while_tables_are_busy():
+def test_who_is_asked_to_be_emptied_stays_so_while_its_tables_are_busy():
     manager = SchedulerManager()
     manager.draining = "a"
-    busy = facts({"a": ["a0"], "b": []}, sets=[state_of("x PREPARE", ("b", S))], draining="a")
+    busy = facts({"a": [], "b": []}, sets=[state_of("x PREPARE", ("a", P), ("b", S))], draining="a")
     assert manager.plan(busy, 0) == NOTHING
     assert manager.draining == "a"
 

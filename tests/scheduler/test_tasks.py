@@ -2,8 +2,22 @@
 
 import pytest
 
-from cdcmeta.scheduler import AddTable, CaptureLost, MoveTable, Progress, RemoveTable, Role, step
-from cdcmeta.scheduler.replication import ReplicationManager
+from cdcmeta.scheduler import (
+    AddTable,
+    CaptureLost,
+    GiveUp,
+    Limits,
+    MoveTable,
+    Progress,
+    RemoveRequest,
+    RemoveTable,
+    Role,
+    SetState,
+    TableState,
+    TableStatus,
+    step,
+)
+from cdcmeta.scheduler.replication import LOST_MAX, ReplicationManager
 
 from .making import BEFORE, FRESH, STATES, TABLE, complaint, made, messages, says
 from .rows import SETS
@@ -111,6 +125,59 @@ def test_a_task_for_a_table_without_a_set_does_nothing(task):
     assert manager.begin_task(task) == []
     assert manager.sets == {}
     assert manager.running == {}
+
+
+# --- preparations that are given up ---
+
+
+@pytest.mark.parametrize("words", SETS)
+def test_who_gives_up_is_only_who_prepares_and_nothing_more(words):
+    """It is asked to end, and others need not wait for that: it was never told to write."""
+    before = made(words)
+    for capture in [*(each.capture for each in before.places), "x"]:
+        after, sent = step(before, GiveUp(TABLE, capture), fresh=FRESH)
+        place = before.place(capture)
+        if before.state is SetState.PREPARE and place is not None and place.role is Role.SECONDARY:
+            assert [(to, request) for to, request in sent] == [
+                (capture, RemoveRequest(TABLE, place.token))
+            ]
+            assert after == before.without(place)
+            goes_on = SetState.REPLICATING if before.primary is not None else SetState.ABSENT
+            assert after.state is goes_on
+            assert complaint(after) is None
+        else:
+            assert (after, sent) == (before, ())
+
+
+def test_a_preparation_has_its_time_and_twice_that_when_it_failed():
+    limits = Limits(prepare_us=1_000)
+    manager = ReplicationManager(5, limits)
+    manager.want(TABLE, BEFORE)
+    for turn in range(3):
+        manager.begin_task(AddTable(TABLE, "x"))
+        manager.now += (1_000 << turn) - 1
+        assert manager.overdue() == []
+        manager.now += 1
+        (late,) = manager.overdue()
+        assert late == GiveUp(TABLE, "x")
+        assert manager.failures.tables[TABLE].times == turn + 1
+        ((_, request),) = manager.begin_task(late)
+        assert TABLE not in manager.running
+        assert manager.sets[TABLE].places == ()
+        manager.reported("x", [TableStatus(TABLE, request.token, TableState.STOPPED)])
+        assert manager.overdue() == []
+        assert manager.failures.tables[TABLE].times == turn + 1, "not counted twice"
+
+
+def test_what_is_lost_too_often_has_failed():
+    manager = ReplicationManager(5)
+    manager.want(TABLE, BEFORE)
+    ((_, request),) = manager.begin_task(AddTable(TABLE, "x"))
+    for _ in range(LOST_MAX):
+        assert manager.overdue() == []
+        absent = TableStatus(TABLE, request.token, TableState.ABSENT)
+        ((_, request),) = manager.reported("x", [absent])
+    assert manager.overdue() == [GiveUp(TABLE, "x")]
 
 
 # --- captures that are lost ---

@@ -11,12 +11,14 @@ from cdcmeta.scheduler.tasks import AddTable, RemoveTable, Task
 def plan(facts: Facts) -> Plan:
     """Return what to add and remove, all at once.
 
-    O(tables held and absent + tables placed x log captures).
+    O(tables absent + tables placed x log captures).
 
     At most `limits.add_batch` tables are placed, on whoever has least, and none on a capture that
-    prepares as many as it may. What is unwanted is removed without a limit.
+    prepares as many as it may. What is unwanted is removed, and what takes too long given up,
+    without a limit.
     """
     tasks: list[Task] = [RemoveTable(table) for table in facts.unwanted]
+    tasks += facts.overdue
     limits = facts.limits
     room = min(limits.add_batch, limits.adds_in_flight - facts.adds_in_flight)
     if room > 0 and facts.absent and facts.targets:
@@ -34,10 +36,10 @@ def _placed(facts: Facts, room: int) -> list[Task]:
             break
         rset = facts.sets.get(table)
         # where it is still stopping it cannot begin
-        free = [each for each in loads if rset is None or rset.place(each.capture) is None]
-        if not free:
+        free = (each for each in loads if rset is None or rset.place(each.capture) is None)
+        least = facts.best(table, free)
+        if least is None:
             continue
-        least = next((each for each in free if each.capture != facts.avoid.get(table)), free[0])
         tasks.append(AddTable(table, least.capture))
         loads.remove(least)
         left[least.capture] -= 1

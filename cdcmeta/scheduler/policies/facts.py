@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from cdcmeta.scheduler.limits import Limits
 from cdcmeta.scheduler.replication_set import ReplicationSet
-from cdcmeta.scheduler.tasks import Task
+from cdcmeta.scheduler.tasks import GiveUp, Task
 
 
 class Load(NamedTuple):
@@ -44,8 +44,16 @@ class Facts(NamedTuple):
     """Captures that can take tables, by name."""
     stopping: Collection[str]
     """Captures that are about to leave, without the owner's own."""
-    avoid: Mapping[str, str] = {}
-    """Where tables failed last: somebody else shall try."""
+    avoid: Mapping[str, Sequence[str]] = {}
+    """Where tables failed, the last one last: somebody else shall try."""
+    overdue: Sequence[GiveUp] = ()
+    """Preparations that take too long."""
+    resting: Collection[str] = ()
+    """Tables that failed and are left where they are for now."""
+    shunned: Collection[str] = ()
+    """Captures on which one table after the other failed: others get what there is."""
+    weights: Mapping[str, float] | None = None
+    """By capture, what it holds weighs together; counted where it is not known."""
     least: float = 0.0
     """What a table counts for at the least: many that weigh nothing are something."""
     is_complete: bool = True
@@ -55,13 +63,30 @@ class Facts(NamedTuple):
     limits: Limits = Limits()
 
     def loads(self) -> list[Load]:
-        """Return what each capture has that can take tables. O(tables)."""
+        """Return what each capture has that can take tables.
+
+        O(captures), and O(tables) where `weights` is not known.
+        """
         loads = []
-        for capture in self.targets:
+        for capture in [each for each in self.targets if each not in self.shunned] or self.targets:
             tables = self.held.get(capture, ())
-            weight = sum(map(self.weight, tables))
+            known = self.weights.get(capture, 0.0) if self.weights is not None else None
+            weight = sum(map(self.weight, tables)) if known is None else known
             loads.append(Load(weight, len(tables), capture))
         return loads
+
+    def best(self, table: str, loads: Iterable[Load]) -> Load | None:
+        """Return the first of the loads where a table did not fail, else where that is longest ago.
+
+        O(captures).
+        """
+        avoid, last = self.avoid.get(table, ()), None
+        for load in loads:
+            if load.capture not in avoid:
+                return load
+            if last is None or avoid.index(load.capture) < avoid.index(last.capture):
+                last = load
+        return last
 
     def weight(self, table: str) -> float:
         """Return what a table counts for: what it weighs, and never nothing. O(1)."""

@@ -33,9 +33,10 @@ def evening(facts: Facts, moves_max: int) -> list[Task]:
 
     With equal weights that is a difference of one table, so captures with too few attract as
     well as those with too many give. With others the heaviest table goes that makes the two more
-    equal, and none while they differ by less than `TOLERANCE` of the mean. Tables that somebody
-    is still stopping stay where they are.
+    equal, by `TOLERANCE` of the mean at least, and none while they differ by less than that. Tables
+    that somebody is still stopping, and those that failed lately, stay where they are.
     """
+    facts = facts._replace(weights=None)  # sums that were kept up to date have a rest
     is_counted = len(set(facts.wanted.values())) <= 1
     if is_counted:  # whole numbers add up without a rest that would move tables to and fro
         facts = facts._replace(wanted=dict.fromkeys(facts.wanted, 1.0), least=0.0)
@@ -50,7 +51,8 @@ def evening(facts: Facts, moves_max: int) -> list[Task]:
         least, most = loads[0], loads[-1]
         if most.weight - least.weight <= spread:
             break
-        moved = _best(tables[most.capture], most.weight - least.weight)
+        apart = most.weight - least.weight
+        moved = _best(tables[most.capture], apart, apart - spread / 2)
         loads.remove(most)
         if moved is None:  # what it has is too heavy to move; the others go on without it
             continue
@@ -67,12 +69,17 @@ def _movable(facts: Facts, capture: str) -> SortedList[tuple[float, str]]:
     return SortedList(
         (facts.weight(table), table)
         for table in facts.primaries.get(capture, ())
-        if len(facts.sets[table].places) == 1
+        if len(facts.sets[table].places) == 1 and table not in facts.avoid
     )
 
 
-def _best(tables: SortedList[tuple[float, str]], apart: float) -> tuple[float, str] | None:
-    """Return the heaviest table that leaves two captures less than `apart`, half of it at best."""
+def _best(
+    tables: SortedList[tuple[float, str]], apart: float, weight_max: float
+) -> tuple[float, str] | None:
+    """Return the table that leaves two captures least apart, no heavier than it may be.
+
+    One that weighs about `apart` would only make the one the other, at the next look again.
+    """
     at = tables.bisect_right((apart / 2, "\U0010ffff"))
     near: list[tuple[float, str]] = [*tables[max(at - 1, 0) : at], *tables[at : at + 1]]
-    return next((each for each in near if 0 < each[0] < apart), None)
+    return next((each for each in near if 0 < each[0] <= weight_max), None)
