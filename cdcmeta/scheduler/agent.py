@@ -118,6 +118,7 @@ class Agent:
         if known.revision > self.owner.revision:
             # earlier owners are refused from now on: what they were promised can be forgotten
             self._kept = {t: kept for t, kept in self._kept.items() if isinstance(kept, Held)}
+            self.failures = {t: e for t, e in self.failures.items() if t in self._kept}
         self.owner = known
         if verdict is not Verdict.ACCEPTED:
             self.refused[verdict] += 1

@@ -31,17 +31,21 @@ class Cluster(NamedTuple):
     checkpoint: int
     """How far the changefeed is, as it was stored last; microseconds."""
     revision: int
-    """Of the store when `captures` was read: not before the election, never less than before."""
+    """Of the store when `captures` was read.
+
+    Not before the election, nor before the changefeed's last restart, and never less than before.
+    """
     barrier: Barrier = NO_BARRIER
     """How far tables may be replicated."""
 
-    def check(self, owner_revision: int, owner: str, before: Cluster | None) -> None:
+    def check(self, since: int, owner: str, before: Cluster | None) -> None:
         """Refuse what cannot be, or what cannot come after what was seen before.
 
+        `since` is the revision of the election or, if that is later, of the restart.
         O(captures + barrier), and O(tables) when `tables` is another object than before. Raises
         `InvalidArgumentError`.
         """
-        least = Cluster(0, {}, {}, 0, owner_revision) if before is None else before
+        least = Cluster(0, {}, {}, 0, since) if before is None else before
         _check_integer("now", self.now, least.now)
         _check_integer("checkpoint", self.checkpoint, 0)
         _check_integer("the revision of what is seen", self.revision, least.revision)

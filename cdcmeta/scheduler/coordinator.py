@@ -88,7 +88,8 @@ class Coordinator:
         self._own, self._capture = KnownOwner(name, revision), capture
         self._changefeed_epoch, self._version = changefeed_epoch, version
         # after a restart of the changefeed the owner before it may have been this very one
-        self.captures = CaptureManager(max(revision, changefeed_epoch), self.limits.mute_us)
+        self._since = max(revision, changefeed_epoch)
+        self.captures = CaptureManager(self._since, self.limits.mute_us)
         self.replication = ReplicationManager(revision, self.limits)
         self.scheduling = SchedulerManager()
         self.progress = ToldProgress()
@@ -114,6 +115,7 @@ class Coordinator:
         self._check(cluster)
         self.progress.take_in(cluster.checkpoint)
         self._sent, self.replication.now = [], cluster.now
+        self.replication.waited = self._waited
         for capture in self.captures.update(cluster.captures, self._waited):
             self._found.pop(capture, None)
             self._announced.discard(capture)
@@ -138,7 +140,7 @@ class Coordinator:
         before = self._seen
         if not isinstance(cluster, Cluster):
             raise InvalidArgumentError(f"a cluster is a Cluster, not {cluster!r}")
-        cluster.check(self._own.revision, self._own.name, before)
+        cluster.check(self._since, self._own.name, before)
         self._wanted.check(cluster.tables)
         if before is not None:
             # an owner that slept, or whose clock was put forward, finds nobody mute because of it
@@ -174,21 +176,25 @@ class Coordinator:
 
         Ask again until it is 0; 1 before the captures have told what they hold. Nothing is begun
         while another is drained. What is drained gets no tables any more, until it registers anew.
-        Raises `InvalidArgumentError` for a capture that is not there, the last one, and the owner's
-        own: let another be the owner first.
+        Raises `InvalidArgumentError` for a capture that is not there, the last one that does not
+        leave, and the owner's own: let another be the owner first.
         """
         if capture == self._capture:
             raise InvalidArgumentError(f"{capture!r} is the owner's own: elect another first")
         if not self.captures.is_initialized:
             return DRAIN_NOT_READY
-        if capture not in self.captures.known:
+        known = self.captures.known
+        if capture not in known:
             raise InvalidArgumentError(f"no capture {capture!r}")
-        if len(self.captures.known) == 1:
+        others = [each.state for name, each in known.items() if name != capture]
+        if all(state is CaptureState.STOPPING for state in others):
             raise InvalidArgumentError(f"{capture!r} is the last one: nobody could take its tables")
-        left = len(self.replication.held.get(capture, ()))
-        if left and self.scheduling.draining is None:
+        if not self.captures.has_told(capture):
+            return DRAIN_NOT_READY
+        is_free = self.scheduling.draining is None and CaptureState.INITIALIZED in others
+        if is_free and known[capture].state is not CaptureState.STOPPING:
             self.scheduling.draining = capture
-        return left
+        return len(self.replication.held.get(capture, ()))
 
     # --- receiving ---
 
@@ -233,7 +239,7 @@ class Coordinator:
     def _facts(self, cluster: Cluster) -> Facts:
         replication, captures = self.replication, self.captures
         failures, wanted = replication.failures, self._wanted
-        resting, failing = failures.resting(), failures.tables
+        resting, failing = failures.resting(replication.running), failures.tables
         stuck_since = cluster.now - self.limits.stuck_us
         stopping = {
             name
@@ -265,8 +271,8 @@ class Coordinator:
             least=wanted.least,
             weights=replication.weights,
             is_complete=all(captures.has_told(name) for name in captures.known),
-            adds_in_flight=replication.in_flight(AddTable),
-            moves_in_flight=replication.in_flight(MoveTable),
+            adds_in_flight=replication.in_flight(AddTable, stuck_since),
+            moves_in_flight=replication.in_flight(MoveTable, stuck_since),
             limits=self.limits,
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import NamedTuple
 
 from cdcmeta.scheduler.limits import Limits
@@ -49,6 +50,7 @@ class Failures:
         self._limits, self.now = limits, 0
         self.tables: dict[str, Failure] = {}
         self._captures: dict[str, Trouble] = {}
+        self._given_up: dict[str, int] = {}
 
     def judge(self, capture: str, before: ReplicationSet, after: ReplicationSet) -> None:
         """Take in what became of a set when a capture reported. O(1)."""
@@ -56,6 +58,7 @@ class Failures:
             self.failed(capture, before)
         elif before.state is SetState.COMMIT and after.state is SetState.REPLICATING:
             self._captures.pop(capture, None)
+            self._given_up.pop(after.table, None)
             failed = self.tables.get(after.table)
             if failed is not None and failed.is_move:
                 del self.tables[after.table]
@@ -64,13 +67,25 @@ class Failures:
             if failed and not failed.is_move and after.progress.checkpoint > failed.checkpoint:
                 del self.tables[after.table]
 
-    def resting(self) -> set[str]:
-        """Return the tables that failed and are not yet to be tried again. O(failures)."""
+    def gave_up(self, capture: str, rset: ReplicationSet) -> None:
+        """Note that a preparation took too long. O(1)."""
+        self._given_up[rset.table] = self._given_up.get(rset.table, 0) + 1
+        self.failed(capture, rset)
+
+    def prepare_us(self, table: str) -> int:
+        """Return how long a table may be prepared: doubled each time that it took longer. O(1)."""
+        return self._limits.prepare_us << min(self._given_up.get(table, 0), DOUBLINGS_MAX)
+
+    def resting(self, running: Collection[str] = ()) -> set[str]:
+        """Return the tables that failed and are not yet to be tried again. O(failures).
+
+        A move that failed is forgotten after a while, but not while it is tried again.
+        """
         waited = self._limits.retry_max_us
         over = [
             table
             for table, each in self.tables.items()
-            if each.is_move and self.now >= each.again_at + waited
+            if each.is_move and table not in running and self.now >= each.again_at + waited
         ]
         for table in over:
             del self.tables[table]
@@ -87,10 +102,15 @@ class Failures:
     def forget_table(self, table: str) -> None:
         """Forget a table that nobody wants any more."""
         self.tables.pop(table, None)
+        self._given_up.pop(table, None)
 
     def forget_capture(self, capture: str) -> None:
-        """Forget a capture that has ended: who comes back under its name is another."""
+        """Forget a capture that has ended: its name may come back. O(failures)."""
         self._captures.pop(capture, None)
+        for table, each in self.tables.items():
+            if capture in each.captures:
+                left = tuple(name for name in each.captures if name != capture)
+                self.tables[table] = each._replace(captures=left)
 
     def failed(self, capture: str, before: ReplicationSet) -> None:
         """Note that a table failed on a capture; `before` is how it was until then. O(1)."""
@@ -104,6 +124,8 @@ class Failures:
             self.now + self._wait(times - 1),
             is_move=before.primary is not None and before.primary.capture != capture,
         )
+        if any(each != capture for each in earlier):
+            return  # it fails elsewhere, too: that says nothing about the capture
         trouble = self._captures.get(capture)
         if trouble is None:
             self._captures[capture] = Trouble(table, 0, 0)

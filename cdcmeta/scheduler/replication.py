@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import isclose
 from typing import Any, NamedTuple
 
-from cdcmeta.scheduler.failures import DOUBLINGS_MAX, Failures
+from cdcmeta.scheduler.failures import Failures
 from cdcmeta.scheduler.limits import Limits
 from cdcmeta.scheduler.replication_set import ReplicationSet, Step, rebuilt, step
 from cdcmeta.scheduler.states import Progress, Role, SetState, TableStatus, Token
@@ -47,6 +47,8 @@ class ReplicationManager:
 
     def __init__(self, revision: int, limits: Limits | None = None) -> None:
         self._limits, self._now = limits or Limits(), 0
+        self.waited = 0
+        """Microseconds that count where somebody is waited for; to be kept up to date."""
         self._revision, self._issued = revision, 0
         self.sets: dict[str, ReplicationSet] = {}
         self.running: dict[str, Task] = {}
@@ -102,7 +104,10 @@ class ReplicationManager:
             for status in statuses:
                 by_table.setdefault(status.table, []).append((capture, status))
         for table, told in by_table.items():
-            self._put(rebuilt(table, floor, told))
+            rset = rebuilt(table, floor, told)
+            self._put(rset)
+            if rset.state is SetState.PREPARE and rset.secondary is not None:
+                self._on_its_way(table, rset.secondary.capture)  # its time begins anew
 
     def want(self, table: str, floor: Progress) -> None:
         """Begin with a table, if there is none yet, at the progress given."""
@@ -202,24 +207,36 @@ class ReplicationManager:
     def overdue(self) -> list[GiveUp]:
         """Return the preparations that take too long, or were lost too often; these have failed.
 
-        Each failure of a table doubles its time, so that one that needs long comes to its end.
+        Each time a table has longer, so that one that needs long comes to its end.
         O(tables being placed or moved).
         """
-        found, limit = [], self._limits.prepare_us
+        found, least = [], self._limits.prepare_us
         for table, each in self._unasked.items():
-            if self._now - each.since < limit and each.times <= LOST_MAX:
+            took, is_lost, rset = self.waited - each.since, each.times > LOST_MAX, self.sets[table]
+            if (took < least and not is_lost) or rset.state is not SetState.PREPARE:
                 continue
-            rset, failed = self.sets[table], self.failures.tables.get(table)
-            longer = limit << min(failed.times, DOUBLINGS_MAX) if failed is not None else limit
-            is_late = self._now - each.since >= longer or each.times > LOST_MAX
-            if is_late and rset.state is SetState.PREPARE:
+            if is_lost:
                 self.failures.failed(each.capture, rset)
-                found.append(GiveUp(table, each.capture))
+            elif took >= self.failures.prepare_us(table):
+                self.failures.gave_up(each.capture, rset)
+            else:
+                continue
+            found.append(GiveUp(table, each.capture))
         return found
 
-    def in_flight(self, kind: type[Task]) -> int:
-        """Return how many tasks of a kind are under way. O(tasks under way)."""
-        return sum(isinstance(task, kind) for task in self.running.values())
+    def in_flight(self, kind: type[Task], stuck_since: int = -1) -> int:
+        """Return how many tasks of a kind are under way. O(tasks under way).
+
+        Not those that wait for a primary to stop that has had its time: it may never.
+        """
+        return sum(
+            isinstance(task, kind)
+            and (
+                self.unsettled.get(table, stuck_since) > stuck_since
+                or self.sets[table].state is not SetState.COMMIT
+            )
+            for table, task in self.running.items()
+        )
 
     def check(self) -> None:
         """Raise `AssertionError` when an index is not what the sets say. O(tables)."""
@@ -264,7 +281,7 @@ class ReplicationManager:
     def _on_its_way(self, table: str, capture: str) -> None:
         """Note that a capture is told to prepare; each time in a row it is given longer."""
         before, wait_us = self._unasked.get(table), self._limits.heartbeat_every_us
-        since, times = self._now, 1
+        since, times = self.waited, 1
         if before is not None and before.capture == capture:
             since, times = before.since, before.times + 1
             wait_us = min(2 * before.wait_us, max(self._limits.mute_us // 2, wait_us))

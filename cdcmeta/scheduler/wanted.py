@@ -26,11 +26,14 @@ class WantedTables:
         """Tables with a set that are not wanted, and that are not being removed."""
         self._passed: Mapping[str, float] | None = None
         """The very object that was passed last; `weights` is what was in it then."""
+        self._checked: tuple[Mapping[str, float] | None, int] = None, 0
 
     def check(self, tables: Mapping[str, float]) -> None:
         """Raise `InvalidArgumentError` for a mapping that was changed since it was passed. O(1)."""
-        if tables is self._passed and len(tables) != len(self.weights):
+        seen, length = self._checked
+        if tables is seen and len(tables) != length:
             raise InvalidArgumentError("tables were changed in place: pass another mapping")
+        self._checked = tables, len(tables)
 
     def take_in(
         self, tables: Mapping[str, float], replication: ReplicationManager, progress: ToldProgress
@@ -78,4 +81,3 @@ class WantedTables:
         for table in self.new:
             replication.want(table, progress.stored)
         self.new = {}
-        progress.wait()

@@ -18,7 +18,7 @@ class Watermarks(NamedTuple):
     checkpoint: int
     """Every change before it, of any table, is downstream."""
     resolved: int
-    """Every change before it, of any table, has been captured."""
+    """Every change before it has been captured, of any table but those that are new."""
     synced: int
     """When the last change of any table went downstream."""
 
@@ -93,10 +93,6 @@ class ToldProgress:
         """Tell what was told, until it is stored."""
         self.current = self.told
 
-    def wait(self) -> None:
-        """Tell nothing before all tables were looked at."""
-        self.current = CANNOT_PROCEED
-
     def advance(
         self, wanted: Iterable[str], sets: Mapping[str, ReplicationSet], barrier: Barrier
     ) -> None:
@@ -105,14 +101,11 @@ class ToldProgress:
         if found == CANNOT_PROCEED:
             self.current = found
             return
-        # a barrier may be behind what is downstream already: that stays true
+        # a barrier may be behind what is downstream already: that stays true. So does what was told
+        # of a checkpoint, for what is new begins there; its resolved may have to catch up
         least = self.stored.checkpoint
-        found = Watermarks(
-            max(found.checkpoint, least),
-            max(found.resolved, least),
+        self.current = self.told = Watermarks(
+            max(found.checkpoint, told.checkpoint, least),
+            max(found.resolved, told.resolved, least),
             max(found.synced, told.synced),
         )
-        if found.checkpoint < told.checkpoint or found.resolved < told.resolved:
-            self.current = CANNOT_PROCEED  # a table that is new has not caught up
-        else:
-            self.current = self.told = found

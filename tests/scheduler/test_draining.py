@@ -52,10 +52,13 @@ def test_before_the_captures_have_told_there_is_no_count():
     assert owner.coordinator.drain("c9") == 1, "who there is is not known for sure yet"
 
 
-def test_an_empty_capture_is_done_at_once():
+def test_an_empty_capture_is_done_at_once_and_gets_nothing():
+    """In TiCDC it is as if nobody had asked, and it may be given tables the moment after."""
     owner = owner_of({"c0": ["a"], "c1": []})
     assert owner.coordinator.drain("c1") == 0
-    assert heartbeats(owner.tick(us=200_000)) == {"c0": False, "c1": False}
+    assert heartbeats(owner.tick(us=200_000)) == {"c0": False, "c1": True}
+    owner.tables = {**owner.tables, "new": 1.0}
+    assert prepared_on(requests(owner.tick())) == {"new": "c0"}
 
 
 def test_a_capture_that_is_not_there_is_not_emptied():

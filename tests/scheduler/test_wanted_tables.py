@@ -4,7 +4,6 @@ import pytest
 
 from cdcmeta.errors import InvalidArgumentError
 from cdcmeta.scheduler import (
-    CANNOT_PROCEED,
     AddRequest,
     Barrier,
     Cluster,
@@ -72,7 +71,10 @@ def begun(tick) -> list[tuple[str, Progress]]:
 
 @pytest.mark.parametrize("us", [HALF_US, ROUND_US], ids=["between rounds", "a round is due"])
 def test_no_watermark_is_beyond_where_a_new_table_begins(us):
-    """Neither of them, also in the tick in which it is wanted and others are farther."""
+    """Also in the tick in which it is wanted and others are farther.
+
+    What was resolved before stays so: it does not go back until the new one has caught up.
+    """
     feed = Feed(u=at(200, 500))
     assert feed.beats().watermarks == Watermarks(200, 500, 0)
     feed.wants("u", "new")
@@ -80,7 +82,7 @@ def test_no_watermark_is_beyond_where_a_new_table_begins(us):
     assert begun(tick) == [("new", at(200))]
     for _ in range(4):
         assert tick.watermarks.checkpoint <= 200
-        assert tick.watermarks.resolved <= 200
+        assert tick.watermarks.resolved <= 500
         tick = feed.beats(HALF_US)
 
 
@@ -174,7 +176,7 @@ def test_what_was_told_is_told_again_though_there_was_nothing_to_tell_meanwhile(
     feed.tick()
     assert feed.beats().watermarks == Watermarks(200, 200, 0)
     feed.wants("t", "u")
-    assert feed.beats().watermarks == CANNOT_PROCEED, "t is still stopping at 100"
+    assert feed.beats().watermarks == Watermarks(200, 200, 0), "and no more: t is at 100"
     tick = feed.tick(from_capture("c0", beat(says("t", TableState.STOPPED, OLD, at(100)))))
     assert (tick.watermarks, begun(tick)) == (Watermarks(200, 200, 0), [])
     feed.stored = 200
@@ -198,7 +200,7 @@ def test_resolved_never_goes_back():
     ):
         feed.tick(from_capture("c0", beat(says("new", state, token, progress))))
         told.append(feed.beats(u=at(220, 700)).watermarks)
-    assert told == [CANNOT_PROCEED] * 3 + [Watermarks(200, 500, 0), Watermarks(210, 600, 0)]
+    assert told == [Watermarks(200, 500, 0)] * 4 + [Watermarks(210, 600, 0)]
 
 
 def test_checkpoints_never_go_back():
@@ -209,8 +211,8 @@ def test_checkpoints_never_go_back():
     feed.tick()
     assert feed.beats().watermarks == Watermarks(200, 300, 0)
     feed.wants("t", "u")
-    assert feed.beats().watermarks == CANNOT_PROCEED, "t is at 100"
-    assert feed.beats(t=at(199, 300)).watermarks == CANNOT_PROCEED
+    assert feed.beats().watermarks == Watermarks(200, 300, 0), "t is at 100"
+    assert feed.beats(t=at(199, 300)).watermarks == Watermarks(200, 300, 0)
     assert feed.beats(t=at(201, 301), u=at(202, 302)).watermarks == Watermarks(201, 301, 0)
 
 

@@ -5,29 +5,38 @@ from __future__ import annotations
 from sortedcontainers import SortedList
 
 from cdcmeta.scheduler.policies.facts import NOTHING, Facts, Plan
+from cdcmeta.scheduler.states import SetState
 from cdcmeta.scheduler.tasks import GiveUp, MoveTable, Task
 
 
 def target_of(facts: Facts, asked: str | None) -> str | None:
     """Return whom to empty: who was asked for, else the first who is about to leave with tables.
 
-    None when nobody else could take the tables, or there are none left.
+    None when nobody else could take the tables, or there are none left that could go now.
     """
-    for target in [asked] if asked is not None else sorted(facts.stopping):
-        has_tables = facts.primaries.get(target) or facts.preparing.get(target)
-        if has_tables and any(each != target for each in facts.targets):
+    asked_first = [asked] if asked is not None else []
+    for target in [*asked_first, *sorted(facts.stopping)]:
+        if _has_movable(facts, target) and any(each != target for each in facts.targets):
             return target
     return None
 
 
-def is_over(facts: Facts, asked: str) -> bool:
-    """Return whether who was to be emptied is empty and told to leave, or nobody else is there.
+def _has_movable(facts: Facts, target: str) -> bool:
+    """Return whether something can be taken away now: what hangs there is waited for in vain."""
+    return bool(facts.preparing.get(target)) or any(
+        facts.sets[table].state is SetState.REPLICATING and table not in facts.resting
+        for table in facts.primaries.get(target, ())
+    )
 
-    One that is empty before it was told would be given tables again.
+
+def is_over(facts: Facts, asked: str) -> bool:
+    """Return whether nothing can be taken from who was to be emptied, and who was told to leave.
+
+    Or nobody else is there. One that is empty before it was told would be given tables again.
     """
     if not any(each != asked for each in facts.targets):
         return True
-    return asked in facts.stopping and not facts.held.get(asked)
+    return asked in facts.stopping and target_of(facts, asked) != asked
 
 
 def plan(facts: Facts, target: str | None) -> Plan:
@@ -43,7 +52,9 @@ def plan(facts: Facts, target: str | None) -> Plan:
         return NOTHING
     tasks: list[Task] = [GiveUp(table, target) for table in facts.preparing.get(target, ())]
     loads = SortedList(load for load in facts.loads() if load.capture != target)
-    for table in sorted(facts.primaries.get(target, ())):
+    # those that failed last: they may take long, and there is room for few at a time
+    healthy_first = sorted((each in facts.avoid, each) for each in facts.primaries.get(target, ()))
+    for _, table in healthy_first:
         if room == 0:
             break
         if table in facts.resting:

@@ -40,27 +40,34 @@ def evening(facts: Facts, moves_max: int) -> list[Task]:
     is_counted = len(set(facts.wanted.values())) <= 1
     if is_counted:  # whole numbers add up without a rest that would move tables to and fro
         facts = facts._replace(wanted=dict.fromkeys(facts.wanted, 1.0), least=0.0)
-    loads = SortedList(facts.loads())
+    # who is left alone for now gets nothing, and gives as others do
+    takers = SortedList(facts.loads())
+    loads = SortedList(facts._replace(shunned=()).loads())
     if len(loads) < 2:
         return []
     tables = {load.capture: _movable(facts, load.capture) for load in loads}
     mean = sum(load.weight for load in loads) / len(loads)
     spread = 1.0 if is_counted else TOLERANCE * mean
     tasks: list[Task] = []
-    while len(tasks) < moves_max and len(loads) > 1:
-        least, most = loads[0], loads[-1]
+    while len(tasks) < moves_max and len(loads) > 1 and takers:
+        least, most = takers[0], loads[-1]
         if most.weight - least.weight <= spread:
             break
         apart = most.weight - least.weight
         moved = _best(tables[most.capture], apart, apart - spread / 2)
         loads.remove(most)
+        takers.discard(most)
         if moved is None:  # what it has is too heavy to move; the others go on without it
             continue
         weight, table = moved
         tables[most.capture].remove(moved)  # and not to be moved again
         loads.remove(least)
-        loads.add(most.plus(-weight, -1))
-        loads.add(least.plus(weight))
+        takers.remove(least)
+        given, taken = most.plus(-weight, -1), least.plus(weight)
+        loads.update((given, taken))
+        takers.add(taken)
+        if most.capture not in facts.shunned:
+            takers.add(given)
         tasks.append(MoveTable(table, least.capture))
     return tasks
 
