@@ -258,6 +258,7 @@ class Coordinator:
                 if each not in wanted.unwanted and each not in resting
             ],
             overdue=replication.overdue(),
+            stuck={t for t, since in replication.unsettled.items() if since <= stuck_since},
             avoid=failures.avoid(),
             resting=resting,
             unwanted=list(wanted.unwanted),

@@ -195,10 +195,14 @@ def _added(rset: ReplicationSet, capture: str, fresh: Token, wanted: SetState) -
 
 def _given_up(rset: ReplicationSet, capture: str) -> Step:
     place = rset.place(capture)
-    if rset.state is not SetState.PREPARE or place is None or place.role is not Role.SECONDARY:
+    if place is None or place.role is not Role.SECONDARY:
         return Step(rset)
-    # it was never told to write, and under this token never will be: nobody has to wait for its end
-    return Step(rset.without(place), (_removal(rset, place),))
+    removal = _removal(rset, place)
+    if rset.state is SetState.PREPARE:
+        # it was never told to write, and under this token never will be: its end is no matter
+        return Step(rset.without(place), (removal,))
+    # an earlier owner may have told it to: it has to end before another is promoted
+    return Step(rset.undetermined(place), (removal,))
 
 
 def _reported(

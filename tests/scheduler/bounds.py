@@ -73,6 +73,14 @@ ALIKE = (
     *("c1 replicates", "the same owner again"),
 )
 """An owner is elected again while an answer to it is on its way that is no longer true."""
+COMMITTED = (
+    *HEARD,
+    *("adds to c0", "delivers is_prepare=True", "delivers PREPARING", "c0 has prepared"),
+    *("asks c0", "delivers Heartbeat", "delivers PREPARED", "delivers is_prepare=False"),
+    *("another owner", "o4 announces to c0", "delivers Announce", "delivers Sync"),
+    *("o4 announces to c1", "delivers Announce", "delivers Sync"),
+)
+"""A new owner finds what is prepared, and was told to write by the one before."""
 NOT_HEARD = (
     *HEARD,
     *("adds to c0", "delivers is_prepare=True", "delivers PREPARING", "c0 has prepared"),
@@ -103,6 +111,7 @@ EXPLORED = {
     "another owner that does not wait for all": bound(2, failovers=1, mutes=1),
     "a move, a preparation given up, a doubled message": bound(2, moves=1, giveups=1, doubles=1),
     "a move, a preparation given up, data": bound(2, data=1, moves=1, giveups=1),
+    "another owner, what was to begin given up": bound(2, *COMMITTED, failovers=1, giveups=1),
     "another owner, a doubled message": bound(2, failovers=1, doubles=1),
     "another owner, a lost message": bound(2, failovers=1, drops=1),
     "a late answer, a move": bound(2, *FOUND_LATE, channel=2, failovers=1, mutes=1, moves=1),

@@ -99,11 +99,11 @@ MUTANTS = [
         bound(2, *NOT_HEARD, channel=2, failovers=1, mutes=1),
     ),
     Mutant(
-        "what is prepared and to be promoted is given up, too",
+        "what is to be promoted is free at once when it is given up",
         replication_set,
-        "if rset.state is not SetState.PREPARE or place is None or ",
-        "if place is None or rset.state is SetState.ABSENT or False and ",
-        bound(2, moves=1, giveups=1),
+        "    if rset.state is SetState.PREPARE:\n        # it was never",
+        "    if True:\n        # it was never",
+        EXPLORED["another owner, what was to begin given up"],
     ),
     Mutant(
         "reports of any token",

@@ -23,10 +23,19 @@ def target_of(facts: Facts, asked: str | None) -> str | None:
 
 def _has_movable(facts: Facts, target: str) -> bool:
     """Return whether something can be taken away now: what hangs there is waited for in vain."""
-    return bool(facts.preparing.get(target)) or any(
+    return bool(_given_up(facts, target)) or any(
         facts.sets[table].state is SetState.REPLICATING and table not in facts.resting
         for table in facts.primaries.get(target, ())
     )
+
+
+def _given_up(facts: Facts, target: str) -> list[str]:
+    """Return what another may begin with; what is about to begin here only if that hangs."""
+    return [
+        table
+        for table in facts.preparing.get(target, ())
+        if facts.sets[table].state is SetState.PREPARE or table in facts.stuck
+    ]
 
 
 def is_over(facts: Facts, asked: str) -> bool:
@@ -50,7 +59,7 @@ def plan(facts: Facts, target: str | None) -> Plan:
     room = facts.limits.moves_in_flight - facts.moves_in_flight
     if target is None or room <= 0:
         return NOTHING
-    tasks: list[Task] = [GiveUp(table, target) for table in facts.preparing.get(target, ())]
+    tasks: list[Task] = [GiveUp(table, target) for table in _given_up(facts, target)]
     loads = SortedList(load for load in facts.loads() if load.capture != target)
     # those that failed last: they may take long, and there is room for few at a time
     healthy_first = sorted((each in facts.avoid, each) for each in facts.primaries.get(target, ()))

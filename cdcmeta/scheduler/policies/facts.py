@@ -48,6 +48,8 @@ class Facts(NamedTuple):
     """Where tables failed, the last one last: somebody else shall try."""
     overdue: Sequence[GiveUp] = ()
     """Preparations that take too long."""
+    stuck: Collection[str] = ()
+    """Tables that have not been replicated for long."""
     resting: Collection[str] = ()
     """Tables that failed and are left where they are for now."""
     shunned: Collection[str] = ()
