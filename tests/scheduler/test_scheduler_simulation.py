@@ -16,6 +16,7 @@ import pytest
 
 from cdcmeta.errors import InvalidArgumentError
 from cdcmeta.scheduler import Barrier, Durations, InProcessTransport, Limits, barrier_of
+from cdcmeta.scheduler.captures import CaptureState
 
 from .cluster import TICK_US, SimCluster
 
@@ -169,15 +170,20 @@ class Faults:
                 coordinator.move(table, capture)
 
     def drain(self) -> None:
-        """Empty a capture; sometimes one that cannot be: the owner's own, the last, a stranger."""
-        owner, known = self.sim.owner, self.sim.owner.coordinator.captures.known
-        others = sorted(set(known) - {owner.capture})
-        if others and len(known) > 1 and self.rng.random() < 0.8:
-            owner.coordinator.drain(self.rng.choice(others))
+        """Empty a capture; sometimes one that cannot be: the owner's own, the last, a stranger.
+
+        The last is whoever is left when all others leave; who leaves is not known at first.
+        """
+        owner, captures = self.sim.owner, self.sim.owner.coordinator.captures
+        stays = {n for n, each in captures.known.items() if each.state is not CaptureState.STOPPING}
+        others = sorted(set(captures.known) - {owner.capture})
+        last = [name for name in others if captures.is_initialized and not stays - {name}]
+        if set(others) - set(last) and self.rng.random() < 0.8:
+            owner.coordinator.drain(self.rng.choice(sorted(set(others) - set(last))))
             return
-        wrong = [owner.capture]
-        if owner.coordinator.captures.is_initialized:
-            wrong += ["a stranger", *(others if len(known) == 1 else [])]
+        wrong = [owner.capture, *last]
+        if captures.is_initialized:
+            wrong.append("a stranger")
         with pytest.raises(InvalidArgumentError):
             owner.coordinator.drain(self.rng.choice(wrong))
 
