@@ -51,10 +51,9 @@ def is_over(facts: Facts, asked: str) -> bool:
 def plan(facts: Facts, target: str | None) -> Plan:
     """Return moves of the first tables that `target` replicates to those who have least.
 
-    What it only prepares is given up: another begins with it.
-
-    Other tables may be anything but replicated meanwhile: whoever leaves does not wait for them. At
-    most `limits.moves_in_flight` are under way at a time. O(tables of the target x log tables).
+    What it only prepares is given up: another begins with it. Other tables may be anything but
+    replicated meanwhile: whoever leaves does not wait for them. At most `limits.moves_in_flight`
+    are under way at a time. O(tables of the target x log tables).
     """
     room = facts.limits.moves_in_flight - facts.moves_in_flight
     if target is None or room <= 0:
