@@ -268,8 +268,8 @@ class Election(Closing):
         """Give up the leadership, or the candidacy that another thread waits with; twice is fine.
 
         The next candidate leads at once. One round trip. Raises `EngineUnavailableError` or
-        `EngineBusyError` when the engine does not answer; then the key stands until the session
-        ends, or until it is resigned again.
+        `EngineBusyError` when the engine does not answer, `NoSpaceError` where removing needs
+        space (lmdb); then the key stands until the session ends, or until it is resigned again.
         """
         candidacy = self._candidacy
         if candidacy is None:

@@ -76,8 +76,8 @@ class Session(Closing):
         """Grant a lease and write the session's key; two round trips.
 
         Raises `InvalidTypeError`, `InvalidOptionError`, `CommitTooLargeError`, `StoreClosedError`,
-        `EngineUnavailableError`, `EngineBusyError`, and `SessionLostError` when all that took
-        longer than the lease lasts.
+        `EngineUnavailableError`, `EngineBusyError`, `NoSpaceError`, `AccessDeniedError`, and
+        `SessionLostError` when all that took longer than the lease lasts.
         """
         check_ttl(ttl)
         self.value = check_value(value)

@@ -261,8 +261,8 @@ class SnapshotKV(View[str], Closing):
         [b'host:80']
 
         Raises `InvalidTypeError`, `InvalidOptionError`, `CommitTooLargeError`,
-        `EngineUnavailableError`, `EngineBusyError`, `SessionLostError` (all that took longer than
-        the lease lasts).
+        `EngineUnavailableError`, `EngineBusyError`, `NoSpaceError`, `AccessDeniedError`,
+        `SessionLostError` (all that took longer than the lease lasts).
         """
         return Session(self._core, ttl, value)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -79,18 +79,21 @@ def snapkv(
     """
 
 
-for _panel, _commands in {
+_PANELS: dict[str, tuple[Callable[..., None], ...]] = {
     "Read": (reading.get, reading.ls, reading.log, reading.history, reading.diff, reading.watch),
     "Write": (
         writing.put,
         writing.rm,
         writing.restore,
+        writing.resolve,
         importing.import_prefix,
         ticking.tick,
     ),
     "Keep": (upkeep.compact, upkeep.dump, upkeep.load, upkeep.check, upkeep.info),
     "Try": (tour,),
-}.items():
+}
+
+for _panel, _commands in _PANELS.items():
     for _command in _commands:
         _times = _command in (reading.diff, writing.restore, upkeep.compact)
         app.command(

@@ -96,6 +96,8 @@ def message_of(error: Exception) -> str:
     if isinstance(error, _errors.CompactedError) and error.unit == "timestamp":
         left = "" if error.earliest is None else f"; the earliest is {time_text(error.earliest)}"
         return f"the history at {time_text(error.requested)} was compacted{left}"
+    if isinstance(error, _errors.CommitUnknownError) and error.may_still_land:
+        return f"{error}; 'snapkv resolve {error.timestamp} {error.nonce.hex()}' settles it"
     if isinstance(error, _errors.NotObservedError):
         since = "" if error.first is None else f"; observed since {time_text(error.first)}"
         return f"nobody had ticked yet at {time_text(error.requested)}{since}"

@@ -1,4 +1,4 @@
-"""The commands that write: put, rm, restore."""
+"""The commands that write: put, rm, restore; and resolve, which tells whether one of them did."""
 
 from __future__ import annotations
 
@@ -166,3 +166,34 @@ def restore(
     tell("nothing to restore: the present equals that moment")
     if as_json:
         out.record({"keys": 0, "commit": None})
+
+
+def resolve(
+    timestamp: Annotated[int, typer.Argument(metavar="TIMESTAMP", show_default=False)],
+    nonce: Annotated[str, typer.Argument(metavar="NONCE", show_default=False)],
+    store: StoreOption = None,
+    name: NameOption = None,
+    as_json: JsonOption = False,
+    raw: RawOption = False,
+) -> None:
+    """Settle a commit of unknown outcome, once and for all, and print its time if it happened.
+
+    The error that ended with code 6 names both. A commit that did not happen never will; that
+    ends with code 1.
+    """
+    out = Output(as_json, raw)
+    with opened(store, name) as kv:
+        commit = kv.resolve(timestamp, _nonce(nonce))
+    if commit is not None:
+        out.committed(commit)
+        return
+    if as_json:
+        out.record({"commit": None})
+    raise CommandError("it did not happen, and never will", Exit.NO)
+
+
+def _nonce(text: str) -> bytes:
+    try:
+        return bytes.fromhex(text)
+    except ValueError:
+        raise CommandError(f"no nonce: {text!r} (the error shows it in hex)") from None

@@ -117,6 +117,23 @@ def test_restore_shows_and_makes_the_past_present(any_cli: Cli) -> None:
     assert cli.ok("restore", then, "--json").json == [{"keys": 0, "commit": None}]
 
 
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["1", "xyz"], "no nonce: 'xyz'"),
+        (["1", ""], "nonce"),
+        (["soon", "00"], "integer"),
+        (["-1", "00"], "-1"),
+        ([str(2**63), "00"], "ahead"),
+    ],
+)
+def test_resolve_refuses_what_names_no_commit(any_cli: Cli, words: list[str], says: str) -> None:
+    any_cli.ok("put", "a", "1")
+    answer = any_cli("resolve", *words)
+    assert (answer.code != 0, answer.out, says in answer.err) == (True, "", True), answer.err
+    assert any_cli.ok("log").lines != []
+
+
 def test_dump_and_load_carry_everything(any_cli: Cli, tmp_path: Path) -> None:
     cli = any_cli
     then = cli.ok("put", "a", "1", "--raw").out.strip()

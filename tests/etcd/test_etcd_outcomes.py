@@ -5,7 +5,9 @@ A is behind the proxy, B is not.
 
 from __future__ import annotations
 
+import json
 import pickle
+import re
 import subprocess
 import sys
 import time
@@ -24,6 +26,7 @@ from snapkv import (
     ConflictError,
     SnapshotKV,
 )
+from snapkv.cli.exits import message_of
 from snapkv.errors import EngineUnavailableError, StoreClosedError
 
 _RESOLVE = """
@@ -132,6 +135,26 @@ def test_resolving_a_lone_commit_that_was_skipped(two: Two) -> None:
     assert resolve_elsewhere(two, error) is None
     b.remove("k")
     two.never("a")
+
+
+@pytest.mark.parametrize("landed", [True, False])
+def test_the_command_line_resolves_what_the_error_names(two: Two, landed: bool) -> None:
+    a = two.a()
+    error, fault = two.unknown(a, b"a-value", landed=landed, puts={"a": b"a-value"})
+    told = re.search(r"'snapkv (resolve .*)' settles it", message_of(error))
+    assert told, message_of(error)
+    command = [sys.executable, "-m", "snapkv.cli", "--store", two.etcd.url, "--json"]
+    done = subprocess.run(
+        [*command, *told[1].split()], capture_output=True, text=True, timeout=2 * WAIT_S
+    )
+    found = json.loads(done.stdout)
+    fault.release()
+    if landed:
+        assert (done.returncode, found["revision"]) == (0, two.once("a"))
+    else:
+        assert (done.returncode, found) == (1, {"commit": None})
+        two.b().save("b", b"")
+        two.never("a")
 
 
 # --- one connection breaks ----------------------------------------------------------------------
