@@ -136,14 +136,16 @@ class Marks:
     def verify(self, mark: Mark) -> None:
         """Make sure that a mark is of the history that the engine holds; one round trip or two.
 
-        `StoreRestoredError` when it is not; one that was compacted cannot be told.
+        `StoreRestoredError` when it is not. Of one that was compacted, what is left must be able
+        to follow it.
         """
         kvs: list[KeyValue] = []
         try:
             answer = self._witness.attended([Range(self.key, revision=mark.revision)])
             kvs = answer.results[0].kvs
-        except CompactedError:
-            return
+        except CompactedError as e:
+            if self._witness.outlived(mark, e):
+                return
         except FutureRevisionError:
             self._witness.attended(())
         if not kvs or mark not in (mark_of(kvs[0]), Mark(0, kvs[0].mod_revision, 1)):

@@ -80,45 +80,74 @@ class Witness:
     def attended(self, ranges: Sequence[Range], *, serializable: bool = False) -> ReadResult:
         """Answer ranges together with the witness, whatever the time; one round trip.
 
-        Two when the witness was compacted, or is in the future. `CompactedError` and
+        Two when the witness is in the future, three when it was compacted. `CompactedError` and
         `FutureRevisionError` when `ranges` are.
         """
-        sent, generation, witness = monotonic(), self.generation, self.mark
-        answer: ReadResult | None = None
-        if witness is not None:
-            again = Range(self._key, revision=witness.revision)
+        while True:
+            sent, generation, witness = monotonic(), self.generation, self.mark
+            again = Range(self._key, revision=0 if witness is None else witness.revision)
             try:
                 answer = self._engine.read([*ranges, again], serializable=serializable)
             except CompactedError as e:
-                if e.earliest is not None and e.earliest <= witness.revision:
+                if witness is None or (e.earliest is not None and e.earliest <= witness.revision):
                     raise  # it is the others that were
+                self._replace(generation, witness, e)
+                continue
             except FutureRevisionError:
+                if witness is None:
+                    raise
                 behind = self._engine.read([*ranges, Range(self._key)])
                 self._lost(generation, behind.header)
                 return ReadResult(behind.header, behind.results[:-1])
-        if answer is not None:
             kv = _kv_in(answer.results[-1])
-            held = kv is not None and mark_of(kv) == witness
-        else:  # nothing to compare with: the newest mark is the next witness
-            answer = self._engine.read([*ranges, Range(self._key)])
-            kv = _kv_in(answer.results[-1])
-            held = kv is None or self._renew(generation, witness, mark_of(kv))
-        if not held:
-            self._lost(generation, answer.header)
-        self._certain_at = max(self._certain_at, sent)
-        self._took_s = monotonic() - sent
-        return ReadResult(answer.header, answer.results[:-1])
+            if witness is None:  # the newest mark is the next one
+                if kv is not None and generation == self.generation and self.mark is None:
+                    self.mark = mark_of(kv)
+            elif kv is None or mark_of(kv) != witness:
+                self._lost(generation, answer.header)
+            self._certain_at = max(self._certain_at, sent)
+            self._took_s = monotonic() - sent
+            return ReadResult(answer.header, answer.results[:-1])
 
-    def _renew(self, generation: int, compacted: Mark | None, newest: Mark) -> bool:
-        """Take the newest mark for a witness that is gone; False when it cannot follow that one."""
-        if compacted is not None:
-            if newest.ordinal < compacted.ordinal:
-                return False
-            if newest.ordinal == compacted.ordinal and newest != compacted:
-                return False
-        if generation == self.generation and self.mark is compacted:
-            self.mark = newest
-        return True
+    def outlived(self, mark: Mark, error: CompactedError) -> bool:
+        """Tell whether the engine's history may be the one of a mark that it has compacted.
+
+        One round trip, as long as compaction does not go on.
+        """
+        return _may_follow(mark, self._left(error)[1:])
+
+    def _replace(self, generation: int, compacted: Mark, error: CompactedError) -> None:
+        """Take the newest mark for a witness that is gone, unless that shows another history."""
+        header, *left = self._left(error)
+        if not _may_follow(compacted, left):
+            self._lost(generation, header)
+        elif generation == self.generation and self.mark is compacted:
+            self.mark = left[-1]
+
+    def _left(self, error: CompactedError) -> tuple[Header, Mark | None, Mark | None]:
+        """Return the mark in force at the compaction point, and the newest one."""
+        compacted = error.earliest
+        while True:
+            oldest = Range(self._key, revision=compacted or self._engine.compacted_revision())
+            try:
+                answer = self._engine.read([oldest, Range(self._key)])
+            except CompactedError as e:  # it went on in between; it only rises, and ends at head
+                compacted = e.earliest
+                continue
+            kvs = map(_kv_in, answer.results)
+            marks = [None if kv is None else mark_of(kv) for kv in kvs]
+            return answer.header, marks[0], marks[1]
+
+
+def _may_follow(mark: Mark, left: Sequence[Mark | None]) -> bool:
+    """Tell whether what compaction left can be of the history in which it took a mark.
+
+    There, the mark in force at the compaction point is that one or a newer one. In a backup that
+    was restored with its revisions raised, all of which are compacted, it is older.
+    """
+    return all(
+        other is not None and (other.ordinal > mark.ordinal or other == mark) for other in left
+    )
 
 
 def _kv_in(result: RangeResult) -> KeyValue | None:

@@ -18,6 +18,9 @@ from snapkv.watch import Watch
 COMMITS, SAVED = 12, 6
 WAIT_S = 20
 
+RAISED_BY = 1_000_000_000
+RAISED = (f"--bump-revision={RAISED_BY}", "--mark-compacted")
+
 pytestmark = pytest.mark.kills_etcd
 
 
@@ -184,6 +187,52 @@ def test_an_idle_store_notices_a_restore_that_was_caught_up_with(
         store._core.timeline.check()
 
 
+@pytest.mark.parametrize("new", [1, 5, 20, 21, 40])
+@pytest.mark.parametrize("first", ["now", "snapshot", "page", "past", "newest past", "commit"])
+def test_revisions_that_were_raised_do_not_hide_a_restore(
+    node: EtcdServer, tmp_path: Path, first: str, new: int
+) -> None:
+    """As the documentation wants it restored: all that was known is behind the compaction."""
+    name, backup = f"raised-{first}-{new}", tmp_path / "backup.db"
+    with snapkv.open(node.url, name=name) as writer:
+        base = committed(writer, b"base", 3)
+        node.gateway.save_snapshot(backup)
+        old = committed(writer, b"old", 20)
+    with snapkv.open(node.url, name=name) as store:
+        snaps = [store.at(old[4].ts), store.at(old[18].ts), store.at()]
+        assert [store.load("k", c.ts) for c in old] == [b"old%d" % n for n in range(20)]
+        node.restore_snapshot(backup, *RAISED)
+        with snapkv.open(node.url, name=name) as other:
+            later = committed(other, b"new", new)
+        assert later[0].revision > RAISED_BY
+        if first == "now":
+            assert store.load("k") == b"new%d" % (new - 1)
+        elif first == "snapshot":
+            with pytest.raises(StoreRestoredError):
+                snaps[1]["k"]
+        elif first == "page":
+            with pytest.raises(StoreRestoredError):
+                list(snaps[1].items())
+        elif first == "newest past":
+            assert store.load("k", old[-1].ts) == b"base2"
+        elif first == "commit":
+            store.tick()
+        for snap in snaps:
+            check_refusal(snap, store)
+        for commits, values in (
+            (base[2:], [b"base2"]),
+            (old, [b"base2"] * 20),
+            (later, [b"new%d" % n for n in range(new)]),
+        ):
+            assert [store.load("k", c.ts) for c in commits] == values
+            assert [store.load_with_prefix("k", c.ts)[1] for c in commits] == [[v] for v in values]
+        with pytest.raises(snapkv.CompactedError) as caught:
+            store.load("k", base[1].ts)
+        assert caught.value.earliest == base[2].ts
+        assert [c.ts for c in store.commits(since=base[2].ts)][:new] == [c.ts for c in later]
+        store._core.timeline.check()
+
+
 def list_for(watch: Watch[str], seconds: float) -> None:
     """Wait for what a watch brings, which must be nothing."""
     deadline = monotonic() + seconds
@@ -191,19 +240,20 @@ def list_for(watch: Watch[str], seconds: float) -> None:
         assert watch.next(1) is None, "an event of another history was given"
 
 
+@pytest.mark.parametrize("flags", [(), RAISED], ids=["", "raised"])
 @pytest.mark.parametrize("new", [2, 30])
 def test_an_open_watch_says_that_its_server_was_restored(
-    node: EtcdServer, tmp_path: Path, new: int
+    node: EtcdServer, tmp_path: Path, new: int, flags: tuple[str, ...]
 ) -> None:
     """Whether or not the restored server has come to where the watch goes on."""
-    name, backup = f"watched-{new}", tmp_path / "backup.db"
+    name, backup = f"watched-{new}-{len(flags)}", tmp_path / "backup.db"
     with snapkv.open(node.url, name=name) as store:
         committed(store, b"base", 2)
         node.gateway.save_snapshot(backup)
         with store.watch() as watch:
             old = committed(store, b"old", 10)
             assert [next(watch).commit.ts for _ in old] == [c.ts for c in old]
-            node.restore_snapshot(backup)
+            node.restore_snapshot(backup, *flags)
             with snapkv.open(node.url, name=name) as other:
                 committed(other, b"new", new)
             with pytest.raises(StoreRestoredError):
