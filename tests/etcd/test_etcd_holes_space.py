@@ -34,6 +34,7 @@ def filling(store: snapkv.SnapshotKV, done: dict[str, int], size: int) -> str:
     raise AssertionError("there is no end of the space")
 
 
+@pytest.mark.etcd_since("3.5.7", "reading and removing under the alarm NOSPACE")
 def test_h14_what_is_told_near_the_quota_is_true(tmp_path: Path) -> None:
     with EtcdServer(tmp_path, flags=FLAGS) as server:
         stores = [snapkv.open(server.url, name=f"n{i}") for i in range(WRITERS)]
@@ -55,6 +56,7 @@ def test_h14_what_is_told_near_the_quota_is_true(tmp_path: Path) -> None:
         History(server.gateway, server.client_port)  # every revision can be read
 
 
+@pytest.mark.etcd_since("3.5.7", "reading and removing under the alarm NOSPACE")
 def test_h14_a_lone_writer_is_told_the_truth(tmp_path: Path) -> None:
     """It meets the quota when its request is applied, or when the next one is proposed."""
     with EtcdServer(tmp_path, flags=FLAGS) as server, snapkv.open(server.url) as store:
@@ -63,6 +65,7 @@ def test_h14_a_lone_writer_is_told_the_truth(tmp_path: Path) -> None:
         assert set(store.at()) == set(done)
 
 
+@pytest.mark.etcd_since("3.5.7", "reading and removing under the alarm NOSPACE")
 def test_h14_who_stands_near_the_quota_knows_it(tmp_path: Path) -> None:
     with EtcdServer(tmp_path, flags=FLAGS) as server:
         stores = [snapkv.open(server.url, name=f"f{i}") for i in range(6)]
