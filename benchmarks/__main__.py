@@ -12,6 +12,7 @@ QUESTIONS = (
     "etcd_save",
     "etcd_load_as_of",
     "etcd_scan",
+    "etcd_clients",
     "spark_snapshot",
     "spark_stream",
     "couch_edits",

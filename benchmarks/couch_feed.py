@@ -27,12 +27,13 @@ def main() -> None:
         snapkv.open(f"lmdb:{folder}/meta", durability="none") as store,
     ):
         tables[f"{ROWS:,} rows, lmdb"] = _reading(store)
-    with etcd_server("--unsafe-no-fsync") as server, snapkv.open(server.url) as store:
+    with etcd_server(fsync=False) as server, snapkv.open(server.url) as store:
         tables[f"{ROWS:,} rows, etcd"] = _reading(store)
     with etcd_server() as server, snapkv.open(server.url) as store:
         tables["from the commit's answer to the change, etcd"] = _following(store, server.url)
     notes = (
-        f"{server_facts()} The floor lists the same keys and values, and decodes nothing. "
+        f"{server_facts(fsync=False)} "
+        f"The floor lists the same keys and values, and decodes nothing. "
         f"{CONFLICTED:,} documents have two branches, none in the first two rivals' database. "
         "Following: from just before the commit is sent to the event in hand; the raw watch "
         "follows the same commits."

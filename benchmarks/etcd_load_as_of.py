@@ -9,7 +9,7 @@ COMMITS, FOREIGN = 6_000, 24_000
 
 def main() -> None:
     """Look up times among 30,000 revisions, of which a fifth are commits."""
-    with etcd_server("--unsafe-no-fsync") as server:
+    with etcd_server(fsync=False) as server:
         clock = snapkv.ManualClock(1_700_000_000_000)
         stamps, revisions = _fill(server, clock)
         bare = Bare(server.endpoint)
@@ -25,7 +25,8 @@ def main() -> None:
             server.url, clock, bare, stamps, revisions
         )
     notes = (
-        f"{server_facts()} {COMMITS:,} commits and {FOREIGN:,} writes of others between them. The "
+        f"{server_facts(fsync=False)} "
+        f"{COMMITS:,} commits and {FOREIGN:,} writes of others between them. The "
         "floor reads the key at a revision that it is told. The walk is the one of Milvus's "
         "metaSnapshot: one read for each version of the timestamp key, newest first; here it "
         "walks 200 versions, and its cost grows with the distance."

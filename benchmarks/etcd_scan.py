@@ -2,9 +2,8 @@
 
 import snapkv
 from benchmarks.harness import Rival, Row, measure, report, seeded
-from benchmarks.servers import Bare, etcd_server, server_facts
+from benchmarks.servers import Bare, etcd_server, put_all, server_facts
 from snapkv.engine.base import KeyValue
-from snapkv.engine.etcd import etcd_pb2 as pb
 from snapkv.engine.etcd.wire import key_values
 
 KEYS, PAGE = 200_000, 5_000
@@ -13,13 +12,14 @@ START, END = b"default/data/", b"default/data0"
 
 def main() -> None:
     """List 200,000 keys of 100 bytes at one revision."""
-    with etcd_server("--unsafe-no-fsync") as server, snapkv.open(server.url) as store:
+    with etcd_server(fsync=False) as server, snapkv.open(server.url) as store:
         bare = Bare(server.endpoint)
         _fill(bare)
         tick = store.tick()
         tables = {f"{KEYS:,} keys": _list(store, bare, tick)}
     notes = (
-        f"{server_facts()} All rivals decode to the same values, but snapkv also turns keys into "
+        f"{server_facts(fsync=False)} "
+        f"All rivals decode to the same values, but snapkv also turns keys into "
         "text. The floor gets everything in one answer, as large as it is. Pages by limit make "
         "the server count the rest of the range each time; snapkv asks for ranges with both ends."
     )
@@ -28,12 +28,10 @@ def main() -> None:
 
 def _fill(bare: Bare) -> None:
     rng = seeded("etcd_scan")
-    for at in range(0, KEYS, 128):
-        puts = [
-            pb.PutRequest(key=START + b"catalog/db%d/t%07d" % (i % 7, i), value=rng.randbytes(100))
-            for i in range(at, min(at + 128, KEYS))
-        ]
-        bare.txn(pb.TxnRequest(success=[pb.RequestOp(request_put=put) for put in puts]))
+    put_all(
+        bare,
+        ((START + b"catalog/db%d/t%07d" % (i % 7, i), rng.randbytes(100)) for i in range(KEYS)),
+    )
 
 
 def _list(store: snapkv.SnapshotKV, bare: Bare, tick: snapkv.Commit) -> list[Row]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
@@ -18,15 +19,16 @@ from snapkv.engine.etcd import etcd_pb2 as pb
 from snapkv.engine.etcd.address import Security
 from snapkv.engine.etcd.rpc import RANGE, TXN, Channel, Method
 
+T = TypeVar("T")
 PUT = Method("/etcdserverpb.KV/Put", pb.PutResponse)
 
 
 @contextmanager
-def etcd_server(*flags: str) -> Iterator[EtcdServer]:
-    """Run one node, whose writes reach the disk before they are answered."""
+def etcd_server(*flags: str, fsync: bool = True) -> Iterator[EtcdServer]:
+    """Run one node; with `fsync`, writes reach the disk before they are answered."""
     with (
         tempfile.TemporaryDirectory() as folder,
-        EtcdServer(Path(folder) / "etcd", fsync=True, flags=flags) as server,
+        EtcdServer(Path(folder) / "etcd", fsync=fsync, flags=flags) as server,
     ):
         yield server
 
@@ -50,10 +52,25 @@ class Bare:
         return self._channel.call(RANGE, pb.RangeRequest(key=key, **rest), 60, ())
 
 
-def server_facts() -> str:
+def put_all(bare: Bare, pairs: Iterable[tuple[bytes, bytes]]) -> None:
+    """Put many keys, 128 in a transaction."""
+    for some in batched(pairs, 128):
+        puts = [pb.RequestOp(request_put=pb.PutRequest(key=k, value=v)) for k, v in some]
+        bare.txn(pb.TxnRequest(success=puts))
+
+
+def batched(items: Iterable[T], size: int) -> Iterator[list[T]]:
+    """Yield items in lists of a size; the last one may be shorter."""
+    rest = iter(items)
+    while some := list(islice(rest, size)):
+        yield some
+
+
+def server_facts(*, fsync: bool = True) -> str:
     """Say which server it was."""
     version = ".".join(map(str, etcd_version()))
-    return f"etcd {version}, one node on this machine's loopback, fsync on."
+    disk = "fsync on" if fsync else "without fsync"
+    return f"etcd {version}, one node on this machine's loopback, {disk}."
 
 
 @contextmanager

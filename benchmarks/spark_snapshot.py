@@ -30,7 +30,8 @@ def main() -> None:
         for row in rows
     )
     notes = (
-        f"{server_facts()} local[2], and the server on the same two cores. One operation is "
+        f"{server_facts(fsync=False)} "
+        f"local[2], and the server on the same two cores. One operation is "
         f"load() and all {KEYS:,} rows; the raw clients decode to the same values, without Spark. "
         f"Rates: {rates}."
     )
@@ -73,7 +74,7 @@ def past(spark, url: str, then: int):  # type: ignore[no-untyped-def]
 
 
 def _from_etcd(spark) -> list[Row]:  # type: ignore[no-untyped-def]
-    with etcd_server("--unsafe-no-fsync", "--quota-backend-bytes=4294967296") as server:
+    with etcd_server("--quota-backend-bytes=4294967296", fsync=False) as server:
         bare = Bare(server.endpoint)
         with snapkv.open(server.url) as store:
             _fill(bare)

@@ -28,7 +28,8 @@ def main() -> None:
             tables[f"catching up with {commits * keys:,} changes, {what}"] = rows
             rates += [f"{what}, {r.rival}: {commits * keys / r.median_us * 1e6:,.0f}" for r in rows]
     notes = (
-        f"{server_facts()} local[2]. Latency: from the time in the row to foreachBatch having it "
+        f"{server_facts(fsync=False)} "
+        f"local[2]. Latency: from the time in the row to foreachBatch having it "
         f"in the driver, {SECONDS} s each. Spark's rate source gives whole seconds only, once they "
         f"are over. Changes a second in catching up, with the start of the query: "
         f"{'; '.join(rates)}."
@@ -101,7 +102,7 @@ def _followed(frame, column: str, begin: Callable[[], None]) -> list[float]:  # 
 
 
 def _catch_up(spark, commits: int, keys: int) -> list[Row]:  # type: ignore[no-untyped-def]
-    with tempfile.TemporaryDirectory() as folder, etcd_server("--unsafe-no-fsync") as server:
+    with tempfile.TemporaryDirectory() as folder, etcd_server(fsync=False) as server:
         urls = {"lmdb": f"lmdb:{folder}/meta", "etcd": server.url}
         rivals = []
         for name, url in urls.items():
