@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from typing import Protocol
 from uuid import UUID
@@ -85,6 +87,39 @@ def pause(seconds: float) -> None:
     time.sleep(seconds)
 
 
+class _Limit(threading.local):
+    """Until when this thread may wait, in monotonic seconds."""
+
+    until = float("inf")
+
+
+_limit = _Limit()
+
+
+@contextmanager
+def no_later_than(deadline: float) -> Iterator[None]:
+    """Bound what a block waits for by a deadline (monotonic seconds), however deep it asks.
+
+    For waits that take no bound as an argument; they ask `bounded` for theirs.
+    """
+    outer, _limit.until = _limit.until, min(_limit.until, deadline)
+    try:
+        yield
+    finally:
+        _limit.until = outer
+
+
+def bounded(seconds: float) -> float:
+    """Return how long this thread may wait for something that may take so many seconds.
+
+    >>> with no_later_than(monotonic() + 1.0):
+    ...     bounded(0.5), bounded(60.0) <= 1.0
+    (0.5, True)
+    """
+    until = _limit.until
+    return seconds if until == float("inf") else max(0.0, min(seconds, until - monotonic()))
+
+
 def perf_counter() -> float:
     """Return seconds of the finest clock: what durations are measured with."""
     return time.perf_counter()
@@ -112,10 +147,11 @@ class HybridClock:
         with self._lock:
             self._last = max(self._last, seen)
 
-    def issue(self, ahead: int = 0) -> int:
+    def issue(self, ahead: int = 0, *, later_ms: int = 0) -> int:
         """Return a new timestamp, larger than all issued or seen; it counts as issued for ever.
 
-        It is larger by `ahead` than it needs to be.
+        It is larger by `ahead` than it needs to be, where the wall clock counts as `later_ms`
+        further on.
 
         Raises `InvalidTimeError` when 64 bits are used up or the wall clock is out of range.
         """
@@ -125,7 +161,7 @@ class HybridClock:
         if not 0 <= now_ms <= PHYSICAL_MS_MAX:
             raise InvalidTimeError(f"the clock stands at {now_ms} ms, out of range", now_ms)
         with self._lock:
-            issued = max(now_ms << LOGICAL_BITS, self._last + 1) + ahead
+            issued = max((now_ms + later_ms) << LOGICAL_BITS, self._last + 1) + ahead
             if issued > TIMESTAMP_MAX:
                 raise InvalidTimeError("timestamps of 64 bits are used up", issued)
             self._last = issued

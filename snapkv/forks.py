@@ -27,16 +27,18 @@ class Gate:
     """
 
     def __init__(self) -> None:
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()  # an interrupt can leave a Condition's lock taken for ever
         self._inside = 0
         self._shut = False
         _gates.add(self)
 
     def __enter__(self) -> None:
-        with self._changed:
-            while self._shut:
-                self._changed.wait(FORK_WAIT_S)
-            self._inside += 1
+        while True:
+            with self._lock:
+                if not self._shut:
+                    self._inside += 1
+                    return
+            _pause()
 
     def __exit__(
         self,
@@ -44,27 +46,34 @@ class Gate:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        with self._changed:
+        with self._lock:
             self._inside -= 1
-            if self._shut:
-                self._changed.notify_all()
 
     def shut(self) -> None:
         """Let nobody in, and wait for those inside."""
-        with self._changed:
+        with self._lock:
             self._shut = True
-            self._changed.wait_for(lambda: not self._inside, FORK_WAIT_S)
+        for _ in range(round(FORK_WAIT_S / LOOK_S)):
+            if not self._inside:
+                return
+            _pause()
 
     def open(self) -> None:
         """Let them in again."""
-        with self._changed:
-            self._shut = False
-            self._changed.notify_all()
+        self._shut = False
 
     def after_fork(self) -> None:
         """Start anew in a child: who was inside is not here."""
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
         self._inside, self._shut = 0, False
+
+
+LOOK_S = 0.001
+"""How often it is looked whether the last one is out, or the fork is over."""
+
+
+def _pause() -> None:
+    threading.Event().wait(LOOK_S)
 
 
 FORK_WAIT_S = 5.0

@@ -50,6 +50,10 @@ class History(Protocol):
         """Return the oldest mark that compaction left."""
         ...
 
+    def verify(self, mark: Mark) -> None:
+        """Raise `StoreRestoredError` when a mark is of another history than the engine holds."""
+        ...
+
     def own(self, prev: Mark, own: Mark, header: Header, before: Mark) -> None:
         """Take in a commit of this process, what it replaced, and what was newest when sent."""
         ...

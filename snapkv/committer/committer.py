@@ -7,10 +7,11 @@ import os
 import random
 from collections.abc import Callable, Sequence
 
-from snapkv.clock import HybridClock, monotonic, pause
+from snapkv.clock import HybridClock, monotonic, no_later_than, pause
 from snapkv.committer.attempt import Attempt, History, Sent, Verdict, marks_of
 from snapkv.committer.boarding import Boarding
 from snapkv.committer.part import Check, Part, guards_max
+from snapkv.committer.rounds import Rounds
 from snapkv.committer.settle import Settler, Undecided
 from snapkv.committer.turnstile import Call, Turnstile
 from snapkv.engine.base import Engine, KeyValue, RangeResult, Txn, TxnResult
@@ -26,21 +27,10 @@ from snapkv.errors import (
 )
 from snapkv.model import Build, Commit, Ops
 from snapkv.records import Layout, Mark, StampRecord, stamp_of
-from snapkv.times import pack
 
 COMMIT_TIMEOUT_S = 10.0
 COMMIT_TIMEOUT_S_MAX = 60.0
 """The longest deadline; compaction keeps history at least this long, so outcomes stay decidable."""
-BACKOFF_S_MIN = 0.002
-BACKOFF_S_MAX = 0.064
-CLAIM_TICKS_AFTER = 4
-CLAIM_MS_AFTER = 8
-CLAIM_MS_MAX = 16
-"""A caller that lost so often claims a timestamp further ahead, so that it wins at last: by ticks,
-which beats others who count up from the same one, then by up to so many milliseconds, which beats
-clocks that run ahead. While such a claim is in force all count up from it, so ticks do again, and
-claims never leave the fastest clock far behind.
-"""
 
 Unheld = list[tuple[Check, int]]
 """Guards that did not hold, with the revisions that they found."""
@@ -148,29 +138,26 @@ class Committer:
 
     def _lead(self, call: Call) -> None:
         """Send transactions until this call is settled; it is in the first of them."""
-        losses = 0
+        rounds = Rounds(self._rng)
         while not call.done:
             if self._turnstile.attempt is not None:
                 self._settle(call, self._turnstile.attempt)
-            elif call.left_s == 0:
-                raise CommitTimeoutError(f"the deadline passed after {losses} lost rounds")
-            elif not self._attempt(call, losses):
-                losses += 1
-                self._back_off(losses, call)
+            elif not rounds.fits(call.left_s):
+                why = "no time left for another round" if call.left_s else "the deadline passed"
+                raise CommitTimeoutError(f"{why}, after {rounds.lost} lost to other commits")
+            elif not self._attempt(call, rounds):
+                rounds.lose()
+                pause(min(rounds.wait_s(), call.left_s))
 
-    def _back_off(self, losses: int, call: Call) -> None:
-        """Wait before the next round: longer each time, at random, never past the deadline."""
-        bound = min(BACKOFF_S_MAX, BACKOFF_S_MIN * 2 ** min(losses - 1, 10))
-        pause(min(self._rng.uniform(0, bound), call.left_s))
-
-    def _attempt(self, call: Call, losses: int) -> bool:
+    def _attempt(self, call: Call, rounds: Rounds) -> bool:
         """Send one transaction; return False when another commit took its place in time."""
-        self.before_send()
+        with no_later_than(call.deadline):
+            self.before_send()
         attempt: Attempt[Call] | None = None
 
         def prepare(peeked: KeyValue | None) -> Txn:
             nonlocal attempt
-            attempt, txn = self._load(peeked, losses)
+            attempt, txn = self._load(peeked, rounds)
             return txn
 
         try:
@@ -193,7 +180,7 @@ class Committer:
         assert attempt is not None
         return self._judge(attempt, answer)
 
-    def _load(self, peeked: KeyValue | None, losses: int) -> tuple[Attempt[Call], Txn]:
+    def _load(self, peeked: KeyValue | None, rounds: Rounds) -> tuple[Attempt[Call], Txn]:
         """Fix the timestamp and who rides; from here on they count as sent."""
         before = self._history.newest_known()
         known = peeked.version if peeked is not None else before.ordinal
@@ -203,7 +190,7 @@ class Committer:
         with turnstile.lock:
             queue = [call for call in turnstile.queue if not call.done]
         self._clock.merge(max((call.at_least for call in queue), default=1) - 1)
-        timestamp = self._clock.issue(claim_of(losses))
+        timestamp = rounds.issue(self._clock)
         while True:
             calls, parts, txns = self._boarding.board(queue, timestamp, self._drop)
             note = parts[0].note if parts else None
@@ -366,15 +353,6 @@ class Committer:
             for call in attempt.calls:  # one exception object must not be raised in two threads
                 call.finish(error=copy.copy(error) if len(attempt.calls) > 1 else error)
             self._turnstile.attempt = None
-
-
-def claim_of(losses: int) -> int:
-    """Return how far ahead of what is needed to claim a timestamp after so many lost rounds."""
-    if losses < CLAIM_TICKS_AFTER:
-        return 0
-    if losses < CLAIM_MS_AFTER:
-        return 1 << (losses + 4)
-    return pack(min(CLAIM_MS_MAX, losses - CLAIM_MS_AFTER + 1))
 
 
 class _NobodyLeftError(Exception):

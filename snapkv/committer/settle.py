@@ -11,7 +11,7 @@ import random
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from snapkv.clock import monotonic, pause
+from snapkv.clock import monotonic, no_later_than, pause
 from snapkv.committer.attempt import History, Sent, Verdict, marks_of
 from snapkv.committer.part import Check
 from snapkv.engine.base import Engine, KeyValue, Range
@@ -23,6 +23,7 @@ from snapkv.errors import (
     SnapKVError,
     StoreClosedError,
     StoreRecreatedError,
+    StoreRestoredError,
 )
 from snapkv.records import Mark, StampRecord
 
@@ -65,6 +66,10 @@ class Settler:
         `answered` says that the request is not on its way any more: then no fence is sent. Raises
         `Undecided` when the deadline (monotonic seconds) passes first, and `StoreRecreatedError`.
         """
+        with no_later_than(deadline):
+            return self._settle(sent, deadline, answered)
+
+    def _settle(self, sent: Sent, deadline: float, answered: bool) -> tuple[Verdict, Mark | None]:
         if answered:
             stored = self._ask(lambda: self._look(sent, deadline), deadline)
         else:
@@ -77,9 +82,23 @@ class Settler:
             return Verdict.LANDED, Mark(stamp.timestamp, stored.mod_revision, stored.version)
         if stamp.timestamp == sent.stamp.timestamp:
             return Verdict.DEAD, None  # an earlier copy of our fence, or another commit: T is taken
-        if sent.known_ordinal and stored.version == sent.known_ordinal + 1:
+        if self._is_next(stored.version, sent, deadline):
             return Verdict.DEAD, None  # one commit came since, and it is this one
         return self._look_back(sent, deadline)
+
+    def _is_next(self, ordinal: int, sent: Sent, deadline: float) -> bool:
+        """Tell whether an ordinal follows the newest one known when sending, in the same history.
+
+        A cluster that was restored in between counts anew: there our commit may stand below.
+        """
+        if not sent.known_ordinal or ordinal != sent.known_ordinal + 1:
+            return False
+        try:
+            if self._engine.remote:
+                self._ask(lambda: self._history.verify(sent.before), deadline)
+        except StoreRestoredError:
+            return False
+        return True
 
     def _fence(self, sent: Sent, deadline: float) -> KeyValue | None:
         """Send the fence until it is answered, or a look tells; sending it twice is harmless.
@@ -138,7 +157,7 @@ class Settler:
             found = self._ask(lambda: self._history.find(sent.stamp.timestamp), deadline)
         except CompactedError:
             oldest = self._ask(self._history.oldest, deadline)
-            if sent.known_ordinal and oldest.ordinal == sent.known_ordinal + 1:
+            if self._is_next(oldest.ordinal, sent, deadline):
                 return Verdict.DEAD, None  # nothing lies between what we knew and what is left
             return Verdict.UNDECIDABLE, None
         if found is None or not sent.is_mine(found[1]):
@@ -158,7 +177,8 @@ class Settler:
             return []
         ranges = [Range(c.key, revision=mark.revision - 1, keys_only=True) for c in checks]
         try:
-            results = self._ask(lambda: self._engine.read(ranges).results, deadline)
+            with no_later_than(deadline):
+                results = self._ask(lambda: self._engine.read(ranges).results, deadline)
         except CompactedError:
             return None
         found = [(c, c.failed_at(seen)) for c, seen in zip(checks, results, strict=True)]

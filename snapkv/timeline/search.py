@@ -1,4 +1,4 @@
-"""Search the history of the timestamp key for a mark: a guess, then 128 reads at once."""
+"""Search the history of the timestamp key for a mark: a guess, then 127 reads at once."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from dataclasses import dataclass
 
 from snapkv.records import Mark
 
-PROBES_MAX = 128
-"""Reads in one wide step: etcd's limit of operations in a transaction."""
+READS_MAX = 128
+"""Reads in one transaction, where etcd limits them."""
+PROBES_MAX = READS_MAX - 1
+"""Those of one wide step: the witness rides along, see `witness.py`."""
 NEAR_PROBES_MAX = 64
 """Those of them that stand around the guess, next to each other; the others are spread evenly."""
 

@@ -114,7 +114,7 @@ class Timeline(Marks):
         return StampRecord.decode(self.reads.read(pin, [Range(self.key)])[0].kvs[0].value)
 
     def stamps(self, revisions: Sequence[int]) -> list[tuple[Mark, StampRecord] | None]:
-        """Return the marks and stamps in force at some revisions; a round trip for each 128."""
+        """Return the marks and stamps in force at some revisions; a round trip for each 127."""
         found: list[tuple[Mark, StampRecord] | None] = []
         generation = self._witness.generation
         for at in range(0, len(revisions), PROBES_MAX):

@@ -9,7 +9,7 @@ from snapkv.engine.base import Engine, Header, KeyValue, Range, RangeResult, Rea
 from snapkv.errors import CompactedError, FutureRevisionError
 from snapkv.records import Mark
 from snapkv.timeline.feed import mark_of
-from snapkv.timeline.search import PROBES_MAX
+from snapkv.timeline.search import READS_MAX
 
 GAP_S = 0.03
 """Nobody can exchange a server in less: within so long of an answer it is still the same. A small
@@ -30,19 +30,24 @@ class Witness:
 
     def __init__(self, engine: Engine, key: bytes, lost: Lost) -> None:
         self._engine, self._key, self._lost = engine, key, lost
-        self.mark: Mark | None = None
+        self._seen: tuple[Mark, int] | None = None  # the witness, and a revision that shows it
         self.generation = 0  # of histories: what was learned in one is nothing in the next
         self._certain_at = float("-inf")  # when the newest request was sent that was answered
         self._took_s = 0.0  # what the last request took: a slow one needs the witness, too
 
+    @property
+    def mark(self) -> Mark | None:
+        """The witness."""
+        return None if self._seen is None else self._seen[0]
+
     def see(self, mark: Mark) -> None:
         """Take in a mark of the same history."""
-        if self.mark is None or mark.ordinal > self.mark.ordinal:
-            self.mark = mark
+        if self._seen is None or mark.ordinal > self._seen[0].ordinal:
+            self._seen = mark, mark.revision
 
     def forget(self) -> None:
         """Begin another history."""
-        self.mark = None
+        self._seen = None
         self.generation += 1
 
     @property
@@ -59,7 +64,7 @@ class Witness:
             return self._engine.read(ranges, serializable=serializable)
         sent = monotonic()
         if sent - self._certain_at + self._took_s > GAP_S:
-            if len(ranges) < PROBES_MAX:
+            if len(ranges) < READS_MAX:
                 return self.attended(ranges, serializable=serializable)
             self.attended(())
             sent = monotonic()
@@ -84,26 +89,26 @@ class Witness:
         `FutureRevisionError` when `ranges` are.
         """
         while True:
-            sent, generation, witness = monotonic(), self.generation, self.mark
-            again = Range(self._key, revision=0 if witness is None else witness.revision)
+            sent, generation, seen = monotonic(), self.generation, self._seen
+            again = Range(self._key, revision=0 if seen is None else seen[1])
             try:
                 answer = self._engine.read([*ranges, again], serializable=serializable)
             except CompactedError as e:
-                if witness is None or (e.earliest is not None and e.earliest <= witness.revision):
+                if seen is None or (e.earliest is not None and e.earliest <= seen[1]):
                     raise  # it is the others that were
-                self._replace(generation, witness, e)
+                self._replace(generation, seen, e)
                 continue
             except FutureRevisionError:
-                if witness is None:
+                if seen is None:
                     raise
                 behind = self._engine.read([*ranges, Range(self._key)])
                 self._lost(generation, behind.header)
                 return ReadResult(behind.header, behind.results[:-1])
             kv = _kv_in(answer.results[-1])
-            if witness is None:  # the newest mark is the next one
-                if kv is not None and generation == self.generation and self.mark is None:
-                    self.mark = mark_of(kv)
-            elif kv is None or mark_of(kv) != witness:
+            if seen is None:  # the newest mark is the next one
+                if kv is not None and generation == self.generation and self._seen is None:
+                    self._seen = mark_of(kv), kv.mod_revision
+            elif kv is None or mark_of(kv) != seen[0]:
                 self._lost(generation, answer.header)
             self._certain_at = max(self._certain_at, sent)
             self._took_s = monotonic() - sent
@@ -114,29 +119,33 @@ class Witness:
 
         One round trip, as long as compaction does not go on.
         """
-        return _may_follow(mark, self._left(error)[1:])
+        return _may_follow(mark, self._left(error)[2:])
 
-    def _replace(self, generation: int, compacted: Mark, error: CompactedError) -> None:
-        """Take the newest mark for a witness that is gone, unless that shows another history."""
-        header, *left = self._left(error)
-        if not _may_follow(compacted, left):
+    def _replace(self, generation: int, seen: tuple[Mark, int], error: CompactedError) -> None:
+        """Take the newest mark for a witness that is gone, unless that shows another history.
+
+        Where compaction has passed that one, too, its own revision still shows it.
+        """
+        header, compacted, *left = self._left(error)
+        newest = left[-1]
+        if newest is None or not _may_follow(seen[0], left):
             self._lost(generation, header)
-        elif generation == self.generation and self.mark is compacted:
-            self.mark = left[-1]
+        elif generation == self.generation and self._seen is seen:
+            self._seen = newest, max(newest.revision, compacted)
 
-    def _left(self, error: CompactedError) -> tuple[Header, Mark | None, Mark | None]:
-        """Return the mark in force at the compaction point, and the newest one."""
-        compacted = error.earliest
+    def _left(self, error: CompactedError) -> tuple[Header, int, Mark | None, Mark | None]:
+        """Return the compaction point, the mark in force there, and the newest one."""
+        compacted = error.earliest or self._engine.compacted_revision()
         while True:
-            oldest = Range(self._key, revision=compacted or self._engine.compacted_revision())
+            ranges = [Range(self._key, revision=compacted), Range(self._key)]
             try:
-                answer = self._engine.read([oldest, Range(self._key)])
+                answer = self._engine.read(ranges)
             except CompactedError as e:  # it went on in between; it only rises, and ends at head
-                compacted = e.earliest
+                compacted = e.earliest or self._engine.compacted_revision()
                 continue
             kvs = map(_kv_in, answer.results)
             marks = [None if kv is None else mark_of(kv) for kv in kvs]
-            return answer.header, marks[0], marks[1]
+            return answer.header, compacted, marks[0], marks[1]
 
 
 def _may_follow(mark: Mark, left: Sequence[Mark | None]) -> bool:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from etcd_protocol import History
-from etcd_server import EtcdCluster, EtcdServer
+from etcd_server import EtcdCluster, EtcdProxy, EtcdServer
 
 import snapkv
 from snapkv import Absent, AtRevision, Commit, ConflictError, Snapshot, SnapshotKV
@@ -231,6 +231,32 @@ def test_revisions_that_were_raised_do_not_hide_a_restore(
         assert caught.value.earliest == base[2].ts
         assert [c.ts for c in store.commits(since=base[2].ts)][:new] == [c.ts for c in later]
         store._core.timeline.check()
+
+
+@pytest.mark.parametrize("flags", [(), RAISED], ids=["", "raised"])
+def test_a_lost_answer_after_a_restore_is_not_taken_for_dead(
+    node: EtcdServer, tmp_path: Path, flags: tuple[str, ...]
+) -> None:
+    """The restored store counts to the very ordinal after the newest one known when sending."""
+    name, backup = f"shortcut-{len(flags)}", tmp_path / "backup.db"
+    with EtcdProxy(node) as proxy, snapkv.open(proxy.url, name=name) as store:
+        committed(store, b"base", 3)
+        node.gateway.save_snapshot(backup)
+        committed(store, b"old", 20)
+        known = store._core.timeline.newest_known().ordinal
+        node.restore_snapshot(backup, *flags)
+
+        def others() -> bool:
+            cut.wait_answered()
+            with snapkv.open(node.url, name=name) as other:
+                while other._core.timeline.head().ordinal <= known:
+                    other.save("b", b"")
+            return True
+
+        cut = proxy.cut_after(b"only-once", others)
+        commit = store.commit(puts={"a": b"only-once"}, timeout=30)
+        with snapkv.open(node.url, name=name) as other:
+            assert [v.revision for v in other.history("a")] == [commit.revision]
 
 
 def list_for(watch: Watch[str], seconds: float) -> None:

@@ -19,6 +19,7 @@ from snapkv.observing import observe
 from snapkv.records import Mark
 
 RING = 16
+SLOW_S, SLOW_LOOKUPS = 0.04, 25
 
 
 class Calls:
@@ -120,6 +121,14 @@ def test_h10_lookups_below_the_ring_are_few_round_trips(two: Two, calls: Calls) 
     assert len(costs) >= 50
     assert max(costs) <= 6, f"seed {seed}: {costs}"
     assert statistics.mean(costs) <= 3, f"seed {seed}: {statistics.mean(costs)}"
+    two.proxy.latency_s = SLOW_S  # where the engine may be exchanged between any two answers
+    slow = []
+    for wanted in rng.sample(commits[:-RING], SLOW_LOOKUPS):
+        a._core.timeline._lookup.clear()
+        slow.append(calls.during(lambda when=wanted.ts: a.load("k", when)))
+    two.proxy.latency_s = 0
+    assert max(slow) <= 7, f"seed {seed}: {slow}"  # the last one reads the value
+    assert statistics.mean(slow) <= 4, f"seed {seed}: {statistics.mean(slow)}"
     again = [calls.during(lambda c=commit: a.at(c.ts)) for commit in commits[:-RING:7]]
     assert statistics.mean(again) <= 3, f"seed {seed}: anchors cost {again}"
 

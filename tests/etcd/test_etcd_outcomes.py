@@ -204,6 +204,26 @@ def test_connections_refused_at_the_fence(two: Two, back_in_time: bool) -> None:
     assert a.load("a") == b"a-value"
 
 
+@pytest.mark.parametrize("searched", [False, True])
+def test_the_deadline_holds_while_an_outcome_is_looked_up(two: Two, searched: bool) -> None:
+    """The fence is answered, then the network stands still: what is read to tell is bounded."""
+    a, b = two.a(), two.b()
+    a.save("x", b"")
+    two.cut_after(b"a-value", lambda: [b.save("b", b"") for _ in range(3 * searched)])
+    fence = two.proxy.look(FENCE)
+    stop = Caller(lambda: (fence.wait_answered(), two.proxy.pause()))
+    started = time.monotonic()
+    with pytest.raises(CommitUnknownError) as caught:
+        a.commit(puts={"a": b"a-value"}, guards=[Absent("a")] * (not searched), timeout=GIVES_UP_S)
+    assert time.monotonic() - started < GIVES_UP_S + 1
+    stop.value()
+    two.proxy.resume()
+    error = caught.value
+    found = a.resolve(error.timestamp, error.nonce, guards=error.guards)
+    assert found is not None
+    assert found.revision == two.once("a")
+
+
 def test_a_dead_server_is_unknown_first_and_then_unavailable(two: Two) -> None:
     a = two.a()
     two.proxy.refuse()

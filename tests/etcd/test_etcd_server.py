@@ -194,6 +194,33 @@ def test_a_clock_that_cannot_be_seen(wrong: str, fake: Fake, now: list[float]) -
         eventually(lambda: server.time_ms() is not None, "another look")
 
 
+def test_a_clock_that_is_hidden_later_goes_on(fake: Fake, now: list[float]) -> None:
+    """A look without a time takes nothing away: what was wrong by the last one stays so."""
+    server = Server(lambda: (fake.endpoint,), None)
+    server.look()
+    first = server.time_ms()
+    fake.date = False
+    now[0] += SAMPLE_S
+    later = server.time_ms(fresh=True)
+    assert fake.asked == 2
+    assert first is not None
+    assert later is not None
+    assert later[0] - first[0] == 1_000 * SAMPLE_S
+
+
+def test_another_endpoint_shows_the_clock(fake: Fake) -> None:
+    with Fake() as hiding:
+        threading.Thread(target=hiding.serve_forever, daemon=True).start()
+        hiding.date = False
+        server = Server(lambda: (hiding.endpoint, fake.endpoint), None)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            server.look()
+        assert (hiding.asked, fake.asked) == (1, 1)
+        assert server.time_ms() is not None
+        hiding.shutdown()
+
+
 def test_where_nobody_can_be_asked_for_the_time() -> None:
     with pytest.warns(ServerWarning, match="shows no clock") as warned:
         Server(lambda: (), None).look()

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from snapkv.clock import monotonic
+from snapkv.clock import bounded, monotonic
 from snapkv.engine.etcd import etcd_pb2 as pb
 from snapkv.engine.etcd.connection import READ_TIMEOUT_S, TRY_S, Connection
 from snapkv.engine.etcd.refusals import COMPACTED
-from snapkv.engine.etcd.rpc import RANGE, CallFailed, ended_watch
+from snapkv.engine.etcd.rpc import RANGE, CallFailed, WatchStream, ended_watch
 from snapkv.errors import EngineUnavailableError
 
 
@@ -30,7 +30,7 @@ class CompactionPoint:
 
         Raises `EngineUnavailableError` after `timeout` seconds.
         """
-        bound_s = READ_TIMEOUT_S if timeout is None else timeout
+        bound_s = bounded(READ_TIMEOUT_S if timeout is None else timeout)
         deadline, point, told = monotonic() + bound_s, self._known, False
         while True:
             if self._is_compacted(point or 1, deadline):
@@ -73,14 +73,22 @@ class CompactionPoint:
     def _asked(self, request: pb.WatchRequest, timeout: float) -> int:
         watching = self._connection.watch(request, timeout)
         try:
-            for answer in watching.stream:
-                if answer.compact_revision:
-                    return answer.compact_revision
-                if answer.canceled:
-                    raise ended_watch(answer.cancel_reason)
-            raise CallFailed("UNAVAILABLE", "the stream ended")
+            return _compacted_in(watching.stream)
         except CallFailed as e:
             self._connection.broken(watching, e, renew=False)
             raise
+        except BaseException as e:
+            if not isinstance(e, Exception):
+                watching.endpoint.interrupted()
+            raise
         finally:
-            watching.stream.cancel()
+            watching.stream.let_go()
+
+
+def _compacted_in(stream: WatchStream) -> int:
+    for answer in stream:
+        if answer.compact_revision:
+            return answer.compact_revision
+        if answer.canceled:
+            raise ended_watch(answer.cancel_reason)
+    raise CallFailed("UNAVAILABLE", "the stream ended")

@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import random
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple, TypeVar
 
-from snapkv.clock import monotonic, pause
+from snapkv.clock import bounded, monotonic, pause
 from snapkv.engine.etcd import etcd_pb2 as pb
-from snapkv.engine.etcd.address import Login, Security
+from snapkv.engine.etcd.address import Login
+from snapkv.engine.etcd.endpoint import Endpoint
 from snapkv.engine.etcd.refusals import (
     AUTH_NOT_ENABLED,
     COMPACTED,
@@ -27,9 +28,7 @@ from snapkv.engine.etcd.rpc import (
     AUTHENTICATE,
     RANGE,
     STATUS,
-    WATCH_ANSWER_BYTES_MAX,
     CallFailed,
-    Channel,
     ChannelRetired,
     Message,
     Metadata,
@@ -60,66 +59,6 @@ RETRY_S_MIN = 0.01
 RETRY_S_MAX = 0.5
 RENEWALS_MAX = 4
 """Tokens that one call may use up: the rights may change while it is on its way."""
-
-_abandoned: list[Channel | None] = []
-"""Channels of a parent process: a forked child can neither use them nor end them."""
-
-
-class Endpoint:
-    """One endpoint with its two channels: a watch that nobody reads must not hold up calls.
-
-    `proven` says that its last call was answered.
-    """
-
-    def __init__(
-        self,
-        address: str,
-        make: Callable[[], Channel],
-        make_watches: Callable[[], Channel] | None = None,
-    ) -> None:
-        self.address, self._make, self._make_watches = address, make, make_watches or make
-        self._calls: Channel | None = None
-        self._watches: Channel | None = None
-        self.proven = False
-
-    @classmethod
-    def at(cls, address: str, security: Security) -> Endpoint:
-        """Return the endpoint that listens at `host:port`."""
-        return cls(
-            address,
-            lambda: Channel.to(address, security),
-            lambda: Channel.to(address, security, answer_bytes_max=WATCH_ANSWER_BYTES_MAX),
-        )
-
-    def calls(self) -> Channel:
-        """Return the channel for calls."""
-        if (channel := self._calls) is None:  # another thread may drop it at any time
-            channel = self._calls = self._make()
-        return channel
-
-    def watches(self) -> Channel:
-        """Return the channel for watches."""
-        if (channel := self._watches) is None:
-            channel = self._watches = self._make_watches()
-        return channel
-
-    def drop(self) -> None:
-        """Let the next call connect anew: this connection may lead nowhere; others finish on it."""
-        dropped, self._calls, self.proven = self._calls, None, False
-        if dropped is not None:
-            dropped.retire()
-
-    def close(self) -> None:
-        """Close both channels."""
-        for channel in (self._calls, self._watches):
-            if channel is not None:
-                channel.close()
-
-    def after_fork(self) -> None:
-        """Connect anew: the parent's connections are no use here."""
-        _abandoned.extend((self._calls, self._watches))
-        self._calls = self._watches = None
-        self.proven = False
 
 
 class Connection:
@@ -164,7 +103,7 @@ class Connection:
         Raises `EngineUnavailableError` after `timeout` seconds, what the cluster refuses with,
         and `CallFailed` with the text `COMPACTED` or `FUTURE`.
         """
-        bound_s = READ_TIMEOUT_S if timeout is None else timeout
+        bound_s = bounded(READ_TIMEOUT_S if timeout is None else timeout)
         deadline, tries, renewals = monotonic() + bound_s, 0, 0
         while True:
             endpoint, token = self._current(), self._token
@@ -353,6 +292,10 @@ class Connection:
                     break
         except CallFailed as e:
             endpoint.proven = refusal_of(e) is not None or e.text.startswith((COMPACTED, FUTURE))
+            raise
+        except BaseException as e:
+            if not isinstance(e, Exception):
+                endpoint.interrupted()
             raise
         endpoint.proven = True
         self._strangers.clear()

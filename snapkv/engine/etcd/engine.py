@@ -25,8 +25,9 @@ from snapkv.engine.etcd import etcd_pb2 as pb
 from snapkv.engine.etcd import wire
 from snapkv.engine.etcd.address import Login, Security, endpoints_of
 from snapkv.engine.etcd.compacted import CompactionPoint
-from snapkv.engine.etcd.connection import Connection, Endpoint
+from snapkv.engine.etcd.connection import Connection
 from snapkv.engine.etcd.cutter import Cutter
+from snapkv.engine.etcd.endpoint import Endpoint
 from snapkv.engine.etcd.refusals import COMPACTED
 from snapkv.engine.etcd.rpc import COMPACT, GRANT, KEEP_ALIVE, RANGE, REVOKE, TXN, CallFailed
 from snapkv.engine.etcd.scan import PAGE_BYTES, PageSize, Scan

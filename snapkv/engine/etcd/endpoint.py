@@ -1,0 +1,85 @@
+"""One endpoint and its connections: for calls, for watches, and for the thread of Ctrl-C."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from snapkv.engine.etcd.address import Security
+from snapkv.engine.etcd.rpc import WATCH_ANSWER_BYTES_MAX, Channel
+
+_abandoned: list[Channel] = []
+"""Channels that can neither be used nor ended, nor collected, which ends them: a parent process's
+in a forked child, and those in which an interrupt may have left a lock of gRPC's taken."""
+
+
+class Endpoint:
+    """One endpoint with its channels: a watch that nobody reads must not hold up calls.
+
+    The main thread has its own. Ctrl-C is raised there, often while gRPC holds a lock of the
+    channel, which then stays taken: what others have on their way must not be on that channel.
+
+    `proven` says that its last call was answered.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        make: Callable[[], Channel],
+        make_watches: Callable[[], Channel] | None = None,
+    ) -> None:
+        self.address, self._make, self._make_watches = address, make, make_watches or make
+        self._calls: dict[bool, Channel] = {}  # by whether they are the main thread's
+        self._watches: dict[bool, Channel] = {}
+        self.proven = False
+
+    @classmethod
+    def at(cls, address: str, security: Security) -> Endpoint:
+        """Return the endpoint that listens at `host:port`."""
+        return cls(
+            address,
+            lambda: Channel.to(address, security),
+            lambda: Channel.to(address, security, answer_bytes_max=WATCH_ANSWER_BYTES_MAX),
+        )
+
+    def calls(self) -> Channel:
+        """Return the channel for this thread's calls."""
+        return _of_thread(self._calls, self._make)
+
+    def watches(self) -> Channel:
+        """Return the channel for this thread's watches."""
+        return _of_thread(self._watches, self._make_watches)
+
+    def drop(self) -> None:
+        """Let the next call connect anew: this connection may lead nowhere; others finish on it."""
+        dropped, self._calls, self.proven = self._calls, {}, False
+        for channel in dropped.values():
+            channel.retire()
+
+    def interrupted(self) -> None:
+        """Let this thread connect anew: an interrupt may have left a lock taken for ever."""
+        for channels in (self._calls, self._watches):
+            if (channel := channels.pop(_is_main(), None)) is not None:
+                _abandoned.append(channel)
+
+    def close(self) -> None:
+        """Close all channels."""
+        for channel in (*self._calls.values(), *self._watches.values()):
+            channel.close()
+
+    def after_fork(self) -> None:
+        """Connect anew: the parent's connections are no use here."""
+        _abandoned.extend((*self._calls.values(), *self._watches.values()))
+        self._calls, self._watches = {}, {}
+        self.proven = False
+
+
+def _is_main() -> bool:
+    return threading.get_ident() == threading.main_thread().ident
+
+
+def _of_thread(channels: dict[bool, Channel], make: Callable[[], Channel]) -> Channel:
+    mine = _is_main()
+    if (channel := channels.get(mine)) is None:  # another thread may drop it at any time
+        channel = channels[mine] = make()
+    return channel

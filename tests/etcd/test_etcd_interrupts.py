@@ -1,0 +1,84 @@
+"""Ctrl-C inside gRPC: whatever it leaves behind there, the store goes on."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from etcd_server import EtcdServer
+
+ROOT = Path(__file__).parents[2]
+ROUNDS, WINDOW_S, ENDS_S = 30, 0.02, 100
+
+_PROGRAM = """
+import random, signal, sys, threading, time
+import snapkv
+
+url, act = sys.argv[1:3]
+rounds, window_s, seed = int(sys.argv[3]), float(sys.argv[4]), int(sys.argv[5])
+rng = random.Random(seed)
+store = snapkv.open(url)
+store.save("k", b"0")
+acts = {
+    "commit": lambda: store.save("k", b"1"),
+    "load": lambda: store.load("k"),
+    "compaction": store._core.engine.compacted_revision,
+}
+others = 0
+stop = threading.Event()
+
+def other():
+    global others
+    while not stop.is_set():
+        store.save("other", b"1")
+        others += 1
+
+rider = threading.Thread(target=other, daemon=True)
+rider.start()
+signal.signal(signal.SIGALRM, signal.default_int_handler)
+for _ in range(rounds):
+    try:
+        signal.setitimer(signal.ITIMER_REAL, rng.uniform(0.0001, window_s))
+        while True:
+            acts[act]()
+    except KeyboardInterrupt:
+        pass
+    before = others
+    worked = []
+    after = threading.Thread(target=lambda: worked.append(store.save("k", b"2")), daemon=True)
+    after.start()
+    after.join(8)
+    assert worked, "no other thread can commit any more"
+    store.save("k", b"3")
+    assert store.load("k") == b"3"
+stop.set()
+rider.join(8)
+assert others > rounds, others
+closer = threading.Thread(target=store.close, daemon=True)
+closer.start()
+closer.join(8)
+assert not closer.is_alive(), "close() hangs"
+print("done")
+"""
+
+
+@pytest.mark.parametrize("act", ["commit", "load", "compaction"])
+def test_a_store_goes_on_after_interrupts(etcd: EtcdServer, act: str) -> None:
+    seed = int.from_bytes(os.urandom(4))
+    print("seed", seed)
+    if act == "compaction":
+        etcd.gateway.put(b"x", b"1")
+        etcd.gateway.put(b"x", b"2")
+        etcd.gateway.compact(etcd.gateway.revision())
+    command = [sys.executable, "-c", _PROGRAM, etcd.url, act, str(ROUNDS), str(WINDOW_S), str(seed)]
+    program = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    try:
+        out, err = program.communicate(timeout=ENDS_S)
+    except subprocess.TimeoutExpired:
+        program.send_signal(signal.SIGKILL)
+        pytest.fail(f"hangs after an interrupt: {program.communicate()[1].decode()}")
+    assert (program.returncode, out) == (0, b"done\n"), err.decode()
