@@ -49,9 +49,14 @@ class Core(Reader):
         self.tick(timestamp)
 
     def tick(self, at_least: int = 0) -> Commit:
-        """Commit nothing but a timestamp, `at_least` that large."""
+        """Commit nothing but a timestamp, `at_least` that large.
+
+        `ClockSkewError` when it would be beyond now + skew, for what it stamps happened now.
+        """
         self.check_open()
-        commit = self.committer.tick(at_least, timeout=self.commit_timeout_s)
+        commit = self.committer.tick(
+            at_least, timeout=self.commit_timeout_s, check=self.check_not_ahead
+        )
         self._retain()
         return commit
 

@@ -210,8 +210,9 @@ class StoreNotEmptyError(SnapKVError, FileExistsError):
 class CommitUnknownError(SnapKVError, TimeoutError):
     """Nobody knows yet whether the commit happened; settle it with `store.resolve(...)`.
 
-    `timestamp` and `nonce` name the commit, `batch` and `guards` the caller's part of it (each
-    guard with the stored key it looks at, as `resolve` takes them).
+    `timestamp` and `nonce` name the commit, `batch` and `guards` the caller's part of it: each
+    guard with the stored key it looks at, as `resolve` takes them, and none where no other part
+    shares the commit, for then it landed only if they held.
     `may_still_land` is False when the outcome is fixed but the history that would tell was
     compacted.
     """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Self
 
@@ -167,21 +168,24 @@ class SnapshotKV(View[str], Closing):
         ts: int,
         nonce: bytes,
         *,
+        batch: int = 0,
         guards: Iterable[Guard | Check] = (),
         timeout: float | None = None,
     ) -> Commit | None:
         """Settle a commit whose outcome was unknown, from any process, once and for all.
 
-        `ts`, `nonce` and `guards` are those of the `CommitUnknownError`, which can be pickled to
-        another process; guards on text keys may also be written anew. Returns the commit when
-        it landed, None when it never will. Raises `ConflictError` when its group landed without
-        this part, `CommitUnknownError` when that cannot be told.
+        `ts`, `nonce`, `batch` and `guards` are those of the `CommitUnknownError`, which can be
+        pickled to another process; guards on text keys may also be written anew. Returns the commit
+        when it landed, None when it never will. Raises `ConflictError` when its group landed
+        without this part, `CommitUnknownError` when that cannot be told.
         """
         core = self._core
         core.check_open()
         check_timestamp(ts)
         if not isinstance(nonce, bytes) or not nonce:
             raise InvalidTypeError("a nonce is the bytes that CommitUnknownError carries")
+        if isinstance(batch, bool) or not isinstance(batch, int) or batch < 0:
+            raise InvalidTypeError(f"a batch counts from 0, it is not {batch!r}")
         if core.timeline.head().timestamp < ts:
             core.check_not_ahead(ts)
         stamp = StampRecord(ts, nonce, core.committer.writer)
@@ -193,7 +197,9 @@ class SnapshotKV(View[str], Closing):
         )
         sent = Sent(stamp, core.committer.created, core.timeline.newest_known())
         mark = core.committer.resolve(sent, checks, timeout=core.timeout_s(timeout))
-        return None if mark is None else _history.commit_of(mark, core.timeline.stamp(mark))
+        if mark is None:
+            return None
+        return replace(_history.commit_of(mark, core.timeline.stamp(mark)), batch=batch)
 
     # --- the time line ---
 
@@ -229,7 +235,10 @@ class SnapshotKV(View[str], Closing):
         return tables.commits_table(self._core, since, until)
 
     def tick(self) -> Commit:
-        """Commit nothing but a timestamp: it moves `resolved()` forward. One round trip."""
+        """Commit nothing but a timestamp: it moves `resolved()` forward. One round trip.
+
+        Raises `ClockSkewError` in a store whose timestamps are ahead of the clock, and as `commit`.
+        """
         return self._core.tick()
 
     def resolved(self) -> int:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Generic, Protocol, TypeVar
 
-from snapkv.committer.part import Part
+from snapkv.committer.part import Check, Part
 from snapkv.engine.base import (
     Compare,
     Header,
@@ -144,6 +144,13 @@ class Attempt(Generic[C]):
     calls: list[C]
     parts: list[Part]
     unknown: BaseException | None = None
+
+    def checks(self, batch: int) -> tuple[Check, ...]:
+        """Return the guards that tell whether a part was applied, once the request has landed.
+
+        None of one that rode alone: its timestamp is in the branch of its guards.
+        """
+        return self.parts[batch].checks if len(self.parts) > 1 else ()
 
     @property
     def answered(self) -> bool:

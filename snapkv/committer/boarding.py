@@ -34,8 +34,9 @@ class Boarding:
         """Return the calls that ride, their parts and nested transactions, in batch order.
 
         The first that builds always rides; another one if its writes, guards and note go with
-        those on board, and the request stays small enough. Who does not fit waits for the next
-        transaction; whose build raises is told so by `failed`, its neighbours are not touched.
+        those on board, none of them is to ride alone, and the request stays small enough. Who does
+        not fit waits for the next transaction; whose build raises is told so by `failed`, its
+        neighbours are not touched.
         """
         calls: list[Call] = []
         parts: list[Part] = []
@@ -54,7 +55,10 @@ class Boarding:
             except Exception as e:
                 failed(call, e)
                 continue
-            if calls and (size > room or not all(goes_with(part, other) for other in parts)):
+            alone = call.alone or (calls and calls[0].alone)
+            if calls and (
+                alone or size > room or not all(goes_with(part, other) for other in parts)
+            ):
                 misses += 1
                 continue
             misses = 0

@@ -10,30 +10,34 @@ from collections.abc import Callable, Sequence
 from snapkv.clock import HybridClock, monotonic, no_later_than, pause
 from snapkv.committer.attempt import Attempt, History, Sent, Verdict, marks_of
 from snapkv.committer.boarding import Boarding
-from snapkv.committer.part import Check, Part, guards_max
+from snapkv.committer.part import Check, guards_max
 from snapkv.committer.rounds import Rounds
 from snapkv.committer.settle import Settler, Undecided
+from snapkv.committer.telling import Unheld, add_note, read_back, unknown
 from snapkv.committer.turnstile import Call, Turnstile
-from snapkv.engine.base import Engine, KeyValue, RangeResult, Txn, TxnResult
+from snapkv.engine.base import Engine, KeyValue, Txn, TxnResult
 from snapkv.errors import (
+    AccessDeniedError,
     CommitTimeoutError,
-    CommitUnknownError,
+    CommitTooLargeError,
     ConflictError,
     CorruptStoreError,
+    InvalidKeyError,
+    LeaseNotFoundError,
     OutcomeUnknown,
     Refused,
     SnapKVError,
     StoreRecreatedError,
 )
-from snapkv.model import Build, Commit, Ops
+from snapkv.model import Build, Commit, Ops, Stamp
 from snapkv.records import Layout, Mark, StampRecord, stamp_of
 
 COMMIT_TIMEOUT_S = 10.0
 COMMIT_TIMEOUT_S_MAX = 60.0
 """The longest deadline; compaction keeps history at least this long, so outcomes stay decidable."""
 
-Unheld = list[tuple[Check, int]]
-"""Guards that did not hold, with the revisions that they found."""
+ABOUT_ONE = (AccessDeniedError, CommitTooLargeError, InvalidKeyError, LeaseNotFoundError)
+"""What an engine refuses a whole group with for the sake of one member."""
 
 
 class Committer:
@@ -76,10 +80,17 @@ class Committer:
         """
         return self._submit(Call(build, monotonic() + timeout))
 
-    def tick(self, at_least: int, *, timeout: float) -> Commit:
-        """Commit nothing but a timestamp >= `at_least`; another's that large is as good."""
-        deadline = monotonic() + timeout
-        return self._submit(Call(lambda _: Ops(), deadline, at_least=at_least, is_tick=True))
+    def tick(self, at_least: int, *, timeout: float, check: Callable[[int], None]) -> Commit:
+        """Commit nothing but a timestamp >= `at_least`; another's that large is as good.
+
+        `check` raises for a timestamp that no tick should have.
+        """
+
+        def build(stamp: Stamp) -> Ops:
+            check(stamp.ts)
+            return Ops()
+
+        return self._submit(Call(build, monotonic() + timeout, at_least=at_least, is_tick=True))
 
     def resolve(self, sent: Sent, checks: tuple[Check, ...], *, timeout: float) -> Mark | None:
         """Settle a commit of any process; return where it landed, None when it never will.
@@ -237,10 +248,16 @@ class Committer:
         except CorruptStoreError:
             return  # `check` tells of it; a tick of our own goes on top
         found = Commit(stamp.timestamp, 0, stored.mod_revision, stamp.writer, stamp.note)
-        with self._turnstile.lock:
-            for call in attempt.calls:
-                if call.is_tick:
-                    call.finish(result=found)
+        for call in attempt.calls:
+            if not call.is_tick:
+                continue
+            error: Exception | None = None
+            try:
+                call.build(Stamp(found.ts, 0))
+            except Exception as e:
+                error = e
+            with self._turnstile.lock:
+                call.finish(result=None if error else found, error=error)
 
     def _tell_answer(self, attempt: Attempt[Call], answer: TxnResult) -> None:
         put, *parts = answer.results
@@ -268,8 +285,8 @@ class Committer:
             applied: list[Unheld | None] = [None] * len(attempt.parts)
             if mark is not None:
                 applied = [
-                    self._settler.applied(part.checks, mark, call.deadline)
-                    for part in attempt.parts
+                    self._settler.applied(attempt.checks(batch), mark, call.deadline)
+                    for batch in range(len(attempt.parts))
                 ]
         except Undecided as e:
             raise self._unknown_for(call, attempt, str(e)) from attempt.unknown
@@ -336,8 +353,10 @@ class Committer:
     def _leave_unknown(self, attempt: Attempt[Call], why: str) -> None:
         """Tell everybody on board that the outcome stays open; `resolve` can settle it later."""
         with self._turnstile.lock:
-            for batch, (call, part) in enumerate(zip(attempt.calls, attempt.parts, strict=True)):
-                call.finish(error=unknown(attempt.sent, part.checks, batch=batch, why=why))
+            for batch, call in enumerate(attempt.calls):
+                call.finish(
+                    error=unknown(attempt.sent, attempt.checks(batch), batch=batch, why=why)
+                )
             self._turnstile.attempt = None
 
     def _requeue(self, attempt: Attempt[Call]) -> None:
@@ -348,7 +367,15 @@ class Committer:
             self._turnstile.attempt = None
 
     def _fail(self, attempt: Attempt[Call], error: Exception) -> None:
-        """Nothing of it was or will be applied: tell everybody on board."""
+        """Nothing of it was or will be applied: tell everybody on board.
+
+        Unless the error may be about one of them only: then each goes again, by itself.
+        """
+        if len(attempt.calls) > 1 and isinstance(error, ABOUT_ONE):
+            for call in attempt.calls:
+                call.alone = True
+            self._requeue(attempt)
+            return
         with self._turnstile.lock:
             for call in attempt.calls:  # one exception object must not be raised in two threads
                 call.finish(error=copy.copy(error) if len(attempt.calls) > 1 else error)
@@ -357,42 +384,3 @@ class Committer:
 
 class _NobodyLeftError(Exception):
     """All calls failed to build or left: there is nothing to send."""
-
-
-def add_note(error: BaseException, attempt: Attempt[Call]) -> None:
-    """Name the commit whose outcome an interrupt leaves open, for `resolve`."""
-    stamp = attempt.sent.stamp
-    error.add_note(f"outcome unknown: commit {stamp.timestamp}, nonce {stamp.nonce.hex()}")
-
-
-def read_back(part: Part, result: object) -> Unheld:
-    """Return the guards of a part that did not hold, from what it read when it was skipped."""
-    assert isinstance(result, TxnResult)
-    if result.succeeded:
-        return []
-    unheld = []
-    for check, seen in zip(part.checks, result.results, strict=True):
-        assert isinstance(seen, RangeResult)
-        if (found := check.failed_at(seen)) is not None:
-            unheld.append((check, found))
-    assert unheld, "a skipped part has a guard that did not hold"
-    return unheld
-
-
-def unknown(
-    sent: Sent,
-    checks: tuple[Check, ...],
-    *,
-    why: str,
-    batch: int = 0,
-    may_still_land: bool = True,
-) -> CommitUnknownError:
-    """Return the error that names a commit of unknown outcome, for `store.resolve`."""
-    return CommitUnknownError(
-        sent.stamp.timestamp,
-        sent.stamp.nonce,
-        may_still_land=may_still_land,
-        batch=batch,
-        guards=checks,
-        why=why,
-    )

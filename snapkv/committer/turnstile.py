@@ -22,6 +22,7 @@ class Call:
     deadline: float
     at_least: int = 0
     is_tick: bool = False
+    alone: bool = False  # a group with it was refused, and nobody knows for whose sake
     woken: threading.Event = field(default_factory=threading.Event)
     leads: bool = False
     done: bool = False

@@ -18,7 +18,7 @@ from snapkv.records import Mark, StampRecord
 from snapkv.timeline.feed import mark_of, replayed
 from snapkv.timeline.marks import RESTORED, RESTORES_MAX, Marks
 from snapkv.timeline.reads import Pin, Reads
-from snapkv.timeline.search import ORDINAL, PROBES_MAX, TIMESTAMP
+from snapkv.timeline.search import ORDINAL, READS_MAX, TIMESTAMP
 
 FEED_RETRY_S = 5.0
 """After the feed failed, lookups search for so long before one of them starts it again."""
@@ -114,11 +114,11 @@ class Timeline(Marks):
         return StampRecord.decode(self.reads.read(pin, [Range(self.key)])[0].kvs[0].value)
 
     def stamps(self, revisions: Sequence[int]) -> list[tuple[Mark, StampRecord] | None]:
-        """Return the marks and stamps in force at some revisions; a round trip for each 127."""
+        """Return the marks and stamps in force at some revisions; a round trip for each 128."""
         found: list[tuple[Mark, StampRecord] | None] = []
         generation = self._witness.generation
-        for at in range(0, len(revisions), PROBES_MAX):
-            ranges = [Range(self.key, revision=r) for r in revisions[at : at + PROBES_MAX]]
+        for at in range(0, len(revisions), READS_MAX):
+            ranges = [Range(self.key, revision=r) for r in revisions[at : at + READS_MAX]]
             for result in self.engine.read(ranges, serializable=True).results:
                 mark = self._lookup.mark_in(result)
                 found.append(mark and (mark, StampRecord.decode(result.kvs[0].value)))
@@ -133,7 +133,7 @@ class Timeline(Marks):
         """
         if after.ordinal >= until.ordinal:
             return
-        if until.revision - after.revision <= PROBES_MAX:
+        if until.revision - after.revision <= READS_MAX:
             with suppress(CompactedError):
                 yield from self._read_all(after, until)
                 return

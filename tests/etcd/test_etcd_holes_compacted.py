@@ -70,18 +70,24 @@ def test_h9_what_compaction_took_cannot_be_told(two: Two, landed: bool) -> None:
 
 
 def test_h9_guards_that_compaction_took(two: Two) -> None:
-    """It landed; whether its part was applied depends on a state that is gone."""
+    """Who rode alone landed only if its guards held; of a group that cannot be told any more."""
     a = two.a()
     two.cut_after(b"a-value", lambda: two.gateway.compact(two.gateway.revision()))
-    with pytest.raises(CommitUnknownError) as caught:
-        a.commit(puts={"a": b"a-value"}, guards=[Absent("a")])
-    assert not caught.value.may_still_land
-    assert a.load("a") == b"a-value"
-    two.cut_after(b"b-value", lambda: two.gateway.compact(two.gateway.revision()))
-    committed = a.commit(puts={"b": b"b-value"})
-    found = two.gateway.get(b"default/data/b")
+    committed = a.commit(puts={"a": b"a-value"}, guards=[Absent("a")])
+    found = two.gateway.get(b"default/data/a")
     assert found is not None
     assert found.mod_revision == committed.revision
+    riders = [
+        lambda: a.commit(puts={"m1": b"m1-value"}, guards=[Absent("m1")]),
+        lambda: a.commit(puts={"m2": b"m2-value"}),
+    ]
+    with two.riding(a, *riders) as (guarded, plain):
+        two.cut_after(b"m1-value", lambda: two.gateway.compact(two.gateway.revision()))
+    error = guarded.error()
+    assert isinstance(error, CommitUnknownError)
+    assert not error.may_still_land
+    assert plain.value().batch == 1
+    assert a.load("m1") == b"m1-value"
 
 
 def test_h9_compaction_of_all_but_the_outcome(two: Two) -> None:

@@ -283,7 +283,7 @@ class Remote:
             raise StoreClosedError("the engine was closed")
 
 
-def _open_remote(url: str, create: bool, home: bytes, **options: Any) -> Remote:
+def _open_remote(url: str, create: bool, home: bytes, environment: bool, **options: Any) -> Remote:
     network, _, client = url.removeprefix("remote:").partition("/")
     return Remote(_networks[int(network)], client, url)
 

@@ -34,7 +34,12 @@ from snapkv import (
     Stamp,
 )
 from snapkv.engine.base import Limits
-from snapkv.errors import NestedCommitError, NoSpaceError, StoreClosedError
+from snapkv.errors import (
+    InvalidTypeError,
+    NestedCommitError,
+    NoSpaceError,
+    StoreClosedError,
+)
 
 FIRST = {"a/x": b"1", "b": b"1", "first": b"1"}
 
@@ -388,6 +393,79 @@ def test_a_deadline_while_others_are_built_never_lands(line: Line) -> None:
     assert leader.value().batch == 0
     assert late.value().batch == batches[-1] == 1
     assert line.network.journal.written("early") == []
+
+
+# --- which members were applied, when the answer was lost ---------------------------------------
+
+
+def test_h9_guards_that_compaction_took(line: Line) -> None:
+    """The group landed; whether a member was applied depends on a state that is gone."""
+
+    def compact() -> None:
+        line.network.base.compact(line.network.journal.stamps[-1].revision)
+
+    guarded = line.commit(puts={"a": b"1"}, guards=[Absent("a")])
+    plain = line.save("c")
+    line.network.plan("A", lose_answer, meanwhile(compact))
+    line.go()
+    error = guarded.error()
+    assert isinstance(error, CommitUnknownError)
+    assert not error.may_still_land
+    assert [guard.guard for guard in error.guards] == [Absent("a")]
+    assert plain.value().batch == 1
+
+
+@pytest.mark.parametrize("failures", [1, 3])
+def test_h9_reading_the_guards_is_asked_again(line: Line, failures: int) -> None:
+    def break_reads() -> None:
+        line.network.unreadable["A"] = failures
+
+    callers = [line.commit(puts={key: b"1"}, guards=[Absent(key)]) for key in ("a", "c")]
+    line.network.plan("A", lose_answer, meanwhile(break_reads))
+    line.go()
+    assert [caller.value().batch for caller in callers] == [0, 1]
+    assert line.network.unreadable["A"] == 0
+
+
+def test_h9_reads_that_fail_for_good_are_unknown(line: Line) -> None:
+    callers = [
+        line.commit(puts={key: b"1"}, guards=[Absent(there)], timeout=1)
+        for key, there in (("a", "a"), ("c", "b"))
+    ]
+
+    def break_reads() -> None:
+        line.network.unreadable["A"] = 1_000_000
+
+    line.network.plan("A", lose_answer, meanwhile(break_reads))
+    line.go()
+    errors = [caller.error() for caller in callers]
+    assert all(isinstance(error, CommitUnknownError) for error in errors), errors
+    other = line.network.open("B", 20)
+    first, second = errors
+    found = other.resolve(first.timestamp, first.nonce, batch=first.batch, guards=first.guards)
+    assert (found.ts, found.batch) == (first.timestamp, 0)
+    with pytest.raises(ConflictError):
+        other.resolve(second.timestamp, second.nonce, batch=second.batch, guards=second.guards)
+
+
+def test_resolving_tells_the_batch(line: Line) -> None:
+    callers = [line.join(lambda store, k=key: store.save(k, b"1")) for key in ("x", "y", "z")]
+    line.network.plan("A", lose_answer)
+    line.network.unreadable["A"] = 0
+    line.go()
+    assert [caller.value() for caller in callers]
+    stamp = line.network.journal.stamps[-1]
+    found = line.store.resolve(stamp.ts, _nonce_of(line, stamp.ts), batch=2)
+    assert (found.ts, found.batch) == (stamp.ts, 2)
+    for batch in (-1, True, "1"):
+        with pytest.raises(InvalidTypeError):
+            line.store.resolve(stamp.ts, b"n", batch=batch)
+
+
+def _nonce_of(line: Line, ts: int) -> bytes:
+    found = line.store._core.timeline.find(ts)
+    assert found is not None
+    return found[1].nonce
 
 
 @pytest.mark.parametrize("applied", [True, False])

@@ -37,7 +37,7 @@ def ticked(model: Foreign) -> Plain:
 @pytest.fixture(params=[2], ids="seed {}".format)
 def written(request, place, clock, monkeypatch):
     """Random writing, noise and ticking, some of it before there were times; and as commits."""
-    monkeypatch.setattr(snapkv.timeline.timeline, "PROBES_MAX", 16)
+    monkeypatch.setattr(snapkv.timeline.timeline, "READS_MAX", 16)
     rng, early = random.Random(request.param), {"/r/a": b"early", "/r/z": b"early"}
     revision = write_raw(place.engine(), *(Put(key.encode(), early[key]) for key in early))
     cluster = Cluster(place, clock)

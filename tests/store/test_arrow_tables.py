@@ -26,7 +26,7 @@ PREFIXES = ("", "a/", "b/1", "p/", "zz")
 @pytest.fixture(params=[2], ids="seed {}".format)
 def written(request, store, clock, monkeypatch):
     """A random history; what is further apart than some revisions is replayed, as it usually is."""
-    monkeypatch.setattr(snapkv.timeline.timeline, "PROBES_MAX", 16)
+    monkeypatch.setattr(snapkv.timeline.timeline, "READS_MAX", 16)
     return Writing(store, clock, random.Random(request.param)).steps(50)
 
 
