@@ -13,7 +13,7 @@ from snapkv.committer import COMMIT_TIMEOUT_S, Committer
 from snapkv.core import Core, check_timeout
 from snapkv.engine.base import Engine
 from snapkv.errors import InvalidOptionError, InvalidTypeError, UnknownOptionError
-from snapkv.opening import default_writer, open_engine, open_keys
+from snapkv.opening import COMMON_OPTIONS, default_writer, open_engine, open_keys
 from snapkv.records import WRITER_BYTES_MAX, Layout, encode_text
 from snapkv.snapshot import Past
 from snapkv.store import SnapshotKV
@@ -22,6 +22,8 @@ from snapkv.times import duration_ms
 
 DEFAULT_NAME = "default"
 MAX_CLOCK_SKEW_S = 5.0
+BORROWED_OPTIONS = ("max_request_bytes", "max_txn_ops")
+"""What `from_etcd3` takes of etcd's options; the client has settled the others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,9 +130,10 @@ def from_etcd3(
     """Open a store through an `etcd3` client (python-etcd3 0.12) that a service holds already.
 
     The client's channel and token are used; `user` and `password` are needed to renew a token,
-    for the client does not keep them. Closing the store leaves the client open. It has one
-    endpoint, so there is no failover, and cannot be used in a forked child. `options` as for
-    `open`. Needs the extra `etcd3`.
+    for the client does not keep them; the environment does not stand in for them. Closing the
+    store leaves the client open. It has one endpoint, so there is no failover, and cannot be used
+    in a forked child. `options` as for `open`, of etcd's `max_request_bytes` and `max_txn_ops`.
+    Needs the extra `etcd3`.
 
         client = etcd3.client(host="localhost", port=2379)
         store = snapkv.from_etcd3(client, name="catalogue")
@@ -139,8 +142,12 @@ def from_etcd3(
     """
     from snapkv.engine.etcd.borrowed import engine_on
 
+    for option in options:
+        if option not in (*COMMON_OPTIONS, *BORROWED_OPTIONS):
+            raise UnknownOptionError(option, (*COMMON_OPTIONS, *BORROWED_OPTIONS))
     layout = Layout(options.get("name", DEFAULT_NAME))
-    return open_on(engine_on(client, layout.ts, user, password), **options)
+    taken = {option: options.pop(option) for option in BORROWED_OPTIONS if option in options}
+    return open_on(engine_on(client, layout.ts, user, password, **taken), **options)
 
 
 def _opened(url: str, engine: Engine, settings: Settings) -> SnapshotKV:

@@ -7,7 +7,9 @@ below the same names. Only what differs is committed.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from dataclasses import replace as changed
 from typing import Any
@@ -23,7 +25,16 @@ from snapkv.errors import (
     KeyNotFoundError,
     StoreNotEmptyError,
 )
-from snapkv.foreign import Names, Source, look
+from snapkv.foreign import (
+    CrowdedError,
+    Meanwhile,
+    Names,
+    OnlyStoresError,
+    Source,
+    in_the_way,
+    look,
+    named_denials,
+)
 from snapkv.full_keys import FIRST_KEY
 from snapkv.model import Commit, HeadAt
 from snapkv.opening import open_engine
@@ -33,6 +44,10 @@ from snapkv.store import SnapshotKV
 
 GUARD_TRIES_MAX = 32
 """How often a commit is tried while others commit to the same store, elsewhere in it."""
+SPLIT_TRIES_MAX = 4
+"""How often one that may be made smaller is."""
+REGROWTH = 8
+"""How many times larger the next piece of the plan may be than what fitted in the last one."""
 GUARD_BYTES = 512
 """What the guard of a commit takes of its request at most."""
 COUNTED_NOTE_BYTES_MAX = 48
@@ -40,7 +55,10 @@ COUNTED_NOTE_BYTES_MAX = 48
 SHOWN_CHARS = 80
 
 Progress = Callable[[int, int], None]
-"""Hears (commits done, commits in all), before the first one and after each."""
+"""Hears (commits done, commits in all), before the first one and after each.
+
+Where others commit often and commits are made smaller, the second number grows.
+"""
 Write = tuple[str, bytes | None]
 """A key and its new value, None for a removal."""
 
@@ -50,7 +68,8 @@ class ImportResult:
     """What an import did, or with `dry_run` would do.
 
     `keys` is how many the source has at its `revision`, without the `left_out` ones of stores of
-    ours; of them `saved` were new or different. `newest` is the last commit, None without any.
+    ours; of them `saved` were new or different. `commits` is how many it took, or would take if
+    nobody else commits. `newest` is the last commit, None without any.
     """
 
     keys: int
@@ -79,13 +98,18 @@ def import_prefix(
     """Commit the newest state of keys that others wrote, read at one revision, to a store.
 
     `source_url` is any engine's, often that of the store's own etcd; `source_options` are its
-    options as for `open`. Keys keep their full names, unless `strip` takes the prefix off; `under`
-    is put before them. With `replace`, what differs below the new names is replaced and what the
-    source has not is removed. Without it nothing may stand there, but keys with the very values
-    of the source: so an import that was interrupted goes on where it was.
+    options as for `open`. Without them the environment stands in (`SNAPKV_ETCD_USER` and the
+    like); where they are given, {} too, they are all that the source is told, so that no password
+    of the store's own cluster goes to another one. Keys keep their full names, unless `strip`
+    takes the prefix off; `under` is put before them. With `replace`, what differs below the new
+    names is replaced and what the source has not is removed. Without it nothing may stand there,
+    but keys with the very values of the source: so an import that was interrupted goes on where
+    it was.
 
     It is one commit. When that does not fit, `batches` makes it several, each small enough, which
-    readers see arrive; with the note "import 3 of 12: ...". A lease of the source is not kept.
+    readers see arrive; with the note "import 3 of 12: ...". When others commit to the store, each
+    commit has to come between theirs: with `batches`, one that cannot is made smaller, and there
+    are more than were foreseen. A lease of the source is not kept.
     Keys of stores of ours are no foreign keys: inside of one nothing can be imported, and stores
     that stand among the keys are left out. `dry_run` writes nothing.
 
@@ -99,29 +123,27 @@ def import_prefix(
     ...
     snapkv.errors.KeyNotFoundError: no key '/registry/'
 
-    Raises before anything is written: `KeyNotFoundError` when no key has the prefix,
-    `InvalidKeyError` for a key that is no text, too long, or empty without its prefix,
-    `StoreNotEmptyError`, `CommitTooLargeError`; `StoreNotFoundError` and others as `open` for the
-    source. `ConflictError` when somebody else writes below the new names meanwhile;
-    `CompactedError` (unit "revision") when the source's revision is compacted meanwhile; and as
-    `commit`. What was committed stays, and a second import goes on from there.
+    Raises before anything is written: `KeyNotFoundError` when no key has the prefix, or only
+    keys of stores of ours, `InvalidKeyError` for a key that is no text, too long, or empty without
+    its prefix, `StoreNotEmptyError`, `CommitTooLargeError`; `StoreNotFoundError` and others as
+    `open` for the source. `ConflictError` when somebody else writes below the new names
+    meanwhile, which names a key of those, or when others commit too often for a commit to come
+    between; `CompactedError` (unit "revision") when the source's revision is compacted meanwhile;
+    and as `commit`. What was committed stays, and a second import goes on from there.
     """
     start = encode_text(prefix, "prefix")
     names = Names(len(start) if strip else 0, _checked_text(under, "under"))
     why = _checked_note(note, f"{prefix[:SHOWN_CHARS]!r} from {source_url}")
-    options = dict(source_options or {})
-    engine = open_engine(source_url, create=False, options=options, home=start or FIRST_KEY)
-    try:
-        source = look(engine, start, names)
+    with ExitStack() as at_end:
+        source = _looked_at(source_url, source_options, start, names, at_end)
         if not source.keys:
-            raise KeyNotFoundError(prefix)
+            error = OnlyStoresError(prefix, source.left_out) if source.left_out else None
+            raise error or KeyNotFoundError(prefix)
         target = under + ("" if strip else prefix)
         plan = _Plan(store, source, names, target, replace)
         todo = plan.count(batches)
         if not dry_run:
-            todo = _carry_out(plan, todo, why, progress or _unheard)
-    finally:
-        engine.close()
+            todo = _carry_out(plan, todo, why, progress or (lambda *_: None), batches)
     return ImportResult(
         source.keys,
         todo.commits,
@@ -131,6 +153,22 @@ def import_prefix(
         source.left_out,
         todo.newest,
     )
+
+
+def _looked_at(
+    url: str, options: Mapping[str, Any] | None, start: bytes, names: Names, at_end: ExitStack
+) -> Source:
+    """Open the source, which `at_end` closes, and look at its keys."""
+    with named_denials(url):
+        engine = open_engine(
+            url,
+            create=False,
+            options=dict(options or {}),
+            home=start or FIRST_KEY,
+            environment=options is None,
+        )
+        at_end.callback(engine.close)
+        return look(engine, start, names)
 
 
 def _checked_text(text: str, what: str) -> str:
@@ -145,10 +183,6 @@ def _checked_note(note: str | None, default: str) -> str:
         limit = NOTE_BYTES_MAX - COUNTED_NOTE_BYTES_MAX
         raise InvalidOptionError(f"the note of an import has at most {limit} bytes")
     return note
-
-
-def _unheard(done: int, total: int) -> None:
-    """Take the place of a progress that nobody wants to hear."""
 
 
 # --- what differs --------------------------------------------------------------------------
@@ -248,7 +282,7 @@ class _Plan:
         while old is not None or new is not None:
             if new is None or (old is not None and old[0] < new[0]):
                 assert old is not None
-                self._check_replace(old[0])
+                self._check_replace(old[0], removes=True)
                 yield old[0], None
                 old = next(ours, None)
             elif old is None or new[0] < old[0]:
@@ -260,45 +294,122 @@ class _Plan:
                     yield new
                 old, new = next(ours, None), next(theirs, None)
 
-    def _check_replace(self, key: str) -> None:
-        if not self.replace:
+    def _check_replace(self, key: str, *, removes: bool = False) -> None:
+        if self.replace:
+            return
+        if removes:
             raise StoreNotEmptyError(
-                f"the store has a key {key!r} that differs from what is imported; "
-                "replace=True replaces what it has there"
+                f"the store's key {key!r} is in the way: the source has no such key; "
+                "replace=True would remove it"
             )
+        raise StoreNotEmptyError(
+            f"the store has a key {key!r} that differs from what is imported; "
+            "replace=True replaces it"
+        )
 
 
 # --- writing -------------------------------------------------------------------------------
 
 
-def _carry_out(plan: _Plan, todo: _Todo, why: str, progress: Progress) -> _Todo:
+def _carry_out(plan: _Plan, todo: _Todo, why: str, progress: Progress, batches: bool) -> _Todo:
     """Commit what differs; the store at `plan.head` is what it differs from."""
-    newest, known = None, plan.head.revision
     if todo.ops is None:
         pieces = (ops for ops, _ in plan.batches())
     else:
         pieces = (ops for ops in [list(todo.ops)] if ops)
     if todo.commits:
         progress(0, todo.commits)
-    for number, ops in enumerate(pieces, 1):
-        note = f"import {number} of {todo.commits}: {why}" if todo.commits > 1 else why
-        newest = _commit(plan, ops, note, known)
-        known = newest.revision
-        progress(number, todo.commits)
-    return changed(todo, newest=newest, ops=None)
+    writing = _Writing(plan, why, progress, batches, plan.head.revision, todo.commits)
+    for ops in pieces:
+        with closing(writing):
+            writing.write(ops)
+    return changed(todo, commits=writing.done, newest=writing.newest, ops=None)
 
 
-def _commit(plan: _Plan, ops: list[Write], note: str, known: int) -> Commit:
-    """Commit some writes, unless something below the target changed after revision `known`."""
-    store = plan.store
-    puts = {key: value for key, value in ops if value is not None}
-    deletes = [key for key, value in ops if value is None]
-    for _ in range(GUARD_TRIES_MAX):
-        try:
-            return store.commit(puts=puts, deletes=deletes, guards=[HeadAt(known)], note=note)
-        except ConflictError as e:
-            conflict, head = e, store.at()
-            if next(store.at(revision=known).diff(head, plan.target), None) is not None:
-                raise
-            known = head.revision  # others committed elsewhere, or a tick
-    raise conflict
+@dataclass(slots=True)
+class _Writing:
+    """The commits of an import, each under the guard that nobody wrote below the target.
+
+    That is looked at up to revision `known`, and the guard is that nothing at all was committed
+    after it: what others commit meanwhile makes it fail, and is looked at before the next try.
+    Where they commit as often as that takes, only a small commit comes between; `fits` is how many
+    writes did, None when there was no need.
+    """
+
+    plan: _Plan
+    why: str
+    progress: Progress
+    batches: bool
+    known: int
+    total: int
+    done: int = 0
+    fits: int | None = None
+    newest: Commit | None = None
+    others: Meanwhile | None = None
+
+    def write(self, ops: list[Write]) -> None:
+        """Commit a piece of the plan: at once, or as often as it takes with `batches`."""
+        size = len(ops) if self.fits is None else min(len(ops), REGROWTH * self.fits)
+        self.total += math.ceil(len(ops) / size) - 1
+        at = 0
+        while at < len(ops):
+            left = len(ops) - at
+            splits = self.batches and min(size, left) > 1
+            try:
+                self._commit(ops[at : at + size], SPLIT_TRIES_MAX if splits else GUARD_TRIES_MAX)
+            except CrowdedError:
+                if not splits:
+                    raise
+                half = min(size, left) // 2
+                self.total += math.ceil(left / half) - math.ceil(left / size)
+                size = half
+                continue
+            at += size
+            self.done += 1
+            self.progress(self.done, self.total)
+        self.fits = size if size < len(ops) else None
+
+    def close(self) -> None:
+        """Watch no longer what others commit."""
+        if self.others is not None:
+            self.others.close()
+            self.others = None
+
+    def _commit(self, ops: list[Write], tries: int) -> None:
+        """Commit some writes in one commit; raises when something is in the way."""
+        puts = {key: value for key, value in ops if value is not None}
+        deletes = [key for key, value in ops if value is None]
+        note = f"import {self.done + 1} of {self.total}: {self.why}" if self.total > 1 else self.why
+        for _ in range(tries):
+            guards = [HeadAt(self.known)]
+            try:
+                self.newest = self.plan.store.commit(
+                    puts=puts, deletes=deletes, guards=guards, note=note
+                )
+            except ConflictError as e:
+                conflict = e
+                self._look(max((found for _, found in e.failed), default=0))
+                continue
+            self.known = self.newest.revision
+            if self.others is not None:
+                self.others.ours.add(self.known)
+            return
+        raise CrowdedError(conflict, tries, len(ops), whole=not self.batches)
+
+    def _look(self, revision: int) -> None:
+        """Look at what others committed, up to a revision at least.
+
+        A difference tells it first. That takes etcd 100 ms, in which they may commit again: after
+        it, a watch tells of each commit as it comes. One that lost its server is not relied on.
+        """
+        if self.others is not None and not self.others.reopened:
+            self.known, key = self.others.heard(revision)
+        else:
+            self.close()
+            store, target = self.plan.store, self.plan.target
+            before, head, core = store.at(revision=self.known), store.at(), store._core
+            first = next(before.diff(head, target), None)
+            self.known, key = head.revision, None if first is None else first.key
+            self.others = Meanwhile(core.engine, core.layout, target, self.known)
+        if key is not None:
+            raise in_the_way(self.plan.head, self.plan.store.at(), key)

@@ -69,9 +69,12 @@ class SessionRecord:
         """Read a session's value; raises `CorruptStoreError` when it is none."""
         try:
             fields = msgpack.unpackb(stored)
-            return cls(fields["w"], fields["v"])
+            writer, value = fields["w"], fields["v"]
+            if not isinstance(writer, str) or not isinstance(value, bytes):
+                raise TypeError("the writer is text, the value is bytes")
         except (ValueError, KeyError, TypeError, msgpack.UnpackException) as e:
             raise CorruptStoreError(f"a session's key holds no session: {stored[:40]!r}") from e
+        return cls(writer, value)
 
 
 def session_key(lease: int) -> bytes:

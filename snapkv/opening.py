@@ -37,13 +37,13 @@ COMMON_OPTIONS = (
 )
 
 
-def _memory(url: str, create: bool, home: bytes, **options: Any) -> Engine:
+def _memory(url: str, create: bool, home: bytes, environment: bool, **options: Any) -> Engine:
     from snapkv.engine.memory import open_memory
 
     return open_memory(url)
 
 
-def _lmdb(url: str, create: bool, home: bytes, **options: Any) -> Engine:
+def _lmdb(url: str, create: bool, home: bytes, environment: bool, **options: Any) -> Engine:
     from snapkv.engine.lmdb import LmdbEngine
 
     path = url.removeprefix("lmdb:")
@@ -52,10 +52,11 @@ def _lmdb(url: str, create: bool, home: bytes, **options: Any) -> Engine:
     return LmdbEngine(path, create=create, **options)
 
 
-def _etcd(url: str, create: bool, home: bytes, **options: Any) -> Engine:
+def _etcd(url: str, create: bool, home: bytes, environment: bool, **options: Any) -> Engine:
     from snapkv.engine.etcd import open_etcd
+    from snapkv.engine.etcd.address import without_environment
 
-    return open_etcd(url, home=home, **options)
+    return open_etcd(url, home=home, **(options if environment else without_environment(options)))
 
 
 _ENGINES: dict[str, tuple[Callable[..., Engine], tuple[str, ...]]] = {
@@ -77,10 +78,18 @@ _ENGINES: dict[str, tuple[Callable[..., Engine], tuple[str, ...]]] = {
 }
 
 
-def open_engine(url: str, *, create: bool, options: dict[str, Any], home: bytes = b"\0") -> Engine:
+def open_engine(
+    url: str,
+    *,
+    create: bool,
+    options: dict[str, Any],
+    home: bytes = b"\0",
+    environment: bool = True,
+) -> Engine:
     """Return the engine that a URL names; only that one is imported.
 
-    `home` is a key that its user may read, for an engine that has questions of its own.
+    `home` is a key that its user may read, for an engine that has questions of its own. Where
+    `environment` is False, variables of the environment stand in for none of the options.
 
     Raises `InvalidURLError`, `UnknownOptionError`, and what the engine refuses to open.
     """
@@ -95,7 +104,7 @@ def open_engine(url: str, *, create: bool, options: dict[str, Any], home: bytes 
     for option in options:
         if option not in known_options:
             raise UnknownOptionError(option, (*COMMON_OPTIONS, *known_options))
-    return opener(url, create, home, **options)
+    return opener(url, create, home, environment, **options)
 
 
 def open_keys(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Annotated
 
 import typer
@@ -22,10 +24,25 @@ from snapkv.cli.options import (
     warnings_told,
 )
 from snapkv.cli.output import Output, confirm, progress_bar, tell, working
-from snapkv.errors import CommitTooLargeError, KeyNotFoundError, StoreNotEmptyError
+from snapkv.errors import (
+    AccessDeniedError,
+    CommitTooLargeError,
+    KeyNotFoundError,
+    SnapKVError,
+    StoreNotEmptyError,
+)
+from snapkv.foreign import CrowdedError, OnlyStoresError
 from snapkv.importing import ImportResult
 from snapkv.importing import import_prefix as import_into
-from snapkv.store import SnapshotKV
+
+FROM_VARIABLES = {
+    "user": "SNAPKV_FROM_USER",
+    "password": "SNAPKV_FROM_PASSWORD",
+    "ca_cert": "SNAPKV_FROM_CACERT",
+    "cert": "SNAPKV_FROM_CERT",
+    "key": "SNAPKV_FROM_KEY",
+}
+"""What a source that is not where the store is gets instead of `SNAPKV_ETCD_USER` and the like."""
 
 ToOption = Annotated[
     str | None,
@@ -81,6 +98,9 @@ def import_prefix(
             what = f"{counted(there, 'key')} under {target!r}" if target else "every key"
             confirm(f"Replace what differs of {what} in {store}?", yes=yes)
 
+        elsewhere = source not in (None, store)
+        options = _source_options(str(source), os.environ) if elsewhere else None
+
         def run(progress: Callable[[int, int], None] | None) -> ImportResult:
             return import_into(
                 kv,
@@ -92,22 +112,42 @@ def import_prefix(
                 batches=batches,
                 note=note,
                 progress=progress,
+                source_options=options,
                 dry_run=dry_run,
             )
 
-        with warnings_told(again=source in (None, store)):
-            done = _told(kv, run, prefix, dry_run)
+        with warnings_told(again=not elsewhere), _denial_told(source if elsewhere else None):
+            done = _told(run, prefix, dry_run)
     _tell_result(Output(as_json, raw), done, dry_run)
 
 
+def _source_options(source: str, environment: Mapping[str, str]) -> dict[str, str]:
+    """Return what another place than the store's is told of us: what is meant for it, no more."""
+    if not source.startswith("etcd:"):
+        return {}
+    found = {option: environment.get(name) for option, name in FROM_VARIABLES.items()}
+    return {option: value for option, value in found.items() if value}
+
+
+@contextmanager
+def _denial_told(source: str | None) -> Iterator[None]:
+    """Say where the login for another place than the store's comes from, when that denies us."""
+    try:
+        yield
+    except AccessDeniedError as e:
+        if source is None or not str(e).startswith(f"{source}: "):
+            raise
+        told = f"{FROM_VARIABLES['user']} and {FROM_VARIABLES['password']} are who we are there"
+        raise CommandError(f"{e} ({told})", Exit.NO_STORE) from e
+
+
 def _told(
-    kv: SnapshotKV,
     run: Callable[[Callable[[int, int], None] | None], ImportResult],
     prefix: str,
     dry_run: bool,
 ) -> ImportResult:
     """Run an import, telling how far it is, and what would help when it cannot be."""
-    begun = False
+    begun, kept = False, False
     try:
         if dry_run:
             with working("reading"):
@@ -115,10 +155,10 @@ def _told(
         with progress_bar("importing") as move:
 
             def moved(done: int, total: int) -> None:
-                nonlocal begun
-                begun = total > 1
-                if total > 1 and not done:
+                nonlocal begun, kept
+                if total > 1 and not begun:
                     tell(f"in {total:,} commits: until the last one, readers see it grow")
+                begun, kept = total > 1, done > 0
                 move(done, total)
 
             return run(moved)
@@ -126,6 +166,9 @@ def _told(
         if begun:
             tell("interrupted: what was imported stays, another import goes on from there")
         raise
+    except OnlyStoresError as e:
+        what = f"{counted(e.left_out, 'key')} of snapkv stores, which are left out"
+        raise CommandError(f"only {what}, begin with {prefix!r}", Exit.NO) from e
     except KeyNotFoundError as e:
         raise CommandError(f"no key begins with {prefix!r}", Exit.NO) from e
     except CommitTooLargeError as e:
@@ -134,6 +177,13 @@ def _told(
     except StoreNotEmptyError as e:
         message = str(e).replace("replace=True", "--replace")
         raise CommandError(message, Exit.CONFLICT) from e
+    except SnapKVError as e:
+        if kept:
+            tell("what was imported stays, another import goes on from there")
+        if isinstance(e, CrowdedError):
+            message = str(e).replace("batches=True", "--batches")
+            raise CommandError(message, Exit.CONFLICT) from e
+        raise
 
 
 def _tell_result(out: Output, done: ImportResult, dry_run: bool) -> None:

@@ -13,6 +13,7 @@ from etcd_server.programs import restorer
 
 from snapkv.cli.app import app
 from snapkv.cli.exits import MEANINGS
+from snapkv.cli.importing import FROM_VARIABLES
 from snapkv.engine.etcd import address
 from snapkv.opening import _ENGINES
 
@@ -47,6 +48,9 @@ def test_every_option_and_variable_of_etcd_is_told() -> None:
     for name in dir(address):
         if name.endswith("_VARIABLE"):
             assert f"`{getattr(address, name)}`" in rows, name
+    for name in FROM_VARIABLES.values():
+        assert f"`{name}`" in rows, name
+        assert f"`{name}`" in DOCUMENT, name
 
 
 def test_every_command_has_a_section_and_a_session() -> None:

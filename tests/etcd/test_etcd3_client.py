@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from etcd_server import EtcdServer, enable_auth
+from etcd_server import EtcdServer, enable_auth, make_certificates
 
 ROOT = Path(__file__).parents[2]
 WAIT_S = 60
@@ -23,7 +23,7 @@ client = etcd3.client(host=host, port=port, **dict(a.split("=") for a in sys.arg
 """
 
 
-def run(program: str, server: EtcdServer, **login: str) -> str:
+def run(program: str, server: EtcdServer, /, **login: str) -> str:
     """Run a program that has `client`; return what it printed."""
     arguments = [f"{key}={value}" for key, value in login.items()]
     done = subprocess.run(
@@ -128,3 +128,102 @@ except InvalidTypeError as e:
         etcd,
     )
     assert told.startswith("from_etcd3 takes an etcd3 client")
+
+
+def test_what_the_server_takes_is_told_as_to_open(etcd: EtcdServer) -> None:
+    told = run(
+        """
+small = snapkv.from_etcd3(client, name="small", max_request_bytes=10_000)
+try:
+    small.save("a", bytes(10_000))
+except CommitTooLargeError as e:
+    print(e.limit <= 10_000)
+narrow = snapkv.from_etcd3(client, name="narrow", max_txn_ops=48)
+narrow.commit(puts={f"k{n:03}": b"" for n in range(100)})
+try:
+    narrow.commit(puts={f"k{n:03}": b"" for n in range(400)})
+except CommitTooLargeError as e:
+    print(e.what)
+large = snapkv.from_etcd3(client, max_request_bytes=4_000_000)
+try:
+    large.save("a", bytes(2_000_000))
+except CommitTooLargeError as e:
+    print("the server:", e)
+for options in ({"max_txn_ops": 1}, {"max_request_bytes": "1"}, {"ca_cert": "x"}, {"tls": True}):
+    try:
+        snapkv.from_etcd3(client, **options)
+    except SnapKVError as e:
+        print(type(e).__name__, "max_txn_ops" in str(e), "ring_slots" in str(e))
+""",
+        etcd,
+    ).splitlines()
+    assert told[0] == "True"
+    assert told[1] == "the number of operations"
+    assert told[2].startswith("the server:")
+    assert told[3:] == [
+        "InvalidOptionError True False",
+        "InvalidTypeError False False",
+        "UnknownOptionError True True",
+        "UnknownOptionError True True",
+    ]
+
+
+def test_the_environment_is_not_who_the_client_is(
+    etcd: EtcdServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither without a login of its own, nor to renew the token of one, nor as half of a pair."""
+    monkeypatch.setenv("SNAPKV_ETCD_USER", "app")
+    monkeypatch.setenv("SNAPKV_ETCD_PASSWORD", "apppw")
+    enable_auth(etcd, {"root": ("rootpw", None), "app": ("apppw", [("default/", "readwrite")])})
+    told = run(
+        """
+for login in ({}, {"user": "app"}):
+    try:
+        snapkv.from_etcd3(client, **login)
+    except SnapKVError as e:
+        print(type(e).__name__)
+store = snapkv.from_etcd3(client, user="app", password="apppw")
+print(store.load("a", store.save("a", b"1")))
+""",
+        etcd,
+    )
+    assert told.splitlines() == ["AccessDeniedError", "InvalidOptionError", "b'1'"]
+
+
+def test_over_tls(tmp_path: Path) -> None:
+    """Reading, watching and leading work; that the server's clock is not seen is a warning."""
+    certificates = make_certificates(tmp_path / "certificates")
+    with EtcdServer(tmp_path / "etcd", tls=certificates) as server:
+        told = run(
+            """
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    store = snapkv.from_etcd3(client)
+print([issubclass(w.category, ServerWarning) for w in caught if "no clock" in str(w.message)])
+first = store.save("a", b"1")
+with store.watch("a", since=first, timeout=20) as watch:
+    store.save("a", b"2")
+    print([(change.key, change.value) for change in next(watch)])
+election = store.election("job", ttl=30)
+election.campaign(b"us", timeout=20)
+print(election.leading, store.load("a", store.commit(puts={"a": b"3"}, guards=[election.guard]).ts))
+other = snapkv.from_etcd3(client).election("job", ttl=30)
+print(other.leader().value)
+election.resign()
+print(other.leader())
+other.close()
+election.close()
+store.close()
+print(client.get("default/data/a")[0])
+""",
+            server,
+            ca_cert=str(certificates.ca),
+        )
+    assert told.splitlines() == [
+        "[True]",
+        "[('a', b'2')]",
+        "True b'3'",
+        "b'us'",
+        "None",
+        "b'3'",
+    ]

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import re
 import ssl
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from snapkv.errors import InvalidOptionError, InvalidTypeError, InvalidURLError
 
@@ -19,6 +21,8 @@ PASSWORD_VARIABLE = "SNAPKV_ETCD_PASSWORD"  # noqa: S105  # a name, no secret
 CA_VARIABLE = "SNAPKV_ETCD_CACERT"
 CERT_VARIABLE = "SNAPKV_ETCD_CERT"
 KEY_VARIABLE = "SNAPKV_ETCD_KEY"
+CREDENTIALS = ("user", "password", "ca_cert", "cert", "key")
+"""The options that the environment stands in for when they are not given; "" is given: none."""
 
 
 def endpoints_of(url: str) -> tuple[str, ...]:
@@ -69,12 +73,13 @@ class Security:
     ) -> Security:
         """Read certificates from their files; the environment stands in for what is not given.
 
-        Raises `InvalidOptionError` when a file cannot be read or half of a pair is missing.
+        An empty path is given: there is none, whatever the environment says. Raises
+        `InvalidOptionError` when a file cannot be read or half of a pair is missing.
         """
         paths = (
-            ca_cert or os.environ.get(CA_VARIABLE) or None,
-            cert or os.environ.get(CERT_VARIABLE) or None,
-            key or os.environ.get(KEY_VARIABLE) or None,
+            _or_variable(ca_cert, CA_VARIABLE),
+            _or_variable(cert, CERT_VARIABLE),
+            _or_variable(key, KEY_VARIABLE),
         )
         if tls is not None and not isinstance(tls, bool):
             raise InvalidTypeError(f"tls is a bool, not {type(tls).__name__}")
@@ -109,6 +114,10 @@ class Security:
         return context
 
 
+def _or_variable(given: str | None, variable: str) -> str | None:
+    return (os.environ.get(variable) if given is None else given) or None
+
+
 def _pem(path: str | None) -> bytes | None:
     if path is None:
         return None
@@ -132,12 +141,18 @@ class Login:
     def of(cls, user: str | None, password: str | None) -> Login | None:
         """Return what was given, or what the environment says; None when there is no user.
 
-        Raises `InvalidOptionError` for half of a pair.
+        Two empty texts are given: nobody, whatever the environment says. Raises
+        `InvalidOptionError` for half of a pair.
         """
         if user is None and password is None:
             user = os.environ.get(USER_VARIABLE) or None
         if user is not None and password is None:
             password = os.environ.get(PASSWORD_VARIABLE)
+        return None if user == password == "" else cls.given(user, password)
+
+    @classmethod
+    def given(cls, user: str | None, password: str | None) -> Login | None:
+        """Return what was given, and nothing else; None when neither was. Raises as `of`."""
         for text in (user, password):
             if text is not None and not isinstance(text, str):
                 raise InvalidTypeError(f"user and password are str, not {type(text).__name__}")
@@ -153,3 +168,17 @@ class Login:
 def _is_text(text: str) -> bool:
     """Return whether a text can be sent; raises nothing, for errors would hold the text."""
     return not any("\ud800" <= letter <= "\udfff" for letter in text)
+
+
+def without_environment(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options for the engine that the environment stands in for none of.
+
+    >>> without_environment({"user": "ann", "password": "secret"})["ca_cert"]
+    ''
+
+    Raises `InvalidOptionError` for half of a user and password.
+    """
+    given = {option: value for option, value in options.items() if value is not None}
+    if ("user" in given) != ("password" in given):
+        raise InvalidOptionError("user= and password= go together")
+    return dict.fromkeys(CREDENTIALS, "") | given

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from snapkv.engine.etcd.address import Login
-from snapkv.engine.etcd.connection import Connection, Endpoint
-from snapkv.engine.etcd.engine import EtcdEngine
+from snapkv.engine.etcd.connection import Connection
+from snapkv.engine.etcd.endpoint import Endpoint
+from snapkv.engine.etcd.engine import OPS_MAX, REQUEST_BYTES_MAX, EtcdEngine, check_number
 from snapkv.engine.etcd.rpc import Channel
 from snapkv.engine.etcd.server import Server
 from snapkv.errors import EngineUnavailableError, InvalidTypeError
@@ -38,22 +39,41 @@ class BorrowedEndpoint(Endpoint):
         self._borrowed = None
 
 
-def engine_on(client: Any, home: bytes, user: str | None, password: str | None) -> EtcdEngine:
+def engine_on(
+    client: Any,
+    home: bytes,
+    user: str | None,
+    password: str | None,
+    *,
+    max_request_bytes: int = REQUEST_BYTES_MAX,
+    max_txn_ops: int = OPS_MAX,
+) -> EtcdEngine:
     """Return an engine on an etcd3 client's channel, with its token.
 
-    The client keeps no credentials, so renewing the token needs `user` and `password`. Raises
-    `InvalidTypeError` when the client is none of etcd3's. Over TLS it warns with `ServerWarning`:
-    how to reach the server's clock is not known.
+    The client keeps no credentials, so renewing the token needs `user` and `password`; the
+    environment does not stand in, for the client is not of its making. Raises `InvalidTypeError`
+    when the client is none of etcd3's. Over TLS it warns with `ServerWarning`: how to reach the
+    server's clock is not known.
     """
+    check_number("max_request_bytes", max_request_bytes, 8 << 10)
+    check_number("max_txn_ops", max_txn_ops, 48)
     channel, address = getattr(client, "channel", None), getattr(client, "_url", None)
     if not callable(getattr(channel, "unary_unary", None)) or not isinstance(address, str):
         raise InvalidTypeError(f"from_etcd3 takes an etcd3 client, not {type(client).__name__}")
     token = dict(getattr(client, "metadata", None) or ()).get("token")
     endpoint = BorrowedEndpoint(address, channel)
-    connection = Connection([endpoint], Login.of(user, password), token=token)
+    connection = Connection([endpoint], Login.given(user, password), token=token)
     secure = getattr(client, "uses_secure_channel", False)
     addresses = (lambda: ()) if secure else (lambda: connection.addresses)
     server = Server(addresses, None, connection.server_version)
     server.look()
     url = f"etcd://{address}"
-    return EtcdEngine(connection, url=url, home=home, server=server, page_bytes=ANSWER_BYTES)
+    return EtcdEngine(
+        connection,
+        url=url,
+        home=home,
+        server=server,
+        max_request_bytes=max_request_bytes,
+        max_txn_ops=max_txn_ops,
+        page_bytes=ANSWER_BYTES,
+    )
