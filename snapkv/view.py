@@ -65,7 +65,8 @@ class Moments(Generic[K]):
         """
         self._core.check_open()
         stored = [self._space.encode(key) for key in keys]
-        if len(stored) >= READ_MANY_MAX:  # a question of now asks for the time, too
+        together = self._core.engine.limits.reads_together(stored)
+        if len(stored) >= READ_MANY_MAX or not together:  # of now, the time is asked for, too
             found = self._core.source(ts, None, False).get(stored)
         else:
             found = self._read_at(ts, stored)

@@ -209,6 +209,10 @@ class Watcher(Protocol):
         ...
 
 
+READ_BYTES = 256
+"""What a read takes of a request at most, beside its key."""
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
     """What an engine takes; None means that only memory binds."""
@@ -217,6 +221,14 @@ class Limits:
     value_bytes: int
     request_bytes: int
     ops_per_list: int | None = None
+
+    def reads_together(self, keys: Sequence[bytes], *, beside: int = 2) -> bool:
+        """Tell whether keys can be read in one request, with a few short ones beside them."""
+        ops = len(keys) + beside
+        size = sum(map(len, keys)) + ops * READ_BYTES
+        return size <= self.request_bytes and (
+            self.ops_per_list is None or ops <= self.ops_per_list
+        )
 
 
 class Piece(NamedTuple):
@@ -235,8 +247,9 @@ class Reads(Protocol):
     ) -> ReadResult:
         """Answer all ranges from one consistent state, in one round trip.
 
-        With `serializable` an answer at an old revision may come from any copy. Retried inside;
-        raises `EngineUnavailableError` once `timeout` seconds are over.
+        Ranges at revisions may take several, where one request takes no more. With `serializable`
+        an answer at an old revision may come from any copy. Retried inside; raises
+        `EngineUnavailableError` once `timeout` seconds are over.
         """
         ...
 

@@ -25,11 +25,21 @@ from snapkv.engine.base import (
 from snapkv.engine.etcd import EtcdEngine, open_etcd
 
 CALL_S = 10.0
+LOOSELY_S = 3.0
+"""Added to the bounds: the machine may be busy."""
 
 ROOT, SECRET = "root", "root-s3cret"
 USER, PASSWORD = "app", "app-s3cret"
 USERS = {ROOT: (SECRET, None), USER: (PASSWORD, [("default/", "readwrite")])}
 """For `enable_auth`: an administrator, and somebody who may use one store."""
+
+
+@contextmanager
+def within(seconds: float) -> Iterator[None]:
+    """Fail when the block takes longer, loosely."""
+    began = monotonic()
+    yield
+    assert monotonic() - began < seconds + LOOSELY_S
 
 
 @contextmanager

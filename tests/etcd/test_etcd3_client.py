@@ -227,3 +227,24 @@ print(client.get("default/data/a")[0])
         "None",
         "b'3'",
     ]
+
+
+def test_a_client_that_its_owner_closed(etcd: EtcdServer) -> None:
+    """Nothing was sent, and that is told at once."""
+    told = run(
+        """
+import time
+store = snapkv.from_etcd3(client, name="catalogue")
+store.save("a", b"1")
+client.close()
+began = time.monotonic()
+for act in (lambda: store.load("a"), lambda: store.save("a", b"2"), lambda: store.at().count("")):
+    try:
+        act()
+    except EngineUnavailableError as e:
+        print(e)
+print(time.monotonic() - began < 3)
+""",
+        etcd,
+    )
+    assert told.splitlines() == ["the etcd3 client was closed; hand over a new one"] * 3 + ["True"]

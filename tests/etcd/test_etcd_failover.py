@@ -7,15 +7,13 @@ import socket
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 
 import grpc
 import pytest
-from etcd_engines import Background, events_until, get, head, opened, put
+from etcd_engines import LOOSELY_S, Background, events_until, get, head, opened, put, within
 from etcd_server import EtcdProxy, EtcdServer, eventually
 
 import snapkv
-from snapkv.clock import monotonic
 from snapkv.engine.base import Range
 from snapkv.engine.etcd import EtcdEngine
 from snapkv.engine.etcd.connection import TRY_S
@@ -25,9 +23,6 @@ from snapkv.errors import (
     Refused,
     StoreClosedError,
 )
-
-LOOSELY_S = 3.0
-"""Added to the bounds: the machine may be busy."""
 
 
 @pytest.fixture
@@ -39,14 +34,6 @@ def second(etcd: EtcdServer) -> Iterator[EtcdProxy]:
 
 def both(proxy: EtcdProxy, second: EtcdProxy) -> str:
     return f"etcd://{proxy.endpoint},{second.endpoint}"
-
-
-@contextmanager
-def within(seconds: float) -> Iterator[None]:
-    """Fail when the block takes longer, loosely."""
-    began = monotonic()
-    yield
-    assert monotonic() - began < seconds + LOOSELY_S
 
 
 # --- the first endpoint does not work -------------------------------------------------------
@@ -260,6 +247,41 @@ def count_reads(engine: EtcdEngine, stop: threading.Event) -> int:
         get(engine, b"k")
         number += 1
     return number
+
+
+# --- time for all of them ---------------------------------------------------------------------
+
+
+def test_there_is_time_to_ask_every_endpoint(etcd: EtcdServer, proxy: EtcdProxy) -> None:
+    """Three take a call and never answer; the fourth is asked before the bound."""
+    ways = [EtcdProxy(etcd) for _ in range(2)]
+    try:
+        silent = [proxy, *ways]
+        url = ",".join([*(way.endpoint for way in silent), etcd.endpoint])
+        newest = etcd.gateway.put(b"k", b"1")
+        with opened(f"etcd://{url}") as engine:
+            for way in silent:
+                way.pause()
+            with within(8.0):
+                assert get(engine, b"k", timeout=8.0) == b"1"
+            assert head(engine) == newest
+    finally:
+        for way in ways:
+            way.close()
+
+
+def test_a_commit_leaves_a_silent_endpoint_within_its_time(
+    proxy: EtcdProxy, second: EtcdProxy
+) -> None:
+    """The one in use falls silent; the other one settles what became of the request."""
+    with snapkv.open(both(proxy, second)) as store:
+        store.save("a", b"1")
+        proxy.pause()
+        with within(3.0):
+            commit = store.commit(puts={"a": b"2"}, timeout=3.0)
+        assert store.load("a") == b"2"
+        assert [v.revision for v in store.history("a")][-1] == commit.revision
+        assert len(list(store.history("a"))) == 2
 
 
 # --- no etcd at all -------------------------------------------------------------------------

@@ -122,3 +122,14 @@ def test_a_server_by_its_name(serving: EtcdServer) -> None:
     with opened(f"etcd://localhost:{serving.client_port}", ca_cert=str(of(serving).ca)) as engine:
         put(engine, b"k", b"1")
         assert get(engine, b"k") == b"1"
+
+
+def test_a_certificate_that_does_not_fit_is_told_at_once(
+    serving: EtcdServer, tmp_path: Path
+) -> None:
+    """Waiting does not change it, so nobody is made to."""
+    others = make_certificates(tmp_path)
+    began = monotonic()
+    with pytest.raises(EngineUnavailableError, match="the certificate does not fit"):
+        snapkv.open(serving.url, ca_cert=str(others.ca))
+    assert monotonic() - began < 6.0

@@ -13,7 +13,7 @@ from etcd_server import EtcdProxy, EtcdServer, eventually
 
 from snapkv.clock import monotonic
 from snapkv.engine.base import ALL_KEYS_END, Delete, Event, Put, Txn
-from snapkv.engine.etcd import EtcdEngine, connection
+from snapkv.engine.etcd import EtcdEngine, endpoint
 from snapkv.engine.etcd import watcher as watcher_module
 from snapkv.engine.etcd.watcher import QUEUE_BYTES_MAX, SILENCE_S_MAX
 from snapkv.errors import CompactedError
@@ -124,7 +124,7 @@ def put_large(engine: EtcdEngine, seed: bytes) -> int:
 def test_revisions_too_large_together_come_one_by_one(
     engine: EtcdEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connection, "WATCH_ANSWER_BYTES_MAX", 4 << 20)
+    monkeypatch.setattr(endpoint, "WATCH_ANSWER_BYTES_MAX", 4 << 20)
     revisions = [put_large(engine, b"%d" % i) for i in range(5)]
     watcher = engine.watch(b"\0", ALL_KEYS_END, start_revision=1)
     for revision in revisions:
@@ -152,8 +152,8 @@ def test_a_revision_larger_than_a_message(
         gone = transact(engine, Txn(success=(Delete(b"d/", b"d0"),))).header.revision
         fragments = seen_fragments(engine, gone)
         assert fragments > 3  # or this test shows nothing
-        for bound, in_fragments in ((connection.WATCH_ANSWER_BYTES_MAX, False), (800_000, True)):
-            monkeypatch.setattr(connection, "WATCH_ANSWER_BYTES_MAX", bound)
+        for bound, in_fragments in ((endpoint.WATCH_ANSWER_BYTES_MAX, False), (800_000, True)):
+            monkeypatch.setattr(endpoint, "WATCH_ANSWER_BYTES_MAX", bound)
             with opened(server.url) as bounded:
                 watcher = bounded.watch(b"d/", b"d0", start_revision=gone)
                 events = events_until(watcher, gone)
@@ -329,3 +329,24 @@ def test_what_came_before_a_compaction_is_still_told(etcd: EtcdServer, proxy: Et
         assert batch.revision == first
         with pytest.raises(CompactedError):
             watcher.next(1.0)
+
+
+def test_a_dead_connection_is_noticed_by_who_asks_for_moments(
+    etcd: EtcdServer, proxy: EtcdProxy
+) -> None:
+    """None of its questions is long enough to try the connection: that is done beside them."""
+    with (
+        EtcdProxy(etcd) as second,
+        opened(f"etcd://{proxy.endpoint},{second.endpoint}") as engine,
+    ):
+        first = put(engine, b"k", b"1")
+        watcher = engine.watch(b"k", b"", start_revision=first)
+        events_until(watcher, first)
+        proxy.pause()
+        newest = etcd.gateway.put(b"k", b"2")
+        began, events = monotonic(), []
+        while not events:
+            assert monotonic() - began < SILENCE_S_MAX + 2.5 + LOOSELY_S
+            found = watcher.next(0.2)
+            events = list(found.events) if found is not None else []
+        assert brief(events) == [(newest, b"k", b"2")]

@@ -18,16 +18,19 @@ from snapkv.engine.etcd.refusals import (
     FUTURE,
     OVERSIZED_BY_GRPC,
     OversizedAnswerError,
+    is_distrust,
     is_for_elsewhere,
     is_oversized_answer,
     is_stale_token,
     may_be_applied,
     refusal_of,
+    too_large,
 )
 from snapkv.engine.etcd.rpc import (
     AUTHENTICATE,
     RANGE,
     STATUS,
+    BorrowedClosedError,
     CallFailed,
     ChannelRetired,
     Message,
@@ -37,7 +40,6 @@ from snapkv.engine.etcd.rpc import (
 )
 from snapkv.errors import (
     AccessDeniedError,
-    CommitTooLargeError,
     EngineUnavailableError,
     OutcomeUnknown,
     Refused,
@@ -53,6 +55,7 @@ READ_TIMEOUT_S = 12.0
 """How long a call that may be repeated is tried, unless the caller says."""
 TRY_S = 4.0
 """How long one endpoint may take to answer before the next one is asked."""
+TRY_S_MIN = 0.5
 VERSION_S = 1.0
 NO_ANSWER = frozenset(("UNAVAILABLE", "DEADLINE_EXCEEDED", "CANCELLED"))
 RETRY_S_MIN = 0.01
@@ -109,12 +112,12 @@ class Connection:
             endpoint, token = self._current(), self._token
             left = deadline - monotonic()
             try:
-                return self._call(endpoint, method, request, min(max(left, 0.001), TRY_S), token)
+                return self._call(endpoint, method, request, self._try_s(left, tries), token)
             except CallFailed as e:
                 if is_stale_token(e) and renewals < RENEWALS_MAX and self._renewed(token, deadline):
                     renewals += 1
                     continue
-                self._raise_if_final(e, endpoint)
+                self._raise_if_final(e, endpoint, request)
                 failure = e
             self._move_on(endpoint)
             tries += 1
@@ -124,7 +127,9 @@ class Connection:
                     f"no answer from {', '.join(self.addresses)} in {bound_s:g} s: {failure}"
                 ) from failure
 
-    def _raise_if_final(self, failure: CallFailed, endpoint: Endpoint) -> None:
+    def _raise_if_final(
+        self, failure: CallFailed, endpoint: Endpoint, request: Message | None = None
+    ) -> None:
         """Raise what asking again, or asking another endpoint, would not change."""
         if self._closed:
             raise StoreClosedError("the engine was closed") from failure
@@ -134,21 +139,35 @@ class Connection:
             message = "an answer is larger than the client's channel takes (see its grpc_options)"
             raise OversizedAnswerError(message) from failure
         if self._are_strangers(failure, endpoint):
-            raise EngineUnavailableError(f"what answers there is no etcd: {failure}") from failure
-        error = refusal_of(failure)
+            what = "the certificate does not fit" if is_distrust(failure) else "that is no etcd"
+            raise EngineUnavailableError(f"{endpoint.address}: {what}: {failure}") from failure
+        size = 0 if request is None else request.ByteSize()
+        if OVERSIZED_BY_GRPC in failure.text.lower():
+            raise too_large(size) from failure
+        error = refusal_of(failure, size)
         if error is not None and not is_for_elsewhere(failure):
             raise error from failure
 
     def _are_strangers(self, failure: CallFailed, endpoint: Endpoint) -> bool:
-        """Return whether all endpoints have said in a row that they are no etcd.
+        """Return whether all endpoints have said in a row that they are no etcd of ours.
 
         One alone may be a proxy whose backend is being exchanged: HTTP's 404 looks like that.
         """
-        if failure.code != "UNIMPLEMENTED":
+        if failure.code != "UNIMPLEMENTED" and not is_distrust(failure):
             self._strangers.discard(endpoint.address)
             return False
         self._strangers.add(endpoint.address)
         return self._strangers.issuperset(e.address for e in self._endpoints)
+
+    def _try_s(self, left_s: float, tries: int) -> float:
+        """Return how long an endpoint is waited for, so that there is time to ask all of them."""
+        unasked = max(1, len(self._endpoints) - tries)
+        return max(0.001, min(left_s, TRY_S, max(TRY_S_MIN, left_s / unasked)))
+
+    def _try_once_s(self, left_s: float) -> float:
+        """Return the same for what is sent once: another endpoint settles what became of it."""
+        share = left_s if len(self._endpoints) == 1 else max(TRY_S_MIN, left_s / 2)
+        return min(left_s, TRY_S, share)
 
     def wait_before(self, tries: int, deadline: float) -> None:
         """Wait a little, longer each time that all endpoints were asked in vain."""
@@ -180,7 +199,9 @@ class Connection:
             if left <= 0:
                 raise Refused(EngineUnavailableError("the cluster turned the request away"))
             try:
-                return self._call(endpoint, method, request, min(left, TRY_S), token)
+                return self._call(endpoint, method, request, self._try_once_s(left), token)
+            except BorrowedClosedError as e:
+                raise Refused(e) from e
             except CallFailed as e:
                 failure = e
             tries += 1
@@ -206,9 +227,7 @@ class Connection:
         if error is not None:
             return Refused(error)
         if OVERSIZED_BY_GRPC in failure.text.lower():
-            what = "the request in bytes (see the server's --max-request-bytes)"
-            too_large = CommitTooLargeError(what, size, size - 1)
-            return OutcomeUnknown(str(failure), retry=False, cause=too_large)
+            return OutcomeUnknown(str(failure), retry=False, cause=too_large(size))
         return OutcomeUnknown(str(failure), retry=not self._closed)
 
     def _renewed_or_refused(self, token: str | None, deadline: float) -> bool:

@@ -34,10 +34,11 @@ from snapkv.engine.etcd.scan import PAGE_BYTES, PageSize, Scan
 from snapkv.engine.etcd.server import Server
 from snapkv.engine.etcd.watcher import EtcdWatcher
 from snapkv.engine.leases import is_id, ttl_ns_of
-from snapkv.engine.rules import check_distinct, check_limits, check_piece_rows, op_bytes
+from snapkv.engine.rules import check_distinct, check_limits, check_piece_rows
 from snapkv.errors import (
     CompactedError,
     FutureRevisionError,
+    InvalidKeyError,
     InvalidOptionError,
     InvalidTypeError,
     LeaseNotFoundError,
@@ -100,8 +101,20 @@ class EtcdEngine:
     def read(
         self, ranges: Sequence[Range], *, serializable: bool = False, timeout: float | None = None
     ) -> ReadResult:
-        """Answer all ranges (128 at most) from one state; one round trip, about 1 us for a row."""
+        """Answer all ranges from one state; one round trip, about 1 us for a row.
+
+        More than one for what is larger than the server takes; then all but one must be at
+        revisions. Raises `InvalidKeyError` for others, and for keys that fit into no request.
+        """
         self._check_open()
+        if not self.limits.reads_together([key + end for key, end, *_ in ranges], beside=0):
+            parts = self._fitting(ranges)
+            if len(parts) > 1:
+                answers = [
+                    self.read(part, serializable=serializable, timeout=timeout) for part in parts
+                ]
+                results = [result for answer in answers for result in answer.results]
+                return ReadResult(answers[-1].header, results)
         try:
             return self._read(ranges, serializable, timeout)
         except CallFailed as e:
@@ -120,6 +133,20 @@ class EtcdEngine:
             return ReadResult(wire.header_of(answer.header), [wire.range_result(answer)])
         txn = wire.ranges_request(ranges, serializable)
         return wire.read_result(self._connection.read(TXN, txn, timeout), len(ranges))
+
+    def _fitting(self, ranges: Sequence[Range]) -> list[list[Range]]:
+        """Cut ranges into requests that the server takes."""
+        if sum(wanted.revision <= 0 for wanted in ranges) > 1 < len(ranges):
+            raise InvalidKeyError("keys of now are read together, and these are too many or long")
+        parts: list[list[Range]] = []
+        for wanted in ranges:
+            keys = [key + end for key, end, *_ in (*(parts[-1] if parts else ()), wanted)]
+            if not self.limits.reads_together(keys[-1:], beside=0):
+                raise InvalidKeyError(f"a key of {len(wanted.key):,} bytes is longer than any")
+            if not parts or not self.limits.reads_together(keys, beside=0):
+                parts.append([])
+            parts[-1].append(wanted)
+        return parts
 
     def _compacted_error(self, ranges: Sequence[Range]) -> CompactedError:
         asked = min(wanted.revision for wanted in ranges if wanted.revision)
@@ -153,11 +180,8 @@ class EtcdEngine:
         return Cutter(self._ask, revision, rows).pieces(key, range_end)
 
     def _ask(self, ranges: Sequence[Range]) -> list[RangeResult]:
-        """Answer ranges at an old revision, which any member may do, by requests that it takes."""
-        fitting = self.limits.request_bytes // max(map(op_bytes, ranges), default=1)
-        most = max(1, min(fitting, self.limits.ops_per_list or OPS_MAX))
-        parts = (ranges[at : at + most] for at in range(0, len(ranges), most))
-        return [result for part in parts for result in self.read(part, serializable=True).results]
+        """Answer ranges at an old revision, which any member may do."""
+        return list(self.read(ranges, serializable=True).results)
 
     # --- writing ---
 

@@ -68,9 +68,7 @@ _ERRORS: dict[str, Callable[[str, int], SnapKVError]] = {
     NO_SPACE: lambda text, size: NoSpaceError(
         "the cluster is out of space (its quota): compact, defragment, then disarm the alarm"
     ),
-    "etcdserver: request is too large": lambda text, size: CommitTooLargeError(
-        "the request in bytes (see the server's --max-request-bytes)", size, size - 1
-    ),
+    "etcdserver: request is too large": lambda text, size: too_large(size),
     "etcdserver: too many operations in txn request": lambda text, size: CommitTooLargeError(
         "the request in bytes (it has more operations than the server's --max-txn-ops)",
         size,
@@ -92,6 +90,10 @@ OVERSIZED_BY_GRPC = "received message larger than max"
 """The server's gRPC says so before etcd sees the request; a client's says so of an answer."""
 
 
+DISTRUST = ("CERTIFICATE_VERIFY_FAILED", "is not in peer certificate")
+"""What gRPC says of a certificate of an unknown authority, or with another name."""
+
+
 class OversizedAnswerError(EngineUnavailableError):
     """The answer is larger than the channel takes; only borrowed channels have a limit."""
 
@@ -99,6 +101,17 @@ class OversizedAnswerError(EngineUnavailableError):
 def is_oversized_answer(failure: CallFailed) -> bool:
     """Return whether this side refused an answer for its size: asking again is no use."""
     return OVERSIZED_BY_GRPC in failure.text.lower() and "CLIENT" in failure.text
+
+
+def too_large(size: int) -> CommitTooLargeError:
+    """Return what to tell about a request of so many bytes that the server does not take."""
+    what = "the request in bytes (see the server's --max-request-bytes)"
+    return CommitTooLargeError(what, size, size - 1)
+
+
+def is_distrust(failure: CallFailed) -> bool:
+    """Return whether a certificate is not accepted: time does not change that."""
+    return failure.code == "UNAVAILABLE" and any(text in failure.text for text in DISTRUST)
 
 
 def is_stale_token(failure: CallFailed) -> bool:

@@ -23,7 +23,7 @@ from google.protobuf.message import Message as Message
 
 from snapkv.engine.etcd import etcd_pb2 as pb
 from snapkv.engine.etcd.address import Security
-from snapkv.errors import SnapKVError
+from snapkv.errors import EngineUnavailableError, SnapKVError
 from snapkv.forks import Gate
 
 Q = TypeVar("Q", bound=Message)
@@ -119,6 +119,13 @@ class ChannelRetired(SnapKVError):
     """The channel is no longer for new calls; this one was not sent."""
 
 
+class BorrowedClosedError(EngineUnavailableError):
+    """The channel is somebody else's, who has closed it; nothing was sent."""
+
+    def __init__(self) -> None:
+        super().__init__("the etcd3 client was closed; hand over a new one")
+
+
 class Channel:
     """A connection to one endpoint, made when it is first used.
 
@@ -149,7 +156,7 @@ class Channel:
     def call(self, method: Method[Q, A], request: Q, timeout: float, metadata: Metadata) -> A:
         """Send one request, once; `CallFailed` after `timeout` seconds at the latest.
 
-        Raises `ChannelRetired` when it was not sent for that.
+        Raises `ChannelRetired` and `BorrowedClosedError` when it was not sent for that.
         """
         send = self._unary.get(method.path)
         if send is None:
@@ -164,8 +171,8 @@ class Channel:
                 return send(request, timeout=timeout, metadata=metadata)  # type: ignore[no-any-return]
         except grpc.RpcError as e:
             raise failure_of(e) from e
-        except ValueError as e:  # the channel was closed meanwhile
-            raise CallFailed("CANCELLED", str(e)) from e
+        except ValueError as e:
+            raise self._closed(e) from e
 
     @contextmanager
     def _entered(self) -> Iterator[None]:
@@ -211,7 +218,11 @@ class Channel:
         try:
             return WatchStream(method, first, metadata, timeout)
         except ValueError as e:
-            raise CallFailed("CANCELLED", str(e)) from e
+            raise self._closed(e) from e
+
+    def _closed(self, error: ValueError) -> SnapKVError:
+        """Return gRPC's error for a call on a closed channel as ours."""
+        return CallFailed("CANCELLED", str(error)) if self._owned else BorrowedClosedError()
 
     def close(self) -> None:
         """End the connection and all its calls."""

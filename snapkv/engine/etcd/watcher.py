@@ -7,6 +7,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from itertools import groupby
 
 from snapkv.clock import monotonic
@@ -33,7 +34,7 @@ ASK_S_MAX = 5.0
 100 ms to bring a new watch up to date, then at intervals that double."""
 SILENCE_S_MAX = 5.0
 """After so long without a word the connection is tried; one that does not answer is left."""
-TRIAL_S_MIN, TRIAL_S_MAX = 0.5, 2.5
+TRIAL_S = 2.5
 REOPEN_S_MIN = 0.05
 REOPEN_S_MAX = 2.0
 LOOK_S = 1.0
@@ -109,7 +110,7 @@ class EtcdWatcher:
                 if now >= ask_at:
                     wait = ASK_S_MIN if now < eager_until else min(ASK_S_MAX, wait * 2)
                     ask_at = now + wait
-                    self._ask(now, SILENCE_S_MAX if deadline is None else deadline - now)
+                    self._ask(now)
                 until = ask_at if deadline is None else min(ask_at, deadline)
                 following.changed.wait(max(0.0, until - now))
 
@@ -123,29 +124,15 @@ class EtcdWatcher:
             return WatchBatch(self._told, ())
         return None
 
-    def _ask(self, now: float, left_s: float) -> None:
-        """Ask for progress; where nothing at all was heard for long, try the connection.
-
-        That needs time, which not every caller has; then gRPC notices, in `KEEPALIVE_MS` x 1.5.
-        """
+    def _ask(self, now: float) -> None:
+        """Ask for progress; where nothing at all was heard for long, try the connection."""
         following = self._following
         watching = following.watching
         if watching is None:
             return  # it is being opened
         watching.stream.ask_progress()
-        if now - following.heard_at < SILENCE_S_MAX or left_s < TRIAL_S_MIN:
-            return
-        following.changed.release()
-        try:  # a stream that catches up may be silent for long: its connection is not
-            alive = self._connection.is_alive(
-                watching.endpoint, self._home, min(left_s, TRIAL_S_MAX)
-            )
-        finally:
-            following.changed.acquire()
-        if alive:
-            following.heard_at = monotonic()
-        elif following.watching is watching:
-            watching.stream.cancel()
+        if now - following.heard_at >= SILENCE_S_MAX:
+            following.try_connection(watching, self._home)
 
     def close(self) -> None:
         """End the watch, also for a thread that waits in `next`."""
@@ -185,7 +172,27 @@ class Following:
         self.watching: Watching | None = None
         self.heard_at = monotonic()
         self.thread: threading.Thread | None = None
+        self._trial: threading.Thread | None = None
         self._closed = False
+
+    def try_connection(self, watching: Watching, home: bytes) -> None:
+        """Call on the connection of a stream, and leave it when nobody answers; in a thread.
+
+        Whoever takes may have little time. A stream that catches up may be silent for long: its
+        connection is not.
+        """
+        if self._trial is not None and self._trial.is_alive():
+            return
+
+        def call() -> None:
+            if self._connection.is_alive(watching.endpoint, home, TRIAL_S):
+                self.heard_at = monotonic()
+            elif self.watching is watching:
+                watching.stream.cancel()
+
+        self._trial = threading.Thread(target=call, name="snapkv watch trial", daemon=True)
+        with suppress(RuntimeError):  # no more threads, or the process ends: another time
+            self._trial.start()
 
     def again(self, start_revision: int) -> Following:
         """Return one that begins anew, in a forked child."""
