@@ -73,16 +73,16 @@ class CompactionPoint:
     def _asked(self, request: pb.WatchRequest, timeout: float) -> int:
         watching = self._connection.watch(request, timeout)
         try:
-            return _compacted_in(watching.stream)
+            found = _compacted_in(watching.stream)
         except CallFailed as e:
             self._connection.broken(watching, e, renew=False)
+            watching.stream.cancel()
             raise
-        except BaseException as e:
-            if not isinstance(e, Exception):
-                watching.endpoint.interrupted()
+        except BaseException:  # to cancel takes a lock that this may have left taken
+            watching.endpoint.interrupted(watching.stream)
             raise
-        finally:
-            watching.stream.let_go()
+        watching.stream.cancel()  # now: what gRPC's thread ends later may hang the process's end
+        return found
 
 
 def _compacted_in(stream: WatchStream) -> int:

@@ -6,9 +6,9 @@ import threading
 from collections.abc import Callable
 
 from snapkv.engine.etcd.address import Security
-from snapkv.engine.etcd.rpc import WATCH_ANSWER_BYTES_MAX, Channel
+from snapkv.engine.etcd.rpc import WATCH_ANSWER_BYTES_MAX, Channel, WatchStream
 
-_abandoned: list[Channel] = []
+_abandoned: list[Channel | WatchStream] = []
 """Channels that can neither be used nor ended, nor collected, which ends them: a parent process's
 in a forked child, and those in which an interrupt may have left a lock of gRPC's taken."""
 
@@ -19,7 +19,7 @@ class Endpoint:
     The main thread has its own. Ctrl-C is raised there, often while gRPC holds a lock of the
     channel, which then stays taken: what others have on their way must not be on that channel.
 
-    `proven` says that its last call was answered.
+    `proven` says that the last call was answered on this thread's channel.
     """
 
     def __init__(
@@ -31,7 +31,19 @@ class Endpoint:
         self.address, self._make, self._make_watches = address, make, make_watches or make
         self._calls: dict[bool, Channel] = {}  # by whether they are the main thread's
         self._watches: dict[bool, Channel] = {}
-        self.proven = False
+        self._proven: set[bool] = set()
+
+    @property
+    def proven(self) -> bool:
+        """Whether this thread's channel is known to lead to a server."""
+        return _is_main() in self._proven
+
+    @proven.setter
+    def proven(self, answered: bool) -> None:
+        if answered:
+            self._proven.add(_is_main())
+        else:
+            self._proven.discard(_is_main())
 
     @classmethod
     def at(cls, address: str, security: Security) -> Endpoint:
@@ -52,12 +64,18 @@ class Endpoint:
 
     def drop(self) -> None:
         """Let the next call connect anew: this connection may lead nowhere; others finish on it."""
-        dropped, self._calls, self.proven = self._calls, {}, False
+        dropped, self._calls, self._proven = self._calls, {}, set()
         for channel in dropped.values():
             channel.retire()
 
-    def interrupted(self) -> None:
-        """Let this thread connect anew: an interrupt may have left a lock taken for ever."""
+    def interrupted(self, stream: WatchStream | None = None) -> None:
+        """Let this thread connect anew: an interrupt may have left a lock taken for ever.
+
+        That of a `stream`, too, which it was reading.
+        """
+        self.proven = False
+        if stream is not None:
+            _abandoned.append(stream)
         for channels in (self._calls, self._watches):
             if (channel := channels.pop(_is_main(), None)) is not None:
                 _abandoned.append(channel)
@@ -70,8 +88,7 @@ class Endpoint:
     def after_fork(self) -> None:
         """Connect anew: the parent's connections are no use here."""
         _abandoned.extend((*self._calls.values(), *self._watches.values()))
-        self._calls, self._watches = {}, {}
-        self.proven = False
+        self._calls, self._watches, self._proven = {}, {}, set()
 
 
 def _is_main() -> bool:

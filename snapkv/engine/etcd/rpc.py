@@ -6,9 +6,12 @@ once, and who repeats it knows why.
 
 from __future__ import annotations
 
+import atexit
+import ctypes
 import os
 import queue
 import threading
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -150,7 +153,8 @@ class Channel:
         target = f"dns:///{endpoint}"  # or a host called "unix" would be a path
         if not security.tls:
             return cls(grpc.insecure_channel(target, options=options), owned=True)
-        credentials = grpc.ssl_channel_credentials(security.ca, security.key, security.cert)
+        authorities = security.authorities()
+        credentials = grpc.ssl_channel_credentials(authorities, security.key, security.cert)
         return cls(grpc.secure_channel(target, credentials, options=options), owned=True)
 
     def call(self, method: Method[Q, A], request: Q, timeout: float, metadata: Metadata) -> A:
@@ -234,6 +238,20 @@ def method_bytes(message: Message) -> bytes:
     return message.SerializeToString()
 
 
+_streams: weakref.WeakSet[WatchStream] = weakref.WeakSet()
+
+
+@atexit.register
+def _keep_streams() -> None:
+    """Let no finalizer of gRPC's run once the process ends.
+
+    They take a lock that a thread of gRPC may hold, and that thread is not there any more: one
+    process of 300 did not end.
+    """
+    for stream in list(_streams):
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(stream._call))
+
+
 class WatchStream:
     """One open watch call: answers by iterating, questions by `ask`."""
 
@@ -244,6 +262,7 @@ class WatchStream:
         self._requests.put(first)
         with _calls:
             self._call = method(self._asked(), metadata=metadata, timeout=timeout)
+        _streams.add(self)
 
     def _asked(self) -> Iterator[pb.WatchRequest]:
         """Yield requests to gRPC's thread, which asks for the next when it has sent the last."""
