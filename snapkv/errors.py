@@ -127,6 +127,17 @@ class KeyNotFoundError(SnapKVError, KeyError):
         return f"no key {self.key!r}{at}"
 
 
+class OnlyStoresError(KeyNotFoundError):
+    """An import found no foreign key with the prefix: all `left_out` ones are of snapkv stores."""
+
+    def __init__(self, prefix: str, left_out: int) -> None:
+        super().__init__(prefix)
+        self.left_out = left_out
+
+    def __str__(self) -> str:
+        return f"no key {self.key!r} but {self.left_out:,} of snapkv stores, which are left out"
+
+
 class CompactedError(SnapKVError, LookupError):
     """The moment asked for was compacted away and is in no archive.
 
@@ -186,6 +197,21 @@ class ConflictError(SnapKVError, RuntimeError):
         self.failed = tuple(failed)
         what = "; ".join(f"{guard} but found revision {found}" for guard, found in self.failed)
         super().__init__(f"guard failed: {what}")
+
+
+class CrowdedError(ConflictError):
+    """Others commit to the store so often that an import could not come between.
+
+    `tries` is how often it tried to commit `writes` keys, `failed` the guard of the last time;
+    `whole` says that `batches=True` would have made smaller commits.
+    """
+
+    def __init__(self, conflict: ConflictError, tries: int, writes: int, *, whole: bool) -> None:
+        super().__init__(conflict.failed)
+        self.tries, self.writes, self.whole = tries, writes, whole
+        keys = "1 key" if writes == 1 else f"{writes:,} keys"
+        message = f"others commit too often: {tries} tries of a commit of {keys} came too late"
+        self.args = (message + ("; batches=True makes smaller ones" if whole else ""),)
 
 
 class CommitTimeoutError(SnapKVError, TimeoutError):

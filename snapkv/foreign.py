@@ -1,7 +1,4 @@
-"""What others write: foreign keys below a prefix, as they stand at one revision.
-
-And what they commit meanwhile to the store that takes those over.
-"""
+"""What others write: foreign keys below a prefix, as they stand at one revision."""
 
 from __future__ import annotations
 
@@ -9,46 +6,17 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
-from snapkv.clock import monotonic
 from snapkv.engine.base import Engine, KeyValue, Range
 from snapkv.errors import (
     AccessDeniedError,
-    ConflictError,
     CorruptStoreError,
-    EngineUnavailableError,
     FormatError,
     InvalidKeyError,
-    KeyNotFoundError,
 )
 from snapkv.full_keys import FIRST_KEY
-from snapkv.model import Absent, AtRevision
-from snapkv.records import NAME_BYTES_MAX, FormatRecord, Layout, StampRecord, prefix_end
-from snapkv.snapshot import Snapshot
+from snapkv.records import NAME_BYTES_MAX, FormatRecord, StampRecord, prefix_end
 
 FORMAT_SUFFIX = b"/sys/format"
-HEAR_S_MAX = 12.0
-"""How long the watch of what others commit may take to tell of a commit that is there."""
-
-
-class OnlyStoresError(KeyNotFoundError):
-    """All keys with the prefix, `left_out` of them, belong to stores of ours."""
-
-    def __init__(self, prefix: str, left_out: int) -> None:
-        super().__init__(prefix)
-        self.left_out = left_out
-
-    def __str__(self) -> str:
-        return f"no key {self.key!r} but {self.left_out:,} of snapkv stores, which are left out"
-
-
-class CrowdedError(ConflictError):
-    """Others commit to the store, elsewhere in it, so often that no try came between."""
-
-    def __init__(self, conflict: ConflictError, tries: int, writes: int, *, whole: bool) -> None:
-        super().__init__(conflict.failed)
-        keys = "1 key" if writes == 1 else f"{writes:,} keys"
-        message = f"others commit too often: {tries} tries of a commit of {keys} came too late"
-        self.args = (message + ("; batches=True makes smaller ones" if whole else ""),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,55 +135,3 @@ def _check_outside(engine: Engine, start: bytes) -> None:
                 raise InvalidKeyError(
                     f"{start!r} lies in the snapkv store {name!r}: use its dump and load", start
                 )
-
-
-def in_the_way(before: Snapshot[str], now: Snapshot[str], key: str) -> ConflictError:
-    """Return the error that names a key which others changed, as a guard on it that failed."""
-    (was,), (found,) = before.entries_of([key]), now.entries_of([key])
-    guard = Absent(key) if was is None else AtRevision(key, was.revision)
-    return ConflictError([(guard, 0 if found is None else found.revision)])
-
-
-class Meanwhile:
-    """What others commit to a store: a watch from a target up to the timestamp key.
-
-    All of them write that key, so the watch tells of each commit at once, and nobody has to ask
-    how far it has come. `ours` are revisions that are not others'.
-    """
-
-    def __init__(self, engine: Engine, layout: Layout, target: str, known: int) -> None:
-        """Begin after the commit at revision `known`."""
-        self._data, self._ts, self._known = layout.data, layout.ts, known
-        self._start, self._end = self._data.range_of(target)
-        self._watcher = engine.watch(self._start, self._ts + b"\0", start_revision=known + 1)
-        self.ours: set[int] = set()
-
-    @property
-    def reopened(self) -> int:
-        """How often the server was lost: what is there may be another history."""
-        return self._watcher.reopened
-
-    def heard(self, revision: int) -> tuple[int, str | None]:
-        """Return the newest commit's revision, `revision` at least, and a key below the target.
-
-        That is the first one which others wrote; None when they wrote none. Raises
-        `EngineUnavailableError` when the watch tells nothing of the revision, and as a watch does.
-        """
-        deadline = monotonic() + HEAR_S_MAX
-        while True:
-            wait_s = 0.0 if self._known >= revision else max(0.0, deadline - monotonic())
-            batch = self._watcher.next(wait_s)
-            if batch is None:
-                if self._known >= revision:
-                    return self._known, None
-                raise EngineUnavailableError(f"the watch told nothing of revision {revision}")
-            for event in batch.events:
-                key = event.kv.key
-                if key == self._ts:
-                    self._known = batch.revision
-                elif self._start <= key < self._end and batch.revision not in self.ours:
-                    return self._known, self._data.decode(key)
-
-    def close(self) -> None:
-        """End the watch."""
-        self._watcher.close()

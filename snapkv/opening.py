@@ -23,6 +23,8 @@ from snapkv.records import FormatRecord, Layout, StampRecord
 
 OPEN_TRIES = 3
 OPEN_TIMEOUT_S = 10.0
+TELLTALES = "@?="
+"""What stands beside a secret in a URL, whatever its engine would be."""
 
 COMMON_OPTIONS = (
     "name",
@@ -98,13 +100,21 @@ def open_engine(
     scheme, colon, _ = url.partition(":")
     if not colon or scheme not in _ENGINES:
         known = ", ".join(f"{name}:" for name in _ENGINES)
-        shown = f"{scheme}{colon}..." if "@" in url else url  # it may hold a password
+        shown = _shown(url)
         raise InvalidURLError(f"no engine for {shown!r}; a URL begins with one of {known}", shown)
     opener, known_options = _ENGINES[scheme]
     for option in options:
         if option not in known_options:
             raise UnknownOptionError(option, (*COMMON_OPTIONS, *known_options))
     return opener(url, create, home, environment, **options)
+
+
+def _shown(url: str) -> str:
+    """Return what may be told of a URL that nobody understands: it may hold a password."""
+    if not any(mark in url for mark in TELLTALES):
+        return url
+    scheme, colon, _ = url.partition(":")
+    return f"{scheme}:..." if colon and _shown(scheme) == scheme else "..."
 
 
 def open_keys(

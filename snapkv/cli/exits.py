@@ -90,6 +90,8 @@ def code_of(error: Exception) -> Exit | None:
 
 def message_of(error: Exception) -> str:
     """Return what a person is told about an error, with times instead of timestamps."""
+    if isinstance(error, _errors.OnlyStoresError):
+        return str(error)
     if isinstance(error, _errors.KeyNotFoundError):
         at = "" if error.timestamp is None else f" at {time_text(error.timestamp)}"
         return f"no key {error.key!r}{at}"

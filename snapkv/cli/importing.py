@@ -27,11 +27,12 @@ from snapkv.cli.output import Output, confirm, progress_bar, tell, working
 from snapkv.errors import (
     AccessDeniedError,
     CommitTooLargeError,
+    CrowdedError,
     KeyNotFoundError,
+    OnlyStoresError,
     SnapKVError,
     StoreNotEmptyError,
 )
-from snapkv.foreign import CrowdedError, OnlyStoresError
 from snapkv.importing import ImportResult
 from snapkv.importing import import_prefix as import_into
 

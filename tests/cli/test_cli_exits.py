@@ -49,7 +49,9 @@ def test_an_error_that_nobody_foresaw_has_none() -> None:
 @pytest.mark.parametrize(
     ("error", "code"),
     [
+        (errors.OnlyStoresError("r/", 2), 1),
         (snapkv.ConflictError([]), 3),
+        (errors.CrowdedError(snapkv.ConflictError([]), 4, 20, whole=True), 3),
         (snapkv.CompactedError(1, 2), 4),
         (errors.CorruptStoreError("x"), 5),
         (snapkv.CommitUnknownError(1, b"n", may_still_land=True), 6),
@@ -86,6 +88,9 @@ def test_errors_name_times_as_people_write_them() -> None:
     assert message_of(snapkv.CompactedError(at, at)) == (
         "the history at 2023-11-14T22:13:20.123Z was compacted; "
         "the earliest is 2023-11-14T22:13:20.123Z"
+    )
+    assert message_of(errors.OnlyStoresError("r/", 2)) == (
+        "no key 'r/' but 2 of snapkv stores, which are left out"
     )
     assert message_of(errors.NotObservedError(0, at)) == (
         "nobody had ticked yet at 1970-01-01T00:00:00.000Z; observed since 2023-11-14T22:13:20.123Z"

@@ -57,6 +57,8 @@ FLOORS = {
     "snapkv.store": 4.5,
     "snapkv.entry": 4.55,
     "snapkv.foreign": 4.4,
+    "snapkv.import_plan": 4.52,
+    "snapkv.import_writing": 4.53,
     "snapkv.importing": 4.55,
     "snapkv.spark": 7.2,
     "snapkv.spark.codes": 7.0,

@@ -9,9 +9,15 @@ import pytest
 
 import snapkv
 from snapkv.engine.base import Put
-from snapkv.errors import ConflictError, KeyNotFoundError, StoreNotEmptyError
-from snapkv.foreign import CrowdedError, OnlyStoresError
-from snapkv.importing import GUARD_TRIES_MAX, SPLIT_TRIES_MAX, import_prefix
+from snapkv.errors import (
+    ConflictError,
+    CrowdedError,
+    KeyNotFoundError,
+    OnlyStoresError,
+    StoreNotEmptyError,
+)
+from snapkv.import_writing import GUARD_TRIES_MAX, SPLIT_TRIES_MAX
+from snapkv.importing import import_prefix
 
 from .engines import ENGINES, Place, assert_sound, write_raw
 
@@ -202,8 +208,8 @@ def test_a_watch_that_lost_its_server_is_not_relied_on(
     store, other, place, engine, monkeypatch
 ) -> None:
     values = fill(engine, 20)
-    monkeypatch.setattr("snapkv.foreign.Meanwhile.reopened", 1)
-    monkeypatch.setattr("snapkv.foreign.Meanwhile.heard", None)  # not asked
+    monkeypatch.setattr("snapkv.import_writing.Meanwhile.reopened", 1)
+    monkeypatch.setattr("snapkv.import_writing.Meanwhile.heard", None)  # not asked
 
     def act(writes: int) -> None:
         if writes > FITS:

@@ -27,11 +27,13 @@ SAMPLES = {
     "KeyNotFoundError": ("k", 5),
     "LeaseNotFoundError": (0x7F,),
     "NotObservedError": (7, 9),
+    "OnlyStoresError": ("r/", 12),
     "Refused": (errors.NoSpaceError("full"),),
     "UnknownOptionError": ("colour", ["name", "clock"]),
 }
 KEYWORDS = {
     "CommitUnknownError": ((5, b"n"), {"may_still_land": True, "batch": 2, "guards": (GUARD,)}),
+    "CrowdedError": ((errors.ConflictError([(GUARD, 3)]), 4, 20), {"whole": True}),
     "OutcomeUnknown": (("lost",), {"retry": True, "cause": errors.NoSpaceError("full")}),
 }
 
@@ -89,6 +91,12 @@ def test_facts_by_name():
     assert str(sample(errors.KeyNotFoundError)) == "no key 'k' at 5"
     too_large = sample(errors.CommitTooLargeError)
     assert (too_large.what, too_large.size, too_large.limit) == ("a value in bytes", 10, 5)
+    stores = sample(errors.OnlyStoresError)
+    assert (stores.key, stores.left_out) == ("r/", 12)
+    assert str(stores) == "no key 'r/' but 12 of snapkv stores, which are left out"
+    crowded = sample(errors.CrowdedError)
+    assert (crowded.tries, crowded.writes, crowded.whole) == (4, 20, True)
+    assert crowded.failed == ((GUARD, 3),)
     unknown = sample(errors.CommitUnknownError)
     assert (unknown.timestamp, unknown.nonce, unknown.batch) == (5, b"n", 2)
     assert unknown.may_still_land
@@ -105,6 +113,11 @@ def test_the_builtins_people_would_catch():
     assert issubclass(errors.ReadOnlyError, PermissionError)
     assert issubclass(errors.StoreNotFoundError, FileNotFoundError)
     assert issubclass(errors.ClockWarning, UserWarning)
+
+
+def test_errors_of_an_import_are_caught_as_the_wider_ones():
+    assert issubclass(errors.OnlyStoresError, errors.KeyNotFoundError)
+    assert issubclass(errors.CrowdedError, errors.ConflictError)
 
 
 def test_exported_errors_are_those_classes():
