@@ -15,6 +15,7 @@ from etcd_server import EtcdProxy, EtcdServer, eventually
 
 import snapkv
 from snapkv.clock import SystemClock, monotonic
+from snapkv.engine.etcd import exchange
 from snapkv.engine.etcd import server as server_module
 from snapkv.engine.etcd.server import (
     ASK_AGAIN_S,
@@ -72,8 +73,9 @@ def fake() -> Iterator[Fake]:
 
 @pytest.fixture
 def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The monotonic clock of the module, to be set."""
+    """The monotonic clock of the modules, to be set."""
     clock = [1_000.0]
+    monkeypatch.setattr(exchange, "monotonic", lambda: clock[0])
     monkeypatch.setattr(server_module, "monotonic", lambda: clock[0])
     return clock
 

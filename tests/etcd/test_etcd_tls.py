@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from etcd_server import Certificates, EtcdServer, make_certificates
 
 import snapkv
 from snapkv.clock import SystemClock, monotonic
+from snapkv.engine.etcd.authorities import GRPC_VARIABLE, system_authorities
 from snapkv.errors import EngineUnavailableError, Refused
 
 
@@ -133,3 +135,42 @@ def test_a_certificate_that_does_not_fit_is_told_at_once(
     with pytest.raises(EngineUnavailableError, match="the certificate does not fit"):
         snapkv.open(serving.url, ca_cert=str(others.ca))
     assert monotonic() - began < 6.0
+
+
+@pytest.mark.parametrize("place", ["SSL_CERT_FILE", "SSL_CERT_DIR"])
+def test_a_ca_that_the_system_trusts(
+    place: str, serving: EtcdServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With `tls=True` for gRPC as for HTTPS, which has the clock."""
+    ca = of(serving).ca
+    command = ["openssl", "x509", "-noout", "-subject_hash", "-in", str(ca)]
+    hashed = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    (tmp_path / f"{hashed}.0").symlink_to(ca)
+    nothing = tmp_path / "nothing"
+    monkeypatch.setenv("SSL_CERT_FILE", str(ca if place == "SSL_CERT_FILE" else nothing))
+    monkeypatch.setenv("SSL_CERT_DIR", str(tmp_path if place == "SSL_CERT_DIR" else nothing))
+    with opened(serving.url, tls=True) as engine:
+        put(engine, b"k", b"1")
+        assert get(engine, b"k") == b"1"
+        assert engine.server_time_ms() is not None
+
+
+def test_what_stands_in_the_systems_places(
+    serving: EtcdServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ca = of(serving).ca.read_bytes().strip()
+    (tmp_path / "bundle.pem").write_bytes(b"# a comment\n" + ca + b"\n")
+    (tmp_path / "0a1b2c3d.0").write_bytes(ca)  # the same one
+    (tmp_path / "0a1b2c3d.1").write_bytes(b"no certificate")
+    (tmp_path / "other.pem").write_bytes(of(serving).cert("client").read_bytes())
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "bundle.pem"))
+    monkeypatch.setenv("SSL_CERT_DIR", f"{tmp_path / 'nothing'}:{tmp_path}")
+    assert system_authorities() == ca + b"\n"
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "nothing"))
+    assert system_authorities() == ca + b"\n"
+    monkeypatch.setenv("SSL_CERT_DIR", str(tmp_path / "nothing"))
+    assert system_authorities() is None  # gRPC takes its own then
+    monkeypatch.delenv("SSL_CERT_FILE")
+    monkeypatch.delenv("SSL_CERT_DIR")
+    monkeypatch.setenv(GRPC_VARIABLE, str(tmp_path / "bundle.pem"))
+    assert system_authorities() is None

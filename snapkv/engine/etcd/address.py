@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from snapkv.engine.etcd.authorities import system_authorities
 from snapkv.errors import InvalidOptionError, InvalidTypeError, InvalidURLError
 
 PORT = 2379
@@ -94,6 +95,10 @@ class Security:
             raise InvalidOptionError("a client certificate needs both cert= and key=")
         ca_pem, cert_pem, key_pem = (_pem(path) for path in paths)
         return cls(True, ca_pem, cert_pem, key_pem, paths)
+
+    def authorities(self) -> bytes | None:
+        """Return whom to trust, for gRPC: the CA that was given, or those of the system."""
+        return self.ca or system_authorities()
 
     def context(self) -> ssl.SSLContext | None:
         """Return the same for plain HTTPS, None without TLS.

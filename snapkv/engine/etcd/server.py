@@ -1,4 +1,4 @@
-"""What the server says of itself over plain HTTP: its version, and the only clock it shows."""
+"""What the server says of itself, mostly by HTTP: its version, and the only clock it shows."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
-from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from http.client import HTTPException
 from ssl import SSLContext
 
 from snapkv.clock import bounded, monotonic
-from snapkv.errors import ServerWarning
+from snapkv.engine.etcd.exchange import TIMEOUT_S, fetch
+from snapkv.errors import ServerWarning, SnapKVError
 
-TIMEOUT_S = 1.0
 SAMPLE_S = 300.0
 """The server's clock is looked at so often; in between the local monotonic clock goes on."""
 SAMPLE_AGAIN_S = 15.0
 """After a failure it is tried again so soon."""
 OPENING_S = 2 * TIMEOUT_S
-"""How long opening waits for the first look: resolving a name has no bound of its own."""
+"""How long opening waits for the first look; where it has not ended by then, gRPC is asked for the
+version, which takes a second more at most."""
 FRESH_S = 1.0
 """Whoever doubts the last look gets another one, but not more often than this."""
 FRESH_WAIT_S = 1.0
 ASK_AGAIN_S = 1.0
 """How long after a version that was not told for want of an answer it is asked for again."""
 DATE_GRAIN_MS = 1_000
-BODY_BYTES_MAX = 65_536
 NO_ETCD = (ValueError, KeyError, TypeError, OverflowError)
 """What reading the answer of something else comes to."""
 DRIFT_PPM = 200
@@ -53,42 +53,18 @@ class Sample:
         return self.server_ms + passed_ms, self.uncertainty_ms + drift_ms
 
 
-def fetch(
-    endpoint: str, context: SSLContext | None, path: str
-) -> tuple[bytes, str | None, float, float]:
-    """Return (body, date, began, ended) of one exchange with `host:port`.
-
-    Raises `OSError` and `HTTPException`; each step takes `TIMEOUT_S` at most.
-    """
-    host, _, port = endpoint.rpartition(":")
-    host = host.strip("[]")
-    connection = (
-        HTTPConnection(host, int(port), timeout=TIMEOUT_S)
-        if context is None
-        else HTTPSConnection(host, int(port), timeout=TIMEOUT_S, context=context)
-    )
-    try:
-        connection.connect()
-        began = monotonic()
-        connection.request("GET", path)
-        response = connection.getresponse()
-        return response.read(BODY_BYTES_MAX), response.getheader("Date"), began, monotonic()
-    finally:
-        connection.close()
-
-
 def sample(endpoint: str, context: SSLContext | None) -> Sample:
     """Ask `host:port` for its version; the answer carries a date. One exchange.
 
     Raises as `fetch`, and `ValueError` or `KeyError` when it does not answer like an etcd.
     """
-    body, date, began, ended = fetch(endpoint, context, "/version")
-    version = str(json.loads(body)["etcdserver"])
-    middle_s = (began + ended) / 2
-    if date is None:
+    answer = fetch(endpoint, context, "/version")
+    version = str(json.loads(answer.body)["etcdserver"])
+    middle_s = (answer.began_s + answer.ended_s) / 2
+    if answer.date is None:
         return Sample(middle_s, None, 0, version)
-    server_ms = round(parsedate_to_datetime(date).timestamp() * 1_000) + DATE_GRAIN_MS // 2
-    took_ms = round((ended - began) * 1_000)
+    server_ms = round(parsedate_to_datetime(answer.date).timestamp() * 1_000) + DATE_GRAIN_MS // 2
+    took_ms = round((answer.ended_s - answer.began_s) * 1_000)
     return Sample(middle_s, server_ms, DATE_GRAIN_MS // 2 + took_ms // 2 + 1, version)
 
 
@@ -110,6 +86,8 @@ class Server:
         self._told: str | None = None  # what `ask_version` found
         self._next_at = self._fresh_at = self._ask_at = -math.inf
         self._looking: threading.Thread | None = None
+        self._clockless = False  # the last look found servers, but no clock
+        self._advised = self._warned = False  # of the version, of the clock
         self._lock = threading.Lock()
 
     @property
@@ -118,9 +96,18 @@ class Server:
         if self._sample is not None:
             return self._sample.version
         if self._told is None and monotonic() >= self._ask_at:
-            self._told = self._ask_version()
-            self._ask_at = monotonic() + ASK_AGAIN_S
+            self._ask()
         return self._told or None
+
+    def _ask(self) -> str | None:
+        """Ask for the version by gRPC; keep and return it, None when nothing was answered."""
+        told = None
+        with contextlib.suppress(SnapKVError):
+            told = self._ask_version()
+        self._ask_at = monotonic() + ASK_AGAIN_S
+        if told is not None:
+            self._told = told
+        return told
 
     def tells_progress_truly(self) -> bool:
         """Return whether a watch's answer about its progress can be relied on.
@@ -139,28 +126,42 @@ class Server:
 
         No waiting: every `SAMPLE_S` another look is begun, and the old one serves meanwhile. With
         `fresh` that is done now (but not twice in `FRESH_S`) and waited for, `FRESH_WAIT_S` at
-        most.
+        most. Warns of what `look` would have warned of, had it been known by then.
         """
         looking = self._look(fresh)
         if fresh and looking is not None:
             looking.join(bounded(FRESH_WAIT_S))
+        self._warn(etcd=True)
         found = self._sample
         return None if found is None else found.time_ms(monotonic())
 
     def look(self) -> None:
-        """Look for the first time; `OPENING_S` seconds at most.
+        """Look for the first time; `OPENING_S` seconds and a question by gRPC at most.
 
-        Warns with `ServerWarning` of versions with known bugs, and when there is no clock to see.
+        Warns with `ServerWarning` of versions with known bugs, and when there is no clock to see:
+        each once, here or, where it is not known in time, at the first `time_ms` after it is.
         """
         looking = self._look(False)
         if looking is not None:
             looking.join(OPENING_S)
-        found = self._sample
-        if found is not None and (advice := advice_on(found.version)):
-            warnings.warn(advice, ServerWarning, stacklevel=3)
-        if not self._addresses() or (found is not None and found.server_ms is None):
+        version = self.version  # by gRPC where HTTP does not tell it, or not yet
+        self._warn(etcd=version is not None)
+
+    def _warn(self, *, etcd: bool) -> None:
+        """Warn of what is known by now, of each thing once.
+
+        Without `etcd` it may be that the server is something else, which has no clock to miss.
+        """
+        found, clockless = self._sample, not self._addresses() or (etcd and self._clockless)
+        version = self._told if found is None else found.version
+        if version and not self._advised:
+            self._advised = True
+            if advice := advice_on(version):
+                warnings.warn(advice, ServerWarning, stacklevel=4)
+        if clockless and not self._warned:
+            self._warned = True
             message = "the server shows no clock by HTTP: the local one is not checked against it"
-            warnings.warn(message, ServerWarning, stacklevel=3)
+            warnings.warn(message, ServerWarning, stacklevel=4)
 
     def _look(self, fresh: bool) -> threading.Thread | None:
         """Begin to look if it is time; return the thread that looks, if one does."""
@@ -193,12 +194,20 @@ class Server:
                 found = sample(address, self._context)
                 if found.server_ms is not None:
                     self._sample, self._next_at = found, found.at_s + SAMPLE_S
+                    self._clockless = False
                     return
                 if self._sample is None:
                     self._sample = found
+        if self._sample is not None:
+            self._clockless = self._sample.server_ms is None
+        elif not (self._warned and self._told):  # nobody is there, or nobody who speaks HTTP
+            self._clockless = self._ask() is not None
 
     def complaints(self) -> list[str]:
-        """Return what the endpoints' health checks complain about; empty when all is well."""
+        """Return what the endpoints' health checks complain about; empty when all is well.
+
+        `EXCHANGE_S` seconds for each endpoint at most.
+        """
         found = []
         for address in self._addresses():
             try:
