@@ -82,31 +82,3 @@ def test_a_store_goes_on_after_interrupts(etcd: EtcdServer, act: str) -> None:
         program.send_signal(signal.SIGKILL)
         pytest.fail(f"hangs after an interrupt: {program.communicate()[1].decode()}")
     assert (program.returncode, out) == (0, b"done\n"), err.decode()
-
-
-_ENDING = """
-import sys, threading
-import snapkv
-from snapkv.engine.etcd import etcd_pb2 as pb
-
-store = snapkv.open(sys.argv[1])
-create = pb.WatchCreateRequest(key=b"k", start_revision=1)
-stream = store._core.engine._connection.watch(pb.WatchRequest(create_request=create)).stream
-lock, held = stream._call._state.condition, threading.Event()
-
-def hold():
-    with lock:
-        held.set()
-        threading.Event().wait()
-
-threading.Thread(target=hold, daemon=True).start()
-held.wait()
-print("done", flush=True)
-"""
-
-
-def test_a_process_ends_though_a_thread_of_grpc_held_a_lock(etcd: EtcdServer) -> None:
-    """Such threads stop where they are when Python ends; gRPC's finalizers would wait for them."""
-    command = [sys.executable, "-c", _ENDING, etcd.url]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, timeout=20)
-    assert (done.returncode, done.stdout) == (0, b"done\n"), done.stderr.decode()
