@@ -42,6 +42,7 @@ from snapkv import (
     SpaceOps,
     pack,
 )
+from snapkv.times import physical_ms
 
 RINGS = (1, 2, 7, 1_024)
 KEEP_MS = 70_000
@@ -183,7 +184,17 @@ class Program(RuleBasedStateMachine):
 
     @rule(which=WHICH)
     def tick(self, which):
-        self.added(which, self.stores[which].tick(), {})
+        wall = self.clocks[which].now_ms()
+        if physical_ms(self.newest) - wall > SKEW_MS:
+            with pytest.raises(ClockSkewError):
+                self.stores[which].tick()
+            return
+        try:
+            commit = self.stores[which].tick()
+        except ClockSkewError:  # one was issued, and never stored, before the clock went back
+            assert self.highest_ms[which] - wall > SKEW_MS
+            return
+        self.added(which, commit, {})
 
     @rule(count=st.integers(1, 30))
     def many(self, count):
