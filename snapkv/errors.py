@@ -240,7 +240,7 @@ class CommitUnknownError(SnapKVError, TimeoutError):
     guard with the stored key it looks at, as `resolve` takes them, and none where no other part
     shares the commit, for then it landed only if they held.
     `may_still_land` is False when the outcome is fixed but the history that would tell was
-    compacted.
+    compacted; it stays True where nobody could look in time.
     """
 
     def __init__(

@@ -249,6 +249,8 @@ class Connection:
         request = pb.RangeRequest(key=home, count_only=True, serializable=True)
         try:
             endpoint.watches().call(RANGE, request, timeout, self._metadata(self._token))
+        except BorrowedClosedError:
+            return False
         except CallFailed as e:
             return refusal_of(e) is not None
         return True
