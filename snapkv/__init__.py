@@ -39,6 +39,7 @@ from snapkv.errors import CompactedError as CompactedError
 from snapkv.errors import ConflictError as ConflictError
 from snapkv.errors import KeyNotFoundError as KeyNotFoundError
 from snapkv.errors import NotObservedError as NotObservedError
+from snapkv.errors import ReadTimeoutError as ReadTimeoutError
 from snapkv.errors import SessionLostError as SessionLostError
 from snapkv.errors import SnapKVError as SnapKVError
 from snapkv.importing import ImportResult as ImportResult
@@ -62,8 +63,8 @@ from snapkv.observing import Observed as Observed
 from snapkv.observing import observe as observe
 from snapkv.session import Session as Session
 from snapkv.session import SessionInfo as SessionInfo
-from snapkv.snapshot import Past as Past
 from snapkv.snapshot import Snapshot as Snapshot
+from snapkv.sources import Past as Past
 from snapkv.space import Space as Space
 from snapkv.store import SnapshotKV as SnapshotKV
 from snapkv.times import When as When

@@ -5,19 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
-try:
+from snapkv.engine.base import Columns, KeyValue
+from snapkv.errors import InvalidKeyError
+from snapkv.extras import extra
+from snapkv.full_keys import FullKeys
+from snapkv.records import Keyspace
+from snapkv.times import physical_ms
+
+with extra("arrow", "tables"):
     import pyarrow as pa
     import pyarrow.compute as pc
     from pyarrow import Schema as Schema
     from pyarrow import Table as Table
-except ModuleNotFoundError as e:
-    raise ModuleNotFoundError(f"{e}; for tables: pip install 'snapkv[arrow]'", name=e.name) from e
-
-from snapkv.engine.base import Columns, KeyValue
-from snapkv.errors import InvalidKeyError
-from snapkv.full_keys import FullKeys
-from snapkv.records import Keyspace
-from snapkv.times import physical_ms
 
 TIME = pa.timestamp("us", tz="UTC")
 BYTES_MAX = 1 << 30

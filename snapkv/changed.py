@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from itertools import groupby
 from typing import NamedTuple
 
 from snapkv.engine.base import Event, Range
-from snapkv.errors import CompactedError
+from snapkv.errors import CompactedError, StoreRestoredError
 from snapkv.reading import Reader
 from snapkv.records import Mark, StampRecord
 from snapkv.timeline.feed import replayed
-from snapkv.timeline.ticks import CREATION_ORDINAL
+from snapkv.timeline.marks import RESTORED
 
 PRIOR_READS_MAX = 128
 """Values before a change, read in one round trip."""
@@ -19,7 +20,7 @@ PRIOR_READS_MAX = 128
 class Touched(NamedTuple):
     """What a commit did to one stored key: its first and its last event there.
 
-    They are two only where other programs wrote between two marks.
+    They are two only where other programs wrote to a store's own keys between two commits.
     """
 
     first: Event
@@ -37,10 +38,14 @@ class Touched(NamedTuple):
 
 
 class CommitChanges(NamedTuple):
-    """A commit with what it did to keys of a range, in key order; a tick did nothing."""
+    """A commit with what it did to keys of a range, in key order; a tick did nothing.
+
+    An observed write by another program has no stamp; `mark` is the one that stamps it, at the
+    write's own revision.
+    """
 
     mark: Mark
-    stamp: StampRecord
+    stamp: StampRecord | None
     touched: list[Touched]
 
 
@@ -49,18 +54,24 @@ def changed(
 ) -> Iterator[CommitChanges]:
     """Yield the commits in (low, high] with what they did to the range [start, end).
 
-    A write that came without a timestamp belongs to the first mark at or after it. What was
-    created and removed again within one commit is left out. Costs two watches, of the time line
-    and of the range. Raises `CompactedError` when something in between is gone, and at the end
-    `StoreRestoredError` when not all of it was of one history.
+    A write that came without a timestamp carries that of the first mark at or after it. In a
+    store it is part of that commit, and what was created and removed again within one commit is
+    left out; an observed one comes by itself, before the mark. Observed bounds may lie between
+    two marks. Costs two watches, of the time line and of the range. Raises `CompactedError` when
+    something in between is gone, and at the end `StoreRestoredError` when not all of it was of
+    one history.
     """
-    if low.ordinal >= high.ordinal:
+    if low.revision >= high.revision:
         return
     try:
-        yield from _joined(reader, start, end, low, high)
+        reached, last = yield from _joined(reader, start, end, low, high)
     except CompactedError as e:
         raise CompactedError(low.timestamp, reader.reads.showing.earliest()) from e
-    check_unbroken(reader, high)
+    if reader.reads.showing.at_head:
+        last = high
+    elif reader.engine.remote and reached.ordinal != high.ordinal:
+        raise StoreRestoredError(RESTORED)
+    check_unbroken(reader, last)
 
 
 def check_unbroken(reader: Reader, high: Mark) -> None:
@@ -75,17 +86,44 @@ def check_unbroken(reader: Reader, high: Mark) -> None:
 
 def _joined(
     reader: Reader, start: bytes, end: bytes, low: Mark, high: Mark
-) -> Iterator[CommitChanges]:
-    events = _events(reader, start, end, low, high)
-    event = next(events, None)
+) -> Generator[CommitChanges, None, tuple[Mark, Mark]]:
+    """Yield the commits; return the last mark up to `high`, and the last that stamped any."""
+    by_revision = groupby(_events(reader, start, end, low, high), lambda each: each.kv.mod_revision)
+    group, mark, reached = next(by_revision, None), low, low
+    for mark, stamp in _marks(reader, low, high):
+        own: list[Event] = []
+        while group is not None and group[0] <= mark.revision:
+            if group[0] == mark.revision or reader.reads.showing.at_head:
+                own += group[1]
+            else:
+                yield CommitChanges(mark._replace(revision=group[0]), None, _touched(group[1]))
+            group = next(by_revision, None)
+        if mark.revision <= high.revision:
+            reached = mark
+            yield CommitChanges(mark, stamp, _touched(own))
+    return reached, mark
+
+
+def _marks(reader: Reader, low: Mark, high: Mark) -> Iterator[tuple[Mark, StampRecord | None]]:
+    """Yield the marks in (low, high], and the one after an observed bound between two marks."""
+    last = low
     for mark, stamp in reader.timeline.replay(low, high):
-        touched: dict[bytes, Touched] = {}
-        while event is not None and event.kv.mod_revision <= mark.revision:
-            seen = touched.get(event.kv.key)
-            touched[event.kv.key] = Touched(seen.first if seen else event, event)
-            event = next(events, None)
-        done = [touched[key] for key in sorted(touched)]
-        yield CommitChanges(mark, stamp, [each for each in done if each.existed or each.exists])
+        yield mark, stamp
+        last = mark
+    if last.revision < high.revision and not reader.reads.showing.at_head:
+        following = reader.timeline.following(high)
+        if following is not None:
+            yield following, None
+
+
+def _touched(events: Iterable[Event]) -> list[Touched]:
+    """Return what events of one commit did, in key order."""
+    touched: dict[bytes, Touched] = {}
+    for event in events:
+        seen = touched.get(event.kv.key)
+        touched[event.kv.key] = Touched(seen.first if seen else event, event)
+    done = [touched[key] for key in sorted(touched)]
+    return [each for each in done if each.existed or each.exists]
 
 
 def _events(reader: Reader, start: bytes, end: bytes, low: Mark, high: Mark) -> Iterator[Event]:
@@ -100,7 +138,7 @@ def first_after(reader: Reader, mark: Mark) -> int:
     Keys that others write may be older than the creation of the time line, which saw none. Raises
     `CompactedError` when changes after the mark are gone.
     """
-    if reader.reads.showing.at_head or mark.ordinal > CREATION_ORDINAL:
+    if reader.reads.showing.at_head or mark != reader.timeline.creation:
         return reader.reads.start_after(mark)
     if reader.engine.compacted_revision() > 1:
         raise CompactedError(mark.timestamp, reader.reads.showing.earliest())

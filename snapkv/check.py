@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from snapkv.core import Core
@@ -21,8 +21,11 @@ class CheckReport:
     problems: tuple[str, ...]
 
 
-def check(core: Core) -> CheckReport:
-    """Check the engine's own rules, the time line, and that every write carries a timestamp."""
+def check(core: Core, progress: Callable[[int], None] = lambda _: None) -> CheckReport:
+    """Check the engine's own rules, the time line, and that every write carries a timestamp.
+
+    `progress` hears now and then how many commits were checked.
+    """
     core.check_open()
     problems = [f"engine: {problem}" for problem in core.engine.check()]
     try:
@@ -34,6 +37,8 @@ def check(core: Core) -> CheckReport:
         found, stamped = _judge(core, batch)
         problems += found
         commits += stamped
+        if stamped:
+            progress(commits)
     try:
         problems += _order(core, core.timeline.head())
     except StoreRecreatedError as e:

@@ -10,7 +10,7 @@ from functools import cache
 from typing import Protocol
 from uuid import UUID
 
-from snapkv.errors import InvalidTimeError, InvalidTypeError
+from snapkv.errors import EngineUnavailableError, InvalidTimeError, InvalidTypeError
 from snapkv.forks import renew_in_children
 from snapkv.times import LOGICAL_BITS, PHYSICAL_MS_MAX, TIMESTAMP_MAX
 
@@ -120,6 +120,15 @@ def bounded(seconds: float) -> float:
     return seconds if until == float("inf") else max(0.0, min(seconds, until - monotonic()))
 
 
+def check_in_time() -> None:
+    """Raise `EngineUnavailableError` when this thread's bound has passed.
+
+    For work in pieces that wait for nothing, or for too little to notice.
+    """
+    if bounded(1.0) <= 0.0:
+        raise EngineUnavailableError("no time is left to go on")
+
+
 def perf_counter() -> float:
     """Return seconds of the finest clock: what durations are measured with."""
     return time.perf_counter()
@@ -142,6 +151,18 @@ class HybridClock:
         """Renew the lock."""
         self._lock = threading.Lock()
 
+    def now_ms(self) -> int:
+        """Return the wall clock's milliseconds since 1970.
+
+        Raises `InvalidTypeError`, `InvalidTimeError` when it returns anything else.
+        """
+        now_ms = self.wall.now_ms()
+        if isinstance(now_ms, bool) or not isinstance(now_ms, int):
+            raise InvalidTypeError(f"the clock returned {now_ms!r}, not milliseconds as an int")
+        if not 0 <= now_ms <= PHYSICAL_MS_MAX:
+            raise InvalidTimeError(f"the clock stands at {now_ms} ms, out of range", now_ms)
+        return now_ms
+
     def merge(self, seen: int) -> None:
         """Never again issue anything at or below `seen`."""
         with self._lock:
@@ -155,11 +176,7 @@ class HybridClock:
 
         Raises `InvalidTimeError` when 64 bits are used up or the wall clock is out of range.
         """
-        now_ms = self.wall.now_ms()
-        if isinstance(now_ms, bool) or not isinstance(now_ms, int):
-            raise InvalidTypeError(f"now_ms() returned {now_ms!r}, not milliseconds as an int")
-        if not 0 <= now_ms <= PHYSICAL_MS_MAX:
-            raise InvalidTimeError(f"the clock stands at {now_ms} ms, out of range", now_ms)
+        now_ms = self.now_ms()
         with self._lock:
             issued = max((now_ms + later_ms) << LOGICAL_BITS, self._last + 1) + ahead
             if issued > TIMESTAMP_MAX:

@@ -84,8 +84,11 @@ class _Log:
         self._revisions, self._timestamps = array("Q"), array("Q")
         if oldest.ordinal > CREATION_ORDINAL:
             self._add(oldest)
-        for mark, _ in reader.timeline.replay(oldest, until):
-            self._add(mark)
+        last = oldest
+        for last, _ in reader.timeline.replay(oldest, until):
+            self._add(last)
+        if last.revision < until.revision and (after := reader.timeline.following(last)):
+            self._add(after)  # an observed moment may lie between two marks
 
     def _add(self, mark: Mark) -> None:
         self._revisions.append(mark.revision)

@@ -6,6 +6,7 @@ import threading
 import warnings
 from dataclasses import dataclass
 
+from snapkv.clock import bounded
 from snapkv.committer import COMMIT_TIMEOUT_S_MAX, Committer
 from snapkv.errors import (
     ClockSkewError,
@@ -46,23 +47,24 @@ class Core(Reader):
         if self.timeline.head().timestamp >= timestamp:
             return
         self.check_not_ahead(timestamp)
-        self.tick(timestamp)
+        # in the time that the read has, where that is less
+        self.tick(timestamp, timeout=max(0.001, bounded(self.commit_timeout_s)))
 
-    def tick(self, at_least: int = 0) -> Commit:
+    def tick(self, at_least: int = 0, *, timeout: float | None = None) -> Commit:
         """Commit nothing but a timestamp, `at_least` that large.
 
         `ClockSkewError` when it would be beyond now + skew, for what it stamps happened now.
         """
         self.check_open()
         commit = self.committer.tick(
-            at_least, timeout=self.commit_timeout_s, check=self.check_not_ahead
+            at_least, timeout=timeout or self.commit_timeout_s, check=self.check_not_ahead
         )
         self._retain()
         return commit
 
     def check_not_ahead(self, timestamp: int) -> None:
         """Raise `ClockSkewError` for a timestamp beyond now + skew: it would spoil the clock."""
-        ahead_ms = physical_ms(timestamp) - self.clock.wall.now_ms()
+        ahead_ms = physical_ms(timestamp) - self.clock.now_ms()
         if ahead_ms > self.max_clock_skew_ms:
             raise ClockSkewError(
                 f"{format_time(timestamp)} is {ahead_ms} ms ahead of the clock, "
@@ -87,6 +89,10 @@ class Core(Reader):
     def check_clock(self) -> None:
         """Refuse to commit while the local clock and the server's are too far apart.
 
+        In an embedded engine the machine's clock stands for the server's, and only a store's
+        clock ahead of it is refused: that one would move the times of all other processes. One
+        behind moves nobody's, and stores of imports and tests live there.
+
         Before it refuses it looks again: a machine that slept, or a clock that was set, makes an
         old look at the server's clock wrong.
         """
@@ -94,8 +100,9 @@ class Core(Reader):
         if beyond:
             skew_ms, beyond = self._skew(self.engine.server_time_ms(fresh=True))
         if beyond:
+            whose = "server's" if self.engine.remote else "machine's"
             raise ClockSkewError(
-                f"the local clock differs from the server's by {skew_ms} ms, "
+                f"the local clock differs from the {whose} by {skew_ms} ms, "
                 f"more than max_clock_skew ({self.max_clock_skew_ms} ms)",
                 skew_ms,
                 self.max_clock_skew_ms,
@@ -106,13 +113,14 @@ class Core(Reader):
         if server is None:
             return 0, False
         at_ms, uncertainty_ms = server
-        skew_ms = self.clock.wall.now_ms() - at_ms
-        return skew_ms, abs(skew_ms) - uncertainty_ms > self.max_clock_skew_ms
+        skew_ms = self.clock.now_ms() - at_ms
+        harmful_ms = abs(skew_ms) if self.engine.remote else skew_ms
+        return skew_ms, harmful_ms - uncertainty_ms > self.max_clock_skew_ms
 
     def warn_if_ahead(self) -> None:
         """Warn when the store's newest timestamp is far ahead of the clock; repair nothing."""
         newest = self.timeline.newest_known().timestamp
-        ahead_ms = physical_ms(newest) - self.clock.wall.now_ms()
+        ahead_ms = physical_ms(newest) - self.clock.now_ms()
         if ahead_ms > self.max_clock_skew_ms:
             warnings.warn(
                 f"the newest commit of {self.url} is {ahead_ms} ms ahead of the clock; "
@@ -135,7 +143,7 @@ class Core(Reader):
 
     def _compact(self, before: int, batches: int | None, timeout: float | None) -> Compaction:
         keep_ms = round(COMMIT_TIMEOUT_S_MAX * 1_000) + 2 * self.max_clock_skew_ms
-        limit_ms = self.clock.wall.now_ms() - keep_ms
+        limit_ms = self.clock.now_ms() - keep_ms
         if limit_ms <= 0:
             return Compaction(self.engine.compacted_revision(), self.timeline.earliest())
         target = min(before, end_of_ms(limit_ms))
@@ -154,7 +162,7 @@ class Core(Reader):
 
     def _retain(self) -> None:
         """Forget what is older than `retain=`; now and then, in small pieces, never in the way."""
-        retain_ms, now_ms = self.retain_ms, self.clock.wall.now_ms()
+        retain_ms, now_ms = self.retain_ms, self.clock.now_ms()
         if retain_ms is None:
             return
         every_ms = min(RETAIN_CHECK_MS_MAX, retain_ms // 10)

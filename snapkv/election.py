@@ -20,6 +20,7 @@ from snapkv.candidacy import Candidacy
 from snapkv.clock import monotonic, pause
 from snapkv.closing import Closing
 from snapkv.core import Core
+from snapkv.deadline import check_wait
 from snapkv.engine.base import KeyValue, Range, Watcher
 from snapkv.errors import (
     CompactedError,
@@ -37,7 +38,7 @@ from snapkv.leaders import Leader, Leaders, leader_of
 from snapkv.leased import REQUEST_S, candidate_key, check_ttl, check_value, election_prefix
 from snapkv.model import Held
 from snapkv.session import TTL_S, Session
-from snapkv.watch import WAIT_S_MAX, check_wait
+from snapkv.watch import WAIT_S_MAX
 
 RETRY_S = 0.2
 LOOK_AGAIN_S = 5.0

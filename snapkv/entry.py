@@ -11,11 +11,12 @@ from typing import Any
 from snapkv.clock import Clock, HybridClock, SystemClock
 from snapkv.committer import COMMIT_TIMEOUT_S, Committer
 from snapkv.core import Core, check_timeout
+from snapkv.deadline import check_wait, within
 from snapkv.engine.base import Engine
 from snapkv.errors import InvalidOptionError, InvalidTypeError, UnknownOptionError
 from snapkv.opening import COMMON_OPTIONS, default_writer, open_engine, open_keys
 from snapkv.records import WRITER_BYTES_MAX, Layout, encode_text
-from snapkv.snapshot import Past
+from snapkv.sources import Past
 from snapkv.store import SnapshotKV
 from snapkv.timeline import RING_SLOTS, Timeline
 from snapkv.times import duration_ms
@@ -36,6 +37,7 @@ class Settings:
     retain: str | float | timedelta | None = None
     writer: str | None = None
     commit_timeout: float = COMMIT_TIMEOUT_S
+    read_timeout: float | None = None
     max_clock_skew: float = MAX_CLOCK_SKEW_S
     create: bool = True
     past: Past | None = None
@@ -43,6 +45,7 @@ class Settings:
     def __post_init__(self) -> None:
         if self.clock is not None and not callable(getattr(self.clock, "now_ms", None)):
             raise InvalidTypeError(f"a clock has now_ms(), {type(self.clock).__name__} has not")
+        HybridClock(self.clock or SystemClock()).now_ms()
         if self.past is not None and not callable(getattr(self.past, "source", None)):
             raise InvalidTypeError(f"a past has source(), {type(self.past).__name__} has not")
         if not isinstance(self.create, bool):
@@ -50,6 +53,7 @@ class Settings:
         if len(encode_text(self.writer_name, "writer")) > WRITER_BYTES_MAX:
             raise InvalidOptionError(f"writer has more than {WRITER_BYTES_MAX} bytes")
         check_timeout(self.commit_timeout)
+        check_wait(self.read_timeout)
         duration_ms(self.max_clock_skew)
         if self.retain is not None:
             duration_ms(self.retain)
@@ -69,6 +73,7 @@ def open(
     retain: str | float | timedelta | None = None,
     writer: str | None = None,
     commit_timeout: float = COMMIT_TIMEOUT_S,
+    read_timeout: float | None = None,
     max_clock_skew: float = MAX_CLOCK_SKEW_S,
     create: bool = True,
     past: Past | None = None,
@@ -80,14 +85,17 @@ def open(
     `etcd://HOST:PORT,HOST:PORT`. `name` separates stores in one engine. `ring_slots` is how many
     of the newest commits answer lookups without asking the engine. `retain` (such as "7d") lets
     commits compact what is older; it is the whole engine that forgets. `writer` is who the commit
-    log says it was (default user@host). Seconds: `commit_timeout`, `max_clock_skew`. Further
+    log says it was (default user@host). Seconds: `commit_timeout`, `max_clock_skew`, and
+    `read_timeout`, which bounds the opening and each read that is given no `timeout` of its own
+    (None: only each request of it, see the class). Further
     options are the engine's: for lmdb `durability` ("sync", "relaxed", "none"), `map_bytes`,
-    `request_bytes_max`; for etcd `user`, `password`, `tls`, `ca_cert`, `cert`, `key`,
-    `max_request_bytes`, `max_txn_ops` (see `docs/etcd.md`).
+    `mode` (permissions of the files of a new store, 0o600), `request_bytes_max`; for etcd `user`,
+    `password`, `tls`, `ca_cert`, `cert`, `key`, `max_request_bytes`, `max_txn_ops` (see
+    `docs/etcd.md`).
 
     Raises `InvalidURLError`, `UnknownOptionError`, `InvalidOptionError`, `StoreNotFoundError`
     (with `create=False`), `FormatError`, `NotAStoreError`, `CorruptStoreError`, `ReadOnlyError`,
-    `EngineUnavailableError`, `AccessDeniedError`.
+    `EngineUnavailableError`, `ReadTimeoutError`, `AccessDeniedError`.
     """
     settings = Settings(
         name=name,
@@ -96,12 +104,14 @@ def open(
         retain=retain,
         writer=writer,
         commit_timeout=commit_timeout,
+        read_timeout=read_timeout,
         max_clock_skew=max_clock_skew,
         create=create,
         past=past,
     )
     home = Layout(name).ts
-    return _opened(url, open_engine(url, create=create, options=options, home=home), settings)
+    with within(read_timeout):
+        return _opened(url, open_engine(url, create=create, options=options, home=home), settings)
 
 
 def open_on(engine: Engine, **options: Any) -> SnapshotKV:
@@ -152,7 +162,7 @@ def from_etcd3(
 
 def _opened(url: str, engine: Engine, settings: Settings) -> SnapshotKV:
     """Return a store on an engine; the engine is closed when there is none."""
-    with ExitStack() as on_error:
+    with within(settings.read_timeout), ExitStack() as on_error:
         on_error.callback(engine.close)
         core = _assemble(url, engine, settings)
         core.warn_if_ahead()
@@ -187,6 +197,7 @@ def _assemble(url: str, engine: Engine, settings: Settings) -> Core:
         duration_ms(settings.max_clock_skew),
         None if settings.retain is None else duration_ms(settings.retain),
         past=settings.past,
+        read_timeout=settings.read_timeout,
     )
     committer.before_send = core.check_clock
     return core

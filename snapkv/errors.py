@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from snapkv.dates import dated
+
 
 class SnapKVError(Exception):
     """Base of all errors of this package; they can be copied and pickled with their facts."""
@@ -30,6 +32,10 @@ class ClockWarning(UserWarning):
     """A store's newest timestamp is far ahead of the clock."""
 
 
+class PlainPasswordWarning(UserWarning):
+    """A password goes over the network without TLS: whoever listens there can read it."""
+
+
 class ServerWarning(UserWarning):
     """The server is of a version with known bugs that lose or hide data."""
 
@@ -47,6 +53,15 @@ class InvalidKeyError(SnapKVError, ValueError):
 
 class InvalidTypeError(SnapKVError, TypeError):
     """An argument has the wrong type."""
+
+
+class MissingExtraError(SnapKVError, ModuleNotFoundError):
+    """A module that only some uses need is not installed; `extra` installs it."""
+
+    def __init__(self, message: str, extra: str, purpose: str, *, module: str) -> None:
+        super().__init__(f"{message}; for {purpose}: pip install 'snapkv[{extra}]'")
+        self.extra, self.module = extra, module
+        self.name = module
 
 
 class InvalidTupleError(SnapKVError, ValueError):
@@ -89,6 +104,10 @@ class FileMissingError(InvalidFileError, FileNotFoundError):
     """There is no file of a dump at that path, or no folder for it."""
 
 
+class NotSupportedError(SnapKVError, NotImplementedError):
+    """The engine of this store cannot do what was asked; the message names what can."""
+
+
 class DuplicateKeyError(SnapKVError, ValueError):
     """One commit saves the same key twice."""
 
@@ -123,8 +142,16 @@ class KeyNotFoundError(SnapKVError, KeyError):
         self.key, self.timestamp = key, timestamp
 
     def __str__(self) -> str:
-        at = "" if self.timestamp is None else f" at {self.timestamp}"
+        at = "" if self.timestamp is None else f" at {dated(self.timestamp)}"
         return f"no key {self.key!r}{at}"
+
+
+class PrefixNotFoundError(KeyNotFoundError):
+    """No key has the prefix, neither now nor at the moment asked for."""
+
+    def __str__(self) -> str:
+        then = "" if self.timestamp is None else f", neither now nor at {dated(self.timestamp)}"
+        return f"no key begins with {self.key!r}{then}"
 
 
 class OnlyStoresError(KeyNotFoundError):
@@ -146,8 +173,10 @@ class CompactedError(SnapKVError, LookupError):
     """
 
     def __init__(self, requested: int, earliest: int | None, *, unit: str = "timestamp") -> None:
-        known = "unknown" if earliest is None else str(earliest)
-        super().__init__(f"{unit} {requested} was compacted; the earliest that remains is {known}")
+        by_time = unit == "timestamp"
+        asked = f"the history at {dated(requested)}" if by_time else f"{unit} {requested}"
+        known = "unknown" if earliest is None else dated(earliest) if by_time else str(earliest)
+        super().__init__(f"{asked} was compacted; the earliest that remains is {known}")
         self.requested, self.earliest, self.unit = requested, earliest, unit
 
 
@@ -178,8 +207,8 @@ class NotObservedError(SnapKVError, LookupError):
     """
 
     def __init__(self, requested: int, first: int | None = None) -> None:
-        known = "nothing was observed yet" if first is None else f"observed since {first}"
-        super().__init__(f"timestamp {requested} was not observed: {known}")
+        known = "" if first is None else f"; observed since {dated(first)}"
+        super().__init__(f"nobody had ticked yet at {dated(requested)}{known}")
         self.requested, self.first = requested, first
 
 
@@ -240,7 +269,8 @@ class CommitUnknownError(SnapKVError, TimeoutError):
     guard with the stored key it looks at, as `resolve` takes them, and none where no other part
     shares the commit, for then it landed only if they held.
     `may_still_land` is False when the outcome is fixed but the history that would tell was
-    compacted; it stays True where nobody could look in time.
+    compacted; it stays True where nobody could look in time. Keep what `resolve` returns: after a
+    later compaction the outcome may no longer be decided.
     """
 
     def __init__(
@@ -255,7 +285,8 @@ class CommitUnknownError(SnapKVError, TimeoutError):
     ) -> None:
         state = "may still land" if may_still_land else "can no longer be decided"
         super().__init__(
-            f"outcome of commit {timestamp} ({nonce.hex()}) unknown, it {state}{why and ': ' + why}"
+            f"outcome of commit {dated(timestamp)}, nonce {nonce.hex()}, unknown: "
+            f"it {state}{why and ': ' + why}"
         )
         self.timestamp, self.nonce, self.may_still_land = timestamp, nonce, may_still_land
         self.batch, self.guards = batch, guards
@@ -349,3 +380,11 @@ class EngineBusyError(SnapKVError, TimeoutError):
 
 class EngineUnavailableError(SnapKVError, ConnectionError):
     """The engine cannot be reached."""
+
+
+class ReadTimeoutError(EngineUnavailableError, TimeoutError):
+    """The engine could not answer a read within the `timeout` seconds that it was given."""
+
+    def __init__(self, timeout: float, why: str) -> None:
+        super().__init__(f"the read took longer than its timeout of {timeout:g} s: {why}")
+        self.timeout = timeout

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator
 from itertools import islice
 
+from snapkv.changed import changed
 from snapkv.core import Core
 from snapkv.engine.base import Event, KeyValue, Range
 from snapkv.errors import (
@@ -15,13 +16,15 @@ from snapkv.errors import (
 )
 from snapkv.model import Commit, Version
 from snapkv.reading import Reader
-from snapkv.records import Mark, StampRecord
+from snapkv.records import Mark, StampRecord, prefix_end
 from snapkv.timeline.feed import replayed
 from snapkv.timeline.ticks import CREATION_ORDINAL
 from snapkv.times import When
 
 LOG_PAGE_COMMITS = 256
 """Commits read at once when the log is walked newest first."""
+LOG_PAGE_COMMITS_MAX = 65_536
+"""Where ticks are told from commits, each page has four times as many, up to this."""
 HISTORY_PAGE_VERSIONS = 128
 FIRST_CREATION = 2
 """A store made at this revision has an engine of its own: nothing can have been there before."""
@@ -38,9 +41,51 @@ def commits(
         if limit < 0:
             raise InvalidOptionError(f"limit is not negative: {limit}")
     low, high = bounds(core, since, until)
-    walk = _backwards if newest_first else _forwards
     bound = None if limit is None else min(limit, sys.maxsize)
-    return islice(walk(core, low, high, since is None), bound)
+    if newest_first:
+        return islice(_backwards(core, low, high, since is None), bound)
+    return islice(_forwards(core, low, high, since is None), bound)
+
+
+def commits_and_ticks(
+    core: Reader, since: When | None, until: When | None, *, newest_first: bool
+) -> Iterator[tuple[Commit, bool]]:
+    """Yield the commits in (since, until], each with whether it is a tick and nothing else.
+
+    A tick changed no key, has no note, and is not a fence. Costs two watches over all keys of the
+    store, values included; newest first for each page, and pages grow: a day of ticks is some.
+    """
+    core.check_open()
+    low, high = bounds(core, since, until)
+    inclusive = since is None and low.ordinal > 1  # of what compaction left, nobody knows
+    if inclusive and not newest_first:
+        yield commit_of(low, core.timeline.stamp(low)), False
+    if newest_first:
+        yield from _pages_of_ticks(core, low, high)
+    else:
+        yield from _with_ticks(core, low, high)
+    if inclusive and newest_first:
+        yield commit_of(low, core.timeline.stamp(low)), False
+
+
+def _pages_of_ticks(core: Reader, low: Mark, high: Mark) -> Iterator[tuple[Commit, bool]]:
+    size = LOG_PAGE_COMMITS
+    while high.ordinal > max(low.ordinal, 1):
+        first = max(low.ordinal, high.ordinal - size)
+        after = low if first == low.ordinal else core.timeline.by_ordinal(first)
+        yield from reversed(list(_with_ticks(core, after, high)))
+        high, size = after, min(4 * size, LOG_PAGE_COMMITS_MAX)
+
+
+def _with_ticks(core: Reader, low: Mark, high: Mark) -> Iterator[tuple[Commit, bool]]:
+    layout = core.layout
+    own = layout.data.prefix, layout.spaces
+    for mark, stamp, touched in changed(core, own[0], prefix_end(own[1]), low, high):
+        assert stamp is not None, "every commit of a store has one"
+        # between the two stand leased keys, and stores whose names begin with that of this one
+        nothing = not any(each.last.kv.key.startswith(own) for each in touched)
+        is_tick = nothing and stamp.note is None and stamp.fence_of is None
+        yield commit_of(mark, stamp), is_tick
 
 
 def bounds(core: Reader, since: When | None, until: When | None) -> tuple[Mark, Mark]:

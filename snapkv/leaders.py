@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from snapkv.clock import monotonic
 from snapkv.closing import Closing
 from snapkv.core import Core
+from snapkv.deadline import check_wait
 from snapkv.engine.base import KeyValue, Range, WatchBatch, Watcher
 from snapkv.errors import CompactedError, StoreClosedError
 from snapkv.leased import lease_of
-from snapkv.watch import WAIT_S_MAX, check_wait
+from snapkv.watch import WAIT_S_MAX
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,13 +20,15 @@ class Stamp(NamedTuple):
 class Commit:
     """One commit: (`ts`, `batch`) identifies it, `revision` is where the engine put it.
 
-    Commits of one group share `ts` and `revision`; in the log they are one, with batch 0.
+    Commits of one group share `ts` and `revision`; in the log they are one, with batch 0. A write
+    by another program, which only observing shows, has its own revision, the `ts` of the first
+    tick at or after it, and None for `writer` and `note`.
     """
 
     ts: int
     batch: int
     revision: int
-    writer: str
+    writer: str | None
     note: str | None = None
 
 
@@ -65,15 +67,25 @@ class Difference(Generic[K]):
 
 @dataclass(frozen=True, slots=True)
 class Change(Generic[K]):
-    """What a commit did to a key: its new value, None for a removal."""
+    """What a commit did to a key: its new value, None for a removal.
+
+    `commit` says when it was written and by whom, as `history` does.
+    """
 
     key: K
     value: bytes | None
+    commit: Commit = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Changes(Generic[K]):
-    """One commit with its changes, in key order."""
+    """One commit with its changes, in key order; or all that one tick stamps of observed keys.
+
+    Observed changes are in the order of their revisions, then of keys: each write between two
+    ticks is there, with a commit of its own (`change.commit`). `commit` is then the newest of
+    these, and has no writer and no note where there are several. All of them carry `commit.ts`,
+    so a watch that goes on after it misses and repeats nothing.
+    """
 
     commit: Commit
     changes: tuple[Change[K], ...]

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from itertools import chain
+
 from snapkv.clock import monotonic
+from snapkv.deadline import check_wait
 from snapkv.engine.base import WatchBatch
 from snapkv.errors import CompactedError
-from snapkv.history import commit_of
-from snapkv.model import Changes, K
+from snapkv.model import Changes, Commit, K
 from snapkv.reading import Reader
 from snapkv.records import Keyspace, Mark, StampRecord
 from snapkv.timeline.unbroken import Unbroken
-from snapkv.watch import Watch, check_wait, deadline_of, left_of, mark_after, ordered
+from snapkv.watch import Watch, changed_at, deadline_of, left_of, mark_after
 
 PROGRESS_WAIT_S = 1.0
 """How long a tick waits for the word that all changes before it have come, whatever the timeout:
@@ -24,7 +26,7 @@ class ObservedWatch(Watch[K]):
 
     Ticks and changes come from two watchers. A tick is given once the other one has certainly
     delivered everything up to its revision: by an event beyond it, or by telling progress. What
-    it holds in memory is the last value of each key changed since the tick before.
+    it holds in memory is every write since the tick before.
     """
 
     def __init__(
@@ -44,7 +46,7 @@ class ObservedWatch(Watch[K]):
         start, end = space.range_of(space.whole if prefix is None else prefix)
         self._mark = mark  # the newest tick taken, and the next one once it is known
         self._tick: tuple[Mark, StampRecord] | None = None
-        self._held: dict[bytes, bytes | None] = {}  # changes up to `_taken`, after `_mark`
+        self._held: list[WatchBatch] = []  # changes up to `_taken`, after `_mark`, by revision
         self._ahead: WatchBatch | None = None  # the changes of one revision, not yet taken
         self._ticked, self._taken = max(mark.revision, first - 1), first - 1  # known up to here
         self._closed = False
@@ -77,7 +79,7 @@ class ObservedWatch(Watch[K]):
 
     def close(self) -> None:
         """End the watch; twice is fine."""
-        self._closed = True
+        self._ended, self._closed = self._ended or not self._core.closed, True
         self._ticks.close()
         self._changes.close()
 
@@ -132,21 +134,24 @@ class ObservedWatch(Watch[K]):
             if self._ahead.revision > until:
                 self._taken = self._ahead.revision - 1
                 break
-            for event in self._ahead.events:
-                self._held[event.kv.key] = None if event.is_delete else event.kv.value
+            self._held.append(self._ahead)
             self._taken, self._ahead = self._ahead.revision, None
         return True
 
     def _emit(self, mark: Mark, stamp: StampRecord) -> Changes[K] | None:
         """Give the changes that a tick stamps; None when there are none, or it is not wanted."""
         self._mark, self._tick = mark, None
-        changes, self._held = self._held, {}
+        held, self._held = self._held, []
         if mark.timestamp <= self.timestamp:
             return None
         self.timestamp = mark.timestamp
-        if not changes:
+        found = [changed_at(mark, stamp, batch.events, self._space) for batch in held]
+        if not found:
             return None
-        return Changes(commit_of(mark, stamp), ordered(changes, self._space))
+        commit = found[-1][-1].commit
+        if len(found) > 1:
+            commit = Commit(mark.timestamp, 0, commit.revision, None)
+        return Changes(commit, tuple(chain.from_iterable(found)))
 
     def _lost(self) -> CompactedError:
         return CompactedError(self.timestamp, self._core.reads.showing.earliest())

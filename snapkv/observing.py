@@ -11,6 +11,7 @@ from snapkv import history as _history
 from snapkv.changed import first_after
 from snapkv.clock import Clock, HybridClock, SystemClock
 from snapkv.closing import Closing
+from snapkv.deadline import bounds, within
 from snapkv.engine.base import Engine
 from snapkv.errors import (
     CompactedError,
@@ -23,14 +24,14 @@ from snapkv.model import K, Version
 from snapkv.observed_watch import ObservedWatch
 from snapkv.opening import COMMON_OPTIONS, open_engine, open_keys
 from snapkv.reading import Reader
-from snapkv.records import Layout
+from snapkv.records import Layout, Mark
 from snapkv.timeline import RING_SLOTS, Reads, Ticks, Timeline
 from snapkv.timeline.ticks import CREATION_ORDINAL
 from snapkv.times import When
 from snapkv.view import Moments
 from snapkv.watch import Watch
 
-OBSERVE_OPTIONS = ("prefix", "name", "ring_slots", "clock")
+OBSERVE_OPTIONS = ("prefix", "name", "ring_slots", "clock", "read_timeout")
 
 
 @dataclass(slots=True, eq=False)
@@ -78,7 +79,8 @@ class Observed(Moments[K], Closing):
         """Close it; watches in other threads end with `StoreClosedError`. Twice is fine."""
         self._core.close()
 
-    def history(self, key: K) -> Iterator[Version]:
+    @bounds
+    def history(self, key: K, *, timeout: float | None = None) -> Iterator[Version]:
         """Yield the observed versions of a key, oldest first, each with the tick that stamps it.
 
         A removal has the value None. Writer and note are None, for nobody told, unless the store
@@ -87,7 +89,8 @@ class Observed(Moments[K], Closing):
         whose `ts` is None when its tick is no longer on record. One watch over the key, one round
         trip for each 128 versions, and 0 to 6 for each tick.
 
-        Raises `NotObservedError` before the first tick.
+        Raises `NotObservedError` before the first tick, `CompactedError`,
+        `EngineUnavailableError`, `ReadTimeoutError`.
         """
         return _history.observed_versions(self._core, self._space.encode(key))
 
@@ -96,38 +99,52 @@ class Observed(Moments[K], Closing):
     ) -> Watch[K]:
         """Return an iterator of the ticks after `since` (None: after now) with what they stamp.
 
-        Each `Changes` holds everything changed since the tick before, the last value of each key;
-        its commit is the tick. Changes wait for their tick; none twice, none missing; resumable
-        from the last timestamp seen. `since` a time before the first tick means from the engine's
-        beginning. Iteration ends when `timeout` seconds bring nothing (None: it waits); a tick
-        that has come may take a second longer, until all its changes have.
+        Each `Changes` holds all writes since the tick before, in the order of their revisions.
+        Each change has the commit that `history` shows: its own revision, the tick's timestamp,
+        and neither writer nor note, unless the store that ticks wrote it with a commit. Changes
+        wait for their tick; none twice, none missing; resumable from the last timestamp seen.
+        `since` a time before the first tick means from the engine's beginning. Iteration ends
+        when `timeout` seconds bring nothing (None: it waits); a tick that has come may take a
+        second longer, until all its changes have. Holds the writes since the tick before in
+        memory.
 
-        Raises `CompactedError` when changes after `since` may be gone.
+        Raises `CompactedError` when changes after `since` may be gone, `EngineUnavailableError`.
         """
         core = self._core
         core.check_open()
-        if since is None:
-            mark, after = core.timeline.head(), 0
-            first = core.reads.start_after(mark)
-        else:
-            after = core.resolve(since)
-            try:
-                mark = core.timeline.pin(after).mark
-                first = first_after(core, mark)
-            except CompactedError as e:
-                raise CompactedError(after, core.reads.showing.earliest()) from e
+        with within(self._read_timeout):
+            mark, first, after = self._watched_from(since)
         return ObservedWatch(core, self._space, prefix, mark, first, after, timeout)
 
-    def resolved(self) -> int:
+    def _watched_from(self, since: When | None) -> tuple[Mark, int, int]:
+        """Return the mark to follow from, the first revision, and the timestamp that was seen."""
+        core = self._core
+        if since is None:
+            mark = core.timeline.head()
+            return mark, core.reads.start_after(mark), 0
+        after = core.resolve(since)
+        try:
+            mark = core.timeline.pin(after).mark
+            return mark, first_after(core, mark), after
+        except CompactedError as e:
+            raise CompactedError(after, core.reads.showing.earliest()) from e
+
+    @bounds
+    def resolved(self, *, timeout: float | None = None) -> int:
         """Return the timestamp at or below which nothing changes any more: that of the newest tick.
 
-        0 before the first one. One round trip.
+        0 before the first one. One round trip. Raises `EngineUnavailableError`,
+        `ReadTimeoutError`.
         """
         self._core.check_open()
         return self._core.timeline.head().timestamp
 
-    def info(self) -> dict[str, Any]:
-        """Return facts about what is observed and its engine, for people, without secrets."""
+    @bounds
+    def info(self, *, timeout: float | None = None) -> dict[str, Any]:
+        """Return facts about what is observed and its engine, for people, without secrets.
+
+        Raises `EngineUnavailableError`, `ReadTimeoutError`.
+        """
         core = self._core
         core.check_open()
         head = core.timeline.head()
@@ -152,6 +169,7 @@ def observe(
     name: str = "default",
     ring_slots: int = RING_SLOTS,
     clock: Clock | None = None,
+    read_timeout: float | None = None,
     **options: Any,
 ) -> Observed[K]:
     """Open keys that other programs write into an engine, for reading any moment of them.
@@ -159,8 +177,8 @@ def observe(
     `prefix` says which; as a str, keys are text, as bytes, bytes. The empty one means everything
     in the engine, our own stores' keys included. The times are those of the store `name` in the
     same engine, which something has to move: `snapkv tick --every 1s`, or commits to that store.
-    Nothing is ever written, nor made when it is not there. `url`, `ring_slots`, `clock` and
-    further options are those of `snapkv.open`. One round trip.
+    Nothing is ever written, nor made when it is not there. `url`, `ring_slots`, `clock`,
+    `read_timeout` and further options are those of `snapkv.open`. One round trip.
 
     >>> import snapkv
     >>> with snapkv.open("memory:cluster") as ticker:
@@ -179,7 +197,8 @@ def observe(
     if clock is not None and not callable(getattr(clock, "now_ms", None)):
         raise InvalidTypeError(f"a clock has now_ms(), {type(clock).__name__} has not")
     hybrid = HybridClock(clock or SystemClock())
-    with ExitStack() as on_error:
+    hybrid.now_ms()
+    with within(read_timeout), ExitStack() as on_error:
         try:
             engine = _open_engine(url, layout.ts, options)
             on_error.callback(engine.close)
@@ -190,7 +209,7 @@ def observe(
             ) from e
         timeline = Timeline(engine, layout.ts, ring_slots=ring_slots, on_seen=hybrid.merge)
         timeline.open(ts, header)
-        core = Observer(url, engine, layout, record, hybrid, timeline)
+        core = Observer(url, engine, layout, record, hybrid, timeline, read_timeout=read_timeout)
         on_error.pop_all()
     return Observed(core, space)
 

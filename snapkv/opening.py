@@ -8,6 +8,7 @@ import socket
 from collections.abc import Callable
 from typing import Any
 
+from snapkv.clock import bounded
 from snapkv.engine.base import Compare, Engine, Header, KeyValue, Put, Range, Target, Txn
 from snapkv.errors import (
     CorruptStoreError,
@@ -33,6 +34,7 @@ COMMON_OPTIONS = (
     "retain",
     "writer",
     "commit_timeout",
+    "read_timeout",
     "max_clock_skew",
     "create",
     "past",
@@ -48,10 +50,37 @@ def _memory(url: str, create: bool, home: bytes, environment: bool, **options: A
 def _lmdb(url: str, create: bool, home: bytes, environment: bool, **options: Any) -> Engine:
     from snapkv.engine.lmdb import LmdbEngine
 
+    return LmdbEngine(_lmdb_path(url), create=create, **options)
+
+
+def _lmdb_path(url: str) -> str:
+    """Return the path of an lmdb URL; raise `InvalidURLError` where it would surprise."""
     path = url.removeprefix("lmdb:")
-    if not path or "\0" in path:
-        raise InvalidURLError("lmdb: needs the path of a directory, as in lmdb:./meta", url)
-    return LmdbEngine(path, create=create, **options)
+    try:
+        unusable = not path.strip("/") or b"\0" in os.fsencode(path)
+    except UnicodeEncodeError:
+        unusable = True
+    if unusable:
+        raise InvalidURLError(f"{url!r} needs the path of a directory, as in lmdb:./meta", url)
+    if path.startswith("//"):
+        rest = path.strip("/")
+        raise InvalidURLError(
+            f"{url!r} has no host, so no '//': write lmdb:{rest} for a path from here, "
+            f"lmdb:/{rest} for one from the root",
+            url,
+        )
+    if path.startswith("~"):
+        raise InvalidURLError(
+            f"{url!r}: '~' is not expanded here; write {_directory_url(path)}, "
+            f"or lmdb:./{path} for a directory of that name",
+            url,
+        )
+    return path
+
+
+def _directory_url(path: str) -> str:
+    """Return the URL that a path is most likely meant to be."""
+    return f"lmdb:$HOME{path[1:]}" if path.partition("/")[0] == "~" else f"lmdb:{path}"
 
 
 def _etcd(url: str, create: bool, home: bytes, environment: bool, **options: Any) -> Engine:
@@ -76,7 +105,7 @@ _ENGINES: dict[str, tuple[Callable[..., Engine], tuple[str, ...]]] = {
         ),
     ),
     "memory": (_memory, ()),
-    "lmdb": (_lmdb, ("durability", "map_bytes", "request_bytes_max")),
+    "lmdb": (_lmdb, ("durability", "map_bytes", "mode", "request_bytes_max")),
 }
 
 
@@ -101,7 +130,10 @@ def open_engine(
     if not colon or scheme not in _ENGINES:
         known = ", ".join(f"{name}:" for name in _ENGINES)
         shown = _shown(url)
-        raise InvalidURLError(f"no engine for {shown!r}; a URL begins with one of {known}", shown)
+        path = shown == url != "" and (not colon or "/" in scheme)
+        advice = f"for a directory write {_directory_url(url)}; " if path else ""
+        message = f"no engine for {shown!r}; {advice}a URL begins with one of {known}"
+        raise InvalidURLError(message, shown)
     opener, known_options = _ENGINES[scheme]
     for option in options:
         if option not in known_options:
@@ -154,7 +186,7 @@ def _create(engine: Engine, layout: Layout, writer: str) -> None:
         (Put(layout.ts, stamp), Put(layout.format, record)),
     )
     try:
-        engine.transact(lambda _: txn, layout.ts, timeout=OPEN_TIMEOUT_S)
+        engine.transact(lambda _: txn, layout.ts, timeout=bounded(OPEN_TIMEOUT_S))
     except Refused as e:
         raise e.error from e
     except OutcomeUnknown as e:

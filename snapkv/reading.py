@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import threading
 import weakref
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from snapkv.clock import HybridClock
-from snapkv.engine.base import Engine
+from snapkv.engine.base import REVISION_MAX, Engine
 from snapkv.errors import (
     CompactedError,
     InvalidOptionError,
@@ -18,9 +19,10 @@ from snapkv.errors import (
 )
 from snapkv.forks import renew_in_children
 from snapkv.records import FormatRecord, Layout, Mark
-from snapkv.snapshot import LiveSource, Past, Source
+from snapkv.snapshot import LiveSource
+from snapkv.sources import Past, Source
 from snapkv.timeline import Pin, Reads, Timeline
-from snapkv.times import When, resolve
+from snapkv.times import When, is_likely, is_number, pack, resolve, revision_of, unlikely
 
 
 class Closable(Protocol):
@@ -43,6 +45,7 @@ class Reader:
     timeline: Timeline
     reads: Reads = field(init=False)
     past: Past | None = field(default=None, kw_only=True)
+    read_timeout: float | None = field(default=None, kw_only=True)
     closed: bool = field(default=False, kw_only=True)
     followers: weakref.WeakSet[Closable] = field(default_factory=weakref.WeakSet, kw_only=True)
     lock: threading.Lock = field(default_factory=threading.Lock, kw_only=True)
@@ -74,15 +77,52 @@ class Reader:
             raise StoreClosedError("the store was closed")
 
     def resolve(self, when: When) -> int:
-        """Return the timestamp of a moment as callers name it."""
-        return resolve(when, self.clock.wall.now_ms())
+        """Return the timestamp of a moment as callers name it.
+
+        That of a revision is the timestamp of the newest commit at or below it; one round trip.
+        A number that hardly is a timestamp costs one more than others, to look at the head.
+        """
+        newest = self.timeline.newest_known().timestamp
+        if type(when) is int and newest // 100 <= when <= newest:  # a hot path
+            return when
+        if (revision := revision_of(when)) is not None:
+            self.check_open()
+            return self.reads.showing.pin_revision(revision).timestamp
+        timestamp = resolve(when, self.clock.now_ms())
+        if is_number(when):
+            self._check_likely(timestamp)
+        return timestamp
+
+    def _check_likely(self, number: int) -> None:
+        """Raise `InvalidTimeError` for a number that cannot be a timestamp of this store.
+
+        What is not before the first commit can, however old that is.
+        """
+        now = pack(self.clock.now_ms())
+        newest = max(self.timeline.newest_known().timestamp, now)
+        if is_likely(number, newest, now):
+            return
+        self.check_open()
+        head = self.timeline.head()
+        if is_likely(number, head.timestamp, now):
+            return
+        with suppress(CompactedError):
+            if number <= head.timestamp and self.timeline.pin(number).mark.ordinal > 1:
+                return
+        raise unlikely(number, head.timestamp, head.revision)
 
     def source(self, when: When | None, revision: int | None, final: bool) -> Source:
         """Return the state at a moment: from the engine, or where compaction took it, the past."""
         self.check_open()
+        if not isinstance(final, bool):
+            raise InvalidTypeError(f"final is a bool, not {type(final).__name__}")
+        if revision is not None and when is not None:
+            raise InvalidOptionError("give a time or a revision, not both")
+        if revision is None:
+            revision = revision_of(when)
         if revision is not None:
-            if when is not None or final:
-                raise InvalidOptionError("give a time or a revision, not both")
+            if final:
+                raise InvalidOptionError("the state at a revision is final: leave final=True out")
             return self._source_of_revision(revision)
         if when is None:
             return LiveSource(self.reads, self.reads.showing.pin_head())
@@ -103,8 +143,8 @@ class Reader:
     def _source_of_revision(self, revision: int) -> Source:
         if isinstance(revision, bool) or not isinstance(revision, int):
             raise InvalidTypeError(f"a revision is an int, not {type(revision).__name__}")
-        if revision < 1:
-            raise InvalidTimeError(f"revisions start at 1, not {revision}", revision)
+        if not 1 <= revision <= REVISION_MAX:
+            raise InvalidTimeError(f"revisions are 1 to 2^63 - 1, not {revision}", revision)
         return LiveSource(self.reads, self.reads.showing.pin_revision(revision))
 
     def moment(self, mark: Mark) -> Source:

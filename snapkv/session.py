@@ -12,6 +12,7 @@ from typing import Protocol
 from snapkv.clock import monotonic
 from snapkv.closing import Closing
 from snapkv.core import Core
+from snapkv.deadline import check_wait
 from snapkv.engine.base import Compare, Engine, Put, Range, Target, Txn
 from snapkv.errors import (
     EngineBusyError,
@@ -34,7 +35,6 @@ from snapkv.leased import (
     transact,
 )
 from snapkv.model import Held
-from snapkv.watch import check_wait
 
 TTL_S = 10.0
 CLOSE_S = 5.0

@@ -3,58 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Generic, Protocol
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, Self
 
+from snapkv.committer import listed
+from snapkv.deadline import bounds
 from snapkv.engine.base import ALL_KEYS_END, Columns, KeyValue, Range
-from snapkv.errors import InvalidKeyError, InvalidTypeError, KeyNotFoundError
+from snapkv.errors import (
+    InvalidKeyError,
+    InvalidOptionError,
+    InvalidTypeError,
+    KeyNotFoundError,
+)
 from snapkv.model import Difference, Entry, K
 from snapkv.records import Keyspace
+from snapkv.sources import READ_MANY_MAX, Source, both_read, both_scanned
 from snapkv.timeline import Pin, Reads
 
 if TYPE_CHECKING:
     from snapkv.arrow import Table
-
-
-class Source(Protocol):
-    """Where a snapshot's state comes from: the live engine, or an archive."""
-
-    timestamp: int
-    revision: int
-    final: bool
-
-    def get(self, keys: Sequence[bytes]) -> list[KeyValue | None]:
-        """Return the versions of stored keys, None where a key is absent."""
-        ...
-
-    def scan(
-        self, start: bytes, end: bytes, *, keys_only: bool = False
-    ) -> Iterator[list[KeyValue]]:
-        """Yield the range [start, end) in pages, ascending."""
-        ...
-
-    def columns(self, start: bytes, end: bytes, *, keys_only: bool = False) -> Iterator[Columns]:
-        """Yield the same as columns of Arrow."""
-        ...
-
-    def ranges(self, wanted: Sequence[tuple[bytes, bytes]]) -> list[Sequence[KeyValue]]:
-        """Return what stands in each of some short ranges."""
-        ...
-
-    def count(self, start: bytes, end: bytes) -> int:
-        """Return the number of keys in a range."""
-        ...
-
-    def changed(self, other: Source, start: bytes, end: bytes) -> list[bytes] | None:
-        """Return sorted stored keys that hold all differences; None when scanning is cheaper."""
-        ...
-
-
-class Past(Protocol):
-    """History that outlives compaction; the store asks it when the engine no longer can."""
-
-    def source(self, timestamp: int) -> Source | None:
-        """Return the state at a moment, None when it is not in here."""
-        ...
 
 
 class Snapshot(Mapping[K, bytes], Generic[K]):
@@ -65,11 +31,15 @@ class Snapshot(Mapping[K, bytes], Generic[K]):
     `timestamp` any more; when False, the same moment may be answered differently later.
 
     Reading is lazy: a key costs one round trip, iterating one per page. Prefer `items()` over
-    `dict(snapshot)`, which reads key by key.
+    `dict(snapshot)`, which reads key by key. `timeout` bounds a read in seconds, as in a store;
+    None means that of `at(timeout=...)`. Reads raise `CompactedError`, `EngineUnavailableError`,
+    `ReadTimeoutError`.
     """
 
-    def __init__(self, source: Source, space: Keyspace) -> None:
-        self._source, self._space = source, space
+    def __init__(
+        self, source: Source, space: Keyspace, *, read_timeout: float | None = None
+    ) -> None:
+        self._source, self._space, self._read_timeout = source, space, read_timeout
 
     @property
     def timestamp(self) -> int:
@@ -90,6 +60,18 @@ class Snapshot(Mapping[K, bytes], Generic[K]):
         final = "final" if self.final else "not final"
         return f"<Snapshot timestamp={self.timestamp} revision={self.revision} {final}>"
 
+    def __copy__(self) -> Self:
+        return self  # a value
+
+    def __deepcopy__(self, memo: object) -> Self:
+        return self
+
+    def __reduce__(self) -> NoReturn:
+        raise InvalidTypeError(
+            "a snapshot reads from its open store and cannot be pickled; pickle its timestamp, "
+            "and pass that to at() of a store that the other process opened"
+        )
+
     def __getitem__(self, key: K) -> bytes:
         """Return a value; `KeyNotFoundError` (a KeyError) when the key is absent."""
         return self.entry(key).value
@@ -98,7 +80,7 @@ class Snapshot(Mapping[K, bytes], Generic[K]):
         if not isinstance(key, str if self._space.text else bytes) or not key:
             return False
         try:
-            return self._source.get([self._space.encode(key)])[0] is not None
+            return self.entries_of([key])[0] is not None  # type: ignore[list-item]
         except InvalidKeyError:  # no such key can exist
             return False
 
@@ -108,17 +90,21 @@ class Snapshot(Mapping[K, bytes], Generic[K]):
     def __len__(self) -> int:
         return self.count()
 
-    def entry(self, key: K) -> Entry:
+    def entry(self, key: K, *, timeout: float | None = None) -> Entry:
         """Return a key's value with the revisions it was written and created at.
 
-        Raises `KeyNotFoundError`, `InvalidKeyError`, `CompactedError`.
+        Raises `KeyNotFoundError`, `InvalidKeyError`, and as all reads.
         """
-        (kv,) = self._source.get([self._space.encode(key)])
-        if kv is None:
+        if timeout is None and self._read_timeout is None:  # the short way
+            (found,) = self._entries_of([key])
+        else:
+            (found,) = self.entries_of([key], timeout=timeout)
+        if found is None:
             raise KeyNotFoundError(key, self.timestamp)
-        return entry_of(kv)
+        return found
 
-    def entries_of(self, keys: Iterable[K]) -> list[Entry | None]:
+    @bounds
+    def entries_of(self, keys: Iterable[K], *, timeout: float | None = None) -> list[Entry | None]:
         """Return the entries of given keys, None where one is absent; a round trip for each 128.
 
         >>> import snapkv
@@ -127,13 +113,24 @@ class Snapshot(Mapping[K, bytes], Generic[K]):
         ...     [entry and entry.value for entry in store.at().entries_of(["a", "b"])]
         [b'1', None]
         """
+        return self._entries_of(listed(keys, "keys"))
+
+    def _entries_of(self, keys: Iterable[K]) -> list[Entry | None]:
         found = self._source.get([self._space.encode(key) for key in keys])
         return [None if kv is None else entry_of(kv) for kv in found]
 
-    def items_of(self, ranges: Iterable[tuple[K, K]]) -> list[list[tuple[K, bytes]]]:
+    @bounds
+    def items_of(
+        self,
+        ranges: Iterable[tuple[K, K]],
+        *,
+        limit: int | None = None,
+        timeout: float | None = None,
+    ) -> list[list[tuple[K, bytes]]]:
         """Return the keys and values in each of some short ranges [start, end).
 
-        A round trip for each 128 ranges; what they hold comes in one answer.
+        With a `limit` the first so many of each. A round trip for each 128 ranges; what they hold
+        comes in one answer. Raises `InvalidOptionError` for a limit that is no positive number.
 
         >>> import snapkv
         >>> with snapkv.open("memory:") as store:
@@ -141,12 +138,23 @@ class Snapshot(Mapping[K, bytes], Generic[K]):
         ...     store.at().items_of([("a/", "a0"), ("b/2", "b0")])
         [[('a/1', b'1')], [('b/2', b'3')]]
         """
+        if limit is not None and (type(limit) is not int or limit < 1):
+            raise InvalidOptionError(f"a limit is a positive number of keys, not {limit!r}")
         encode, decode = self._space.encode, self._space.decode
-        wanted = [(encode(start), encode(end)) for start, end in ranges]
-        return [[(decode(kv.key), kv.value) for kv in kvs] for kvs in self._source.ranges(wanted)]
+        wanted = [
+            (encode(start), encode(end)) for start, end in map(_pair, listed(ranges, "ranges"))
+        ]
+        found = self._source.ranges(wanted, limit or 0)
+        return [[(decode(kv.key), kv.value) for kv in kvs] for kvs in found]
 
+    @bounds
     def entries(
-        self, prefix: K | None = None, *, start: K | None = None, end: K | None = None
+        self,
+        prefix: K | None = None,
+        *,
+        start: K | None = None,
+        end: K | None = None,
+        timeout: float | None = None,
     ) -> Iterator[tuple[K, Entry]]:
         """Yield (key, entry) pairs in key order; bounded as `items`."""
         decode = self._space.decode
@@ -154,8 +162,14 @@ class Snapshot(Mapping[K, bytes], Generic[K]):
             for kv in page:
                 yield decode(kv.key), entry_of(kv)
 
+    @bounds
     def items(  # type: ignore[override]
-        self, prefix: K | None = None, *, start: K | None = None, end: K | None = None
+        self,
+        prefix: K | None = None,
+        *,
+        start: K | None = None,
+        end: K | None = None,
+        timeout: float | None = None,
     ) -> Iterator[tuple[K, bytes]]:
         """Yield (key, value) pairs in key order; with a prefix, exact to the byte, only those.
 
@@ -166,8 +180,14 @@ class Snapshot(Mapping[K, bytes], Generic[K]):
             for kv in page:
                 yield decode(kv.key), kv.value
 
+    @bounds
     def keys(  # type: ignore[override]
-        self, prefix: K | None = None, *, start: K | None = None, end: K | None = None
+        self,
+        prefix: K | None = None,
+        *,
+        start: K | None = None,
+        end: K | None = None,
+        timeout: float | None = None,
     ) -> Iterator[K]:
         """Yield keys in order, without reading values; bounded as `items`."""
         decode = self._space.decode
@@ -175,18 +195,27 @@ class Snapshot(Mapping[K, bytes], Generic[K]):
             for kv in page:
                 yield decode(kv.key)
 
-    def values(self, prefix: K | None = None) -> Iterator[bytes]:  # type: ignore[override]
+    def values(  # type: ignore[override]
+        self, prefix: K | None = None, *, timeout: float | None = None
+    ) -> Iterator[bytes]:
         """Yield values in key order."""
-        return (value for _, value in self.items(prefix))
+        return (value for _, value in self.items(prefix, timeout=timeout))
 
+    @bounds
     def count(
-        self, prefix: K | None = None, *, start: K | None = None, end: K | None = None
+        self,
+        prefix: K | None = None,
+        *,
+        start: K | None = None,
+        end: K | None = None,
+        timeout: float | None = None,
     ) -> int:
         """Return the number of keys, bounded as `items`; one round trip."""
         low, high = self._range(prefix, start, end)
         return self._source.count(low, high) if _any(low, high) else 0
 
-    def to_arrow(self, prefix: K | None = None) -> Table:
+    @bounds
+    def to_arrow(self, prefix: K | None = None, *, timeout: float | None = None) -> Table:
         """Return the keys, with a prefix or all, as an Arrow table in key order.
 
         Columns: key, value (binary), create_version and mod_version (revisions), key_version (how
@@ -203,7 +232,10 @@ class Snapshot(Mapping[K, bytes], Generic[K]):
 
         return arrow.snapshot_table(self._source.columns(*self._range(prefix)), self._space)
 
-    def diff(self, other: Snapshot[K], prefix: K | None = None) -> Iterator[Difference[K]]:
+    @bounds
+    def diff(
+        self, other: Snapshot[K], prefix: K | None = None, *, timeout: float | None = None
+    ) -> Iterator[Difference[K]]:
         """Yield what differs from here to `other`, in key order.
 
         Costs the changes in between when those are few and on record, else one pass over both.
@@ -240,6 +272,12 @@ class Snapshot(Mapping[K, bytes], Generic[K]):
         return low, high
 
 
+def _pair(span: Any) -> tuple[Any, Any]:
+    if not isinstance(span, tuple | list) or len(span) != 2:
+        raise InvalidTypeError(f"a range is a pair of keys (start, end), not {span!r}")
+    return span[0], span[1]
+
+
 def _any(low: bytes, high: bytes) -> bool:
     """Return whether a range can hold keys."""
     return low < high or high == ALL_KEYS_END
@@ -248,42 +286,6 @@ def _any(low: bytes, high: bytes) -> bool:
 def entry_of(kv: KeyValue) -> Entry:
     """Return an engine's version as users see it."""
     return Entry(kv.value, kv.mod_revision, kv.create_revision, kv.version)
-
-
-Pairs = Iterator[tuple[bytes, bytes | None, bytes | None]]
-
-READ_MANY_MAX = 128
-
-
-def both_read(a: Source, b: Source, keys: Sequence[bytes]) -> Pairs:
-    """Yield (key, value in a, value in b) of given keys."""
-    for at in range(0, len(keys), READ_MANY_MAX):
-        chunk = keys[at : at + READ_MANY_MAX]
-        for key, before, after in zip(chunk, a.get(chunk), b.get(chunk), strict=True):
-            yield key, before and before.value, after and after.value
-
-
-def both_scanned(a: Source, b: Source, start: bytes, end: bytes) -> Pairs:
-    """Yield (key, value in a, value in b) of a whole range, merging two scans in order."""
-    left, right = _rows(a, start, end), _rows(b, start, end)
-    before, after = next(left, None), next(right, None)
-    while before is not None or after is not None:
-        if after is None or (before is not None and before.key < after.key):
-            assert before is not None
-            yield before.key, before.value, None
-            before = next(left, None)
-        elif before is None or after.key < before.key:
-            yield after.key, None, after.value
-            after = next(right, None)
-        else:
-            if before.mod_revision != after.mod_revision:
-                yield before.key, before.value, after.value
-            before, after = next(left, None), next(right, None)
-
-
-def _rows(source: Source, start: bytes, end: bytes) -> Iterator[KeyValue]:
-    for page in source.scan(start, end):
-        yield from page
 
 
 DIFF_REPLAY_COMMITS_MAX = 1_000
@@ -308,11 +310,14 @@ class LiveSource:
             found += [result.kvs[0] if result.kvs else None for result in results]
         return found
 
-    def ranges(self, wanted: Sequence[tuple[bytes, bytes]]) -> list[Sequence[KeyValue]]:
+    def ranges(
+        self, wanted: Sequence[tuple[bytes, bytes]], limit: int = 0
+    ) -> list[Sequence[KeyValue]]:
         """Return what stands in short ranges; one round trip for each `READ_MANY_MAX`."""
         found: list[Sequence[KeyValue]] = []
         for at in range(0, len(wanted), READ_MANY_MAX):
-            ranges = [Range(start, end) for start, end in wanted[at : at + READ_MANY_MAX]]
+            spans = wanted[at : at + READ_MANY_MAX]
+            ranges = [Range(start, end, limit=limit) for start, end in spans]
             found += [result.kvs for result in self._reads.read(self._pin, ranges)]
         return found
 

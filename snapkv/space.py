@@ -35,7 +35,9 @@ class Space(View[bytes]):
         either. Raises as there.
         """
         if build is not None and not callable(build):
-            raise InvalidTypeError(f"commit takes a function, not {type(build).__name__}")
+            raise InvalidTypeError(
+                f"commit takes a function, not {type(build).__name__}; values: commit(puts=...)"
+            )
         if build is not None and (puts or deletes or delete_prefixes or guards):
             raise InvalidOptionError("give a function or keywords, not both")
         ops = SpaceOps(

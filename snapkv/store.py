@@ -2,41 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Self
 
 from snapkv import check as _check
 from snapkv import dump as _dump
 from snapkv import history as _history
+from snapkv.additions import Addition, building
 from snapkv.closing import Closing
 from snapkv.committer import Check, Sent, compile_check, listed, pairs
 from snapkv.core import Core
+from snapkv.deadline import bounds
 from snapkv.election import Election
-from snapkv.errors import ConflictError, InvalidOptionError, InvalidTypeError
-from snapkv.model import (
-    Build,
-    Commit,
-    Compaction,
-    Guard,
-    HeadAt,
-    Ops,
-    Stamp,
-)
+from snapkv.errors import InvalidOptionError, InvalidTypeError, NotSupportedError
+from snapkv.files import FILE_MODE, FilePath, check_mode, checked_path
+from snapkv.model import Build, Commit, Compaction, Guard, Ops
 from snapkv.records import StampRecord
+from snapkv.restoring import restored
 from snapkv.session import TTL_S, Session, SessionInfo, sessions
 from snapkv.space import Space
-from snapkv.times import When, check_timestamp, format_time
+from snapkv.times import When, check_timestamp
 from snapkv.view import View
 
 if TYPE_CHECKING:
     from snapkv.arrow import Table
-
-RESTORE_TRIES = 8
-
-Addition = Callable[[int], tuple[str, bytes]]
-"""Gets the timestamp of the commit it will be part of, returns a key and a value."""
 
 
 class SnapshotKV(View[str], Closing):
@@ -63,7 +53,7 @@ class SnapshotKV(View[str], Closing):
 
     def save(self, key: str, value: bytes) -> int:
         """Save one key; return the commit's timestamp. One round trip."""
-        return self.commit(puts={key: value}).ts
+        return self.commit(puts=[(key, value)]).ts  # type: ignore[arg-type]  # of any key
 
     def remove(self, key: str) -> int:
         """Remove one key, which may be absent; return the commit's timestamp. One round trip."""
@@ -118,10 +108,11 @@ class SnapshotKV(View[str], Closing):
         `DuplicateKeyError`, `InvalidKeyError`, `InvalidTypeError`, `CommitTimeoutError` (it did
         not happen), `CommitUnknownError` (`resolve` can settle it), `StoreRecreatedError`,
         `ClockSkewError`, `NoSpaceError`, `ReadOnlyError`, `EngineBusyError` (another process kept
-        the write lock; it did not happen).
+        the write lock; it did not happen), `EngineUnavailableError` (nothing was sent; it did not
+        happen), `AccessDeniedError`.
         """
         if build is None:
-            build = _building(
+            build = building(
                 Ops(
                     list(pairs(puts)),  # type: ignore[arg-type]
                     listed(deletes, "deletes"),
@@ -132,36 +123,32 @@ class SnapshotKV(View[str], Closing):
                 tuple(listed(additions, "additions")),
             )
         elif not callable(build):
-            raise InvalidTypeError(f"commit takes a function, not {type(build).__name__}")
+            raise InvalidTypeError(
+                f"commit takes a function, not {type(build).__name__}; values: commit(puts=...)"
+            )
         elif puts or deletes or delete_prefixes or guards or additions or note is not None:
             raise InvalidOptionError("give a function or keywords, not both")
         return self._core.commit(build, timeout)
 
-    def restore(self, when: When, prefix: str = "", *, note: str | None = None) -> Commit:
+    def restore(
+        self,
+        when: When,
+        prefix: str = "",
+        *,
+        note: str | None = None,
+        before_first: bool = False,
+    ) -> Commit:
         """Make the present equal a past moment, in one commit; return it.
 
-        It restores text keys: what stands in spaces belongs to the layers that put it there. Only
-        what differs is written. Under steady writing by others it falls back to writing
-        everything. Raises `CompactedError`, `CommitTooLargeError`, and as `commit`.
+        `store.diff(None, when, prefix)` shows what it would do. It restores text keys: what stands
+        in spaces belongs to the layers that put it there. Only what differs is written. Under
+        steady writing by others it falls back to writing everything. A moment before the first
+        commit needs `before_first=True`, for it removes every key (with the prefix).
+
+        Raises `InvalidTimeError`, `PrefixNotFoundError` (a KeyError: no key has the prefix, now or
+        then), `CompactedError`, `CommitTooLargeError`, and as `commit`.
         """
-        past = self.at(self._core.resolve(when))
-        if note is None:
-            note = f"restore {prefix[:80]!r} to {format_time(past.timestamp)}"
-        for _ in range(RESTORE_TRIES):
-            head = self.at()
-            changes = list(head.diff(past, prefix))
-            ops = Ops(
-                puts={c.key: c.after for c in changes if c.after is not None},
-                deletes=[c.key for c in changes if c.after is None],
-                guards=[HeadAt(head.revision)],
-                note=note,
-            )
-            try:
-                return self._core.commit(_building(ops, ()), None)
-            except ConflictError:
-                continue
-        whole = Ops(puts=dict(past.items(prefix)), delete_prefixes=[prefix], note=note)
-        return self._core.commit(_building(whole, ()), None)
+        return restored(self, self._core, when, prefix, note, before_first)
 
     def resolve(
         self,
@@ -176,8 +163,9 @@ class SnapshotKV(View[str], Closing):
 
         `ts`, `nonce`, `batch` and `guards` are those of the `CommitUnknownError`, which can be
         pickled to another process; guards on text keys may also be written anew. Returns the commit
-        when it landed, None when it never will. Raises `ConflictError` when its group landed
-        without this part, `CommitUnknownError` when that cannot be told.
+        when it landed, None when it never will. Keep the answer: once compaction took the history
+        of that time, the same question can no longer be decided. Raises `ConflictError` when its
+        group landed without this part, `CommitUnknownError` when that cannot be told.
         """
         core = self._core
         core.check_open()
@@ -193,7 +181,7 @@ class SnapshotKV(View[str], Closing):
             guard
             if isinstance(guard, Check)
             else compile_check(guard, core.layout.data, core.layout)
-            for guard in guards
+            for guard in listed(guards, "guards")
         )
         sent = Sent(stamp, core.committer.created, core.timeline.newest_known())
         mark = core.committer.resolve(sent, checks, timeout=core.timeout_s(timeout))
@@ -203,6 +191,7 @@ class SnapshotKV(View[str], Closing):
 
     # --- the time line ---
 
+    @bounds
     def commits(
         self,
         since: When | None = None,
@@ -210,16 +199,26 @@ class SnapshotKV(View[str], Closing):
         limit: int | None = None,
         *,
         newest_first: bool = False,
+        timeout: float | None = None,
     ) -> Iterator[Commit]:
         """Yield the commits after `since` (exclusive) up to `until` (inclusive), oldest first.
 
         Ticks are commits too. Commits that shared a transaction appear as one, with batch 0.
         Without `since` it begins with what compaction left; with one that is gone it raises
         `CompactedError`. One watch over the timestamp key; a page at a time when newest first.
+
+        Raises `EngineUnavailableError`, `ReadTimeoutError`, too.
         """
         return _history.commits(self._core, since, until, limit, newest_first)
 
-    def commits_to_arrow(self, since: When | None = None, until: When | None = None) -> Table:
+    @bounds
+    def commits_to_arrow(
+        self,
+        since: When | None = None,
+        until: When | None = None,
+        *,
+        timeout: float | None = None,
+    ) -> Table:
         """Return the commits in (since, until] as an Arrow table, newest first.
 
         Columns: version (revision), timestamp (to the millisecond), userName (the writer),
@@ -227,7 +226,7 @@ class SnapshotKV(View[str], Closing):
         operationMetrics (a map: numPuts, numDeletes, in spaces too). Without `since` it begins
         with what compaction left, whose operation is unknown. Needs pyarrow. Costs two watches.
 
-        Raises `CompactedError`.
+        Raises `CompactedError`, `EngineUnavailableError`, `ReadTimeoutError`.
         """
         from snapkv import tables
 
@@ -241,8 +240,12 @@ class SnapshotKV(View[str], Closing):
         """
         return self._core.tick()
 
-    def resolved(self) -> int:
-        """Return the timestamp at or below which nothing can commit any more. One round trip."""
+    @bounds
+    def resolved(self, *, timeout: float | None = None) -> int:
+        """Return the timestamp at or below which nothing can commit any more. One round trip.
+
+        Raises `EngineUnavailableError`, `ReadTimeoutError`.
+        """
         self._core.check_open()
         return self._core.timeline.head().timestamp
 
@@ -275,8 +278,12 @@ class SnapshotKV(View[str], Closing):
         """
         return Session(self._core, ttl, value)
 
-    def sessions(self) -> list[SessionInfo]:
-        """Return the sessions that live, in the order in which they were made. One round trip."""
+    @bounds
+    def sessions(self, *, timeout: float | None = None) -> list[SessionInfo]:
+        """Return the sessions that live, in the order in which they were made. One round trip.
+
+        Raises `EngineUnavailableError`, `ReadTimeoutError`.
+        """
         return sessions(self._core)
 
     def election(
@@ -305,22 +312,62 @@ class SnapshotKV(View[str], Closing):
         self._core.check_open()
         return Space(self._core, name)
 
-    def dump(self, file: BinaryIO | str | Path, at: When | None = None) -> int:
+    def dump(
+        self,
+        file: BinaryIO | FilePath,
+        at: When | None = None,
+        *,
+        mode: int | None = None,
+        progress: _dump.Progress = lambda _: None,
+    ) -> int:
         """Write one moment, spaces included, to a file; return the number of keys.
 
-        A path gets a complete dump or stays as it was. Raises as `at`, `InvalidFileError`,
-        `NoSpaceError`.
+        A path gets a complete dump or stays as it was. A new file has the permissions 0o600, one
+        that is replaced keeps its own; `mode` sets them. A device or a FIFO (with a reader within
+        a minute) is written to as it is. `progress` hears of the keys written.
+        Raises as `at`, `InvalidFileError`, `NoSpaceError`.
         """
-        return _dump.dump(self._core, file, at)
+        return _dump.dump(self._core, file, at, mode, progress)
+
+    def backup(self, path: FilePath, *, mode: int = FILE_MODE) -> None:
+        """Copy a live lmdb store, history and all, to a new directory, while writers go on.
+
+        The copy is LMDB's own, of one moment, and without free pages; all stores of the directory
+        come along. It appears when it is complete, with files of the permissions `mode`. It costs
+        as reading and writing all of it; meanwhile a commit of this process that needs a larger
+        map waits, 30 seconds at most. `dump` writes one moment, of any engine.
+
+        >>> import snapkv, tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     with snapkv.open(f"lmdb:{folder}/meta") as store:
+        ...         timestamp = store.save("a", b"1")
+        ...         store.backup(f"{folder}/copy")
+        ...     with snapkv.open(f"lmdb:{folder}/copy", create=False) as copy:
+        ...         copy.load("a", timestamp)
+        b'1'
+
+        Raises `NotSupportedError` (memory, etcd), `InvalidFileError` (also when something is at
+        `path`), `NoSpaceError`, `InvalidOptionError`, `InvalidTypeError`.
+        """
+        core = self._core
+        core.check_open()
+        copy = getattr(core.engine, "backup", None)
+        if copy is None:
+            raise NotSupportedError(
+                f"{core.url} cannot be copied as a directory, only lmdb stores can: "
+                "dump() writes one moment; etcdctl snapshot save copies an etcd"
+            )
+        copy(checked_path(path), check_mode(mode))
 
     def load_dump(
-        self, file: BinaryIO | str | Path, *, replace: bool = False, note: str | None = None
+        self, file: BinaryIO | FilePath, *, replace: bool = False, note: str | None = None
     ) -> Commit:
         """Commit what a dump holds, in one commit, after reading and verifying all of it.
 
-        Raises `StoreNotEmptyError` when there are keys already and `replace` does not say to
-        replace them; `NotAStoreError`, `FormatError`, `CorruptStoreError` for the file;
-        `CommitTooLargeError`.
+        It holds no more of the file than one commit of this engine may have, whatever the file
+        claims. Raises `StoreNotEmptyError` when there are keys already and `replace` does not say
+        to replace them; `NotAStoreError`, `FormatError`, `CorruptStoreError` for the file;
+        `InvalidFileError` when it cannot be read; `CommitTooLargeError`.
         """
         with _dump.opened(file) as opened:
             return _dump.load_dump(self._core, opened, replace=replace, note=note)
@@ -330,8 +377,12 @@ class SnapshotKV(View[str], Closing):
         """How many guards one commit may have here; None: any number."""
         return self._core.committer.guards_max
 
-    def info(self) -> dict[str, Any]:
-        """Return facts about the store and its engine, for people, without secrets."""
+    @bounds
+    def info(self, *, timeout: float | None = None) -> dict[str, Any]:
+        """Return facts about the store and its engine, for people, without secrets.
+
+        Raises `EngineUnavailableError`, `ReadTimeoutError`.
+        """
         core = self._core
         core.check_open()
         head, oldest = core.timeline.head(), core.timeline.oldest()
@@ -351,28 +402,6 @@ class SnapshotKV(View[str], Closing):
             "engine": core.engine.info(),
         }
 
-    def check(self) -> _check.CheckReport:
-        """Check every invariant of what is stored, and of what this process holds; reads it all."""
-        return _check.check(self._core)
-
-
-def _building(ops: Ops, additions: tuple[Addition, ...]) -> Build:
-    """Return the function form of operations, with additions called for each timestamp."""
-    if not additions:
-        return lambda _: ops
-
-    def build(stamp: Stamp) -> Ops:
-        added = [_added(addition, stamp.ts) for addition in additions]
-        puts = [*pairs(ops.puts), *added]
-        return Ops(puts, ops.deletes, ops.delete_prefixes, ops.guards, ops.note)  # type: ignore[arg-type]
-
-    return build
-
-
-def _added(addition: Addition, ts: int) -> tuple[str, bytes]:
-    if not callable(addition):
-        raise InvalidTypeError(f"an addition is a function, not {type(addition).__name__}")
-    pair = addition(ts)
-    if not isinstance(pair, tuple) or len(pair) != 2:
-        raise InvalidTypeError(f"an addition returns (key, value), not {pair!r}")
-    return pair
+    def check(self, *, progress: _dump.Progress = lambda _: None) -> _check.CheckReport:
+        """Check every invariant of what is stored; `progress` hears of the commits checked."""
+        return _check.check(self._core, progress)

@@ -21,7 +21,7 @@ from snapkv.commit_times import CommitTimes
 from snapkv.history import bounds
 from snapkv.reading import Reader
 from snapkv.records import Keyspace, Mark, StampRecord, prefix_end
-from snapkv.snapshot import Source
+from snapkv.sources import Source
 from snapkv.timeline.ticks import CREATION_ORDINAL
 from snapkv.times import When
 
@@ -133,16 +133,17 @@ def _history_arrays(rows: Iterable[tuple[Any, ...]], span: Span) -> Iterator[Arr
 
 
 def _history_rows(reader: Reader, span: Span, low: Mark, high: Mark) -> Iterator[tuple[Any, ...]]:
-    if low.ordinal > high.ordinal:
+    if low.revision > high.revision:
         return
     stands: dict[bytes, tuple[bytes, int, int | None]] = {}  # value, since which version and time
-    if reader.reads.showing.at_head or low.ordinal > CREATION_ORDINAL:
+    at_head = reader.reads.showing.at_head
+    if at_head or low != reader.timeline.creation:
         times = CommitTimes(reader, low)
         for page in reader.moment(low).scan(span.start, span.end):
             found = times.commits([kv.mod_revision for kv in page])
             for kv, by in zip(page, found, strict=True):
-                version, since = (by.revision, by.timestamp) if by else (kv.mod_revision, None)
-                stands[kv.key] = kv.value, version, since
+                version = by.revision if by and at_head else kv.mod_revision
+                stands[kv.key] = kv.value, version, by and by.timestamp
     for mark, _, touched in changed(reader, span.start, span.end, low, high):
         for each in touched:
             key = each.last.kv.key
@@ -165,8 +166,9 @@ def commits(
     """Yield the columns of `arrow.COMMITS` for the commits in (low, high], newest first.
 
     With a range also what they did in it, which costs a replay of that; without, operation and
-    metrics are NULL, and for `low` itself, which is last when `inclusive`. Holds the whole log in
-    memory, as columns. Raises `CompactedError`.
+    metrics are NULL, and for `low` itself, which is last when `inclusive`. Observed, it takes the
+    range: each write by another program is a row of its own, without a writer. Holds the whole
+    log in memory, as columns. Raises `CompactedError`.
     """
     log = _counted(reader, span, low, high) if span else _logged(reader, low, high)
     if inclusive and low.ordinal > CREATION_ORDINAL:
@@ -190,15 +192,16 @@ def _counted(reader: Reader, span: Span, low: Mark, high: Mark) -> Iterator[tupl
     for mark, stamp, touched in changed(reader, span.start, span.end, low, high):
         touched = [each for each in touched if each.last.kv.key.startswith(own)]
         puts = sum(each.exists for each in touched)
-        operation = WRITE if touched else TICK if stamp.fence_of is None else FENCE
+        operation = WRITE if touched else TICK if stamp and stamp.fence_of is None else FENCE
         metrics = [("numPuts", str(puts)), ("numDeletes", str(len(touched) - puts))]
         yield _commit_row(mark, stamp, operation, metrics)
 
 
 def _commit_row(
-    mark: Mark, stamp: StampRecord, operation: str | None = None, metrics: object = None
+    mark: Mark, stamp: StampRecord | None, operation: str | None = None, metrics: object = None
 ) -> tuple[Any, ...]:
-    return mark.revision, mark.timestamp, stamp.writer, operation, stamp.note, metrics
+    writer, note = (stamp.writer, stamp.note) if stamp else (None, None)
+    return mark.revision, mark.timestamp, writer, operation, note, metrics
 
 
 # --- ranges, chunks ---
@@ -250,10 +253,6 @@ def standing_bounds(reader: Reader, since: When | None, until: When | None) -> t
     up to `until`, `CompactedError`.
     """
     showing = reader.reads.showing
-    if showing.at_head:
-        return bounds(reader, since, until)
-    if until is None:
-        showing.pin_head()
-    else:
-        showing.pin(reader.resolve(until))
-    return bounds(reader, showing.earliest() if since is None else since, until)
+    if not showing.at_head:
+        _ = showing.pin_head() if until is None else showing.pin(reader.resolve(until))
+    return bounds(reader, since, until)

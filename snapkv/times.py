@@ -7,20 +7,26 @@ millisecond, so that a time copied from a display finds its commit.
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
+from snapkv.dates import EPOCH, date_of, date_text
+from snapkv.dates import LOGICAL_BITS as LOGICAL_BITS
+from snapkv.dates import TIMESTAMP_MAX as TIMESTAMP_MAX
+from snapkv.dates import dated as dated
 from snapkv.errors import InvalidTimeError, InvalidTypeError
 
-LOGICAL_BITS = 18
 LOGICAL_MASK = (1 << LOGICAL_BITS) - 1
-TIMESTAMP_MAX = (1 << 64) - 1
 PHYSICAL_MS_MAX = TIMESTAMP_MAX >> LOGICAL_BITS
 
 When = int | datetime | str
-"""A moment: a timestamp, an aware datetime, ISO text with an offset, or a relative text (`-5m`)."""
+"""A moment: a timestamp, an aware datetime, ISO text with an offset, relative text, or `rev:4`."""
 
 _DIGITS_MAX = 40  # more than any timestamp has, fewer than Python refuses to convert
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_EXAMPLE = "2026-01-31T14:05:00Z"
+_REVISION = "rev:"
+_YEAR_2000_MS, _YEAR_2100_MS = 946_684_800_000, 4_102_444_800_000
+_CENTURY = 3_155_760_000_000 << LOGICAL_BITS
+_UNIX_UNITS = {"seconds": 1, "milliseconds": 1_000, "microseconds": 10**6, "nanoseconds": 10**9}
 _RELATIVE = re.compile(r"([+-])(\d+(?:\.\d+)?)(ms|s|m|h|d|w)", re.ASCII)
 _UNIT_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 
@@ -54,7 +60,7 @@ def to_datetime(timestamp: int) -> datetime:
 
     64 bits end in the year 4199.
     """
-    return _EPOCH + timedelta(milliseconds=physical_ms(check_timestamp(timestamp)))
+    return date_of(check_timestamp(timestamp))
 
 
 def format_time(timestamp: int) -> str:
@@ -63,7 +69,7 @@ def format_time(timestamp: int) -> str:
     >>> format_time(pack(1_700_000_000_123, 7))
     '2023-11-14T22:13:20.123Z'
     """
-    return to_datetime(timestamp).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return date_text(check_timestamp(timestamp))
 
 
 def check_timestamp(timestamp: int) -> int:
@@ -107,6 +113,57 @@ def is_digits(text: str) -> bool:
     return text.isascii() and text.isdigit() and len(text) != 8
 
 
+def is_number(when: When) -> bool:
+    """Return whether a time was given as a timestamp, rather than as a date or a relative text."""
+    return is_digits(when.strip()) if isinstance(when, str) else isinstance(when, int)
+
+
+def revision_of(when: When | None) -> int | None:
+    """Return the revision that a text such as `rev:4` names, None for all other times.
+
+    >>> revision_of("rev:4"), revision_of("-5m")
+    (4, None)
+
+    Raises `InvalidTimeError` when what follows `rev:` is not a revision.
+    """
+    if not isinstance(when, str) or not (text := when.strip()).startswith(_REVISION):
+        return None
+    digits = text.removeprefix(_REVISION)
+    if not (digits.isascii() and digits.isdigit()) or not 0 < int(digits[:_DIGITS_MAX]) < 1 << 63:
+        raise InvalidTimeError(f"{text!r} is not a revision: write rev:4, from 1 on", when)
+    return int(digits[:_DIGITS_MAX])
+
+
+def is_likely(number: int, newest: int, now: int) -> bool:
+    """Return whether a number can be a timestamp of a store whose newest is `newest`.
+
+    0 always can: the beginning. No other number below a thousandth of the newest, of a newest
+    after the year 2000 a hundredth (unix microseconds are 1/262 of the timestamp of their time),
+    nor a century above it and the clock, which stands at the timestamp `now`.
+
+    >>> newest = pack(1_795_386_000_000)
+    >>> [is_likely(number, newest, newest) for number in (newest, 0, 4, newest // 262, 4 * newest)]
+    [True, True, False, False, False]
+    """
+    lowest = newest // (100 if newest >= _YEAR_2000_MS << LOGICAL_BITS else 1_000)
+    return number == 0 or lowest <= number <= max(newest, now) + _CENTURY
+
+
+def unlikely(number: int, newest: int | None = None, revision: int = 0) -> InvalidTimeError:
+    """Return the error for a number that is no timestamp here; it says what the number may be.
+
+    `newest` and `revision` are the store's newest, where there is one.
+    """
+    likely = [f"a revision, write 'rev:{number}'"] if 0 < number <= revision else []
+    for unit, per_second in _UNIX_UNITS.items():
+        ms = number * 1_000 // per_second
+        if _YEAR_2000_MS <= ms < _YEAR_2100_MS:
+            likely.append(f"unix {unit}, write '{_iso(ms)}'")
+    advice = "if it is " + "; if ".join(likely) if likely else f"write a date, as in '{_EXAMPLE}'"
+    here = "" if newest is None else f" of this store, whose newest is {dated(newest)}"
+    return InvalidTimeError(f"{number} is not a timestamp{here}: {advice}", number)
+
+
 def duration_ms(text: str | timedelta | float) -> int:
     """Return the milliseconds of a duration: seconds, a timedelta, or a text like `7d`.
 
@@ -140,19 +197,33 @@ def _resolve_text(text: str, now_ms: int) -> int:
         return end_of_ms(ms)
     if is_digits(text):
         return check_timestamp(int(text[:_DIGITS_MAX]))
+    if revision_of(text) is not None:
+        raise InvalidTimeError(f"{text!r} is a revision: only an open store knows its time", text)
     try:
         parsed = datetime.fromisoformat(text)
     except ValueError:
         raise InvalidTimeError(
-            f"no time: {text!r} (write 2026-01-31T14:05:00Z, -5m, -7d, or a timestamp)", text
+            f"no time: {text!r} (write {_EXAMPLE}, -5m, -7d, rev:4, or a timestamp)", text
         ) from None
     return end_of_ms(_ms_of(parsed, text))
 
 
 def _ms_of(moment: datetime, given: object) -> int:
     if moment.tzinfo is None or moment.utcoffset() is None:
-        raise InvalidTimeError(f"time without an offset: {given!s} (add Z or +01:00)", given)
-    ms = (moment - _EPOCH) // timedelta(milliseconds=1)
+        text = moment.replace(tzinfo=None).isoformat()
+        raise InvalidTimeError(
+            f"time without an offset: {given!s} (write {text}Z for UTC, or {text}+01:00)"
+            if isinstance(given, str)
+            else f"datetime without a zone: {given!s} (add tzinfo=UTC, or .astimezone())",
+            given,
+        )
+    ms = (moment - EPOCH) // timedelta(milliseconds=1)
     if ms < 0:
         raise InvalidTimeError(f"{given!s} is before 1970", given)
     return ms
+
+
+def _iso(ms: int) -> str:
+    """Return the shortest ISO text of a millisecond."""
+    text = (EPOCH + timedelta(milliseconds=ms)).replace(tzinfo=None)
+    return text.isoformat(timespec="milliseconds" if ms % 1_000 else "seconds") + "Z"

@@ -7,14 +7,17 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Generic
 
 from snapkv import history as _history
+from snapkv.committer import listed
 from snapkv.core import Core
+from snapkv.deadline import bounds, within
 from snapkv.engine.base import KeyValue, Range
 from snapkv.errors import CompactedError, KeyNotFoundError
 from snapkv.model import Difference, Entry, K, Version
 from snapkv.reading import Reader
 from snapkv.records import Keyspace
-from snapkv.snapshot import READ_MANY_MAX, Snapshot, entry_of
-from snapkv.times import When
+from snapkv.snapshot import Snapshot, entry_of
+from snapkv.sources import READ_MANY_MAX
+from snapkv.times import When, revision_of
 from snapkv.watch import StoreWatch, Watch
 
 if TYPE_CHECKING:
@@ -25,68 +28,102 @@ class Moments(Generic[K]):
     """Reading one kind of keys, at any moment.
 
     Everywhere a time is taken, it may be a timestamp, an aware datetime, ISO text with an offset,
-    or a relative text such as `-5m`; a date stands for the end of its millisecond.
+    a relative text such as `-5m`, or a revision as `rev:4`. A date stands for the end of its
+    millisecond. A revision stands for the state at that revision, also between two commits; as an
+    end of a range (`since`, `until`) and in `compact` for the newest commit at or below it.
+
+    A number that cannot be a timestamp of this store is an `InvalidTimeError`: one below a
+    thousandth of its newest timestamp (revisions, unix seconds), or a century ahead. 0 is the
+    beginning.
+
+    `timeout` bounds a read in seconds: all its requests, retries, lookups and waits for locks
+    together; `ReadTimeoutError` (a TimeoutError) when that is not enough. Of an iterator it
+    bounds all steps together, without what the caller does in between. None means the
+    `read_timeout` that it was opened with, and without that, too, each request to an etcd cluster
+    is given up after 12 s without an answer (`EngineUnavailableError`), of which a read has a few.
     """
 
     def __init__(self, core: Reader, space: Keyspace) -> None:
         self._core, self._space = core, space
+        self._read_timeout = core.read_timeout
 
     @property
     def reader(self) -> Reader:
         """What this reads with, for layers of this package that read in bulk."""
         return self._core
 
-    def load(self, key: K, ts: When | None = None) -> bytes:
+    def load(self, key: K, ts: When | None = None, *, timeout: float | None = None) -> bytes:
         """Return the value of a key, now or at a time.
 
         One round trip for now, for times at or above the newest commit and for times in the
         ring; 2 to 3 on average below it, and 6 at most over 30,000 revisions.
 
         Raises `KeyNotFoundError` (a KeyError), `CompactedError`, `InvalidKeyError`,
-        `InvalidTimeError`.
+        `InvalidTimeError`, `EngineUnavailableError`, `ReadTimeoutError` (one of these, after
+        `timeout` seconds).
         """
-        return self.entry(key, ts).value
+        return self.entry(key, ts, timeout=timeout).value
 
-    def entry(self, key: K, ts: When | None = None) -> Entry:
+    def entry(self, key: K, ts: When | None = None, *, timeout: float | None = None) -> Entry:
         """Return a key's value with its revisions, now or at a time; costs and raises as `load`.
 
         The revision is what the guard `AtRevision` takes.
         """
-        (found,) = self.entries_of([key], ts)
+        if timeout is None and self._read_timeout is None:  # the short way
+            (found,) = self._entries_of([key], ts)
+        else:
+            (found,) = self.entries_of([key], ts, timeout=timeout)
         if found is None:
             raise KeyNotFoundError(key, None if ts is None else self._core.resolve(ts))
         return found
 
-    def entries_of(self, keys: Iterable[K], ts: When | None = None) -> list[Entry | None]:
+    @bounds
+    def entries_of(
+        self, keys: Iterable[K], ts: When | None = None, *, timeout: float | None = None
+    ) -> list[Entry | None]:
         """Return the entries of given keys, None where one is absent, now or at a time.
 
         All are of one state. Costs as `load` for fewer than 128 keys, else one round trip and one
         for each 128 of them. Raises as `load`, but for `KeyNotFoundError`.
         """
+        return self._entries_of(keys, ts)
+
+    def _entries_of(self, keys: Iterable[K], ts: When | None) -> list[Entry | None]:
         self._core.check_open()
-        stored = [self._space.encode(key) for key in keys]
+        stored = [self._space.encode(key) for key in listed(keys, "keys")]
         together = self._core.engine.limits.reads_together(stored)
-        if len(stored) >= READ_MANY_MAX or not together:  # of now, the time is asked for, too
+        of_revision = isinstance(ts, str) and revision_of(ts) is not None
+        if len(stored) >= READ_MANY_MAX or of_revision or not together:  # of now, its time is asked
             found = self._core.source(ts, None, False).get(stored)
         else:
             found = self._read_at(ts, stored)
         return [None if kv is None else entry_of(kv) for kv in found]
 
-    def load_with_prefix(self, prefix: K, ts: When | None = None) -> tuple[list[K], list[bytes]]:
+    @bounds
+    def load_with_prefix(
+        self, prefix: K, ts: When | None = None, *, timeout: float | None = None
+    ) -> tuple[list[K], list[bytes]]:
         """Return all keys with a prefix and their values, two lists in key order.
 
         The prefix is exact to the byte; the empty one means everything. All of it is read at one
-        revision. Costs as `load`, and one round trip a page.
+        revision. Costs as `load`, and one round trip a page. Raises as `load`, but for
+        `KeyNotFoundError`.
         """
         keys: list[K] = []
         values: list[bytes] = []
-        for key, value in self.at(ts).items(prefix):
+        for key, value in self.at(ts, timeout=timeout).items(prefix):
             keys.append(key)
             values.append(value)
         return keys, values
 
+    @bounds
     def at(
-        self, when: When | None = None, *, revision: int | None = None, final: bool = False
+        self,
+        when: When | None = None,
+        *,
+        revision: int | None = None,
+        final: bool = False,
+        timeout: float | None = None,
     ) -> Snapshot[K]:
         """Return the snapshot of a moment: of now, of a time, or of a revision.
 
@@ -94,25 +131,42 @@ class Moments(Generic[K]):
         another commit could still land at or below it. `final=True` commits a tick first, so that
         none can; it refuses times beyond now + `max_clock_skew` with `ClockSkewError`.
 
-        Costs one round trip for now, none for times in the ring, 2 to 3 on average below it.
-        Raises `CompactedError`, `FutureRevisionError`, `InvalidTimeError`.
-        """
-        return Snapshot(self._core.source(when, revision, final), self._space)
+        `timeout` bounds this call, and is what each read of the snapshot is given unless it has
+        one of its own.
 
+        Costs one round trip for now, none for times in the ring, 2 to 3 on average below it.
+        Raises `CompactedError`, `FutureRevisionError`, `InvalidTimeError`,
+        `EngineUnavailableError`, `ReadTimeoutError`; with `final=True` as `commit`, too.
+        """
+        given = self._read_timeout if timeout is None else timeout
+        return Snapshot(self._core.source(when, revision, final), self._space, read_timeout=given)
+
+    @bounds
     def timestamp_of(self, when: When) -> int:
         """Return the timestamp that a time means here, by this store's clock; no round trip.
 
-        Raises `InvalidTimeError`, `InvalidTypeError`.
+        One for `rev:4`, which means the newest commit at or below that revision. Raises
+        `InvalidTimeError`, `InvalidTypeError`, `FutureRevisionError`, `CompactedError`.
         """
         return self._core.resolve(when)
 
+    @bounds
     def diff(
-        self, a: When | None, b: When | None = None, prefix: K | None = None
+        self,
+        a: When | None,
+        b: When | None = None,
+        prefix: K | None = None,
+        *,
+        timeout: float | None = None,
     ) -> Iterator[Difference[K]]:
-        """Yield what differs between two moments (None: now), in key order."""
-        before = self.at(a)
-        return before.diff(self.at(b), prefix)
+        """Yield what differs between two moments (None: now), in key order.
 
+        Raises as `at`.
+        """
+        before = self.at(a, timeout=timeout)
+        return before.diff(self.at(b, timeout=timeout), prefix)
+
+    @bounds
     def changes_to_arrow(
         self,
         prefix: K | None = None,
@@ -120,6 +174,7 @@ class Moments(Generic[K]):
         until: When | None = None,
         *,
         preimages: bool = False,
+        timeout: float | None = None,
     ) -> Table:
         """Return what the commits in (since, until] changed, as an Arrow table in commit order.
 
@@ -130,15 +185,22 @@ class Moments(Generic[K]):
         `since` from what compaction left. Needs pyarrow. Costs two watches, and with `preimages`
         a round trip for each 128 changes.
 
-        Raises `CompactedError`, and `InvalidKeyError` for an observed key that is no UTF-8 text.
+        Raises `CompactedError`, `EngineUnavailableError`, `ReadTimeoutError`, and
+        `InvalidKeyError` for an observed key that is no UTF-8 text.
         """
         self._core.check_open()
         tables = _tables()
         span = tables.span_of(self._space, prefix)
         return tables.changes_table(self._core, span, since, until, preimages)
 
+    @bounds
     def history_to_arrow(
-        self, prefix: K | None = None, since: When | None = None, until: When | None = None
+        self,
+        prefix: K | None = None,
+        since: When | None = None,
+        until: When | None = None,
+        *,
+        timeout: float | None = None,
     ) -> Table:
         """Return every version that stood at some time in [since, until], as an Arrow table.
 
@@ -148,8 +210,8 @@ class Moments(Generic[K]):
         and revision. Without `since` from what compaction left. Needs pyarrow. Costs a scan of the
         beginning and two watches, and a few reads, or one watch, for the times of what stood then.
 
-        Raises `CompactedError`, `InvalidKeyError` as `changes_to_arrow`, and for what is observed
-        `NotObservedError` when the first tick came after `until`.
+        Raises as `changes_to_arrow`, and for what is observed `NotObservedError` when the first
+        tick came after `until`.
         """
         self._core.check_open()
         tables = _tables()
@@ -184,12 +246,15 @@ class View(Moments[K]):
 
     _core: Core
 
-    def history(self, key: K) -> Iterator[Version]:
+    @bounds
+    def history(self, key: K, *, timeout: float | None = None) -> Iterator[Version]:
         """Yield the versions of a key, oldest first: when, what, who, and why.
 
         A removal has the value None. History begins where compaction left it: with the version
         that stood there, whose `ts` is None when its commit is no longer on record. One watch
         over the key and one round trip for each 128 versions.
+
+        Raises `CompactedError`, `EngineUnavailableError`, `ReadTimeoutError`.
         """
         return _history.versions(self._core, self._space.encode(key))
 
@@ -202,14 +267,24 @@ class View(Moments[K]):
         when `timeout` seconds bring nothing (None: it waits), but never before everything that
         was committed before this call has come.
 
-        Raises `CompactedError` when commits after `since` are gone.
+        The `read_timeout` of `open` bounds this call, not the iteration.
+
+        >>> import snapkv
+        >>> with snapkv.open("memory:") as store:
+        ...     first = store.save("a", b"1")
+        ...     for changes in store.watch(since=0, timeout=0):
+        ...         print(changes.commit.ts == first, [(c.key, c.value) for c in changes])
+        True [('a', b'1')]
+
+        Raises `CompactedError` when commits after `since` are gone, `EngineUnavailableError`.
         """
         self._core.check_open()
         timeline = self._core.timeline
-        head = timeline.head()
-        if since is None:
-            mark, after = head, 0
-        else:
-            after = self._core.resolve(since)
-            mark = timeline.pin(after).mark
-        return StoreWatch(self._core, self._space, prefix, mark, head, after, timeout)
+        with within(self._read_timeout):
+            head = timeline.head()
+            if since is None:
+                mark, after = head, 0
+            else:
+                after = self._core.resolve(since)
+                mark = timeline.pin(after).mark
+            return StoreWatch(self._core, self._space, prefix, mark, head, after, timeout)

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any, Generic
 
 from snapkv.clock import monotonic
 from snapkv.closing import Closing
 from snapkv.core import Core
+from snapkv.deadline import check_wait
 from snapkv.engine.base import Event, WatchBatch
 from snapkv.errors import (
     CompactedError,
     EngineUnavailableError,
-    InvalidOptionError,
-    InvalidTypeError,
+    StoreClosedError,
     StoreRestoredError,
 )
 from snapkv.history import commit_of
-from snapkv.model import Change, Changes, K
+from snapkv.model import Change, Changes, Commit, K
 from snapkv.reading import Reader
 from snapkv.records import Keyspace, Mark, StampRecord, prefix_end
 from snapkv.timeline.feed import REPLAY_WAIT_S
@@ -35,7 +35,8 @@ class Watch(Closing, ABC, Generic[K]):
     `timestamp` is that of the newest commit seen, matching or not: a new watch from there goes
     on without gap or repetition. Iterating waits for ever, or until `timeout` seconds brought
     nothing; `next(timeout=...)` waits so long once. Use it from one thread; `close()` may come
-    from any and ends the iteration.
+    from any and ends the iteration, and `next` raises `StoreClosedError` from then on. Where
+    the store is closed instead, the iteration raises it, too: what follows was never given.
 
     Errors: `CompactedError` when what comes next was compacted, `StoreRestoredError` when the
     engine went back in time since (nothing of the other history is given), `StoreRecreatedError`,
@@ -47,6 +48,7 @@ class Watch(Closing, ABC, Generic[K]):
     def __init__(self, timeout: float | None) -> None:
         check_wait(timeout)
         self._timeout = timeout
+        self._ended = False  # by its own close(), while the store was open
 
     @abstractmethod
     def next(self, timeout: float | None = None) -> Changes[K] | None:
@@ -60,10 +62,19 @@ class Watch(Closing, ABC, Generic[K]):
         return self
 
     def __next__(self) -> Changes[K]:
-        found = self.next(self._timeout)
+        try:
+            found = self._next_or_end()
+        except StoreClosedError:
+            if not self._ended:
+                raise
+            found = None
         if found is None:
             raise StopIteration
         return found
+
+    def _next_or_end(self) -> Changes[K] | None:
+        """Return what iterating gives next, None at its end."""
+        return self.next(self._timeout)
 
 
 class StoreWatch(Watch[K]):
@@ -83,7 +94,7 @@ class StoreWatch(Watch[K]):
         self._head = head  # what stood when the watch was made: it must come
         self._core, self._space = core, space
         self._range = space.range_of(space.whole if prefix is None else prefix)
-        self._unstamped: dict[bytes, bytes | None] = {}
+        self._unstamped: dict[bytes, Event] = {}
         self._mark = mark
         self.timestamp = max(after, mark.timestamp)
         self._closed = False
@@ -96,15 +107,13 @@ class StoreWatch(Watch[K]):
         timeline = self._core.timeline
         return timeline.watch(root, prefix_end(root), start, lambda: timeline.verify(self._mark))
 
-    def __next__(self) -> Changes[K]:
+    def _next_or_end(self) -> Changes[K] | None:
         found = self.next(self._timeout)
         deadline = monotonic() + REPLAY_WAIT_S
         while found is None and self._mark.ordinal < self._head.ordinal:
             if monotonic() >= deadline:
                 raise EngineUnavailableError(f"no event within {REPLAY_WAIT_S:.0f} s")
             found = self.next(CATCH_UP_S)  # in slices: what comes may not match
-        if found is None:
-            raise StopIteration
         return found
 
     def next(self, timeout: float | None = None) -> Changes[K] | None:
@@ -125,7 +134,7 @@ class StoreWatch(Watch[K]):
 
     def close(self) -> None:
         """End the watch; twice is fine."""
-        self._closed = True
+        self._ended, self._closed = self._ended or not self._core.closed, True
         self._watcher.close()
 
     def _go_on(self) -> None:
@@ -143,7 +152,7 @@ class StoreWatch(Watch[K]):
         """Turn the events of one revision into a commit's changes.
 
         Writes that came without a timestamp (by other programs) belong to the next commit: that
-        is how time travel sees them.
+        is how time travel sees them. Each change names the commit that it was written by.
         """
         stamped: tuple[Mark, StampRecord] | None = None
         for event in batch.events:
@@ -151,7 +160,7 @@ class StoreWatch(Watch[K]):
                 mark = mark_after(self._core, self._mark, event)
                 stamped = mark, StampRecord.decode(event.kv.value)
             elif self._range[0] <= event.kv.key < self._range[1]:
-                self._unstamped[event.kv.key] = None if event.is_delete else event.kv.value
+                self._unstamped[event.kv.key] = event
         if stamped is None:
             return None
         mark, stamp = stamped
@@ -160,7 +169,9 @@ class StoreWatch(Watch[K]):
         if mark.timestamp <= self.timestamp:
             return None
         self.timestamp = mark.timestamp
-        return Changes(commit_of(mark, stamp), ordered(changes, self._space))
+        return Changes(
+            commit_of(mark, stamp), changed_at(mark, stamp, changes.values(), self._space)
+        )
 
 
 def mark_after(core: Reader, last: Mark, event: Event) -> Mark:
@@ -184,16 +195,21 @@ def left_of(deadline: float | None) -> float | None:
     return None if deadline is None else max(0.0, deadline - monotonic())
 
 
-def ordered(changes: Mapping[bytes, bytes | None], space: Keyspace) -> tuple[Change[Any], ...]:
-    """Return changes of stored keys as users see them, in key order."""
-    return tuple(Change(space.decode(key), changes[key]) for key in sorted(changes))
+def changed_at(
+    mark: Mark, stamp: StampRecord, events: Iterable[Event], space: Keyspace
+) -> tuple[Change[Any], ...]:
+    """Return events as users see them, in key order, with the mark that stamps them.
+
+    Only what stands at the mark's own revision was written by whom it names.
+    """
+    own, changes = commit_of(mark, stamp), []
+    for event in sorted(events, key=_stored_key):
+        kv, commit = event.kv, own
+        if kv.mod_revision != mark.revision:
+            commit = Commit(mark.timestamp, 0, kv.mod_revision, None)
+        changes.append(Change(space.decode(kv.key), None if event.is_delete else kv.value, commit))
+    return tuple(changes)
 
 
-def check_wait(timeout: object) -> None:
-    """Raise `InvalidTypeError` or `InvalidOptionError` for what is no bound of a wait."""
-    if timeout is None:
-        return
-    if isinstance(timeout, bool) or not isinstance(timeout, int | float):
-        raise InvalidTypeError(f"a timeout is seconds or None, not {type(timeout).__name__}")
-    if not timeout >= 0:
-        raise InvalidOptionError(f"a timeout is not negative: {timeout}")
+def _stored_key(event: Event) -> bytes:
+    return event.kv.key

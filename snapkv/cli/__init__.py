@@ -11,4 +11,16 @@ Caveats. Times are shown to the millisecond, in which more than one commit can l
 escaped); exact bytes come from `get` into a pipe, and from `--json`.
 """
 
-from snapkv.cli.app import main as main
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command line (else that of the process); return its exit code."""
+    try:
+        from snapkv.cli import app  # takes half a second, in which Ctrl-C is no traceback either
+
+        return app.main(arguments)
+    except KeyboardInterrupt:
+        return 130

@@ -5,54 +5,20 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from typer.core import TyperGroup
 
-from snapkv._version import __version__
 from snapkv.cli import importing, reading, ticking, upkeep, writing
+from snapkv.cli.commands import App, misuse_of, version_option
 from snapkv.cli.exits import MEANINGS, Exit, code_of, message_of
 from snapkv.cli.options import STORE_VARIABLE, JsonOption, NameOption
-from snapkv.cli.output import drop_output, prepare_streams, tell_error
+from snapkv.cli.output import prepare_streams, tell_error
 from snapkv.cli.tour import tour
 
 _EPILOG = "Exit codes:\n" + ";\n".join(f"{int(c)} = {text}" for c, text in MEANINGS.items())
 
-_TIMES_AS_ARGUMENTS = {"ignore_unknown_options": True}
-"""Lets `-5m` be an argument; a misspelt option then fails as a time that is none."""
-
-
-class Commands(TyperGroup):
-    """Commands that end quietly at Ctrl-C, or when the reader of their output goes away."""
-
-    def invoke(self, ctx: Any) -> Any:
-        """Run the command, and write out what is buffered while errors still count."""
-        try:
-            result = super().invoke(ctx)
-            sys.stdout.flush()
-        except BrokenPipeError:
-            drop_output()
-            raise typer.Exit(Exit.PIPE_CLOSED) from None
-        except KeyboardInterrupt:
-            raise typer.Exit(Exit.INTERRUPTED) from None
-        return result
-
-
-app = typer.Typer(
-    name="snapkv",
-    cls=Commands,
-    epilog=_EPILOG,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode="rich",
-)
-
-
-def _version(wanted: bool) -> None:
-    if wanted:
-        sys.stdout.write(f"snapkv {__version__}\n")
-        raise typer.Exit()
+app = App(name="snapkv", epilog=_EPILOG, rich_markup_mode="rich")
 
 
 @app.callback()
@@ -68,13 +34,12 @@ def snapkv(
     ] = None,
     name: NameOption = None,
     as_json: JsonOption = False,
-    version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
-    ] = False,
+    version: Annotated[bool, version_option("snapkv")] = False,
 ) -> None:
     """Time travel over key-value metadata: read, list, diff, watch and restore any moment.
 
-    A TIME is 2026-01-31T14:05:00Z (any offset, always one), -5m or -7d, a timestamp, or now.
+    A TIME is 2026-01-31 14:05 (local time, or with an offset), 14:05, yesterday, 1h ago, -5m,
+    rev:4, a timestamp, or now.
     --store, --name and --json may stand before or after the command.
     """
 
@@ -89,17 +54,19 @@ _PANELS: dict[str, tuple[Callable[..., None], ...]] = {
         importing.import_prefix,
         ticking.tick,
     ),
-    "Keep": (upkeep.compact, upkeep.dump, upkeep.load, upkeep.check, upkeep.info),
+    "Keep": (upkeep.compact, upkeep.dump, upkeep.load, upkeep.backup, upkeep.check, upkeep.info),
     "Try": (tour,),
 }
 
+_TIMES_TAKEN = {reading.diff: 2, writing.restore: 1, upkeep.compact: 1}
+"""How many times a command takes as arguments."""
+
 for _panel, _commands in _PANELS.items():
     for _command in _commands:
-        _times = _command in (reading.diff, writing.restore, upkeep.compact)
         app.command(
             _command.__name__.replace("_", "-"),
             rich_help_panel=_panel,
-            context_settings=_TIMES_AS_ARGUMENTS if _times else None,
+            times=_TIMES_TAKEN.get(_command, 0),
         )(_command)
 
 
@@ -122,9 +89,8 @@ def _failed(error: Exception) -> int:
     if (code := code_of(error)) is not None:
         tell_error(message_of(error))
         return code
-    misuse = getattr(error, "format_message", None)  # of typer's own errors, whatever their class
+    misuse = misuse_of(error, "snapkv")
     if misuse is None:
         raise error
-    command = getattr(getattr(error, "ctx", None), "command_path", "snapkv")
-    tell_error(f"{misuse()} (see {command} --help)")
+    tell_error(misuse)
     return Exit.USAGE

@@ -5,7 +5,6 @@ from __future__ import annotations
 from enum import IntEnum
 
 from snapkv import errors as _errors
-from snapkv.cli.forms import time_text
 
 
 class Exit(IntEnum):
@@ -89,20 +88,9 @@ def code_of(error: Exception) -> Exit | None:
 
 
 def message_of(error: Exception) -> str:
-    """Return what a person is told about an error, with times instead of timestamps."""
-    if isinstance(error, _errors.OnlyStoresError):
-        return str(error)
-    if isinstance(error, _errors.KeyNotFoundError):
-        at = "" if error.timestamp is None else f" at {time_text(error.timestamp)}"
-        return f"no key {error.key!r}{at}"
-    if isinstance(error, _errors.CompactedError) and error.unit == "timestamp":
-        left = "" if error.earliest is None else f"; the earliest is {time_text(error.earliest)}"
-        return f"the history at {time_text(error.requested)} was compacted{left}"
+    """Return what a person is told about an error: what to do next in words of the command line."""
     if isinstance(error, _errors.CommitUnknownError) and error.may_still_land:
         return f"{error}; 'snapkv resolve {error.timestamp} {error.nonce.hex()}' settles it"
-    if isinstance(error, _errors.NotObservedError):
-        since = "" if error.first is None else f"; observed since {time_text(error.first)}"
-        return f"nobody had ticked yet at {time_text(error.requested)}{since}"
     if isinstance(error, OSError) and not isinstance(error, _errors.SnapKVError):
         where = "" if error.filename is None else f"{error.filename}: "
         return f"{where}{error.strerror or error}"

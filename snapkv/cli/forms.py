@@ -155,3 +155,14 @@ def difference_json(difference: Difference[str]) -> Json:
 def change_json(change: Change[str]) -> Json:
     """Return a change for JSON."""
     return {"key": change.key, "value": value_json(change.value)}
+
+
+def written_change_json(change: Change[str]) -> Json:
+    """Return a change for JSON with the revision that wrote it, and who and why if known."""
+    commit = change.commit
+    return {
+        **change_json(change),
+        "revision": commit.revision,
+        "writer": commit.writer,
+        "note": commit.note,
+    }

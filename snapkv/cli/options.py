@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Annotated, Any
 
 import typer
 
 from snapkv.cli.exits import CommandError
-from snapkv.cli.output import tell_warning
+from snapkv.cli.output import patience, tell, tell_warning
 from snapkv.clock import SystemClock
 from snapkv.entry import open as open_store
 from snapkv.observing import Observed, observe
 from snapkv.store import SnapshotKV
-from snapkv.times import resolve
+from snapkv.times import When, duration_ms, format_time, revision_of
+from snapkv.typed_times import TypedTime, understood
 
 STORE_VARIABLE = "SNAPKV_STORE"
 WRITER_VARIABLE = "SNAPKV_WRITER"
@@ -42,6 +43,7 @@ StoreOption = Annotated[
 NameOption = Annotated[
     str | None,
     typer.Option(
+        "--name",
         metavar="NAME",
         callback=inherited,
         help=f"Which store of that place; else {DEFAULT_NAME!r}.",
@@ -56,7 +58,7 @@ RawOption = Annotated[
 ]
 AtOption = Annotated[
     str | None,
-    typer.Option("--at", metavar="TIME", help="The moment to read: 2026-01-31T14:05:00Z, -5m."),
+    typer.Option("--at", metavar="TIME", help="The moment to read: 14:05, yesterday, 1h ago."),
 ]
 NoteOption = Annotated[
     str | None, typer.Option("--note", metavar="TEXT", help="Why, for the commit log.")
@@ -80,45 +82,98 @@ ObserveOption = Annotated[
     ),
 ]
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do it without asking.")]
+TimeoutOption = Annotated[
+    str | None,
+    typer.Option(
+        "--timeout",
+        metavar="DURATION",
+        help="Fail (code 7) when opening or reading takes longer than this, such as 500ms or 5s.",
+    ),
+]
 CountOption = Annotated[
     int | None, typer.Option("-n", "--count", metavar="N", min=0, help="At most so many.")
 ]
 
 
-def moment(text: str | None) -> int | None:
-    """Return the timestamp of a time on the command line; None for now.
+def moment(text: str | None) -> When | None:
+    """Return the moment that a text on the command line names as a state; None for now.
 
-    Relative times are settled here, once, so that all of a command means the same moment.
+    Times are settled here, once, so that all of a command means the same moment; and what was
+    understood is told. A revision is the store's to settle: see `settled`.
     """
-    if text is None or text.strip() == "now":
+    return _understood(text, lambda typed: typed.state)
+
+
+def since(text: str | None) -> When | None:
+    """Return the time after which a range begins, as `moment`; None for now."""
+    return _understood(text, lambda typed: typed.since)
+
+
+def start(text: str) -> When | None:
+    """Return the first instant that a text names, as `moment`; None for now."""
+    return _understood(text, lambda typed: typed.start)
+
+
+def _understood(text: str | None, meant: Callable[[TypedTime], When | None]) -> When | None:
+    if text is None:
         return None
-    return resolve(text, SystemClock().now_ms())
+    now_ms = SystemClock().now_ms()
+    typed = understood(text, now_ms)
+    when = meant(typed)
+    if echo := typed.echo(when, now_ms):
+        tell(f"snapkv: {echo}")
+    return when
+
+
+def settled(store: SnapshotKV | Observed[str], when: When | None) -> When | None:
+    """Return a time as it is; of a revision, tell when that was."""
+    if revision_of(when) is not None and (timestamp := store.timestamp_of(when or "")):
+        tell(f"snapkv: {when} = {format_time(timestamp)}")
+    return when
+
+
+def seconds(duration: str | None) -> float | None:
+    """Return the seconds of a duration on the command line; None for none."""
+    return None if duration is None else duration_ms(duration) / 1_000
 
 
 @contextmanager
 def opened(
-    url: str | None, name: str | None, *, create: bool = False, writer: str | None = None
+    url: str | None,
+    name: str | None,
+    *,
+    create: bool = False,
+    writer: str | None = None,
+    silent: bool = False,
+    timeout: str | None = None,
 ) -> Iterator[SnapshotKV]:
-    """Open the store that the options name, and close it in the end."""
+    """Open the store that the options name, and close it in the end.
+
+    Unless `silent`, it says what it waits for when that takes long.
+    """
     place, name = _place(url), DEFAULT_NAME if name is None else name
-    with warnings_told():
-        store = open_store(place, name=name, writer=writer, create=create)
+    limit = seconds(timeout)
+    with warnings_told(), nullcontext() if silent else patience(place):
+        store = open_store(place, name=name, writer=writer, create=create, read_timeout=limit)
+    if create and place.startswith("memory:"):
+        tell_warning(f"a store in {place} is gone when this command ends; try lmdb:./meta")
     with store:
         yield store
 
 
 @contextmanager
 def readable(
-    url: str | None, name: str | None, observed: str | None
+    url: str | None, name: str | None, observed: str | None, timeout: str | None = None
 ) -> Iterator[SnapshotKV | Observed[str]]:
     """Open the store that the options name, or what they say is observed, for reading."""
     if observed is None:
-        with opened(url, name) as store:
+        with opened(url, name, timeout=timeout) as store:
             yield store
         return
     place, name = _place(url), DEFAULT_NAME if name is None else name
-    with warnings_told():
-        keys = observe(place, prefix=observed, name=name)
+    limit = seconds(timeout)
+    with warnings_told(), patience(place):
+        keys = observe(place, prefix=observed, name=name, read_timeout=limit)
     with keys:
         yield keys
 

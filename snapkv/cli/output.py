@@ -11,13 +11,23 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from io import TextIOWrapper
+from threading import Timer
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
 from snapkv.cli.exits import CommandError, Exit
-from snapkv.cli.forms import Json, commit_json, json_line, key_text, preview, quoted, time_text
+from snapkv.cli.forms import (
+    Json,
+    commit_json,
+    counted,
+    json_line,
+    key_text,
+    preview,
+    quoted,
+    time_text,
+)
 from snapkv.clock import monotonic
 from snapkv.model import Commit, Difference
 
@@ -26,6 +36,8 @@ SUMMARY_LINES_MAX = 20
 
 BAR_AFTER_S = 2.0
 """What takes no longer needs no bar."""
+PATIENCE_S = 2.0
+"""How long a command waits in silence for a store to answer."""
 
 Part = str | tuple[str, str]
 """A piece of a line: text, or text with a style."""
@@ -60,10 +72,11 @@ class Output:
         self.record(commit_json(commit), self.time(commit.ts), flush=flush)
 
 
-def who_and_why(commit: Commit) -> tuple[Part, Part | None]:
-    """Return the columns of a commit's writer and note."""
+def who_and_why(commit: Commit) -> tuple[Part | None, Part | None]:
+    """Return the columns of a commit's writer and note, None for what is not known."""
+    writer: Part | None = None if commit.writer is None else (key_text(commit.writer), "green")
     note: Part | None = None if commit.note is None else (quoted(commit.note), "italic")
-    return (key_text(commit.writer), "green"), note
+    return writer, note
 
 
 def difference_parts(difference: Difference[str]) -> list[Part]:
@@ -124,6 +137,18 @@ def tell_differences(differences: list[Difference[str]]) -> None:
         tell(f"... and {more:,} more")
 
 
+@contextmanager
+def patience(what: str, program: str = "snapkv") -> Iterator[None]:
+    """Say what is waited for when the block takes long; nothing when it is done in time."""
+    timer = Timer(PATIENCE_S, _tell, (f"{program}: ", "bold yellow", f"waiting for {what} ..."))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
 def working(what: str) -> AbstractContextManager[object]:
     """Show on a terminal that something long is under way."""
     if not sys.stderr.isatty():
@@ -139,6 +164,14 @@ def status_line(*, shown: bool = True) -> Iterator[Callable[[str], None]]:
         return
     with Console(file=sys.stderr).status("") as status:
         yield lambda text: status.update(Text(text))
+
+
+@contextmanager
+def counting(what: str, unit: str) -> Iterator[Callable[[int], None]]:
+    """Show on a terminal how far something has come whose end is not known."""
+    with status_line() as show:
+        show(what)
+        yield lambda done: show(f"{what}: {counted(done, unit)}")
 
 
 @contextmanager

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from itertools import islice
+from collections.abc import Iterator
+from itertools import groupby, islice
 from typing import Annotated
 
 import typer
@@ -12,6 +13,7 @@ from snapkv.cli.exits import Exit
 from snapkv.cli.forms import (
     change_json,
     commit_json,
+    counted,
     difference_json,
     entry_json,
     key_text,
@@ -19,6 +21,7 @@ from snapkv.cli.forms import (
     text_of,
     time_json,
     version_json,
+    written_change_json,
 )
 from snapkv.cli.options import (
     AtOption,
@@ -28,14 +31,21 @@ from snapkv.cli.options import (
     ObserveOption,
     RawOption,
     StoreOption,
+    TimeoutOption,
     moment,
     opened,
     readable,
+    seconds,
+    settled,
+    since,
 )
 from snapkv.cli.output import Output, Part, difference_parts, tell, who_and_why, write_line
+from snapkv.deadline import bounds
 from snapkv.errors import KeyNotFoundError
+from snapkv.history import commits_and_ticks
 from snapkv.model import Changes, Commit, Version
-from snapkv.times import duration_ms
+from snapkv.store import SnapshotKV
+from snapkv.times import When
 
 SHOWN_CHARS_MAX = 2_000
 """How much of a binary value `get` shows on a terminal."""
@@ -54,6 +64,7 @@ def get(
     key: KeyArgument,
     at: AtOption = None,
     observe: ObserveOption = None,
+    timeout: TimeoutOption = None,
     store: StoreOption = None,
     name: NameOption = None,
     as_json: JsonOption = False,
@@ -63,7 +74,8 @@ def get(
     Into a pipe or a file: the exact bytes, nothing added.
     """
     when = moment(at)
-    with readable(store, name, observe) as kv:
+    with readable(store, name, observe, timeout) as kv:
+        when = settled(kv, when)
         if as_json:
             snapshot = kv.at(when)
             fields = entry_json(key, snapshot.entry(key))
@@ -94,14 +106,15 @@ def ls(
         bool, typer.Option("-l", "--long", help="With revision, size and value.")
     ] = False,
     observe: ObserveOption = None,
+    timeout: TimeoutOption = None,
     store: StoreOption = None,
     name: NameOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """List keys, now or at a time, in order."""
     when, out = moment(at), Output(as_json)
-    with readable(store, name, observe) as kv:
-        snapshot = kv.at(when)
+    with readable(store, name, observe, timeout) as kv:
+        snapshot = kv.at(settled(kv, when))
         if not long:
             for key in snapshot.keys(prefix or None):
                 out.record({"key": key}, key_text(key))
@@ -117,7 +130,7 @@ def ls(
 
 
 def log(
-    since: Annotated[
+    since_: Annotated[
         str | None, typer.Option("--since", metavar="TIME", help="Only commits after this.")
     ] = None,
     until: Annotated[
@@ -125,18 +138,47 @@ def log(
     ] = None,
     count: CountOption = None,
     oldest_first: OldestFirst = False,
+    ticks: Annotated[bool, typer.Option("--ticks", help="Print ticks, too.")] = False,
+    timeout: TimeoutOption = None,
     store: StoreOption = None,
     name: NameOption = None,
     as_json: JsonOption = False,
     raw: RawOption = False,
 ) -> None:
-    """Print the commits, newest first: when, revision, who, why."""
-    after, up_to, out = moment(since), moment(until), Output(as_json, raw)
-    with opened(store, name) as kv:
-        if since is not None and after is None:  # --since now
+    """Print the commits, newest first: when, revision, who, why.
+
+    Commits that changed nothing and have no note are ticks; they are left out, and counted on the
+    error stream.
+    """
+    after, up_to, out = since(since_), moment(until), Output(as_json, raw)
+    with opened(store, name, timeout=timeout) as kv:
+        after, up_to = settled(kv, after), settled(kv, up_to)
+        if since_ is not None and after is None:  # --since now
             after = kv.resolved()
-        for commit in kv.commits(after, up_to, count, newest_first=not oldest_first):
-            out.record(commit_json(commit), *out.commit_columns(commit))
+        if ticks:
+            for commit in kv.commits(after, up_to, count, newest_first=not oldest_first):
+                out.record(commit_json(commit), *out.commit_columns(commit))
+            return
+        if count == 0:
+            return
+        left_out = 0
+        found = _commits_and_ticks(kv, after, up_to, newest_first=not oldest_first)
+        for shown, (commit, is_tick) in enumerate(found):
+            left_out += is_tick
+            if not is_tick:
+                out.record(commit_json(commit), *out.commit_columns(commit))
+            if shown + 1 - left_out == count:
+                break
+    if left_out:
+        tell(f"snapkv: {counted(left_out, 'tick')} left out: --ticks shows them")
+
+
+@bounds
+def _commits_and_ticks(
+    kv: SnapshotKV, since: When | None, until: When | None, *, newest_first: bool
+) -> Iterator[tuple[Commit, bool]]:
+    """Yield commits as `commits_and_ticks`, within what --timeout allows."""
+    return commits_and_ticks(kv.reader, since, until, newest_first=newest_first)
 
 
 def history(
@@ -144,6 +186,7 @@ def history(
     count: CountOption = None,
     oldest_first: OldestFirst = False,
     observe: ObserveOption = None,
+    timeout: TimeoutOption = None,
     store: StoreOption = None,
     name: NameOption = None,
     as_json: JsonOption = False,
@@ -151,7 +194,7 @@ def history(
 ) -> None:
     """Print the versions of a key, newest first: when, revision, what, who, why."""
     out = Output(as_json, raw)
-    with readable(store, name, observe) as kv:
+    with readable(store, name, observe, timeout) as kv:
         versions = list(kv.history(key))
     if not versions:
         raise KeyNotFoundError(key)
@@ -180,13 +223,15 @@ def diff(
         bool, typer.Option("--exit-code", help="End with 1 when there are differences.")
     ] = False,
     observe: ObserveOption = None,
+    timeout: TimeoutOption = None,
     store: StoreOption = None,
     name: NameOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Print what differs between two times: + added, - removed, ~ changed."""
     before, after, out, differs = moment(a), moment(b), Output(as_json), False
-    with readable(store, name, observe) as kv:
+    with readable(store, name, observe, timeout) as kv:
+        before, after = settled(kv, before), settled(kv, after)
         for difference in kv.diff(before, after, prefix or None):
             differs = True
             if as_json:
@@ -199,7 +244,7 @@ def diff(
 
 def watch(
     prefix: PrefixArgument = "",
-    since: Annotated[
+    since_: Annotated[
         str | None,
         typer.Option("--since", metavar="TIME", help="Begin after this time; else after now."),
     ] = None,
@@ -214,22 +259,34 @@ def watch(
     as_json: JsonOption = False,
     raw: RawOption = False,
 ) -> None:
-    """Print commits and their changes as they happen, until Ctrl-C."""
-    after, out = moment(since), Output(as_json, raw)
-    patience_s = None if timeout is None else duration_ms(timeout) / 1_000
+    """Print commits and their changes as they happen, until Ctrl-C.
+
+    With --observe, all that a tick stamps comes at once: each write with its own revision, and
+    with a writer only where it was a commit of the store that ticks.
+    """
+    after, out = since(since_), Output(as_json, raw)
     with (
         readable(store, name, observe) as kv,
-        kv.watch(prefix or None, after, timeout=patience_s) as changes,
+        kv.watch(prefix or None, settled(kv, after), timeout=seconds(timeout)) as changes,
     ):
         for found in islice(changes, count):
-            _write_changes(out, found)
+            _write_changes(out, found, each_written=observe is not None)
 
 
-def _write_changes(out: Output, found: Changes[str]) -> None:
-    fields = {**commit_json(found.commit), "changes": [change_json(c) for c in found.changes]}
-    out.record(fields, *out.commit_columns(found.commit))
-    if not out.as_json:
-        for change in found.changes:
+def _write_changes(out: Output, found: Changes[str], *, each_written: bool) -> None:
+    """Write a document of JSON, or for people each commit with its lines.
+
+    With `each_written` each change in JSON says when and by whom it was written.
+    """
+    if out.as_json:
+        form = written_change_json if each_written else change_json
+        out.record({**commit_json(found.commit), "changes": [form(c) for c in found.changes]})
+        sys.stdout.flush()
+        return
+    in_order = sorted(found.changes, key=lambda change: change.commit.revision)
+    for commit, changes in groupby(in_order, key=lambda change: change.commit):
+        out.record({}, *out.commit_columns(commit))
+        for change in changes:
             key = key_text(change.key)
             if change.value is None:
                 write_line([(f"  - {key}", "red")])

@@ -74,7 +74,10 @@ def tick(
         shown = stack.enter_context(status_line(shown=not (quiet or as_json)))
 
         def connect() -> SnapshotKV:
-            return stack.enter_context(opened(store, name, create=True, writer=writer))
+            made = opened(
+                store, name, create=True, writer=writer, silent=True
+            )  # it tells of itself
+            return stack.enter_context(made)
 
         def told(ticker: Ticker, commit: Commit) -> None:
             if as_json and not quiet:

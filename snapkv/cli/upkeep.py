@@ -1,14 +1,11 @@
-"""The commands that keep a store: compact, dump, load, check, info."""
+"""The commands that keep a store: compact, dump, load, backup, check, info."""
 
 from __future__ import annotations
 
-import os
-import stat
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO
+from typing import Annotated, Any
 
 import typer
 
@@ -22,16 +19,21 @@ from snapkv.cli.options import (
     ObserveOption,
     RawOption,
     StoreOption,
+    TimeoutOption,
     WriterOption,
     YesOption,
     moment,
     opened,
     readable,
+    settled,
+    start,
 )
-from snapkv.cli.output import Output, confirm, tell, working
+from snapkv.cli.output import Output, confirm, counting, tell, working
 from snapkv.errors import NotObservedError, StoreNotEmptyError
+from snapkv.files import descriptor_of
+from snapkv.files import readable as readable_file
 
-STREAM = Path("-")
+STREAM, STDOUT = Path("-"), 1
 
 FileArgument = Annotated[Path, typer.Argument(metavar="FILE", show_default=False)]
 
@@ -49,11 +51,12 @@ def compact(
     The state at that time stays readable. All stores in the same place are affected, so it asks.
     The newest minute or so is always kept.
     """
-    limit, out = moment(before), Output(as_json, raw)
+    limit, out = start(before), Output(as_json, raw)
     if limit is None:
         raise CommandError("compact takes a time; the newest minute is always kept")
     with opened(store, name) as kv:
-        confirm(f"Forget all history in {store} before {time_text(limit)}?", yes=yes)
+        shown = time_text(kv.timestamp_of(limit))
+        confirm(f"Forget all history in {store} before {shown}?", yes=yes)
         with working("compacting"):
             done = kv.compact(limit)
     fields = {**time_json(done.earliest), "revision": done.revision}
@@ -69,44 +72,38 @@ def dump(
 ) -> None:
     """Write everything at one moment to a file, which appears when it is complete.
 
-    The file - is the standard output.
+    The file - is the standard output. A device or a FIFO is written to as it is.
     """
-    when = moment(at)
-    if file == STREAM and sys.stdout.isatty():
+    when, streamed = moment(at), file == STREAM or descriptor_of(str(file)) == STDOUT
+    if streamed and sys.stdout.isatty():
         raise CommandError("a dump is not for terminals: name a file, or redirect the output")
     with opened(store, name) as kv:
-        moment_of = kv.at(when).timestamp
-        with _written(file) as stream, working("dumping"):
-            keys = kv.dump(stream, moment_of)
+        moment_of = kv.at(settled(kv, when)).timestamp
+        with counting("dumping", "key") as progress:
+            target = sys.stdout.buffer if streamed else file
+            pinned = moment_of if when is None else when
+            keys = kv.dump(target, pinned, progress=progress)
     said = f"{counted(keys, 'key')} at {time_text(moment_of)}"
-    if file == STREAM:
+    if streamed:
+        sys.stdout.buffer.flush()
         tell(said)
     else:
         Output(as_json).record({"keys": keys, "at": time_json(moment_of)}, said)
 
 
-@contextmanager
-def _written(file: Path) -> Iterator[BinaryIO]:
-    """Open a file for writing so that a failure leaves what was there before."""
-    if file == STREAM:
-        sys.stdout.flush()
-        yield sys.stdout.buffer
-        sys.stdout.buffer.flush()
-        return
-    if file.exists() and not stat.S_ISREG(file.stat().st_mode):  # a device or a pipe
-        with file.open("wb") as stream:
-            yield stream
-        return
-    target = Path(os.path.realpath(file))
-    partial = target.with_name(f"{target.name}.{os.getpid()}.partial")
-    try:
-        with partial.open("xb") as stream:
-            yield stream
-            stream.flush()
-            os.fsync(stream.fileno())
-        partial.replace(target)
-    finally:
-        partial.unlink(missing_ok=True)
+def backup(
+    path: Annotated[Path, typer.Argument(metavar="PATH", show_default=False)],
+    store: StoreOption = None,
+    name: NameOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Copy a live lmdb store, history and all, to a new directory, while others write.
+
+    The directory appears when it is complete. Other engines: see dump.
+    """
+    with opened(store, name) as kv, working("copying"):
+        kv.backup(path)
+    Output(as_json).record({"path": str(path), "url": f"lmdb:{path}"}, f"lmdb:{path}")
 
 
 def load(
@@ -126,7 +123,7 @@ def load(
 
     The file - is the standard input. With --replace it asks. Makes the store when there is none.
     """
-    source = nullcontext(sys.stdin.buffer) if file == STREAM else file.open("rb")
+    source = nullcontext(sys.stdin.buffer) if file == STREAM else readable_file(file)
     with source as stream, opened(store, name, create=True, writer=writer) as kv:
         if replace and kv.info()["commits"]:
             count = kv.at().count()
@@ -143,8 +140,8 @@ def load(
 def check(store: StoreOption = None, name: NameOption = None, as_json: JsonOption = False) -> None:
     """Check every invariant of what is stored; print what is broken."""
     out = Output(as_json)
-    with opened(store, name) as kv, working("checking"):
-        report = kv.check()
+    with opened(store, name) as kv, counting("checking", "commit") as progress:
+        report = kv.check(progress=progress)
     problems = list(report.problems)
     if as_json:
         out.record({"commits": report.commits, "keys": report.keys, "problems": problems})
@@ -163,6 +160,7 @@ def _summary(problems: int, commits: int, keys: int) -> str:
 
 def info(
     observe: ObserveOption = None,
+    timeout: TimeoutOption = None,
     store: StoreOption = None,
     name: NameOption = None,
     as_json: JsonOption = False,
@@ -170,7 +168,7 @@ def info(
 ) -> None:
     """Print facts about the store, or what is observed, and its engine."""
     out = Output(as_json, raw)
-    with readable(store, name, observe) as kv:
+    with readable(store, name, observe, timeout) as kv:
         facts = kv.info()
         with suppress(NotObservedError):
             facts["keys"] = kv.at().count()

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from snapkv.cli.exits import CommandError, Exit
-from snapkv.cli.forms import commit_json, counted, time_text
+from snapkv.cli.forms import commit_json, counted, difference_json, time_text
 from snapkv.cli.options import (
     JsonOption,
     NameOption,
@@ -21,11 +21,15 @@ from snapkv.cli.options import (
     YesOption,
     moment,
     opened,
+    settled,
 )
-from snapkv.cli.output import Output, confirm, tell, tell_differences
-from snapkv.errors import KeyNotFoundError
+from snapkv.cli.output import Output, confirm, difference_parts, tell, tell_differences, write_line
+from snapkv.errors import InvalidTimeError, KeyNotFoundError
 from snapkv.model import Absent, AtRevision, Guard
+from snapkv.restoring import Plan, planned
 from snapkv.snapshot import Snapshot
+from snapkv.store import SnapshotKV
+from snapkv.times import When
 
 STDIN = "-"
 
@@ -53,7 +57,9 @@ def put(
 ) -> None:
     """Save keys in one commit, and print its time.
 
-    The value - is read from the standard input, exactly. Makes the store when there is none.
+    The value - is read from the standard input, exactly: a secret given that way, or by --file, is
+    not seen in the list of processes and in the history of the shell. Makes the store when there
+    is none.
     """
     puts = _pairs(words, file)
     guards: list[Guard] = [Absent(key) for key in puts] if if_absent else []
@@ -138,6 +144,12 @@ def restore(
     prefix: Annotated[
         str, typer.Option("--prefix", metavar="PREFIX", help="Only keys that begin so.")
     ] = "",
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print what would change, and change nothing.")
+    ] = False,
+    before_first: Annotated[
+        bool, typer.Option("--before-first", help="A TIME before the first commit is meant.")
+    ] = False,
     yes: YesOption = False,
     note: NoteOption = None,
     writer: WriterOption = None,
@@ -152,20 +164,57 @@ def restore(
     """
     target, out = moment(when), Output(as_json, raw)
     with opened(store, name, writer=writer) as kv:
-        past = kv.at(target)
-        differences = list(kv.at().diff(past, prefix))
-        if differences:
-            tell_differences(differences)
-            question = f"Restore {counted(len(differences), 'key')} to {time_text(past.timestamp)}?"
-            confirm(question, yes=yes)
-            commit = kv.restore(past.timestamp, prefix, note=note)
-            out.record(
-                {"keys": len(differences), "commit": commit_json(commit)}, out.time(commit.ts)
-            )
+        target = settled(kv, target)
+        plan = _plan(kv, target, prefix, before_first)
+        if dry_run:
+            _tell_plan(out, plan)
             return
+        commit = None
+        if plan.changes and target is not None:
+            tell_differences(plan.changes)
+            question = f"Restore {time_text(plan.past.timestamp)}: {_counts(plan)}?"
+            confirm(question, yes=yes)
+            commit = kv.restore(target, prefix, note=note, before_first=before_first)
+    fields = {**_counts_json(plan), "commit": None if commit is None else commit_json(commit)}
+    if commit is not None:
+        out.record(fields, out.time(commit.ts))
+        return
     tell("nothing to restore: the present equals that moment")
     if as_json:
-        out.record({"keys": 0, "commit": None})
+        out.record(fields)
+
+
+def _plan(kv: SnapshotKV, target: When | None, prefix: str, before_first: bool) -> Plan:
+    """Return what restoring would change; its errors name the options of the command line."""
+    try:
+        return planned(kv, target, prefix, before_first=before_first)
+    except InvalidTimeError as e:
+        raise CommandError(str(e).replace("before_first=True", "--before-first")) from e
+
+
+def _tell_plan(out: Output, plan: Plan) -> None:
+    if out.as_json:
+        changes = [difference_json(change) for change in plan.changes]
+        out.record({**_counts_json(plan), "changes": changes})
+        return
+    for change in plan.changes:
+        write_line(difference_parts(change))
+    done = _counts(plan) if plan.changes else "nothing: the present equals that moment"
+    tell(f"restoring {time_text(plan.past.timestamp)} would change this: {done}")
+
+
+def _counts_json(plan: Plan) -> dict[str, int]:
+    removed = sum(change.after is None for change in plan.changes)
+    added = sum(change.before is None for change in plan.changes)
+    keys = len(plan.changes)
+    return {"keys": keys, "removed": removed, "added": added, "changed": keys - removed - added}
+
+
+def _counts(plan: Plan) -> str:
+    """Return what a plan does, in words: `remove 2 keys, add 1 key, change 0 keys`."""
+    counts = _counts_json(plan)
+    verbs = {"remove": "removed", "add": "added", "change": "changed"}
+    return ", ".join(f"{verb} {counted(counts[past], 'key')}" for verb, past in verbs.items())
 
 
 def resolve(

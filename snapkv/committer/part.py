@@ -8,6 +8,7 @@ from typing import Any
 
 from snapkv.committer.intervals import Interval, covers, cut, merge, overlap, point
 from snapkv.engine.base import (
+    REVISION_MAX,
     Compare,
     Delete,
     KeyValue,
@@ -222,8 +223,8 @@ def compile_check(guard: object, space: Keyspace, layout: Layout) -> Check:
         revision: object = guard.revision
         if isinstance(revision, bool) or not isinstance(revision, int):
             raise InvalidTypeError(f"a revision is an int, not {type(revision).__name__}")
-        if revision < 1:
-            raise InvalidOptionError(f"a guard's revision is positive, not {revision}")
+        if not 1 <= revision <= REVISION_MAX:
+            raise InvalidOptionError(f"a guard's revision is in 1 to 2^63 - 1, not {revision}")
     match guard:
         case HeadAt():
             return Check(guard, layout.ts)

@@ -6,6 +6,7 @@ from typing import Any
 
 from snapkv.committer.attempt import Attempt, Sent
 from snapkv.committer.part import Check, Part
+from snapkv.dates import dated
 from snapkv.engine.base import RangeResult, TxnResult
 from snapkv.errors import CommitUnknownError
 
@@ -16,7 +17,7 @@ Unheld = list[tuple[Check, int]]
 def add_note(error: BaseException, attempt: Attempt[Any]) -> None:
     """Name the commit whose outcome an interrupt leaves open, for `resolve`."""
     stamp = attempt.sent.stamp
-    error.add_note(f"outcome unknown: commit {stamp.timestamp}, nonce {stamp.nonce.hex()}")
+    error.add_note(f"outcome unknown: commit {dated(stamp.timestamp)}, nonce {stamp.nonce.hex()}")
 
 
 def read_back(part: Part, result: object) -> Unheld:

@@ -34,6 +34,8 @@ from typing import Any, NamedTuple, Protocol
 
 ALL_KEYS_END = b"\0"
 """As `range_end`: every key from `key` on."""
+REVISION_MAX = (1 << 63) - 1
+"""The largest revision that a caller can name: etcd's are signed."""
 
 
 class KeyValue(NamedTuple):
@@ -379,7 +381,9 @@ class Engine(Reads, Writes, Watches, Compacts, Leases, Protocol):
         ...
 
     def server_time_ms(self, *, fresh: bool = False) -> tuple[int, int] | None:
-        """Return (milliseconds since 1970, uncertainty) of the server's clock; None: it is ours.
+        """Return (milliseconds since 1970, uncertainty) of the server's clock; None: there is none.
+
+        Of an engine that processes of one machine share, it is the machine's clock.
 
         With `fresh` the clock is looked at again, which may take a second; otherwise no waiting.
         """

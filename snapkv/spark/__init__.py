@@ -16,10 +16,13 @@ Reading the source: `options` says what can be asked, `pinned` names the commits
 formats share stands by itself: `given`, `micro_batches`, `sessions`.
 """
 
-from snapkv.spark.codes import SourceError as SourceError
-from snapkv.spark.frames import diff as diff
-from snapkv.spark.frames import read_changes as read_changes
-from snapkv.spark.frames import read_history as read_history
-from snapkv.spark.frames import read_snapshot as read_snapshot
-from snapkv.spark.frames import register as register
-from snapkv.spark.source import SnapKVDataSource as SnapKVDataSource
+from snapkv.extras import extra
+
+with extra("spark", "Spark"):
+    from snapkv.spark.codes import SourceError as SourceError
+    from snapkv.spark.frames import diff as diff
+    from snapkv.spark.frames import read_changes as read_changes
+    from snapkv.spark.frames import read_history as read_history
+    from snapkv.spark.frames import read_snapshot as read_snapshot
+    from snapkv.spark.frames import register as register
+    from snapkv.spark.source import SnapKVDataSource as SnapKVDataSource

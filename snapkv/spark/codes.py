@@ -24,7 +24,6 @@ from snapkv.errors import (
     StoreRecreatedError,
     StoreRestoredError,
 )
-from snapkv.times import format_time
 
 
 class SourceError(SnapKVError, ValueError):
@@ -97,16 +96,7 @@ def coded(*, compacted: str = VERSION_COMPACTED, advice: str = COMPACTED_ADVICE)
     except SourceError:
         raise
     except CompactedError as e:
-        raise SourceError(compacted, f"{_told(e)}; {advice}") from e
+        raise SourceError(compacted, f"{e}; {advice}") from e
     except SnapKVError as e:
         code = next((code for kind, code in _CODES if isinstance(e, kind)), FAILED)
         raise SourceError(code, f"{e}{_ADVICE.get(code, '')}") from e
-
-
-def _told(error: CompactedError) -> str:
-    """Return what was asked for and what is left, with times as people write them."""
-    if error.unit != "timestamp":
-        return str(error)
-    earliest = "unknown" if error.earliest is None else format_time(error.earliest)
-    asked = format_time(error.requested)
-    return f"{asked} was compacted; the earliest that remains is {earliest}"

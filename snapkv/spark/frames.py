@@ -16,7 +16,6 @@ from snapkv.spark.options import BINARY
 from snapkv.spark.place import absolute
 from snapkv.spark.sessions import Times, ensure_told, tell
 from snapkv.spark.source import SnapKVDataSource
-from snapkv.spark.timing import exact
 from snapkv.times import When
 
 ADDED, CHANGED, REMOVED = "added", "changed", "removed"
@@ -49,10 +48,11 @@ def read_snapshot(
 ) -> DataFrame:
     """Return a store as it was at a moment (None: now), a row for each key.
 
-    `as_of` is a time as everywhere in snapkv; naive text is in the session's time zone. `prefix`
-    is exact to the byte, and bytes where keys are. `schema` names the columns, which `valueFormat`
-    json and msgpack need. `options` are those of the format: `name`, `columns`, `valueFormat`, ...
-    The moment is pinned by this call: all actions on the DataFrame see the same rows.
+    `as_of` is a time as everywhere in snapkv, or `rev:4`; naive text is in the session's time zone.
+    `prefix` is exact to the byte, and bytes where keys are. `schema` names the columns, which
+    `valueFormat` json and msgpack need. `options` are those of the format: `name`, `columns`,
+    `valueFormat`, ... The moment is pinned by this call: all actions on the DataFrame see the same
+    rows.
 
         spark_df = read_snapshot(spark, "etcd://localhost:2379", "2026-11-20 14:05", "schema/")
 
@@ -62,7 +62,7 @@ def read_snapshot(
     """
     _check_unsaid(options, timestampAsOf="give as_of")
     if as_of is not None:
-        options["timestampAsOf"] = exact(Times(spark, options).end(as_of))
+        options = _joined(options, Times(spark, options).as_of(as_of))
     return _frame(spark, url, prefix, schema, options)
 
 
@@ -89,7 +89,7 @@ def read_changes(
     )
     times = Times(spark, options)
     options["readChangeFeed"] = True
-    options |= times.bounds(times.after(since), until)
+    options = _joined(options, times.bounds(since, until, after=True))
     return _frame(spark, url, prefix, schema, options)
 
 
@@ -110,7 +110,7 @@ def read_history(
     _check_unsaid(options, startingTimestamp="give since", endingTimestamp="give until")
     times = Times(spark, options)
     options["view"] = "history"
-    options |= times.bounds(None if since is None else times.end(since), until)
+    options = _joined(options, times.bounds(since, until, after=False))
     return _frame(spark, url, prefix, schema, options)
 
 
@@ -198,6 +198,15 @@ def _check_unsaid(options: Mapping[str, Any], **said: str) -> None:
     for name in options:
         if (known := names.get(name.lower())) is not None:
             raise SourceError(codes.INVALID_OPTION, f"no option {known} here: {advice[known]}")
+
+
+def _joined(options: dict[str, Any], asked: dict[str, str]) -> dict[str, Any]:
+    """Return options with those that parameters stand for. Raises `SourceError` for one twice."""
+    given = {name.lower() for name in options}
+    for name in asked:
+        if name.lower() in given:
+            raise SourceError(codes.INVALID_OPTION, f"no option {name} here: a parameter gives it")
+    return options | asked
 
 
 def _frame(

@@ -85,22 +85,26 @@ def last_commit(
 ) -> Mark | None:
     """Return the last commit that a batch may bring, None when it may bring all.
 
-    The first commit with rows always fits, and each is brought as a whole. `before` reads the
+    The first commit with rows always fits, and each is brought as a whole, all that an observed
+    tick stamps too. `before` reads the
     values that changes come with, None when they come without: they are read where bytes count.
     """
     last: Mark | None = None
-    for mark, _, touched in commits:
+    rows = size = 0
+    for mark, stamp, touched in commits:
         shown = [each for each in touched if each.exists or deletes]
         with_before = [each for each in shown if each.existed] if before else []
-        size = sum(len(each.last.kv.key) + len(each.last.kv.value) for each in shown)
-        rows = len(shown)
+        size += sum(len(each.last.kv.key) + len(each.last.kv.value) for each in shown)
+        rows += len(shown)
         for each in with_before:
             if each.exists:  # a removal shows what stood before in its only row
                 rows += 1
                 size += len(each.last.kv.key)
         if before and limit.sized:
             size += sum(len(value or b"") for value in before(with_before))
+        if stamp is None:  # an observed write goes with the mark that stamps it
+            continue
         if not limit.take(size, rows=rows):
             return last
-        last = mark
+        last, rows, size = mark, 0, 0
     return None

@@ -76,7 +76,7 @@ class Anchor:
 def anchor_in(reader: Reader) -> Anchor:
     """Return what now is; one round trip."""
     head = reader.timeline.head()
-    return Anchor(reader.format.store_id, head, reader.clock.wall.now_ms())
+    return Anchor(reader.format.store_id, head, reader.clock.now_ms())
 
 
 def moment_of(reader: Reader, options: Given, anchor: Anchor) -> Commits:
@@ -114,9 +114,9 @@ def range_of(
             low = (standing_bounds if standing else bounds)(reader, None, None)[0]
             if high.ordinal < low.ordinal:  # compaction passed the pin
                 raise CompactedError(high.timestamp, reader.reads.showing.earliest())
-    if high.ordinal < low.ordinal:
-        if options.has_end:
-            raise SourceError(codes.INVALID_RANGE, BACKWARDS)
+    if high.ordinal < low.ordinal and options.has_end:
+        raise SourceError(codes.INVALID_RANGE, BACKWARDS)
+    if high.revision < low.revision:
         high = low
     return Commits(anchor.store, low, high, high.revision)
 
@@ -180,7 +180,9 @@ def _last_until(reader: Reader, options: Options, anchor: Anchor, end: str) -> M
     """Return the last commit up to the version or time that options name for an end of a range."""
     if (version := options.count(f"{end}Version")) is not None:
         with _versioned(reader, version):
-            return mark_at(reader, version)
+            found = mark_at(reader, version)
+        observed = not reader.reads.showing.at_head  # what no tick has stamped is not seen
+        return anchor.head if observed and version > anchor.head.revision else found
     if (text := options.text(f"{end}Timestamp")) is None:
         return None
     timestamp = timestamp_of(text, options.zone, anchor.now_ms, start=end == "starting")
@@ -189,9 +191,13 @@ def _last_until(reader: Reader, options: Options, anchor: Anchor, end: str) -> M
 
 
 def mark_at(reader: Reader, revision: int) -> Mark:
-    """Return the newest mark at or before a revision; one round trip."""
+    """Return the newest mark at or before a revision; one round trip.
+
+    Observed keys change between marks: there it stands at that very revision, as a bound.
+    """
     answer = reader.timeline.ask([Range(reader.timeline.key, revision=revision)])
-    return _mark_in(reader, answer.results[0])
+    found = _mark_in(reader, answer.results[0])
+    return found if reader.reads.showing.at_head else found._replace(revision=revision)
 
 
 def _mark_in(reader: Reader, found: RangeResult) -> Mark:

@@ -11,10 +11,11 @@ from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource
 
 from snapkv.clock import SystemClock
+from snapkv.errors import InvalidTimeError
 from snapkv.spark import codes
 from snapkv.spark.codes import SourceError
 from snapkv.spark.timing import exact, naive_of, timestamp_of, zone_of
-from snapkv.times import TIMESTAMP_MAX, When
+from snapkv.times import TIMESTAMP_MAX, When, revision_of
 
 _told: WeakKeyDictionary[SparkSession, set[str]] = WeakKeyDictionary()
 """The formats that sessions were told of: Spark warns of everyone who tells it again."""
@@ -61,8 +62,27 @@ class Times:
             raise SourceError(codes.TIMESTAMP_INVALID, f"no time is after {when!s}")
         return end + 1
 
-    def bounds(self, first: int | None, until: When | None) -> dict[str, str]:
-        """Return the options of a range of moments, both inclusive; None leaves a side open."""
-        last = None if until is None else self.end(until)
-        edges = {"startingTimestamp": first, "endingTimestamp": last}
-        return {name: exact(edge) for name, edge in edges.items() if edge is not None}
+    def as_of(self, when: When | None) -> dict[str, str]:
+        """Return the option that names a moment, as a time or a version. Raises `SourceError`."""
+        return self._option(when, "timestampAsOf", "versionAsOf")
+
+    def bounds(self, since: When | None, until: When | None, *, after: bool) -> dict[str, str]:
+        """Return the options of a range; None leaves a side open.
+
+        It begins with the moment `since`, or `after` it. Raises `SourceError`.
+        """
+        start = self._option(since, "startingTimestamp", "startingVersion", after=after)
+        return start | self._option(until, "endingTimestamp", "endingVersion")
+
+    def _option(
+        self, when: When | None, by_time: str, by_version: str, *, after: bool = False
+    ) -> dict[str, str]:
+        if when is None:
+            return {}
+        try:
+            revision = revision_of(when)
+        except InvalidTimeError as e:
+            raise SourceError(codes.TIMESTAMP_INVALID, str(e)) from e
+        if revision is not None:
+            return {by_version: str(revision + after)}
+        return {by_time: exact(self.after(when) if after else self.end(when))}

@@ -135,7 +135,8 @@ class CommitsTask(Task):
 
     def read(self, reader: Reader, wanted: Wanted) -> Iterator[Arrays]:
         """Yield the columns of the log, newest first."""
-        counted = {"operation", "operationMetrics"} & set(wanted.names)
+        observed = not reader.reads.showing.at_head  # its range tells which commits there are
+        counted = observed or not {"operation", "operationMetrics"}.isdisjoint(wanted.names)
         low, high = self.commits.low, self.commits.high
         yield from tables.commits(
             reader, self.span if counted else None, low, high, inclusive=self.inclusive
@@ -171,9 +172,9 @@ def cut_commits(reader: Reader, commits: Commits, tasks: int) -> list[Commits]:
     0 to 6 round trips for each cut.
     """
     low, high = commits.low, commits.high
-    count = high.ordinal - low.ordinal
-    if count <= 0:
+    if high.revision <= low.revision:
         return []
+    count = high.ordinal - low.ordinal
     parts = max(1, min(tasks, count // TASK_COMMITS))
     ordinals = [low.ordinal + count * n // parts for n in range(1, parts)]
     inner: list[Mark] = [reader.timeline.by_ordinal(ordinal) for ordinal in ordinals]

@@ -9,10 +9,19 @@ from zoneinfo import ZoneInfo
 from snapkv.errors import InvalidTimeError, InvalidTypeError
 from snapkv.spark import codes
 from snapkv.spark.codes import SourceError
-from snapkv.times import LOGICAL_MASK, When, format_time, is_digits, pack, resolve
+from snapkv.times import (
+    LOGICAL_MASK,
+    When,
+    is_likely,
+    is_number,
+    pack,
+    resolve,
+    revision_of,
+    unlikely,
+)
 
 _OLDEST = pack(946_684_800_000)
-"""The year 2000: what is less is a year, or seconds or milliseconds since 1970, by mistake."""
+"""The year 2000."""
 _OFFSET = re.compile(r"(?:UTC|GMT|UT)?([+-])(\d{1,2})(?::?([0-5]\d)(?::?([0-5]\d))?)?", re.ASCII)
 # What Spark takes beside the names of the time zone database: java.time.ZoneId.SHORT_IDS.
 _SHORT = {
@@ -116,30 +125,35 @@ def timestamp_of(when: When, zone: tzinfo | None, now_ms: int, *, start: bool = 
     `SourceError`.
     """
     try:
+        if revision_of(when) is not None:
+            raise SourceError(
+                codes.TIMESTAMP_INVALID,
+                f"{when} is a version: give versionAsOf, startingVersion or endingVersion",
+            )
         timestamp = resolve(aware(when, zone), now_ms)
     except (InvalidTimeError, InvalidTypeError) as e:
         raise SourceError(codes.TIMESTAMP_INVALID, str(e)) from e
     if is_exact(when):
-        _check_is_timestamp(str(when).strip(), timestamp)
+        _check_likely(str(when).strip(), timestamp, now_ms)
         return timestamp
     return timestamp & ~LOGICAL_MASK if start else timestamp
 
 
-def _check_is_timestamp(text: str, timestamp: int) -> None:
-    """Raise `SourceError` for a number that hardly is a timestamp; 0 is, and what `exact` wrote."""
-    if timestamp < _OLDEST and not text.startswith("0"):
-        raise SourceError(
-            codes.TIMESTAMP_INVALID,
-            f"{text} as a timestamp, which is milliseconds since 1970 << 18, is of "
-            f"{format_time(timestamp)}: write dates, seconds and milliseconds as ISO text",
-        )
+def _check_likely(text: str, timestamp: int, now_ms: int) -> None:
+    """Raise `SourceError` for a number that hardly is a timestamp; 0 is, and what `exact` wrote.
+
+    The rule is that of a store whose newest commit is of now, and older ones than of the year 2000
+    are none either.
+    """
+    now = pack(now_ms)
+    likely = timestamp >= _OLDEST and is_likely(timestamp, now, now)
+    if not likely and not text.startswith("0"):
+        raise SourceError(codes.TIMESTAMP_INVALID, str(unlikely(timestamp)))
 
 
 def is_exact(when: When) -> bool:
     """Return whether a time is given as a timestamp, to the last bit."""
-    if isinstance(when, str):
-        return is_digits(when.strip())
-    return isinstance(when, int)
+    return is_number(when)
 
 
 def exact(timestamp: int) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from snapkv.clock import bounded, check_in_time
 from snapkv.engine.base import Engine, KeyValue, WatchBatch
 from snapkv.errors import EngineUnavailableError, StoreClosedError
 from snapkv.records import Mark, stamp_of
@@ -34,12 +35,13 @@ def replayed(
         return
     watcher = engine.watch(key, range_end, start_revision=first)
     try:
-        while (batch := watcher.next(REPLAY_WAIT_S)) is not None:
+        while (batch := watcher.next(bounded(REPLAY_WAIT_S))) is not None:
+            check_in_time()
             if batch.revision <= until and batch.events:
                 yield batch
             if batch.revision >= until:
                 return
-        raise EngineUnavailableError(f"no event within {REPLAY_WAIT_S:.0f} s")
+        raise EngineUnavailableError("no event in time")
     finally:
         watcher.close()
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
+from snapkv.clock import check_in_time
 from snapkv.engine.base import Columns, Engine, KeyValue, Range, RangeResult, ReadResult
 from snapkv.errors import CompactedError, FutureRevisionError, StoreRestoredError
 from snapkv.records import Mark
@@ -160,6 +161,7 @@ class Reads:
             reading = pin.reading
             try:
                 for page in read(self._line.engine, key, reading):
+                    check_in_time()
                     yield page
                     key = last_of(page) + b"\0"
                     self._check_epoch(pin)

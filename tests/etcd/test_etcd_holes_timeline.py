@@ -207,7 +207,7 @@ def test_h10_the_watch_fills_the_ring_of_who_only_reads(two: Two, calls: Calls) 
 def test_h10_a_watch_that_compaction_overtakes(two: Two) -> None:
     a, b = two.a(0), two.b(0)
     a.save("a", b"1")
-    a.at(1)
+    a.at(0)
     commits = [b.commit(puts={"b": b"%d" % n}) for n in range(5)]
     two.gateway.compact(commits[3].revision)
     own = a.commit(puts={"a": b"2"})

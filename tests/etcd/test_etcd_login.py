@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -26,7 +30,8 @@ import snapkv
 from snapkv.clock import pause
 from snapkv.engine.base import Range
 from snapkv.engine.etcd import EtcdEngine
-from snapkv.errors import AccessDeniedError, Refused
+from snapkv.engine.etcd.address import is_loopback
+from snapkv.errors import AccessDeniedError, PlainPasswordWarning, Refused
 
 KEY = b"default/k"
 END = b"default0"
@@ -336,3 +341,66 @@ def test_no_password_in_what_people_see(guarded: EtcdServer, tmp_path: Path) -> 
                 call()
             seen.append(told(raised.value))
     assert PASSWORD not in "\n".join(seen)
+
+
+# --- a password without TLS -----------------------------------------------------------------
+
+
+def warned(url: str, **options: object) -> list[str]:
+    """What opening says of plain passwords; whether it can be reached or not."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        snapkv.open(url, **options).close()
+    return [str(w.message) for w in caught if w.category is PlainPasswordWarning]
+
+
+def test_a_password_that_leaves_the_machine_without_tls_is_warned_of(guarded: EtcdServer) -> None:
+    port = guarded.client_port
+    beyond = f"etcd://0.0.0.0:{port},127.0.0.1:{port}"
+    (message,) = warned(beyond, user=USER, password=PASSWORD)
+    assert f"0.0.0.0:{port} without TLS" in message
+    assert USER in message
+    assert "127.0.0.1" not in message
+    assert PASSWORD not in message
+    for host in ("127.0.0.1", "localhost"):
+        assert warned(f"etcd://{host}:{port}", user=USER, password=PASSWORD) == []
+
+
+def test_without_a_password_there_is_nothing_to_warn_of(etcd: EtcdServer) -> None:
+    assert warned(f"etcd://0.0.0.0:{etcd.client_port}") == []
+
+
+def test_the_command_line_says_it_in_a_line(guarded: EtcdServer) -> None:
+    login = {"SNAPKV_ETCD_USER": USER, "SNAPKV_ETCD_PASSWORD": PASSWORD}
+    url = f"etcd://0.0.0.0:{guarded.client_port}"
+    done = subprocess.run(
+        [sys.executable, "-m", "snapkv.cli", "put", "--store", url, "k", "v"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, **login},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "snapkv: warning: the password of user" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("address", "here"),
+    [
+        ("127.0.0.1:1", True),
+        ("127.255.3.4:1", True),
+        ("[::1]:2379", True),
+        ("[::ffff:127.0.0.1]:1", True),
+        ("LOCALHOST:1", True),
+        ("localhost.:1", True),
+        ("0.0.0.0:1", False),
+        ("[::]:1", False),
+        ("10.0.0.1:1", False),
+        ("[::2]:1", False),
+        ("localhost.example.com:1", False),
+        ("127.0.0.1.example.com:1", False),
+    ],
+)
+def test_what_this_machine_is(address: str, here: bool) -> None:
+    assert is_loopback(address) is here

@@ -42,6 +42,7 @@ from snapkv import (
     SpaceOps,
     pack,
 )
+from snapkv.errors import PrefixNotFoundError
 from snapkv.times import physical_ms
 
 RINGS = (1, 2, 7, 1_024)
@@ -127,7 +128,7 @@ class Program(RuleBasedStateMachine):
         if not rows:
             return data.draw(st.sampled_from([0, 1, pack(START_MS)]))
         ts = data.draw(st.sampled_from([0, *(row.ts for row in rows[-40:]), rows[0].ts]))
-        return max(0, ts + data.draw(st.sampled_from([-1, 0, 0, 1, 1 << 30])))
+        return ts and ts + data.draw(st.sampled_from([-1, 0, 0, 1, 1 << 30]))
 
     # --- what happens ---
 
@@ -239,9 +240,12 @@ class Program(RuleBasedStateMachine):
             if key.startswith(prefix) and then.get(key) != now.get(key)
         }
         try:
-            commit = self.stores[which].restore(when, prefix, note="restored")
+            store = self.stores[which]
+            commit = store.restore(when, prefix, note="restored", before_first=True)
         except CompactedError:
             assert when < self.earliest
+        except PrefixNotFoundError:
+            assert not [key for key in then.keys() | now.keys() if key.startswith(prefix)]
         else:
             self.added(which, commit, changes, "restored")
 
@@ -289,7 +293,7 @@ class Program(RuleBasedStateMachine):
 
     @rule(which=WHICH, data=st.data(), all_of_it=st.booleans())
     def compact(self, which, data, all_of_it):
-        when = pack(1 << 45) if all_of_it else self.moments(data)
+        when = pack(2 * START_MS) if all_of_it else self.moments(data)
         done = self.stores[which].compact(when)
         limit_ms = self.clocks[which].now_ms() - KEEP_MS
         target = min(when, pack(limit_ms + 1) - 1)

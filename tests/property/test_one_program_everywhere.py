@@ -87,7 +87,8 @@ class Run:
         return self.store.compact(self.stamps[-min(back + 1, len(self.stamps))])
 
     def restore(self, back, _):
-        return self.store.restore(self.stamps[-min(back + 1, len(self.stamps))])
+        when = self.stamps[-min(back + 1, len(self.stamps))]
+        return self.store.restore(when, before_first=True)
 
     def reopen(self, *_):
         self.store.close()
@@ -100,7 +101,7 @@ class Run:
         """What can be known of the store in the end."""
         store, found = self.store, list(self.told)
         for ts in self.stamps:
-            for when in (max(0, ts - 1), ts, ts + 1):
+            for when in (ts - 1, ts, ts + 1) if ts else (0,):
                 try:
                     snap = store.at(when)
                     found.append((when, snap.revision, snap.final, dict(snap.items())))

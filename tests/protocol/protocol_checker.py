@@ -43,7 +43,7 @@ class Told:
     def unknown(self) -> bool:
         """Whether nothing was claimed; an error that is not ours says so in a note."""
         notes = getattr(self.error, "__notes__", [])
-        noted = any(f"outcome unknown: commit {self.stamps[-1].ts}," in note for note in notes)
+        noted = any(f"({self.stamps[-1].ts}), nonce" in note for note in notes)
         return self.crashed or noted or isinstance(self.error, CommitUnknownError)
 
 

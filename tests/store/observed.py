@@ -13,6 +13,7 @@ from snapkv.engine.base import Delete, Put
 from snapkv.observing import observe
 
 from .engines import write_raw
+from .plain import Plain
 
 PREFIX = "/r/"
 WAIT_S = 20
@@ -88,19 +89,33 @@ class Foreign:
         return told
 
     def since(self, ts: int, prefix: str = "") -> list:
-        """(ts, [(key, value)]) of each mark after a time that stamps something."""
+        """(ts, [(revision, key, value, writer)]) of each mark after a time that stamps some."""
         at = self.mark_at(ts)
         low, found = self.marks[at].revision if at >= 0 else 0, []
         for mark in self.marks[at + 1 :]:
-            changes = {}
-            for revision, written in self.writes:
-                if low < revision <= mark.revision:
-                    changes.update(written)
+            listed = [
+                (revision, key, changes[key], mark.writer if revision == mark.revision else None)
+                for revision, changes in self.writes
+                if low < revision <= mark.revision
+                for key in sorted(changes)
+                if key.startswith(prefix)
+            ]
             low = mark.revision
-            listed = [(key, changes[key]) for key in sorted(changes) if key.startswith(prefix)]
             if listed and mark.ts > ts:
                 found.append((mark.ts, listed))
         return found
+
+
+def ticked(model: Foreign) -> Plain:
+    """The same as commits: each write by itself, at the tick that stamps it, and the ticks."""
+    plain, low = Plain(), 0
+    for mark in model.marks:
+        for revision, changes in model.writes:
+            if low < revision <= mark.revision:
+                plain.add(mark.ts, revision, {("", key): changes[key] for key in changes})
+        low = mark.revision
+        plain.add(mark.ts, mark.revision, {}, mark.note, mark.writer)
+    return plain
 
 
 class Cluster:
@@ -163,10 +178,17 @@ class Cluster:
 
 
 def drained(watch, until: int) -> list:
-    """What a watch is told up to a tick: (ts, [(key, value)]) of each that stamps something."""
+    """What a watch is told up to a tick: (ts, [(revision, key, value, writer)]) of each one."""
     told, deadline = [], monotonic() + WAIT_S
     while watch.timestamp < until:
         assert monotonic() < deadline, f"nothing after {watch.timestamp}, {told}"
         if (changes := watch.next(0.02)) is not None:
-            told.append((changes.commit.ts, [(x.key, x.value) for x in changes]))
+            told.append(listed(changes))
     return told
+
+
+def listed(changes) -> tuple:
+    """One `Changes` as (ts, [(revision, key, value, writer)])."""
+    ts = changes.commit.ts
+    assert {change.commit.ts for change in changes} == {ts}
+    return ts, [(c.commit.revision, c.key, c.value, c.commit.writer) for c in changes]

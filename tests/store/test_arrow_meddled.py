@@ -130,7 +130,7 @@ def test_observed_keys_that_are_no_text_need_bytes(place, clock):
             read()
         assert caught.value.key == bad
     assert rows(text.changes_to_arrow("/r/\u00e4"))[0][0] == "/r/\u00e4"
-    place_in_time = (tick.revision, to_datetime(tick.ts))
+    place_in_time = (tick.revision - 1, to_datetime(tick.ts))
     assert [row[:2] for row in rows(raw.at().to_arrow())] == [(b"/r/\xc3\xa4", b"1"), (bad, b"2")]
     assert rows(raw.changes_to_arrow(bad)) == [
         (bad, b"2", "insert", place_in_time[0], 0, place_in_time[1])
@@ -146,18 +146,20 @@ def test_observing_everything_shows_the_time_line_too(place, clock):
     first, second = cluster.tick(), cluster.tick()
     observed = cluster.observe()
     changes = [(row[0], row[2], row[3]) for row in rows(observed.changes_to_arrow())]
+    made, written = first.revision - 2, first.revision - 1
     assert changes == [
-        ("default/sys/format", "insert", first.revision),
-        ("default/sys/ts", "insert", first.revision),
-        ("x", "insert", first.revision),
+        ("default/sys/format", "insert", made),
+        ("default/sys/ts", "insert", made),
+        ("x", "insert", written),
+        ("default/sys/ts", "update_postimage", first.revision),
         ("default/sys/ts", "update_postimage", second.revision),
     ]
     since = [(row[0], *row[2:4]) for row in rows(observed.history_to_arrow(since=first.ts))]
     assert since == [
-        ("default/sys/format", first.revision, None),
+        ("default/sys/format", made, None),
         ("default/sys/ts", first.revision, second.revision),
         ("default/sys/ts", second.revision, None),
-        ("x", first.revision, None),
+        ("x", written, None),
     ]
     assert rows(observed.history_to_arrow())[0][4] == to_datetime(first.ts)
 

@@ -10,28 +10,13 @@ from snapkv.changed import first_after
 from snapkv.engine.base import Put
 
 from .engines import write_raw
-from .observed import Cluster, Foreign, drained
-from .plain import Plain
+from .observed import Cluster, Foreign, drained, ticked
 from .tabled import FOREVER, changes_of, histories_of, moments, replayed, rows
 
 
 @pytest.fixture
 def cluster(place, clock):
     return Cluster(place, clock)
-
-
-def ticked(model: Foreign) -> Plain:
-    """The same as commits at the ticks: what each changed of what the one before it showed."""
-    plain, low, before = Plain(), 0, {}
-    for mark in model.marks:
-        after = model.state(mark.revision)
-        written = {
-            key for r, changes in model.writes if low < r <= mark.revision for key in changes
-        }
-        changes = {("", key): after.get(key) for key in written if key in before or key in after}
-        plain.add(mark.ts, mark.revision, changes, mark.note, mark.writer)
-        low, before = mark.revision, after
-    return plain
 
 
 @pytest.fixture(params=[2], ids="seed {}".format)
@@ -63,33 +48,32 @@ def written(request, place, clock, monkeypatch):
 
 
 def test_changes_are_of_the_first_tick_at_or_after_them(cluster):
-    cluster.write(old=b"0", gone=b"0", again=b"0")
+    written = cluster.write(old=b"0", gone=b"0", again=b"0")
     first = cluster.tick()
-    cluster.write(old=b"1", new=b"1", fleeting=b"1", gone=None, again=None)
+    one = cluster.write(old=b"1", fleeting=b"1", gone=None, again=None)
     cluster.noise()
-    cluster.write(old=b"2", new=b"2", fleeting=None, again=b"2")
-    cluster.write(twice=b"1")
-    cluster.write(twice=None)
-    cluster.write(twice=b"2", gone=b"1")
-    cluster.write(gone=None)
+    two = cluster.write(old=b"2", fleeting=None, again=b"2")
+    three = cluster.write(gone=b"1")
     second = cluster.tick()
     cluster.write(old=b"unseen")
     observed = cluster.observe()
-    of_first, of_second = (
-        lambda n, c=c: (c.revision, n, to_datetime(c.ts)) for c in (first, second)
-    )
+    at = to_datetime(second.ts)
     expected = [
-        ("/r/again", b"0", "update_preimage", *of_second(0)),
-        ("/r/again", b"2", "update_postimage", *of_second(0)),
-        ("/r/gone", b"0", "delete", *of_second(1)),
-        ("/r/new", b"2", "insert", *of_second(2)),
-        ("/r/old", b"0", "update_preimage", *of_second(3)),
-        ("/r/old", b"2", "update_postimage", *of_second(3)),
-        ("/r/twice", b"2", "insert", *of_second(4)),
+        ("/r/again", b"0", "delete", one, 0, at),
+        ("/r/fleeting", b"1", "insert", one, 1, at),
+        ("/r/gone", b"0", "delete", one, 2, at),
+        ("/r/old", b"0", "update_preimage", one, 3, at),
+        ("/r/old", b"1", "update_postimage", one, 3, at),
+        ("/r/again", b"2", "insert", two, 0, at),
+        ("/r/fleeting", b"1", "delete", two, 1, at),
+        ("/r/old", b"1", "update_preimage", two, 2, at),
+        ("/r/old", b"2", "update_postimage", two, 2, at),
+        ("/r/gone", b"1", "insert", three, 0, at),
     ]
     assert rows(observed.changes_to_arrow(since=first.ts, preimages=True)) == expected
     inserted = [(f"/r/{n}", b"0", "insert") for n in ("again", "gone", "old")]
-    everything = [(*row, *of_first(n)) for n, row in enumerate(inserted)] + expected
+    at_first = written, to_datetime(first.ts)
+    everything = [(*row, at_first[0], n, at_first[1]) for n, row in enumerate(inserted)] + expected
     for since in (None, 0, first.ts - 1):
         assert rows(observed.changes_to_arrow(since=since, preimages=True)) == everything
 
@@ -108,13 +92,12 @@ def test_changes_between_any_two_moments(written):
                 assert replayed(before, found) == after
     with observed.watch(since=0) as watch:
         told = [
-            (key, value, next(mark.revision for mark in cluster.model.marks if mark.ts == ts))
+            (key, value, revision, to_datetime(ts))
             for ts, changes in drained(watch, cluster.newest())
-            for key, value in changes
+            for revision, key, value, _ in changes
         ]
-    found = [(row[0], row[1], row[3]) for row in rows(observed.changes_to_arrow())]
-    assert [row for row in told if row in found] == found
-    assert {row[1] for row in told if row not in found} <= {None}, "came and went between two ticks"
+    found = [(row[0], row[1], row[3], row[5]) for row in rows(observed.changes_to_arrow())]
+    assert told == found
 
 
 def test_histories_between_any_two_moments(written):
@@ -154,7 +137,7 @@ def test_a_moment(written):
 
 
 def test_before_the_first_tick_there_are_no_changes_and_histories_are_unknown(cluster):
-    cluster.write(a=b"1")
+    written = cluster.write(a=b"1")
     observed = cluster.observe()
     assert rows(observed.changes_to_arrow()) == rows(observed.changes_to_arrow(since=0)) == []
     for bounds in ({}, {"since": 0}, {"until": 5}):
@@ -163,7 +146,7 @@ def test_before_the_first_tick_there_are_no_changes_and_histories_are_unknown(cl
     tick = cluster.tick()
     with pytest.raises(NotObservedError):
         observed.history_to_arrow(until=tick.ts - 1)
-    expected = ("/r/a", b"1", tick.revision, None, to_datetime(tick.ts), None)
+    expected = ("/r/a", b"1", written, None, to_datetime(tick.ts), None)
     assert rows(observed.history_to_arrow()) == [expected]
 
 
@@ -210,7 +193,6 @@ def known(model: Foreign, row: tuple) -> tuple:
     """A version, of which only the write is on record once the tick that saw it first is not."""
     revisions = [mark.revision for mark in model.marks]
     in_force = max((n for n, at in enumerate(revisions) if at <= model.compacted), default=0)
-    if in_force == 0 or revisions.index(row[2]) > in_force:
+    if in_force == 0 or model.mark_of(row[2]) > in_force:
         return row
-    written = max(at for at, changes in model.writes if row[0] in changes and at <= row[2])
-    return (*row[:2], written, row[3], None, row[5])
+    return (*row[:4], None, row[5])

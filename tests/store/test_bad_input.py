@@ -1,7 +1,9 @@
 """Whatever cannot be used gets an error of its own, before anything is written."""
 
 import contextlib
+import copy
 import io
+import pickle
 from datetime import datetime
 
 import pytest
@@ -233,6 +235,37 @@ def test_bad_openings(opening, tmp_path):
     assert list(tmp_path.iterdir()) == [], "nothing was made"
 
 
+ADVICE = {
+    "lmdb://m4": ["lmdb:m4 ", "lmdb:/m4 "],
+    "lmdb:///m4/x": ["lmdb:/m4/x "],
+    "lmdb:~/m5": ["lmdb:$HOME/m5,", "lmdb:./~/m5 "],
+    "lmdb:~ann/m5": ["lmdb:~ann/m5,", "lmdb:./~ann/m5 "],
+    "lmdb:~": ["lmdb:$HOME,"],
+    "lmdb:///": ["lmdb:./meta"],
+    "./meta": ["lmdb:./meta;"],
+    "../a:b": ["lmdb:../a:b;"],
+    "/srv/meta": ["lmdb:/srv/meta;"],
+    "meta": ["lmdb:meta;"],
+    "~/meta": ["lmdb:$HOME/meta;"],
+}
+
+
+@pytest.mark.parametrize("url", ADVICE)
+def test_urls_that_are_almost_right_are_told_the_right_one(url, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InvalidURLError) as caught:
+        snapkv.open(url)
+    assert all(advice in str(caught.value) for advice in ADVICE[url]), caught.value
+    assert list(tmp_path.iterdir()) == [], "nothing was made"
+
+
+@pytest.mark.parametrize("url", ["", "redis:x", "host:2379", "user@host", "x?password=y"])
+def test_other_urls_are_offered_no_directory(url):
+    with pytest.raises(InvalidURLError) as caught:
+        snapkv.open(url)
+    assert "for a directory" not in str(caught.value)
+
+
 def test_an_unknown_option_is_told_the_known_ones(place):
     with pytest.raises(UnknownOptionError) as caught:
         place.open(colour="red")
@@ -314,3 +347,18 @@ def test_a_store_far_ahead_of_the_clock_warns(place, clock):
     with pytest.warns(snapkv.ClockWarning, match="5001 ms ahead"):
         late = place.open(clock=clock)
     assert late.save("k", b"2") > late.resolved() - 1
+
+
+def test_a_snapshot_says_what_to_pickle_instead(store: snapkv.SnapshotKV) -> None:
+    store.save("a", b"1")
+    snapshot = store.at()
+    with pytest.raises(TypeError, match="pickle its timestamp"):
+        pickle.dumps(snapshot)
+    assert copy.copy(snapshot) is copy.deepcopy(snapshot) is snapshot
+
+
+def test_a_mapping_handed_to_commit_is_told_of_puts(store: snapkv.SnapshotKV) -> None:
+    with pytest.raises(TypeError, match=r"commit takes a function, not dict; values: commit\(puts"):
+        store.commit({"a": b"1"})  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"values: commit\(puts=\.\.\.\)"):
+        store.space("s").commit({b"a": b"1"})  # type: ignore[arg-type]

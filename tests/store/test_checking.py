@@ -1,5 +1,7 @@
 """What check() finds, and what info() tells."""
 
+import io
+
 import pytest
 
 import snapkv
@@ -176,3 +178,12 @@ def test_info(store, place, clock):
     assert info["engine"]["revision"] == place.revision()
     assert place.open(clock=clock).info()["store_id"] == info["store_id"]
     assert place.open(name="other").info()["store_id"] != info["store_id"]
+
+
+def test_check_and_dump_tell_how_far_they_are(store: snapkv.SnapshotKV) -> None:
+    for n in range(5):
+        store.save(f"key-{n}", b"x")
+    checked: list[int] = []
+    assert store.check(progress=checked.append).commits == checked[-1] == len(checked) == 5
+    dumped: list[int] = []
+    assert store.dump(io.BytesIO(), progress=dumped.append) == dumped[-1] == 5

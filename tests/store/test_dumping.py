@@ -105,7 +105,7 @@ def test_a_store_with_keys_is_not_overwritten_unless_told(store, filled, target,
         assert len(target.space("mine").at()) == 0
         assert "mine" not in target.at()
         assert target.at(commit.ts - 1).get("mine") or target.space("mine").at(commit.ts - 1)
-        target.restore(0)
+        target.restore(0, before_first=True)
         target.commit(
             lambda stamp: Ops(spaces={n: SpaceOps(delete_prefixes=[b""]) for n in SPACES})
         )

@@ -2,12 +2,13 @@
 
 import random
 import threading
+from dataclasses import replace
 
 import pytest
 
 import snapkv.observed_watch
 import snapkv.observing
-from snapkv import Change, CompactedError, pack
+from snapkv import Change, Commit, CompactedError, pack
 from snapkv.clock import monotonic
 from snapkv.engine.base import Delete, Put
 from snapkv.errors import (
@@ -19,13 +20,18 @@ from snapkv.errors import (
 from snapkv.opening import open_engine
 
 from .engines import EMBEDDED, ENGINES, Place, write_raw
-from .observed import WAIT_S, Cluster, drained
+from .observed import WAIT_S, Cluster, drained, listed
 from .wrapping import Wrapped
 
 
 @pytest.fixture
 def cluster(place, clock):
     return Cluster(place, clock)
+
+
+def values(told: list) -> list:
+    """What was told, without revisions and writers."""
+    return [(ts, [(key, value) for _, key, value, _ in changes]) for ts, changes in told]
 
 
 @pytest.fixture
@@ -65,7 +71,7 @@ def test_resuming_from_each_timestamp_seen_misses_and_repeats_nothing(written):
         with observed.watch(since=since) as watch:
             found = watch.next(WAIT_S)
             assert watch.timestamp == found.commit.ts
-            seen.append((found.commit.ts, [(x.key, x.value) for x in found]))
+            seen.append(listed(found))
             since = watch.timestamp
         observed.close()
     assert seen == everything
@@ -75,7 +81,7 @@ def test_what_is_watched_builds_what_is_read(written):
     observed, state = written.observe(), {}
     with observed.watch(since=0) as watch:
         for ts, changes in drained(watch, written.newest()):
-            state.update(changes)
+            state.update({key: value for _, key, value, _ in changes})
             now = {key: value for key, value in state.items() if value is not None}
             assert dict(observed.at(ts).items()) == now
 
@@ -83,18 +89,23 @@ def test_what_is_watched_builds_what_is_read(written):
 def test_changes_wait_for_their_tick(cluster):
     observed = cluster.observe()
     with observed.watch(timeout=0) as watch:
-        cluster.write(a=b"1", b=b"1")
-        cluster.write(b=b"2", c=b"2")
-        cluster.write(c=None)
+        first = cluster.write(a=b"1", b=b"1")
+        second = cluster.write(b=b"2", c=b"2")
+        third = cluster.write(c=None)
         assert watch.next(0) is None
         assert watch.timestamp == 0
         tick = cluster.tick()
         changes = watch.next(WAIT_S)
-        assert changes.commit == tick
+        at_first, at_second, at_third = (
+            Commit(tick.ts, 0, revision, None) for revision in (first, second, third)
+        )
+        assert changes.commit == at_third
         assert changes.changes == (
-            Change("/r/a", b"1"),
-            Change("/r/b", b"2"),
-            Change("/r/c", None),
+            Change("/r/a", b"1", at_first),
+            Change("/r/b", b"1", at_first),
+            Change("/r/b", b"2", at_second),
+            Change("/r/c", b"2", at_second),
+            Change("/r/c", None, at_third),
         )
         assert (watch.timestamp, watch.next(0)) == (tick.ts, None)
         tick = cluster.tick()
@@ -110,7 +121,7 @@ def test_without_since_it_begins_after_the_newest_tick(cluster):
         assert watch.timestamp == cluster.model.marks[-1].ts
         assert watch.next(0.1) is None
         tick = cluster.tick()
-        assert drained(watch, tick.ts) == [(tick.ts, [("/r/a", b"2")])]
+        assert values(drained(watch, tick.ts)) == [(tick.ts, [("/r/a", b"2")])]
 
 
 def test_what_stood_before_the_time_line_was_made(place, clock):
@@ -120,8 +131,8 @@ def test_what_stood_before_the_time_line_was_made(place, clock):
     with observed.watch(since=0, timeout=0) as whole, observed.watch(timeout=0) as new:
         cluster.write(a=b"2")
         tick = cluster.tick()
-        assert drained(whole, tick.ts) == [(tick.ts, [("/r/a", b"2"), ("/r/old", b"1")])]
-        assert drained(new, tick.ts) == [(tick.ts, [("/r/a", b"2")])]
+        assert values(drained(whole, tick.ts)) == [(tick.ts, [("/r/old", b"1"), ("/r/a", b"2")])]
+        assert values(drained(new, tick.ts)) == [(tick.ts, [("/r/a", b"2")])]
 
 
 def test_since_a_time_to_come(cluster, clock):
@@ -133,20 +144,24 @@ def test_since_a_time_to_come(cluster, clock):
         assert (watch.next(0.1), watch.timestamp) == (None, since)
         cluster.write(b=b"2")
         tick = cluster.tick(1_001)
-        assert drained(watch, tick.ts) == [(tick.ts, [("/r/b", b"2")])]
+        assert values(drained(watch, tick.ts)) == [(tick.ts, [("/r/b", b"2")])]
 
 
 def test_commits_of_the_store_that_change_the_prefix_themselves(place, clock):
     cluster = Cluster(place, clock, prefix="default/data/")
     with cluster.observe().watch(since=0, timeout=0) as watch:
-        cluster.write(k=b"foreign", other=b"foreign")
+        foreign = cluster.write(k=b"foreign", other=b"foreign")
         commit = cluster.commit("k", b"own", note="why")
         changes = watch.next(WAIT_S)
-        assert changes.commit == commit
-        assert [(c.key, c.value) for c in changes] == [
-            ("default/data/k", b"own"),
-            ("default/data/other", b"foreign"),
-        ]
+        assert changes.commit == replace(commit, writer=None, note=None), "several wrote"
+        by_others = Commit(commit.ts, 0, foreign, None)
+        assert changes.changes == (
+            Change("default/data/k", b"foreign", by_others),
+            Change("default/data/other", b"foreign", by_others),
+            Change("default/data/k", b"own", commit),
+        )
+        commit = cluster.commit("k", b"own again", note="why")
+        assert watch.next(WAIT_S).commit == commit
 
 
 def test_everything_the_time_line_included(cluster):
@@ -154,8 +169,11 @@ def test_everything_the_time_line_included(cluster):
         cluster.write(a=b"1")
         tick = cluster.tick()
         changes = watch.next(WAIT_S)
-        assert [c.key for c in changes] == [b"/r/a", b"default/sys/ts"]
-        assert changes.commit == tick
+        assert [(c.key, c.commit.writer) for c in changes] == [
+            (b"/r/a", None),
+            (b"default/sys/ts", "ticker"),
+        ]
+        assert changes.commit == replace(tick, writer=None)
 
 
 def test_while_others_write_and_tick(cluster):
@@ -180,7 +198,7 @@ def test_while_others_write_and_tick(cluster):
     seen = []
     while (found := watch.next(0.05)) is not None or not done.is_set():
         if found is not None:
-            seen.append((found.commit.ts, [(x.key, x.value) for x in found]))
+            seen.append(listed(found))
     writer.join(WAIT_S)
     assert not failed
     seen += drained(watch, cluster.newest())
@@ -210,6 +228,22 @@ def test_a_waiting_watch_is_told_and_ends_with_the_observed(cluster):
     observed.close()
     follower.join(WAIT_S)
     assert told == [tick.ts, StoreClosedError]
+
+
+def test_closing_a_watch_from_another_thread_ends_its_iteration(cluster):
+    watch, told, begun = cluster.observe().watch(), [], threading.Event()
+
+    def follow():
+        begun.set()
+        told.extend(watch)
+        told.append("the end")
+
+    follower = threading.Thread(target=follow)
+    follower.start()
+    assert begun.wait(WAIT_S)
+    watch.close()
+    follower.join(WAIT_S)
+    assert told == ["the end"]
 
 
 def test_a_closed_watch(cluster):
@@ -280,7 +314,7 @@ def test_a_watch_that_compaction_overtakes(place, cluster):
         cluster.write(a=b"3")
         assert watch.next(0) is None
         tick = cluster.tick()
-        assert drained(watch, tick.ts) == [(tick.ts, [("/r/a", b"3")])]
+        assert values(drained(watch, tick.ts)) == [(tick.ts, [("/r/a", b"3")])]
 
 
 def hold(watch, revision):
@@ -301,7 +335,7 @@ def test_compaction_of_what_was_told_already_is_none_of_its_business(cluster):
             cluster.compact(cluster.place.revision())
             tick = cluster.tick()
             cluster.compact(tick.revision)
-            assert drained(watch, tick.ts) == [(tick.ts, [("/r/a", b"%d" % n)])]
+            assert values(drained(watch, tick.ts)) == [(tick.ts, [("/r/a", b"%d" % n)])]
 
 
 def test_now_is_gone_when_compaction_passed_the_newest_tick(cluster):
@@ -381,7 +415,7 @@ def all_at_once(watch):
     """What a watch has without waiting for more than its word."""
     told = []
     while (changes := watch.next(0)) is not None:
-        told.append((changes.commit.ts, [(x.key, x.value) for x in changes]))
+        told.append(listed(changes))
     return told
 
 
@@ -389,7 +423,7 @@ def test_a_tick_waits_for_the_word_that_nothing_else_comes_before_it(late):
     cluster, engine, watch = late
     cluster.write(a=b"1")
     tick = cluster.tick()
-    assert all_at_once(watch) == [(tick.ts, [("/r/a", b"1")])]
+    assert values(all_at_once(watch)) == [(tick.ts, [("/r/a", b"1")])]
     assert engine.waits, "it waited for progress although the timeout was 0"
     assert max(engine.waits) <= snapkv.observed_watch.PROGRESS_WAIT_S
 
@@ -400,10 +434,10 @@ def test_an_event_beyond_the_tick_is_word_enough(late):
     first = cluster.tick()
     cluster.write(a=b"2")
     cluster.write(b=b"2")
-    assert all_at_once(watch) == [(first.ts, [("/r/a", b"1")])]
+    assert values(all_at_once(watch)) == [(first.ts, [("/r/a", b"1")])]
     assert engine.waits == []
     second = cluster.tick()
-    assert all_at_once(watch) == [(second.ts, [("/r/a", b"2"), ("/r/b", b"2")])]
+    assert values(all_at_once(watch)) == [(second.ts, [("/r/a", b"2"), ("/r/b", b"2")])]
 
 
 @pytest.mark.parametrize("held", [b"/r/", b"default/sys/ts"])
@@ -419,7 +453,7 @@ def test_what_comes_late_keeps_the_rest_waiting(late, held, monkeypatch):
     cluster.write(a=b"3")
     assert (watch.next(0), watch.timestamp) == (None, 0)
     engine.hold = None
-    assert all_at_once(watch) == [
+    assert values(all_at_once(watch)) == [
         (first.ts, [("/r/a", b"1")]),
         (second.ts, [("/r/a", b"2")]),
     ]
@@ -432,7 +466,7 @@ def test_a_time_line_that_compaction_overtakes_where_no_tick_was(late):
     cluster.noise()
     tick = cluster.tick()
     engine.compacted, engine.overtaken = tick.revision, True
-    assert all_at_once(watch) == [(tick.ts, [("/r/a", b"1")])]
+    assert values(all_at_once(watch)) == [(tick.ts, [("/r/a", b"1")])]
     assert not engine.overtaken
 
 
@@ -457,7 +491,9 @@ def test_while_no_tick_comes_the_changes_are_fetched(place, cluster):
         cluster.noise()
         cluster.compact(cluster.place.revision() - 1)
         tick = cluster.tick()
-        assert drained(watch, tick.ts) == [(tick.ts, [("/r/a", b"99")])]
+        assert values(drained(watch, tick.ts)) == [
+            (tick.ts, [("/r/a", b"%d" % n) for n in range(100)])
+        ]
 
 
 # --- a time line that is not the same any more ---

@@ -2,7 +2,12 @@
 
 import pytest
 
-from snapkv.errors import CompactedError, InvalidKeyError, KeyNotFoundError
+from snapkv.errors import (
+    CompactedError,
+    InvalidKeyError,
+    InvalidOptionError,
+    KeyNotFoundError,
+)
 
 
 @pytest.fixture
@@ -76,6 +81,24 @@ def test_a_bound_is_a_key_of_the_space(filled):
     space = store.space("s")
     space.commit(puts={b"a": b"1", b"b": b"2"})
     assert list(space.at().keys(start=b"a\x00")) == [b"b"]
+
+
+@pytest.mark.parametrize("limit", [1, 2, 9, 300, None])
+def test_ranges_with_a_limit(filled, limit):
+    """Each range has its own, and all are of one moment."""
+    store, first = filled
+    ranges = [("k000", "k009"), ("k100", "k101"), ("k200", "k200"), ("k290", "l")]
+    every = [[f"k{n:03d}" for n in span] for span in (range(9), [100], (), range(290, 300))]
+    found = store.at(first.ts).items_of(ranges, limit=limit)
+    assert [[key for key, _ in items] for items in found] == [keys[:limit] for keys in every]
+    assert ("k002", b"2") in store.at(first.ts).items_of([("k002", "l")], limit=1)[0]
+    assert store.at().items_of([("k002", "l")], limit=1) == [[("k003", b"3")]]
+
+
+@pytest.mark.parametrize("limit", [0, -1, 1.0, "2", True])
+def test_limits_that_cannot_be(filled, limit):
+    with pytest.raises(InvalidOptionError, match="limit"):
+        filled[0].at().items_of([("a", "b")], limit=limit)
 
 
 def test_what_a_time_means(store):

@@ -5,6 +5,7 @@ import threading
 import pytest
 
 from snapkv import CompactedError, format_time, pack
+from snapkv.errors import InvalidTimeError, InvalidTypeError, PrefixNotFoundError
 
 from .engines import assert_sound
 from .wrapping import Intruding, wrap_engines
@@ -58,7 +59,7 @@ def test_to_the_present_and_to_before_everything(store, past, clock):
     assert store.at() == state
     store.restore(pack(clock.now_ms() + 60_000))
     assert store.at() == state
-    store.restore(0)
+    store.restore(0, before_first=True)
     assert store.at() == {}
     store.restore("-1s")
     assert store.at() == state
@@ -130,3 +131,75 @@ def test_among_writers(store, place, clock):
     assert failed == []
     for commit in commits:
         assert dict(store.at(commit.ts).items("p/")) == wanted
+
+
+# --- with care ---
+
+
+def test_before_the_first_commit_takes_a_word_of_its_own(store, past, place):
+    state, before = dict(store.at().items()), place.revision()
+    for when in (0, past - 1, "1970-01-01T00:00:00Z", "-1d", "rev:1"):
+        for prefix in ("", "p/"):
+            with pytest.raises(InvalidTimeError, match="is before the first commit") as caught:
+                store.restore(when, prefix)
+        assert "before_first=True" in str(caught.value)
+    assert place.revision() == before, "nothing was written"
+    store.restore(past - 1, "p/", before_first=True)
+    assert dict(store.at().items()) == {k: v for k, v in state.items() if not k.startswith("p/")}
+    store.restore("-1d", before_first=True)
+    assert store.at() == {}
+
+
+def test_a_moment_at_which_only_ticks_were_there_takes_it_too(store, clock):
+    moments = [store.tick().ts]
+    clock.advance(10)
+    store.space("s").commit(puts={b"k": b"1"})
+    moments.append(store.resolved())
+    clock.advance(10)
+    store.save("k", b"1")
+    store.remove("k")
+    emptied = store.resolved()
+    store.save("k", b"2")
+    for moment in moments:
+        with pytest.raises(InvalidTimeError, match="no key had ever been saved"):
+            store.restore(moment)
+    assert dict(store.at().items()) == {"k": b"2"}
+    store.restore(emptied)
+    assert store.at() == {}
+    store.save("k", b"3")
+    store.restore(moments[0], before_first=True)
+    assert store.at() == {}
+
+
+def test_an_empty_store_has_no_first_commit(store):
+    store.restore("-1h")
+    assert store.at() == {}
+
+
+def test_a_prefix_that_no_key_has_is_told(store, past, place):
+    before = place.revision()
+    with pytest.raises(PrefixNotFoundError) as caught:
+        store.restore(past, "q/")
+    assert isinstance(caught.value, KeyError)
+    assert str(caught.value) == (
+        f"no key begins with 'q/', neither now nor at {format_time(past)} ({past})"
+    )
+    assert place.revision() == before
+    store.restore(past, "pq")  # equal then and now: there is such a key
+    store.restore(past, "p/3")  # only now
+    assert store.at().count("p/3") == 0
+
+
+def test_a_prefix_that_is_no_text(store, past, place):
+    before = place.revision()
+    for wrong in (5, None, b"p/", ["p/"]):
+        with pytest.raises(InvalidTypeError, match="a prefix is a str"):
+            store.restore(past, wrong)
+    assert place.revision() == before
+
+
+def test_the_plan_is_a_difference(store, past):
+    plan = {d.key: d.after for d in store.diff(None, past, "p/")}
+    commit = store.restore(past, "p/")
+    (changes,) = store.watch(since=commit.ts - 1, timeout=0)
+    assert {change.key: change.value for change in changes} == plan

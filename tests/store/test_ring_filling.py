@@ -7,7 +7,7 @@ with the plain model; and where the ring should know the answer, it must not ask
 import pytest
 
 import snapkv.timeline.witness
-from snapkv import ManualClock
+from snapkv import ManualClock, pack
 from snapkv.clock import monotonic
 
 from .engines import START_MS, assert_sound
@@ -15,6 +15,8 @@ from .wrapping import Counting, wrap_engines
 
 WAIT_S = 20
 SLOTS = (1, 2, 7, 1_024)
+EARLY = pack(START_MS) // 2
+"""A timestamp of the year 1996: no store of these has commits there."""
 
 
 class Written:
@@ -42,7 +44,7 @@ class Written:
             if 0 <= n < len(stamps)
         ]
         exact = {stamps[n] for n in [*range(0, len(stamps), step), *edges]}
-        return sorted({0, 1} | exact | {ts - 1 for ts in exact} | {ts + 1 for ts in exact})
+        return sorted({0, EARLY} | exact | {ts - 1 for ts in exact} | {ts + 1 for ts in exact})
 
 
 @pytest.fixture(params=SLOTS, ids=lambda n: f"{n} slots")

@@ -92,7 +92,11 @@ def test_a_commit_with_its_changes(store):
         commit = store.commit(puts={"b": b"2", "a": b"1"}, deletes=["gone"], note="why")
         changes = watch.next(WAIT_S)
         assert changes.commit == commit
-        assert changes.changes == (Change("a", b"1"), Change("b", b"2"), Change("gone", None))
+        assert changes.changes == (
+            Change("a", b"1", commit),
+            Change("b", b"2", commit),
+            Change("gone", None, commit),
+        )
         assert list(changes) == list(changes.changes)
 
 
@@ -157,11 +161,11 @@ def test_following_another_opening_while_it_writes(store, place, clock):
     assert seen == expected
 
 
-@pytest.mark.parametrize("who", ["watch", "store"])
+@pytest.mark.parametrize("who", ["watch", "store", "watch of a space", "both"])
 def test_closing_from_another_thread_ends_the_waiting(place, clock, who):
     store = place.open(clock=clock)
     ended, begun = [], threading.Event()
-    watch = store.watch()
+    watch = (store.space("s") if "space" in who else store).watch()
 
     def follow():
         begun.set()
@@ -175,11 +179,16 @@ def test_closing_from_another_thread_ends_the_waiting(place, clock, who):
     thread = threading.Thread(target=follow)
     thread.start()
     assert begun.wait(WAIT_S)
-    (watch if who == "watch" else store).close()
+    if who != "store":
+        watch.close()
+    if who in ("store", "both"):
+        store.close()
     thread.join(WAIT_S)
     assert not thread.is_alive()
-    assert ended in (["closed"], ["the end"])
+    assert ended == (["closed"] if who == "store" else ["the end"])
     watch.close()
+    if who != "store":
+        assert list(watch) == [], "it stays at its end"
     with pytest.raises(StoreClosedError):
         watch.next(0)
 
@@ -289,9 +298,16 @@ def test_a_neighbour_may_compact_past_a_watch_that_misses_nothing_by_it(store, p
         assert other.compact("-0s").earliest == other.resolved()
         # the newest commit of this store is still in force: whoever saw it goes on from there
         assert list(seen_all) == []
-        with pytest.raises(CompactedError) as caught:
-            list(behind)
-        assert (caught.value.requested, caught.value.earliest) == (0, ts)
+        found = gone = None
+        try:
+            found = drained(behind)
+        except CompactedError as e:
+            gone = e.requested, e.earliest
+        if gone is None:  # a server sends what a watch asked for at once: it may be here already
+            assert place.url.startswith("etcd:")
+            assert found == [(ts, [("k", b"1")])]
+        else:
+            assert gone == (0, ts)
         late = store.save("k", b"2")
         assert drained(seen_all) == [(late, [("k", b"2")])]
 

@@ -28,12 +28,14 @@ SAMPLES = {
     "LeaseNotFoundError": (0x7F,),
     "NotObservedError": (7, 9),
     "OnlyStoresError": ("r/", 12),
+    "ReadTimeoutError": (2.5, "no answer"),
     "Refused": (errors.NoSpaceError("full"),),
     "UnknownOptionError": ("colour", ["name", "clock"]),
 }
 KEYWORDS = {
     "CommitUnknownError": ((5, b"n"), {"may_still_land": True, "batch": 2, "guards": (GUARD,)}),
     "CrowdedError": ((errors.ConflictError([(GUARD, 3)]), 4, 20), {"whole": True}),
+    "MissingExtraError": (("no module", "arrow", "tables"), {"module": "pyarrow"}),
     "OutcomeUnknown": (("lost",), {"retry": True, "cause": errors.NoSpaceError("full")}),
 }
 
@@ -88,7 +90,7 @@ def test_facts_by_name():
     assert sample(errors.FutureRevisionError).current == 7
     assert sample(errors.UnknownOptionError).known == ("clock", "name")
     assert sample(errors.KeyNotFoundError).timestamp == 5
-    assert str(sample(errors.KeyNotFoundError)) == "no key 'k' at 5"
+    assert str(sample(errors.KeyNotFoundError)) == "no key 'k' at 1970-01-01T00:00:00.000Z (5)"
     too_large = sample(errors.CommitTooLargeError)
     assert (too_large.what, too_large.size, too_large.limit) == ("a value in bytes", 10, 5)
     stores = sample(errors.OnlyStoresError)

@@ -15,8 +15,8 @@ VALUES = [
     snapkv.Entry(b"v", 3, 2, 1),
     snapkv.Version(5, 3, None, "ann", None),
     snapkv.Difference("k", None, b"v"),
-    snapkv.Change("k", None),
-    snapkv.Changes(COMMIT, (snapkv.Change("k", b"v"),)),
+    snapkv.Change("k", None, COMMIT),
+    snapkv.Changes(COMMIT, (snapkv.Change("k", b"v", COMMIT),)),
     snapkv.AtRevision("k", 3),
     snapkv.Absent(b"k"),
     snapkv.HeadAt(3),
@@ -44,7 +44,8 @@ def test_guards_can_be_told_apart_and_say_what_they_guard():
 
 
 def test_changes_iterate_over_their_changes():
-    changes = snapkv.Changes(COMMIT, (snapkv.Change("a", b"1"), snapkv.Change("b", None)))
+    made = snapkv.Change("a", b"1", COMMIT), snapkv.Change("b", None, COMMIT)
+    changes = snapkv.Changes(COMMIT, made)
     assert [(c.key, c.value) for c in changes] == [("a", b"1"), ("b", None)]
 
 

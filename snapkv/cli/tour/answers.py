@@ -129,12 +129,12 @@ class Examiner:
         """Ask which git commit a date falls on, for many dates."""
         times = self.timeline.times_ms
         for ms in self._rng.choices(times, k=DATES_ASKED):
-            ts = end_of_ms(ms)
+            when = snapkv.to_datetime(end_of_ms(ms))
             started = perf_counter()
-            self.store.at(ts)
+            self.store.at(when)
             self.report.lookups_s.append(perf_counter() - started)
             wanted = {"commit": self._oid(bisect_right(times, ms) - 1)}
-            found = {"commit": self.space.load(COMMIT_KEY, ts)}
+            found = {"commit": self.space.load(COMMIT_KEY, when)}
             self.compare(f"the commit at {date_text(ms)}", found, wanted)
 
     def ask_lists(self) -> None:
@@ -144,7 +144,7 @@ class Examiner:
             folders = Counter(key.partition("/")[0] + "/" for key in expected if "/" in key)
             for prefix, _ in folders.most_common(LISTS_PER_MOMENT):
                 started = perf_counter()
-                keys, values = self.store.load_with_prefix(prefix, moment.ts)
+                keys, values = self.store.load_with_prefix(prefix, moment.when)
                 self.report.lists_s.append(perf_counter() - started)
                 self.report.listed_keys.append(len(keys))
                 inside = {key: entry for key, entry in expected.items() if key.startswith(prefix)}
@@ -161,7 +161,7 @@ class Examiner:
             for key in there + absent:
                 started = perf_counter()
                 try:
-                    found = {key: self.store.load(key, moment.ts)}
+                    found = {key: self.store.load(key, moment.when)}
                 except snapkv.KeyNotFoundError:
                     found = {}
                 self.report.loads_s.append(perf_counter() - started)
@@ -203,7 +203,7 @@ class Examiner:
         past = [moment for moment in self.moments if 0 <= moment.index < self._last]
         times = self.timeline.times_ms
         for moment in [*past[len(past) // 2 :], *one_back(times)]:
-            changes = list(self.store.diff(moment.ts, head_ts))
+            changes = list(self.store.diff(moment.when, head_ts))
             size = sum(len(d.before or b"") + len(d.after or b"") + OVERHEAD_BYTES for d in changes)
             if size <= request_bytes_max:
                 break

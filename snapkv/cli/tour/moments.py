@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
+from datetime import datetime
 
 import snapkv
 from snapkv.times import end_of_ms
@@ -26,6 +27,11 @@ class Moment:
     def ts(self) -> int:
         """The timestamp that the date stands for."""
         return end_of_ms(self.ms)
+
+    @property
+    def when(self) -> datetime:
+        """The date as a store takes it: any is free, where an old number could be a mistake."""
+        return snapkv.to_datetime(self.ts)
 
 
 def date_text(ms: int) -> str:

@@ -84,9 +84,10 @@ def request_bytes_default(path: str) -> int:
 
 def _open(path: str, clock: Clock, **options: Any) -> snapkv.SnapshotKV:
     """Open the store at any time of its own."""
-    if in_etcd(path):
-        options["max_clock_skew"] = PHYSICAL_MS_MAX // 1_000
-    return snapkv.open(url_of(path), name=name_of(path), clock=clock, **options)
+    skew = PHYSICAL_MS_MAX // 1_000  # its times are git's, not the machine's
+    return snapkv.open(
+        url_of(path), name=name_of(path), clock=clock, max_clock_skew=skew, **options
+    )
 
 
 @contextmanager

@@ -32,6 +32,7 @@ from snapkv.cli.tour.printing import (
     size_text,
 )
 from snapkv.model import Entry
+from snapkv.times import format_time
 
 PLAIN_WIDTH = 100
 """Columns of a line where there is no terminal."""
@@ -306,12 +307,12 @@ def _tell_next(console: Console, examiner: Examiner, folder: str) -> None:
     name = f" --name {place.name_of(folder)}" if place.in_etcd(folder) else ""
     store = f"snapkv --store {shlex.quote(place.url_of(folder))}{name}"
     then, now = examiner.then_and_now()
-    commands = [f"{store} log -n 5", f"{store} ls --at {then.date}"]
+    commands = [f"{store} log -n 5", f"{store} ls --at {format_time(then.ts)}"]
     if key := _telling_key(examiner, then):
         name = shlex.quote(key)
-        commands += [f"{store} history {name}", f"{store} get {name} --at {then.date}"]
+        commands += [f"{store} history {name}", f"{store} get {name} --at {format_time(then.ts)}"]
     if then != now:
-        commands.append(f"{store} diff {then.date} {now.date}")
+        commands.append(f"{store} diff {format_time(then.ts)} {format_time(now.ts)}")
     console.print()
     say(console, "bold", "Try next:")
     for command in commands:

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import re
 import ssl
-from collections.abc import Mapping
+import warnings
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from snapkv.engine.etcd.authorities import system_authorities
-from snapkv.errors import InvalidOptionError, InvalidTypeError, InvalidURLError
+from snapkv.errors import (
+    InvalidOptionError,
+    InvalidTypeError,
+    InvalidURLError,
+    PlainPasswordWarning,
+)
 
 PORT = 2379
 SCHEME = "etcd://"
@@ -52,7 +59,7 @@ def endpoints_of(url: str) -> tuple[str, ...]:
 def _endpoint(text: str) -> str:
     match = _ENDPOINT.fullmatch(text)
     port = int(match["port"] or PORT) if match else 0
-    if match is None or not 0 < port < 65_536:
+    if match is None or not 0 < port < 65_536 or not text.isprintable():
         host = text.partition(":")[0]  # what follows may be a password
         raise InvalidURLError(f"the endpoint {host!r}... is no HOST:PORT", SCHEME)
     return f"{match['host']}:{port}"
@@ -168,6 +175,33 @@ class Login:
         if not (_is_text(user) and _is_text(password)):
             raise InvalidOptionError("user and password are text that UTF-8 can hold")
         return cls(user, password)
+
+
+def is_loopback(address: str) -> bool:
+    """Return whether a HOST:PORT is this machine, by its name or number.
+
+    >>> [is_loopback(f"{host}:2379") for host in ("127.0.0.5", "[::1]", "localhost", "10.0.0.1")]
+    [True, True, True, False]
+    """
+    host = address.rpartition(":")[0].strip("[]").lower()
+    try:
+        number = ipaddress.ip_address(host)
+    except ValueError:
+        return host.removesuffix(".") == "localhost"
+    mapped = getattr(number, "ipv4_mapped", None)
+    return bool((mapped or number).is_loopback)
+
+
+def warn_of_plain_password(addresses: Iterable[str], login: Login | None, *, tls: bool) -> None:
+    """Warn of a password that goes beyond this machine without TLS, once for all endpoints."""
+    beyond = [address for address in addresses if not is_loopback(address)]
+    if login is not None and beyond and not tls:
+        warnings.warn(
+            f"the password of user {login.user!r} is sent to {', '.join(beyond)} without TLS, "
+            f"so that it can be read on the way: give tls=True, or ca_cert= ({CA_VARIABLE})",
+            PlainPasswordWarning,
+            stacklevel=6,
+        )
 
 
 def _is_text(text: str) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from snapkv.engine.etcd.address import Login
+from snapkv.engine.etcd.address import Login, warn_of_plain_password
 from snapkv.engine.etcd.connection import Connection
 from snapkv.engine.etcd.endpoint import Endpoint
 from snapkv.engine.etcd.engine import OPS_MAX, REQUEST_BYTES_MAX, EtcdEngine, check_number
@@ -59,11 +59,16 @@ def engine_on(
     check_number("max_txn_ops", max_txn_ops, 48)
     channel, address = getattr(client, "channel", None), getattr(client, "_url", None)
     if not callable(getattr(channel, "unary_unary", None)) or not isinstance(address, str):
-        raise InvalidTypeError(f"from_etcd3 takes an etcd3 client, not {type(client).__name__}")
+        raise InvalidTypeError(
+            f"from_etcd3 takes an etcd3 client, not {type(client).__name__}; for that package: "
+            "pip install 'snapkv[etcd3]', and PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION=python "
+            "in the environment"
+        )
     token = dict(getattr(client, "metadata", None) or ()).get("token")
-    endpoint = BorrowedEndpoint(address, channel)
-    connection = Connection([endpoint], Login.given(user, password), token=token)
+    endpoint, login = BorrowedEndpoint(address, channel), Login.given(user, password)
     secure = getattr(client, "uses_secure_channel", False)
+    warn_of_plain_password([address], login, tls=secure)
+    connection = Connection([endpoint], login, token=token)
     addresses = (lambda: ()) if secure else (lambda: connection.addresses)
     server = Server(addresses, None, connection.server_version)
     server.look()

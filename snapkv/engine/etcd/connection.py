@@ -8,7 +8,7 @@ import threading
 from collections.abc import Sequence
 from typing import NamedTuple, TypeVar
 
-from snapkv.clock import bounded, monotonic, pause
+from snapkv.clock import bounded, check_in_time, monotonic, pause
 from snapkv.engine.etcd import etcd_pb2 as pb
 from snapkv.engine.etcd.address import Login
 from snapkv.engine.etcd.endpoint import Endpoint
@@ -56,6 +56,8 @@ READ_TIMEOUT_S = 12.0
 TRY_S = 4.0
 """How long one endpoint may take to answer before the next one is asked."""
 TRY_S_MIN = 0.5
+READ_TRY_S_MIN = 0.1
+"""The same, where little time is left; a read is repeated, so it may be less than for a write."""
 VERSION_S = 1.0
 NO_ANSWER = frozenset(("UNAVAILABLE", "DEADLINE_EXCEEDED", "CANCELLED"))
 RETRY_S_MIN = 0.01
@@ -107,6 +109,7 @@ class Connection:
         and `CallFailed` with the text `COMPACTED` or `FUTURE`.
         """
         bound_s = bounded(READ_TIMEOUT_S if timeout is None else timeout)
+        check_in_time()
         deadline, tries, renewals = monotonic() + bound_s, 0, 0
         while True:
             endpoint, token = self._current(), self._token
@@ -162,7 +165,7 @@ class Connection:
     def _try_s(self, left_s: float, tries: int) -> float:
         """Return how long an endpoint is waited for, so that there is time to ask all of them."""
         unasked = max(1, len(self._endpoints) - tries)
-        return max(0.001, min(left_s, TRY_S, max(TRY_S_MIN, left_s / unasked)))
+        return max(0.001, min(left_s, TRY_S, max(READ_TRY_S_MIN, left_s / unasked)))
 
     def _try_once_s(self, left_s: float) -> float:
         """Return the same for what is sent once: another endpoint settles what became of it."""
@@ -262,7 +265,8 @@ class Connection:
         """
         request = pb.StatusRequest()
         try:
-            return self._call(self._current(), STATUS, request, VERSION_S, self._token).version
+            bound_s = max(0.001, bounded(VERSION_S))
+            return self._call(self._current(), STATUS, request, bound_s, self._token).version
         except StoreClosedError:
             return None
         except CallFailed as e:

@@ -23,12 +23,17 @@ from snapkv.engine.base import (
 )
 from snapkv.engine.etcd import etcd_pb2 as pb
 from snapkv.engine.etcd import wire
-from snapkv.engine.etcd.address import Login, Security, endpoints_of
+from snapkv.engine.etcd.address import (
+    Login,
+    Security,
+    endpoints_of,
+    warn_of_plain_password,
+)
 from snapkv.engine.etcd.compacted import CompactionPoint
 from snapkv.engine.etcd.connection import Connection
 from snapkv.engine.etcd.cutter import Cutter
 from snapkv.engine.etcd.endpoint import Endpoint
-from snapkv.engine.etcd.refusals import COMPACTED
+from snapkv.engine.etcd.refusals import COMPACTED, OversizedAnswerError
 from snapkv.engine.etcd.rpc import COMPACT, GRANT, KEEP_ALIVE, RANGE, REVOKE, TXN, CallFailed
 from snapkv.engine.etcd.scan import PAGE_BYTES, PageSize, Scan
 from snapkv.engine.etcd.server import Server
@@ -117,6 +122,12 @@ class EtcdEngine:
                 return ReadResult(answers[-1].header, results)
         try:
             return self._read(ranges, serializable, timeout)
+        except OversizedAnswerError:
+            if len(ranges) == 1 or not all(wanted.revision for wanted in ranges):
+                raise
+            half = len(ranges) // 2
+            halves = [self.read(some, timeout=timeout) for some in (ranges[:half], ranges[half:])]
+            return ReadResult(halves[1].header, [*halves[0].results, *halves[1].results])
         except CallFailed as e:
             if e.text.startswith(COMPACTED):
                 raise self._compacted_error(ranges) from e
@@ -343,13 +354,16 @@ def open_etcd(
 ) -> EtcdEngine:
     """Return the engine of an `etcd://` URL; one plain request, the rest when it is used.
 
-    Raises `InvalidURLError`, `InvalidOptionError`; warns with `ServerWarning`.
+    Raises `InvalidURLError`, `InvalidOptionError`; warns with `ServerWarning`, and with
+    `PlainPasswordWarning` when a password goes beyond this machine without TLS.
     """
     check_number("max_request_bytes", max_request_bytes, 8 << 10)
     check_number("max_txn_ops", max_txn_ops, 48)
     security = Security.of(tls, ca_cert, cert, key)
     endpoints = [Endpoint.at(address, security) for address in endpoints_of(url)]
-    connection = Connection(endpoints, Login.of(user, password))
+    login = Login.of(user, password)
+    warn_of_plain_password(endpoints_of(url), login, tls=security.tls)
+    connection = Connection(endpoints, login)
     server = Server(lambda: connection.addresses, security.context(), connection.server_version)
     server.look()
     return EtcdEngine(

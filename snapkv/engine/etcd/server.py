@@ -143,7 +143,7 @@ class Server:
         """
         looking = self._look(False)
         if looking is not None:
-            looking.join(OPENING_S)
+            looking.join(bounded(OPENING_S))
         version = self.version  # by gRPC where HTTP does not tell it, or not yet
         self._warn(etcd=version is not None)
 

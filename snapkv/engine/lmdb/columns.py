@@ -10,12 +10,6 @@ import itertools
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
-from numpy.lib.stride_tricks import sliding_window_view
-from numpy.typing import NDArray
-
 from snapkv.arrow import BYTES_MAX, columns_of
 from snapkv.engine.base import Columns, Range
 from snapkv.engine.lmdb.env import Environment
@@ -31,6 +25,14 @@ from snapkv.engine.lmdb.records import (
     suffix_of,
 )
 from snapkv.errors import CorruptStoreError
+from snapkv.extras import extra
+
+with extra("arrow", "tables"):
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    from numpy.lib.stride_tricks import sliding_window_view
+    from numpy.typing import NDArray
 
 CHUNK_RECORDS_FIRST = 256
 CHUNK_RECORDS_MAX = 10_000

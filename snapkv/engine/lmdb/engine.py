@@ -6,6 +6,8 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 
+from snapkv import files
+from snapkv.clock import SystemClock, bounded
 from snapkv.engine.base import (
     Columns,
     KeyValue,
@@ -18,6 +20,7 @@ from snapkv.engine.base import (
     TxnResult,
 )
 from snapkv.engine.lmdb import (
+    backup,
     check,
     compaction,
     leasing,
@@ -42,6 +45,8 @@ from snapkv.errors import (
 DURABILITIES = ("sync", "relaxed", "none")
 MAP_BYTES = 64 << 20
 MAP_BYTES_MIN = 64 << 10
+MAP_BYTES_MAX = 1 << 47
+"""What a process can address."""
 REQUEST_BYTES_MAX = 64 << 20
 REQUEST_BYTES_MIN = 8 << 10
 EXPIRE_SECONDS_MAX = 0.25
@@ -53,7 +58,9 @@ class LmdbEngine:
 
     `durability`: "sync" loses nothing that was acknowledged; "relaxed" may lose the last commits
     at a power loss; "none" may then also lose the store. `map_bytes` is where the memory map
-    starts; it grows by itself. Engines of one process on one directory share what they can.
+    starts; it grows by itself. `mode` is the permissions of the files of a new store: 0o600 admits
+    its owner only, 0o660 its group, too. A user who may read the files may enter the directory.
+    Engines of one process on one directory share what they can.
     """
 
     remote = False
@@ -66,11 +73,13 @@ class LmdbEngine:
         durability: str = "sync",
         map_bytes: int = MAP_BYTES,
         request_bytes_max: int = REQUEST_BYTES_MAX,
+        mode: int = files.FILE_MODE,
     ) -> None:
         if durability not in DURABILITIES:
             raise InvalidOptionError(f"durability {durability!r} is none of {DURABILITIES}")
         _check_bytes("map_bytes", map_bytes, MAP_BYTES_MIN)
         _check_bytes("request_bytes_max", request_bytes_max, REQUEST_BYTES_MIN)
+        files.check_mode(mode)
         path = os.fspath(path)
         self.url = f"lmdb:{path}"
         self.limits = Limits(
@@ -79,7 +88,7 @@ class LmdbEngine:
             request_bytes=request_bytes_max,
         )
         self._closed, self._closing = False, threading.Lock()
-        self._shared = registry.acquire(path, Options(durability, map_bytes), create=create)
+        self._shared = registry.acquire(path, Options(durability, map_bytes, mode), create=create)
 
     @property
     def closed(self) -> bool:
@@ -196,8 +205,8 @@ class LmdbEngine:
     # --- the rest ---
 
     def server_time_ms(self, *, fresh: bool = False) -> tuple[int, int] | None:
-        """Return None: the clock is ours."""
-        return None
+        """Return the machine's clock, which all processes of a directory share."""
+        return SystemClock().now_ms(), 0
 
     def info(self) -> dict[str, int | str]:
         """Return sizes, revisions and durability."""
@@ -218,6 +227,10 @@ class LmdbEngine:
         """Return broken rules of what is stored; reads everything in one transaction."""
         return check.check(self._env)
 
+    def backup(self, path: str, mode: int) -> None:
+        """Copy the whole directory to a new one, as it stands at one moment; writers go on."""
+        backup.backup(self._env, path, mode)
+
     def close(self) -> None:
         """Give the environment back; ends watchers of this engine. Twice is fine."""
         with self._closing:
@@ -229,11 +242,11 @@ class LmdbEngine:
 
 
 def _wait(timeout: float | None) -> float:
-    return writing.LOCK_SECONDS_MAX if timeout is None else timeout
+    return bounded(writing.LOCK_SECONDS_MAX) if timeout is None else timeout
 
 
 def _check_bytes(option: str, value: object, least: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int):
         raise InvalidTypeError(f"{option} is an int, not {type(value).__name__}")
-    if value < least:
-        raise InvalidOptionError(f"{option} is {value}, the least is {least}")
+    if not least <= value <= MAP_BYTES_MAX:
+        raise InvalidOptionError(f"{option} is {value}, not in {least} to {MAP_BYTES_MAX}")

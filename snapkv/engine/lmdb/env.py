@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 from typing import NamedTuple
 
+from snapkv import files
 from snapkv.engine.lmdb import mdb, place, records
 from snapkv.engine.lmdb.gate import Gate
 from snapkv.engine.lmdb.lock import WriterLock
@@ -34,6 +35,7 @@ class Options(NamedTuple):
 
     durability: str
     map_bytes: int
+    mode: int
 
 
 class Environment:
@@ -56,7 +58,8 @@ class Environment:
         self.cluster = 0
         self.file_id: tuple[int, int] = (0, 0)
         self._extended = self._for_writing = False
-        self.lock = _open_lock(path)
+        self.mode = _mode_of(path, options.mode)
+        self.lock = _open_lock(path, self.mode)
 
     def _new_conditions(self) -> None:
         """Make what watchers wait on; whoever holds `changed_lock` waits for nothing else.
@@ -97,6 +100,8 @@ class Environment:
         readers = os.path.join(self.path, place.READERS_FILE)
         lock = not self.readonly or os.access(readers, os.R_OK | os.W_OK)
         try:
+            if lock:
+                os.close(files.open_made(readers, self.mode))
             self.raw = mdb.open_raw(
                 self.path,
                 map_bytes=map_bytes,
@@ -172,7 +177,7 @@ class Environment:
             if not self.stale and self.raw is not None:
                 return
             if self.lock.closed:
-                self.lock = _open_lock(self.path)
+                self.lock = _open_lock(self.path, self.mode)
             self._reopen(write=False)
             self.stale = False
 
@@ -343,9 +348,17 @@ def extend_file(path: str, map_bytes: int) -> None:
         os.truncate(data, map_bytes)
 
 
-def _open_lock(path: str) -> WriterLock:
+def _mode_of(path: str, mode: int) -> int:
+    """Return the permissions of the files of a directory: as the data file has them, if any."""
     try:
-        return WriterLock.open(path)
+        return os.stat(os.path.join(path, place.DATA_FILE)).st_mode & 0o666
+    except OSError:
+        return mode
+
+
+def _open_lock(path: str, mode: int) -> WriterLock:
+    try:
+        return WriterLock.open(path, mode)
     except OSError as e:
         error = mdb.translate(e, path)
         if isinstance(error, ReadOnlyError):

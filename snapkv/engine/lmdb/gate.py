@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from snapkv.clock import monotonic, pause
+from snapkv.clock import bounded, monotonic, pause
 from snapkv.errors import EngineBusyError
 
 WAIT_SECONDS_MAX = 30.0
@@ -44,7 +44,7 @@ class Gate:
         return self._claim.get(_OWNER, me) != me
 
     def _wait(self, me: int) -> None:
-        for _ in _pauses(WAIT_SECONDS_MAX):
+        for _ in _pauses(bounded(WAIT_SECONDS_MAX)):
             self.active.discard(me)
             if not self._shut_by_other(me):
                 self.active.add(me)

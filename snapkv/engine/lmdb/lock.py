@@ -14,6 +14,7 @@ import threading
 from collections import deque
 from contextlib import suppress
 
+from snapkv import files
 from snapkv.clock import monotonic, pause
 from snapkv.errors import EngineBusyError, ReadOnlyError, StoreNotFoundError
 
@@ -41,10 +42,13 @@ class WriterLock:
         self.closed = False
 
     @classmethod
-    def open(cls, directory: str) -> WriterLock:
-        """Open the lock file of a directory; raises `OSError` when it cannot be written."""
+    def open(cls, directory: str, mode: int) -> WriterLock:
+        """Open the lock file of a directory; raises `OSError` when it cannot be written.
+
+        One that is made gets the permissions `mode`.
+        """
         path = os.path.join(directory, LOCK_FILE)
-        return cls(path, os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_CREAT, 0o644))
+        return cls(path, files.open_made(path, mode))
 
     @property
     def readonly(self) -> bool:
@@ -70,7 +74,10 @@ class WriterLock:
         if os.fstat(self._fd).st_nlink == 0:
             raise StoreNotFoundError(f"{self.path}: the store was removed while it was open")
         with suppress(OSError):  # the number is for messages only
-            os.pwrite(self._fd, b"%-15d\n" % os.getpid(), _PID_OFFSET)
+            ours = b"%-15d\n" % os.getpid()
+            # A write makes the commit's fdatasync wait for the file system's journal, too.
+            if os.pread(self._fd, _PID_BYTES, _PID_OFFSET) != ours:
+                os.pwrite(self._fd, ours, _PID_OFFSET)
 
     def release(self) -> None:
         """Free the lock if this thread holds it, and hand it to the thread that waits longest."""

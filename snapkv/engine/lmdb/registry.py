@@ -12,7 +12,8 @@ import os
 import random
 import threading
 
-from snapkv.clock import monotonic
+from snapkv import files
+from snapkv.clock import bounded, monotonic
 from snapkv.engine.lmdb import mdb, place, records
 from snapkv.engine.lmdb.env import Environment, Options, extend_file
 from snapkv.engine.lmdb.place import Standing
@@ -68,7 +69,7 @@ def _open(path: str, options: Options, create: bool) -> Environment:
     if not create:
         raise place.missing(path)
     try:
-        os.makedirs(path, exist_ok=True)
+        files.make_folder(path, options.mode)
         env = _created(path, options)
     except OSError as e:
         if isinstance(e, SnapKVError):
@@ -95,7 +96,7 @@ def _created(path: str, options: Options) -> Environment:
     if env.readonly:
         raise ReadOnlyError(f"{path} cannot be written, so no store can be made there")
     try:
-        env.lock.acquire(CREATE_WAIT_SECONDS_MAX)
+        env.lock.acquire(bounded(CREATE_WAIT_SECONDS_MAX))
         if place.look(path) is not Standing.COMPLETE:
             _initialise(env)
             env.lock.mark()
@@ -114,6 +115,7 @@ def _initialise(env: Environment) -> None:
     data = os.path.join(env.path, place.DATA_FILE)
     if os.path.exists(data) and os.path.getsize(data):
         place.read_meta(env.path)
+    os.close(files.open_made(data, env.mode))
     env.open_raw(env.options.map_bytes, write=True)
     assert env.raw is not None
     if not _is_blank(env.raw):
@@ -130,22 +132,13 @@ def _initialise(env: Environment) -> None:
         txn.put(records.FORMAT_KEY, records.encode_format(cluster), db=meta)
         txn.put(records.STATE_KEY, records.State(1, 0, 0).encode(), db=meta)
     env.close_raw()
-    _sync_directory(env.path)
+    for folder in (env.path, os.path.dirname(env.path)):  # the names of the new files
+        files.sync_folder(folder)
 
 
 def _is_blank(raw: mdb.RawEnvironment) -> bool:
     with raw.begin() as txn:
         return txn.stat()["entries"] == 0
-
-
-def _sync_directory(path: str) -> None:
-    """Make the names of the new files survive a power loss."""
-    for directory in (path, os.path.dirname(path)):
-        fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
 
 
 # --- forks ---------------------------------------------------------------------------------

@@ -1,0 +1,34 @@
+"""Additions: keys and values that depend on the timestamp of the commit they are part of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from snapkv.committer import pairs
+from snapkv.errors import InvalidTypeError
+from snapkv.model import Build, Ops, Stamp
+
+Addition = Callable[[int], tuple[str, bytes]]
+"""Gets the timestamp of the commit it will be part of, returns a key and a value."""
+
+
+def building(ops: Ops, additions: tuple[Addition, ...]) -> Build:
+    """Return the function form of operations, with additions called for each timestamp."""
+    if not additions:
+        return lambda _: ops
+
+    def build(stamp: Stamp) -> Ops:
+        added = [_added(addition, stamp.ts) for addition in additions]
+        puts = [*pairs(ops.puts), *added]
+        return Ops(puts, ops.deletes, ops.delete_prefixes, ops.guards, ops.note)  # type: ignore[arg-type]
+
+    return build
+
+
+def _added(addition: Addition, ts: int) -> tuple[str, bytes]:
+    if not callable(addition):
+        raise InvalidTypeError(f"an addition is a function, not {type(addition).__name__}")
+    pair = addition(ts)
+    if not isinstance(pair, tuple) or len(pair) != 2:
+        raise InvalidTypeError(f"an addition returns (key, value), not {pair!r}")
+    return pair

@@ -1,0 +1,91 @@
+"""How long a read may take: one bound for all that it asks, waits for and looks up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar, cast
+
+from snapkv.clock import monotonic, no_later_than
+from snapkv.errors import (
+    EngineBusyError,
+    EngineUnavailableError,
+    InvalidOptionError,
+    InvalidTypeError,
+    ReadTimeoutError,
+)
+
+WAIT_S_MAX = 1e6
+"""A longer bound is none: nobody waits for eleven days."""
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def check_wait(timeout: object) -> None:
+    """Raise `InvalidTypeError` or `InvalidOptionError` for what is no bound of a wait."""
+    if timeout is None:
+        return
+    if isinstance(timeout, bool) or not isinstance(timeout, int | float):
+        raise InvalidTypeError(f"a timeout is seconds or None, not {type(timeout).__name__}")
+    if not timeout >= 0:
+        raise InvalidOptionError(f"a timeout is not negative: {timeout}")
+
+
+@contextmanager
+def within(timeout: float | None, *, of: float | None = None) -> Iterator[None]:
+    """Bound a block by some seconds (None: no bound), however many requests it makes.
+
+    Raises `ReadTimeoutError` for what the engine could not do in time; it names `of` seconds,
+    where the block is a part of that.
+    """
+    check_wait(timeout)
+    if timeout is None or timeout > WAIT_S_MAX:
+        yield
+        return
+    deadline = monotonic() + timeout
+    try:
+        with no_later_than(deadline):
+            yield
+    except (EngineUnavailableError, EngineBusyError) as e:
+        if isinstance(e, ReadTimeoutError) or monotonic() < deadline:
+            raise
+        raise ReadTimeoutError(timeout if of is None else of, str(e)) from e
+
+
+def bounds(read: Callable[P, R]) -> Callable[P, R]:
+    """Let `timeout=` bound a method; without it, the `_read_timeout` of the object does.
+
+    Of an iterator it bounds all of its steps together, not what the caller does in between.
+    """
+
+    @wraps(read)
+    def bounded_read(*args: P.args, **options: P.kwargs) -> R:
+        owner, timeout = cast(Any, args[0]), cast(Any, options.get("timeout"))
+        if timeout is None:
+            timeout = owner._read_timeout
+        check_wait(timeout)
+        if timeout is None or timeout > WAIT_S_MAX:
+            return read(*args, **options)
+        began = monotonic()
+        with within(timeout):
+            found = read(*args, **options)
+        if isinstance(found, Iterator):
+            return cast(R, _steps(found, timeout, monotonic() - began))
+        return found
+
+    return bounded_read
+
+
+def _steps(steps: Iterator[R], timeout: float, taken: float) -> Iterator[R]:
+    """Yield steps until they took `timeout` seconds in all; `taken` are gone already."""
+    while True:
+        began = monotonic()
+        with within(max(0.0, timeout - taken), of=timeout):
+            try:
+                step = next(steps)
+            except StopIteration:
+                return
+        taken += monotonic() - began
+        yield step

@@ -1,0 +1,253 @@
+"""Files by their path: written as a whole, or as they are; and read.
+
+Only a regular file is ever replaced. A device, a FIFO and a descriptor of this process
+(`/dev/stdout`) are written to as they are: a rename would put a regular file in their place.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import select
+import stat
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import BinaryIO, TypeAlias
+
+from snapkv.clock import monotonic, pause
+from snapkv.errors import (
+    FileMissingError,
+    InvalidFileError,
+    InvalidOptionError,
+    InvalidTypeError,
+    NoSpaceError,
+    SnapKVError,
+)
+
+FilePath: TypeAlias = str | os.PathLike[str]
+
+FILE_MODE = 0o600
+"""The permissions of a file that is made, whatever the umask: what is kept may be secret."""
+FIFO_WAIT_S = 60.0
+"""How long opening a FIFO waits for a program at its other end."""
+
+STORE_FILES = frozenset({"data.mdb", "lock.mdb", "writer.lock"})
+"""What an lmdb store is made of: never replaced, for that would destroy the store."""
+
+_FIFO_PAUSE_S = 0.02
+_LINKS_MAX = 40
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+@contextmanager
+def written(path: FilePath, mode: int | None = None) -> Iterator[BinaryIO]:
+    """Yield a binary file whose bytes become those of `path` when the block ends well.
+
+    A regular file, or none, is replaced by a complete new one, and stays as it was when the block
+    raises. A symbolic link is followed: the file that it names is replaced, or made. A new file
+    gets `FILE_MODE`, one that is replaced keeps its permissions; `mode` sets them either way.
+    A device, a FIFO or a descriptor of this process is written to as it is. Opening a FIFO waits
+    `FIFO_WAIT_S` for a reader; writing then waits for as long as the reader does.
+
+    Raises `InvalidFileError`, `FileMissingError` (there is no such folder), `NoSpaceError`.
+    """
+    name = checked_path(path)
+    with typed_errors(name):
+        if (descriptor := descriptor_of(name)) is not None:
+            with open(os.dup(descriptor), "wb") as file:
+                yield file
+            return
+        try:
+            found = os.stat(name)
+        except FileNotFoundError:
+            found = None
+        if found is None and name.endswith("/"):
+            raise FileMissingError(f"{name}: there is no such folder")
+        if found is None or stat.S_ISREG(found.st_mode):
+            with _replacing(os.path.realpath(name), found, mode) as file:
+                yield file
+            return
+        with open(_as_it_is(name, found), "wb") as file:
+            yield file
+
+
+@contextmanager
+def readable(path: FilePath) -> Iterator[BinaryIO]:
+    """Yield a binary file to read from; a FIFO must have bytes for us within `FIFO_WAIT_S`.
+
+    Raises `InvalidFileError`, `FileMissingError`.
+    """
+    name = checked_path(path)
+    with typed_errors(name):
+        fifo = descriptor_of(name) is None and stat.S_ISFIFO(os.stat(name).st_mode)
+        with open(name, "rb", opener=_open_fifo if fifo else None) as file:
+            yield file
+
+
+def checked_path(path: FilePath) -> str:
+    """Return the text of a path; raise `InvalidFileError` for one that no file can have."""
+    name = os.fspath(path) if isinstance(path, os.PathLike) else path
+    if not isinstance(name, str):
+        raise InvalidTypeError(f"the path of a file is a str or a Path, not {type(name).__name__}")
+    try:
+        raw = os.fsencode(name)
+    except UnicodeEncodeError:
+        raise InvalidFileError(f"path {name!r} has characters that no file name can have") from None
+    if not raw or b"\0" in raw:
+        raise InvalidFileError(f"path {name!r} names no file")
+    return name
+
+
+def check_mode(mode: object) -> int:
+    """Return the permissions of files; raise a typed error for what is none."""
+    if isinstance(mode, bool) or not isinstance(mode, int):
+        raise InvalidTypeError(f"mode is an int such as 0o640, not {type(mode).__name__}")
+    if mode & ~0o666 or mode & 0o600 != 0o600:
+        raise InvalidOptionError(
+            f"mode {mode:#o} is not a mode of files: give the owner 0o600, and others none or some "
+            "of 0o066, as in 0o640"
+        )
+    return mode
+
+
+def set_mode(file: int | str, mode: int) -> None:
+    """Set the permissions of a file or folder, where its file system has any."""
+    with suppress(PermissionError):
+        os.chmod(file, mode)
+
+
+def open_made(path: str, mode: int) -> int:
+    """Open a file for reading and writing; one that is made gets `mode`, whatever the umask."""
+    flags = os.O_RDWR | os.O_CLOEXEC
+    while True:
+        with suppress(FileNotFoundError):
+            return os.open(path, flags)
+        with suppress(FileExistsError):
+            fd = os.open(path, flags | os.O_CREAT | os.O_EXCL, FILE_MODE)
+            set_mode(fd, mode)
+            return fd
+
+
+def make_folder(path: str, mode: int) -> None:
+    """Make a folder, with its parents, in which files have that mode: who may read may enter it.
+
+    One that exists stays as it is, and parents are made as the umask says.
+    """
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    try:
+        os.mkdir(path, 0o700)
+    except FileExistsError:
+        return
+    inherited = os.stat(path).st_mode & stat.S_ISGID
+    set_mode(path, folder_mode(mode) | inherited)
+
+
+def folder_mode(mode: int) -> int:
+    """Return the permissions of a folder of files with that mode: who may read may enter it."""
+    return mode | (mode & 0o444) >> 2
+
+
+def sync_folder(path: str) -> None:
+    """Make the names in a folder survive a power loss."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def descriptor_of(path: str) -> int | None:
+    """Return which descriptor of this process a path names, as /dev/stdout and /dev/fd/5 do."""
+    ours = re.compile(rf"/proc/{os.getpid()}(/task/\d+)?/fd")
+    for _ in range(_LINKS_MAX):
+        folder, name = os.path.split(path)
+        if name.isdecimal() and ours.fullmatch(os.path.realpath(folder)):
+            return int(name)
+        if not os.path.islink(path):
+            return None
+        path = os.path.join(folder, os.readlink(path))
+    return None
+
+
+@contextmanager
+def typed_errors(path: str) -> Iterator[None]:
+    """Turn the system's errors into ours, which name the path."""
+    try:
+        yield
+    except OSError as e:
+        if isinstance(e, SnapKVError):
+            raise
+        typed: Callable[[str], SnapKVError] = InvalidFileError
+        if e.errno in _FULL:
+            typed = NoSpaceError
+        elif isinstance(e, FileNotFoundError):
+            typed = FileMissingError
+        raise typed(f"{path}: {e.strerror or e}") from e
+
+
+@contextmanager
+def _replacing(path: str, found: os.stat_result | None, mode: int | None) -> Iterator[BinaryIO]:
+    """Yield a new file beside a path, which takes its place when it is complete."""
+    folder, name = os.path.split(path)
+    if name in STORE_FILES and os.path.exists(os.path.join(folder, "writer.lock")):
+        raise InvalidFileError(f"{path} is a file of an lmdb store: name another one")
+    fd, partial = tempfile.mkstemp(prefix=".snapkv-", suffix=".partial", dir=folder)
+    try:
+        with open(fd, "wb") as file:
+            set_mode(fd, _mode_like(fd, found) if mode is None else mode)
+            yield file
+            file.flush()
+            os.fsync(fd)
+        os.replace(partial, path)
+    except BaseException:
+        with suppress(FileNotFoundError):
+            os.unlink(partial)
+        raise
+    sync_folder(folder)
+
+
+def _mode_like(fd: int, found: os.stat_result | None) -> int:
+    """Return the mode of the file that a new one replaces, and give the new one its group.
+
+    Where that is not allowed, the group that the new file has gets no rights.
+    """
+    if found is None:
+        return FILE_MODE
+    mode = stat.S_IMODE(found.st_mode) & 0o777
+    try:
+        os.chown(fd, -1, found.st_gid)
+    except OSError:
+        mode &= ~0o070
+    return mode
+
+
+def _as_it_is(path: str, found: os.stat_result) -> int:
+    """Open what is no regular file for writing."""
+    deadline = monotonic() + FIFO_WAIT_S
+    while True:
+        try:
+            fd = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+        except OSError as e:
+            if e.errno != errno.ENXIO or not stat.S_ISFIFO(found.st_mode):
+                raise
+            if monotonic() >= deadline:
+                message = f"{path}: no program has opened this FIFO to read for {FIFO_WAIT_S:g} s"
+                raise InvalidFileError(message) from e
+            pause(_FIFO_PAUSE_S)
+        else:
+            os.set_blocking(fd, True)
+            return fd
+
+
+def _open_fifo(path: str, flags: int) -> int:
+    """Open a FIFO for reading, as soon as there is something to read."""
+    fd = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
+    waiting = select.poll()
+    waiting.register(fd, select.POLLIN)
+    if not waiting.poll(FIFO_WAIT_S * 1_000):
+        os.close(fd)
+        raise InvalidFileError(f"{path}: nothing was written to this FIFO for {FIFO_WAIT_S:g} s")
+    os.set_blocking(fd, True)
+    return fd

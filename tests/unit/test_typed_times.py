@@ -1,0 +1,153 @@
+"""Times as people type them: what they mean, in which zone, and what is shown of them."""
+
+from datetime import UTC, datetime, timedelta
+from zoneinfo import ZoneInfo
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from snapkv import format_time
+from snapkv.errors import InvalidTimeError
+from snapkv.times import end_of_ms
+from snapkv.typed_times import understood
+
+BERLIN = ZoneInfo("Europe/Berlin")
+NOW = datetime(2026, 11, 22, 18, 30, 5, tzinfo=UTC)
+NOW_MS = int(NOW.timestamp() * 1_000)
+
+
+def utc(text):
+    return datetime.fromisoformat(text).replace(tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("text", "state", "since"),
+    [
+        ("2026-11-22", "2026-11-21T23:00", "2026-11-21T22:59:59.999"),
+        ("20261122", "2026-11-21T23:00", "2026-11-21T22:59:59.999"),
+        ("2026-11-22 14:00", "2026-11-22T13:00", "2026-11-22T12:59:59.999"),
+        ("2026-11-22T14:00", "2026-11-22T13:00", "2026-11-22T12:59:59.999"),
+        ("2026-07-01 14:00", "2026-07-01T12:00", "2026-07-01T11:59:59.999"),
+        ("14:05", "2026-11-22T13:05", "2026-11-22T13:04:59.999"),
+        ("9:05", "2026-11-22T08:05", "2026-11-22T08:04:59.999"),
+        ("14:05:30", "2026-11-22T13:05:30.999", "2026-11-22T13:05:29.999"),
+        ("14:05:30.25", "2026-11-22T13:05:30.250", "2026-11-22T13:05:30.250"),
+        ("today", "2026-11-21T23:00", "2026-11-21T22:59:59.999"),
+        (" Yesterday ", "2026-11-20T23:00", "2026-11-20T22:59:59.999"),
+        ("yesterday 14:05", "2026-11-21T13:05", "2026-11-21T13:04:59.999"),
+        ("1h ago", "2026-11-22T17:30:05", "2026-11-22T17:30:05"),
+        ("2 days 3 hours ago", "2026-11-20T15:30:05", "2026-11-20T15:30:05"),
+        ("1h", "2026-11-22T17:30:05", "2026-11-22T17:30:05"),
+        ("-1h30m", "2026-11-22T17:00:05", "2026-11-22T17:00:05"),
+        ("-1 h", "2026-11-22T17:30:05", "2026-11-22T17:30:05"),
+        ("now-6h", "2026-11-22T12:30:05", "2026-11-22T12:30:05"),
+        ("+5m", "2026-11-22T18:35:05", "2026-11-22T18:35:05"),
+        ("2026-11-22T14:05:00Z", "2026-11-22T14:05:00.999", "2026-11-22T14:04:59.999"),
+        ("2026-11-22T14:05:00-0500", "2026-11-22T19:05:00.999", "2026-11-22T19:04:59.999"),
+        ("2026-11-22 14:05:00.001+01:00", "2026-11-22T13:05:00.001", "2026-11-22T13:05:00.001"),
+        ("20231114T221320.123Z", "2023-11-14T22:13:20.123", "2023-11-14T22:13:20.123"),
+        ("2026-11-22Z", "2026-11-22T00:00", "2026-11-21T23:59:59.999"),
+        ("14:05 UTC", "2026-11-22T14:05", "2026-11-22T14:04:59.999"),
+        ("1970-01-01Z", "1970-01-01T00:00", "1970-01-01T00:00"),
+    ],
+)
+def test_what_a_typed_time_means(text, state, since):
+    found = understood(text, NOW_MS, BERLIN)
+    assert (found.state, found.since) == (utc(state), utc(since))
+
+
+def test_what_is_exact_already():
+    for text, meant in [("now", None), ("450", 450), (" REV:4 ", "rev:4")]:
+        found = understood(text, NOW_MS, BERLIN)
+        assert (found.state, found.since, found.start) == (meant, meant, meant)
+        assert found.echo(found.state, NOW_MS) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "echo"),
+    [
+        ("2026-11-22", "2026-11-22 = 2026-11-21T23:00:00.000Z"),
+        ("14:05:30", "14:05:30 = 2026-11-22T13:05:30.999Z"),
+        ("23:50", "23:50 = 2026-11-22T22:50:00.000Z, in the future"),
+        ("2026-11-22T14:05:00Z", "2026-11-22T14:05:00Z = 2026-11-22T14:05:00.999Z"),
+        ("2026-11-22T14:05:00.999Z", None),
+    ],
+)
+def test_what_was_understood_is_shown(text, echo):
+    found = understood(text, NOW_MS, BERLIN)
+    assert found.echo(found.state, NOW_MS) == echo
+
+
+def test_of_a_range_its_first_instant_is_shown():
+    found = understood("2026-11-21 14:05:30", NOW_MS, BERLIN)
+    shown = "2026-11-21 14:05:30 = 2026-11-21T13:05:30.000Z"
+    assert found.echo(found.since, NOW_MS) == found.echo(found.start, NOW_MS) == shown
+
+
+def test_a_local_time_that_came_twice_is_the_first():
+    found = understood("2026-10-25 02:30", NOW_MS, BERLIN)
+    assert found.state == utc("2026-10-25T00:30")
+    assert found.echo(found.state, NOW_MS).endswith(
+        ", the first of two: clocks went back; the second is 2026-10-25T01:30:00Z"
+    )
+    assert understood("2026-10-25 02:30+01:00", NOW_MS, BERLIN).state == utc("2026-10-25T01:30")
+
+
+def test_a_local_time_that_was_skipped_is_an_error_that_says_how_to_write_it():
+    with pytest.raises(InvalidTimeError, match="as in 2026-03-29T01:30:00Z") as caught:
+        understood("2026-03-29 02:30", NOW_MS, BERLIN)
+    assert "never was in local time" in str(caught.value)
+
+
+def test_a_day_begins_when_its_clocks_begin():
+    found = understood("2018-11-04", NOW_MS, ZoneInfo("America/Sao_Paulo"))  # no 00:00 that day
+    assert found.state == utc("2018-11-04T03:00")
+    with pytest.raises(InvalidTimeError, match="never was"):
+        understood("2011-12-30", NOW_MS, ZoneInfo("Pacific/Apia"))  # nor that day at all
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(
+            "",
+            "soon",
+            "last friday",
+            "-5",
+            "-1y",
+            "-1mo",
+            "-1h ago",
+            "5m ago Z",
+            "5 ago",
+            "3d 5 ago",
+            "2026-13-01",
+        ),
+        *("25:00", "1969-12-31Z", "9999-12-31", "2026-1-1", "12-05", "9" * 400 + "d", "-9999999w"),
+        *(
+            "rev:",
+            "rev:0",
+            "rev:x",
+            "\uff11\uff14:05",
+            "14:05+99:00",
+            "1h\x1b[31m",
+            "5h" * 99_999 + "!",
+        ),
+    ],
+    ids=lambda text: text[:20],
+)
+def test_what_is_no_time(text):
+    with pytest.raises(InvalidTimeError):
+        understood(text, NOW_MS, BERLIN)
+
+
+@given(st.datetimes(datetime(1971, 1, 1), datetime(2100, 1, 1)), st.sampled_from([BERLIN, UTC]))
+def test_a_time_copied_from_a_display_means_that_time(moment, zone):
+    moment = (moment - timedelta(microseconds=moment.microsecond % 1_000)).replace(tzinfo=UTC)
+    ms = (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)
+    shown = format_time(end_of_ms(ms))
+    exact = understood(shown, NOW_MS, zone)
+    assert exact.state == exact.since == moment
+    assert exact.echo(exact.state, NOW_MS) is None
+    cut = understood(shown[:19] + "Z", NOW_MS, zone)  # without its milliseconds
+    assert cut.since < moment <= cut.state
