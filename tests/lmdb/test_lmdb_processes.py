@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import signal
 from collections.abc import Callable
@@ -135,6 +136,31 @@ def test_a_stopped_holder_of_the_lock_is_named_within_the_bound(opened: Opened, 
         assert get(engine, b"held") == b"1"
         holder.say("end")
         holder.end()
+
+
+def test_the_lock_file_is_written_only_for_another_holder(opened: Opened, path: Path) -> None:
+    engine = opened()
+    put(engine, b"a")
+    lock = path / "writer.lock"
+
+    def written(take: Callable[[], object]) -> bool:
+        os.utime(lock, ns=(0, 0))
+        take()
+        return lock.stat().st_mtime_ns != 0
+
+    def take_elsewhere() -> None:
+        with Child(HOLDER, path) as holder:
+            holder.expect("holding")
+            holder.say("go on")
+            holder.expect("done")
+            assert lock.read_bytes()[16:].split() == [str(holder.pid).encode()]
+            holder.say("end")
+            holder.end()
+
+    assert not written(lambda: put(engine, b"b"))
+    assert written(take_elsewhere)
+    assert written(lambda: put(engine, b"c"))
+    assert lock.read_bytes()[16:].split() == [str(os.getpid()).encode()]
 
 
 def test_opening_for_reading_does_not_need_the_lock(path: Path) -> None:

@@ -48,7 +48,7 @@ def open_place() -> Iterator[Path]:
 
 
 def filled(path: Path) -> None:
-    engine = LmdbEngine(path)
+    engine = LmdbEngine(path, mode=0o644)
     put(engine, b"a", b"1")
     put(engine, b"a", b"2")
     engine.close()
