@@ -6,15 +6,17 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import IO
 
 import pytest
-from cli_runner import PROCESS_TIMEOUT_S, PROGRAM, Cli
+from cli_runner import PROCESS_TIMEOUT_S, PROGRAM, Cli, Stream
 
 import snapkv
+from snapkv.cli import output
 
 BINARY = bytes(range(256)) + b"\r\n"
 
@@ -154,6 +156,28 @@ def test_colours_are_for_terminals(cli: Cli) -> None:
     assert b"\x1b[32m" not in screen.shown
 
 
+@pytest.mark.parametrize(
+    ("words", "shown"), [(["check"], b"checking"), (["dump", "file"], b"dumping")]
+)
+def test_what_may_take_long_is_said_on_a_terminal(cli: Cli, words: list[str], shown: bytes) -> None:
+    cli.ok("put", "a", "1", "b", "2")
+    with terminal(cli, *words) as screen:
+        pass
+    assert shown in screen.shown
+    assert cli.process(*words).err == ""
+
+
+def test_it_counts_while_it_lasts(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = Stream(terminal=True)
+    monkeypatch.setattr(sys, "stderr", stream)
+    until = time.monotonic() + PROCESS_TIMEOUT_S
+    with output.counting("checking", "commit") as progress:
+        progress(1_234)
+        while b"checking: 1,234 commits" not in stream.bytes.getvalue():
+            assert time.monotonic() < until
+            time.sleep(0.01)
+
+
 @pytest.mark.parametrize(("keys", "code", "left"), [(b"y\n", 0, []), (b"\n", 1, ["a/1", "a/2"])])
 def test_a_question_is_asked_and_heard(cli: Cli, keys: bytes, code: int, left: list[str]) -> None:
     cli.ok("put", "a/1", "1", "a/2", "2")
@@ -170,7 +194,7 @@ def test_restore_shows_what_it_asks_about(cli: Cli) -> None:
     cli.ok("put", "a", "2")
     with terminal(cli, "restore", then) as screen:
         screen.wait_for('"2" -> "1"')
-        screen.wait_for("Restore 1 key to ")
+        screen.wait_for("remove 0 keys, add 0 keys, change 1 key? [y/N]")
         screen.press(b"yes\n")
     assert screen.process.returncode == 0
     assert cli.ok("get", "a").out == "1"
@@ -234,6 +258,35 @@ def test_a_dump_is_not_for_terminals(cli: Cli) -> None:
     with terminal(cli, "check") as screen:
         screen.wait_for("no problems")
     assert screen.process.returncode == 0
+
+
+def test_the_standard_output_by_its_name_is_a_stream(cli: Cli) -> None:
+    cli.ok("put", "a", "1")
+    said = "1 key at "
+    answer = cli.shell("snapkv dump /dev/stdout 2>said | snapkv load /dev/stdin --store lmdb:./two")
+    assert answer.code == 0, answer
+    assert cli.ok("get", "a", "--store", "lmdb:./two").out == "1"
+    assert (cli.place / "said").read_text().startswith(said)
+    cli.shell("ln -s /dev/stdout link")
+    for name in ("/dev/stdout", "/dev/fd/1", "/proc/self/fd/1", "link", "-"):
+        (cli.place / "kept").write_text("before\n")
+        answer = cli.shell(f"snapkv dump {name} >> kept")
+        assert (answer.code, answer.out.startswith(said)) == (0, True), answer
+        assert (cli.place / "kept").read_bytes() == b"before\n" + cli.ok("dump", "-").raw
+    assert (cli.place / "link").is_symlink()
+    with terminal(cli, "dump", "/dev/stdout") as screen:
+        pass
+    assert screen.process.returncode == 2
+
+
+def test_a_pipe_with_a_name_stays_one(cli: Cli) -> None:
+    cli.ok("put", "a", "1")
+    line = (
+        "mkfifo pipe; snapkv load pipe --store lmdb:./two & snapkv dump pipe; wait $!; test -p pipe"
+    )
+    answer = cli.shell(line)
+    assert answer.code == 0, answer
+    assert cli.ok("get", "a", "--store", "lmdb:./two").out == "1"
 
 
 def test_a_terminal_that_knows_little_is_enough(cli: Cli) -> None:

@@ -34,9 +34,9 @@ def test_tick_beats_until_its_count(any_cli: Cli) -> None:
     assert len(cli.ok("tick", "--every", "100ms", "-n", "3", "--json").json) == 3
     assert cli.ok("tick", "--every", "100ms", "-n", "2").out == ""
     assert cli.ok("tick", "--every", "100ms", "-n", "1", "--quiet", "--json").out == ""
-    assert len(cli.ok("log").lines) == 7
+    assert len(cli.ok("log", "--ticks").lines) == 7
     assert cli.ok("tick", "--every", "100ms", "-n", "0").err == ""
-    assert len(cli.ok("log").lines) == 7
+    assert len(cli.ok("log", "--ticks").lines) == 7
 
 
 @pytest.mark.parametrize(

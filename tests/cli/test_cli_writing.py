@@ -1,5 +1,6 @@
 """put, rm, restore, and what keeps a store, in this process."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,8 @@ from cli_runner import Cli
 
 import snapkv
 from snapkv.check import CheckReport
+from snapkv.engine.base import KeyValue
+from snapkv.snapshot import LiveSource
 from snapkv.times import PHYSICAL_MS_MAX
 
 
@@ -88,7 +91,12 @@ def test_rm_removes_all_or_nothing(any_cli: Cli) -> None:
 
 @pytest.mark.parametrize(
     "words",
-    [["rm", "--prefix", "a"], ["restore", "-1h"], ["compact", "-1h"], ["load", "d", "--replace"]],
+    [
+        ["rm", "--prefix", "a"],
+        ["restore", "-1h", "--before-first"],
+        ["compact", "-1h"],
+        ["load", "d", "--replace"],
+    ],
 )
 def test_without_a_terminal_a_question_needs_yes(any_cli: Cli, words: list[str]) -> None:
     cli = any_cli
@@ -114,7 +122,8 @@ def test_restore_shows_and_makes_the_past_present(any_cli: Cli) -> None:
     assert cli.ok("ls", "-l", "--json").json[0]["value"] == "1"
     assert cli.ok("ls").lines == ["a", "b"]
     assert cli.ok("log", "-n", "1", "--json").json[0]["note"] == "back"
-    assert cli.ok("restore", then, "--json").json == [{"keys": 0, "commit": None}]
+    (nothing,) = cli.ok("restore", then, "--json").json
+    assert (nothing["keys"], nothing["commit"]) == (0, None)
 
 
 @pytest.mark.parametrize(
@@ -122,7 +131,7 @@ def test_restore_shows_and_makes_the_past_present(any_cli: Cli) -> None:
     [
         (["1", "xyz"], "no nonce: 'xyz'"),
         (["1", ""], "nonce"),
-        (["soon", "00"], "integer"),
+        (["soon", "00"], "int"),
         (["-1", "00"], "-1"),
         ([str(2**63), "00"], "ahead"),
     ],
@@ -157,14 +166,33 @@ def test_a_failed_dump_leaves_what_was_there(
     cli.ok("put", "a", "1")
     (tmp_path / "d").write_text("precious")
 
-    def dump(*_: object) -> int:
+    def scan(*_: object, **__: object) -> Iterator[list[KeyValue]]:
+        yield [KeyValue(b"default/data/a", b"1", 2, 2, 1)]
         raise snapkv.CompactedError(1 << 60, 2 << 60)
 
-    monkeypatch.setattr(snapkv.SnapshotKV, "dump", dump)
-    assert cli("dump", "d").code == 4
+    with monkeypatch.context() as patch:
+        patch.setattr(LiveSource, "scan", scan)
+        assert cli("dump", "d").code == 4
     assert (tmp_path / "d").read_text() == "precious"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["d", "meta"]
     assert cli("dump", "nowhere/d").code == 2
+
+
+def test_backup_copies_a_live_store_of_lmdb(any_cli: Cli, tmp_path: Path) -> None:
+    cli = any_cli
+    cli.ok("put", "a", "1")
+    answer = cli("backup", "copy", "--json")
+    if cli.engine == "etcd":
+        assert (answer.code, (tmp_path / "copy").exists()) == (2, False)
+        assert "etcdctl snapshot save" in answer.err
+        return
+    assert answer.json == [{"path": "copy", "url": "lmdb:copy"}]
+    cli.ok("put", "a", "2")
+    assert cli.ok("get", "a", "--store", "lmdb:copy").out == "1"
+    assert cli.ok("log", "--store", "lmdb:copy", "--raw").lines == cli.ok("log", "--raw").lines[1:]
+    answer = cli("backup", "copy")
+    assert (answer.code, "exists" in answer.err) == (2, True)
+    assert cli("backup", "other", "--store", "lmdb:none").code == 5
 
 
 def test_load_refuses_what_is_no_dump(any_cli: Cli, tmp_path: Path) -> None:
@@ -182,17 +210,18 @@ def test_load_refuses_what_is_no_dump(any_cli: Cli, tmp_path: Path) -> None:
 def test_what_was_compacted_is_told_as_such(any_cli: Cli) -> None:
     cli = any_cli
     clock = snapkv.ManualClock(1_700_000_000_000)
+    stamps = []
     with snapkv.open(cli.url, clock=clock, max_clock_skew=PHYSICAL_MS_MAX // 1_000) as store:
         for n in range(4):
             clock.advance(1_000)
-            store.save("a", b"%d" % n)
+            stamps.append(store.save("a", b"%d" % n))
     third = "2023-11-14T22:13:23.000Z"
     assert cli.ok("compact", third, "--yes").out == f"{third}\n"
     assert cli.ok("get", "a", "--at", third).out == "2"
     for words in (["get", "a"], ["ls"], ["dump", "d"]):
         answer = cli(*words, "--at", "2023-11-14T22:13:22Z")
         assert (answer.code, answer.out) == (4, "")
-        assert answer.err.endswith(f"was compacted; the earliest is {third}\n")
+        assert answer.err.endswith(f"; the earliest that remains is {third} ({stamps[2]})\n")
     for words in (["diff"], ["restore", "-y"], ["watch", "--since"], ["log", "--since"]):
         assert cli(*words, "2023-11-14T22:13:22Z").code == 4
     assert cli.ok("compact", "2023-11-14T22:13:22Z", "-y", "--json").json[0]["time"] == third
@@ -205,7 +234,7 @@ def test_check_ends_with_one_on_problems(any_cli: Cli, monkeypatch: pytest.Monke
     cli.ok("put", "a", "1")
     assert cli.ok("check").out.startswith("no problems in ")
     report = CheckReport(3, 1, ("revision 4 is odd",))
-    monkeypatch.setattr(snapkv.SnapshotKV, "check", lambda _: report)
+    monkeypatch.setattr(snapkv.SnapshotKV, "check", lambda *_, **__: report)
     answer = cli("check")
     assert (answer.code, answer.lines) == (
         1,
