@@ -6,7 +6,6 @@ from datetime import timedelta
 import pytest
 from direct import Planned, columns, new_worker, read, refused
 from frames import load, together
-from store.observed import Cluster
 from store.tabled import (
     FOREVER,
     SPACE,
@@ -344,51 +343,3 @@ def test_ranges_of_which_a_part_is_gone(store, place, clock):
         "TIMESTAMP_EARLIER_THAN_RETENTION", place.url, view="history", startingTimestamp=stamps[2]
     )
     assert f"the earliest that remains is {format_time(stamps[3])}" in message
-
-
-# --- keys that others write ---
-
-
-def test_observed_changes(place, clock):
-    cluster = Cluster(place, clock)
-    cluster.write(a=b"1", b=b"1")
-    first = cluster.tick()
-    cluster.write(a=b"2")
-    cluster.write(a=b"3", c=b"1")
-    second = cluster.tick()
-    cluster.write(b=None)
-    third = cluster.tick()
-    cluster.write(z=b"not yet")
-    feed = FEED | {"observe": "/r/"}
-    found = columns(
-        place.url, "key", "value", "_change_type", "_commit_version", **feed, startingVersion=1
-    )
-    assert found == [
-        ("/r/a", b"1", "insert", first.revision),
-        ("/r/b", b"1", "insert", first.revision),
-        ("/r/a", b"3", "update_postimage", second.revision),
-        ("/r/c", b"1", "insert", second.revision),
-        ("/r/b", None, "delete", third.revision),
-    ]
-    ticks = {"startingTimestamp": second.ts, "endingTimestamp": shown(second.ts)}
-    assert columns(place.url, "key", **feed, **ticks) == [("/r/a",), ("/r/c",)]
-    history = columns(place.url, "key", "value", "_version_to", view="history", observe="/r/")
-    assert sorted(history, key=str) == sorted(
-        [
-            ("/r/a", b"1", second.revision),
-            ("/r/a", b"3", None),
-            ("/r/b", b"1", third.revision),
-            ("/r/c", b"1", None),
-        ],
-        key=str,
-    )
-    log = columns(place.url, "version", "operationMetrics", view="commits", observe="/r/")
-    assert [(version, dict(metrics)["numPuts"]) for version, metrics in log] == [
-        (third.revision, "0"),
-        (second.revision, "2"),
-        (first.revision, "2"),
-    ]
-    cluster.compact(second.revision)
-    message = refused("VERSION_COMPACTED", place.url, **feed, startingVersion=second.revision)
-    assert f"start after {format_time(second.ts)}, version {second.revision}" in message
-    assert columns(place.url, "key", **feed, startingVersion=second.revision + 1) == [("/r/b",)]

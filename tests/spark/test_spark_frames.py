@@ -110,7 +110,27 @@ def test_times_of_a_session(spark, place):
             times.end(noon.replace(tzinfo=None))  # in which zone, only who made it can tell
         assert (times.after(stamp), times.after(0)) == (stamp + 1, 1)
         with pytest.raises(SourceError, match=r"\[SNAPKV_TIMESTAMP_INVALID\] no time is after"):
-            times.after(2**64 - 1)
+            times.after("4199-11-24T01:22:57.663Z")
+        for number in (4, 1_795_386_000, "1795386000000", 2**64 - 1):
+            with pytest.raises(SourceError, match=f"INVALID\\] {number} is not a timestamp: "):
+                times.end(number)
+
+
+@EMBEDDED
+def test_versions_by_a_call(spark, place, store):
+    commits = [store.commit(puts={"k": b"%d" % n, f"k{n}": b""}) for n in range(3)]
+    first, second = (f"rev:{commit.revision}" for commit in commits[:2])
+    frame = read_snapshot(spark, place.url, second, "k", columns="key,value")
+    assert [bytes(row.value) for row in frame.collect()] == [b"1", b"", b""]
+    changes = read_changes(spark, place.url, first, second).collect()
+    assert {row._commit_version for row in changes} == {commits[1].revision}
+    history = read_history(spark, place.url, first, first).collect()
+    assert sorted(row.key for row in history) == ["k", "k0"]
+    with pytest.raises(SourceError, match="a parameter gives it"):
+        read_snapshot(spark, place.url, first, versionAsOf=3)
+    for wrong in ("rev:0", "rev:x"):
+        with pytest.raises(SourceError, match="is not a revision: write rev:4"):
+            read_snapshot(spark, place.url, wrong)
 
 
 def test_a_zone_is_looked_up_where_one_is_needed(spark):

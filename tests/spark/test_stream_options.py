@@ -5,7 +5,7 @@ import random
 
 import pytest
 from pyspark.sql import types as T
-from store.observed import PREFIX, Cluster
+from store.observed import PREFIX, Cluster, ticked
 from store.tabled import FOREVER, SPACE, Writing, changes_of
 from stream_queries import LIMITS, Query, changes, inserted, needs_limits, refused_by
 
@@ -144,25 +144,28 @@ def observing(cluster, checkpoint=None, **options) -> Query:
 
 
 def told(rows: list[tuple]) -> list[tuple]:
-    """Key, value, kind and the tick that stamps it."""
+    """Key, value, kind and the revision that wrote it."""
     return [(row[0].removeprefix(PREFIX), *row[1:4]) for row in rows]
 
 
 def test_observed_keys_come_with_their_ticks(cluster):
     cluster.write(a=b"1", b=b"1")
     first = cluster.tick().revision
-    cluster.write(a=b"unseen as yet")
+    one = cluster.write(a=b"unseen as yet")
     query = observing(cluster)
     assert told(query.drained()) == [("a", b"1", "insert", first), ("b", b"1", "insert", first)]
-    cluster.write(b=None, c=b"1")
-    cluster.write(c=b"2", d=b"never seen")
-    cluster.write(d=None)
+    two = cluster.write(b=None, c=b"1")
+    three = cluster.write(c=b"2", d=b"soon gone")
+    four = cluster.write(d=None)
     assert query.drained() == []
-    second = cluster.tick().revision
+    cluster.tick()
     assert told(query.drained()) == [
-        ("a", b"unseen as yet", "update_postimage", second),
-        ("b", None, "delete", second),
-        ("c", b"2", "insert", second),
+        ("a", b"unseen as yet", "update_postimage", one),
+        ("b", None, "delete", two),
+        ("c", b"1", "insert", two),
+        ("c", b"2", "update_postimage", three),
+        ("d", b"soon gone", "insert", three),
+        ("d", None, "delete", four),
     ]
 
 
@@ -174,13 +177,9 @@ def test_observed_keys_across_drivers(cluster, limit):
         cluster.write(a=b"%d" % n, **{f"k{n}": b"1"})
         cluster.tick()
         cluster.write(early=b"%d" % n)
-        query = observing(cluster, query.checkpoint, **limit)
+        query = observing(cluster, query.checkpoint, startingVersion=1, **limit)
         query.drained()
-    found: dict[int, list] = {}
-    for key, value, _, version in told(query.checkpoint.rows()):
-        found.setdefault(version, []).append((PREFIX + key, value))
-    ticks = {mark.ts: mark.revision for mark in cluster.model.marks}
-    assert found == {ticks[ts]: changed for ts, changed in cluster.model.since(0)}
+    assert query.checkpoint.rows() == changes_of(ticked(cluster.model), 0, FOREVER)
 
 
 @pytest.mark.parametrize("options", [{}, {"startingVersion": "latest"}], ids=str)
@@ -208,11 +207,11 @@ def test_what_an_observed_stream_lost(cluster, caplog):
     assert lenient.drained() == []
     third = cluster.tick()
     assert lenient.drained() == [], "some of what the third tick stamps is gone"
-    cluster.write(a=b"4")
-    fourth = cluster.tick()
-    assert told(lenient.drained()) == [("a", b"4", "update_postimage", fourth.revision)]
+    fourth = cluster.write(a=b"4")
+    cluster.tick()
+    assert told(lenient.drained()) == [("a", b"4", "update_postimage", fourth)]
     assert "compacted unread" in caplog.text
-    assert third.revision < fourth.revision
+    assert third.revision < fourth
 
 
 @needs_limits
