@@ -23,7 +23,7 @@ from cdcmeta.scheduler.messages import (
     HeartbeatResponse,
     Sync,
 )
-from cdcmeta.scheduler.states import INTEGER_MAX, LIVE, Progress, TableState, TableStatus
+from cdcmeta.scheduler.states import ENDED, INTEGER_MAX, LIVE, Progress, TableState, TableStatus
 from cdcmeta.scheduler.tasks import Request
 
 ENDED_MAX = 10_000
@@ -80,7 +80,12 @@ class Agent:
         """What the executor has not begun, or not finished."""
         self._begun: set[str] = set()
         """The tables of `_busy` of which the executor has begun what is to be done."""
-        self._sent: list[Envelope] = []
+        self._told: dict[str, TableStatus] = {}
+        """What is to be reported in this tick, by table."""
+        self._heartbeat: Heartbeat | None = None
+        """The newest that is to be answered in this tick."""
+        self._is_announced = False
+        """Whether a new owner is to be told everything in this tick."""
 
     def stop(self) -> None:
         """Ask the owner to take the tables elsewhere."""
@@ -93,16 +98,18 @@ class Agent:
     def tick(self, inbox: Iterable[Envelope]) -> list[Envelope]:
         """Take in what owners say, go on with what is to be done, return what to tell.
 
-        O(messages + tables that are being added or removed); a heartbeat costs O(tables).
-        Messages of other owners and other times are counted in `refused`.
+        Whatever comes in, this is one answer to heartbeats and one to announcements at most, or
+        one message for each table. O(messages + tables that are being added or removed), and
+        O(tables) where there is a heartbeat. Messages of other owners and other times are
+        counted in `refused`.
         """
-        self._sent = []
         for envelope in inbox:
             self._receive(envelope)
+        if self._heartbeat is not None or self._is_announced:
+            self._look_at_all()
         for table in list(self._busy):
             self._go_on(table)
-        sent, self._sent = self._sent, []
-        return sent
+        return [self._addressed(body) for body in self._answers()]
 
     # --- receiving ---
 
@@ -119,36 +126,26 @@ class Agent:
             # earlier owners are refused from now on: what they were promised can be forgotten
             self._kept = {t: kept for t, kept in self._kept.items() if isinstance(kept, Held)}
             self.failures = {t: e for t, e in self.failures.items() if t in self._kept}
+            self._told, self._heartbeat, self._is_announced = {}, None, False
         self.owner = known
         if verdict is not Verdict.ACCEPTED:
             self.refused[verdict] += 1
             return
         match body:
             case Announce():
-                self._send(Sync(self._version, self._all(), self.is_stopping))
+                self._is_announced = True
             case Heartbeat():
-                self._heartbeat(body)
+                self._take_in(body)
             case DispatchTable(request):
                 self._obey(request)
 
-    def _heartbeat(self, heartbeat: Heartbeat) -> None:
+    def _take_in(self, heartbeat: Heartbeat) -> None:
         when = (self.owner.revision, heartbeat.number)
         if when >= self._barrier_of:
             self.barrier, self._barrier_of = heartbeat.barrier, when
         self.is_stopping |= heartbeat.is_stopping
-        self._look_at_all()
-        statuses, asked = [], set()
-        kept, forgotten = self._kept, self._forgotten
-        for table, token in heartbeat.tables:
-            kept[table] = promised = holding.promise(kept.get(table, forgotten), token)
-            statuses.append(holding.status(table, promised, token))
-            asked.add(table)
-        for table, held in kept.items():
-            if isinstance(held, Held) and table not in asked:
-                statuses.append(holding.status(table, held, held.token))
-        self._send(HeartbeatResponse(tuple(statuses), self.is_stopping))
-        if len(kept) - len(statuses) > ENDED_MAX:
-            self._forget()
+        if self._heartbeat is None or heartbeat.number >= self._heartbeat.number:
+            self._heartbeat = heartbeat
 
     def _forget(self) -> None:
         """Forget the older half of what has ended, all but the newest of its tokens.
@@ -166,7 +163,6 @@ class Agent:
         self._forgotten = holding.forgotten(self._forgotten, [token for token, _ in older])
 
     def _all(self) -> tuple[TableStatus, ...]:
-        self._look_at_all()
         return tuple(
             holding.status(table, held, held.token)
             for table, held in self._kept.items()
@@ -175,7 +171,8 @@ class Agent:
 
     def _obey(self, request: Request) -> None:
         table = request.table
-        kept, action = holding.obey(self._kept.get(table, self._forgotten), request)
+        before = self._kept.get(table, self._forgotten)
+        kept, action = holding.obey(before, request)
         if kept is not None:
             self._kept[table] = kept
         if action is not None:
@@ -184,7 +181,9 @@ class Agent:
             self._go_on(table)
         kept = self._kept.get(table, self._forgotten)
         # what has begun is told once it is done; that it is stopping, at once
-        if action is None or (action is Action.REMOVE and isinstance(kept, Held)):
+        is_told_later = action is None and holding.is_starting(before, request)
+        is_stopping = action is Action.REMOVE and isinstance(kept, Held)
+        if is_stopping or (action is None and not is_told_later):
             self._tell(holding.status(table, kept, request.token))
 
     # --- the executor ---
@@ -282,12 +281,47 @@ class Agent:
     # --- telling ---
 
     def _tell(self, status: TableStatus) -> None:
-        self._send(DispatchTableResponse(status))
+        """Report a table in this tick: of its newest assignment, what came last."""
+        before = self._told.get(status.table)
+        if before is None or status.token >= before.token:
+            self._told[status.table] = status
 
-    def _send(self, body: Body) -> None:
+    def _answers(self) -> list[Body]:
+        """Return what this tick has to tell the owner."""
+        told, self._told = self._told, {}
+        answers: list[Body] = []
+        if self._is_announced:
+            answers.append(Sync(self._version, self._all(), self.is_stopping))
+        if self._heartbeat is not None:
+            answers.append(self._answered(self._heartbeat, told))
+        else:
+            answers += [DispatchTableResponse(status) for status in told.values()]
+        self._heartbeat, self._is_announced = None, False
+        return answers
+
+    def _answered(self, heartbeat: Heartbeat, told: dict[str, TableStatus]) -> HeartbeatResponse:
+        """Return the answer to a heartbeat; it has what would be told of single tables, too."""
+        statuses: dict[str, TableStatus] = {}
+        kept, forgotten = self._kept, self._forgotten
+        for table, token in heartbeat.tables:
+            kept[table] = promised = holding.promise(kept.get(table, forgotten), token)
+            statuses[table] = holding.status(table, promised, token)
+        for table, held in kept.items():
+            if isinstance(held, Held) and table not in statuses:
+                statuses[table] = holding.status(table, held, held.token)
+        for table, status in told.items():
+            asked = statuses.get(table)
+            # "stopped" says more than "absent": the table was there, and has ended
+            if asked is None or (asked.token == status.token and asked.state in ENDED):
+                statuses[table] = status
+        if len(kept) - len(statuses) > ENDED_MAX:
+            self._forget()
+        return HeartbeatResponse(tuple(statuses.values()), self.is_stopping)
+
+    def _addressed(self, body: Body) -> Envelope:
         owner = self.owner
         header = Header(self.name, owner.name, owner.revision, self.epoch, self._changefeed_epoch)
-        self._sent.append(Envelope(header, body))
+        return Envelope(header, body)
 
 
 def _check_progress(progress: Progress) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from enum import Enum
 from typing import NamedTuple
 
@@ -40,11 +40,14 @@ class CaptureManager:
 
     `revision` is that since which captures can only have tables of this owner; `mute_us` is how
     long a capture that is asked may say nothing, in microseconds, before the others go on without
-    it and its registration is to be taken away. Times are of any clock that counts microseconds.
+    it and its registration is to be taken away; `stop_us` passes at least between two captures
+    that lose theirs because a table does not stop. Times are of any clock that counts microseconds.
     """
 
-    def __init__(self, revision: int, mute_us: int) -> None:
-        self._revision, self._mute_us = revision, mute_us
+    def __init__(self, revision: int, mute_us: int, stop_us: int) -> None:
+        self._revision, self._mute_us, self._stop_us = revision, mute_us, stop_us
+        self._broken: tuple[str, int, int] | None = None
+        """The last capture on which a table did not stop: its name, its epoch, and when."""
         self.known: dict[str, Capture] = {}
         self.is_initialized = False
         """Whether what is assigned is known well enough to schedule."""
@@ -98,6 +101,24 @@ class CaptureManager:
             for name, capture in self.known.items()
             if capture.asked_at is not None and now - capture.asked_at >= self._mute_us
         ]
+
+    def broken(self, hanging: Iterable[str], now: int) -> list[str]:
+        """Return the capture to evict because it does not stop a table: one at a time.
+
+        `hanging` are the captures that do not, the longest first. Whatever they have in common,
+        the others go on meanwhile. O(hanging).
+        """
+        names = [name for name in hanging if name in self.known]
+        if self._broken is not None:
+            name, epoch, at = self._broken
+            if name in names and self.known[name].epoch == epoch:
+                return [name]
+            if now - at < self._stop_us:
+                return []
+        if not names:
+            return []
+        self._broken = names[0], self.known[names[0]].epoch, now
+        return names[:1]
 
     def targets(self) -> list[str]:
         """Return who can take tables, by name."""

@@ -22,11 +22,12 @@ from cdcmeta.scheduler.messages import (
     HeartbeatResponse,
     Sync,
 )
+from cdcmeta.scheduler.outbox import Outbox
 from cdcmeta.scheduler.policies.facts import Facts
 from cdcmeta.scheduler.replication import ReplicationManager
 from cdcmeta.scheduler.scheduling import SchedulerManager
-from cdcmeta.scheduler.states import TableStatus
-from cdcmeta.scheduler.tasks import AddTable, MoveTable, Send, Task
+from cdcmeta.scheduler.states import SetState, TableStatus
+from cdcmeta.scheduler.tasks import AddTable, MoveTable, Task
 from cdcmeta.scheduler.wanted import WantedTables
 from cdcmeta.scheduler.watermarks import ToldProgress, Watermarks
 
@@ -44,10 +45,14 @@ class Tick(NamedTuple):
     """
 
     messages: list[Envelope]
+    """For each capture a heartbeat or an announcement at most, and a request for each table."""
     watermarks: Watermarks
     """How far the changefeed is; `CANNOT_PROCEED` when the stored one is to stay."""
     evict: list[tuple[str, int]]
-    """Captures (name, epoch) whose registration is to be taken away: they have gone silent."""
+    """Captures (name, epoch) whose registration is to be taken away.
+
+    They have gone silent, or one of them has not stopped a table for `Limits.stop_us`.
+    """
 
 
 class Coordinator:
@@ -89,7 +94,7 @@ class Coordinator:
         self._changefeed_epoch, self._version = changefeed_epoch, version
         # after a restart of the changefeed the owner before it may have been this very one
         self._since = max(revision, changefeed_epoch)
-        self.captures = CaptureManager(self._since, self.limits.mute_us)
+        self.captures = CaptureManager(self._since, self.limits.mute_us, self.limits.stop_us)
         self.replication = ReplicationManager(revision, self.limits)
         self.scheduling = SchedulerManager()
         self.progress = ToldProgress()
@@ -103,6 +108,7 @@ class Coordinator:
         self._told_at: int | None = None
         self._rounds = 0
         self._announced: set[str] = set()
+        self._outbox = Outbox(self.limits)
         self._sent: list[Envelope] = []
 
     def tick(self, inbox: Iterable[Envelope], cluster: Cluster) -> Tick:
@@ -121,7 +127,7 @@ class Coordinator:
             self._announced.discard(capture)
             if self.scheduling.draining == capture:  # who comes back under its name may stay
                 self.scheduling.draining = None
-            self._dispatch(self.replication.capture_lost(capture))
+            self._outbox.put(self.replication.capture_lost(capture))
         self.replication.is_settled = self.captures.is_settled
         for envelope in inbox:
             self._receive(envelope, cluster)
@@ -130,8 +136,10 @@ class Coordinator:
         if self.captures.is_initialized:
             self._wanted.take_in(cluster.tables, self.replication, self.progress)
             self._schedule(cluster)
+        for capture, request in self._outbox.take(cluster.now):
+            self._send(capture, DispatchTable(request))
         self._tell(cluster)
-        evict = [(name, cluster.captures[name]) for name in self.captures.mute(self._waited)]
+        evict = [(name, cluster.captures[name]) for name in self._evicted()]
         sent, self._sent = self._sent, []
         return Tick(sent, self.progress.current, evict)
 
@@ -161,11 +169,7 @@ class Coordinator:
         if capture not in self.captures.known:
             raise InvalidArgumentError(f"no capture {capture!r}")
         has_it = table in self.replication.held.get(capture, ())
-        leaves = (
-            self.captures.known[capture].state is CaptureState.STOPPING
-            or self.scheduling.draining == capture
-        )
-        return not has_it and not leaves and self.scheduling.ask_move(table, capture)
+        return not has_it and not self._leaves(capture) and self.scheduling.ask_move(table, capture)
 
     def rebalance(self) -> None:
         """Even out what the captures have, at once, as soon as every table is replicated."""
@@ -220,14 +224,14 @@ class Coordinator:
 
     def _synced(self, sender: str, sync: Sync) -> None:
         if self.captures.is_initialized:
-            self._dispatch(self.replication.found(sender, sync.tables, self.progress.stored))
+            self._outbox.put(self.replication.found(sender, sync.tables, self.progress.stored))
             self._wanted.mark(status.table for status in sync.tables)
         else:
             self._found[sender] = sync.tables
 
     def _reported(self, sender: str, statuses: Iterable[TableStatus]) -> None:
         if self.captures.is_initialized:
-            self._dispatch(self.replication.reported(sender, statuses))
+            self._outbox.put(self.replication.reported(sender, statuses))
 
     def _initialize(self, cluster: Cluster) -> None:
         self.replication.begin(cluster.tables, self.progress.stored, self._found)
@@ -289,8 +293,31 @@ class Coordinator:
             self._begin(task)
 
     def _begin(self, task: Task) -> None:
-        self._dispatch(self.replication.begin_task(task))
+        self._outbox.put(self.replication.begin_task(task))
         self.scheduling.accepted(task)
+
+    def _evicted(self) -> list[str]:
+        """Return who has gone silent, and who does not stop a table that something waits for."""
+        captures, sets = self.captures, self.replication.sets
+        hanging = [
+            each.capture
+            for each in self.replication.hanging()
+            if self._leaves(each.capture)
+            or (
+                each.table in self._wanted.weights
+                and sets[each.table].state is not SetState.REPLICATING
+            )
+        ]
+        mute = captures.mute(self._waited)
+        return [
+            *mute,
+            *(each for each in captures.broken(hanging, self._waited) if each not in mute),
+        ]
+
+    def _leaves(self, capture: str) -> bool:
+        known = self.captures.known.get(capture)
+        is_stopping = known is not None and known.state is CaptureState.STOPPING
+        return is_stopping or self.scheduling.draining == capture
 
     # --- telling ---
 
@@ -311,10 +338,6 @@ class Coordinator:
             self._told_at = cluster.now
             if self.captures.is_initialized and not self._wanted.new:
                 self.progress.advance(self._wanted.weights, self.replication.sets, cluster.barrier)
-
-    def _dispatch(self, messages: Iterable[Send]) -> None:
-        for capture, request in messages:
-            self._send(capture, DispatchTable(request))
 
     def _ask(self, capture: str, body: Announce | Heartbeat) -> None:
         self.captures.asked(capture, self._waited)

@@ -35,7 +35,11 @@ class TableExecutor(Protocol):
         ...
 
     def remove_table(self, table: str) -> bool:
-        """Begin to stop a table; False when it cannot begin now."""
+        """Begin to stop a table; False when it cannot begin now, it is called again then.
+
+        It may be called at any time, also while the table is being prepared or is about to
+        replicate: it does not begin to write after that.
+        """
         ...
 
     def is_remove_finished(self, table: str) -> int | None:

@@ -68,13 +68,17 @@ class Failures:
                 del self.tables[after.table]
 
     def gave_up(self, capture: str, rset: ReplicationSet) -> None:
-        """Note that a preparation took too long. O(1)."""
+        """Note that a preparation or a start took too long. O(1)."""
         self._given_up[rset.table] = self._given_up.get(rset.table, 0) + 1
         self.failed(capture, rset)
 
     def prepare_us(self, table: str) -> int:
         """Return how long a table may be prepared: doubled each time that it took longer. O(1)."""
-        return self._limits.prepare_us << min(self._given_up.get(table, 0), DOUBLINGS_MAX)
+        return self._limits.prepare_us << self._doublings(table)
+
+    def start_us(self, table: str) -> int:
+        """Return how long a table may start: doubled each time that it took longer. O(1)."""
+        return self._limits.start_us << self._doublings(table)
 
     def resting(self, running: Collection[str] = ()) -> set[str]:
         """Return the tables that failed and are not yet to be tried again. O(failures).
@@ -132,6 +136,9 @@ class Failures:
         elif trouble.table != table:
             times = trouble.times + 1
             self._captures[capture] = Trouble(table, times, self.now + self._wait(times))
+
+    def _doublings(self, table: str) -> int:
+        return min(self._given_up.get(table, 0), DOUBLINGS_MAX)
 
     def _wait(self, times: int) -> int:
         if times < 1:  # the first time at once: whatever it was may be over

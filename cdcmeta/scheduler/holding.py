@@ -73,6 +73,21 @@ def _obey_held(held: Held, request: Request) -> Obeyed:
     return Obeyed(committed, Action.REPLICATE)
 
 
+def is_starting(kept: Held | Ended | None, request: Request) -> bool:
+    """Return whether a request is the commit that a table is starting under already.
+
+    Such a commit is not answered: "prepared" would make the owner repeat it, and so on.
+    """
+    return (
+        isinstance(kept, Held)
+        and kept.is_committed
+        and kept.state is TableState.PREPARED
+        and isinstance(request, AddRequest)
+        and not request.is_prepare
+        and request.token == kept.token
+    )
+
+
 def promise(kept: Held | Ended | None, token: Token) -> Held | Ended:
     """Return what is kept once somebody asked about a token: it will not start if it is not here.
 

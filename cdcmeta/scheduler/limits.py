@@ -6,6 +6,9 @@ from dataclasses import dataclass, fields
 
 from cdcmeta.errors import InvalidArgumentError
 
+MESSAGES_PER_TABLE_MAX = 1
+"""Requests about a table that one capture gets in a tick, and answers about it that it gives."""
+
 
 @dataclass(frozen=True)
 class Limits:
@@ -32,10 +35,17 @@ class Limits:
     """... up to this."""
     prepare_us: int = 600_000_000
     """Microseconds that a preparation may take; doubled for a table each time that it fails."""
+    start_us: int = 600_000_000
+    """Microseconds that a start may take after the commit; doubled like `prepare_us`."""
+    stop_us: int = 600_000_000
+    """Microseconds that a stop may take before the capture counts as broken and is evicted."""
     stuck_us: int = 60_000_000
     """Microseconds after which a table that is not replicated holds up no balancing any more."""
     heartbeat_every_us: int = 100_000
     """Microseconds between two rounds of heartbeats."""
+    repeat_max_us: int = 1_000_000
+    """Microseconds between two sendings of one request, at most: the first pause is
+    `heartbeat_every_us`, and each following one twice as long."""
     mute_us: int = 15_000_000
     """Microseconds that a capture may say nothing."""
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import isclose
 from typing import Any, NamedTuple
 
+from cdcmeta.scheduler.deadlines import Deadlines, Hanging
 from cdcmeta.scheduler.failures import Failures
 from cdcmeta.scheduler.limits import Limits
 from cdcmeta.scheduler.replication_set import ReplicationSet, Step, rebuilt, step
@@ -65,6 +66,7 @@ class ReplicationManager:
         """Tables whose set is not replicating, and since when."""
         self.failures = Failures(self._limits)
         """Tables that end by themselves: they are tried elsewhere, and ever more rarely."""
+        self._deadlines = Deadlines()
         self.weights: dict[str, float] = {}
         """By capture, what the tables that it holds weigh together."""
         self._weight: Callable[[str], float] = lambda table: 1.0
@@ -205,12 +207,16 @@ class ReplicationManager:
         return list(messages)
 
     def overdue(self) -> list[GiveUp]:
-        """Return the preparations that take too long, or were lost too often; these have failed.
+        """Return the preparations and starts that take too long; these have failed.
 
-        Each time a table has longer, so that one that needs long comes to its end.
-        O(tables being placed or moved).
+        And the preparations that were lost too often. Each time a table has longer, so that one
+        that needs long comes to its end. O(tables being placed or moved).
         """
         found, least = [], self._limits.prepare_us
+        for table, capture, since in self._deadlines.starting():
+            if self.waited - since >= self.failures.start_us(table):
+                self.failures.gave_up(capture, self.sets[table])
+                found.append(GiveUp(table, capture))
         for table, each in self._unasked.items():
             took, is_lost, rset = self.waited - each.since, each.times > LOST_MAX, self.sets[table]
             if (took < least and not is_lost) or rset.state is not SetState.PREPARE:
@@ -223,6 +229,13 @@ class ReplicationManager:
                 continue
             found.append(GiveUp(table, each.capture))
         return found
+
+    def hanging(self) -> list[Hanging]:
+        """Return the tables that captures should have stopped by now, the longest first.
+
+        O(tables being stopped).
+        """
+        return self._deadlines.overdue(self.waited - self._limits.stop_us)
 
     def in_flight(self, kind: type[Task], stuck_since: int = -1) -> int:
         """Return how many tasks of a kind are under way. O(tasks under way).
@@ -259,6 +272,7 @@ class ReplicationManager:
         assert set(self.running) <= states[SetState.PREPARE] | states[SetState.COMMIT]
         # what was sent a moment ago is on its way to who prepares it
         assert set(self._unasked) <= set(sets) - states[SetState.REPLICATING]
+        self._deadlines.check(sets)
         for capture, asked in self._asked.items():
             assert dict(asked) == self.held.get(capture, {}), capture
         for capture, weight in self.weights.items():
@@ -296,6 +310,7 @@ class ReplicationManager:
         self.sets[table] = rset
         if before is not None and before.places is rset.places and before.state is rset.state:
             return
+        self._deadlines.note(before, rset, self.waited)
         if before is not None:
             weight = self._weight(table)
             for place in before.places:

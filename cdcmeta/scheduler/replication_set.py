@@ -72,6 +72,12 @@ class ReplicationSet(NamedTuple):
         """Whether nobody wants it and nobody holds it."""
         return self.state is SetState.REMOVING and not self.places
 
+    @property
+    def starting(self) -> Place | None:
+        """The capture that was told to replicate, and has not reported that it does."""
+        is_starting = self.state is SetState.COMMIT and self.secondary is None
+        return self.primary if is_starting else None
+
     def check(self) -> None:
         """Raise `AssertionError` when an invariant does not hold. O(captures)."""
         state, roles = self.state, [each.role for each in self.places]
@@ -153,6 +159,18 @@ class Step(NamedTuple):
     messages: tuple[Send, ...] = ()
 
 
+def ending(rset: ReplicationSet) -> tuple[Place, ...]:
+    """Return the captures that have to stop, and have not reported that they did."""
+    if rset.state is SetState.REMOVING:
+        return rset.places
+    is_replaced = rset.state is SetState.COMMIT and rset.secondary is not None
+    return tuple(
+        place
+        for place in rset.places
+        if place.role is Role.UNDETERMINED or (is_replaced and place.role is Role.PRIMARY)
+    )
+
+
 def step(rset: ReplicationSet, event: Event, *, fresh: Token, is_settled: bool = True) -> Step:
     """Return what follows from an event.
 
@@ -195,13 +213,14 @@ def _added(rset: ReplicationSet, capture: str, fresh: Token, wanted: SetState) -
 
 def _given_up(rset: ReplicationSet, capture: str) -> Step:
     place = rset.place(capture)
-    if place is None or place.role is not Role.SECONDARY:
+    if place is None or (place.role is not Role.SECONDARY and place != rset.starting):
         return Step(rset)
     removal = _removal(rset, place)
     if rset.state is SetState.PREPARE:
         # it was never told to write, and under this token never will be: its end is no matter
         return Step(rset.without(place), (removal,))
-    # an earlier owner may have told it to: it has to end before another is promoted
+    # it was told to write, or an earlier owner may have told it to: another capture is promoted
+    # only after this one has reported that it stopped, or has lost its registration
     return Step(rset.undetermined(place), (removal,))
 
 
@@ -210,6 +229,8 @@ def _reported(
 ) -> Step:
     place = rset.place(capture)
     if place is None or place.token != status.token:
+        if place is not None and _is_in_the_way(rset, place, status):
+            return Step(rset.undetermined(place._replace(token=status.token)))
         if status.state not in LIVE:
             return Step(rset)
         orphan = RemoveRequest(rset.table, status.token)
@@ -230,6 +251,16 @@ def _reported(
     if status.state is TableState.REPLICATING:
         return _replicating(rset, place)
     return Step(rset)
+
+
+def _is_in_the_way(rset: ReplicationSet, place: Place, status: TableStatus) -> bool:
+    """Return whether a capture still stops an earlier assignment, so that it cannot prepare."""
+    return (
+        rset.state is SetState.PREPARE
+        and place.role is Role.SECONDARY
+        and status.state is TableState.STOPPING
+        and status.token < place.token
+    )
 
 
 def _may_retry(place: Place, status: TableStatus) -> bool:

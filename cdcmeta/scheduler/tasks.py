@@ -29,7 +29,7 @@ class RemoveTable(NamedTuple):
 
 
 class GiveUp(NamedTuple):
-    """End a preparation: it takes too long, or its capture leaves."""
+    """End a preparation or a start: it takes too long, or its capture leaves."""
 
     table: str
     capture: str

@@ -121,6 +121,12 @@ EXPLORED = {
     "doubled requests, a table that fails": bound(
         2, *DOUBLED_AND_FAILED, channel=3, overtaking=True, failures=1, doubles=2
     ),
+    "what hangs, one capture": bound(1, hangs=1),
+    "what hangs": bound(2, hangs=1),
+    "what hangs, a move": bound(2, moves=1, hangs=1),
+    "another owner, what was told to start hangs": bound(
+        2, *COMMITTED, "c0 hangs", failovers=1, hangs=1
+    ),
     "a table that fails and is forgotten": bound(2, moves=1, failures=1, forgets=1),
     "doubled requests, a table that fails and is forgotten": bound(
         2, *DOUBLED_AND_FAILED, channel=3, overtaking=True, failures=1, doubles=2, forgets=1
@@ -141,6 +147,12 @@ EXPLORED = {
 """What `make test` explores."""
 
 DEEPER = {
+    "what hangs, a lost message": bound(2, hangs=1, drops=1),
+    "what hangs, another owner": bound(2, hangs=1, failovers=1),
+    "two given up, a doubled message": bound(2, giveups=2, doubles=1),
+    "two that hang, a crash": bound(2, hangs=2, crashes=1),
+    "what hangs, three captures, a move": bound(3, moves=1, hangs=1),
+    "what hangs, two messages on each way": bound(2, channel=2, hangs=1, moves=1),
     "two more owners": bound(2, failovers=2),
     "another owner, two messages on each way": bound(2, channel=2, failovers=1),
     "another owner, a doubled message, a restart": bound(2, failovers=1, doubles=1, restarts=1),

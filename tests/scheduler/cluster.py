@@ -25,7 +25,11 @@ from cdcmeta.scheduler import (
 from cdcmeta.scheduler.messages import DispatchTable
 from cdcmeta.scheduler.policies.rebalance import TOLERANCE
 
+from .traffic import Traffic
+
 TICK_US = 50_000
+NEVER = 1 << 62
+STEPS = ("prepare", "start", "stop")
 
 
 class InjectedError(OSError):
@@ -42,15 +46,44 @@ class Pipelines(SimulatedExecutor):
         """The tables that cannot be added now."""
         self.tries = 0
         """How often it was asked to add one of those."""
+        self.hangs: Callable[[str, str], bool] = lambda table, step: False
+        """Whether a step of a table that begins now never ends; nor does what comes after it."""
+        self.hung: set[str] = set()
+        self._committed: set[str] = set()
 
     def add_table(self, table: str, start_ts: int, *, is_prepare: bool) -> bool:
+        if is_prepare and table not in self._pipelines:
+            self.hung.discard(table)
+            self._committed.discard(table)
         if self.refuses(table):
             self.tries += 1
             raise InjectedError(f"{table} is refused")
         done = self._sim.downstream[table]
         if not is_prepare and start_ts > done:  # an assertion would be the agent's to catch
             self._sim.complaints.append(f"{table} begins at {start_ts}, beyond {done}")
-        return super().add_table(table, start_ts, is_prepare=is_prepare)
+        is_added = super().add_table(table, start_ts, is_prepare=is_prepare)
+        if not is_prepare:
+            self._committed.add(table)
+        self._maybe_hang(table, "prepare" if is_prepare else "start")
+        return is_added
+
+    def remove_table(self, table: str) -> bool:
+        is_removed = super().remove_table(table)
+        self._maybe_hang(table, "stop")
+        return is_removed
+
+    def wake(self) -> None:
+        """Let what hangs and was told to write do so, all at once: nobody said that it stopped."""
+        for table in self.hung & self._committed & self._pipelines.keys():
+            self._pipelines[table].has_written = True
+
+    def _maybe_hang(self, table: str, step: str) -> None:
+        pipeline = self._pipelines.get(table)
+        if pipeline is None or pipeline.state is pipeline.goal:
+            return
+        if table in self.hung or self.hangs(table, step):
+            self.hung.add(table)
+            pipeline.due = NEVER
 
     def written(self, table: str, checkpoint: int) -> None:
         downstream, barrier = self._sim.downstream, self._told_barrier()
@@ -100,7 +133,7 @@ class OwnerNode:
         revision, alive = self._looked()
         seen = Cluster(sim.now + self.skew_us, alive, sim.tables, sim.stored, revision, sim.barrier)
         self.last = self.coordinator.tick(inbox, seen)
-        sim.send(self.last.messages)
+        sim.send(self.last.messages, seen.now)
         for name, epoch in self.last.evict:
             sim.evict(name, epoch)
         if self is sim.owner:
@@ -155,6 +188,7 @@ class SimCluster:
         self.barrier = Barrier()
         self.tables: dict[str, float] = {}
         self.want(tables)
+        self.traffic = Traffic(self.limits.heartbeat_every_us)
         self.ticks = self.dispatched_at = 0
         self._checks = checks
         for n in range(captures):
@@ -226,8 +260,11 @@ class SimCluster:
     def _registered(self) -> None:
         self.views.append((self.revision, self.alive()))
 
-    def send(self, envelopes: Iterable[Envelope]) -> None:
-        """Send messages, some of them as bytes."""
+    def send(self, envelopes: Iterable[Envelope], clock: int = 0) -> None:
+        """Send what a process says in a tick, by its clock, some of it as bytes."""
+        envelopes = list(envelopes)
+        if self._checks:
+            self.traffic.check(envelopes, clock)
         self.transport.send(map(self._carried, envelopes), self.now)
 
     def _carried(self, envelope: Envelope) -> Envelope:

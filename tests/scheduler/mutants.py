@@ -194,6 +194,35 @@ MUTANTS = [
         "return Step(rset)",
         bound(2, crashes=1),
     ),
+    Mutant(
+        "a start that is given up is free at once",
+        replication_set,
+        "    return Step(rset.undetermined(place), (removal,))",
+        "    return Step(rset.without(place), (removal,))",
+        EXPLORED["what hangs"],
+    ),
+    Mutant(
+        "a start that hangs is never given up",
+        replication_set,
+        "(place.role is not Role.SECONDARY and place != rset.starting)",
+        "place.role is not Role.SECONDARY",
+        EXPLORED["what hangs"],
+    ),
+    Mutant(
+        "what does not stop is waited for without an end",
+        replication_set,
+        "    if rset.state is SetState.REMOVING:\n        return rset.places\n",
+        "    return ()\n",
+        EXPLORED["what hangs"],
+    ),
+    Mutant(
+        "who still stops an earlier assignment is waited for as if it prepared",
+        replication_set,
+        "        if place is not None and _is_in_the_way(rset, place, status):\n"
+        "            return Step(rset.undetermined(place._replace(token=status.token)))\n",
+        "",
+        EXPLORED["what hangs, one capture"],
+    ),
 ]
 
 NOT_NEEDED = [
@@ -220,6 +249,14 @@ NOT_NEEDED = [
         "    if held.state is not TableState.PREPARED:\n        return Obeyed(held)\n",
         "",
         bound(2, moves=1, restarts=1, doubles=1),
+    ),
+    # once the removal has come it is stopping, and that has its deadline
+    Mutant(
+        "who is replaced may take any time to stop",
+        replication_set,
+        " or (is_replaced and place.role is Role.PRIMARY)",
+        "",
+        EXPLORED["what hangs, a move"],
     ),
 ]
 """Rules without which nothing goes wrong as far as was explored, and why."""

@@ -37,6 +37,7 @@ from cdcmeta.scheduler.tasks import (
 
 from .small_world import TABLE, Capture, Owner, World, counts, name, renumbered
 
+PREPARE = SetState.PREPARE
 INTERVENTIONS = ("moves", "removes", "gives up")
 """What owners do because people or policies want it: nothing leads on that needs it."""
 
@@ -66,7 +67,7 @@ class Moves:
         for at, capture in enumerate(world.captures):
             if capture.epoch:
                 for what, after in self._of_capture(world, at, capture):
-                    yield f"{name(at)} {what}", False, after
+                    yield f"{name(at)} {what}", capture.hangs, after
         yield from self._deliveries(world)
         for what, after in self._faults(world):
             yield what, True, after
@@ -109,6 +110,7 @@ class Moves:
                     task = MoveTable(TABLE, capture)
                     moved = self._steps(world, at, owner, task)
                     yield f"moves to {capture}", moved._replace(budget=budget)
+        yield from self._deadlines(world, at, owner, rset)
         if world.budget.giveups:
             budget = world.budget._replace(giveups=world.budget.giveups - 1)
             for place in rset.places:
@@ -121,6 +123,21 @@ class Moves:
         if rset.is_removed:  # and somebody wants it back
             again = owner._replace(rset=ReplicationSet(TABLE, progress=rset.progress))
             yield "forgets", self._with_owner(world, at, again)
+
+    def _deadlines(
+        self, world: World, at: int, owner: Owner, rset: ReplicationSet
+    ) -> Iterator[tuple[str, World]]:
+        """Yield what an owner does when a capture hangs: a deadline passes sooner or later."""
+        epochs = dict(owner.epochs)
+        for n, capture in enumerate(world.captures):
+            place = rset.place(name(n))
+            if place is None or not capture.hangs or epochs.get(name(n)) != capture.epoch:
+                continue
+            if place == rset.starting or (place == rset.secondary and rset.state is PREPARE):
+                given_up = self._steps(world, at, owner, GiveUp(TABLE, name(n)))
+                yield f"has waited for {name(n)}", given_up
+            if place in replication_set.ending(rset) and owner is world.owners[-1]:
+                yield f"evicts {name(n)}", self._restarted(world, n)
 
     def _before(self, ask: Envelope, other: Envelope) -> bool:
         """Whether the owner asks only once another message has come: keeps the states few."""
@@ -203,7 +220,9 @@ class Moves:
         held = capture.kept
         assert isinstance(held, Held)
         kept = holding.ended(held, held.progress)
-        after = self._with_capture(world, n, capture._replace(kept=kept, is_writing=False))
+        after = self._with_capture(
+            world, n, capture._replace(kept=kept, is_writing=False, hangs=False)
+        )
         told = TableStatus(TABLE, held.token, TableState.STOPPED, held.progress)
         return self._sent(after, self._to_owner(n, capture, DispatchTableResponse(told)))
 
@@ -307,7 +326,10 @@ class Moves:
                 # a response to a heartbeat says the same of the only table, and counts the same
                 answer = DispatchTableResponse(holding.status(TABLE, kept, tables[0][1]))
             case DispatchTable(request):
-                kept, _ = holding.obey(capture.kept or capture.forgotten, request)
+                before = capture.kept or capture.forgotten
+                if holding.is_starting(before, request):
+                    return world
+                kept, _ = holding.obey(before, request)
                 capture = capture._replace(kept=kept)
                 answer = DispatchTableResponse(holding.status(TABLE, kept, request.token))
             case _:
@@ -330,13 +352,13 @@ class Moves:
             if capture.epoch and budget.forgets and not isinstance(capture.kept, Held):
                 less = budget._replace(forgets=budget.forgets - 1)
                 yield f"{name(n)} forgets", self._forgets(world._replace(budget=less), n, capture)
+            if isinstance(capture.kept, Held) and budget.hangs and not capture.hangs:
+                less = budget._replace(hangs=budget.hangs - 1)
+                after = self._with_capture(world, n, capture._replace(hangs=True))
+                yield f"{name(n)} hangs", after._replace(budget=less)
             if capture.epoch and budget.restarts:
-                newest = world.owners[-1]
-                known = KnownOwner(newest.name, newest.revision)
-                after = self._with_capture(world, n, Capture(world.clock + 1, known))
                 less = budget._replace(restarts=budget.restarts - 1)
-                after = after._replace(budget=less, clock=world.clock + 1)
-                yield f"{name(n)} restarts", self._pruned(after)
+                yield f"{name(n)} restarts", self._restarted(world._replace(budget=less), n)
         epochs = tuple((name(n), c.epoch) for n, c in enumerate(world.captures) if c.epoch)
         if budget.reelections:
             process = world.owners[-1].process
@@ -351,6 +373,12 @@ class Moves:
             owners = (world.owners[-1], owner)
             after = world._replace(owners=owners, budget=less, clock=world.clock + 1)
             yield "another owner", self._pruned(after)
+
+    def _restarted(self, world: World, n: int) -> World:
+        newest = world.owners[-1]
+        known = KnownOwner(newest.name, newest.revision)
+        after = self._with_capture(world, n, Capture(world.clock + 1, known))
+        return self._pruned(after._replace(clock=world.clock + 1))
 
     def _forgets(self, world: World, n: int, capture: Capture) -> World:
         """Return the world after a capture forgot what ended; other tables had later tokens."""

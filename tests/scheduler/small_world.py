@@ -33,6 +33,8 @@ class Capture(NamedTuple):
     forgotten: Ended | None = None
     """What counts where nothing is kept."""
     is_writing: bool = False
+    hangs: bool = False
+    """Whether its pipeline does not go on, as far as anyone can rely on: it may all the same."""
 
 
 class Owner(NamedTuple):
@@ -68,6 +70,7 @@ class Budget(NamedTuple):
     failures: int = 0
     forgets: int = 0
     giveups: int = 0
+    hangs: int = 0
 
 
 class World(NamedTuple):

@@ -11,7 +11,6 @@ from cdcmeta.scheduler import (
     KnownOwner,
     Progress,
     SimulatedExecutor,
-    TableState,
     Token,
 )
 from cdcmeta.scheduler.messages import Announce, Heartbeat, HeartbeatResponse, Sync
@@ -79,14 +78,19 @@ def test_progress_does_not_go_backwards():
         assert status.progress == Progress(333, 333)
 
 
-def test_the_answer_is_of_before_the_requests_that_come_with_the_heartbeat():
+@pytest.mark.parametrize("is_asked_first", [True, False])
+def test_the_answer_is_of_after_the_requests_that_come_with_the_heartbeat(is_asked_first):
+    """v3 answers before: then what it was asked about and is told a moment later never starts."""
     node = Node(Durations())
-    sent = node.tick(asks(("t", G1)), prepare("t", G2))
-    assert [type(body).__name__ for _, body in sent] == [
-        "HeartbeatResponse",
-        "DispatchTableResponse",
-    ]
-    assert sent[0].body.tables[0].state is TableState.ABSENT
+    inbox = [asks(("t", G1)), prepare("t", G1)]
+    ((_, body),) = node.tick(*(inbox if is_asked_first else inbox[::-1]))
+    assert [(each.token, each.state.name) for each in body.tables] == [(G1, "PREPARED")]
+
+
+def test_the_answer_to_a_heartbeat_has_what_a_message_of_its_own_would_tell():
+    node = Node(SLOW._replace(stop_us=0)).replicating()
+    ((_, body),) = node.tick(remove("t", G1), asks(("t", G1)))
+    assert [(each.token, each.state.name) for each in body.tables] == [(G1, "STOPPED")]
 
 
 def test_the_barrier_is_kept():

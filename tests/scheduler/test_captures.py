@@ -10,13 +10,37 @@ from cdcmeta.scheduler.messages import Announce, Heartbeat
 from .speaking import Owner, announced, beat, from_capture, requests, says, sync
 
 MUTE_US = 1_000
+STOP_US = 5_000
 OLD = Token(8, 1)
 
 
 def manager(**epochs):
-    made = CaptureManager(9, MUTE_US)
+    made = CaptureManager(9, MUTE_US, STOP_US)
     made.update(epochs, 0)
     return made
+
+
+# --- captures that do not stop a table ---
+
+
+def test_captures_that_do_not_stop_a_table_are_evicted_one_at_a_time():
+    captures = manager(a=3, b=4)
+    assert captures.broken(["b", "a"], 100) == ["b"]
+    assert captures.broken(["a", "b"], 200) == ["b"], "until it is gone"
+    captures.update({"a": 3, "b": 9}, 300)
+    assert captures.broken(["a"], 100 + STOP_US - 1) == []
+    assert captures.broken(["a"], 100 + STOP_US) == ["a"]
+
+
+def test_a_capture_that_stops_its_table_late_is_evicted_no_more():
+    captures = manager(a=3)
+    assert captures.broken(["a"], 100) == ["a"]
+    assert captures.broken([], 200) == []
+    assert captures.broken(["a"], 300) == ["a"], "it is still the last one"
+
+
+def test_only_registered_captures_are_evicted():
+    assert manager(a=3).broken(["x"], 100) == []
 
 
 # --- the manager alone ---

@@ -38,6 +38,9 @@ def test_what_is_not_as_in_ticdc():
         "retry_first_us": 1 * SECOND,
         "retry_max_us": 60 * SECOND,
         "prepare_us": 600 * SECOND,
+        "start_us": 600 * SECOND,
+        "stop_us": 600 * SECOND,
+        "repeat_max_us": 1 * SECOND,
         "stuck_us": 60 * SECOND,
     }
 

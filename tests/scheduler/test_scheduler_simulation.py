@@ -3,7 +3,8 @@
 Coordinators and agents are the real ones; what is simulated is the network, the store's
 registrations and elections, the clocks and the executors. Every tick `SimCluster.check` looks for
 a table that two captures write, for one that began beyond what is downstream or is written beyond a
-barrier, and for a stored checkpoint that is beyond what is downstream or goes back.
+barrier, and for a stored checkpoint that is beyond what is downstream or goes back; `Traffic.check`
+for more messages than a process may send in a tick, whatever it was sent.
 
 A failure prints its seed and what happened. Run one seed again with `SCHEDULER_SEED=n`.
 """
@@ -18,7 +19,7 @@ from cdcmeta.errors import InvalidArgumentError
 from cdcmeta.scheduler import Barrier, Durations, InProcessTransport, Limits, barrier_of
 from cdcmeta.scheduler.captures import CaptureState
 
-from .cluster import TICK_US, SimCluster
+from .cluster import STEPS, TICK_US, SimCluster
 
 SOAK = os.environ.get("HYPOTHESIS_PROFILE") == "soak"
 RUNS = 1 if "SCHEDULER_SEED" in os.environ else 200 if SOAK else 12
@@ -29,6 +30,9 @@ LIMITS = Limits(
     adds_per_capture=60,
     heartbeat_every_us=2 * TICK_US,
     mute_us=40 * TICK_US,
+    prepare_us=60 * TICK_US,
+    start_us=30 * TICK_US,
+    stop_us=60 * TICK_US,
     balance_every_us=30 * TICK_US,
     retry_first_us=4 * TICK_US,
     retry_max_us=20 * TICK_US,
@@ -36,6 +40,9 @@ LIMITS = Limits(
 FAULTY_TICKS = 250
 RECOVERY_TICKS = 200
 """Until all tables go on. Silence is noticed after 40; then slow ones stop, prepare and start."""
+HUNG_TICKS = 900
+"""... where something hung: two deadlines, the first doubled a few times, then one capture after
+the other is evicted."""
 STILL_TICKS = 65
 """Two looks at the balance, in which nothing moves."""
 QUIET_TICKS = 3_000
@@ -63,6 +70,8 @@ class Faults:
             self.wake: 3,
             self.fail_tables: 4,
             self.break_executor: 2,
+            self.hang_executor: 2,
+            self.wake_hung: 3,
             self.mend_executors: 2,
             self.move: 4,
             self.drain: 2,
@@ -158,9 +167,22 @@ class Faults:
         executor = self.sim.nodes[self.alive()].executor
         executor.refuses = lambda table: not digits or table.endswith(digits)
 
+    def hang_executor(self) -> None:
+        """A step of some tables, or of all, begins on a capture and never ends."""
+        digits, step = tuple(self.rng.choice(["", "0", "3"])), self.rng.choice(STEPS)
+        executor = self.sim.nodes[self.alive()].executor
+        executor.hangs = lambda table, now: step == now and (not digits or table.endswith(digits))
+
+    def wake_hung(self) -> None:
+        """What hangs writes after all."""
+        for node in self.sim.nodes.values():
+            node.executor.wake()
+
     def mend_executors(self) -> None:
+        """Nothing new fails or hangs; what hangs already does so until its process ends."""
         for node in self.sim.nodes.values():
             node.executor.refuses = lambda table: False
+            node.executor.hangs = lambda table, step: False
 
     def move(self) -> None:
         coordinator = self.sim.owner.coordinator
@@ -255,7 +277,9 @@ def go_through(sim: SimCluster, faults: Faults) -> None:
         sim.tick()
     faults.end()
     then = sim.now
-    sim.run(lambda: sim.watermarks.checkpoint >= then, ticks_max=RECOVERY_TICKS)
+    has_hung = any("hang_executor" in each for each in faults.done)
+    ticks_max = HUNG_TICKS if has_hung else RECOVERY_TICKS
+    sim.run(lambda: sim.watermarks.checkpoint >= then, ticks_max=ticks_max)
     sim.run(sim.is_replicating, ticks_max=QUIET_TICKS)
     sim.run(lambda: sim.leaving() or sim.is_even(), ticks_max=QUIET_TICKS)
     sim.run(lambda: not any(sim.leaving().values()), ticks_max=QUIET_TICKS)

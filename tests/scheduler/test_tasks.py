@@ -12,6 +12,7 @@ from cdcmeta.scheduler import (
     RemoveRequest,
     RemoveTable,
     Role,
+    Send,
     SetState,
     TableState,
     TableStatus,
@@ -131,13 +132,15 @@ def test_a_task_for_a_table_without_a_set_does_nothing(task):
 
 
 @pytest.mark.parametrize("words", SETS)
-def test_who_gives_up_is_only_who_prepares_and_nothing_more(words):
+def test_who_gives_up_is_only_who_prepares_or_starts_and_nothing_more(words):
     """It is asked to end, and others wait for that only if it may have been told to write."""
     before = made(words)
     for capture in [*(each.capture for each in before.places), "x"]:
         after, sent = step(before, GiveUp(TABLE, capture), fresh=FRESH)
         place = before.place(capture)
-        if place is not None and place.role is Role.SECONDARY:
+        starts = before.state is SetState.COMMIT and before.secondary is None
+        starts = starts and place is not None and place.role is Role.PRIMARY
+        if place is not None and (place.role is Role.SECONDARY or starts):
             assert [(to, request) for to, request in sent] == [
                 (capture, RemoveRequest(TABLE, place.token))
             ]
@@ -167,6 +170,51 @@ def test_a_preparation_has_its_time_and_twice_that_when_it_failed():
         manager.reported("x", [TableStatus(TABLE, request.token, TableState.STOPPED)])
         assert manager.overdue() == []
         assert manager.failures.tables[TABLE].times == turn + 1, "not counted twice"
+
+
+def test_a_start_has_its_time_and_twice_that_when_it_failed():
+    manager = ReplicationManager(5, Limits(start_us=1_000, prepare_us=10**9))
+    manager.want(TABLE, BEFORE)
+    for turn in range(3):
+        ((_, request),) = manager.begin_task(AddTable(TABLE, "x"))
+        manager.reported("x", [TableStatus(TABLE, request.token, TableState.PREPARED)])
+        manager.waited += (1_000 << turn) - 1
+        for _ in range(3):
+            manager.reported("x", [TableStatus(TABLE, request.token, TableState.PREPARED)])
+            assert manager.overdue() == []
+        manager.waited += 1
+        (late,) = manager.overdue()
+        assert late == GiveUp(TABLE, "x")
+        assert manager.failures.tables[TABLE].times == turn + 1
+        assert manager.begin_task(late) == [Send("x", RemoveRequest(TABLE, request.token))]
+        assert [each.role for each in manager.sets[TABLE].places] == [Role.UNDETERMINED]
+        assert manager.overdue() == [], "it is given up once"
+        manager.reported("x", [TableStatus(TABLE, request.token, TableState.STOPPED)])
+        assert manager.sets[TABLE].places == ()
+        assert manager.failures.tables[TABLE].times == turn + 1, "not counted twice"
+
+
+@pytest.mark.parametrize("words", SETS)
+def test_what_has_to_stop_hangs_after_its_time(words):
+    """Whoever stops, is replaced or removed; not who starts, prepares or replicates."""
+    manager = ReplicationManager(5, Limits(stop_us=1_000))
+    manager.waited = 500
+    manager._put(made(words))
+    manager.waited = 1_499
+    assert manager.hanging() == []
+    manager.waited = 1_500
+    to_stop = {
+        each.capture
+        for each in made(words).places
+        if words.startswith("Removing")
+        or each.role is Role.UNDETERMINED
+        or (words.startswith("Commit P S") and each.role is Role.PRIMARY)
+    }
+    assert {each.capture for each in manager.hanging()} == to_stop
+    for capture in to_stop:
+        manager.capture_lost(capture)
+    assert manager.hanging() == []
+    manager.check()
 
 
 def test_what_is_lost_too_often_has_failed():

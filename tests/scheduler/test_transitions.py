@@ -96,10 +96,32 @@ def test_a_report_about_another_assignment_changes_nothing(words, state, token):
     before = made(words)
     for each in before.places:
         after, sent = step(before, says(each.capture, state, token), fresh=FRESH)
+        is_preparing = (before.state, each.role) == (SetState.PREPARE, Role.SECONDARY)
+        if is_preparing and state == "Sg" and token < each.token:
+            continue  # the next test
         assert after == before
         live = state in ("Pi", "Pd", "R")
         assert [(to, request.token) for to, request in sent] == [(each.capture, token)] * live
         assert all(not hasattr(request, "is_prepare") for _, request in sent)
+
+
+@pytest.mark.parametrize(
+    ("words", "after"),
+    [
+        ("Prepare S", "Absent s:U"),
+        ("Prepare S U", "Absent s:U U"),
+        ("Prepare P S", "Replicating P s:U"),
+        ("Prepare P S U", "Replicating P s:U U"),
+    ],
+)
+def test_who_still_stops_an_earlier_assignment_prepares_nothing(words, after):
+    """It does not take the new one; v3 asks it again and again."""
+    earlier = Token(4, 99)
+    changed, sent = step(made(words), says("s", "Sg", earlier), fresh=FRESH)
+    (place,) = [each for each in changed.places if each.capture == "s"]
+    assert place.token == earlier, "it is free once this one has ended"
+    again = changed.given(place._replace(token=TOKENS["s"]))
+    assert (again, sent) == (made(after), ())
 
 
 # --- nobody is promoted while somebody of an earlier owner's time was not heard ---

@@ -31,11 +31,17 @@ def _has_movable(facts: Facts, target: str) -> bool:
 
 def _given_up(facts: Facts, target: str) -> list[str]:
     """Return what another may begin with; what is about to begin here only if that hangs."""
-    return [
+    prepared = [
         table
         for table in facts.preparing.get(target, ())
         if facts.sets[table].state is SetState.PREPARE or table in facts.stuck
     ]
+    starting = [
+        table
+        for table in facts.primaries.get(target, ())
+        if table in facts.stuck and facts.sets[table].starting is not None
+    ]
+    return prepared + starting
 
 
 def is_over(facts: Facts, asked: str) -> bool:

@@ -47,7 +47,7 @@ class Facts(NamedTuple):
     avoid: Mapping[str, Sequence[str]] = {}
     """Where tables failed, the last one last: somebody else shall try."""
     overdue: Sequence[GiveUp] = ()
-    """Preparations that take too long."""
+    """Preparations and starts that take too long."""
     stuck: Collection[str] = ()
     """Tables that have not been replicated for long."""
     resting: Collection[str] = ()
