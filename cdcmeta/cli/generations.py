@@ -15,17 +15,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import snapkv
-from cdcmeta.errors import CDCMetaError, GenerationNotFoundError, InvalidArgumentError
-from snapkv.times import duration_ms
+from cdcmeta.errors import GenerationNotFoundError, InvalidArgumentError
+from snapkv.cli.commands import App, patience
+from snapkv.clock import SystemClock
+from snapkv.times import dated, duration_ms
+from snapkv.typed_times import understood
 
 if TYPE_CHECKING:  # NumPy is for those who use it: these modules come when a command runs
     from cdcmeta.generations import Generation, GenerationLog, Sharding
 
-generations = typer.Typer(help="CDC generations: list, make, repair, expire.", no_args_is_help=True)
-streams = typer.Typer(help="The streams of CDC generations.", no_args_is_help=True)
-
-TIMES_AS_ARGUMENTS = {"ignore_unknown_options": True}
-"""Lets `-5m` be an argument; a misspelt option then fails as a time that is none."""
+generations = App(help="CDC generations: list, make, repair, expire.", no_args_is_help=True)
+streams = App(help="The streams of CDC generations.", no_args_is_help=True)
 
 StoreOption = Annotated[
     str,
@@ -37,7 +37,8 @@ NameOption = Annotated[str, typer.Option(help="Which store of that place.")]
 LogOption = Annotated[str, typer.Option(help="Which log of generations in it.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON object a line.")]
 TimeArgument = Annotated[
-    str, typer.Argument(metavar="TIME", help="A timestamp, an ISO date with offset, -5m, or now.")
+    str,
+    typer.Argument(metavar="TIME", help="2026-01-31 14:05, yesterday, 1h ago, a timestamp."),
 ]
 DelayOption = Annotated[
     float | None, typer.Option(help="Seconds that news need to reach everybody.")
@@ -62,7 +63,7 @@ def list_(
         typer.echo(f"a switch is {switch.phase}: {switch.ranges:,} ranges", err=True)
 
 
-@generations.command(context_settings=TIMES_AS_ARGUMENTS)
+@generations.command(times=1)
 def at(
     time: TimeArgument,
     store: StoreOption,
@@ -75,7 +76,7 @@ def at(
         _tell_one(opened, _operating(opened, time), as_json)
 
 
-@generations.command(context_settings=TIMES_AS_ARGUMENTS)
+@generations.command(times=1)
 def show(
     time: TimeArgument,
     store: StoreOption,
@@ -147,21 +148,28 @@ def expire(
     name: NameOption = "default",
     log: LogOption = "default",
     propagation_delay: DelayOption = None,
+    ttl: Annotated[
+        str | None,
+        typer.Option(metavar="AGE", help="Remove log rows of this age, too, though not read yet."),
+    ] = None,
 ) -> None:
-    """Mark superseded generations, and remove those superseded for longer than AGE.
+    """Mark superseded generations, and remove those superseded for longer than AGE, and their rows.
 
     Those that a consumer has not passed stay. A generation counts as superseded when its successor
     operates for the propagation delay: give the one that generations are made with.
     """
     more = {} if propagation_delay is None else {"propagation_delay": propagation_delay}
     with _opened(store, name, log, create=False, **more) as opened:
-        done = opened.expire(duration_ms(retention) / 1_000)
+        ttl_s = None if ttl is None else duration_ms(ttl) / 1_000
+        done = opened.expire(duration_ms(retention) / 1_000, ttl=ttl_s)
         for what, found in (("marked", done.marked), ("removed", done.removed)):
             for each in found:
                 typer.echo(f"{what}  {snapkv.format_time(each.time)}")
+        if done.rows:
+            typer.echo(f"trimmed  {done.rows:,} log rows")
 
 
-@streams.command("of", context_settings=TIMES_AS_ARGUMENTS)
+@streams.command("of", times=1)
 def of(
     time: TimeArgument,
     store: StoreOption,
@@ -174,7 +182,7 @@ def of(
             typer.echo(str(each))
 
 
-@streams.command("at", context_settings=TIMES_AS_ARGUMENTS)
+@streams.command("at", times=1)
 def stream_at(
     time: TimeArgument,
     key: Annotated[str, typer.Argument(help="A partition key, as text.")],
@@ -193,11 +201,8 @@ def stream_at(
 
 
 def _library() -> ModuleType:
-    """Return the package that needs NumPy. Raises `CDCMetaError` where that is not installed."""
-    try:
-        return import_module("cdcmeta.generations")
-    except ModuleNotFoundError as e:
-        raise CDCMetaError(f"{e}; for generations: pip install 'snapkv[generations]'") from e
+    """Return the package that needs NumPy. Raises `MissingExtraError` where that is missing."""
+    return import_module("cdcmeta.generations")
 
 
 @contextmanager
@@ -205,14 +210,21 @@ def _opened(
     store: str, name: str, log: str, *, create: bool = False, **more: float
 ) -> Iterator[GenerationLog]:
     library = _library()
-    with snapkv.open(store, name=name, create=create) as kv:
+    with patience(store, "cdcmeta"):
+        kv = snapkv.open(store, name=name, create=create)
+    with kv:
         yield library.GenerationLog(kv, log, **more)
 
 
 def _operating(log: GenerationLog, time: str) -> Generation:
-    found = log.operating_at("-0s" if time == "now" else time)
+    now_ms = SystemClock().now_ms()
+    typed = understood(time, now_ms)
+    if echo := typed.echo(typed.state, now_ms):
+        typer.echo(f"cdcmeta: {echo}", err=True)
+    when = "-0s" if typed.state is None else typed.state
+    found = log.operating_at(when)
     if found is None:
-        raise GenerationNotFoundError(f"no generation operates at {time}")
+        raise GenerationNotFoundError(f"no generation operates at {dated(log.timestamp_of(when))}")
     return found
 
 
@@ -232,11 +244,13 @@ def _tell(generation: Generation, later: Generation | None, now: int, as_json: b
             "ranges": generation.ranges,
             "streams": generation.streams,
             "state": state,
+            "refines": generation.refines,
         }
         typer.echo(json.dumps(fields))
         return
     counts = f"{generation.ranges:,} ranges  {generation.streams:,} streams"
-    typer.echo(f"{snapkv.format_time(generation.time)}  {counts}  {state}")
+    note = "  its ranges are not parts of those before" if generation.refines is False else ""
+    typer.echo(f"{snapkv.format_time(generation.time)}  {counts}  {state}{note}")
 
 
 def _ring_of(file: Path) -> dict[int, Sharding]:

@@ -10,22 +10,28 @@ from cdcmeta.errors import (
     ConsumerTakenError,
     GenerationNotFoundError,
     InvalidArgumentError,
+    LogTrimmedError,
     NoGenerationError,
 )
-from cdcmeta.generations.cdclog import CdcLog, LogRow
-from cdcmeta.generations.layout import Generation, Progress
+from cdcmeta.generations.cdclog import CdcLog
+from cdcmeta.generations.layout import ConsumerId, Generation, Progress
 from cdcmeta.generations.listing import generations_at
 from cdcmeta.generations.log import GenerationLog
 from cdcmeta.generations.metadata import check_seconds
-from cdcmeta.generations.streams import StreamId
-from snapkv import CommitUnknownError, ConflictError, When, pack
+from cdcmeta.generations.progress import consumers_at
+from cdcmeta.generations.rows import SLOTS, LogRow
+from cdcmeta.generations.trimming import trimmed_at
+from cdcmeta.generations.windows import rows_between
+from snapkv import CommitUnknownError, ConflictError, Snapshot, When, pack
+from snapkv.times import dated
 
 WINDOW_S = 30.0
+MAX_ROWS = 10_000
 GROWTH = 2
 """Each empty window makes the next one so many times as long: idle times are passed quickly.
 
 One that the newest commit or the generation's end cut off does not: whoever asks often would else
-get all rows of a long time in one window.
+look far beyond what it wants to know.
 """
 
 
@@ -49,9 +55,20 @@ class StreamConsumer:
     A generation is read to its end before the next begins; empty ones are passed over. A window
     is read when nothing can be committed in it any more, less `confidence` seconds. Iterating
     yields the windows up to the newest commit before, and saves each when the next is asked for:
-    after a crash the rows of at most one come again. A window without rows is yielded, too.
+    after a crash the rows of at most one come again.
 
-    While it is registered under its `name`, the generations that it has not passed are kept.
+    A window with rows spans `window` seconds at most and has `max_rows` rows at most (more only
+    where one commit has more). One without rows is yielded, too, and may be as long as nothing was
+    written.
+
+    With `parts` workers, each one is a `part` counted from 0: it reads the streams that live in its
+    share of the ring, with progress of its own. The first one registers all of them. A worker
+    begins a generation when all have finished the one before, so changes of a row come in order
+    although its stream may move from one worker to another: until then `next` returns None and
+    `waiting_for` names the others.
+
+    While it is registered under its `name`, the generations and rows that it has not passed are
+    kept.
     """
 
     def __init__(
@@ -62,28 +79,40 @@ class StreamConsumer:
         *,
         since: When | None = None,
         window: float = WINDOW_S,
+        max_rows: int = MAX_ROWS,
         confidence: float = 0.0,
+        part: int = 0,
+        parts: int = 1,
     ) -> None:
         """Register, or go on where the last one of this name was saved; some round trips.
 
-        A new one begins after `since`, without it with the first generation there is. Raises
-        `InvalidArgumentError`, `NoGenerationError` where there is none yet.
+        A new one begins after `since`, without it with the first generation there is. Its
+        progress is stored by log, table and name: the same name can read several tables.
+
+        Raises `InvalidArgumentError` (also for `since` with a name that has come to another time:
+        it goes on where it was, or is forgotten first, `GenerationLog.forget`),
+        `NoGenerationError` where there is none yet, `WrongGenerationLogError` for a log that the
+        table's streams are not of, `ConsumerMismatchError`, `LogTrimmedError`.
         """
         check_seconds("window", window)
         check_seconds("confidence", confidence)
+        if type(max_rows) is not int or max_rows < 1:
+            raise InvalidArgumentError(f"max_rows is a positive number, not {max_rows!r}")
+        if not (type(part) is type(parts) is int and 0 <= part < parts <= SLOTS):
+            raise InvalidArgumentError(
+                f"a part is one of 1 to {SLOTS}, counted from 0, not {part!r} of {parts!r}"
+            )
         if rows.store is not log.store:  # both are read at one revision
             raise InvalidArgumentError("the generations and the rows are of one store")
         self._log, self._rows, self.name = log, rows, name
+        self.id = ConsumerId(rows.name, name, part, parts)
+        self._slots = range(part * SLOTS // parts, (part + 1) * SLOTS // parts)
         self._width_min = self._width = max(1, pack(round(window * 1_000)))
+        self._max_rows = max_rows
         self._confidence = pack(round(confidence * 1_000))
-        found = log.progress_of(name)
-        if found is None:
-            log.register(name, self._first(since))
-            found = log.progress_of(name)
-        assert found is not None
-        self.progress, self._revision = found
+        self.progress, self._revision = self._registered(since)
+        self.waiting_for: tuple[int, ...] = ()
         self._unsettled: tuple[CommitUnknownError, Progress] | None = None
-        self._streams: tuple[int, list[StreamId]] = (0, [])
 
     def __repr__(self) -> str:
         return f"<StreamConsumer {self.name!r} at {self.progress.position}>"
@@ -97,24 +126,28 @@ class StreamConsumer:
     def next(self, until: When | None = None) -> Window | None:
         """Return the next window, None while nothing more is final; it stays the next until saved.
 
-        With `until` no window goes beyond that time. Raises `GenerationNotFoundError` when the
-        generation was removed all the same.
+        With `until` no window goes beyond that time. Four round trips, and one for a generation
+        that other workers may have to finish. Raises `GenerationNotFoundError` when the generation
+        was removed all the same, `LogTrimmedError` when rows were.
         """
         snapshot = self._rows.at()
         final = snapshot.timestamp - self._confidence
         if until is not None:
             final = min(final, self._log.timestamp_of(until))
-        generations = generations_at(self._log.at(revision=snapshot.revision))
-        generation, later = self._place(generations)
+        state = self._log.at(revision=snapshot.revision)
+        generation, later = self._place(generations_at(state))
+        self._check_trimmed(snapshot)
+        self.waiting_for = self._behind(state, generation)
         begin = self.progress.position
         end = min(begin + self._width, final)
         if later is not None:
             end = min(end, later.time - 1)
-        if end <= begin:
+        if end <= begin or self.waiting_for:
             return None
-        rows = self._rows.rows(snapshot, self._streams_of(generation), begin, end)
+        rows, end = rows_between(snapshot, self._slots, begin, end, self._max_rows)
+        rows, end = self._short(rows, begin, end)
         is_last = later is not None and end == later.time - 1
-        return Window(generation, begin, end, tuple(sorted(rows)), is_last)
+        return Window(generation, begin, end, tuple(rows), is_last)
 
     def save(self, window: Window) -> None:
         """Save that a window was consumed; one round trip, and none for an empty one.
@@ -130,7 +163,7 @@ class StreamConsumer:
             pass  # that is what was settled
         elif window.rows or progress.generation != self.progress.generation or window.is_last:
             try:
-                self._revision = self._log.save(self.name, self._revision, progress)
+                self._revision = self._log.save(self.id, self._revision, progress)
             except CommitUnknownError as e:
                 self._unsettled = e, progress
                 raise
@@ -155,27 +188,76 @@ class StreamConsumer:
         if found is not None:
             self._revision, self.progress = found.revision, progress
 
+    def _registered(self, since: When | None) -> tuple[Progress, int]:
+        """Return how far it has come, and register it where it is new."""
+        found = self._log.progress_of(self.id)
+        begin = None if found and since is None else self._first(since)
+        if found and begin and found[0] != begin:
+            raise InvalidArgumentError(
+                f"consumer {self.name!r} of table {self.id.table!r} is registered already and came "
+                f"to {found[0].position}: leave out `since` to go on there, or forget it first"
+            )
+        self._rows.bind(self._log.space)
+        self._rows.upgrade()
+        if not found:
+            assert begin is not None
+            workers = [self.id._replace(part=part) for part in range(self.id.parts)]
+            try:
+                self._log.register(workers, begin)
+            except InvalidArgumentError:
+                if self._log.progress_of(self.id) is None:
+                    raise
+                return self._registered(since)  # another worker was first
+            found = self._log.progress_of(self.id)
+            assert found is not None
+        return found
+
     def _first(self, since: When | None) -> Progress:
+        """Return where one begins that is new."""
         generations = self._log.generations()
         if not generations:
             raise NoGenerationError(0)
-        if since is None:
-            return Progress(generations[0].time, generations[0].time - 1)
-        position = self._log.timestamp_of(since)
+        trimmed = max(trimmed_at(self._rows.at()).values(), default=0)
+        wanted = 0 if since is None else self._log.timestamp_of(since)
+        if 0 < wanted < trimmed:
+            raise LogTrimmedError(self.name, self._rows.name, wanted, trimmed)
+        position = max(wanted, trimmed, generations[0].time - 1)
         own = next((each for each in reversed(generations) if each.time <= position), None)
-        own = own or generations[0]
-        return Progress(own.time, max(position, own.time - 1))
+        return Progress((own or generations[0]).time, position)
+
+    def _short(self, rows: list[LogRow], begin: int, end: int) -> tuple[list[LogRow], int]:
+        """Return what is left of a window that silence made longer: up to the rows, or with few."""
+        last = begin + self._width_min
+        if not rows or end <= last:
+            return rows, end
+        if rows[0].timestamp > last:
+            return [], rows[0].timestamp - 1
+        return [row for row in rows if row.timestamp <= last], last
+
+    def _check_trimmed(self, snapshot: Snapshot[bytes]) -> None:
+        """Raise `LogTrimmedError` where rows are gone that this one has not read."""
+        times = trimmed_at(snapshot)
+        until = max((time for slot, time in times.items() if slot in self._slots), default=0)
+        if until > self.progress.position:
+            raise LogTrimmedError(self.name, self._rows.name, self.progress.position, until)
+
+    def _behind(self, state: Snapshot[bytes], generation: Generation) -> tuple[int, ...]:
+        """Return the workers that have not finished the generation before the one to begin."""
+        if self.id.parts == 1 or generation.time == self.progress.generation:
+            return ()
+        return tuple(
+            sorted(
+                id.part
+                for id, each in consumers_at(state).items()
+                if id[:2] == self.id[:2] and each.position < generation.time - 1
+            )
+        )
 
     def _place(self, generations: list[Generation]) -> tuple[Generation, Generation | None]:
         """Return the generation of what comes next, and the one after it."""
         following = self.progress.position + 1
         at = bisect_right(generations, following, key=lambda each: each.time) - 1
         if at < 0:
-            raise GenerationNotFoundError(f"what operated at {following} was removed")
+            raise GenerationNotFoundError(f"what operated at {dated(following)} was removed")
         later = generations[at + 1] if at + 1 < len(generations) else None
         return generations[at], later
-
-    def _streams_of(self, generation: Generation) -> list[StreamId]:
-        if self._streams[0] != generation.time:
-            self._streams = generation.time, self._log.streams_of(generation)
-        return self._streams[1]

@@ -25,6 +25,7 @@ from snapkv import (
 from snapkv.clock import monotonic
 from snapkv.errors import StoreRestoredError
 from snapkv.model import Guard
+from snapkv.times import dated
 
 REASON_BYTES_MAX = 500
 CORRUPT_S_MIN, CORRUPT_S_MAX = 0.2, 10.0
@@ -104,7 +105,9 @@ class Following:
         """
         for time in set(self.generations.times).difference(listed):
             if not listed or time > min(listed):
-                raise StoreRestoredError(f"the log has no generation from {time} on any more")
+                raise StoreRestoredError(
+                    f"the log has no generation from {dated(time)} on any more"
+                )
 
     # --- news ---
 

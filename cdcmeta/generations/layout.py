@@ -9,7 +9,9 @@
 | `("switch", "ack", id, session)` | a member has read the rows: the newest write it let through |
 | `("switch", "refusal", id, session)` | a member cannot: why |
 | `("switch", "aborted")` | the last switch that came to nothing: its id and why |
-| `("consumer", name)` | how far a consumer has come, a msgpack map |
+| `("consumer", table, name, part, parts)` | how far a consumer has come, a msgpack map |
+| `("consumer", name)` | the same, of a version that did not record the table |
+| `("table", name)` | a table whose streams are of this log: nothing |
 | `("consumers",)` | how often consumers came and went |
 
 Ids have 16 random bytes, times are timestamps of snapkv.
@@ -20,7 +22,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgpack
 
@@ -34,7 +36,10 @@ FORMAT = 0
 HEAD, SWITCH, ABORTED = pack(("head",)), pack(("switch",)), pack(("switch", "aborted"))
 CONSUMERS = pack(("consumers",))
 GENERATION_PREFIX, CONSUMER_PREFIX = pack(("generation",)), pack(("consumer",))
+TABLE_PREFIX = pack(("table",))
 ID_BYTES, NUMBER_BYTES, RING_BYTES = 16, 8, 8
+LATER_FIELDS = {"refines": None}
+"""What a record of an older version lacks."""
 STORING, PREPARED = "storing", "prepared"
 T = TypeVar("T")
 
@@ -44,7 +49,9 @@ class Generation:
     """A generation as it is listed: from when on it operates, and what it consists of.
 
     `ring` is the digest of what it was made of; `made` the timestamp at which it was decided;
-    `expired` the one at which it was marked as superseded, None before.
+    `expired` the one at which it was marked as superseded, None before. `refines` says whether each
+    of its ranges lies in one range of the generation before, None where there was none or an older
+    version made it. Where it does not, streams have no single stream that they go on.
     """
 
     time: int
@@ -54,6 +61,7 @@ class Generation:
     streams: int
     made: int
     expired: int | None = None
+    refines: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +70,7 @@ class Switch:
 
     `phase` is `storing` while its rows are written, then `prepared`: the members are asked, and
     from `not_before` on no write is safe until it is decided. After `deadline` anybody may end it.
-    `first` says that no generation was there before.
+    `first` says that no generation was there before. `refines` as in `Generation`.
     """
 
     id: bytes
@@ -73,6 +81,7 @@ class Switch:
     not_before: int
     deadline: int
     first: bool
+    refines: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +100,18 @@ class Progress:
     position: int
 
 
+class ConsumerId(NamedTuple):
+    """Whose progress it is: that of one of the `parts` workers of a consumer of a table's log.
+
+    `table` is None for a consumer whose table an older version did not record.
+    """
+
+    table: str | None
+    name: str
+    part: int = 0
+    parts: int = 1
+
+
 def encode(record: Generation | Switch | Aborted | Progress) -> bytes:
     """Return a record's bytes. Raises `InvalidArgumentError` for one that `decode` would refuse."""
     fields = {name: getattr(record, name) for name in record.__slots__}
@@ -105,7 +126,7 @@ def decode(kind: type[T], raw: bytes) -> T:
     Raises `CorruptStoreError`, also for a field of another type or out of its range.
     """
     try:
-        fields = msgpack.unpackb(raw)
+        fields = LATER_FIELDS | msgpack.unpackb(raw)
         if fields["format"] != FORMAT:
             raise CorruptStoreError(f"a record of format {fields['format']}, not {FORMAT}")
         found = {name: fields[name] for name in kind.__slots__}  # type: ignore[attr-defined]
@@ -135,6 +156,7 @@ _VALID: dict[str, Callable[[Any], bool]] = {
     "bytes": lambda value: type(value) is bytes,
     "str": lambda value: type(value) is str,
     "bool": lambda value: type(value) is bool,
+    "bool | None": lambda value: value is None or type(value) is bool,
 }
 """What a field of a record may hold, by its annotation."""
 _VALID_NAMED: dict[str, Callable[[Any], bool]] = {
@@ -216,15 +238,42 @@ def session_of(key: bytes) -> int:
     return _named(key, 4, int)
 
 
-def consumer_key(name: str) -> bytes:
-    """Return the key of a consumer; raise `InvalidArgumentError` for what is no name."""
-    if not isinstance(name, str) or not name:
-        raise InvalidArgumentError(f"a consumer's name is a text that is not empty, not {name!r}")
-    return pack(("consumer", name))
+def consumer_key(id: ConsumerId) -> bytes:
+    """Return the key of a consumer's progress. Raises `InvalidArgumentError` for a wrong name."""
+    if id.table is None:
+        return old_consumer_key(id.name)
+    return consumers_prefix(id.table, id.name) + pack((id.part, id.parts))
 
 
-def consumer_of(key: bytes) -> str:
-    """Return whose key it is. Raises `CorruptStoreError`."""
+def consumers_prefix(table: str, name: str) -> bytes:
+    """Return what the keys of all workers of a consumer begin with; raises as `consumer_key`."""
+    if not isinstance(table, str) or not table:
+        raise InvalidArgumentError(f"a table's name is a text that is not empty, not {table!r}")
+    return pack(("consumer", table, _checked_name(name)))
+
+
+def old_consumer_key(name: str) -> bytes:
+    """Return the key of older versions, which had no table; raises as `consumer_key`."""
+    return pack(("consumer", _checked_name(name)))
+
+
+def consumer_of(key: bytes) -> ConsumerId:
+    """Return whose progress a key holds. Raises `CorruptStoreError`."""
+    match _elements(key):
+        case ("consumer", str(name)):
+            return ConsumerId(None, name)
+        case ("consumer", str(table), str(name), int(part), int(parts)) if 0 <= part < parts:
+            return ConsumerId(table, name, part, parts)
+    raise CorruptStoreError(f"no key of this log: {key.hex():.80}")
+
+
+def table_key(table: str) -> bytes:
+    """Return the key that says that a table's streams are of this log."""
+    return pack(("table", table))
+
+
+def table_of(key: bytes) -> str:
+    """Return which table a key names. Raises `CorruptStoreError`."""
     return _named(key, 2, str)
 
 
@@ -252,10 +301,20 @@ def digest_of(ring: Mapping[int, Sharding]) -> bytes:
 
 def _named(key: bytes, count: int, kind: type[T]) -> T:
     """Return the last element of a key that has so many."""
-    try:
-        elements = unpack(key)
-    except InvalidTupleError as e:
-        raise CorruptStoreError(f"no key of this log: {key.hex():.80}") from e
+    elements = _elements(key)
     if len(elements) != count or not isinstance(elements[-1], kind):
         raise CorruptStoreError(f"no key of this log: {key.hex():.80}")
     return elements[-1]
+
+
+def _elements(key: bytes) -> tuple[Any, ...]:
+    try:
+        return unpack(key)
+    except InvalidTupleError as e:
+        raise CorruptStoreError(f"no key of this log: {key.hex():.80}") from e
+
+
+def _checked_name(name: object) -> str:
+    if not isinstance(name, str) or not name:
+        raise InvalidArgumentError(f"a consumer's name is a text that is not empty, not {name!r}")
+    return name

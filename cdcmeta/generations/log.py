@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
+from cdcmeta.arguments import check_store
 from cdcmeta.errors import InvalidArgumentError
-from cdcmeta.generations import expiry, layout
+from cdcmeta.generations import expiry, layout, progress
 from cdcmeta.generations.expiry import Expired
-from cdcmeta.generations.layout import Generation, Progress, Switch
-from cdcmeta.generations.listing import Listing, read_state
+from cdcmeta.generations.layout import ConsumerId, Generation, Progress, Switch
+from cdcmeta.generations.listing import Listing, generations_at, read_state
 from cdcmeta.generations.making import ring_to_make
 from cdcmeta.generations.member import Member
 from cdcmeta.generations.metadata import LEEWAY_S, Generations, check_seconds
 from cdcmeta.generations.switching import Coordinator
 from cdcmeta.generations.tokens import Sharding
 from cdcmeta.generations.topology import Topology
+from cdcmeta.generations.trimming import Trimmer
 from snapkv import SnapshotKV, pack
 
 PROPAGATION_DELAY_S = 30.0
@@ -68,8 +71,9 @@ class GenerationLog(Listing):
             check_seconds(what, seconds)
         if not isinstance(name, str) or not name:
             raise InvalidArgumentError(f"a log's name is a text, not {name!r}")
+        check_store(store)
         self.store, self.name, self.leeway = store, name, leeway
-        self._patience = patience
+        self._patience, self._clock_skew = patience, 2 * propagation_delay
         self._margin = pack(round(max(leeway, propagation_delay) * 1_000))
         self._random_bytes = random_bytes
         space = store.space(layout.space_of(name))
@@ -86,6 +90,11 @@ class GenerationLog(Listing):
             random_bytes=random_bytes,
         )
 
+    @property
+    def space(self) -> str:
+        """The name of the space that it is kept in: what a table is bound to."""
+        return self._space.name
+
     def __repr__(self) -> str:
         return f"<GenerationLog {self.name!r}>"
 
@@ -100,6 +109,9 @@ class GenerationLog(Listing):
         timeout: float = TIMEOUT_S,
     ) -> Generation:
         """Make a generation for a ring, whatever there is; return it when it is decided.
+
+        Its `refines` is False where a range of the ring lies in several of the one before (a token
+        went, or moved): then no stream goes on any one stream. Consumers read it all the same.
 
         A switch to the same ring that is under way is joined, another one waited for. `streams_max`
         and `limit` as in `Topology.make`. Five commits, one for each MB of streams, and the time
@@ -142,47 +154,70 @@ class GenerationLog(Listing):
 
     # --- consumers, and what nobody needs any more ---
 
-    def expire(self, retention: float) -> Expired:
+    def expire(self, retention: float, *, ttl: float | None = None) -> Expired:
         """Mark superseded generations; remove them `retention` seconds after they were superseded.
+
+        With each its log rows go, of all tables that are known here. With a `ttl`, so do all log
+        rows older than so many seconds, whether consumers have read them or not (ScyllaDB keeps
+        them for a day); one that has not raises `LogTrimmedError`.
 
         Superseded is one whose successor operates for a leeway already, and for a propagation
         delay: until then it may be written to, by members whose clocks are behind this one. Never
         the one that operates, nor one to come, nor one that a registered consumer has not passed.
-        One listing, and a commit for each.
+        One listing, and a commit for each generation and each thousand rows.
 
         It goes by the clock of this process: one that is further ahead than both removes what
         others still write to.
         """
         check_seconds("retention", retention)
-        now = self.timestamp_of("-0s") - self._margin
-        return expiry.expire(self._space, max(0, now), pack(round(retention * 1_000)))
+        if ttl is not None:
+            check_seconds("ttl", ttl)
+        now = self.timestamp_of("-0s")
+        superseded, kept = max(0, now - self._margin), pack(round(retention * 1_000))
+        done = expiry.expire(self._space, superseded, kept)
+        state = self._space.at()
+        oldest = min((each.time for each in generations_at(state)), default=0)
+        rows = 0
+        for table in map(layout.table_of, state.keys(layout.TABLE_PREFIX)):
+            trimmer = Trimmer(self.store, self.store.space(f"cdc/{table}"), table, self.space)
+            rows += trimmer.trim(max(0, oldest - 1), unread=False)
+            if ttl is not None:
+                rows += trimmer.trim(max(0, now - pack(round(ttl * 1_000))), unread=True)
+        return replace(done, rows=rows)
 
-    def consumers(self) -> dict[str, Progress]:
+    def consumers(self) -> dict[ConsumerId, Progress]:
         """Return the registered consumers, and how far each has come."""
-        return expiry.consumers(self._space)
+        return progress.consumers(self._space)
 
-    def forget(self, consumer: str) -> bool:
-        """Forget a consumer, so that nothing is kept for it; return whether there was one."""
-        return expiry.forget(self._space, consumer)
+    def forget(self, consumer: str, table: str = "default") -> bool:
+        """Forget a consumer of a table, so that nothing is kept for it.
 
-    def progress_of(self, consumer: str) -> tuple[Progress, int] | None:
-        """Return how far a consumer has come and at which revision that was saved, or None."""
-        return expiry.progress_of(self._space, consumer)
+        Return whether there was one. With it goes a consumer of this name that an older version
+        registered without its table.
+        """
+        return progress.forget(self._space, consumer, table)
 
-    def register(self, consumer: str, progress: Progress) -> None:
-        """Register a consumer that begins there.
+    def progress_of(self, consumer: ConsumerId) -> tuple[Progress, int] | None:
+        """Return how far a consumer has come and at which revision that was saved, or None.
+
+        Raises `ConsumerMismatchError` where the progress of this name is another consumer's.
+        """
+        return progress.progress_of(self._space, consumer)
+
+    def register(self, consumers: Sequence[ConsumerId], begin: Progress) -> None:
+        """Register the workers of a consumer, all or none, which begin there.
 
         Raises `InvalidArgumentError` for a name in use, `GenerationNotFoundError`.
         """
-        expiry.register(self._space, consumer, progress)
+        progress.register(self._space, consumers, begin)
 
-    def save(self, consumer: str, revision: int, progress: Progress) -> int:
+    def save(self, consumer: ConsumerId, revision: int, reached: Progress) -> int:
         """Save a consumer's progress if nobody else did since a revision; return the next one.
 
         Raises `ConsumerTakenError`, and what `SnapshotKV.commit` raises. Of an unknown outcome
         `SnapshotKV.resolve` tells the commit, whose revision is the next one.
         """
-        return expiry.save(self._space, consumer, revision, progress)
+        return progress.save(self._space, consumer, revision, reached)
 
     # --- taking part ---
 
@@ -208,6 +243,7 @@ class GenerationLog(Listing):
             held,
             ttl=ttl,
             patience=self._patience,
+            clock_skew=self._clock_skew,
             finish=self._coordinator.finish,
         )
 

@@ -14,7 +14,7 @@ from cdcmeta.generations.listing import revision_of, unchanged
 from cdcmeta.generations.metadata import Generations
 from cdcmeta.generations.streams import StreamId
 from cdcmeta.generations.topology import Streams
-from snapkv import SnapKVError, SnapshotKV, Space
+from snapkv import SnapKVError, SnapshotKV, Space, pack
 from snapkv.clock import pause
 from snapkv.errors import StoreRecreatedError, StoreRestoredError
 from snapkv.model import Guard
@@ -43,14 +43,17 @@ class Member:
         *,
         ttl: float,
         patience: float,
+        clock_skew: float,
         finish: Callable[[float], None],
     ) -> None:
         """Make a session and read the generations: three round trips and one for each of them.
 
         After `patience` seconds between the phases it calls `finish(0.0)`, as coordinators do.
+        `clock_skew` is how many seconds another clock may be ahead of this one.
         """
         self.store, self.generations = store, generations
         self._patience, self._finish = patience, finish
+        self._clock_skew = pack(round(clock_skew * 1_000))
         self._session = store.session(ttl, session_value)
         self._space = space
         self._closed, self._news = threading.Event(), threading.Condition()
@@ -86,13 +89,15 @@ class Member:
 
         Raises `MemberLostError` once its session ended.
         """
-        try:
-            found = self.generations.stream(ts, token)
-        except GenerationUnavailableError:
-            self._check()  # or who waits for news would wait in vain
-            raise
-        self._check()
-        return found
+        return self._checked(ts, token, 0)
+
+    def stream_of_commit(self, ts: int, token: int) -> StreamId:
+        """Return the stream of a commit that carries `guards`, by the timestamp it gets.
+
+        That may be as far ahead of this clock as another process's clock may be: the guards make
+        sure that no newer generation is missed. Else as `stream`.
+        """
+        return self._checked(ts, token, self._clock_skew)
 
     def streams(self, timestamps: Tokens, tokens: Tokens) -> Streams:
         """Return the streams of many writes; as `Generations.streams`, and raises as that.
@@ -102,6 +107,11 @@ class Member:
         found = self.generations.streams(timestamps, tokens)
         self._check()
         return found
+
+    @property
+    def log(self) -> str:
+        """The space of the log whose generations it holds."""
+        return self._space.name
 
     def guards(self) -> dict[str, list[Guard]]:
         """Return what a commit of a write takes to fail when there is a newer generation."""
@@ -126,6 +136,15 @@ class Member:
         self._following.close()
         if self._thread is not threading.current_thread():
             self._thread.join(CLOSE_S)
+
+    def _checked(self, ts: int, token: int, ahead: int) -> StreamId:
+        try:
+            found = self.generations.stream(ts, token, ahead)
+        except GenerationUnavailableError:
+            self._check()  # or who waits for news would wait in vain
+            raise
+        self._check()
+        return found
 
     def _check(self) -> None:
         if not self.alive:

@@ -24,7 +24,7 @@ from cdcmeta.generations.tokens import integer
 from cdcmeta.generations.topology import STREAM_DTYPE, Streams, Topology
 from snapkv.clock import Clock, SystemClock, pause
 from snapkv.model import Guard
-from snapkv.times import LOGICAL_BITS, check_timestamp, pack
+from snapkv.times import LOGICAL_BITS, check_timestamp, dated, pack
 
 LEEWAY_S = 5.0
 PAUSE_S = 0.05
@@ -74,8 +74,10 @@ class Generations:
 
     # --- asking ---
 
-    def stream(self, ts: int, token: int) -> StreamId:
+    def stream(self, ts: int, token: int, ahead: int = 0) -> StreamId:
         """Return the stream of a write with this timestamp and token; O(log ranges).
+
+        A timestamp that is up to `ahead` later than the clock is taken for the time it is now.
 
         Raises `WriteFromFutureError`, `WriteFromPastError` (the client's doing),
         `NoGenerationError`, `GenerationNotRetrievedError`, and `GenerationUndecidedError` while a
@@ -86,7 +88,10 @@ class Generations:
         while True:
             known = self._known
             times, topologies, undecided_from = known
-            at = self._accept(times, ts, self._now_ms() << LOGICAL_BITS, self._leeway)
+            now = self._now_ms() << LOGICAL_BITS
+            if now < ts <= now + ahead:
+                now = ts
+            at = self._accept(times, ts, now, self._leeway)
             topology = topologies[at]
             if topology is None or ts >= undecided_from:
                 raise self._unknown(known, at, ts)
@@ -94,6 +99,10 @@ class Generations:
                 self.last_stream_timestamp = ts  # no call between: no other thread comes between
             if known is self._known:  # so `hold` and those who learn see each write or forbid it
                 return topology.stream_for(token)
+
+    def stream_of_commit(self, ts: int, token: int) -> StreamId:
+        """Return the stream of a commit, by the timestamp it gets; nothing guards it: `stream`."""
+        return self.stream(ts, token)
 
     def streams(self, timestamps: Tokens, tokens: Tokens) -> Streams:
         """Return the streams of many writes, an array of `dtype V16`; O(writes log ranges).
@@ -140,6 +149,11 @@ class Generations:
     @property
     def store(self) -> None:
         """The store that `guards` are of: none, for one alone."""
+        return None
+
+    @property
+    def log(self) -> None:
+        """The space of the log that they are of: none, for one alone."""
         return None
 
     def guards(self) -> dict[str, list[Guard]]:
@@ -235,8 +249,8 @@ class Generations:
         behind = times[at] if at < len(times) else NEVER
         if time <= self.last_stream_timestamp < behind:
             message = (
-                f"generation {time} was learnt of too late: a write at "
-                f"{self.last_stream_timestamp} went to a stream of the generation before"
+                f"generation {dated(time)} was learnt of too late: a write at "
+                f"{dated(self.last_stream_timestamp)} went to a stream of the generation before"
             )
             warnings.warn(LateGenerationWarning(message), stacklevel=3)
 

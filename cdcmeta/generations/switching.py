@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
-from cdcmeta.errors import SwitchAbortedError, SwitchPendingError
+from cdcmeta.errors import CorruptTopologyError, SwitchAbortedError, SwitchPendingError
 from cdcmeta.generations import layout
 from cdcmeta.generations.layout import PREPARED, STORING, Aborted, Generation, Switch
 from cdcmeta.generations.listing import State, generations_at, read_state
@@ -144,7 +144,7 @@ class Coordinator:
         self, state: State, digest: bytes, topology: Topology, deadline: float
     ) -> bytes | None:
         """Claim the switch, write its rows, ask the members; return its id, None if overtaken."""
-        id = self._random_bytes(16)
+        id, refines = self._random_bytes(16), _refines(state, topology)
 
         def claim(stamp: Stamp) -> SpaceOps:
             switch = Switch(
@@ -156,6 +156,7 @@ class Coordinator:
                 not_before=0,
                 deadline=stamp.ts + self._patience,
                 first=not state.head,
+                refines=refines,
             )
             return SpaceOps({layout.SWITCH: layout.encode(switch)}, guards=state.guards())
 
@@ -261,7 +262,13 @@ class Coordinator:
             earliest = stamp.ts if switch.first else stamp.ts + self._delay
             time = max(earliest, switch.not_before, state.head + 1, newest_write + 1)
             generation = Generation(
-                time, switch.id, switch.ring, switch.ranges, switch.streams, made=stamp.ts
+                time,
+                switch.id,
+                switch.ring,
+                switch.ranges,
+                switch.streams,
+                made=stamp.ts,
+                refines=switch.refines,
             )
             puts = {
                 layout.HEAD: layout.number(time),
@@ -327,6 +334,19 @@ def _newest(state: State) -> Generation | None:
         return None
     (found,) = state.snapshot.entries_of([layout.generation_key(state.head)])
     return None if found is None else layout.decode(Generation, found.value)
+
+
+def _refines(state: State, topology: Topology) -> bool | None:
+    """Return whether each range lies in one of the newest generation's; None for none to read."""
+    newest = _newest(state)
+    if newest is None:
+        return None
+    prefix = layout.rows_prefix(newest.id)
+    try:
+        before = {layout.end_of(prefix, key) for key in state.snapshot.keys(prefix)}
+    except CorruptTopologyError:
+        return None
+    return before.issubset(end for end, _ in topology.rows())
 
 
 def _made(state: State, id: bytes) -> Generation | None:

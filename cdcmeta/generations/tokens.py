@@ -12,6 +12,7 @@ from functools import lru_cache
 from operator import index
 from typing import NamedTuple
 
+from cdcmeta.arguments import listed
 from cdcmeta.errors import InvalidArgumentError
 
 TOKEN_MIN, TOKEN_MAX = -(2**63) + 1, 2**63 - 1
@@ -161,7 +162,7 @@ def composite_key(components: Iterable[bytes]) -> bytes:
     Raises `InvalidArgumentError` for a component that is no bytes, or more than 65,535 of them.
     """
     parts = []
-    for each in components:
+    for each in listed(components, "components"):
         if not isinstance(each, bytes):
             raise InvalidArgumentError(f"a component is bytes, not {type(each).__name__}")
         if len(each) > 0xFFFF:

@@ -57,7 +57,8 @@ def changes_as_of(
     given = {
         "store": absolute(url),
         "database": database,
-        "timestampAsOf": None if as_of is None else exact(times.end(as_of)),
+        "timestampAsOf": None,
+        **times.as_of(as_of),
         "since": _place(since, times),
         "until": None if until is None else _place(until, times),
         "style": style,

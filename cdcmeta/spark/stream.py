@@ -121,7 +121,7 @@ def last_place(rows: Iterable[Row], form: Form, limit: Limit) -> Seq | None:
     for (incarnation, timestamp), commit in groupby(rows, _commit_of):
         if not limit.take(0, rows=sum(map(form.concerns, commit))):
             return last
-        last = Seq.at(timestamp, incarnation)
+        last = Seq.behind(timestamp, incarnation)
     return None
 
 

@@ -70,8 +70,15 @@ class Peer:
         self.cut_off_since = None
         self.lost = False
 
-    def stream(self, ts, token):
-        found = self.generations.stream(ts, token)
+    @property
+    def log(self):
+        return self.world.log.space
+
+    def stream_of_commit(self, ts, token):
+        return self.stream(ts, token, pack(2_000 * DELAY_S))
+
+    def stream(self, ts, token, ahead=0):
+        found = self.generations.stream(ts, token, ahead)
         if self.lost:
             raise MemberLostError(self.session.id)
         return found

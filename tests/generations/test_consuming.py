@@ -13,7 +13,14 @@ from cdcmeta.errors import (
     InvalidArgumentError,
     NoGenerationError,
 )
-from cdcmeta.generations import CdcLog, GenerationLog, Generations, Sharding, StreamConsumer
+from cdcmeta.generations import (
+    CdcLog,
+    ConsumerId,
+    GenerationLog,
+    Generations,
+    Sharding,
+    StreamConsumer,
+)
 from snapkv import CommitUnknownError, pack
 from snapkv.errors import EngineUnavailableError
 
@@ -162,7 +169,7 @@ def test_a_save_whose_outcome_is_unknown_is_settled_by_the_next(losing, fate, sa
     if not same:
         window = consumer.next(until=window.end + pack(1_000)) or window
     consumer.save(window)
-    saved = site.log.consumers()["c"]
+    saved = site.log.consumers()[ConsumerId("default", "c")]
     assert saved.position == window.end == consumer.progress.position
     assert list(window.rows) + rows_of(consumer) == site.written
     assert rows_of(site.consumer()) == []
@@ -339,7 +346,7 @@ def test_what_a_consumer_has_not_passed_is_kept(long_site):
     for _ in windows:
         pass
     assert [each.time for each in log.expire(0).removed] == [second.time]
-    assert log.consumers()["c"].generation == third.time
+    assert log.consumers()[ConsumerId("default", "c")].generation == third.time
 
 
 def test_an_idle_consumer_passes_generations_without_rows(site):
@@ -358,9 +365,9 @@ def test_an_idle_consumer_passes_generations_without_rows(site):
     assert site.log.expire(0).removed == ()
     consumer.save(window)
     assert [each.time for each in site.log.expire(0).removed] == [first.time]
-    assert site.log.consumers()["c"].generation == first.time
+    assert site.log.consumers()[ConsumerId("default", "c")].generation == first.time
     consumer.save(consumer.next())
-    assert site.log.consumers()["c"].generation == second.time
+    assert site.log.consumers()[ConsumerId("default", "c")].generation == second.time
 
 
 def test_a_consumer_that_was_forgotten_keeps_nothing(long_site):

@@ -5,8 +5,8 @@ import pytest
 from cdcmeta.errors import GenerationNotFoundError, InvalidArgumentError
 from cdcmeta.generations import GenerationLog, Sharding, layout
 from cdcmeta.generations.expiry import expire
-from cdcmeta.generations.layout import Generation, Progress
-from snapkv import ManualClock, pack
+from cdcmeta.generations.layout import ConsumerId, Generation, Progress
+from snapkv import ManualClock, pack, to_datetime
 
 LEEWAY_S, RING_DELAY_S = 5, 30
 TIMES = (100, 200, 300)
@@ -60,7 +60,7 @@ def left(space):
 def test_garbage_collection(space, log, now, needed_by, kept):
     """facts 3.8: the newest one that began before `now` less leeway and ring delay stays."""
     if needed_by is not None:
-        log.register("c", Progress(at(needed_by), at(needed_by) - 1))
+        log.register([ConsumerId("t", "c")], Progress(at(needed_by), at(needed_by) - 1))
     expire(space, at(now - LEEWAY_S), at(RING_DELAY_S))
     assert left(space) == (kept, kept)
 
@@ -81,17 +81,17 @@ def test_one_is_marked_when_its_successor_operates(space, log, early, marked):
 
 @pytest.mark.parametrize(("missing", "kept"), [(0, [300]), (1, [200, 300])])
 def test_a_consumer_has_passed_a_generation_at_its_last_timestamp(space, log, missing, kept):
-    log.register("c", Progress(at(200), at(300) - 1 - missing))
+    log.register([ConsumerId("t", "c")], Progress(at(200), at(300) - 1 - missing))
     expire(space, at(1_000), 0)
     assert left(space) == (kept, kept)
 
 
 def test_the_slowest_consumer_counts(space, log):
-    log.register("fast", Progress(at(300), at(300)))
-    log.register("slow", Progress(at(100), at(150)))
+    log.register([ConsumerId("t", "fast")], Progress(at(300), at(300)))
+    log.register([ConsumerId("t", "slow")], Progress(at(100), at(150)))
     expire(space, at(1_000), 0)
     assert left(space)[0] == [100, 200, 300]
-    log.forget("slow")
+    log.forget("slow", "t")
     expire(space, at(1_000), 0)
     assert left(space)[0] == [300]
 
@@ -105,7 +105,7 @@ def test_two_that_expire_at_once_leave_no_gap(space, log, monkeypatch):
     expired = expire(space, at(1_000), 0)
     assert [each.time for each in other[0].marked] == [at(100)]
     assert expired.removed == ()
-    assert log.operating_at(at(250)).time == at(200)
+    assert log.operating_at(to_datetime(at(250))).time == at(200)
     assert [each.time for each in expire(space, at(1_000), 0).removed] == [at(100), at(200)]
 
 
@@ -125,16 +125,16 @@ def before_the_first_commit(space, monkeypatch, do):
 def test_a_generation_that_is_removed_while_a_consumer_registers(space, log, monkeypatch):
     before_the_first_commit(space, monkeypatch, lambda: expire(space, at(1_000), 0))
     with pytest.raises(GenerationNotFoundError):
-        log.register("c", Progress(at(100), at(100) - 1))
+        log.register([ConsumerId("t", "c")], Progress(at(100), at(100) - 1))
     assert log.consumers() == {}
 
 
 def test_two_that_register_one_name_at_once(space, log, monkeypatch):
     other, own = Progress(at(200), at(200)), Progress(at(100), at(100) - 1)
-    before_the_first_commit(space, monkeypatch, lambda: log.register("c", other))
+    before_the_first_commit(space, monkeypatch, lambda: log.register([ConsumerId("t", "c")], other))
     with pytest.raises(InvalidArgumentError, match="registered already"):
-        log.register("c", own)
-    assert log.consumers() == {"c": other}
+        log.register([ConsumerId("t", "c")], own)
+    assert log.consumers() == {ConsumerId("t", "c"): other}
 
 
 @pytest.mark.parametrize(("delay", "leeway"), [(30.0, 5.0), (5.0, 30.0), (120.0, 5.0)])

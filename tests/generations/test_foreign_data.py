@@ -12,7 +12,7 @@ from cdcmeta.generations import (
     Topology,
     layout,
 )
-from cdcmeta.generations.layout import Aborted, Generation, Progress, Switch
+from cdcmeta.generations.layout import Aborted, ConsumerId, Generation, Progress, Switch
 from snapkv.errors import CorruptStoreError
 from snapkv.tuples import pack
 
@@ -44,7 +44,7 @@ def cases():
             own = getattr(record, name)
             for value in FOREIGN:
                 fine = (name, value) in (("expired", None), ("first", True), ("why", "x"))
-                fine |= (name, value) in (("why", "5"), ("ring", b"x"))
+                fine |= (name, value) in (("why", "5"), ("ring", b"x"), ("refines", True))
                 if not fine and value is not own:
                     yield pytest.param(record, name, value, id=f"{name}-{value!r}")
 
@@ -165,7 +165,7 @@ def test_progress_that_cannot_be_read(log, store, two, value):
     rows = CdcLog(store, Generations())
     StreamConsumer(log, rows, "c")
     raw = damaged(Progress(two[0].time, 0), "position", value)
-    log._space.commit(puts={layout.consumer_key("c"): raw})
+    log._space.commit(puts={layout.consumer_key(ConsumerId("default", "c")): raw})
     for ask in (log.consumers, lambda: log.expire(0), lambda: StreamConsumer(log, rows, "c")):
         with pytest.raises(CorruptStoreError):
             ask()
@@ -181,14 +181,14 @@ def test_names_of_consumers_that_cannot_be_read(log, two):
 def test_a_count_that_cannot_be_read(log, two):
     log._space.commit(puts={layout.CONSUMERS: bytes(7)})
     with pytest.raises(CorruptStoreError):
-        log.register("c", Progress(two[0].time, two[0].time))
+        log.register([ConsumerId("default", "c")], Progress(two[0].time, two[0].time))
 
 
 @pytest.mark.parametrize("progress", [Progress("x", 5), Progress(-1, 5), Progress(1 << 64, 5)])
 def test_what_could_not_be_read_is_not_written(log, store, two, progress):
     before = store.resolved()
     with pytest.raises(InvalidArgumentError):
-        log.save("c", 1, progress)
+        log.save(ConsumerId("default", "c"), 1, progress)
     assert store.resolved() == before
 
 
