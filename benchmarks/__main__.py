@@ -18,8 +18,11 @@ QUESTIONS = (
     "couch_edits",
     "couch_feed",
     "couch_longpoll",
+    "couch_express",
     "generations",
+    "generation_windows",
     "scheduler",
+    "scheduler_storm",
 )
 
 if __name__ == "__main__":

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import http.client
 import json
-import re
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 from benchmarks.harness import Row, quantile, report, show
+from benchmarks.servers import cdcmeta_server
 
 CLIENTS = (1, 500)
 ROUNDS = 40
@@ -55,7 +53,7 @@ def _all(rounds: list[list[float]]) -> list[float]:
 
 def _delivered(clients: int) -> list[list[float]]:
     """Return for each commit the seconds until each client had it."""
-    with tempfile.TemporaryDirectory() as folder, _server(folder) as port:
+    with tempfile.TemporaryDirectory() as folder, cdcmeta_server(folder) as port:
         server = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
         _request(server, "PUT", "/db")
         command = [sys.executable, "-m", "benchmarks.longpollers"]
@@ -82,18 +80,3 @@ def _request(server: http.client.HTTPConnection, method: str, path: str) -> None
     answer.read()
     if answer.status != 201:
         raise ConnectionError(f"{method} {path}: {answer.status}")
-
-
-@contextmanager
-def _server(folder: str) -> Iterator[int]:
-    """Run `cdcmeta serve` on a new store."""
-    command = [sys.executable, "-m", "cdcmeta.cli", "serve", "--store", f"lmdb:{folder}/meta"]
-    with subprocess.Popen([*command, "--port", "0"], stderr=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stderr is not None
-            found = re.search(r":(\d+)/$", process.stderr.readline())
-            if found is None:
-                raise ConnectionError("the server did not start")
-            yield int(found[1])
-        finally:
-            process.terminate()

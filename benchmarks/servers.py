@@ -1,7 +1,10 @@
-"""An etcd server for benchmarks: the one that the tests use, with a disk that is waited for."""
+"""Servers for benchmarks: etcd with a disk that is waited for, `cdcmeta serve`, express-pouchdb."""
 
 from __future__ import annotations
 
+import os
+import re
+import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator
@@ -20,6 +23,7 @@ from snapkv.engine.etcd.address import Security
 from snapkv.engine.etcd.rpc import RANGE, TXN, Channel, Method
 
 T = TypeVar("T")
+EXPRESS = Path(__file__).parent / "express"
 PUT = Method("/etcdserverpb.KV/Put", pb.PutResponse)
 
 
@@ -87,3 +91,40 @@ def _etcd_store() -> Iterator[snapkv.SnapshotKV]:
 
 DURABLE = {"lmdb": _lmdb_store, "etcd": _etcd_store}
 """Stores that lose nothing they acknowledged, each empty."""
+
+
+@contextmanager
+def cdcmeta_server(folder: str, *options: str) -> Iterator[int]:
+    """Run `cdcmeta serve` on a new lmdb store, which is durable, and yield its port."""
+    command = [sys.executable, "-m", "cdcmeta.cli", "serve", "--store", f"lmdb:{folder}/meta"]
+    with _printed([*command, "--port", "0", *options], "stderr", r":(\d+)/$") as port:
+        yield port
+
+
+@contextmanager
+def express_server(folder: str, durability: str) -> Iterator[int]:
+    """Run express-pouchdb on LevelDB and yield its port.
+
+    `durability` is "sync" (each batch waits for the disk) or "nosync" (none does, as it comes).
+    Its packages are installed once, below this folder; their scripts do not run.
+    """
+    if not (EXPRESS / "node_modules").exists():
+        subprocess.run(["npm", "ci", "--ignore-scripts", "--no-audit"], cwd=EXPRESS, check=True)
+    os.makedirs(folder, exist_ok=True)
+    command = ["node", str(EXPRESS / "server.js"), folder, durability]
+    with _printed(command, "stdout", r"^(\d+)$") as port:
+        yield port
+
+
+@contextmanager
+def _printed(command: list[str], where: str, pattern: str) -> Iterator[int]:
+    """Run a server whose first line names its port."""
+    pipe = {where: subprocess.PIPE}
+    with subprocess.Popen(command, text=True, **pipe) as process:  # type: ignore[call-overload]
+        try:
+            found = re.search(pattern, getattr(process, where).readline().rstrip())
+            if found is None:
+                raise ConnectionError(f"{command[0]} did not start")
+            yield int(found[1])
+        finally:
+            process.terminate()

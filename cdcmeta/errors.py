@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from snapkv.times import dated
+
 NAMED_MAX = 10
 """So many names are in a message; the rest are counted."""
 
@@ -155,7 +157,9 @@ class WriteFromFutureError(InvalidWriteTimeError):
     """A write is further ahead of the clock than clocks may be apart."""
 
     def __init__(self, ts: int, latest: int) -> None:
-        super().__init__(f"the write at {ts} is from the future: {latest} is the latest now")
+        super().__init__(
+            f"the write at {dated(ts)} is from the future: {dated(latest)} is the latest now"
+        )
         self.ts, self.latest = ts, latest
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -166,7 +170,9 @@ class WriteFromPastError(InvalidWriteTimeError):
     """A write belongs to a generation that was superseded, and comes too late for it."""
 
     def __init__(self, ts: int, earliest: int) -> None:
-        super().__init__(f"the write at {ts} is from the past: of a generation before {earliest}")
+        super().__init__(
+            f"the write at {dated(ts)} is from the past: of a generation before {dated(earliest)}"
+        )
         self.ts, self.earliest = ts, earliest
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -181,7 +187,7 @@ class NoGenerationError(GenerationUnavailableError):
     """No known generation operates at the write's timestamp."""
 
     def __init__(self, ts: int) -> None:
-        super().__init__(f"no generation operates at {ts}")
+        super().__init__(f"no generation operates at {dated(ts)}")
         self.ts = ts
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -192,7 +198,7 @@ class GenerationNotRetrievedError(GenerationUnavailableError):
     """The generation of a write is known, but not its streams: they could not be read yet."""
 
     def __init__(self, time: int) -> None:
-        super().__init__(f"the generation from {time} on is known, but not yet retrieved")
+        super().__init__(f"the generation from {dated(time)} on is known, but not yet retrieved")
         self.time = time
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -203,7 +209,9 @@ class GenerationUndecidedError(GenerationUnavailableError):
     """A switch of generations is prepared, and may come before the write's timestamp."""
 
     def __init__(self, ts: int, since: int) -> None:
-        super().__init__(f"a generation may operate from {since} on, before the write at {ts}")
+        super().__init__(
+            f"a generation may operate from {dated(since)} on, before the write at {dated(ts)}"
+        )
         self.ts, self.since = ts, since
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -265,6 +273,48 @@ class ConsumerTakenError(CDCMetaError):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.name,)
+
+
+class ConsumerMismatchError(CDCMetaError, ValueError):
+    """The progress stored under this name is not this consumer's.
+
+    The name has another number of workers, or an older version registered it, which did not record
+    the table that it reads.
+    """
+
+
+class LogTrimmedError(CDCMetaError, LookupError):
+    """Log rows were trimmed that a consumer has not read.
+
+    It came to `position`, and rows up to `until` are gone.
+    """
+
+    def __init__(self, consumer: str, table: str, position: int, until: int) -> None:
+        super().__init__(
+            f"consumer {consumer!r} of table {table!r} came to {position}, and rows up to {until} "
+            f"were trimmed: to go on without them forget it and register it with since={until}"
+        )
+        self.consumer, self.table, self.position, self.until = consumer, table, position, until
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.consumer, self.table, self.position, self.until)
+
+
+class WrongGenerationLogError(CDCMetaError, ValueError):
+    """The streams of a table are not of this log of generations: its rows are in others.
+
+    `found` is the space of the log that the table belongs to, `given` that of the one in use.
+    """
+
+    def __init__(self, table: str, found: str, given: str) -> None:
+        super().__init__(
+            f"the streams of table {table!r} are of {found!r}, not of {given!r}: "
+            "open it with that log of generations"
+        )
+        self.table, self.found, self.given = table, found, given
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.table, self.found, self.given)
 
 
 class LateGenerationWarning(UserWarning):

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from cdcmeta.arguments import check_store, listed
 from cdcmeta.changes import layout, reading
 from cdcmeta.changes.documents import (
     Doc,
@@ -71,6 +72,7 @@ class ChangesDB:
     """
 
     def __init__(self, store: SnapshotKV, name: str) -> None:
+        check_store(store)
         self.store, self.name = store, checked_name(name)
         self._space = store.space(space_of(name))
         self._writer = Writer(store, name, space_of(name))
@@ -128,6 +130,8 @@ class ChangesDB:
 
         Raises `DatabaseNotFoundError`, `DatabaseExistsError` (another one is there already).
         """
+        if to is not None:
+            check_store(to)
         return ChangesDB(relocated(self.store, self.name, self._writer, to), self.name)
 
     def set_revs_limit(self, limit: int) -> None:
@@ -206,6 +210,8 @@ class ChangesDB:
 
         The sequences are those of the commit that landed. Raises as `SnapshotKV.resolve`.
         """
+        if not isinstance(error, EditUnknownError):
+            raise InvalidArgumentError(f"resolve takes an EditUnknownError, not {error!r}")
         return self._writer.resolve(error)
 
     def get(
@@ -240,7 +246,7 @@ class ChangesDB:
         Without `revs` all leaves; with `latest` a revision that has descendants stands for them.
         Costs as `get`. Raises `InvalidRevisionError`.
         """
-        wanted = None if revs is None else [Revision.parse(rev) for rev in revs]
+        wanted = None if revs is None else [Revision.parse(rev) for rev in listed(revs, "revs")]
         return reading.open_revs(self.state(as_of), checked_id(id), wanted, latest)
 
     def missing_revs(self, revs: Mapping[str, Iterable[str]]) -> dict[str, Missing]:
@@ -248,7 +254,14 @@ class ChangesDB:
 
         Documents of which all are known are left out. Raises `InvalidRevisionError`.
         """
-        wanted = {checked_id(id): [Revision.parse(rev) for rev in of] for id, of in revs.items()}
+        if not isinstance(revs, Mapping):
+            raise InvalidArgumentError(
+                f"revs are revisions by document id, not {type(revs).__name__}"
+            )
+        wanted = {
+            checked_id(id): [Revision.parse(rev) for rev in listed(of, "revs")]
+            for id, of in revs.items()
+        }
         return reading.missing_revs(self.state(), wanted)
 
     def documents(
@@ -335,7 +348,9 @@ class ChangesDB:
 
         Raises `InvalidSequenceError`.
         """
-        state = state or self.state()
+        state = self.state() if state is None else state
+        if not isinstance(state, State):
+            raise InvalidArgumentError(f"a state is what state() returns, not {state!r}")
         return min(state.place(since, self.store.timestamp_of), state.end)
 
     def state(self, as_of: When | None = None) -> State:
@@ -353,12 +368,8 @@ class ChangesDB:
     def _many(
         self, docs: Iterable[Mapping[str, Any]], parse: Any, timeout: float | None
     ) -> list[Edited]:
-        if isinstance(docs, str | bytes | Mapping):
-            raise InvalidArgumentError(
-                f"docs are an iterable of objects, not {type(docs).__name__}"
-            )
         edits: list[Edit | Edited] = []
-        for doc in docs:
+        for doc in listed(docs, "docs"):
             try:
                 edits.append(parse(doc))
             except CDCMetaError as e:
@@ -369,6 +380,7 @@ class ChangesDB:
 
 def databases(store: SnapshotKV, *, as_of: When | None = None) -> list[str]:
     """Return the names of a store's databases, sorted. One round trip, two for a time."""
+    check_store(store)
     return [key.decode() for key in store.space(REGISTRY).at(as_of)]
 
 

@@ -7,6 +7,7 @@ import json
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
+from json.encoder import encode_basestring_ascii
 from typing import Any, TypeAlias
 
 from cdcmeta.changes.revisions import POSITION_MAX, Leaf, Revision, Tree, path_of
@@ -31,6 +32,8 @@ MEMBERS = frozenset({"_id", "_rev", "_deleted", "_revisions", "_attachments"})
 PASSED_OVER = frozenset({"_local_seq", "_conflicts", "_deleted_conflicts", "_revs_info"})
 """What `get` may have added, and CouchDB's clients hand back."""
 _KNOWN = MEMBERS | PASSED_OVER
+quoted = encode_basestring_ascii
+"""Returns a text as JSON, in ASCII; surrogates that stand alone are escaped."""
 _JSON = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"), sort_keys=True)
 
 
@@ -243,13 +246,22 @@ def revision_of(edit: Edit, parent: Leaf | None) -> Revision:
     return Revision(position + 1, digest.digest())
 
 
-def shown(id: str, leaf: Leaf, body: bytes) -> Doc:
-    """Return a stored leaf as callers see it."""
+def shown(id: str, leaf: Leaf, body: bytes, **more: Any) -> Doc:
+    """Return a stored leaf as callers see it, with more members behind its own."""
     doc: Doc = {"_id": id, "_rev": str(leaf.revision)}
     if not leaf.not_deleted:
         doc["_deleted"] = True
     doc.update(json.loads(body))
-    return doc
+    return doc | more
+
+
+def shown_as_json(id: str, leaf: Leaf, body: bytes, **more: Any) -> bytes:
+    """Return what `shown` returns as JSON: the stored bytes, which are not parsed."""
+    position, hash = leaf.revision
+    deleted = "" if leaf.not_deleted else ',"_deleted":true'
+    head = f'{{"_id":{quoted(id)},"_rev":"{position}-{hash.hex()}"{deleted}'.encode()
+    tail = b"," + encoded(more)[1:] if more else b"}"
+    return b"%b,%b%b" % (head, body[1:-1], tail) if len(body) > 2 else head + tail
 
 
 def revisions_member(leaf: Leaf) -> dict[str, Any]:

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import copy
 from dataclasses import dataclass
 from itertools import islice
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from cdcmeta.changes.documents import Doc, is_id, shown
+from cdcmeta.changes.documents import Doc, is_id, shown, shown_as_json
 from cdcmeta.changes.layout import Row
 from cdcmeta.changes.revisions import Leaf, Tree
 from cdcmeta.changes.selector import Selector
@@ -64,6 +64,8 @@ class Form:
     prefix: str = ""
     selector: Selector | None = None
     predicate: Predicate | None = None
+    as_json: bool = False
+    """Whether documents that are included are bytes of JSON, for servers."""
 
     @classmethod
     def of(
@@ -259,6 +261,9 @@ def _changes(state: State | None, form: Form, rows: list[Row]) -> Iterator[Chang
             revs = _revs(trees[row.id].leaves) if row.id in trees else (rev,)
             yield _passed(form, Change(row.sequence, row.id, rev, revs, not row.not_deleted))
         return
+    if form.selector is None and not trees:
+        yield from _with_winners(state, form, rows)
+        return
     every = form.style == ALL_DOCS
     found = [(row, trees.get(row.id) or _lone(row)) for row in rows]
     shown_leaves = [tree.leaves if every else tree.leaves[:1] for _, tree in found]
@@ -269,6 +274,19 @@ def _changes(state: State | None, form: Form, rows: list[Row]) -> Iterator[Chang
     bodies = state.bodies(list(wanted)) if state is not None else {}
     for (row, tree), leaves in zip(found, shown_leaves, strict=True):
         yield _with_doc(form, row, tree, leaves, bodies)
+
+
+def _with_winners(state: State | None, form: Form, rows: list[Row]) -> Iterator[Change | None]:
+    """Yield changes with their documents, of which no other leaf is shown."""
+    show = shown_as_json if form.as_json else shown
+    wanted = [(row.id, row.revision) for row in rows]
+    bodies = state.bodies(wanted) if state is not None else {}
+    for row, name in zip(rows, wanted, strict=True):
+        leaf = Leaf(row.not_deleted, row.revision)
+        rev = str(row.revision)
+        doc: Any = show(row.id, leaf, bodies[name])
+        change = Change(row.sequence, row.id, rev, (rev,), not row.not_deleted, doc)
+        yield _passed(form, change)
 
 
 def _trees(state: State | None, form: Form, rows: list[Row]) -> dict[str, Tree]:
@@ -298,11 +316,18 @@ def _with_doc(
         leaves = tuple(leaf for leaf in leaves if form.selector(_doc(row.id, leaf, bodies)))
         if not leaves:
             return None
-    doc = _doc(row.id, tree.winner, bodies) if form.include_docs else None
-    if doc is not None and form.conflicts and tree.conflicts:
-        doc["_conflicts"] = [str(revision) for revision in tree.conflicts]
+    doc = None
+    if form.include_docs:
+        show: Callable[..., Any] = shown_as_json if form.as_json else shown
+        more = _conflicts(tree) if form.conflicts else {}
+        doc = show(row.id, tree.winner, bodies[row.id, row.revision], **more)
     rev, deleted = str(row.revision), not row.not_deleted
     return _passed(form, Change(row.sequence, row.id, rev, _revs(leaves), deleted, doc))
+
+
+def _conflicts(tree: Tree) -> dict[str, list[str]]:
+    found = [str(revision) for revision in tree.conflicts]
+    return {"_conflicts": found} if found else {}
 
 
 def _passed(form: Form, change: Change) -> Change | None:

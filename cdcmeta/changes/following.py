@@ -35,9 +35,10 @@ class Checkpoint:
 
 
 class Follower:
-    """The changes of a database, then those to come; an iterator that can be closed.
+    """The changes of a database, then those to come, until `close()`, from any thread.
 
-    `next_within` waits for a bounded time only, for servers that have other things to do.
+    `next_within` waits for a bounded time only, for servers that have other things to do. Once
+    this is closed it raises `snapkv.errors.StoreClosedError`.
     """
 
     def __init__(self, name: str, space: Space, form: Form, since: Sequence, state: State) -> None:
@@ -121,7 +122,7 @@ class Follower:
             for row, found in shaped(state, self._form, rows):
                 self._since = row.sequence
                 yield found
-        self._since = max(self._since, Sequence.at(changes.commit.ts, incarnation))
+        self._since = max(self._since, Sequence.behind(changes.commit.ts, incarnation))
         yield Checkpoint(self._since)
 
     def _looked_at(self, raw: bytes | None) -> int:

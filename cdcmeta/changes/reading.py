@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from cdcmeta.changes import layout
-from cdcmeta.changes.documents import Doc, revisions_member, shown
+from cdcmeta.changes.documents import Doc, revisions_member, shown, shown_as_json
 from cdcmeta.changes.feed import Change, Form, shaped
 from cdcmeta.changes.layout import Row
 from cdcmeta.changes.revisions import Leaf, Revision, Tree
@@ -49,14 +49,38 @@ class Found:
     leaf: Leaf
     body: bytes
 
-    def shown(self, *, conflicts: bool = False, revisions: bool = False) -> Doc:
-        """Return it as callers see it, with `_conflicts` and `_revisions` where wanted."""
-        doc = shown(self.id, self.leaf, self.body)
-        if revisions:
-            doc["_revisions"] = revisions_member(self.leaf)
+    def shown(self, **wanted: bool) -> Doc:
+        """Return it as callers see it, with what is wanted of `more` besides."""
+        return shown(self.id, self.leaf, self.body, **self.more(**wanted))
+
+    def as_json(self, **wanted: bool) -> bytes:
+        """Return the same as JSON, of which the stored part is not parsed."""
+        return shown_as_json(self.id, self.leaf, self.body, **self.more(**wanted))
+
+    def more(
+        self,
+        *,
+        conflicts: bool = False,
+        deleted_conflicts: bool = False,
+        revisions: bool = False,
+        revs_info: bool = False,
+    ) -> Doc:
+        """Return the special members that are wanted, of those that are not empty."""
+        more: Doc = {"_revisions": revisions_member(self.leaf)} if revisions else {}
+        if revs_info:
+            own = "available" if self.leaf.not_deleted else "deleted"
+            path = [str(each) for each in self.leaf.path]
+            states = (own, *["missing"] * (len(path) - 1))
+            more["_revs_info"] = [
+                {"rev": rev, "status": status} for rev, status in zip(path, states, strict=True)
+            ]
         if conflicts and self.tree.conflicts:
-            doc["_conflicts"] = [str(each) for each in self.tree.conflicts]
-        return doc
+            more["_conflicts"] = [str(each) for each in self.tree.conflicts]
+        if deleted_conflicts:
+            gone = [leaf for leaf in self.tree.leaves if not leaf.not_deleted and leaf != self.leaf]
+            if gone:
+                more["_deleted_conflicts"] = [str(leaf.revision) for leaf in gone]
+        return more
 
 
 def document(state: State, id: str, rev: Revision | None) -> Found:
@@ -110,7 +134,7 @@ def missing_revs(state: State, wanted: Mapping[str, list[Revision]]) -> dict[str
 
 def rows_by_id(state: State, start: str | None) -> Iterator[Row]:
     """Yield the rows of documents by id, from one on, without deleted ones."""
-    return (winner.row(id) for id, winner in state.documents(start) if winner.leaf.not_deleted)
+    return (row for row in state.documents(start) if row.not_deleted)
 
 
 def by_id(state: State, form: Form, start: str | None) -> Iterator[Change]:

@@ -38,6 +38,15 @@ class Revision(NamedTuple):
         return cls(int(match[1]), bytes.fromhex(match[2]))
 
 
+def is_revision(text: object) -> bool:
+    """Return whether a text is the name of a revision."""
+    try:
+        Revision.parse(text)
+    except InvalidRevisionError:
+        return False
+    return True
+
+
 @dataclass(frozen=True, slots=True)
 class Leaf:
     """The newest edit of a branch, with its ancestors' hashes, the newest of them first."""

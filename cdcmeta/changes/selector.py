@@ -61,7 +61,9 @@ class _Compiler:
             return parts[0]
         return lambda value: all(part(value) for part in parts)
 
-    def _member(self, name: str, argument: object, depth: int) -> Condition:
+    def _member(self, name: object, argument: object, depth: int) -> Condition:
+        if not isinstance(name, str):
+            raise InvalidSelectorError(f"a selector's member is named by a text, not {name!r}")
         if name in self._refused:
             raise InvalidSelectorError(f"operator {name} is not allowed here")
         if name in _COMBINED:

@@ -7,13 +7,14 @@ from typing import NamedTuple
 from cdcmeta.errors import InvalidSequenceError
 from snapkv.clock import Clock, SystemClock
 from snapkv.errors import InvalidTupleError
-from snapkv.times import When, resolve
+from snapkv.times import When, is_likely, is_number, pack, physical_ms, resolve, unlikely
 from snapkv.tuples import Versionstamp, unpack
 from snapkv.tuples import pack as pack_tuple
 
 STAMP_BYTES = 12
 INCARNATION_MAX = 2**32 - 1
 BATCH_MAX = USER_MAX = 0xFFFF
+_FIRST = pack_tuple((0,))
 
 
 class Sequence(NamedTuple):
@@ -34,7 +35,8 @@ class Sequence(NamedTuple):
         return bytes(self).hex()
 
     def __bytes__(self) -> bytes:
-        return pack_tuple((self.incarnation,)) + bytes(self.stamp)
+        incarnation, stamp = self
+        return (pack_tuple((incarnation,)) if incarnation else _FIRST) + bytes(stamp)
 
     @property
     def timestamp(self) -> int:
@@ -86,9 +88,18 @@ class Sequence(NamedTuple):
         >>> str(Sequence.at("2026-11-20T14:05:00Z"))
         '140687e5196b83ffffffffffff'
 
-        Raises `snapkv.errors.InvalidTimeError`, `snapkv.errors.InvalidTypeError`.
+        A number that no store under that clock can have as a timestamp is an error, as in
+        `snapkv`. Raises `snapkv.errors.InvalidTimeError`, `snapkv.errors.InvalidTypeError`.
         """
-        timestamp = resolve(time, (clock or SystemClock()).now_ms())
+        now = pack((clock or SystemClock()).now_ms())
+        timestamp = resolve(time, physical_ms(now))
+        if is_number(time) and not is_likely(timestamp, now, now):
+            raise unlikely(timestamp)
+        return cls.behind(timestamp, incarnation)
+
+    @classmethod
+    def behind(cls, timestamp: int, incarnation: int) -> Sequence:
+        """Return the place behind all commits up to a timestamp."""
         return cls(incarnation, Versionstamp(timestamp, BATCH_MAX, USER_MAX))
 
 

@@ -45,7 +45,7 @@ class State:
     @property
     def end(self) -> Seq:
         """The place behind everything that was committed."""
-        return Seq.at(self.snapshot.timestamp, self.database.incarnation)
+        return Seq.behind(self.snapshot.timestamp, self.database.incarnation)
 
     def place(self, since: Since, timestamp_of: Callable[[When], int]) -> Seq:
         """Return the sequence of a place; `timestamp_of` tells what a time means to the caller.
@@ -96,10 +96,10 @@ class State:
         self.bodies_bytes += sum(map(len, found.values()))
         return found
 
-    def documents(self, start: str | None = None) -> Iterator[tuple[str, Winner]]:
-        """Yield all documents, deleted ones too, by id, from one on."""
+    def documents(self, start: str | None = None) -> Iterator[Row]:
+        """Yield the rows of all documents, deleted ones too, by id, from one on."""
         first = None if start is None else layout.winner_key(start)
-        return layout.winners(self.snapshot.items(layout.WINNER_PREFIX, start=first))
+        return layout.rows_of_winners(self.snapshot.items(layout.WINNER_PREFIX, start=first))
 
     def counts(self) -> tuple[int, int]:
         """Return how many documents there are, and how many deleted ones."""
@@ -171,7 +171,7 @@ def _back(until: Seq, width: int) -> Seq:
     """Return the place that is some time before another one, or the end of the era before it."""
     timestamp = until.stamp.version - width
     if timestamp >= 0:
-        return Seq.at(timestamp, until.incarnation)
+        return Seq.behind(timestamp, until.incarnation)
     if until.incarnation == 0:
         return START
-    return Seq.at(2**64 - 1, until.incarnation - 1)
+    return Seq.behind(2**64 - 1, until.incarnation - 1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from random import Random
 
+from cdcmeta.arguments import check_timeout
 from cdcmeta.changes import layout
 from cdcmeta.changes.documents import Edit, Edited
 from cdcmeta.changes.editing import Known, Outcome, Plan, planned
@@ -84,6 +85,7 @@ class Writer:
         """
         if len(edits) > DOCS_MAX:
             raise InvalidArgumentError(f"{len(edits)} documents, more than {DOCS_MAX} at once")
+        check_timeout(timeout)
         deadline = monotonic() + (TIMEOUT_S if timeout is None else timeout)
         losses = 0
         fresh = False

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from typing import Annotated
 
 import typer
 
@@ -12,14 +13,15 @@ from cdcmeta.cli.generations import generations, streams
 from cdcmeta.cli.serving import serve
 from cdcmeta.errors import CDCMetaError
 from snapkv import SnapKVError
+from snapkv.cli.commands import App, misuse_of, version_option
 
 DONE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
 
-app = typer.Typer(name="cdcmeta", add_completion=False, pretty_exceptions_enable=False)
+app = App(name="cdcmeta")
 
 
 @app.callback()
-def cdcmeta() -> None:
+def cdcmeta(version: Annotated[bool, version_option("cdcmeta")] = False) -> None:
     """Metadata of change data capture, on stores that answer for any moment."""
 
 
@@ -46,10 +48,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (SnapKVError, CDCMetaError, OSError) as e:
         return _failed(str(e), FAILED)
     except Exception as e:
-        misuse = getattr(e, "format_message", None)  # of typer's own errors, whatever their class
+        misuse = misuse_of(e, "cdcmeta")
         if misuse is None:
             raise
-        return _failed(misuse(), USAGE)
+        return _failed(misuse, USAGE)
     return result if isinstance(result, int) else DONE
 
 

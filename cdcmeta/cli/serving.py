@@ -6,67 +6,116 @@ import logging
 import os
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 import snapkv
-from cdcmeta.http.auth import Login
-from cdcmeta.http.limits import Limits
-from cdcmeta.http.server import HOST, PORT, Server
+from cdcmeta.errors import InvalidArgumentError
+from snapkv.cli.commands import patience
 
+if TYPE_CHECKING:  # the extra `http` is for those who serve
+    from cdcmeta.http import Login
+
+HOST, PORT, BODY_BYTES_MAX, BULK_BYTES_MAX = "127.0.0.1", 5984, 8_000_000, 128_000_000
+"""The defaults of `cdcmeta.http`; repeated here so that --help needs no extra."""
 PASSWORD_VARIABLE = "CDCMETA_PASSWORD"  # noqa: S105
 PASSWORD_CHARACTERS_MAX = 1_024
 
 
+Store = Annotated[
+    str,
+    typer.Option(
+        metavar="URL",
+        envvar="SNAPKV_STORE",
+        help="The store, as in lmdb:./meta or etcd://HOST:PORT; made when there is none.",
+    ),
+]
+Name = Annotated[str, typer.Option(help="Which store of that place.")]
+Host = Annotated[str, typer.Option(help="The address to listen on.")]
+Port = Annotated[int, typer.Option(min=0, max=65_535, help="0: any that is free.")]
+User = Annotated[
+    str | None, typer.Option(envvar="CDCMETA_USER", help="Who may come in; else everyone.")
+]
+PasswordFile = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="PATH",
+        help="A file whose first line is the user's password; else the environment's "
+        f"{PASSWORD_VARIABLE}.",
+    ),
+]
+AllowHost = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME",
+        help="A name, besides this machine's own, by which it may be asked without a login.",
+    ),
+]
+Insecure = Annotated[
+    bool, typer.Option("--insecure", help="Let other machines in without a login.")
+]
+CorsOrigin = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="ORIGIN",
+        help="An origin, as in https://app.example, whose pages may use it from browsers; "
+        "* for all, without their logins.",
+    ),
+]
+MaxBody = Annotated[
+    int, typer.Option(metavar="BYTES", min=1, help="The largest document, or other body.")
+]
+MaxBulk = Annotated[
+    int, typer.Option(metavar="BYTES", min=1, help="The largest body of _bulk_docs.")
+]
+
+
 def serve(
-    store: Annotated[
-        str,
-        typer.Option(
-            metavar="URL",
-            envvar="SNAPKV_STORE",
-            help="The store, as in lmdb:./meta or etcd://HOST:PORT; made when there is none.",
-        ),
-    ],
-    name: Annotated[str, typer.Option(help="Which store of that place.")] = "default",
-    host: Annotated[str, typer.Option(help="The address to listen on.")] = HOST,
-    port: Annotated[int, typer.Option(min=0, max=65_535, help="0: any that is free.")] = PORT,
-    user: Annotated[
-        str | None, typer.Option(envvar="CDCMETA_USER", help="Who may come in; else everyone.")
-    ] = None,
-    password_file: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="PATH",
-            help="A file whose first line is the user's password; else the environment's "
-            f"{PASSWORD_VARIABLE}.",
-        ),
-    ] = None,
-    allow_host: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME",
-            help="A name, besides this machine's own, by which it may be asked without a login.",
-        ),
-    ] = None,
-    max_body: Annotated[
-        int, typer.Option(metavar="BYTES", min=1, help="The largest body of a request.")
-    ] = Limits().body_bytes,
+    store: Store,
+    name: Name = "default",
+    host: Host = HOST,
+    port: Port = PORT,
+    user: User = None,
+    password_file: PasswordFile = None,
+    allow_host: AllowHost = None,
+    insecure: Insecure = False,
+    cors_origin: CorsOrigin = None,
+    max_body: MaxBody = BODY_BYTES_MAX,
+    max_bulk: MaxBulk = BULK_BYTES_MAX,
 ) -> None:
     """Serve the databases of a store as CouchDB would, until Ctrl-C or SIGTERM.
 
-    It listens on this machine only, unless --host says otherwise.
+    It listens on this machine only, unless --host names another address; then it needs a login.
     """
+    from cdcmeta.http import Limits, Server
+    from cdcmeta.http.origins import checked_origins
+    from cdcmeta.http.server import check_exposure
+
     login = _login(user, password_file)
+    limits = Limits(
+        body_bytes=max_body,
+        bulk_bytes=max_bulk,
+        bodies_bytes=max(max_bulk, Limits().bodies_bytes),
+    )
+    try:
+        check_exposure(host, login, insecure=insecure)
+        origins = checked_origins(cors_origin or ())
+    except InvalidArgumentError as e:
+        raise typer.BadParameter(str(e)) from e
     logging.basicConfig(format="cdcmeta: %(message)s", level=logging.WARNING)
-    with snapkv.open(store, name=name) as kv:
+    with patience(store, "cdcmeta"):
+        kv = snapkv.open(store, name=name)
+    with kv:
         server = Server(
             kv,
             host=host,
             port=port,
             login=login,
             allow_hosts=allow_host or (),
-            limits=Limits(body_bytes=max_body),
+            insecure=insecure,
+            cors_origins=origins,
+            limits=limits,
             ready=lambda: _tell(f"serving {store} at {server.url}"),
         )
         if login is None and not server.local:
@@ -76,18 +125,20 @@ def serve(
 
 def _login(user: str | None, password_file: Path | None) -> Login | None:
     """Return who may come in. A password is never in the list of processes."""
+    from cdcmeta.http import Login
+
     password = os.environ.get(PASSWORD_VARIABLE)
     if password_file is not None:
         with password_file.open(encoding="utf-8") as file:
             password = file.readline(PASSWORD_CHARACTERS_MAX).rstrip("\r\n")
-    if user is None and password_file is None:
+    if user is None and not password and password_file is None:
         return None
-    if not user or ":" in user or not password:
+    try:
+        return Login(user or "", password or "")
+    except InvalidArgumentError as e:
         raise typer.BadParameter(
-            f"a login is a user without a colon and a password: --user with --password-file or "
-            f"{PASSWORD_VARIABLE}"
-        )
-    return Login(user, password)
+            f"{e}: give --user (or CDCMETA_USER) and --password-file (or {PASSWORD_VARIABLE})"
+        ) from e
 
 
 def _tell(line: str) -> None:

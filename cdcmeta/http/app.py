@@ -6,17 +6,14 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import closing
 from typing import TypeAlias
 
-from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from cdcmeta.errors import CDCMetaError
-from cdcmeta.http import bulk, databases, documents, feed, listing
+from cdcmeta.http import bulk, databases, documents, feed, listing, local_listing, session, updates
 from cdcmeta.http.answers import refusal
-from cdcmeta.http.auth import Guarded, Login
+from cdcmeta.http.auth import Guarded
+from cdcmeta.http.bodies import Drained
 from cdcmeta.http.call import Call
 from cdcmeta.http.errors import (
     HTTPError,
@@ -26,8 +23,9 @@ from cdcmeta.http.errors import (
     not_implemented,
 )
 from cdcmeta.http.hosts import Addressed
+from cdcmeta.http.origins import shared
+from cdcmeta.http.routing import Routes
 from cdcmeta.http.service import Service
-from snapkv import SnapKVError
 
 Handler: TypeAlias = Callable[[Call], Awaitable[Response]]
 
@@ -45,13 +43,13 @@ async def _nothing(call: Call) -> Response:
 
 
 _ABSENT = (
-    *("_compact", "_design_docs", "_explain", "_find", "_index", "_local_docs", "_missing_revs"),
-    *("_partition", "_purge", "_revs_limit", "_security", "_shards", "_view_cleanup"),
+    *("_compact", "_explain", "_find", "_index", "_partition", "_purge", "_shards"),
+    "_view_cleanup",
 )
 """What CouchDB has, and a client could take for the id of a document."""
 _NOT_SERVED = (
     *("_active_tasks", "_cluster_setup", "_membership", "_replicate", "_replicator", "_scheduler"),
-    *("_session", "_users", "_utils", "_uuids"),
+    *("_users", "_utils"),
 )
 """What clients ask CouchDB's servers for, and take a 404 for an answer."""
 _EVERY = ("GET", "POST", "PUT", "DELETE", "COPY")
@@ -60,10 +58,15 @@ _DOCUMENT: Mapping[str, Handler] = {
     "PUT": documents.put,
     "DELETE": documents.delete,
 }
+_COPIED = {**_DOCUMENT, "COPY": documents.copy}
 ROUTES: Mapping[str, Mapping[str, Handler]] = {
     "/": {"GET": databases.welcome},
     "/_up": {"GET": databases.up},
     "/_all_dbs": {"GET": databases.names},
+    "/_dbs_info": {"GET": databases.many_facts, "POST": databases.many_facts},
+    "/_db_updates": {"GET": updates.db_updates},
+    "/_uuids": {"GET": databases.uuids},
+    "/_session": {"GET": session.get, "POST": session.post, "DELETE": session.delete},
     **{f"/{name}": dict.fromkeys(_EVERY, _nothing) for name in _NOT_SERVED},
     "/{db}": {
         "GET": databases.facts,
@@ -73,58 +76,74 @@ ROUTES: Mapping[str, Mapping[str, Handler]] = {
     },
     "/{db}/_changes": {"GET": feed.changes, "POST": feed.changes},
     "/{db}/_all_docs": {"GET": listing.all_docs, "POST": listing.all_docs},
+    "/{db}/_all_docs/queries": {"POST": listing.queries},
+    "/{db}/_design_docs": {"GET": listing.design_docs, "POST": listing.design_docs},
+    "/{db}/_local_docs": {"GET": local_listing.local_docs, "POST": local_listing.local_docs},
     "/{db}/_bulk_docs": {"POST": bulk.bulk_docs},
     "/{db}/_bulk_get": {"POST": bulk.bulk_get},
     "/{db}/_revs_diff": {"POST": bulk.revs_diff},
+    "/{db}/_missing_revs": {"POST": bulk.missing_revs},
+    "/{db}/_revs_limit": {"GET": databases.revs_limit, "PUT": databases.set_revs_limit},
+    "/{db}/_security": {"GET": databases.security, "PUT": _absent},
     "/{db}/_ensure_full_commit": {"POST": databases.full_commit},
     **{f"/{{db}}/{name}": dict.fromkeys(_EVERY, _absent) for name in _ABSENT},
-    "/{db}/{id}": _DOCUMENT,
-    "/{db}/_design/{design}": _DOCUMENT,
+    "/{db}/{id}": _COPIED,
+    "/{db}/_design/{design}": _COPIED,
     "/{db}/_local/{local}": _DOCUMENT,
     "/{db}/{id}/{rest:path}": dict.fromkeys(_EVERY, _deeper),
 }
-"""The paths as clients write them, still encoded; the first that fits counts."""
+"""The paths as clients write them, still encoded."""
 
 
 def application(
-    service: Service, login: Login | None = None, hosts: Iterable[str] | None = None
+    service: Service, hosts: Iterable[str] | None = None, origins: tuple[str, ...] = ()
 ) -> ASGIApp:
     """Return the application that serves a store.
 
-    With `hosts` it is asked by these names and by this machine's own only.
+    With `hosts` it is asked by these names and by this machine's own only. Pages of `origins` may
+    use it from browsers.
     """
-    routes = [Route(path, _Endpoint(service, handlers)) for path, handlers in ROUTES.items()]
-    app: ASGIApp = Starlette(
-        routes=routes,
-        exception_handlers={
-            CDCMetaError: _refused,
-            SnapKVError: _refused,
-            HTTPException: _unrouted,
-            Exception: _mistake,
-        },
-    )
-    if login is not None:
-        app = Guarded(app, login)
+    app: ASGIApp = _Routed(service)
+    if service.login is not None and service.cookies is not None:
+        app = Guarded(app, service.login, service.cookies, origins)
     if hosts is not None:
         app = Addressed(app, hosts)
-    return _Encoded(app)
+    app = _Encoded(app)
+    if origins:
+        app = shared(app, origins)
+    return Drained(app, service.limits)
 
 
-class _Endpoint:
-    """Answers the methods of one path; others are refused, whatever other path would fit."""
+class _Routed:
+    """Answers each path and method by its handler, and what goes wrong in CouchDB's words."""
 
-    def __init__(self, service: Service, handlers: Mapping[str, Handler]) -> None:
-        self._service, self._handlers = service, handlers
-        self._allowed = ",".join(sorted({*handlers, *(["HEAD"] if "GET" in handlers else [])}))
+    def __init__(self, service: Service) -> None:
+        self._service, self._routes = service, Routes(ROUTES)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        request = Request(scope, receive)
-        handler = self._handlers.get("GET" if request.method == "HEAD" else request.method)
-        if handler is None:
-            raise method_not_allowed(self._allowed)
-        with closing(Call(self._service, request)) as call:
-            answer = await handler(call)
+        """Answer a request; a mistake of our own is raised on behind its answer, and logged."""
+        try:
+            answer = await self._answer(scope, receive)
+        except Exception as e:
+            told = answer_of(e)
+            if told is None:
+                await _mistake(e)(scope, receive, send)
+                raise
+            answer = refusal(told)
         await answer(scope, receive, send)
+
+    async def _answer(self, scope: Scope, receive: Receive) -> Response:
+        found = self._routes.find(scope["path"])
+        if found is None:
+            raise not_found()
+        handlers, scope["path_params"] = found
+        request = Request(scope, receive)
+        handler = handlers.get("GET" if request.method == "HEAD" else request.method)
+        if handler is None:
+            head = ["HEAD"] if "GET" in handlers else []
+            raise method_not_allowed(",".join(sorted({*handlers, *head})))
+        with closing(Call(self._service, request)) as call:
+            return await handler(call)
 
 
 class _Encoded:
@@ -139,20 +158,6 @@ class _Encoded:
         await self._app(scope, receive, send)
 
 
-# --- what goes wrong ---
-
-
-async def _refused(request: Request, error: Exception) -> Response:
-    answer = answer_of(error)
-    assert answer is not None
-    return refusal(answer)
-
-
-async def _unrouted(request: Request, error: Exception) -> Response:
-    return refusal(not_found())
-
-
-async def _mistake(request: Request, error: Exception) -> Response:
-    """Answer what nobody foresaw; it is raised on, and logged."""
+def _mistake(error: Exception) -> Response:
     close = {"Connection": "close"}  # as uvicorn will
     return refusal(HTTPError(500, "unknown_error", type(error).__name__, close))

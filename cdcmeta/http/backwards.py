@@ -34,8 +34,8 @@ def _window(
 ) -> Iterator[Row]:
     """Yield what is in [start, end), where there are `count` keys."""
     if count <= held_max:
-        found = layout.winners(snapshot.items(layout.WINNER_PREFIX, start=start, end=end))
-        rows = [winner.row(id) for id, winner in found if winner.leaf.not_deleted]
+        found = layout.rows_of_winners(snapshot.items(layout.WINNER_PREFIX, start=start, end=end))
+        rows = [row for row in found if row.not_deleted]
         while rows:
             yield rows.pop()
         return

@@ -2,83 +2,149 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import logging
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from starlette.responses import Response
 
 from cdcmeta.changes import reading
 from cdcmeta.changes.database import ChangesDB
-from cdcmeta.changes.documents import Edited, checked_id
-from cdcmeta.changes.revisions import Revision
+from cdcmeta.changes.documents import Edited, checked_id, is_id
+from cdcmeta.changes.revisions import Revision, is_revision
 from cdcmeta.changes.state import State
-from cdcmeta.errors import CDCMetaError, InvalidIdError
+from cdcmeta.errors import (
+    CDCMetaError,
+    InvalidDocumentError,
+    InvalidIdError,
+    InvalidRevisionError,
+)
 from cdcmeta.http.answers import answer
 from cdcmeta.http.call import Call, encoded
 from cdcmeta.http.documents import leaf_of
-from cdcmeta.http.errors import HTTPError, answer_of, bad_request
+from cdcmeta.http.errors import answer_of, bad_request
+from cdcmeta.http.limits import Limits
 from cdcmeta.http.service import settled
-from cdcmeta.http.streaming import Streamed
+from cdcmeta.http.splitting import Posted, Span, split
+from cdcmeta.http.streaming import JSON, Streamed
 from snapkv import CommitTooLargeError
 
 Docs = list[Any]
+log = logging.getLogger(__name__)
 
 
 async def bulk_docs(call: Call) -> Response:
-    """Answer `POST /{db}/_bulk_docs`; of replicated documents only errors are told."""
+    """Answer `POST /{db}/_bulk_docs`; of replicated documents only errors are reported.
+
+    A document that can never be stored is `forbidden`, because replicators go on after that word
+    only; the log names it.
+    """
     call.check_json()
-    body = await call.object()
-    if "docs" not in body:
+    limits, run = call.service.limits, call.service.call
+    raw = await call.body(limits.bulk_bytes)
+    members, posted = await run(split, raw, limits.bulk_docs_max)
+    if "docs" not in members:
         raise bad_request("POST body must include `docs` parameter.")
-    docs, new_edits = body["docs"], body.get("new_edits", True)
-    if not isinstance(docs, list):
+    if posted is None:
         raise bad_request("`docs` parameter must be an array.")
+    new_edits = members.get("new_edits", True)
     if not isinstance(new_edits, bool):
         raise bad_request("`new_edits` parameter must be a boolean.")
-    db, size = call.db, call.service.limits.bulk_docs
-    await call.service.call(db.state)
-    told: Docs = []
-    for at in range(0, len(docs), size):
-        edited = await call.service.call(_edited, db, docs[at : at + size], new_edits)
-        told += [_told(each) for each in edited if new_edits or not each.ok]
-    return answer(told, 201)
+    call.take_for_values(await run(lambda: posted.parsed_size))
+    await run(posted.check, limits.body_bytes)
+    db = call.db
+    await run(db.state)
+    rows: list[bytes] = []
+    for numbers in _commits(posted.spans, limits):
+        rows += await run(_stored, db, posted, numbers, new_edits)
+    return Response(b"[" + b",".join(rows) + b"]\n", 201, media_type=JSON)
 
 
-def _edited(db: ChangesDB, docs: Docs, new_edits: bool) -> list[Edited]:
+def _commits(spans: Sequence[Span], limits: Limits) -> Iterator[range]:
+    """Yield the numbers of the documents that are stored together."""
+    first = size = 0
+    for number, (start, end) in enumerate(spans):
+        size += end - start
+        if number > first and (size > limits.commit_bytes or number - first == limits.bulk_docs):
+            yield range(first, number)
+            first, size = number, end - start
+    if spans:
+        yield range(first, len(spans))
+
+
+def _stored(db: ChangesDB, posted: Posted, numbers: range, new_edits: bool) -> list[bytes]:
+    """Store documents; return the rows of the answer."""
+    found = posted.refused.copy()
+    kept = [number for number in numbers if number not in found]
+    found.update(zip(kept, _edited(db, posted, kept, new_edits), strict=True))
+    told = [found[number] for number in numbers]
+    return [encoded(_told(db, each)) for each in told if new_edits or not each.ok]
+
+
+def _edited(db: ChangesDB, posted: Posted, numbers: list[int], new_edits: bool) -> list[Edited]:
     """Store documents in one commit, or in several where one cannot hold them."""
     write = db.bulk if new_edits else db.replicate
     try:
-        return settled(db, lambda: write(docs))
+        return settled(db, lambda: write(posted.documents(numbers)))
     except CommitTooLargeError as e:
-        if len(docs) == 1:
-            id = docs[0].get("_id", "")
-            return [Edited(id, error=HTTPError(413, "too_large", str(e)))]
-        half = len(docs) // 2
-        return _edited(db, docs[:half], new_edits) + _edited(db, docs[half:], new_edits)
+        if len(numbers) == 1:
+            return [Edited(posted.id(numbers[0]), error=InvalidDocumentError(str(e)))]
+        half = len(numbers) // 2
+        return [
+            *_edited(db, posted, numbers[:half], new_edits),
+            *_edited(db, posted, numbers[half:], new_edits),
+        ]
 
 
-def _told(edited: Edited) -> dict[str, Any]:
-    if edited.error is None:
+def _told(db: ChangesDB, edited: Edited) -> dict[str, Any]:
+    error = edited.error
+    if error is None:
         return {"ok": True, "id": edited.id, "rev": edited.rev}
-    refused = answer_of(edited.error)
+    if isinstance(error, InvalidDocumentError | InvalidRevisionError):
+        log.warning("%s: document %.300r is refused: %s", db.name, edited.id, error)
+        return {"id": edited.id, "error": "forbidden", "reason": str(error)}
+    refused = answer_of(error)
     assert refused is not None
     return {"id": edited.id, **refused.body}
 
 
 async def revs_diff(call: Call) -> Response:
-    """Answer `POST /{db}/_revs_diff`."""
+    """Answer `POST /{db}/_revs_diff`.
+
+    What can never be stored here is missing: `_bulk_docs` then says why, document by document.
+    """
+    return answer(await _asked_missing(call))
+
+
+async def missing_revs(call: Call) -> Response:
+    """Answer `POST /{db}/_missing_revs`, the same without ancestors."""
+    found = await _asked_missing(call)
+    return answer({"missing_revs": {id: each["missing"] for id, each in found.items()}})
+
+
+async def _asked_missing(call: Call) -> dict[str, dict[str, Any]]:
     call.check_json()
     body = await call.object()
     for revs in body.values():
-        if not isinstance(revs, list):
-            raise bad_request("the revisions of each document are a list")
-    missing = await call.service.call(call.db.missing_revs, body)
-    told = {}
-    for id, each in missing.items():
-        told[id] = {"missing": each.missing}
-        if each.possible_ancestors:
-            told[id]["possible_ancestors"] = each.possible_ancestors
-    return answer(told)
+        if not isinstance(revs, list) or not all(isinstance(rev, str) for rev in revs):
+            raise bad_request("the revisions of each document are a list of texts")
+    return await call.service.call(_missing, call.db, body)
+
+
+def _missing(db: ChangesDB, asked: Mapping[str, list[str]]) -> dict[str, dict[str, Any]]:
+    usable = {id: [*filter(is_revision, revs)] for id, revs in asked.items() if is_id(id)}
+    found = db.missing_revs(usable)
+    told: dict[str, dict[str, Any]] = {}
+    for id, revs in asked.items():
+        known = set(usable.get(id, ()))
+        missing = [rev for rev in dict.fromkeys(revs) if rev not in known]
+        if id in found:
+            missing += found[id].missing
+        if missing:
+            told[id] = {"missing": missing}
+        if id in found and found[id].possible_ancestors:
+            told[id]["possible_ancestors"] = found[id].possible_ancestors
+    return told
 
 
 async def bulk_get(call: Call) -> Response:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
+from contextlib import aclosing
 from typing import Any
 from urllib.parse import unquote
 
-import anyio
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 
 from cdcmeta.changes import ChangesDB
 from cdcmeta.errors import InvalidNameError
-from cdcmeta.http.errors import HTTPError, bad_request
+from cdcmeta.http import bodies
+from cdcmeta.http.errors import NO_DATABASE, HTTPError, bad_request, not_found
 from cdcmeta.http.service import Service
 
 NAME_RULE = (
@@ -20,6 +21,9 @@ NAME_RULE = (
 )
 PARSED_AT_ONCE_BYTES = 64 << 10
 """A larger body is parsed in a thread."""
+VALUE_BYTES = 64
+"""About the memory that a value within a list or an object takes, besides its text."""
+INVALID_JSON = "invalid UTF-8 JSON"
 
 
 class Call:
@@ -28,7 +32,13 @@ class Call:
     def __init__(self, service: Service, request: Request) -> None:
         self.service, self.request = service, request
         self.query = request.query_params
-        self._taken = 0
+        self._body_bytes = self._parsed_bytes = 0
+
+    @property
+    def user(self) -> tuple[str | None, str | None]:
+        """Who asks, and how that is known: `default` or `cookie`; None where it is not known."""
+        found: tuple[str | None, str | None] = self.request.scope.get("cdcmeta.user", (None, None))
+        return found
 
     # --- path ---
 
@@ -50,12 +60,18 @@ class Call:
 
     @property
     def db(self) -> ChangesDB:
-        """The database that the path names; nobody was asked for it yet."""
+        """The database that the path names; nobody was asked for it yet.
+
+        Raises `HTTPError`: 400 if one that is made cannot have this name, otherwise 404.
+        """
         name = self.part("db")
         try:
             return self.service.database(name)
         except InvalidNameError:
-            raise HTTPError(400, "illegal_database_name", NAME_RULE.format(name)) from None
+            if self.request.method == "PUT" and len(self.request.path_params) == 1:
+                reason = NAME_RULE.format(name)
+                raise HTTPError(400, "illegal_database_name", reason) from None
+            raise not_found(NO_DATABASE) from None
 
     # --- query and headers ---
 
@@ -99,35 +115,38 @@ class Call:
         if kind != "application/json":
             raise HTTPError(415, "bad_content_type", "Content-Type must be application/json")
 
-    async def body(self) -> bytes:
-        """Return the body.
+    def check_no_multipart(self) -> None:
+        """Raise `HTTPError` (415) for a document that comes with attachments beside it."""
+        if self.request.headers.get("content-type", "").strip().lower().startswith("multipart/"):
+            raise HTTPError(415, "bad_content_type", "attachments are not stored: send JSON")
 
-        Raises `HTTPError` when it is too large (413) or too slow (408), or when there are too
-        many at once (503).
+    async def body(self, bytes_max: int | None = None) -> bytes:
+        """Return the body; `bytes_max` is `Limits.body_bytes` by default.
+
+        Raises `HTTPError` as `bodies.pieces`, and when there are too many at once (503).
         """
-        limits = self.service.limits
-        too_large = HTTPError(413, "too_large", "the request entity is too large")
-        length = self.request.headers.get("content-length", "")
-        if length.isdigit() and int(length[:20]) > limits.body_bytes:
-            raise too_large
+        room, limits = self.service.room, self.service.limits
+        bytes_max = min(bytes_max or limits.body_bytes, room.size)
         found = bytearray()
-        try:
-            with anyio.fail_after(limits.body_s):
-                async for chunk in self.request.stream():
-                    if len(found) + len(chunk) > limits.body_bytes:
-                        raise too_large
-                    self.service.room.take(len(chunk))
-                    self._taken += len(chunk)
-                    found += chunk
-        except TimeoutError:
-            raise HTTPError(408, "request_timeout", "the body did not come in time") from None
-        except ClientDisconnect:
-            raise bad_request("the body ended early") from None
+        async with aclosing(bodies.pieces(self.request, limits, bytes_max)) as pieces:
+            async for piece in pieces:
+                room.take(len(piece))
+                self._body_bytes += len(piece)
+                found += piece
         return bytes(found)
+
+    def take_for_values(self, size: int) -> None:
+        """Take room for values that are parsed. Raises `HTTPError` (503) when there is none."""
+        self.service.parsed_room.take(size)
+        self._parsed_bytes += size
 
     async def object(self) -> dict[str, Any]:
         """Return the JSON object of the body."""
         return checked_object(await self._parsed(await self.body()))
+
+    async def value(self) -> Any:
+        """Return the JSON value of the body."""
+        return await self._parsed(await self.body())
 
     async def posted(self) -> dict[str, Any]:
         """Return the JSON object that goes with a POST; it may be left out."""
@@ -139,14 +158,16 @@ class Call:
 
     async def _parsed(self, raw: bytes) -> Any:
         """Return a body's value; while a large one is parsed, others are served."""
+        self.take_for_values(parsed_size(raw, 0, len(raw)))
         if len(raw) <= PARSED_AT_ONCE_BYTES:
             return decoded(raw)
         return await self.service.call(decoded, raw, pausing=True)
 
     def close(self) -> None:
         """Give back the room of the body: nobody needs it once the answer begins."""
-        self.service.room.give_back(self._taken)
-        self._taken = 0
+        self.service.room.give_back(self._body_bytes)
+        self.service.parsed_room.give_back(self._parsed_bytes)
+        self._body_bytes = self._parsed_bytes = 0
 
 
 def checked_object(value: Any) -> dict[str, Any]:
@@ -157,15 +178,27 @@ def checked_object(value: Any) -> dict[str, Any]:
 
 
 def decoded(raw: bytes, *, pausing: bool = False) -> Any:
-    """Return the value of JSON that comes from a client.
+    """Return the value of JSON that comes from a client. Raises `HTTPError` (400)."""
+    try:
+        return parsed(raw, pausing=pausing)
+    except (ValueError, RecursionError):
+        raise bad_request(INVALID_JSON) from None
+
+
+def parsed(raw: bytes, *, pausing: bool = False) -> Any:
+    """Return the value of JSON. Raises `ValueError`, and `RecursionError` if it is too deep.
 
     The parser keeps the interpreter to itself; with `pausing` other threads get it between two
     objects, though not within an array of anything else.
     """
-    try:
-        return json.loads(raw, parse_constant=_no_number, object_hook=_kept if pausing else None)
-    except (ValueError, RecursionError):
-        raise bad_request("invalid UTF-8 JSON") from None
+    text = raw.decode(json.detect_encoding(raw), "surrogatepass")
+    return (_PAUSING if pausing and len(raw) > PARSED_AT_ONCE_BYTES else _DECODER).decode(text)
+
+
+def parsed_size(raw: bytes, start: int, end: int) -> int:
+    """Return about how much memory the value of some JSON takes."""
+    values = sum(raw.count(each, start, end) for each in (b",", b"[", b"{"))
+    return end - start + VALUE_BYTES * values
 
 
 def _kept(value: dict[str, Any]) -> dict[str, Any]:
@@ -174,6 +207,10 @@ def _kept(value: dict[str, Any]) -> dict[str, Any]:
 
 def _no_number(text: str) -> None:
     raise ValueError(f"{text} is no JSON")
+
+
+_DECODER = json.JSONDecoder(parse_constant=_no_number)
+_PAUSING = json.JSONDecoder(parse_constant=_no_number, object_hook=_kept)
 
 
 def encoded(value: Any) -> bytes:

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import uuid
+from collections.abc import Iterator
 from typing import Any
 from urllib.parse import quote
 
 from starlette.responses import Response
 
 from cdcmeta.changes.database import ChangesDB, databases
+from cdcmeta.errors import DatabaseNotFoundError, InvalidNameError
 from cdcmeta.http.answers import answer
-from cdcmeta.http.call import Call
+from cdcmeta.http.call import Call, encoded
 from cdcmeta.http.errors import bad_request
+from cdcmeta.http.service import Service
+from cdcmeta.http.streaming import Streamed
 from snapkv import __version__
 
+UUIDS_MAX = 1_000
+INFOS_MAX = 100
 REV_OF_A_DATABASE = (
     "You tried to DELETE a database with a ?=rev parameter. Did you mean to DELETE a document "
     "instead?"
@@ -57,6 +64,65 @@ def _facts_of(db: ChangesDB, as_of: str | None) -> dict[str, Any]:
         "uuid": info.uuid,
         "incarnation": info.incarnation,
     }
+
+
+async def many_facts(call: Call) -> Response:
+    """Answer `_dbs_info`: of the databases that `keys` names, or of all that a GET asks for."""
+    if call.request.method == "POST":
+        names = (await call.posted()).get("keys")
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            raise bad_request("`keys` member must exist.")
+        if len(names) > INFOS_MAX:
+            raise bad_request(f"`keys` has more than {INFOS_MAX} names")
+    else:
+        skip, limit = call.number("skip") or 0, call.number("limit")
+        found = await call.service.read(databases, call.service.store)
+        names = found[skip:][:limit]
+    pieces = (piece for piece in _many_facts(call.service, names))
+    return await Streamed.begun(call.service.stepped(pieces))
+
+
+def _many_facts(service: Service, names: list[str]) -> Iterator[bytes]:
+    between = b"["
+    for name in names:
+        try:
+            told: dict[str, Any] = {"key": name, "info": _facts_of(service.database(name), None)}
+        except (InvalidNameError, DatabaseNotFoundError):
+            told = {"key": name, "error": "not_found"}
+        yield between + encoded(told)
+        between = b","
+    yield (b"" if names else between) + b"]\n"
+
+
+async def uuids(call: Call) -> Response:
+    """Answer `GET /_uuids`: new ids."""
+    count = call.number("count")
+    count = 1 if count is None else count
+    if count > UUIDS_MAX:
+        raise bad_request(f"count parameter too large: {UUIDS_MAX} at most")
+    headers = {"Cache-Control": "must-revalidate, no-cache", "Pragma": "no-cache"}
+    return answer({"uuids": [uuid.uuid4().hex for _ in range(count)]}, headers=headers)
+
+
+async def security(call: Call) -> Response:
+    """Answer `GET /{db}/_security`: there is one login, and it may do everything."""
+    await call.service.call(call.db.state)
+    return answer({"admins": {"roles": ["_admin"]}, "members": {"roles": ["_admin"]}})
+
+
+async def revs_limit(call: Call) -> Response:
+    """Answer `GET /{db}/_revs_limit`."""
+    state = await call.service.call(call.db.state)
+    return answer(state.database.revs_limit)
+
+
+async def set_revs_limit(call: Call) -> Response:
+    """Answer `PUT /{db}/_revs_limit`."""
+    limit = await call.value()
+    if type(limit) is not int:
+        raise bad_request("`_revs_limit` must be a positive integer")
+    await call.service.call(call.db.set_revs_limit, limit)
+    return answer({"ok": True})
 
 
 async def create(call: Call) -> Response:

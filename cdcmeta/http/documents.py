@@ -4,18 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any, TypeVar
-from urllib.parse import quote
+from urllib.parse import parse_qsl, quote, unquote_to_bytes
 
 from starlette.responses import Response
 
+from cdcmeta.changes import reading
 from cdcmeta.changes.database import ChangesDB
-from cdcmeta.changes.documents import Doc, Edited
+from cdcmeta.changes.documents import Doc, Edited, checked_id
 from cdcmeta.changes.local import PREFIX as LOCAL
+from cdcmeta.changes.reading import Found
+from cdcmeta.changes.revisions import Revision
 from cdcmeta.errors import DocumentConflictError, DocumentNotFoundError, InvalidDocumentError
 from cdcmeta.http.answers import answer
 from cdcmeta.http.call import Call
 from cdcmeta.http.errors import bad_request
+from cdcmeta.http.multipart import MIXED, mixed
 from cdcmeta.http.service import settled
+from cdcmeta.http.streaming import JSON
 
 T = TypeVar("T")
 NO_LOCAL_REV = "0-0"
@@ -32,18 +37,18 @@ async def get(call: Call) -> Response:
         return answer(await call.service.call(_locally, db, lambda: db.local.get(name)))
     if "open_revs" in call.query:
         return await _open_revs(call, id)
-    doc = await call.service.call(
-        call.db.get,
-        id,
-        call.query.get("rev"),
-        conflicts=call.flag("conflicts"),
-        revisions=call.flag("revs"),
-        as_of=call.as_of,
-    )
-    headers = {"ETag": f'"{doc["_rev"]}"', "Cache-Control": "must-revalidate"}
+    found = await call.service.call(_found, call.db, id, call.query.get("rev"), call.as_of)
+    headers = {"ETag": f'"{found.leaf.revision}"', "Cache-Control": "must-revalidate"}
     if call.request.headers.get("if-none-match") == headers["ETag"]:
         return Response(status_code=304, headers=headers)
-    return answer(doc, headers=headers)
+    meta = call.flag("meta")
+    doc = found.as_json(
+        conflicts=meta or call.flag("conflicts"),
+        deleted_conflicts=meta or call.flag("deleted_conflicts"),
+        revs_info=meta or call.flag("revs_info"),
+        revisions=call.flag("revs"),
+    )
+    return Response(doc + b"\n", headers=headers, media_type=JSON)
 
 
 async def _open_revs(call: Call, id: str) -> Response:
@@ -53,12 +58,11 @@ async def _open_revs(call: Call, id: str) -> Response:
     latest = call.flag("latest")
     found = await call.service.call(call.db.open_revs, id, revs, latest=latest, as_of=call.as_of)
     revisions = call.flag("revs")
-    return answer(
-        [
-            {"missing": leaf} if isinstance(leaf, str) else {"ok": leaf_of(leaf, revisions)}
-            for leaf in found
-        ]
-    )
+    told = [
+        {"missing": leaf} if isinstance(leaf, str) else {"ok": leaf_of(leaf, revisions)}
+        for leaf in found
+    ]
+    return mixed(told) if MIXED in call.request.headers.get("accept", "") else answer(told)
 
 
 def leaf_of(doc: Doc, revisions: bool) -> Doc:
@@ -71,6 +75,7 @@ def leaf_of(doc: Doc, revisions: bool) -> Doc:
 async def put(call: Call) -> Response:
     """Answer `PUT /{db}/{id}`."""
     id, rev = call.id, call.rev
+    call.check_no_multipart()
     doc = await call.object()
     if rev is not None:
         if doc.get("_rev", rev) != rev:
@@ -99,6 +104,25 @@ async def _edited(call: Call, doc: dict[str, Any], *, new_edits: bool = True) ->
     return answer({"ok": True, "id": edited.id, "rev": edited.rev}, 201, headers)
 
 
+async def copy(call: Call) -> Response:
+    """Answer `COPY /{db}/{id}`: the header Destination names the copy, and what it replaces."""
+    id, rev = _destination(call)
+    doc = (await call.service.call(_found, call.db, call.id, call.rev, None)).shown()
+    del doc["_rev"]
+    return await _edited(call, doc | {"_id": id} | ({} if rev is None else {"_rev": rev}))
+
+
+def _destination(call: Call) -> tuple[str, str | None]:
+    path, _, query = call.request.headers.get("destination", "").partition("?")
+    if not path or "://" in path:
+        raise bad_request("Destination header is mandatory for COPY, and names a document id.")
+    try:
+        id = unquote_to_bytes(path.lstrip("/").encode("latin-1")).decode()
+        return id, dict(parse_qsl(query)).get("rev")
+    except ValueError:
+        raise bad_request("the header Destination is not valid UTF-8") from None
+
+
 async def delete(call: Call) -> Response:
     """Answer `DELETE /{db}/{id}`."""
     id, rev = call.id, call.rev
@@ -112,6 +136,11 @@ async def delete(call: Call) -> Response:
 
 
 # --- in threads ---
+
+
+def _found(db: ChangesDB, id: str, rev: str | None, as_of: str | None) -> Found:
+    wanted = None if rev is None else Revision.parse(rev)
+    return reading.document(db.state(as_of), checked_id(id), wanted)
 
 
 def _edit(db: ChangesDB, doc: dict[str, Any], new_edits: bool) -> Edited:

@@ -12,6 +12,7 @@ import anyio
 from starlette.responses import Response
 
 from cdcmeta.changes.database import ChangesDB
+from cdcmeta.changes.documents import quoted
 from cdcmeta.changes.feed import Change, Walk
 from cdcmeta.changes.sequence import Sequence
 from cdcmeta.changes.state import State
@@ -39,6 +40,7 @@ from cdcmeta.http.streaming import Streamed
 from cdcmeta.http.waking import Waker
 from snapkv.clock import monotonic
 
+STEPS = 4
 _GONE = (DatabaseDeletedError, DatabaseNotFoundError)
 
 
@@ -172,9 +174,15 @@ class Feed:
         return Begun(walk, changes, _end_of(walk) if walk.ended and changes else None)
 
     def _step(self, walk: Walk) -> None:
-        changes = self._changes(walk)
-        self._since = walk.place
-        self._rows += self._rows_of(changes)
+        """Go on, by several steps where they are small, for each costs a change of threads."""
+        size = 0
+        for _ in range(STEPS):
+            rows = list(self._rows_of(self._changes(walk)))
+            self._since = walk.place
+            self._rows += rows
+            size += sum(map(len, rows))
+            if walk.ended or size >= self._service.limits.piece_bytes:
+                return
 
     def _changes(self, walk: Walk) -> list[Change]:
         """Take a step: of so many rows, or of documents, as the sizes of the last ones allow."""
@@ -191,15 +199,19 @@ class Feed:
             self._told += 1
             yield self._form.row(self._row_of(change), change.seq)
 
-    def _row_of(self, change: Change) -> dict[str, Any]:
+    def _row_of(self, change: Change) -> bytes:
+        """Return a row as JSON; its document comes as that, unless only some fields are wanted."""
         told = self._told % self._wanted.seq_interval == 0
-        row: dict[str, Any] = {"seq": str(change.seq) if told else None, "id": change.id}
-        row["changes"] = [{"rev": rev} for rev in change.revs]
-        if change.deleted:
-            row["deleted"] = True
-        if change.doc is not None:
-            row["doc"] = projected(change.doc, self._wanted.fields)
-        return row
+        seq = f'"{change.seq}"' if told else "null"
+        revs = ",".join([f'{{"rev":"{rev}"}}' for rev in change.revs])
+        deleted = ',"deleted":true' if change.deleted else ""
+        row = f'{{"seq":{seq},"id":{quoted(change.id)},"changes":[{revs}]{deleted}'.encode()
+        doc: Any = change.doc
+        if doc is None:
+            return row + b"}"
+        if self._wanted.fields is not None:
+            doc = encoded(projected(doc, self._wanted.fields))
+        return b'%b,"doc":%b}' % (row, doc)
 
 
 def _end_of(walk: Walk) -> tuple[Sequence, int]:

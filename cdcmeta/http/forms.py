@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any
 
 from cdcmeta.changes.sequence import Sequence
 from cdcmeta.http.call import encoded
@@ -19,8 +18,8 @@ class Form(ABC):
     beat = b"\n"
 
     @abstractmethod
-    def row(self, row: dict[str, Any], seq: Sequence) -> bytes:
-        """Return a row."""
+    def row(self, row: bytes, seq: Sequence) -> bytes:
+        """Return a row, which is JSON."""
 
     @abstractmethod
     def end(self, last_seq: Sequence, pending: int) -> bytes:
@@ -35,9 +34,9 @@ class Page(Form):
     def __init__(self) -> None:
         self._between = b""
 
-    def row(self, row: dict[str, Any], seq: Sequence) -> bytes:
+    def row(self, row: bytes, seq: Sequence) -> bytes:
         """Return a row, with the comma that goes before it."""
-        found = self._between + encoded(row)
+        found = self._between + row
         self._between = b",\n"
         return found
 
@@ -49,9 +48,9 @@ class Page(Form):
 class Lines(Form):
     """A line for each row, and one at the end: of the feed `continuous`."""
 
-    def row(self, row: dict[str, Any], seq: Sequence) -> bytes:
+    def row(self, row: bytes, seq: Sequence) -> bytes:
         """Return the line of a row."""
-        return encoded(row) + b"\n"
+        return row + b"\n"
 
     def end(self, last_seq: Sequence, pending: int) -> bytes:
         """Return the last line."""
@@ -64,9 +63,9 @@ class Events(Form):
     media_type = "text/event-stream"
     beat = b"event: heartbeat\ndata: \n\n"
 
-    def row(self, row: dict[str, Any], seq: Sequence) -> bytes:
+    def row(self, row: bytes, seq: Sequence) -> bytes:
         """Return an event; its id is where a client goes on."""
-        return b'data: %s\nid: "%s"\n\n' % (encoded(row), str(seq).encode())
+        return b'data: %s\nid: "%s"\n\n' % (row, str(seq).encode())
 
     def end(self, last_seq: Sequence, pending: int) -> bytes:
         """Return nothing: a client takes the end of the answer for one."""

@@ -9,12 +9,22 @@ from dataclasses import dataclass
 class Limits:
     """Bounds of a server; each has its unit in its name."""
 
+    head_s: float = 20.0
+    """How long a client may take to send the head of a request."""
     body_bytes: int = 8_000_000
-    """The largest body of a request (CouchDB's `max_document_size`)."""
-    bodies_bytes: int = 128_000_000
-    """The bodies of all requests that nobody began to answer (at least one); beyond it is 503."""
+    """The largest document (CouchDB's `max_document_size`), and the largest body of a request."""
+    bulk_bytes: int = 128_000_000
+    """The largest body of `_bulk_docs`, which is split before it is parsed."""
+    bulk_docs_max: int = 250_000
+    """The most documents of `_bulk_docs`."""
+    bodies_bytes: int = 256_000_000
+    """The bodies of all requests that are not answered yet (at least one); beyond it is 503."""
+    parsed_bytes: int = 512_000_000
+    """The memory of the values parsed from them, as estimated; beyond it is 503."""
     body_s: float = 60.0
-    """How long a client may take to send it."""
+    """How long a client may take to send a body, besides the time that its size allows."""
+    body_bytes_per_s: int = 100_000
+    """How fast a client has to send a large body."""
     connections: int = 4_000
     """Clients at once; one more is answered 503."""
     callers: int = 16
@@ -32,7 +42,9 @@ class Limits:
     piece_bytes: int = 64 << 10
     """How much is sent at once."""
     bulk_docs: int = 1_000
-    """Documents of `_bulk_docs` in one commit."""
+    """The most documents of `_bulk_docs` in one commit."""
+    commit_bytes: int = 8_000_000
+    """How much of `_bulk_docs` is stored in one commit, or one document."""
     wait_ms: int = 60_000
     """The longest timeout and heartbeat of a feed, and the default of the former."""
     stop_s: float = 5.0

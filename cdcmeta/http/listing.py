@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice, takewhile
 from typing import Any
 
 from starlette.responses import Response
 
-from cdcmeta.changes.documents import ID_BYTES_MAX, checked_id
-from cdcmeta.changes.feed import Change, Form, shaped
+from cdcmeta.changes.documents import ID_BYTES_MAX, checked_id, quoted
+from cdcmeta.changes.feed import Form, shaped
 from cdcmeta.changes.layout import Row
 from cdcmeta.changes.reading import rows_by_id
 from cdcmeta.changes.state import State
@@ -23,6 +23,9 @@ from cdcmeta.http.limits import Limits
 from cdcmeta.http.pacing import Pace, pieces_of
 from cdcmeta.http.streaming import Streamed
 
+DESIGN, DESIGN_END = "_design/", "_design0"
+"""All ids of design documents are between these."""
+QUERIES_MAX = 1_000
 KEYS = 128
 """Keys that are looked up at once: a round trip."""
 
@@ -38,18 +41,57 @@ class Listing:
     descending: bool
     skip: int
     limit: int | None
+    update_seq: bool
     form: Form
 
 
 async def all_docs(call: Call) -> Response:
     """Answer `_all_docs`."""
-    listing = _listing(call, await call.posted())
+    listing = listing_of(call, await call.posted())
     state = await call.service.read(call.db.state, call.as_of)
     pieces = _pieces(state, listing, call.service.limits)
     return await Streamed.begun(call.service.stepped(pieces))
 
 
-def _listing(call: Call, body: dict[str, Any]) -> Listing:
+async def design_docs(call: Call) -> Response:
+    """Answer `_design_docs`."""
+    listing = _of_design_docs(listing_of(call, await call.posted()))
+    state = await call.service.read(call.db.state, call.as_of)
+    pieces = _pieces(state, listing, call.service.limits)
+    return await Streamed.begun(call.service.stepped(pieces))
+
+
+async def queries(call: Call) -> Response:
+    """Answer `_all_docs/queries`: several listings of one moment, one after the other."""
+    asked = (await call.posted()).get("queries")
+    if not isinstance(asked, list) or not all(isinstance(query, dict) for query in asked):
+        raise bad_request("`queries` is a list of objects")
+    if len(asked) > QUERIES_MAX:
+        raise bad_request(f"`queries` has more than {QUERIES_MAX} of them")
+    listings = [listing_of(call, query) for query in asked]
+    state = await call.service.read(call.db.state, call.as_of)
+    pieces = _results(state, listings, call.service.limits)
+    return await Streamed.begun(call.service.stepped(pieces))
+
+
+def _results(state: State, listings: list[Listing], limits: Limits) -> Iterator[bytes]:
+    between = b'{"results":[\n'
+    for listing in listings:
+        yield between
+        yield from _pieces(state, listing, limits)
+        between = b",\n"
+    yield (b"" if listings else between) + b"\n]}\n"
+
+
+def _of_design_docs(listing: Listing) -> Listing:
+    """Return a listing of no other documents; a range without them becomes empty."""
+    low, high = (listing.end, listing.start) if listing.descending else (listing.start, listing.end)
+    low, high = max(low or "", DESIGN), min(high or DESIGN_END, DESIGN_END)
+    start, end = (high, low) if listing.descending else (low, high)
+    return replace(listing, start=start, end=end)
+
+
+def listing_of(call: Call, body: dict[str, Any]) -> Listing:
     """Return what a request asks for; what is in the body goes before the query."""
 
     def value(*names: str) -> Any:
@@ -84,7 +126,12 @@ def _listing(call: Call, body: dict[str, Any]) -> Listing:
         descending=flag("descending"),
         skip=number("skip") or 0,
         limit=number("limit"),
-        form=Form.of(include_docs=include_docs, conflicts=include_docs and flag("conflicts")),
+        update_seq=flag("update_seq"),
+        form=Form(
+            include_docs=include_docs,
+            conflicts=include_docs and flag("conflicts"),
+            as_json=True,
+        ),
     )
 
 
@@ -115,17 +162,21 @@ def _shortened(text: str) -> str:
 def _pieces(state: State, listing: Listing, limits: Limits) -> Iterator[bytes]:
     total, _ = state.counts()
     offset = listing.skip if listing.start is None and listing.keys is None else None
-    begin = {"total_rows": total, "offset": offset}
+    begin: dict[str, Any] = {"total_rows": total, "offset": offset}
+    if listing.update_seq:
+        begin["update_seq"] = str(state.newest())
     yield encoded(begin)[:-1] + b',"rows":[\n'
     between, pace, docs = b"", Pace(limits), listing.form.include_docs
-    rows = _wanted(state, listing)
+    rows, held = _wanted(state, listing), deque[bytes]()
     while some := list(islice(rows, pace.docs if docs else limits.rows)):
         before = state.bodies_bytes
-        told = _encoded(state, listing, some, between)
+        held += _encoded(state, listing, some, between)
         between = b",\n"
         pace.after(state.bodies_bytes - before)
-        yield from pieces_of(told, limits.piece_bytes)
-    yield b"\n]}\n"
+        if sum(map(len, held)) >= limits.piece_bytes:
+            yield from pieces_of(held, limits.piece_bytes)
+    held.append(b"\n]}\n")
+    yield from pieces_of(held, limits.piece_bytes)
 
 
 def _wanted(state: State, listing: Listing) -> Iterator[Row | str]:
@@ -173,31 +224,31 @@ def _is_id(key: str) -> bool:
         return False
 
 
-def _encoded(state: State, listing: Listing, some: list[Row | str], between: bytes) -> deque[bytes]:
-    """Return rows as JSON, the first behind `between`."""
-    found = deque[bytes]()
-    for told in _told(state, listing, some):
-        found.append(between + encoded(told))
+def _encoded(
+    state: State, listing: Listing, some: list[Row | str], between: bytes
+) -> Iterator[bytes]:
+    """Yield rows as JSON, the first behind `between`."""
+    docs = _docs(state, listing.form, some) if listing.form.include_docs else {}
+    for row in some:
+        yield between + (_missing(row) if isinstance(row, str) else _row_of(row, docs))
         between = b",\n"
+
+
+def _docs(state: State, form: Form, some: list[Row | str]) -> dict[str, bytes]:
+    """Return the documents of rows, as JSON; of one that is deleted there is none to show."""
+    rows = [row for row in some if not isinstance(row, str)]
+    found: dict[str, bytes] = {}
+    for row, change in shaped(state, form, rows):
+        doc: Any = change and change.doc
+        found[row.id] = doc if row.not_deleted else b"null"
     return found
 
 
-def _told(state: State, listing: Listing, some: list[Row | str]) -> Iterator[dict[str, Any]]:
-    rows = [row for row in some if not isinstance(row, str)]
-    changes = {row.id: change for row, change in shaped(state, listing.form, rows)}
-    for row in some:
-        if isinstance(row, str):
-            yield {"key": row, "error": "not_found"}
-        else:
-            yield _row_of(changes[row.id], listing.form)
+def _missing(key: str) -> bytes:
+    return encoded({"key": key, "error": "not_found"})
 
 
-def _row_of(change: Change | None, form: Form) -> dict[str, Any]:
-    assert change is not None  # nothing is filtered
-    value: dict[str, Any] = {"rev": change.rev}
-    if change.deleted:
-        value["deleted"] = True
-    row: dict[str, Any] = {"id": change.id, "key": change.id, "value": value}
-    if form.include_docs:
-        row["doc"] = None if change.deleted else change.doc
-    return row
+def _row_of(row: Row, docs: dict[str, bytes]) -> bytes:
+    id, deleted = quoted(row.id), "" if row.not_deleted else ',"deleted":true'
+    told = f'{{"id":{id},"key":{id},"value":{{"rev":"{row.revision}"{deleted}}}'.encode()
+    return b'%b,"doc":%b}' % (told, docs[row.id]) if docs else told + b"}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from cdcmeta.changes.feed import ALL_DOCS, MAIN_ONLY, Form
@@ -74,6 +74,7 @@ def feed_request(
     if feed == EVENTSOURCE and last_event_id is not None:
         since = last_event_id
     form, function = _form(params, body)
+    fields = _fields(params, body)
     return FeedRequest(
         feed=feed,
         since=_checked_since(since.strip('"')),
@@ -83,8 +84,8 @@ def feed_request(
         heartbeat=_heartbeat(params.get("heartbeat"), wait_ms_max),
         seq_interval=_seq_interval(params.get("seq_interval", "1")),
         as_of=params.get("as_of"),
-        form=form,
-        fields=_fields(params, body),
+        form=replace(form, as_json=fields is None),
+        fields=fields,
         function=function,
     )
 

@@ -2,23 +2,71 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import socket
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from ipaddress import ip_address
+from typing import Any
 
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from cdcmeta.errors import InvalidArgumentError
 from cdcmeta.http.app import application
-from cdcmeta.http.auth import Login
 from cdcmeta.http.limits import Limits
+from cdcmeta.http.login import Login
+from cdcmeta.http.origins import checked_origins
 from cdcmeta.http.service import Service
 from snapkv import SnapshotKV
 
 HOST, PORT = "127.0.0.1", 5984
 KEEP_ALIVE_S = 60
+
+
+class Connection(H11Protocol):
+    """A connection that must send the head of each request within a time."""
+
+    def __init__(self, *args: Any, head_s: float, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._head_s = head_s
+        self._deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Expect the first head."""
+        super().connection_made(transport)
+        self._deadline = self.loop.call_later(self._head_s, transport.close)
+
+    def data_received(self, data: bytes) -> None:
+        """Expect the rest of a head within its time, from its first byte on."""
+        if self._deadline is None and not self._answering:
+            self._deadline = self.loop.call_later(self._head_s, self.transport.close)
+        super().data_received(data)
+        if self._answering:
+            self._forget_deadline()
+
+    def on_response_complete(self) -> None:
+        """Expect the next head: what has come of it may be a part."""
+        super().on_response_complete()
+        if self._answering:
+            self._forget_deadline()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Expect nothing more."""
+        self._forget_deadline()
+        super().connection_lost(exc)
+
+    @property
+    def _answering(self) -> bool:
+        return self.cycle is not None and not self.cycle.response_complete
+
+    def _forget_deadline(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
 
 
 class Server(uvicorn.Server):
@@ -30,8 +78,11 @@ class Server(uvicorn.Server):
 
     It listens on `host` only; port 0 takes any that is free, which `port` tells. Where only this
     machine reaches it and there is no login, it must be asked by a name of this machine, by `host`
-    or by one of `allow_hosts`. The store stays the caller's to close. Raises `OSError` when the
-    address cannot be had.
+    or by one of `allow_hosts`. Pages of `cors_origins` may use it from browsers.
+
+    The store stays the caller's to close. Raises `InvalidArgumentError` when other machines can
+    reach the address and there is neither a login nor `insecure`, and `OSError` when it cannot
+    listen on the address.
     """
 
     def __init__(
@@ -42,17 +93,21 @@ class Server(uvicorn.Server):
         port: int = PORT,
         login: Login | None = None,
         allow_hosts: Iterable[str] = (),
+        insecure: bool = False,
+        cors_origins: Iterable[str] = (),
         limits: Limits | None = None,
         ready: Callable[[], None] = lambda: None,
     ) -> None:
+        check_exposure(host, login, insecure=insecure)
+        origins = checked_origins(cors_origins)
         limits = limits or Limits()
-        self._service = Service(store, limits)
+        self._service = Service(store, limits, login)
         self._ready = ready
         self._socket = _bound(host, port)
         hosts = {host, *allow_hosts} if self.local and login is None else None
         config = uvicorn.Config(
-            application(self._service, login, hosts),
-            http="h11",
+            application(self._service, hosts, origins),
+            http=partial(Connection, head_s=limits.head_s),  # type: ignore[arg-type]
             ws="none",
             lifespan="off",
             log_config=None,
@@ -79,7 +134,7 @@ class Server(uvicorn.Server):
     @property
     def local(self) -> bool:
         """Whether only this machine reaches it."""
-        return ip_address(self._socket.getsockname()[0]).is_loopback
+        return _is_loopback(self._socket.getsockname())
 
     def run(self, sockets: list[socket.socket] | None = None) -> None:
         """Serve until the end is wanted; then feeds end, and others have `stop_s` to."""
@@ -87,7 +142,7 @@ class Server(uvicorn.Server):
             super().run([self._socket])
         finally:
             self._socket.close()
-            self._service.hub.close()
+            self._service.close()
 
     def stop(self) -> None:
         """Let it end; from any thread."""
@@ -131,9 +186,26 @@ class Server(uvicorn.Server):
                 signal.signal(number, handler)
 
 
+def check_exposure(host: str, login: Login | None, *, insecure: bool = False) -> None:
+    """Raise `InvalidArgumentError` if other machines could use a server without a login."""
+    if login is None and not insecure and not _is_loopback(_address(host, 0)[4]):
+        raise InvalidArgumentError(
+            f"host {host!r} can be reached from other machines, and there is no login: set a user "
+            "and a password, or allow everyone with --insecure (in Python: insecure=True)"
+        )
+
+
+def _address(host: str, port: int) -> tuple[int, int, int, str, Any]:
+    return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+
+
+def _is_loopback(address: tuple[Any, ...]) -> bool:
+    return ip_address(address[0]).is_loopback
+
+
 def _bound(host: str, port: int) -> socket.socket:
     """Return a socket that is bound to an address, and not handed down to other programs."""
-    family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    family, kind, protocol, _, address = _address(host, port)
     found = socket.socket(family, kind, protocol)
     try:
         found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

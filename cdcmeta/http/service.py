@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from functools import lru_cache, partial
-from typing import ParamSpec, TypeVar
-
-import anyio
-from anyio.to_thread import run_sync
+from typing import Any, ParamSpec, TypeVar
 
 from cdcmeta.changes import ChangesDB, Edited
 from cdcmeta.errors import EditUnknownError
 from cdcmeta.http.errors import HTTPError
 from cdcmeta.http.limits import Limits
+from cdcmeta.http.login import Cookies, Login
+from cdcmeta.http.threads import Threads
 from cdcmeta.http.waking import Hub
 from snapkv import SnapshotKV
 
@@ -20,6 +19,8 @@ P = ParamSpec("P")
 T = TypeVar("T")
 DATABASES_MAX = 256
 """Databases of which is kept what their edits need to know."""
+PARSED_MAX = 65
+"""The most bytes of memory that are taken for a byte of JSON."""
 
 
 class Service:
@@ -29,34 +30,66 @@ class Service:
     so it may be out of date, and saves a round trip while it is not.
     """
 
-    def __init__(self, store: SnapshotKV, limits: Limits) -> None:
-        self.store, self.limits = store, limits
+    def __init__(self, store: SnapshotKV, limits: Limits, login: Login | None = None) -> None:
+        self.store, self.limits, self.login = store, limits, login
         self.hub = Hub(store, limits.followed)
         self.room = Room(max(limits.bodies_bytes, limits.body_bytes))
-        self.database = lru_cache(DATABASES_MAX)(partial(ChangesDB, store))
+        self.parsed_room = Room(max(limits.parsed_bytes, PARSED_MAX * limits.body_bytes))
+        self.database = lru_cache(DATABASES_MAX)(partial(ServedDB, store, self.hub))
         self.id: str = store.info()["store_id"]
-        self._callers = anyio.CapacityLimiter(limits.callers)
-        self._readers = anyio.CapacityLimiter(limits.readers)
+        self.cookies = None if login is None else Cookies(login, self.id)
+        self._callers = Threads(limits.callers, "cdcmeta caller")
+        self._readers = Threads(limits.readers, "cdcmeta reader")
 
     async def call(self, do: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a call that is answered at once."""
-        return await run_sync(lambda: do(*args, **kwargs), limiter=self._callers)
+        return await self._callers.run(partial(do, *args, **kwargs))
 
     async def read(self, do: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a step of a feed or a listing; they have threads apart, and take turns for them."""
-        return await run_sync(lambda: do(*args, **kwargs), limiter=self._readers)
+        return await self._readers.run(partial(do, *args, **kwargs))
 
     async def stepped(self, pieces: Iterator[bytes]) -> AsyncIterator[bytes]:
         """Yield what an iterator reads, a step after the other."""
         while (piece := await self.read(next, pieces, None)) is not None:
             yield piece
 
+    def close(self) -> None:
+        """End its threads; the loop has ended."""
+        self.hub.close()
+        self._callers.close()
+        self._readers.close()
+
+
+class ServedDB(ChangesDB):
+    """A database whose edits wake who waits for them here, before the follower finds them."""
+
+    def __init__(self, store: SnapshotKV, hub: Hub, name: str) -> None:
+        super().__init__(store, name)
+        self._hub = hub
+
+    def bulk(
+        self, docs: Iterable[Mapping[str, Any]], *, timeout: float | None = None
+    ) -> list[Edited]:
+        """Store documents, and wake who waits."""
+        return self._waking(super().bulk(docs, timeout=timeout))
+
+    def replicate(
+        self, docs: Iterable[Mapping[str, Any]], *, timeout: float | None = None
+    ) -> list[Edited]:
+        """Store revisions made elsewhere, and wake who waits."""
+        return self._waking(super().replicate(docs, timeout=timeout))
+
+    def _waking(self, found: list[Edited]) -> list[Edited]:
+        self._hub.committed(self.name, (each.seq.timestamp for each in found if each.seq))
+        return found
+
 
 class Room:
-    """Room for the bodies of all requests together; used by the event loop only."""
+    """Room for all requests together, in bytes; used by the event loop only."""
 
     def __init__(self, size: int) -> None:
-        self._left = size
+        self.size = self._left = size
 
     def take(self, size: int) -> None:
         """Take some bytes of it. Raises `HTTPError` (503) when they are not there."""

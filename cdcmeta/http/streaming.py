@@ -72,6 +72,15 @@ class Streamed(Response):
         sending.cancel()
 
     async def _send(self, send: Send) -> None:
+        if self._heartbeat < math.inf:
+            await self._send_beating(send)
+            return
+        async with aclosing(self._all()) as pieces:
+            async for piece in pieces:
+                await _send_piece(send, piece)
+                del piece
+
+    async def _send_beating(self, send: Send) -> None:
         made, taken = anyio.create_memory_object_stream[bytes](0)
         sent = anyio.Semaphore(0)
         async with anyio.create_task_group() as tasks, taken:
@@ -83,27 +92,37 @@ class Streamed(Response):
                         piece = await taken.receive()
                     except anyio.EndOfStream:
                         return
-                for at in range(0, len(piece), SENT_BYTES):
-                    body = piece[at : at + SENT_BYTES]
-                    await send({"type": "http.response.body", "body": body, "more_body": True})
+                await _send_piece(send, piece)
                 del piece
                 if not silence.cancelled_caught:
                     sent.release()
 
     async def _make(self, made: MemoryObjectSendStream[bytes], sent: anyio.Semaphore) -> None:
         async with made:
-            try:
-                await made.send(self._first)
-                self._first = b""
+            async for piece in self._all():
+                await made.send(piece)
+                del piece
                 await sent.acquire()
-                async for piece in self._pieces:
-                    if piece:
-                        await made.send(piece)
-                        del piece
-                        await sent.acquire()
-                self._whole = True
-            except Exception as e:
-                answer = answer_of(e)
-                if answer is None:
-                    raise
-                log.warning("an answer ended early: %s", answer)
+
+    async def _all(self) -> AsyncGenerator[bytes, None]:
+        """Yield all pieces that are not empty, as long as nothing goes wrong."""
+        first, self._first = self._first, b""
+        yield first
+        del first
+        try:
+            async for piece in self._pieces:
+                if piece:
+                    yield piece
+                    del piece
+            self._whole = True
+        except Exception as e:
+            answer = answer_of(e)
+            if answer is None:
+                raise
+            log.warning("an answer ended early: %s", answer)
+
+
+async def _send_piece(send: Send, piece: bytes) -> None:
+    for at in range(0, len(piece), SENT_BYTES):
+        body = piece[at : at + SENT_BYTES]
+        await send({"type": "http.response.body", "body": body, "more_body": True})

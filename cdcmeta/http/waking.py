@@ -1,5 +1,7 @@
 """Waking who waits for a database to change: one thread follows it, however many wait.
 
+Edits that this server makes wake them at once (`Hub.committed`), and the thread passes over those.
+
 A *waker* has a version that grows with each commit of its database, and nothing else to tell: who
 is woken reads from where it was. All but the thread's own loop happens in the event loop.
 """
@@ -8,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager, suppress
 from random import Random
 
@@ -41,6 +43,7 @@ class Waker:
         self._reading = anyio.Lock()
         self._asked = self._answered = 0
         self._moment: Moment | None = None
+        self._covered = -1
         self.version = 0
         self.waiting = 0
         self.ended = False
@@ -69,6 +72,10 @@ class Waker:
                 self._answered = asked
             return self._moment
 
+    def committed(self, timestamp: int) -> None:
+        """Wake all for a commit, unless they were woken behind it; from any thread."""
+        self._tell(self._wake_for, timestamp)
+
     def stop(self) -> None:
         """Let the thread end, and wake all who wait."""
         self._stop.set()
@@ -77,6 +84,12 @@ class Waker:
     def join(self, timeout: float) -> None:
         """Wait until the thread has ended."""
         self._thread.join(timeout)
+
+    def _wake_for(self, timestamp: int) -> None:
+        """Wake all for a commit: those whom a later one woke have read it, too."""
+        if timestamp > self._covered:
+            self._covered = timestamp
+            self._wake()
 
     def _wake(self) -> None:
         """Wake all, in any order: who wakes first is served first, and that should not be fixed."""
@@ -102,9 +115,11 @@ class Waker:
                 while not self._stop.is_set():
                     found = follower.next_within(SLICE_S)
                     changed |= isinstance(found, Change)
-                    if isinstance(found, Checkpoint) and (changed or found.restarted):
-                        changed = False
+                    if isinstance(found, Checkpoint) and found.restarted:
                         self._tell(self._wake)
+                    elif isinstance(found, Checkpoint) and changed:
+                        self.committed(found.seq.timestamp)
+                    changed &= not isinstance(found, Checkpoint)
             finally:
                 follower.close()
         except Exception as e:
@@ -155,6 +170,13 @@ class Hub:
             waker.waiting -= 1
             if not waker.waiting:
                 asyncio.get_running_loop().call_later(LINGER_S, self._leave, name, waker)
+
+    def committed(self, name: str, timestamps: Iterable[int]) -> None:
+        """Wake who waits for a database, of which this server made commits; from any thread."""
+        waker = self._wakers.get(name)
+        if waker is not None:
+            for newest in sorted(timestamps)[-1:]:
+                waker.committed(newest)
 
     def stop(self) -> None:
         """End all feeds: those who wait are told, and so is whoever comes now."""

@@ -69,7 +69,7 @@ def test_errors_say_what_is_wrong(text, why):
 
 @given(st.integers(1, 2**64 - 1), st.integers(0, 300))
 def test_the_place_of_a_time(timestamp, incarnation):
-    place = Sequence.at(timestamp, incarnation)
+    place = Sequence.behind(timestamp, incarnation)
     assert Sequence(incarnation, Versionstamp(timestamp, 65_535, 65_535)) <= place
     if timestamp < 2**64 - 1:
         assert place < Sequence(incarnation, Versionstamp(timestamp + 1))
@@ -89,3 +89,16 @@ def test_a_time_in_any_form_stands_for_the_end_of_its_millisecond(time):
 def test_what_is_no_time_has_no_place(time):
     with pytest.raises((InvalidTimeError, InvalidTypeError)):
         Sequence.at(time)
+
+
+@pytest.mark.parametrize("number", [4, 1_795_386_000, "1795386000000", 1_795_386_000 * 10**9])
+def test_a_number_that_is_no_timestamp_has_no_place(number):
+    with pytest.raises(InvalidTimeError, match=f"{number} is not a timestamp: "):
+        Sequence.at(number)
+    assert Sequence.at(0) == Sequence.at("0")
+    assert Sequence.at(4, clock=ManualClock(0)).timestamp == 4
+
+
+def test_a_revision_has_no_place_without_its_store():
+    with pytest.raises(InvalidTimeError, match="only an open store knows its time"):
+        Sequence.at("rev:4")

@@ -7,6 +7,7 @@ from etcd_server import shared_pool
 
 import snapkv
 
+from .pouched import installed
 from .served import Database, Served
 
 ENGINES = ("memory", "lmdb", "etcd")
@@ -23,6 +24,12 @@ def served(request, tmp_path_factory):
             url = f"lmdb:{tmp_path_factory.mktemp('couch') / 'meta'}"
         store = stack.enter_context(snapkv.open(url))
         yield stack.enter_context(Served(store))
+
+
+@pytest.fixture(scope="session")
+def packages(pytestconfig):
+    """Return the folder of the clients of Node.js."""
+    return installed(pytestconfig.rootpath / ".pytest_cache" / "pouch")
 
 
 @pytest.fixture

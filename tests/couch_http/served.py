@@ -28,6 +28,7 @@ class Served:
     limits: Limits = field(default_factory=Limits)
     login: Login | None = None
     allow_hosts: tuple[str, ...] = ()
+    cors_origins: tuple[str, ...] = ()
 
     def __enter__(self) -> "Served":
         started = threading.Event()
@@ -36,6 +37,7 @@ class Served:
             port=0,
             login=self.login,
             allow_hosts=self.allow_hosts,
+            cors_origins=self.cors_origins,
             limits=self.limits,
             ready=started.set,
         )
@@ -75,8 +77,8 @@ class Database:
         url = f"/{self.lib.name.replace('/', '%2F')}{path and '/'}{path}"
         return self.served.http.request(method, url, **request)
 
-    def get(self, path: str = "", **query) -> httpx.Response:
-        return self("GET", path, params=query)
+    def get(self, path: str = "", headers: dict[str, str] | None = None, **query) -> httpx.Response:
+        return self("GET", path, params=query, headers=headers)
 
     def changes(self, **query) -> dict:
         """Return a page, or a feed that ends by itself."""

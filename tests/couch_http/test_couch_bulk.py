@@ -4,6 +4,8 @@ import json
 
 import pytest
 
+from cdcmeta.http import Limits
+
 from .conftest import ENGINES
 from .served import error_of
 from .test_couch_documents import UNKNOWN, branch, revision
@@ -18,7 +20,7 @@ def test_each_document_has_an_outcome(db):
     assert a["ok"]
     assert conflict == {"id": "b", "error": "conflict", "reason": "Document update conflict."}
     assert (b["ok"], b["rev"][:2]) == (True, "2-")
-    assert bad["error"] == "doc_validation"
+    assert bad["error"] == number["error"] == "forbidden"
     assert number["reason"] == "Document must be a JSON object"
     assert len(new["id"]) == 32
     assert [row["id"] for row in db.changes()["results"]] == ["a", "b", new["id"]]
@@ -29,7 +31,7 @@ def test_of_replicated_documents_only_errors_are_told(db):
     answer = db.post("_bulk_docs", {"docs": docs, "new_edits": False})
     assert answer.status_code == 201
     (bad,) = answer.json()
-    assert (bad["id"], bad["error"]) == ("bad", "doc_validation")
+    assert (bad["id"], bad["error"]) == ("bad", "forbidden")
     assert db.get("d", conflicts="true").json()["_conflicts"] == [revision(2, "b")]
     assert db.post("_bulk_docs", {"docs": docs[:2], "new_edits": False}).json() == []
 
@@ -63,7 +65,7 @@ def test_more_than_one_commit_holds_is_split(own):
     told = db.post("_bulk_docs", {"docs": docs}).json()
     assert [each["id"] for each in told] == [doc["_id"] for doc in docs]
     (large,) = [each for each in told if "error" in each]
-    assert (large["id"], large["error"]) == ("large", "too_large")
+    assert (large["id"], large["error"]) == ("large", "forbidden")
     rows = db.changes()["results"]
     assert [row["id"] for row in rows] == [doc["_id"] for doc in docs if doc["_id"] != "large"]
     assert error_of(db("PUT", "large", json=docs[7]))[:2] == (413, "too_large")
@@ -136,8 +138,96 @@ def test_revs_diff(db):
         "new": {"missing": [revision(1, "a")]},
     }
     assert error_of(db.post("_revs_diff", {"d": "1-a"}))[:2] == (400, "bad_request")
-    assert error_of(db.post("_revs_diff", {"d": ["1-a"]}))[:2] == (400, "bad_request")
-    assert error_of(db.post("_revs_diff", {"_d": []}))[:2] == (400, "illegal_docid")
+    assert error_of(db.post("_revs_diff", {"d": [1]}))[:2] == (400, "bad_request")
+
+
+def test_revs_diff_of_what_can_never_be_stored(db):
+    """It is missing, so that a replicator hears of it by document, and the others go on."""
+    db.lib.replicate([branch("d", 2, "ba")])
+    long = "é" * 129
+    asked = {
+        long: [revision(1, "a")],
+        "d": ["1-a", revision(2, "b"), "x", "1-a"],
+        "_bad": [revision(1, "a")],
+        "_none": [],
+    }
+    assert db.post("_revs_diff", asked).json() == {
+        long: {"missing": [revision(1, "a")]},
+        "d": {"missing": ["1-a", "x"]},
+        "_bad": {"missing": [revision(1, "a")]},
+    }
+
+
+DEEP = '{{"_id":"deep","_rev":"1-{}","a":{}}}'.format("a" * 32, "[" * 5_000 + "]" * 5_000)
+NEVER = {
+    "attached": {"_attachments": {"a": {"content_type": "text/plain", "data": "eA=="}}},
+    "nested": {"a": json.loads("[" * 150 + "]" * 150)},
+    "x" * 257: {},
+    "_local/a": {},
+    "badrev": {"_rev": "1-x"},
+    "unknown": {"_unknown": 1},
+    "\ud800": {},
+}
+
+
+@pytest.mark.parametrize("new_edits", [True, False])
+@pytest.mark.parametrize("served", ENGINES, indirect=True)
+def test_what_can_never_be_stored_is_forbidden_by_row(db, caplog, new_edits):
+    rev = {} if new_edits else {"_rev": revision(1, "a")}
+    docs = [{"_id": id} | rev | more for id, more in NEVER.items()]
+    docs += [7, None, {"_id": "fine"} | rev]
+    body = json.dumps({"docs": docs, "new_edits": new_edits})
+    body = body.replace('"docs": [', f'"docs": [{DEEP}, ')
+    headers = {"Content-Type": "application/json"}
+    answer = db("POST", "_bulk_docs", content=body, headers=headers)
+    assert answer.status_code == 201
+    *refused, last = answer.json() if new_edits else [*answer.json(), {"id": "fine", "ok": True}]
+    assert [row["id"] for row in refused] == ["deep", *NEVER, "", ""]
+    assert {row["error"] for row in refused} == {"forbidden"}
+    assert all(row["reason"] for row in refused)
+    assert (last["id"], last["ok"]) == ("fine", True)
+    assert [row["id"] for row in db.changes()["results"]] == ["fine"]
+    for id in ("deep", "attached", "nested", "x" * 257, "badrev"):
+        assert f"{db.lib.name}: document {id!r} is refused: " in caplog.text
+
+
+@pytest.mark.parametrize("served", ["etcd"], indirect=True)
+def test_what_is_larger_than_a_request_of_etcd(db):
+    """Its own limit is 1.5 MiB; documents of 8 MB together are stored in parts."""
+    docs = [{"_id": f"d{n}", "text": "x" * 400_000} for n in range(20)]
+    docs.insert(3, {"_id": "large", "text": "x" * 1_700_000})
+    told = db.post("_bulk_docs", {"docs": docs}).json()
+    assert [row["id"] for row in told] == [doc["_id"] for doc in docs]
+    assert [(row["id"], row["error"]) for row in told if "error" in row] == [("large", "forbidden")]
+    assert db.lib.info().doc_count == 20
+    assert error_of(db("PUT", "large", json=docs[3]))[:2] == (413, "too_large")
+
+
+def test_the_limit_is_a_document_s_not_a_request_s(own):
+    db = own(limits=Limits(body_bytes=200_000)).database()
+    docs = [{"_id": f"d{n:03}", "text": "x" * 100_000} for n in range(120)]
+    docs.insert(5, {"_id": "large", "text": "x" * 200_000})
+    told = db.post("_bulk_docs", {"docs": docs}).json()
+    assert [row["id"] for row in told] == [doc["_id"] for doc in docs]
+    assert [(row["id"], row["error"]) for row in told if "error" in row] == [("large", "forbidden")]
+    assert db.lib.info().doc_count == 120
+
+
+def test_nothing_is_stored_of_a_body_that_is_no_json(db):
+    for tail in ('{"a":tru}]}', '{"_id":"b"}],}', '{"_id":"b"}', '{"_id":"b"},]}'):
+        body = '{"docs":[{"_id":"a"},' + tail
+        answer = db(
+            "POST", "_bulk_docs", content=body, headers={"Content-Type": "application/json"}
+        )
+        assert error_of(answer)[:2] == (400, "bad_request")
+    assert db.lib.info().doc_count == 0
+
+
+def test_more_documents_than_a_request_may_have(own):
+    db = own(limits=Limits(bulk_docs_max=3)).database()
+    assert error_of(db.post("_bulk_docs", {"docs": [{}] * 4}))[:2] == (413, "too_large")
+    assert db.lib.info().doc_count == 0
+    assert len(db.post("_bulk_docs", {"docs": [{}] * 3}).json()) == 3
 
 
 # --- _all_docs ---

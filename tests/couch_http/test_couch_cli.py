@@ -10,8 +10,10 @@ import time
 import httpx
 import pytest
 
+import snapkv
 from cdcmeta.cli import main
-from cdcmeta.http import Limits
+from cdcmeta.errors import InvalidArgumentError
+from cdcmeta.http import Limits, Login, Server
 
 from .programs import PROGRAM, Program
 from .served import WAIT_S
@@ -67,7 +69,10 @@ def test_it_serves_until_it_is_told_to_end(serve, number):
 
     follower = threading.Thread(target=follow)
     follower.start()
-    time.sleep(0.3)
+    deadline = time.monotonic() + WAIT_S
+    while not lines:  # until the first heartbeat
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
     began = time.monotonic()
     program.process.send_signal(number)
     assert program.ends() == (0, "")
@@ -116,17 +121,74 @@ def test_a_login_from_a_file(serve, tmp_path):
     assert httpx.get(program.url, auth=("ann", "x")).status_code == 401
 
 
-@pytest.mark.parametrize("words", [["--user", "ann"], ["--user", "a:b"], ["--user", ""]])
-def test_half_a_login_is_none(tmp_path, words):
-    password = {} if words[1] == "ann" else {"CDCMETA_PASSWORD": "x"}
-    code, told = failing("--store", f"lmdb:{tmp_path / 'meta'}", *words, **password)
+@pytest.mark.parametrize(
+    ("words", "variables"),
+    [
+        (["--user", "ann"], {}),
+        ([], {"CDCMETA_USER": "ann"}),
+        (["--user", "ann"], {"CDCMETA_PASSWORD": ""}),
+        (["--user", "a:b"], {"CDCMETA_PASSWORD": "x"}),
+        (["--user", ""], {"CDCMETA_PASSWORD": "x"}),
+        ([], {"CDCMETA_PASSWORD": "x"}),
+        (["--host", "0.0.0.0"], {"CDCMETA_PASSWORD": "x"}),
+        (["--insecure"], {"CDCMETA_PASSWORD": "x"}),
+    ],
+)
+def test_half_a_login_is_an_error(tmp_path, words, variables):
+    store = f"lmdb:{tmp_path / 'meta'}"
+    code, told = failing("--store", store, "--port", "0", *words, **variables)
     assert code == 2
-    assert "password" in told
+    assert "a login is a user without a colon and a password" in told
     assert not (tmp_path / "meta").exists()
 
 
-def test_who_listens_to_others_is_warned(serve):
-    program = serve("--host", "0.0.0.0")
+def test_half_a_login_from_a_file_is_an_error(tmp_path):
+    file = tmp_path / "password"
+    file.write_text("x\n")
+    store = f"lmdb:{tmp_path / 'meta'}"
+    code, told = failing("--store", store, "--port", "0", "--password-file", str(file))
+    assert (code, "--user" in told) == (2, True)
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::"])
+def test_other_machines_need_a_login(tmp_path, host):
+    code, told = failing("--store", f"lmdb:{tmp_path / 'meta'}", "--port", "0", "--host", host)
+    assert code == 2
+    assert "--insecure" in told
+    assert not (tmp_path / "meta").exists()
+
+
+@pytest.mark.parametrize("login", [("ann", ""), ("", "x"), ("a:b", "x"), ("ann", None), (None, 1)])
+def test_half_a_login_is_an_error_in_python(login):
+    with pytest.raises(InvalidArgumentError, match="a login is a user"):
+        Login(*login)
+
+
+@pytest.mark.parametrize("login", [("ann", "\udcff"), ("\udcff", "x")])
+def test_a_login_that_is_not_utf8_is_an_error(login):
+    with pytest.raises(InvalidArgumentError, match="not valid UTF-8"):
+        Login(*login)
+
+
+def test_other_machines_need_a_login_in_python():
+    with snapkv.open("memory:") as store:
+        with pytest.raises(InvalidArgumentError, match="insecure=True"):
+            Server(store, host="0.0.0.0", port=0)
+        for options in ({"insecure": True}, {"login": Login("ann", "x")}):
+            server = Server(store, host="0.0.0.0", port=0, **options)
+            server.stop()
+            server.run()
+
+
+def test_a_login_lets_other_machines_in(serve):
+    program = serve("--host", "0.0.0.0", CDCMETA_USER="ann", CDCMETA_PASSWORD="x")
+    url = program.url.replace("0.0.0.0", "127.0.0.1")
+    assert httpx.get(url).status_code == 401
+    assert httpx.get(url, auth=("ann", "x")).status_code == 200
+
+
+def test_an_insecure_server_warns(serve):
+    program = serve("--host", "0.0.0.0", "--insecure")
     program.process.terminate()
     assert program.ends() == (
         0,
@@ -144,9 +206,19 @@ def test_names_that_it_is_asked_by(serve):
 
 
 def test_who_listens_to_others_is_asked_by_any_name(serve):
-    program = serve("--host", "0.0.0.0")
+    program = serve("--host", "0.0.0.0", "--insecure")
     url = program.url.replace("0.0.0.0", "127.0.0.1")
     assert httpx.get(url, headers={"Host": "catalogue.example"}).status_code == 200
+
+
+def test_origins_of_other_pages(serve, tmp_path):
+    program = serve("--cors-origin", "https://a.example", "--cors-origin", "https://b.example")
+    for origin in ("https://a.example", "https://b.example"):
+        answer = httpx.get(program.url, headers={"Origin": origin})
+        assert answer.headers["access-control-allow-origin"] == origin
+    store = f"lmdb:{tmp_path / 'other'}"
+    code, told = failing("--store", store, "--port", "0", "--cors-origin", "b.example")
+    assert (code, "SCHEME://HOST" in told) == (2, True)
 
 
 def test_the_largest_body(serve):
@@ -154,6 +226,16 @@ def test_the_largest_body(serve):
     httpx.put(f"{program.url}/db")
     assert httpx.put(f"{program.url}/db/a", json={"n": "x" * 50}).status_code == 201
     assert httpx.put(f"{program.url}/db/b", json={"n": "x" * 150}).status_code == 413
+    bulk = httpx.post(f"{program.url}/db/_bulk_docs", json={"docs": [{"n": "x" * 150}, {}, {}]})
+    assert [row.get("error") for row in bulk.json()] == ["forbidden", None, None]
+
+
+def test_the_largest_body_of_bulk_docs(serve):
+    program = serve("--max-bulk", "100")
+    httpx.put(f"{program.url}/db")
+    for size, status in ((30, 201), (150, 413)):
+        body = {"docs": [{"n": "x" * size}]}
+        assert httpx.post(f"{program.url}/db/_bulk_docs", json=body).status_code == status
 
 
 def test_what_cannot_be_served(tmp_path):

@@ -56,9 +56,15 @@ def test_counts_and_update_seq(db):
 
 @pytest.mark.parametrize("name", ["Upper", "1a", "_x", "a.b", "%20", "a" * 200])
 def test_a_bad_name(http, name):
-    for method in ("PUT", "GET", "DELETE"):
-        status, error, _ = error_of(http.request(method, f"/{name}"))
-        assert (status, error) == (400, "illegal_database_name")
+    assert error_of(http.put(f"/{name}"))[:2] == (400, "illegal_database_name")
+    for method, path in (("GET", ""), ("DELETE", ""), ("GET", "/d"), ("PUT", "/d")):
+        answer = http.request(method, f"/{name}{path}", **({"json": {}} if method == "PUT" else {}))
+        assert error_of(answer) == (404, "not_found", "Database does not exist.")
+
+
+@pytest.mark.parametrize("path", ["favicon.ico", "robots.txt", "apple-touch-icon.png"])
+def test_what_browsers_ask_for(http, path):
+    assert error_of(http.get(f"/{path}"))[0] == 404
 
 
 def test_deleting_with_a_rev_deletes_no_database(db):
@@ -87,7 +93,7 @@ def test_full_commit(db, http):
         ("GET", "{db}/_revs_diff", "POST"),
         ("DELETE", "{db}/_all_docs", "GET,HEAD,POST"),
         ("GET", "{db}/_ensure_full_commit", "POST"),
-        ("POST", "{db}/doc", "DELETE,GET,HEAD,PUT"),
+        ("POST", "{db}/doc", "COPY,DELETE,GET,HEAD,PUT"),
         ("FOO", "{db}/_local/x", "DELETE,GET,HEAD,PUT"),
     ],
 )
@@ -97,12 +103,12 @@ def test_a_wrong_method(db, http, method, path, allowed):
     assert answer.headers["allow"] == allowed
 
 
-@pytest.mark.parametrize("path", ["/_session", "/_uuids", "/_replicate"])
+@pytest.mark.parametrize("path", ["/_utils", "/_users", "/_replicate"])
 def test_parts_of_a_couchdb_that_are_not_here(http, path):
     assert error_of(http.get(path)) == (404, "not_found", "missing")
 
 
-@pytest.mark.parametrize("path", ["_find", "_security", "doc/attachment", "_design/d/_view/v"])
+@pytest.mark.parametrize("path", ["_find", "_purge", "doc/attachment", "_design/d/_view/v"])
 def test_parts_of_a_database_that_are_not_here(db, path):
     for method in ("GET", "POST", "PUT"):
         assert error_of(db(method, path))[:2] == (501, "not_implemented")
@@ -122,12 +128,21 @@ def test_parts_of_a_database_that_are_not_here(db, path):
         ("POST", "_bulk_docs", {"docs": [{}]}),
         ("POST", "_bulk_get", {"docs": []}),
         ("POST", "_revs_diff", {}),
+        ("POST", "_missing_revs", {}),
+        ("POST", "_all_docs/queries", {"queries": []}),
+        ("GET", "_design_docs", None),
+        ("GET", "_local_docs", None),
+        ("GET", "_security", None),
+        ("GET", "_revs_limit", None),
+        ("PUT", "_revs_limit", 5),
+        ("COPY", "doc", None),
         ("GET", "_local/x", None),
         ("PUT", "_local/x", {}),
     ],
 )
 def test_a_database_that_is_not_there(http, method, path, body):
-    answer = http.request(method, f"/nowhere/{path}", json=body)
+    headers = {"Destination": "copy"} if method == "COPY" else {}
+    answer = http.request(method, f"/nowhere/{path}", json=body, headers=headers)
     assert error_of(answer) == (404, "not_found", "Database does not exist.")
 
 

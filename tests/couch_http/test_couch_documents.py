@@ -205,5 +205,5 @@ def test_a_local_document_that_is_put_as_deleted(db):
 
 def test_local_documents_are_put_one_by_one(db):
     (answer,) = db.post("_bulk_docs", {"docs": [{"_id": "_local/x"}]}).json()
-    assert answer["error"] == "illegal_docid"
+    assert answer["error"] == "forbidden"
     assert error_of(db.get("_local/x"))[0] == 404

@@ -43,7 +43,7 @@ def raising(error):
     ],
 )
 def test_what_the_store_raises(db, monkeypatch, error, status, word):
-    monkeypatch.setattr(ChangesDB, "get", raising(error))
+    monkeypatch.setattr(ChangesDB, "state", raising(error))
     assert error_of(db.get("d")) == (status, word, str(error))
 
 
@@ -51,7 +51,7 @@ def test_a_mistake_of_our_own(own, monkeypatch, caplog):
     """The client is told nothing of it, the log all; the next request is served."""
     db = own().database()
     with monkeypatch.context() as patch:
-        patch.setattr(ChangesDB, "get", raising(ZeroDivisionError("secret")))
+        patch.setattr(ChangesDB, "state", raising(ZeroDivisionError("secret")))
         assert error_of(db.get("d")) == (500, "unknown_error", "ZeroDivisionError")
     assert db.get("d").status_code == 404
     assert "secret" in caplog.text
@@ -62,7 +62,7 @@ def test_an_unknown_outcome_is_settled(db, monkeypatch):
     bulk = ChangesDB.bulk
     landed: list[list[Edited]] = []
 
-    def lost(self, docs):
+    def lost(self, docs, timeout=None):
         landed.append(bulk(self, docs))
         raise UNKNOWN
 

@@ -33,7 +33,7 @@ def head_of_put(db, length: int) -> bytes:
 
 @pytest.mark.parametrize("path", ["d", "_bulk_docs", "_changes"])
 def test_a_body_over_the_limit(own, path):
-    db = own(limits=Limits(body_bytes=1_000)).database()
+    db = own(limits=Limits(body_bytes=1_000, bulk_bytes=1_000)).database()
     method = "PUT" if path == "d" else "POST"
     body = b'{"docs":[],"text":"' + b"x" * 2_000 + b'"}'
     headers = {"Content-Type": "application/json"}

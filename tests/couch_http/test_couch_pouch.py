@@ -4,16 +4,11 @@ import json
 
 import pytest
 
-from .pouched import FOLDER, Pouch, PouchError, installed
+from .pouched import FOLDER, Pouch, PouchError
 from .programs import Program
 from .served import Served
 from .test_couch_documents import branch, revision
 from .test_couch_feeds import until, waits
-
-
-@pytest.fixture(scope="session")
-def packages(pytestconfig):
-    return installed(pytestconfig.rootpath / ".pytest_cache" / "pouch")
 
 
 @pytest.fixture
@@ -56,6 +51,26 @@ def test_it_pushes(db, url, pouch):
     assert db.lib.info().doc_count == 251
     assert db.lib.get("a/b ä") == {"_id": "a/b ä", "_rev": edited, "n": 2}
     assert pouch("push", url=url)["docs_written"] == 0
+
+
+def test_one_document_does_not_hold_up_the_others(db, url, pouch, caplog):
+    """What can never be stored is denied, also when it is the first of a batch."""
+    attachment = {"a": {"content_type": "text/plain", "data": "eA=="}}
+    never: dict[str, dict] = {
+        "a-attached": {"_attachments": attachment},
+        "b-deep": {"a": json.loads("[" * 150 + "]" * 150)},
+        "c" * 257: {},
+    }
+    pouch("bulk", docs=[{"_id": id} | more for id, more in never.items()])
+    pouch("bulk", docs=[{"_id": f"d{n}", "n": n} for n in range(249)])
+    pouch("pushLive", url=url)
+    until(lambda: db.lib.info().doc_count == 249, "the others do not arrive")
+    until(lambda: sorted(pouch("denied")) == [*never], "it is not told what was refused")
+    pouch("put", doc={"_id": "later", "n": 1})
+    until(lambda: db.get("later").is_success, "it does not go on")
+    assert pouch("stop")["heard"] == []
+    assert sorted(pouch("denied")) == [*never]
+    assert "document 'a-attached' is refused: attachments" in caplog.text
 
 
 def test_it_makes_and_destroys_a_database(db, url, pouch):

@@ -3,7 +3,9 @@
 import asyncio
 import itertools
 import json
+import queue
 import threading
+import time
 from types import SimpleNamespace
 
 import anyio
@@ -12,11 +14,12 @@ from store.wrapping import Counting, wrap_engines
 
 from cdcmeta import ChangesDB
 from cdcmeta.changes.feed import Walk
+from cdcmeta.changes.following import Follower
 from cdcmeta.http.moments import QUESTIONS_MAX, Begun, Moment
 from cdcmeta.http.waking import Waker
 
 from .crowd import Crowd
-from .served import error_of
+from .served import WAIT_S, error_of
 from .test_couch_feeds import LONG_MS, until
 
 # --- a moment ---
@@ -299,3 +302,25 @@ def test_a_database_that_others_made_again(db):
     assert error_of(db("DELETE", f"a?rev={rev}"))[0] == 404
     assert db("PUT", "b", json={}).status_code == 201
     assert [change.id for change in other.changes().rows] == ["b"]
+
+
+@pytest.mark.parametrize("write", ["PUT", "_bulk_docs", "DELETE"])
+def test_an_edit_over_http_wakes_before_the_follower_finds_it(db, monkeypatch, write):
+    rev = db.lib.put({"_id": "there"}).rev
+    since, name = db.changes()["last_seq"], db.lib.name
+    monkeypatch.setattr(Follower, "next_within", lambda self, timeout: time.sleep(timeout))
+    told: queue.Queue[dict] = queue.Queue()
+
+    def wait() -> None:
+        told.put(db.changes(feed="longpoll", since=since))
+
+    threading.Thread(target=wait, daemon=True).start()
+    wakers = db.served.hub._wakers
+    until(lambda: name in wakers and wakers[name].version and wakers[name]._sleepers, "it waits")
+    if write == "PUT":
+        assert db("PUT", "d", json={}).status_code == 201
+    elif write == "DELETE":
+        assert db("DELETE", f"there?rev={rev}").status_code == 200
+    else:
+        assert db.post("_bulk_docs", {"docs": [{}, {}]}).status_code == 201
+    assert len(told.get(timeout=WAIT_S)["results"]) == (2 if write == "_bulk_docs" else 1)

@@ -8,6 +8,7 @@ const PouchDB = require("pouchdb-core")
 
 const local = new PouchDB("local", { adapter: "memory" });
 const heard = [];
+const denied = [];
 let following = null;
 
 // PouchDB leaves a promise behind when its server goes away; Node.js would end here.
@@ -54,6 +55,16 @@ const does = {
     following.catch(() => {});
     return {};
   },
+  // Pushes live until `stop`; what the server refuses for good is `denied`.
+  pushLive: ({ url }) => {
+    const back_off_function = () => 100;
+    following = local.replicate.to(url, { live: true, retry: true, back_off_function });
+    following.on("denied", (error) => denied.push(error.id));
+    following.on("error", (error) => heard.push(String(error)));
+    following.catch(() => {});
+    return {};
+  },
+  denied: () => denied,
   stop: () => {
     following.cancel();
     return { heard };

@@ -1,0 +1,39 @@
+"""Checks of arguments that several parts share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from cdcmeta.errors import InvalidArgumentError
+from snapkv import SnapshotKV
+
+
+def listed(items: Iterable[Any], what: str) -> list[Any]:
+    """Return the items of an iterable.
+
+    Raises `InvalidArgumentError` for a text, bytes, a mapping, or what is not iterable.
+    """
+    if not isinstance(items, str | bytes | Mapping):
+        try:
+            return list(items)
+        except TypeError:
+            pass
+    raise InvalidArgumentError(f"{what}: give an iterable, not {type(items).__name__}")
+
+
+def check_store(store: object) -> None:
+    """Raise `InvalidArgumentError` for what is not an open store of snapkv."""
+    if not isinstance(store, SnapshotKV):
+        raise InvalidArgumentError(
+            f"a store is what snapkv.open() returns, not {type(store).__name__}"
+        )
+
+
+def check_timeout(timeout: object) -> None:
+    """Raise `InvalidArgumentError` for what is not a number of seconds, or None."""
+    if timeout is None:
+        return
+    number = isinstance(timeout, int | float) and not isinstance(timeout, bool)
+    if not number or timeout != timeout:
+        raise InvalidArgumentError(f"a timeout is seconds or None, not {timeout!r}")

@@ -1,0 +1,101 @@
+"""`_db_updates`: databases that were created, updated and deleted."""
+
+import threading
+
+import httpx
+import pytest
+
+from cdcmeta import ChangesDB
+
+from .served import WAIT_S, error_of
+
+
+@pytest.fixture
+def http(own):
+    return own()
+
+
+def page(served, **query) -> dict:
+    answer = served.http.get("/_db_updates", params=query)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def rows(found: dict) -> list[tuple[str, str]]:
+    return [(row["db_name"], row["type"]) for row in found["results"]]
+
+
+def test_what_became_of_databases(http):
+    a, b, c = (ChangesDB(http.store, name).create() for name in "abc")
+    start = page(http)
+    assert sorted(rows(start)) == [("a", "created"), ("b", "created"), ("c", "created")]
+    assert rows(page(http, since=start["last_seq"])) == []
+    b.put({"_id": "x"})
+    a.put({"_id": "x"})
+    c.delete()
+    ChangesDB(http.store, "d").create()
+    found = page(http, since=start["last_seq"])
+    assert rows(found)[:2] == [("b", "updated"), ("a", "updated")]
+    assert sorted(rows(found)[2:]) == [("c", "deleted"), ("d", "created")]
+    assert rows(page(http, since=found["last_seq"])) == []
+    first = page(http, since=start["last_seq"], limit=1)
+    assert rows(first) == [("b", "updated")]
+    assert first["last_seq"] == first["results"][0]["seq"]
+    assert rows(page(http, since=first["last_seq"]))[0] == ("a", "updated")
+    assert rows(page(http, since="now")) == []
+    assert page(http, limit=0)["results"] == []
+
+
+def test_a_limit_never_parts_what_one_moment_brought(http):
+    """Deletions that one question finds have one timestamp: a part of them would be lost."""
+    databases = [ChangesDB(http.store, name).create() for name in "abc"]
+    start = page(http)["last_seq"]
+    for db in databases:
+        db.delete()
+    found = page(http, since=start, limit=1)
+    assert sorted(rows(found)) == [(name, "deleted") for name in "abc"]
+    assert rows(page(http, since=found["last_seq"])) == []
+
+
+def test_a_feed_waits_for_the_next(http):
+    db = ChangesDB(http.store, "a").create()
+    found: list[dict] = []
+    asked = threading.Thread(
+        target=lambda: found.append(page(http, feed="longpoll", since="now", timeout=20_000))
+    )
+    asked.start()
+    with httpx.stream(
+        "GET",
+        f"{http.server.url}_db_updates?feed=continuous&since=now&heartbeat=50",
+        timeout=WAIT_S,
+    ) as feed:
+        lines = feed.iter_lines()
+        assert next(lines) == ""  # it waits
+        while not found:
+            db.put({})
+            asked.join(0.1)
+        told = next(line for line in lines if line)
+        assert '"db_name":"a","type":"updated"' in told
+    assert rows(found[0]) == [("a", "updated")]
+
+
+def test_a_feed_ends_after_its_timeout_and_with_the_server(http):
+    assert page(http, feed="longpoll", since="now", timeout=10)["results"] == []
+    answer = http.http.get("/_db_updates?feed=continuous&since=now&timeout=10")
+    assert answer.json().keys() == {"last_seq"}
+    with httpx.stream(
+        "GET", f"{http.server.url}_db_updates?feed=longpoll&since=now&heartbeat=50", timeout=WAIT_S
+    ) as feed:
+        raw = feed.iter_raw()
+        next(raw)
+        http.server.stop()
+        assert b'"last_seq"' in b"".join(raw)
+
+
+@pytest.mark.parametrize(
+    "query",
+    ["feed=x", "feed=eventsource", "since=x", "since=12", "since=" + "9" * 5_000, "limit=-1"],
+    ids=lambda query: query[:20],
+)
+def test_updates_that_cannot_be_understood(http, query):
+    assert error_of(http.http.get(f"/_db_updates?{query}"))[:2] == (400, "bad_request")
