@@ -3,6 +3,7 @@
 import doctest
 import importlib
 import pkgutil
+import re
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,30 @@ def test_sessions_run(document: str, tmp_path: Path, monkeypatch: pytest.MonkeyP
     )
     assert outcome.attempted > 0, f"{document} shows nothing that runs"
     assert outcome.failed == 0
+
+
+PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("*/DESIGN.md")]
+LINK = re.compile(r"\]\((?!https?:)([^)#]*)(?:#([^)]*))?\)")
+
+
+def anchors(page: Path) -> set[str]:
+    """Return the anchors of a page's headings, as GitHub makes them."""
+    titles = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    for target, anchor in LINK.findall(page.read_text()):
+        file = page.parent / target if target else page
+        assert file.exists(), f"{page}: no {target}"
+        assert not anchor or anchor in anchors(file), f"{page}: no #{anchor} in {file.name}"
+
+
+def test_the_readme_links_every_page() -> None:
+    linked = {target for target, _ in LINK.findall((ROOT / "README.md").read_text())}
+    pages = {str(page.relative_to(ROOT)) for page in ROOT.glob("docs/*.md")}
+    assert pages <= linked
 
 
 def test_public_names_are_documented() -> None:

@@ -66,5 +66,5 @@ def test_without_pyarrow_a_table_says_what_to_install(table: str) -> None:
     )
     assert done.returncode == 1
     last = done.stderr.splitlines()[-1]
-    assert last.startswith("ModuleNotFoundError: ")
+    assert last.startswith("snapkv.errors.MissingExtraError: ")
     assert last.endswith("for tables: pip install 'snapkv[arrow]'")

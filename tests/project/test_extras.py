@@ -1,0 +1,203 @@
+"""What an installation without an extra can do, and what it says where it cannot.
+
+A process refuses to import what the extras at hand do not install: the requirements come from
+pyproject.toml, what those require in turn from the packages that are installed here.
+"""
+
+import importlib
+import json
+import subprocess
+import sys
+import tomllib
+from functools import cache
+from importlib.metadata import PackageNotFoundError, packages_distributions, requires
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+PROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]
+FOR_USERS = sorted(set(EXTRAS) - {"test", "lint", "all"})
+
+NEEDS = {
+    "snapkv.arrow": "arrow",
+    "snapkv.spark": "spark",
+    "snapkv.spark.local": "spark",
+    "pyspark_snapkv": "spark",
+    "cdcmeta.generations": "generations",
+    "cdcmeta.http": "http",
+    "cdcmeta.spark": "spark",
+    "pyspark_cdcmeta": "spark",
+}
+"""Modules that need an extra."""
+
+REFUSE = """
+import sys
+class Refuse:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in REFUSED:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, Refuse())
+"""
+
+
+def installed_by(requirements: list[str]) -> set[str]:
+    """Return the names of all packages that requirements bring along."""
+    found: set[str] = set()
+    waiting = [(Requirement(each), "") for each in requirements]
+    while waiting:
+        wanted, extra = waiting.pop()
+        name = canonicalize_name(wanted.name)
+        if name in found or not (wanted.marker is None or wanted.marker.evaluate({"extra": extra})):
+            continue
+        found.add(name)
+        try:
+            waiting += [(Requirement(each), "") for each in requires(name) or ()]
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+@cache
+def refused(extra: str | None) -> frozenset[str]:
+    """Return the top-level modules that an installation with one extra, or with none, lacks."""
+    names = installed_by([*PROJECT["dependencies"], *(EXTRAS[extra] if extra else ())])
+    ours = {"snapkv"}
+    return frozenset(
+        module
+        for module, owners in packages_distributions().items()
+        if not {canonicalize_name(owner) for owner in owners} & (names | ours)
+    )
+
+
+def run(extra: str | None, code: str) -> "subprocess.CompletedProcess[str]":
+    program = f"REFUSED = {set(refused(extra))!r}\n{REFUSE}{code}"
+    return subprocess.run(
+        [sys.executable, "-I", "-c", program], capture_output=True, text=True, timeout=120
+    )
+
+
+def test_the_matrix_refuses_what_it_should() -> None:
+    for module in ("numpy", "pyarrow", "pyspark", "starlette", "uvicorn", "etcd3"):
+        assert module in refused(None), module
+    assert not {"lmdb", "grpc", "typer", "rich", "msgpack", "snapkv"} & refused(None)
+    assert "starlette" not in refused("http")
+
+
+HELPS = """
+import json
+from snapkv.cli import app as snapkv_cli
+from cdcmeta.cli import app as cdcmeta_cli
+
+failed = []
+for main, app, name in (snapkv_cli.main, snapkv_cli.app, "snapkv"), (
+    cdcmeta_cli.main, cdcmeta_cli.app, "cdcmeta"
+):
+    lines = [[]] + [[each.name or each.callback.__name__] for each in app.registered_commands]
+    for group in app.registered_groups:
+        lines.append([group.name])
+        lines += [[group.name, each.name or each.callback.__name__]
+                  for each in group.typer_instance.registered_commands]
+    for line in lines:
+        if main([*line, "--help"]) != 0:
+            failed.append([name, *line])
+    print(name, len(lines))
+sys.exit(json.dumps(failed) if failed else 0)
+"""
+
+
+@pytest.mark.parametrize("extra", [None, "http"])
+def test_every_help_needs_no_extra(extra: str | None) -> None:
+    done = run(extra, HELPS)
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr
+    counts = {
+        line.split()[0]: int(line.split()[1])
+        for line in done.stdout.splitlines()
+        if line.startswith(("snapkv ", "cdcmeta ")) and line.split()[-1].isdigit()
+    }
+    assert counts["snapkv"] > 15
+    assert counts["cdcmeta"] > 8
+
+
+@pytest.mark.parametrize("module", sorted(NEEDS))
+def test_an_import_names_the_extra_that_it_lacks(module: str) -> None:
+    done = run(None, f"import {module}")
+    assert done.returncode == 1
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("snapkv.errors.MissingExtraError: No module named ")
+    assert last.endswith(f"pip install 'snapkv[{NEEDS[module]}]'")
+
+
+@pytest.mark.parametrize("module", sorted(NEEDS))
+def test_the_extra_that_it_names_is_enough(module: str) -> None:
+    done = run(NEEDS[module], f"import {module}")
+    assert done.returncode == 0, done.stderr
+
+
+def test_what_needs_no_extra_works_without() -> None:
+    code = """
+import snapkv, cdcmeta, cdcmeta.scheduler
+with snapkv.open("memory:") as store:
+    cdcmeta.ChangesDB(store, "db").create().put({"_id": "a"})
+"""
+    done = run(None, code)
+    assert done.returncode == 0, done.stderr
+
+
+COMMANDS = {
+    ("serve", "--port", "0"): "http",
+    ("generations", "list"): "generations",
+    ("generations", "expire", "7d"): "generations",
+    ("generations", "make", "no-ring.json"): "generations",
+    ("streams", "of", "now"): "generations",
+    ("streams", "at", "now", "key"): "generations",
+}
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_a_command_names_the_extra_that_it_lacks(words: tuple[str, ...], tmp_path: Path) -> None:
+    """Before it makes or changes anything."""
+    place = tmp_path / "meta"
+    line = [words[0], *words[1:], "--store", f"lmdb:{place}"]
+    code = f"from cdcmeta.cli import main\nsys.exit(main({json.dumps(line)}))"
+    done = run(None, code)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("cdcmeta: No module named ")
+    assert done.stderr.endswith(f"pip install 'snapkv[{COMMANDS[words]}]'\n")
+    assert done.stderr.count("\n") == 1
+    assert not place.exists()
+
+
+@pytest.mark.parametrize("scheme", ["lmdb", "memory"])
+def test_a_table_names_the_extra_that_it_lacks(scheme: str, tmp_path: Path) -> None:
+    url = {"lmdb": f"lmdb:{tmp_path / 'meta'}", "memory": "memory:"}[scheme]
+    code = f"""
+import snapkv
+with snapkv.open({url!r}) as store:
+    store.save("a", b"1")
+    store.at().to_arrow()
+"""
+    done = run(None, code)
+    assert done.stderr.splitlines()[-1].endswith("for tables: pip install 'snapkv[arrow]'")
+    assert run("arrow", code).returncode == 0
+
+
+def test_the_help_of_serve_shows_the_servers_own_defaults() -> None:
+    from cdcmeta.cli import serving
+    from cdcmeta.http import Limits, server
+
+    assert (serving.HOST, serving.PORT) == (server.HOST, server.PORT)
+    defaults = Limits()
+    assert defaults.body_bytes == serving.BODY_BYTES_MAX
+    assert defaults.bulk_bytes == serving.BULK_BYTES_MAX
+
+
+def test_a_mistake_of_our_own_is_blamed_on_no_extra() -> None:
+    from snapkv.extras import extra
+
+    wrong = pytest.raises(ModuleNotFoundError, match=r"^No module named 'snapkv\.nowhere'$")
+    with wrong, extra("arrow", "tables"):
+        importlib.import_module("snapkv.nowhere")
