@@ -160,7 +160,8 @@ def look_everywhere(two: Two, store: SnapshotKV) -> None:
     """Every lookup tells the true revision; twice, for what the first leaves behind."""
     marks = marks_of(two)
     for _ in range(2):
-        for ts in {mark.timestamp + d for mark in marks for d in (-1, 0, 1)} - {-1}:
+        stamps = [mark.timestamp for mark in marks if mark.timestamp]  # 1 would be no timestamp
+        for ts in {0, *(stamp + d for stamp in stamps for d in (-1, 0, 1))}:
             assert store.at(ts).revision == max(m.revision for m in marks if m.timestamp <= ts)
         store._core.timeline.check()
     ring = store._core.timeline.ring

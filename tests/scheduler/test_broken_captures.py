@@ -14,10 +14,10 @@ LIMITS = Limits()
 class Hanging(Pipelines):
     """An executor on which some tables never come to an end of what they do."""
 
-    hangs = False
+    prepares_nothing = False
 
     def is_add_finished(self, table, *, is_prepare):
-        return not (table.startswith("slow") or self.hangs) and super().is_add_finished(
+        return not (table.startswith("slow") or self.prepares_nothing) and super().is_add_finished(
             table, is_prepare=is_prepare
         )
 
@@ -151,7 +151,7 @@ def test_what_hangs_on_one_capture_is_replicated_by_another():
     """A preparation has a deadline, however well its capture answers."""
     limits = Limits(prepare_us=30_000_000)
     sim = replicating(3, 4, executor=Hanging, limits=limits)
-    sim.nodes["c0"].executor.hangs = True
+    sim.nodes["c0"].executor.prepares_nothing = True
     sim.want({**sim.tables, "new": 1.0})
     assert sim.owner is not None
     sim.run(lambda: "new" in sim.nodes["c0"].agent.tables(), ticks_max=SECOND_TICKS)
