@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar, cast
 
 from snapkv.clock import monotonic, no_later_than
 from snapkv.errors import (
+    CommitTimeoutError,
     EngineBusyError,
     EngineUnavailableError,
     InvalidOptionError,
@@ -52,6 +53,36 @@ def within(timeout: float | None, *, of: float | None = None) -> Iterator[None]:
         if isinstance(e, ReadTimeoutError) or monotonic() < deadline:
             raise
         raise ReadTimeoutError(timeout if of is None else of, str(e)) from e
+
+
+class TimeLeft:
+    """One bound in seconds (None: no bound) for the reads and the commits of a call together."""
+
+    def __init__(self, timeout: float | None) -> None:
+        check_wait(timeout)
+        self._timeout = None if timeout is None else float(min(timeout, WAIT_S_MAX))
+        self._end = monotonic() + (self._timeout or 0.0)
+
+    def reads(self) -> AbstractContextManager[None]:
+        """Bound a block that reads by what is left; raises as `within`."""
+        return within(None if self._timeout is None else self._left_s(), of=self._timeout)
+
+    def commit_s(self, most: float) -> float | None:
+        """Return what is left for a commit, `most` at most; None where there is no bound.
+
+        Raises `CommitTimeoutError` when nothing is left.
+        """
+        if self._timeout is None:
+            return None
+        left = self._left_s()
+        if not left:
+            raise CommitTimeoutError(
+                f"the timeout of {self._timeout:g} s passed before the commit was sent"
+            )
+        return min(left, most)
+
+    def _left_s(self) -> float:
+        return max(0.0, self._end - monotonic())
 
 
 def bounds(read: Callable[P, R]) -> Callable[P, R]:

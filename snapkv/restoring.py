@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from snapkv.changed import changed
+from snapkv.committer import COMMIT_TIMEOUT_S_MAX
 from snapkv.core import Core
 from snapkv.dates import dated
+from snapkv.deadline import TimeLeft
 from snapkv.errors import (
     ConflictError,
     InvalidTimeError,
@@ -34,24 +36,40 @@ class Plan(NamedTuple):
 
 
 def planned(
-    keys: View[str], when: When | None, prefix: str = "", *, before_first: bool = False
+    keys: View[str],
+    when: When | None,
+    prefix: str = "",
+    *,
+    before_first: bool = False,
+    timeout: float | None = None,
 ) -> Plan:
-    """Return what restoring a moment (None: now) would change now; raises as restoring does."""
+    """Return what restoring a moment (None: now) would change now; raises as restoring does.
+
+    `timeout` is that of each read.
+    """
     if not isinstance(prefix, str):
         raise InvalidTypeError(f"a prefix is a str, not {type(prefix).__name__}")
-    past, head = keys.at(when), keys.at()
+    past, head = keys.at(when, timeout=timeout), keys.at(timeout=timeout)
     if not before_first and head.count():
         _check_not_before_first(keys.reader, past)
     return _plan(past, head, prefix)
 
 
 def restored(
-    keys: View[str], core: Core, when: When, prefix: str, note: str | None, before_first: bool
+    keys: View[str],
+    core: Core,
+    when: When,
+    prefix: str,
+    note: str | None,
+    before_first: bool,
+    timeout: float | None,
 ) -> Commit:
     """Restore a moment, see `SnapshotKV.restore`."""
     if when is None:
         raise InvalidTypeError("restore takes a time or a revision, not None")
-    plan = planned(keys, when, prefix, before_first=before_first)
+    left = TimeLeft(timeout)
+    with left.reads():
+        plan = planned(keys, when, prefix, before_first=before_first, timeout=timeout)
     if note is None:
         note = f"restore {prefix[:80]!r} to {format_time(plan.past.timestamp)}"
     for _ in range(TRIES):
@@ -62,11 +80,17 @@ def restored(
             note=note,
         )
         try:
-            return core.commit(lambda _, ops=ops: ops, None)  # type: ignore[misc]
+            return _committed(core, ops, left)
         except ConflictError:
-            plan = _plan(plan.past, keys.at(), prefix)
-    whole = Ops(puts=dict(plan.past.items(prefix)), delete_prefixes=[prefix], note=note)
-    return core.commit(lambda _: whole, None)
+            with left.reads():
+                plan = _plan(plan.past, keys.at(timeout=timeout), prefix)
+    with left.reads():
+        puts = dict(plan.past.items(prefix))
+    return _committed(core, Ops(puts=puts, delete_prefixes=[prefix], note=note), left)
+
+
+def _committed(core: Core, ops: Ops, left: TimeLeft) -> Commit:
+    return core.commit(lambda _: ops, left.commit_s(COMMIT_TIMEOUT_S_MAX))
 
 
 def _plan(past: Snapshot[str], head: Snapshot[str], prefix: str) -> Plan:

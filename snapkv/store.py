@@ -137,6 +137,7 @@ class SnapshotKV(View[str], Closing):
         *,
         note: str | None = None,
         before_first: bool = False,
+        timeout: float | None = None,
     ) -> Commit:
         """Make the present equal a past moment, in one commit; return it.
 
@@ -145,10 +146,14 @@ class SnapshotKV(View[str], Closing):
         steady writing by others it falls back to writing everything. A moment before the first
         commit needs `before_first=True`, for it removes every key (with the prefix).
 
+        `timeout` (seconds) bounds all of it, reads and commits together, of which a commit gets 60
+        at most. Without it `read_timeout` bounds each read, and `commit_timeout` each commit.
+
         Raises `InvalidTimeError`, `PrefixNotFoundError` (a KeyError: no key has the prefix, now or
-        then), `CompactedError`, `CommitTooLargeError`, and as `commit`.
+        then), `CompactedError`, `CommitTooLargeError`, `ReadTimeoutError` (nothing was written),
+        and as `commit`.
         """
-        return restored(self, self._core, when, prefix, note, before_first)
+        return restored(self, self._core, when, prefix, note, before_first, timeout)
 
     def resolve(
         self,

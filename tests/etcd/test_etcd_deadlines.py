@@ -69,6 +69,7 @@ READS: dict[str, Callable[[Any, Any, Any], Any]] = {
     "resolved": lambda store, old, how: store.resolved(**how),
     "info": lambda store, old, how: store.info(**how),
     "sessions": lambda store, old, how: store.sessions(**how),
+    "restore": lambda store, old, how: store.restore(old, **how),
     "changes_to_arrow": lambda store, old, how: store.changes_to_arrow(**how),
     "history_to_arrow": lambda store, old, how: store.history_to_arrow(**how),
     "commits_to_arrow": lambda store, old, how: store.commits_to_arrow(**how),

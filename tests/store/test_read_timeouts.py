@@ -34,6 +34,7 @@ def test_what_is_no_timeout(store, place, timeout, error):
         lambda: store.at(ts, timeout=timeout),
         lambda: list(store.diff(ts, timeout=timeout)),
         lambda: store.at().count(timeout=timeout),
+        lambda: store.restore(ts, timeout=timeout),
         lambda: snapkv.open(place.url, read_timeout=timeout),
         lambda: snapkv.observe(place.url, prefix="", read_timeout=timeout),
     ):
@@ -107,6 +108,7 @@ def test_a_read_that_waits_for_another_thread(alone):
         lambda: alone.load("k1", timeout=0.2),
         lambda: list(alone.diff(0, timeout=0.2)),
         lambda: alone.info(timeout=0.2),
+        lambda: alone.restore("rev:2", timeout=0.2),
     ):
         began = monotonic()
         with pytest.raises(ReadTimeoutError) as caught:

@@ -5,7 +5,14 @@ import threading
 import pytest
 
 from snapkv import CompactedError, format_time, pack
-from snapkv.errors import InvalidTimeError, InvalidTypeError, PrefixNotFoundError
+from snapkv.clock import monotonic, pause
+from snapkv.errors import (
+    CommitTimeoutError,
+    InvalidTimeError,
+    InvalidTypeError,
+    PrefixNotFoundError,
+    ReadTimeoutError,
+)
 
 from .engines import assert_sound
 from .wrapping import Intruding, wrap_engines
@@ -131,6 +138,70 @@ def test_among_writers(store, place, clock):
     assert failed == []
     for commit in commits:
         assert dict(store.at(commit.ts).items("p/")) == wanted
+
+
+# --- in time ---
+
+
+class Timed(Intruding):
+    """Notes until when each transaction may take, in monotonic seconds."""
+
+    def __init__(self, inner):
+        super().__init__(inner)
+        self.ends = []
+
+    def transact(self, prepare, peek, *, timeout):
+        self.ends.append(monotonic() + timeout)
+        return super().transact(prepare, peek, timeout=timeout)
+
+
+@pytest.fixture
+def contended(monkeypatch, place, clock):
+    """A store whose engine is `Timed`, a moment worth going back to, and somebody faster."""
+    engines = wrap_engines(monkeypatch, Timed)
+    store, other = place.open(clock=clock), place.open(clock=clock)
+    past = store.save("a", b"1")
+    store.save("a", b"2")
+    engines[0].ends.clear()
+    return store, past, engines[0], lambda: other.save("a", b"other")
+
+
+def test_a_timeout_is_one_for_all_attempts(contended):
+    store, past, engine, intrude = contended
+    engine.intrude = intrude
+    began = monotonic()
+    store.restore(past, timeout=50)
+    assert len(engine.ends) > 1, "it took several attempts"
+    assert max(engine.ends) <= began + 51
+    engine.intrude = lambda: None
+    engine.ends.clear()
+    store.restore(past, timeout=10**400)
+    assert len(engine.ends) == 1
+    assert engine.ends[0] <= monotonic() + 60, "the most that a commit is given"
+
+
+def test_no_attempt_is_made_when_the_time_is_over(contended):
+    store, past, engine, intrude = contended
+    seconds = 0.5
+    end = monotonic() + seconds
+
+    def intrude_slowly():
+        intrude()
+        while monotonic() <= end + 0.1:
+            pause(0.01)
+
+    engine.intrude = intrude_slowly
+    with pytest.raises((CommitTimeoutError, ReadTimeoutError)):
+        store.restore(past, timeout=seconds)
+    assert len(engine.ends) == 1
+    assert store.load("a") == b"other"
+
+
+def test_what_is_no_time_for_a_commit(store, past, place):
+    before = place.revision()
+    with pytest.raises((CommitTimeoutError, ReadTimeoutError)):
+        store.restore(past, timeout=0)
+    assert place.revision() == before
 
 
 # --- with care ---
