@@ -15,6 +15,7 @@ from cdcmeta.changes.revisions import Revision, is_revision
 from cdcmeta.changes.state import State
 from cdcmeta.errors import (
     CDCMetaError,
+    EditNotMadeError,
     InvalidDocumentError,
     InvalidIdError,
     InvalidRevisionError,
@@ -27,7 +28,7 @@ from cdcmeta.http.limits import Limits
 from cdcmeta.http.service import settled
 from cdcmeta.http.splitting import Posted, Span, split
 from cdcmeta.http.streaming import JSON, Streamed
-from snapkv import CommitTooLargeError
+from snapkv import CommitTooLargeError, SnapKVError
 
 Docs = list[Any]
 log = logging.getLogger(__name__)
@@ -54,10 +55,15 @@ async def bulk_docs(call: Call) -> Response:
     await run(posted.check, limits.body_bytes)
     db = call.db
     await run(db.state)
-    rows: list[bytes] = []
-    for numbers in _commits(posted.spans, limits):
-        rows += await run(_stored, db, posted, numbers, new_edits)
-    return Response(b"[" + b",".join(rows) + b"]\n", 201, media_type=JSON)
+    storing = _Storing(db, posted, new_edits)
+    try:
+        for numbers in _commits(posted.spans, limits):
+            await run(storing.store, numbers)
+    except (CDCMetaError, SnapKVError) as e:
+        if not (new_edits and storing.stored):
+            raise
+        await run(storing.fail, e)
+    return Response(b"[" + b",".join(storing.rows) + b"]\n", 201, media_type=JSON)
 
 
 def _commits(spans: Sequence[Span], limits: Limits) -> Iterator[range]:
@@ -72,28 +78,58 @@ def _commits(spans: Sequence[Span], limits: Limits) -> Iterator[range]:
         yield range(first, len(spans))
 
 
-def _stored(db: ChangesDB, posted: Posted, numbers: range, new_edits: bool) -> list[bytes]:
-    """Store documents; return the rows of the answer."""
-    found = posted.refused.copy()
-    kept = [number for number in numbers if number not in found]
-    found.update(zip(kept, _edited(db, posted, kept, new_edits), strict=True))
-    told = [found[number] for number in numbers]
-    return [encoded(_told(db, each)) for each in told if new_edits or not each.ok]
+class _Storing:
+    """Stores the documents of a request, in order; `rows` are those of the answer.
 
+    When a commit fails, edits have rows: those that are stored have their revisions. Replicated
+    documents have none, and the request fails: CouchDB's replicator passes over an error in a row
+    and never sends that document again. When the request fails it sends all of them again, which
+    changes nothing for those that are stored.
+    """
 
-def _edited(db: ChangesDB, posted: Posted, numbers: list[int], new_edits: bool) -> list[Edited]:
-    """Store documents in one commit, or in several where one cannot hold them."""
-    write = db.bulk if new_edits else db.replicate
-    try:
-        return settled(db, lambda: write(posted.documents(numbers)))
-    except CommitTooLargeError as e:
-        if len(numbers) == 1:
-            return [Edited(posted.id(numbers[0]), error=InvalidDocumentError(str(e)))]
-        half = len(numbers) // 2
-        return [
-            *_edited(db, posted, numbers[:half], new_edits),
-            *_edited(db, posted, numbers[half:], new_edits),
-        ]
+    def __init__(self, db: ChangesDB, posted: Posted, new_edits: bool) -> None:
+        self._db, self._posted, self._new_edits = db, posted, new_edits
+        self._write = db.bulk if new_edits else db.replicate
+        self._trying = range(0)
+        self.rows: list[bytes] = []
+        self.stored = False
+
+    def store(self, numbers: range) -> None:
+        """Store documents in one commit, or in several where one cannot hold them."""
+        self._trying = numbers
+        found = {n: self._posted.refused[n] for n in numbers if n in self._posted.refused}
+        kept = [number for number in numbers if number not in found]
+        try:
+            edited = settled(self._db, lambda: self._write(self._posted.documents(kept)))
+        except CommitTooLargeError as e:
+            if len(numbers) > 1:
+                middle = len(numbers) // 2
+                self.store(numbers[:middle])
+                self.store(numbers[middle:])
+                return
+            id = self._posted.id(numbers[0])
+            edited = [Edited(id, error=InvalidDocumentError(str(e)))]
+        found.update(zip(kept, edited, strict=True))
+        for number in numbers:
+            self._tell(found[number])
+
+    def fail(self, error: Exception) -> None:
+        """Give the documents that have no row yet the error of their commit, or of none."""
+        failed = answer_of(error)
+        assert failed is not None
+        for number in range(len(self.rows), len(self._posted.spans)):
+            id = self._posted.id(number)
+            told = failed if number in self._trying else EditNotMadeError(id)
+            self._tell(self._posted.refused.get(number) or Edited(id, error=told))
+
+    def _tell(self, edited: Edited) -> None:
+        self.stored = self.stored or edited.ok
+        if self._new_edits:
+            self.rows.append(encoded(_told(self._db, edited)))
+        elif isinstance(edited.error, EditNotMadeError):
+            raise edited.error
+        elif edited.error is not None:
+            self.rows.append(encoded(_told(self._db, edited)))
 
 
 def _told(db: ChangesDB, edited: Edited) -> dict[str, Any]:

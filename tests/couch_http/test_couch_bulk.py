@@ -1,10 +1,14 @@
 """Many documents at once: `_bulk_docs`, `_bulk_get`, `_revs_diff`, `_all_docs`."""
 
+import itertools
 import json
 
 import pytest
 
+from cdcmeta.changes import ChangesDB, Edited
+from cdcmeta.errors import EditNotMadeError
 from cdcmeta.http import Limits
+from snapkv.errors import EngineUnavailableError, NoSpaceError
 
 from .conftest import ENGINES
 from .served import error_of
@@ -228,6 +232,83 @@ def test_more_documents_than_a_request_may_have(own):
     assert error_of(db.post("_bulk_docs", {"docs": [{}] * 4}))[:2] == (413, "too_large")
     assert db.lib.info().doc_count == 0
     assert len(db.post("_bulk_docs", {"docs": [{}] * 3}).json()) == 3
+
+
+# --- a later commit of a request fails ---
+
+
+@pytest.fixture
+def failing(own, monkeypatch):
+    """A database, and how to let a commit fail: `fails_at(number, error)`, 0 is the first."""
+    db = own(limits=Limits(bulk_docs=2)).database()
+
+    def fails_at(number: int, error: Exception) -> None:
+        commits = itertools.count()
+        for name in ("bulk", "replicate"):
+            write = getattr(ChangesDB, name)
+
+            def fails(self, docs, write=write, **more):
+                if next(commits) == number:
+                    raise error
+                return write(self, docs, **more)
+
+            monkeypatch.setattr(ChangesDB, name, fails)
+
+    return db, fails_at
+
+
+DOWN = EngineUnavailableError("no etcd")
+
+
+@pytest.mark.parametrize(
+    ("error", "word"),
+    [(DOWN, "service_unavailable"), (NoSpaceError("full"), "insufficient_storage")],
+)
+def test_edits_that_are_stored_are_told_when_a_later_commit_fails(failing, error, word):
+    db, fails_at = failing
+    fails_at(1, error)
+    docs = [{"_id": "a"}, {}, {"_id": "c"}, {"_id": "d", "_x": 1}, {"_id": "e"}, {"_id": "f"}]
+    answer = db.post("_bulk_docs", {"docs": docs})
+    assert answer.status_code == 201
+    a, b, c, d, *untried = answer.json()
+    assert (a["ok"], a["rev"]) == (True, db.get("a").json()["_rev"])
+    assert (b["ok"], b["rev"]) == (True, db.get(b["id"]).json()["_rev"])
+    assert c == {"id": "c", "error": word, "reason": str(error)}
+    assert (d["id"], d["error"]) == ("d", word)
+    for row in untried:
+        assert (row["error"], row["reason"]) == (
+            "service_unavailable",
+            f"the edit of {row['id']!r} was not made",
+        )
+    assert [row["id"] for row in untried] == ["e", "f"]
+    assert db.lib.info().doc_count == 2
+
+
+def test_a_request_fails_of_which_nothing_is_stored(failing):
+    db, fails_at = failing
+    fails_at(0, DOWN)
+    answer = db.post("_bulk_docs", {"docs": [{}] * 5})
+    assert error_of(answer) == (503, "service_unavailable", "no etcd")
+    assert db.lib.info().doc_count == 0
+
+
+def test_replicated_documents_come_again_when_a_later_commit_fails(failing):
+    """CouchDB's replicator passes over an error in a row: it must see the request fail."""
+    db, fails_at = failing
+    fails_at(1, DOWN)
+    docs = {"docs": [branch(id, 1, "a") for id in "abcde"], "new_edits": False}
+    assert error_of(db.post("_bulk_docs", docs)) == (503, "service_unavailable", "no etcd")
+    assert db.lib.info().doc_count == 2
+    assert db.post("_bulk_docs", docs).json() == []
+    assert db.lib.info().doc_count == 5
+
+
+def test_a_replicated_document_that_was_not_made_comes_again(db, monkeypatch):
+    """As when others commit to etcd all the time, until the time is over."""
+    late = [Edited("a", revision(1, "a")), Edited("b", error=EditNotMadeError("b"))]
+    monkeypatch.setattr(ChangesDB, "replicate", lambda self, docs, timeout=None: late)
+    docs = {"docs": [branch("a", 1, "a"), branch("b", 1, "a")], "new_edits": False}
+    assert error_of(db.post("_bulk_docs", docs))[:2] == (503, "service_unavailable")
 
 
 # --- _all_docs ---

@@ -1,8 +1,13 @@
 """A real PouchDB replicates with the server: pull, push, live, conflicts, tombstones, restarts."""
 
+import itertools
 import json
 
 import pytest
+
+from cdcmeta.changes import ChangesDB
+from cdcmeta.http import Limits
+from snapkv.errors import EngineUnavailableError
 
 from .pouched import FOLDER, Pouch, PouchError
 from .programs import Program
@@ -71,6 +76,27 @@ def test_one_document_does_not_hold_up_the_others(db, url, pouch, caplog):
     assert pouch("stop")["heard"] == []
     assert sorted(pouch("denied")) == [*never]
     assert "document 'a-attached' is refused: attachments" in caplog.text
+
+
+def test_it_pushes_again_what_a_failed_commit_left_out(own, pouch, monkeypatch):
+    """A later commit of a batch fails: PouchDB keeps its checkpoint, and pushes the batch again."""
+    db = own(limits=Limits(bulk_docs=10)).database()
+    url = f"{db.served.server.url}{db.lib.name}"
+    pouch("bulk", docs=[{"_id": f"d{n:02}"} for n in range(40)])
+    replicate, commits = ChangesDB.replicate, itertools.count()
+
+    def fails(self, docs, **more):
+        if next(commits) == 2:
+            raise EngineUnavailableError("no etcd")
+        return replicate(self, docs, **more)
+
+    monkeypatch.setattr(ChangesDB, "replicate", fails)
+    with pytest.raises(PouchError):
+        pouch("push", url=url)
+    assert db.lib.info().doc_count == 20
+    done = pouch("push", url=url)
+    assert (done["ok"], done["docs_written"], done["doc_write_failures"]) == (True, 20, 0)
+    assert db.lib.info().doc_count == 40
 
 
 def test_it_makes_and_destroys_a_database(db, url, pouch):
