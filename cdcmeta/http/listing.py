@@ -91,8 +91,11 @@ def _of_design_docs(listing: Listing) -> Listing:
     return replace(listing, start=start, end=end)
 
 
-def listing_of(call: Call, body: dict[str, Any]) -> Listing:
-    """Return what a request asks for; what is in the body goes before the query."""
+def listing_of(call: Call, body: dict[str, Any], id_bytes: int = ID_BYTES_MAX) -> Listing:
+    """Return what a request asks for; what is in the body goes before the query.
+
+    No id has more than `id_bytes` bytes.
+    """
 
     def value(*names: str) -> Any:
         for name in names:
@@ -116,7 +119,7 @@ def listing_of(call: Call, body: dict[str, Any]) -> Listing:
         raise bad_request("keys of _all_docs are texts in UTF-8")
     if keys is not None and not (isinstance(keys, list) and all(map(_is_text, keys))):
         raise bad_request("`keys` parameter must be an array of strings in UTF-8")
-    key, start, end = (None if text is None else _shortened(text) for text in texts)
+    key, start, end = (None if text is None else _shortened(text, id_bytes) for text in texts)
     include_docs = flag("include_docs")
     return Listing(
         keys=keys,
@@ -146,15 +149,15 @@ def _is_text(value: object) -> bool:
     return True
 
 
-def _shortened(text: str) -> str:
+def _shortened(text: str, id_bytes: int) -> str:
     """Return the beginning of a text that is too long for an id, where it has the same place.
 
     No id is as long as what is left of it, so all stand before or behind both.
     """
     size = 0
-    for at, character in enumerate(text[: ID_BYTES_MAX + 1], 1):
+    for at, character in enumerate(text[: id_bytes + 1], 1):
         size += len(character.encode()) + (character == "\0")
-        if size > ID_BYTES_MAX:
+        if size > id_bytes:
             return text[:at]
     return text
 

@@ -2,8 +2,11 @@
 
 import email
 import email.policy
+import json
 
 import pytest
+
+from cdcmeta.changes import layout
 
 from .served import error_of
 from .test_couch_documents import UNKNOWN, branch, revision
@@ -212,13 +215,61 @@ def test_design_documents_with_their_contents(mixture):
         ({"startkey": "_local/c2"}, "23"),
         ({"endkey": "_local/c2", "inclusive_end": False}, "1"),
         ({"descending": True, "startkey": "_local/c2"}, "21"),
-        ({"keys": ["_local/c3", "_local/x"]}, "3"),
+        ({"keys": ["_local/c3", "_local/c1", "_local/c3"]}, "313"),
+        ({"keys": ["_local/c3", "_local/c1"], "descending": True}, "13"),
+        ({"keys": ["_local/c3", "_local/c1", "_local/c2"], "skip": 1, "limit": 1}, "1"),
+        ({"key": "_local/c2"}, "2"),
         ({"startkey": "a"}, ""),
+        ({"startkey": "A"}, "123"),
+        ({"endkey": "a"}, "123"),
+        ({"endkey": "A"}, ""),
+        ({"startkey": "_local/"}, "123"),
+        ({"descending": True, "endkey": "_local/c2", "inclusive_end": False}, "3"),
+        ({"descending": True, "startkey": "a", "limit": 1}, "3"),
+        ({"limit": 0}, ""),
     ],
 )
 def test_local_documents(mixture, query, expected):
     found = keys(mixture.post("_local_docs", query))
     assert found == [f"_local/c{each}" for each in expected]
+    texts = {name: each if name == "limit" else json.dumps(each) for name, each in query.items()}
+    assert keys(mixture.get("_local_docs", **texts)) == found
+
+
+def test_local_documents_by_keys(mixture):
+    """As `_all_docs`: in the order of the keys, with a row for what is not there."""
+    asked = ["_local/c2", "a", "_local/no", "_local/", "_local/" + "x" * 257, "_local/c2"]
+    rows = mixture.post("_local_docs", {"keys": asked, "include_docs": True}).json()["rows"]
+    assert [row["key"] for row in rows] == asked
+    assert rows[0] == rows[5]
+    assert rows[0]["doc"] == {"_id": "_local/c2", "_rev": "0-1", "n": "c2"}
+    assert rows[1:5] == [{"key": key, "error": "not_found"} for key in asked[1:5]]
+
+
+def test_local_documents_with_the_longest_ids(db):
+    longest = ["x" * 255 + last for last in "abc"]
+    for id in longest:
+        db.lib.local.put(id, {})
+    assert keys(db.post("_local_docs", {"key": f"_local/{longest[1]}"})) == [f"_local/{longest[1]}"]
+    found = keys(db.post("_local_docs", {"startkey": f"_local/{longest[1]}"}))
+    assert found == [f"_local/{id}" for id in longest[1:]]
+    assert keys(db.post("_local_docs", {"startkey": f"_local/{longest[2]}x"})) == []
+
+
+@pytest.mark.parametrize("descending", [False, True])
+def test_local_documents_that_are_not_shown_are_not_read(db, monkeypatch, descending):
+    for n in range(40):
+        db.lib.local.put(f"c{n:02}", {})
+    read: list[bytes] = []
+    local_of = layout.local_of
+
+    def counted(raw: bytes) -> tuple[int, bytes]:
+        read.append(raw)
+        return local_of(raw)
+
+    monkeypatch.setattr(layout, "local_of", counted)
+    asked = {"limit": 3, "skip": 5, "descending": descending}
+    assert len(keys(db.post("_local_docs", asked))) == len(read) == 3
 
 
 def test_local_documents_with_their_contents(mixture):
