@@ -25,6 +25,8 @@ class Limits:
     """How long a client may take to send a body, besides the time that its size allows."""
     body_bytes_per_s: int = 100_000
     """How fast a client has to send a large body."""
+    unread_s: float = 60.0
+    """How long a client may take nothing of an answer that it was sent."""
     connections: int = 4_000
     """Clients at once; one more is answered 503."""
     callers: int = 16

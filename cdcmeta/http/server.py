@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import signal
 import socket
 import threading
@@ -13,10 +12,10 @@ from ipaddress import ip_address
 from typing import Any
 
 import uvicorn
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from cdcmeta.errors import InvalidArgumentError
 from cdcmeta.http.app import application
+from cdcmeta.http.connection import Connection
 from cdcmeta.http.limits import Limits
 from cdcmeta.http.login import Login
 from cdcmeta.http.origins import checked_origins
@@ -25,48 +24,6 @@ from snapkv import SnapshotKV
 
 HOST, PORT = "127.0.0.1", 5984
 KEEP_ALIVE_S = 60
-
-
-class Connection(H11Protocol):
-    """A connection that must send the head of each request within a time."""
-
-    def __init__(self, *args: Any, head_s: float, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._head_s = head_s
-        self._deadline: asyncio.TimerHandle | None = None
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Expect the first head."""
-        super().connection_made(transport)
-        self._deadline = self.loop.call_later(self._head_s, transport.close)
-
-    def data_received(self, data: bytes) -> None:
-        """Expect the rest of a head within its time, from its first byte on."""
-        if self._deadline is None and not self._answering:
-            self._deadline = self.loop.call_later(self._head_s, self.transport.close)
-        super().data_received(data)
-        if self._answering:
-            self._forget_deadline()
-
-    def on_response_complete(self) -> None:
-        """Expect the next head: what has come of it may be a part."""
-        super().on_response_complete()
-        if self._answering:
-            self._forget_deadline()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Expect nothing more."""
-        self._forget_deadline()
-        super().connection_lost(exc)
-
-    @property
-    def _answering(self) -> bool:
-        return self.cycle is not None and not self.cycle.response_complete
-
-    def _forget_deadline(self) -> None:
-        if self._deadline is not None:
-            self._deadline.cancel()
-            self._deadline = None
 
 
 class Server(uvicorn.Server):
@@ -107,7 +64,7 @@ class Server(uvicorn.Server):
         hosts = {host, *allow_hosts} if self.local and login is None else None
         config = uvicorn.Config(
             application(self._service, hosts, origins),
-            http=partial(Connection, head_s=limits.head_s),  # type: ignore[arg-type]
+            http=partial(Connection, limits=limits),  # type: ignore[arg-type]
             ws="none",
             lifespan="off",
             log_config=None,

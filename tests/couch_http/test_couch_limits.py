@@ -4,7 +4,9 @@ import base64
 import socket
 import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 
 import pytest
 
@@ -211,6 +213,64 @@ def test_databases_that_are_followed_beyond_the_limit(own, monkeypatch):
             one.changes(feed="longpoll", timeout=0)  # who is followed already may be by more
             assert three.changes()["results"] == []
         until(lambda: three.get("_changes", feed="longpoll", timeout=0).is_success, "no place")
+
+
+# --- answers that nobody reads ---
+
+
+@contextmanager
+def asking(db, rest: str = "") -> Iterator[socket.socket]:
+    """Ask for 20 MB, which no buffer on the way takes."""
+    for n in range(10):
+        db.lib.put({"_id": f"d{n}", "text": "x" * 2_000_000})
+    with socket.socket() as client:
+        client.settimeout(WAIT_S)
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
+        client.connect(("127.0.0.1", db.served.server.port))
+        head = f"GET /{db.lib.name}/_all_docs?include_docs=true HTTP/1.1\r\nHost: localhost\r\n"
+        client.sendall(f"{head}{rest}\r\n".encode())
+        yield client
+
+
+@pytest.mark.parametrize("rest", ["", "Connection: close\r\n"])
+def test_an_answer_that_nobody_reads(own, rest):
+    """So whoever asks and does not listen gives the place to others."""
+    db = own(limits=Limits(unread_s=0.3)).database()
+    db.served.http.close()
+    with asking(db, rest) as client:
+        assert client.recv(1)
+        connections = db.served.server.server_state.connections
+        until(lambda: not connections, "its place is kept")
+        until(lambda: not db.served.server.server_state.tasks, "it is still answered")
+
+
+@pytest.mark.parametrize("path", ["d0", "d0?"])
+def test_the_end_of_an_answer_that_nobody_reads(own, path):
+    """All of it was handed over, and the connection is kept alive or closed behind it."""
+    db = own(limits=Limits(unread_s=0.3)).database()
+    db.served.http.close()
+    db.lib.put({"_id": "d0", "text": "x" * 7_000_000})
+    rest = "Connection: close\r\n" if path.endswith("?") else ""
+    with socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
+        client.connect(("127.0.0.1", db.served.server.port))
+        head = f"GET /{db.lib.name}/{path} HTTP/1.1\r\nHost: localhost\r\n{rest}\r\n"
+        client.sendall(head.encode())
+        assert client.recv(1)
+        until(lambda: not db.served.server.server_state.connections, "its place is kept")
+
+
+def test_a_slow_reader_gets_all_of_it(own):
+    """It takes longer than nothing may be read, and reads a little all the time."""
+    db = own(limits=Limits(unread_s=1.0)).database()
+    with asking(db) as client:
+        taken = client.recv(1)
+        end = time.monotonic() + 3.0
+        while time.monotonic() < end:
+            taken = taken[-8:] + client.recv(1 << 14)
+            time.sleep(0.01)
+        while not taken.endswith(b"\r\n0\r\n\r\n"):
+            taken = taken[-8:] + client.recv(1 << 20)
 
 
 def test_connections_beyond_the_limit(own):
