@@ -70,17 +70,18 @@ def _lmdb_path(url: str) -> str:
             url,
         )
     if path.startswith("~"):
+        literal, likely = f"lmdb:./{path}", _directory_url(path)
+        advice = f"{likely}, or {literal}" if likely != literal else literal
         raise InvalidURLError(
-            f"{url!r}: '~' is not expanded here; write {_directory_url(path)}, "
-            f"or lmdb:./{path} for a directory of that name",
-            url,
+            f"{url!r}: '~' is not expanded here; write {advice} for a directory of that name", url
         )
     return path
 
 
 def _directory_url(path: str) -> str:
     """Return the URL that a path is most likely meant to be."""
-    return f"lmdb:$HOME{path[1:]}" if path.partition("/")[0] == "~" else f"lmdb:{path}"
+    path = os.path.expanduser(path)
+    return f"lmdb:./{path}" if path.startswith("~") else f"lmdb:{path}"  # there is no such user
 
 
 def _etcd(url: str, create: bool, home: bytes, environment: bool, **options: Any) -> Engine:

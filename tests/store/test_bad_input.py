@@ -3,7 +3,9 @@
 import contextlib
 import copy
 import io
+import os
 import pickle
+import re
 from datetime import datetime
 
 import pytest
@@ -238,25 +240,40 @@ def test_bad_openings(opening, tmp_path):
 ADVICE = {
     "lmdb://m4": ["lmdb:m4 ", "lmdb:/m4 "],
     "lmdb:///m4/x": ["lmdb:/m4/x "],
-    "lmdb:~/m5": ["lmdb:$HOME/m5,", "lmdb:./~/m5 "],
-    "lmdb:~ann/m5": ["lmdb:~ann/m5,", "lmdb:./~ann/m5 "],
-    "lmdb:~": ["lmdb:$HOME,"],
+    "lmdb:~/m5": ["lmdb:{home}/m5,", "lmdb:./~/m5 "],
+    "lmdb:~root/m5": ["lmdb:{root}/m5,", "lmdb:./~root/m5 "],
+    "lmdb:~nobody here/m5": ["write lmdb:./~nobody here/m5 "],
+    "lmdb:~": ["lmdb:{home},"],
     "lmdb:///": ["lmdb:./meta"],
     "./meta": ["lmdb:./meta;"],
     "../a:b": ["lmdb:../a:b;"],
     "/srv/meta": ["lmdb:/srv/meta;"],
     "meta": ["lmdb:meta;"],
-    "~/meta": ["lmdb:$HOME/meta;"],
+    "~/meta": ["lmdb:{home}/meta;"],
+    "~nobody here/meta": ["lmdb:./~nobody here/meta;"],
 }
 
 
 @pytest.mark.parametrize("url", ADVICE)
 def test_urls_that_are_almost_right_are_told_the_right_one(url, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    homes = {"home": tmp_path / "home", "root": os.path.expanduser("~root")}
     with pytest.raises(InvalidURLError) as caught:
         snapkv.open(url)
-    assert all(advice in str(caught.value) for advice in ADVICE[url]), caught.value
+    assert all(advice.format(**homes) in str(caught.value) for advice in ADVICE[url]), caught.value
     assert list(tmp_path.iterdir()) == [], "nothing was made"
+
+
+@pytest.mark.parametrize("path", ["~/meta", "~", "~nobody here/meta"])
+def test_a_url_that_is_advised_opens(path, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    for url in (path, f"lmdb:{path}"):
+        with pytest.raises(InvalidURLError) as caught:
+            snapkv.open(url)
+        advised = re.search(r"write (lmdb:.+?)([,;]| for a)", str(caught.value))[1]
+        snapkv.open(advised).close()
 
 
 @pytest.mark.parametrize("url", ["", "redis:x", "host:2379", "user@host", "x?password=y"])
