@@ -22,7 +22,7 @@ from snapkv.timeline.ticks import CREATION_ORDINAL
 from snapkv.times import When
 
 LOG_PAGE_COMMITS = 256
-"""Commits read at once when the log is walked newest first."""
+"""Commits read at once, at most, when the log is walked newest first."""
 LOG_PAGE_COMMITS_MAX = 65_536
 """Where ticks are told from commits, each page has four times as many, up to this."""
 HISTORY_PAGE_VERSIONS = 128
@@ -43,17 +43,24 @@ def commits(
     low, high = bounds(core, since, until)
     bound = None if limit is None else min(limit, sys.maxsize)
     if newest_first:
-        return islice(_backwards(core, low, high, since is None), bound)
+        page = min(LOG_PAGE_COMMITS, bound or LOG_PAGE_COMMITS)
+        return islice(_backwards(core, low, high, since is None, page), bound)
     return islice(_forwards(core, low, high, since is None), bound)
 
 
 def commits_and_ticks(
-    core: Reader, since: When | None, until: When | None, *, newest_first: bool
+    core: Reader,
+    since: When | None,
+    until: When | None,
+    *,
+    newest_first: bool,
+    wanted: int | None = None,
 ) -> Iterator[tuple[Commit, bool]]:
     """Yield the commits in (since, until], each with whether it is a tick and nothing else.
 
     A tick changed no key, has no note, and is not a fence. Costs two watches over all keys of the
     store, values included; newest first for each page, and pages grow: a day of ticks is some.
+    The first page has as many commits as are `wanted`.
     """
     core.check_open()
     low, high = bounds(core, since, until)
@@ -61,15 +68,17 @@ def commits_and_ticks(
     if inclusive and not newest_first:
         yield commit_of(low, core.timeline.stamp(low)), False
     if newest_first:
-        yield from _pages_of_ticks(core, low, high)
+        size = min(LOG_PAGE_COMMITS, wanted or LOG_PAGE_COMMITS)
+        yield from _pages_of_ticks(core, low, high, size)
     else:
         yield from _with_ticks(core, low, high)
     if inclusive and newest_first:
         yield commit_of(low, core.timeline.stamp(low)), False
 
 
-def _pages_of_ticks(core: Reader, low: Mark, high: Mark) -> Iterator[tuple[Commit, bool]]:
-    size = LOG_PAGE_COMMITS
+def _pages_of_ticks(
+    core: Reader, low: Mark, high: Mark, size: int
+) -> Iterator[tuple[Commit, bool]]:
     while high.ordinal > max(low.ordinal, 1):
         first = max(low.ordinal, high.ordinal - size)
         after = low if first == low.ordinal else core.timeline.by_ordinal(first)
@@ -124,9 +133,9 @@ def _forwards(core: Core, low: Mark, high: Mark, inclusive: bool) -> Iterator[Co
         yield commit_of(mark, stamp)
 
 
-def _backwards(core: Core, low: Mark, high: Mark, inclusive: bool) -> Iterator[Commit]:
+def _backwards(core: Core, low: Mark, high: Mark, inclusive: bool, size: int) -> Iterator[Commit]:
     while high.ordinal > max(low.ordinal, 1):
-        first = max(low.ordinal, high.ordinal - LOG_PAGE_COMMITS)
+        first = max(low.ordinal, high.ordinal - size)
         after = low if first == low.ordinal else core.timeline.by_ordinal(first)
         page = [commit_of(mark, stamp) for mark, stamp in core.timeline.replay(after, high)]
         yield from reversed(page)

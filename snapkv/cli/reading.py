@@ -162,7 +162,7 @@ def log(
         if count == 0:
             return
         left_out = 0
-        found = _commits_and_ticks(kv, after, up_to, newest_first=not oldest_first)
+        found = _commits_and_ticks(kv, after, up_to, newest_first=not oldest_first, wanted=count)
         for shown, (commit, is_tick) in enumerate(found):
             left_out += is_tick
             if not is_tick:
@@ -175,10 +175,15 @@ def log(
 
 @bounds
 def _commits_and_ticks(
-    kv: SnapshotKV, since: When | None, until: When | None, *, newest_first: bool
+    kv: SnapshotKV,
+    since: When | None,
+    until: When | None,
+    *,
+    newest_first: bool,
+    wanted: int | None,
 ) -> Iterator[tuple[Commit, bool]]:
     """Yield commits as `commits_and_ticks`, within what --timeout allows."""
-    return commits_and_ticks(kv.reader, since, until, newest_first=newest_first)
+    return commits_and_ticks(kv.reader, since, until, newest_first=newest_first, wanted=wanted)
 
 
 def history(

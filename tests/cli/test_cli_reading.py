@@ -1,9 +1,14 @@
 """get, ls, log, history, diff and watch, in this process."""
 
+from collections.abc import Iterator
+from typing import Any
+
 import pytest
 from cli_runner import Cli
 
 import snapkv
+from snapkv.engine.base import WatchBatch
+from snapkv.timeline.feed import replayed
 
 
 @pytest.fixture
@@ -174,3 +179,24 @@ def test_log_leaves_out_ticks(any_cli: Cli) -> None:
     )
     answer = cli.ok("log", "-n", "0")
     assert (answer.out, answer.err) == ("", "")
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_log_reads_about_what_it_prints(
+    any_cli: Cli, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    read = []
+
+    def counted(*words: Any) -> Iterator[WatchBatch]:
+        for batch in replayed(*words):
+            read.extend(batch.events)
+            yield batch
+
+    with snapkv.open(any_cli.url, writer="x") as store:
+        for n in range(40):
+            store.save("a", b"%d" % n)
+        newest = [commit.revision for commit in store.commits(newest_first=True, limit=count)]
+    monkeypatch.setattr(snapkv.changed, "replayed", counted)
+    rows = any_cli.ok("log", "-n", str(count), "--json").json
+    assert [row["revision"] for row in rows] == newest
+    assert len(read) == count
