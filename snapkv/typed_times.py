@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta, tzinfo
+from datetime import UTC, datetime, timedelta, timezone, tzinfo
 
 from snapkv.dates import EPOCH, date_text
 from snapkv.errors import InvalidTimeError
 from snapkv.times import PHYSICAL_MS_MAX, When, end_of_ms, is_digits, resolve, revision_of
 
 FORMS = "2026-01-31 14:05, 14:05, yesterday, 1h ago, -5m, rev:4, 2026-01-31T14:05:00Z"
+OFFSET_HOURS_MAX = 23
 _UNITS = {
     "ms": ("ms", "millisecond", "milliseconds"),
     "seconds": ("s", "sec", "secs", "second", "seconds"),
@@ -125,11 +126,10 @@ def _moment(
     text: str, match: re.Match[str], now: datetime, zone: tzinfo | None
 ) -> tuple[datetime, str]:
     """Return the instant of a date and a time of day, and a remark on it."""
-    offset = {"z": "+00:00", "utc": "+00:00"}.get(match["offset"], match["offset"] or "")
     time = match["time"] or "00:00"
+    if match["offset"]:
+        zone = _zone(text, match["offset"])
     try:
-        if offset:
-            zone = datetime.fromisoformat(f"2000-01-01T00:00{offset}").tzinfo
         today = now.astimezone(zone).date()
         date = match["date"] or "today"
         day = {"today": today, "yesterday": today - timedelta(days=1)}.get(date)
@@ -137,12 +137,29 @@ def _moment(
         time = f"0{time}" if time.partition(":")[0] in set("0123456789") else time
         naive = datetime.fromisoformat(f"{day.isoformat() if day else date}T{time}")
         instant, remark = _instant(text, naive, zone, whole_day=match["time"] is None)
-    except (OverflowError, ValueError) as e:
-        if isinstance(e, InvalidTimeError):
-            raise
-        raise InvalidTimeError(f"no time: {text!r} ({e})", text) from None
+    except InvalidTimeError:
+        raise
+    except (OverflowError, ValueError):
+        raise InvalidTimeError(
+            f"no time: {text!r}: there is no such day or time of day (write {FORMS})", text
+        ) from None
     ms = instant.microsecond // 1_000
     return _checked(instant.replace(microsecond=ms * 1_000), text), remark
+
+
+def _zone(text: str, offset: str) -> tzinfo:
+    """Return the time zone of an offset as people type it."""
+    if offset in ("z", "utc"):
+        return UTC
+    hours, minutes = int(offset[1:3]), int(offset[-2:] if len(offset) > 3 else 0)
+    if hours > OFFSET_HOURS_MAX or minutes > 59:
+        raise InvalidTimeError(
+            f"no time: {text!r}: {offset} is not an offset from UTC (write +02:00, -05:30 or Z, "
+            f"at most {OFFSET_HOURS_MAX} hours)",
+            text,
+        )
+    away = timedelta(hours=hours, minutes=minutes)
+    return timezone(-away if offset[0] == "-" else away)
 
 
 def _instant(

@@ -18,7 +18,7 @@ import snapkv
 from cdcmeta.errors import GenerationNotFoundError, InvalidArgumentError
 from snapkv.cli.commands import App, patience
 from snapkv.clock import SystemClock
-from snapkv.times import dated, duration_ms
+from snapkv.times import dated, duration_ms, revision_of
 from snapkv.typed_times import understood
 
 if TYPE_CHECKING:  # NumPy is for those who use it: these modules come when a command runs
@@ -222,6 +222,8 @@ def _operating(log: GenerationLog, time: str) -> Generation:
     if echo := typed.echo(typed.state, now_ms):
         typer.echo(f"cdcmeta: {echo}", err=True)
     when = "-0s" if typed.state is None else typed.state
+    if revision_of(when) is not None:
+        typer.echo(f"cdcmeta: {when} = {snapkv.format_time(log.timestamp_of(when))}", err=True)
     found = log.operating_at(when)
     if found is None:
         raise GenerationNotFoundError(f"no generation operates at {dated(log.timestamp_of(when))}")

@@ -163,6 +163,17 @@ def test_times_that_begin_with_a_dash(run, log, time):
     assert "is not a timestamp of this store" in run("generations", "at", "4")[2]
 
 
+def test_a_revision_is_shown_as_a_time(run, log):
+    (newest,) = log.store.commits(limit=1, newest_first=True)
+    revision = f"rev:{newest.revision}"
+    shown = f"cdcmeta: {revision} = {snapkv.format_time(newest.ts)}\n"
+    code, lines, error = run("streams", "of", revision)
+    assert error.startswith(shown)
+    if code == 0:
+        assert len(lines) == 5
+    assert run("generations", "at", revision)[2].startswith(shown)
+
+
 @pytest.mark.parametrize("words", [*COMMANDS, ["generations", "make", "ring.json"]], ids=" ".join)
 def test_without_numpy_it_is_told_what_to_install(tmp_path, words):
     program = "import sys; sys.modules['numpy'] = None; from cdcmeta.cli import main; "

@@ -141,6 +141,26 @@ def test_what_is_no_time(text):
         understood(text, NOW_MS, BERLIN)
 
 
+@pytest.mark.parametrize("offset", ["+25:00", "+24", "-01:60", "+9900", "-0099"])
+def test_an_offset_that_is_none_is_named_and_told_how_to_write_one(offset):
+    for text in (f"14:05{offset}", f"2026-11-22T14:05:00 {offset}"):
+        with pytest.raises(InvalidTimeError) as caught:
+            understood(text, NOW_MS, BERLIN)
+        assert str(caught.value) == (
+            f"no time: {text!r}: {offset} is not an offset from UTC "
+            "(write +02:00, -05:30 or Z, at most 23 hours)"
+        )
+
+
+@pytest.mark.parametrize("text", ["2026-13-01", "2026-02-30", "25:00", "14:60", "14:05:61"])
+def test_a_day_or_time_that_is_none_is_told_in_our_words(text):
+    with pytest.raises(InvalidTimeError) as caught:
+        understood(text, NOW_MS, BERLIN)
+    assert str(caught.value).startswith(
+        f"no time: {text!r}: there is no such day or time of day (write 2026-01-31 14:05, "
+    )
+
+
 @given(st.datetimes(datetime(1971, 1, 1), datetime(2100, 1, 1)), st.sampled_from([BERLIN, UTC]))
 def test_a_time_copied_from_a_display_means_that_time(moment, zone):
     moment = (moment - timedelta(microseconds=moment.microsecond % 1_000)).replace(tzinfo=UTC)
