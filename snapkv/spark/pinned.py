@@ -127,7 +127,7 @@ def _check_order(options: Options, anchor: Anchor, standing: bool) -> None:
     Of commits, one that ends just before its start is empty: those after a commit until the same.
     """
     first, last = (options.count(f"{end}Version") for end in ("starting", "ending"))
-    if first is not None and last is not None and last < first:
+    if first is not None and last is not None and last < first - (not standing):
         raise SourceError(codes.INVALID_RANGE, f"{BACKWARDS}: versions {first} to {last}")
     start, end = (options.text(f"{end}Timestamp") for end in ("starting", "ending"))
     if start is not None and end is not None:

@@ -248,6 +248,8 @@ def test_ends_where_nothing_is(store, place, clock):
         {"startingTimestamp": 0, "endingTimestamp": first - 1},
         {"startingTimestamp": first + 1, "endingTimestamp": first},  # after it, until it
         {"startingVersion": 1, "endingVersion": 1},
+        {"startingVersion": head, "endingVersion": head - 1},  # after one, until the same
+        {"startingVersion": head + 1, "endingVersion": head},
     ]
     for options in empty:
         assert read(place.url, **FEED, **options) == [], options
@@ -269,7 +271,7 @@ def test_ranges_that_are_none(store, place, clock):
     assert "startingVersion or startingTimestamp" in message
     refused("NO_START", place.url, **FEED, endingVersion=head)
     backwards = [
-        {"startingVersion": head, "endingVersion": head - 1},
+        {"startingVersion": head, "endingVersion": head - 2},
         {"startingTimestamp": stamps[2], "endingTimestamp": stamps[1]},
         {"startingTimestamp": stamps[2] + 5, "endingTimestamp": stamps[2] + 3},  # nothing between
         {"startingTimestamp": shown(stamps[2]), "endingTimestamp": shown(stamps[2] - 1)},

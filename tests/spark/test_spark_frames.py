@@ -313,11 +313,14 @@ def test_changes_after_a_moment_until_the_same(spark, store, place, clock):
     first = store.save("k", b"1")
     clock.advance(1_000)
     last = store.save("k", b"2")
-    for when in (first, last, to_datetime(first), "-0s"):
+    head = store.at().revision
+    for when in (first, last, to_datetime(first), "-0s", f"rev:{head - 1}", f"rev:{head}"):
         assert read_changes(spark, place.url, when, when).count() == 0
     assert read_changes(spark, place.url, first, last).count() == 1
-    with pytest.raises(AnalysisException, match=r"\[SNAPKV_INVALID_RANGE\]"):
-        read_changes(spark, place.url, last, first).count()
+    assert read_changes(spark, place.url, f"rev:{head - 1}", f"rev:{head}").count() == 1
+    for since, until in ((last, first), (f"rev:{head}", f"rev:{head - 1}")):
+        with pytest.raises(AnalysisException, match=r"\[SNAPKV_INVALID_RANGE\]"):
+            read_changes(spark, place.url, since, until).count()
 
 
 @EMBEDDED
