@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from contextlib import aclosing
 from typing import Any
 from urllib.parse import unquote
@@ -24,6 +25,13 @@ PARSED_AT_ONCE_BYTES = 64 << 10
 VALUE_BYTES = 64
 """About the memory that a value within a list or an object takes, besides its text."""
 INVALID_JSON = "invalid UTF-8 JSON"
+
+
+class NumberTooLongError(ValueError):
+    """An integer has more digits than Python takes."""
+
+    def __str__(self) -> str:
+        return f"an integer has more than {sys.get_int_max_str_digits()} digits"
 
 
 class Call:
@@ -181,18 +189,30 @@ def decoded(raw: bytes, *, pausing: bool = False) -> Any:
     """Return the value of JSON that comes from a client. Raises `HTTPError` (400)."""
     try:
         return parsed(raw, pausing=pausing)
-    except (ValueError, RecursionError):
+    except NumberTooLongError as e:
+        raise bad_request(str(e)) from None
+    except RecursionError:
+        raise bad_request("the body is nested too deep") from None
+    except ValueError:
         raise bad_request(INVALID_JSON) from None
 
 
 def parsed(raw: bytes, *, pausing: bool = False) -> Any:
-    """Return the value of JSON. Raises `ValueError`, and `RecursionError` if it is too deep.
+    """Return the value of JSON.
+
+    Raises `ValueError`, `NumberTooLongError` if it is valid so far, `RecursionError` if it is too deep.
 
     The parser keeps the interpreter to itself; with `pausing` other threads get it between two
     objects, though not within an array of anything else.
     """
     text = raw.decode(json.detect_encoding(raw), "surrogatepass")
-    return (_PAUSING if pausing and len(raw) > PARSED_AT_ONCE_BYTES else _DECODER).decode(text)
+    decoder = _PAUSING if pausing and len(raw) > PARSED_AT_ONCE_BYTES else _DECODER
+    try:
+        return decoder.decode(text)
+    except json.JSONDecodeError:
+        raise
+    except ValueError:  # Python's, about the digits of an integer
+        raise NumberTooLongError from None
 
 
 def parsed_size(raw: bytes, start: int, end: int) -> int:
@@ -206,7 +226,7 @@ def _kept(value: dict[str, Any]) -> dict[str, Any]:
 
 
 def _no_number(text: str) -> None:
-    raise ValueError(f"{text} is no JSON")
+    raise json.JSONDecodeError(f"{text} is no JSON", text, 0)
 
 
 _DECODER = json.JSONDecoder(parse_constant=_no_number)

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 from cdcmeta.changes.documents import TOO_DEEP, Edited
 from cdcmeta.errors import InvalidDocumentError
-from cdcmeta.http.call import INVALID_JSON, parsed, parsed_size
+from cdcmeta.http.call import INVALID_JSON, NumberTooLongError, parsed, parsed_size
 from cdcmeta.http.errors import HTTPError, bad_request
 
 Span: TypeAlias = tuple[int, int]
@@ -25,6 +25,8 @@ MEMBERS_BYTES_MAX = 256_000_000
 """The most memory that members of a body, or of one document, may take without their contents."""
 DEPTH_MAX = 20_000
 """The deepest nesting of a document that is left out by itself; a deeper one spoils the request."""
+DIGITS_MAX = 18
+"""So many digits of an integer are read where only a document's id is looked for."""
 LEVELS = 4
 """Nesting that one match of a pattern passes over; Python walks through a deeper one."""
 BLANK_MAX = 16
@@ -61,7 +63,7 @@ class Posted:
     def check(self, bytes_max: int) -> None:
         """Parse every document once. Raises `HTTPError` (400) if one is not valid JSON.
 
-        Those that are too large or too deep to be parsed are `refused`.
+        Those that are too large or too deep to be parsed, or have a number that is, are `refused`.
         """
         for number, (start, end) in enumerate(self.spans):
             if end - start > bytes_max:
@@ -72,6 +74,8 @@ class Posted:
                 parsed(self.raw[start:end], pausing=True)
             except RecursionError:
                 self._refuse(number, TOO_DEEP)
+            except NumberTooLongError as e:
+                self._refuse(number, str(e))
             except ValueError:
                 raise bad_request(INVALID_JSON) from None
 
@@ -132,9 +136,13 @@ def shallow(raw: bytes, start: int, end: int) -> tuple[Any, list[Span]]:
     if parsed_size(text, 0, len(text)) > MEMBERS_BYTES_MAX:
         raise bad_request("the request has too many members")
     try:
-        return json.loads(text), spans
+        return json.loads(text, parse_int=_shortened), spans
     except ValueError:
         raise bad_request(INVALID_JSON) from None
+
+
+def _shortened(digits: str) -> int:
+    return int(digits[:DIGITS_MAX])  # nobody needs a longer one here
 
 
 def _elements(raw: bytes, start: int, end: int) -> Iterator[Span]:

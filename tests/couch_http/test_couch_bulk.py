@@ -163,6 +163,8 @@ def test_revs_diff_of_what_can_never_be_stored(db):
 
 
 DEEP = '{{"_id":"deep","_rev":"1-{}","a":{}}}'.format("a" * 32, "[" * 5_000 + "]" * 5_000)
+LONG = '{{"a":{{"b":-{}}},"_id":"long","_rev":"1-{}","c":[1]}}'.format("9" * 5_000, "a" * 32)
+FLAT = LONG.replace("long", "flat").replace('{"b":', "").replace("},", ",", 1)
 NEVER = {
     "attached": {"_attachments": {"a": {"content_type": "text/plain", "data": "eA=="}}},
     "nested": {"a": json.loads("[" * 150 + "]" * 150)},
@@ -181,17 +183,17 @@ def test_what_can_never_be_stored_is_forbidden_by_row(db, caplog, new_edits):
     docs = [{"_id": id} | rev | more for id, more in NEVER.items()]
     docs += [7, None, {"_id": "fine"} | rev]
     body = json.dumps({"docs": docs, "new_edits": new_edits})
-    body = body.replace('"docs": [', f'"docs": [{DEEP}, ')
+    body = body.replace('"docs": [', f'"docs": [{DEEP}, {LONG}, {FLAT}, ')
     headers = {"Content-Type": "application/json"}
     answer = db("POST", "_bulk_docs", content=body, headers=headers)
     assert answer.status_code == 201
     *refused, last = answer.json() if new_edits else [*answer.json(), {"id": "fine", "ok": True}]
-    assert [row["id"] for row in refused] == ["deep", *NEVER, "", ""]
+    assert [row["id"] for row in refused] == ["deep", "long", "flat", *NEVER, "", ""]
     assert {row["error"] for row in refused} == {"forbidden"}
     assert all(row["reason"] for row in refused)
     assert (last["id"], last["ok"]) == ("fine", True)
     assert [row["id"] for row in db.changes()["results"]] == ["fine"]
-    for id in ("deep", "attached", "nested", "x" * 257, "badrev"):
+    for id in ("deep", "long", "flat", "attached", "nested", "x" * 257, "badrev"):
         assert f"{db.lib.name}: document {id!r} is refused: " in caplog.text
 
 

@@ -4,6 +4,8 @@ import pytest
 
 from .served import error_of
 
+LONG_NUMBER = '{"a": ' + "9" * 5_000 + "}"
+NOT_JSON = "the document is no JSON: Out of range float values are not JSON compliant"
 UNKNOWN = "1-0123456789abcdef0123456789abcdef"
 
 
@@ -76,8 +78,11 @@ def test_two_revs_that_differ(db):
         ("d", "{", (400, "bad_request", "invalid UTF-8 JSON")),
         ("d", '{"a": NaN}', (400, "bad_request", "invalid UTF-8 JSON")),
         ("d", b'{"a": "\xff"}', (400, "bad_request", "invalid UTF-8 JSON")),
-        ("d", "[" * 100_000, (400, "bad_request", "invalid UTF-8 JSON")),
-        ("d", '{"a": %s}' % ("9" * 5_000), (400, "bad_request", "invalid UTF-8 JSON")),
+        ("d", "[" * 100_000, (400, "bad_request", "the body is nested too deep")),
+        ("d", LONG_NUMBER, (400, "bad_request", "an integer has more than 4300 digits")),
+        ("_local/d", LONG_NUMBER, (400, "bad_request", "an integer has more than 4300 digits")),
+        ("d", '{"a": 1e999}', (400, "doc_validation", NOT_JSON)),
+        ("d", '{"a": -Infinity}', (400, "bad_request", "invalid UTF-8 JSON")),
         ("d", '{"_x": 1}', (400, "doc_validation", "Bad special document member: _x")),
         ("d", '{"_rev": "x"}', (400, "bad_request", "Invalid rev format")),
         (
@@ -86,6 +91,7 @@ def test_two_revs_that_differ(db):
             (400, "illegal_docid", "Only reserved document ids may start with underscore."),
         ),
     ],
+    ids=lambda value: str(value)[:20],
 )
 def test_a_document_that_cannot_be_stored(db, path, body, error):
     assert error_of(db("PUT", path, content=body)) == error
@@ -207,3 +213,8 @@ def test_local_documents_are_put_one_by_one(db):
     (answer,) = db.post("_bulk_docs", {"docs": [{"_id": "_local/x"}]}).json()
     assert answer["error"] == "forbidden"
     assert error_of(db.get("_local/x"))[0] == 404
+
+
+def test_of_two_members_of_one_name_the_last_counts(db):
+    assert db("PUT", "d", content='{"a":1,"a":2}').status_code == 201
+    assert db.get("d").json()["a"] == 2
