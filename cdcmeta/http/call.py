@@ -200,7 +200,8 @@ def decoded(raw: bytes, *, pausing: bool = False) -> Any:
 def parsed(raw: bytes, *, pausing: bool = False) -> Any:
     """Return the value of JSON.
 
-    Raises `ValueError`, `NumberTooLongError` if it is valid so far, `RecursionError` if it is too deep.
+    Raises `RecursionError` if it is too deep, otherwise `ValueError`: `NumberTooLongError` if it is
+    valid up to a long integer.
 
     The parser keeps the interpreter to itself; with `pausing` other threads get it between two
     objects, though not within an array of anything else.

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from functools import partial
+from typing import TypeAlias
 
 import anyio
 from starlette.responses import Response
@@ -40,43 +41,58 @@ class Update:
         return encoded(told)
 
 
+Found: TypeAlias = tuple[list[Update], int]
+"""Updates, oldest first, and the timestamp up to which they were looked for."""
+
+
 async def db_updates(call: Call) -> Response:
     """Answer `GET /_db_updates`: a row for each database, with the last thing that happened."""
     query = call.query.multi_items()
     wanted = feed_request(query, {}, None, call.service.limits.wait_ms)
     if wanted.feed == EVENTSOURCE:
         raise bad_request("Supported `feed` types: normal, continuous, longpoll")
-    since = await call.service.read(_timestamp, call.service, wanted.since)
-    pieces = (_lines if wanted.feed == CONTINUOUS else _page)(call.service, wanted, since)
-    return await Streamed.begun(pieces, heartbeat=wanted.heartbeat)
+    read, service = call.service.read, call.service
+    since = await read(_timestamp, service, wanted.since)
+    first = await read(_updates, service, since)  # what fails now is an answer of its own
+    pieces = _lines if wanted.feed == CONTINUOUS else _page
+    return await Streamed.begun(pieces(service, wanted, since, first), heartbeat=wanted.heartbeat)
 
 
-async def _page(service: Service, wanted: FeedRequest, since: int) -> AsyncGenerator[bytes, None]:
+async def _page(
+    service: Service, wanted: FeedRequest, since: int, first: Found
+) -> AsyncGenerator[bytes, None]:
     yield b'{"results":[\n'
-    found, last = await _found(service, wanted, since, wanted.limit)
+    found, last = await _found(service, wanted, since, first, wanted.limit)
     rows = b",\n".join(update.row() for update in found)
     yield rows + b'\n],\n"last_seq":"%d"}\n' % last
 
 
-async def _lines(service: Service, wanted: FeedRequest, since: int) -> AsyncGenerator[bytes, None]:
+async def _lines(
+    service: Service, wanted: FeedRequest, since: int, first: Found
+) -> AsyncGenerator[bytes, None]:
     told = 0
     yield b""  # the answer begins, and its heartbeats
+    looked: Found | None = first
     while wanted.limit is None or told < wanted.limit:
         left = None if wanted.limit is None else wanted.limit - told
-        found, since = await _found(service, wanted, since, left)
+        found, since = await _found(service, wanted, since, looked, left)
         if not found:
             break
         told += len(found)
         yield b"".join(update.row() + b"\n" for update in found)
+        looked = None
     yield encoded({"last_seq": str(since)}) + b"\n"
 
 
 async def _found(
-    service: Service, wanted: FeedRequest, since: int, limit: int | None
-) -> tuple[list[Update], int]:
-    """Return the updates after a moment, and where to go on; a feed waits for the first."""
+    service: Service, wanted: FeedRequest, since: int, looked: Found | None, limit: int | None
+) -> Found:
+    """Return the updates after a moment, and where to go on; a feed waits for the first.
+
+    `looked` is what a first look found already.
+    """
     deadline = None if wanted.heartbeat is not None else monotonic() + wanted.timeout
-    found, last = await service.read(_updates, service, since)
+    found, last = looked or await service.read(_updates, service, since)
     while not found and wanted.feed != NORMAL and not service.hub.stopping:
         if deadline is not None and monotonic() >= deadline:
             break
@@ -98,7 +114,7 @@ def _timestamp(service: Service, since: str) -> int:
     return service.store.resolved() if since == "now" else service.store.timestamp_of(since)
 
 
-def _updates(service: Service, since: int) -> tuple[list[Update], int]:
+def _updates(service: Service, since: int) -> Found:
     """Return the updates after a timestamp, oldest first, and the timestamp of now."""
     now = service.store.resolved()
     at = partial(databases, service.store)

@@ -6,6 +6,8 @@ import httpx
 import pytest
 
 from cdcmeta import ChangesDB
+from cdcmeta.http import updates
+from snapkv.errors import EngineUnavailableError
 
 from .served import WAIT_S, error_of
 
@@ -90,6 +92,38 @@ def test_a_feed_ends_after_its_timeout_and_with_the_server(http):
         next(raw)
         http.server.stop()
         assert b'"last_seq"' in b"".join(raw)
+
+
+@pytest.mark.parametrize("feed", ["normal", "longpoll", "continuous"])
+def test_an_error_before_the_answer_begins(http, monkeypatch, feed):
+    ChangesDB(http.store, "a").create()
+
+    def fails(*args, **more):
+        raise EngineUnavailableError("no etcd")
+
+    monkeypatch.setattr(updates, "databases", fails)
+    answer = http.http.get(f"/_db_updates?feed={feed}&heartbeat=50")
+    assert error_of(answer) == (503, "service_unavailable", "no etcd")
+
+
+@pytest.mark.parametrize("heartbeat", ["", "&heartbeat=50"])
+@pytest.mark.parametrize("feed", ["longpoll", "continuous"])
+def test_an_error_behind_the_beginning_breaks_the_answer_off(http, monkeypatch, feed, heartbeat):
+    """No client takes the half for the whole."""
+    db = ChangesDB(http.store, "a").create()
+
+    def fails(*args, **more):
+        raise EngineUnavailableError("no etcd")
+
+    url = f"{http.server.url}_db_updates?feed={feed}&since=now{heartbeat}"
+    with httpx.stream("GET", url, timeout=WAIT_S) as answer:
+        assert answer.status_code == 200
+        monkeypatch.setattr(updates, "databases", fails)
+        db.put({})
+        with pytest.raises(httpx.RemoteProtocolError):
+            answer.read()
+    monkeypatch.undo()
+    assert rows(page(http)) == [("a", "created")]
 
 
 @pytest.mark.parametrize(
