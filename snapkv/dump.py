@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import io
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO
@@ -30,7 +30,7 @@ from snapkv.errors import (
 )
 from snapkv.files import FilePath
 from snapkv.model import Commit, HeadAt, Ops, SpaceOps
-from snapkv.records import prefix_end, space_name
+from snapkv.records import Keyspace, prefix_end, space_name
 from snapkv.sources import Source
 from snapkv.times import When
 
@@ -80,7 +80,7 @@ def _write(core: Core, source: Source, file: BinaryIO, progress: Progress) -> in
     def write(item: Any) -> None:
         packed = msgpack.packb(item)
         digest.update(packed)
-        file.write(packed)
+        files.write_all(file, packed)
 
     write(
         {
@@ -98,7 +98,7 @@ def _write(core: Core, source: Source, file: BinaryIO, progress: Progress) -> in
                 write([kv.key[len(root) :], kv.value])
                 count += 1
             progress(count)
-    file.write(msgpack.packb({"count": count, "sha256": digest.digest()}))
+    files.write_all(file, msgpack.packb({"count": count, "sha256": digest.digest()}))
     return count
 
 
@@ -241,18 +241,43 @@ def load_dump(core: Core, file: BinaryIO, *, replace: bool, note: str | None) ->
     data = core.layout.data
     if not replace and (old_spaces or head.count(data.prefix, prefix_end(data.prefix))):
         raise StoreNotEmptyError(f"store {root.decode()!r} has keys; replace=True replaces them")
-    spaces = {
-        name: SpaceOps(puts=contents.spaces.get(name, {}), delete_prefixes=[b""])
-        for name in old_spaces | set(contents.spaces)
-    }
+    spaces = {}
+    for name in old_spaces | set(contents.spaces):
+        puts = contents.spaces.get(name, {})
+        deletes, prefixes = _removals(head, core.layout.space(name), puts)
+        spaces[name] = SpaceOps(puts=puts, deletes=deletes, delete_prefixes=prefixes)
+    deletes, prefixes = _removals(head, data, contents.puts)
     ops = Ops(
         puts=contents.puts,
-        delete_prefixes=[""],
+        deletes=deletes,
+        delete_prefixes=prefixes,
         guards=[HeadAt(head.revision)],
         note=note,
         spaces=spaces,
     )
     return core.commit(lambda _: ops, None)
+
+
+def _removals(
+    head: Source, space: Keyspace, kept: Mapping[Any, bytes]
+) -> tuple[list[Any], list[Any]]:
+    """Return keys and prefixes to remove, so that of a space no key is left but those `kept`.
+
+    The prefix costs a range in front of each kept key, which counts against the limit of a request
+    as the key does. So keys are named one by one where they are fewer.
+    """
+    gone = []
+    for page in head.scan(*space.range_of(space.whole), keys_only=True):
+        for kv in page:
+            try:
+                key = space.decode(kv.key)
+            except UnicodeDecodeError:  # another program's: no operation can name it
+                return [], [space.whole]
+            if key not in kept:
+                gone.append(key)
+        if len(gone) > len(kept):
+            return [], [space.whole]
+    return gone, []
 
 
 def opened(file: BinaryIO | FilePath) -> AbstractContextManager[BinaryIO]:

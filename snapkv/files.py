@@ -7,6 +7,7 @@ Only a regular file is ever replaced. A device, a FIFO and a descriptor of this 
 from __future__ import annotations
 
 import errno
+import io
 import os
 import re
 import select
@@ -14,7 +15,7 @@ import stat
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import BinaryIO, TypeAlias
+from typing import BinaryIO, TypeAlias, cast
 
 from snapkv.clock import monotonic, pause
 from snapkv.errors import (
@@ -51,13 +52,15 @@ def written(path: FilePath, mode: int | None = None) -> Iterator[BinaryIO]:
     A device, a FIFO or a descriptor of this process is written to as it is. Opening a FIFO waits
     `FIFO_WAIT_S` for a reader; writing then waits for as long as the reader does.
 
+    What the block raises passes through as it is.
+
     Raises `InvalidFileError`, `FileMissingError` (there is no such folder), `NoSpaceError`.
     """
     name = checked_path(path)
     with typed_errors(name):
         if (descriptor := descriptor_of(name)) is not None:
-            with open(os.dup(descriptor), "wb") as file:
-                yield file
+            with open(os.dup(descriptor), "wb") as file, _passed_on():
+                yield _named(file, name)
             return
         try:
             found = os.stat(name)
@@ -66,24 +69,24 @@ def written(path: FilePath, mode: int | None = None) -> Iterator[BinaryIO]:
         if found is None and name.endswith("/"):
             raise FileMissingError(f"{name}: there is no such folder")
         if found is None or stat.S_ISREG(found.st_mode):
-            with _replacing(os.path.realpath(name), found, mode) as file:
-                yield file
+            with _replacing(os.path.realpath(name), found, mode) as file, _passed_on():
+                yield _named(file, name)
             return
-        with open(_as_it_is(name, found), "wb") as file:
-            yield file
+        with open(_as_it_is(name, found), "wb") as file, _passed_on():
+            yield _named(file, name)
 
 
 @contextmanager
 def readable(path: FilePath) -> Iterator[BinaryIO]:
     """Yield a binary file to read from; a FIFO must have bytes for us within `FIFO_WAIT_S`.
 
-    Raises `InvalidFileError`, `FileMissingError`.
+    What the block raises passes through as it is. Raises `InvalidFileError`, `FileMissingError`.
     """
     name = checked_path(path)
     with typed_errors(name):
         fifo = descriptor_of(name) is None and stat.S_ISFIFO(os.stat(name).st_mode)
-        with open(name, "rb", opener=_open_fifo if fifo else None) as file:
-            yield file
+        with open(name, "rb", opener=_open_fifo if fifo else None) as file, _passed_on():
+            yield _named(file, name)
 
 
 def checked_path(path: FilePath) -> str:
@@ -171,6 +174,21 @@ def descriptor_of(path: str) -> int | None:
     return None
 
 
+def write_all(file: BinaryIO, data: bytes) -> None:
+    """Write bytes to a file that may take a part of them at a time, as raw ones do.
+
+    Raises `InvalidFileError` for a file that takes no more, and what its `write` raises.
+    """
+    taken: object = file.write(data)  # of files that are not ours, whatever they return
+    while isinstance(taken, int) and taken < len(data):
+        if taken <= 0:
+            raise InvalidFileError(f"the file takes none of {len(data):,} bytes: {file!r}")
+        data = data[taken:]
+        taken = file.write(data)
+    if taken is None and isinstance(file, io.RawIOBase):
+        raise InvalidFileError(f"the file would block: make it blocking, or buffered: {file!r}")
+
+
 @contextmanager
 def typed_errors(path: str) -> Iterator[None]:
     """Turn the system's errors into ours, which name the path."""
@@ -179,12 +197,58 @@ def typed_errors(path: str) -> Iterator[None]:
     except OSError as e:
         if isinstance(e, SnapKVError):
             raise
-        typed: Callable[[str], SnapKVError] = InvalidFileError
-        if e.errno in _FULL:
-            typed = NoSpaceError
-        elif isinstance(e, FileNotFoundError):
-            typed = FileMissingError
-        raise typed(f"{path}: {e.strerror or e}") from e
+        raise _typed(e, path) from e
+    except _PassedOnError as e:
+        raise e.error  # noqa: B904  # it is the very error of the block
+
+
+def _typed(error: OSError, path: str) -> SnapKVError:
+    typed: Callable[[str], SnapKVError] = InvalidFileError
+    if error.errno in _FULL:
+        typed = NoSpaceError
+    elif isinstance(error, FileNotFoundError):
+        typed = FileMissingError
+    return typed(f"{path}: {error.strerror or error}")
+
+
+class _PassedOnError(Exception):
+    """An error of the system that is not about the file."""
+
+    def __init__(self, error: OSError) -> None:
+        super().__init__(error)
+        self.error = error
+
+
+@contextmanager
+def _passed_on() -> Iterator[None]:
+    """Let the block's own errors pass `typed_errors` as they are."""
+    try:
+        yield
+    except OSError as e:
+        raise _PassedOnError(e) from e
+
+
+class _Named:
+    """A file whose errors name its path."""
+
+    def __init__(self, file: BinaryIO, path: str) -> None:
+        self._file, self._path = file, path
+
+    def read(self, size: int = -1) -> bytes:
+        try:
+            return self._file.read(size)
+        except OSError as e:
+            raise _typed(e, self._path) from e
+
+    def write(self, data: bytes) -> int:
+        try:
+            return self._file.write(data)
+        except OSError as e:
+            raise _typed(e, self._path) from e
+
+
+def _named(file: BinaryIO, path: str) -> BinaryIO:
+    return cast(BinaryIO, _Named(file, path))
 
 
 @contextmanager

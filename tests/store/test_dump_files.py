@@ -246,3 +246,80 @@ def test_a_folder_that_is_missing_is_not_a_file(tmp_path, store, dumped):
     with pytest.raises(FileMissingError):
         store.dump(f"{tmp_path}/missing/")
     assert not (tmp_path / "missing").exists()
+
+
+# --- errors of others, and files that take a part ---
+
+
+class OwnError(OSError):
+    """Somebody's who is called while a file is written."""
+
+
+@pytest.mark.parametrize("error", [OwnError("mine"), BrokenPipeError(32, "a terminal went")])
+@pytest.mark.parametrize("name", ["new", "/dev/null", "/dev/fd/{}"])
+def test_an_error_of_progress_is_not_one_of_the_file(store, dumped, tmp_path, error, name):
+    def progress(_):
+        raise error
+
+    with (tmp_path / "kept").open("wb") as file, pytest.raises(type(error)) as caught:
+        store.dump(tmp_path / name.format(file.fileno()), progress=progress)
+    assert caught.value is error
+    assert not (tmp_path / "new").exists()
+
+
+def test_an_error_of_the_block_is_not_one_of_the_file_that_is_read(dumped, tmp_path):
+    (tmp_path / "d").write_bytes(dumped)
+    error = OwnError("mine")
+    with pytest.raises(OwnError) as caught, files.readable(tmp_path / "d"):
+        raise error
+    assert caught.value is error
+
+
+class Raw(io.RawIOBase):
+    """Takes as many bytes at a time as it is told, then none."""
+
+    def __init__(self, takes, room=1 << 30):
+        self.taken, self.takes, self.room = bytearray(), takes, room
+
+    def writable(self):
+        return True
+
+    def write(self, data):
+        part = bytes(data)[: min(self.takes, self.room - len(self.taken))]
+        self.taken += part
+        return len(part)
+
+
+@pytest.mark.parametrize("takes", [1, 7, 4_096])
+def test_a_file_that_takes_a_part_gets_the_rest(store, dumped, takes):
+    raw = Raw(takes)
+    assert store.dump(raw) == 2
+    assert raw.taken == dumped
+
+
+def test_a_file_that_takes_no_more(store, dumped):
+    with pytest.raises(InvalidFileError, match="the file takes none of"):
+        store.dump(Raw(1_000, room=50_000))
+
+
+def test_a_file_that_would_block(store, dumped):
+    reading, writing = os.pipe()
+    try:
+        os.set_blocking(writing, False)
+        with open(writing, "wb", buffering=0) as raw:  # noqa: SIM117
+            with pytest.raises(InvalidFileError, match="would block"):
+                store.dump(raw)
+    finally:
+        os.close(reading)
+
+
+def test_a_file_whose_write_returns_nothing(store, dumped):
+    """Wrappers of files forget to."""
+    taken = bytearray()
+
+    class Forgetful:
+        def write(self, data):
+            taken.extend(data)
+
+    assert store.dump(Forgetful()) == 2
+    assert taken == dumped

@@ -5,7 +5,9 @@ import io
 import msgpack
 import pytest
 
+import snapkv
 from snapkv import Ops, SnapKVError, SpaceOps
+from snapkv.engine.base import Put, Txn
 from snapkv.errors import (
     CompactedError,
     CorruptStoreError,
@@ -218,3 +220,38 @@ def test_more_than_a_page(store, target):
     store.multi_save({f"k{n:05}": b"%d" % n for n in range(12_000)})
     target.load_dump(io.BytesIO(dumped(store)))
     assert target.at() == dict(store.at().items())
+
+
+@pytest.mark.parametrize("there", ["nothing", "the same", "others"])
+def test_what_fits_one_commit_can_be_loaded_in_one(tmp_path, there):
+    """Many short keys, which a removal of all that is between them would double."""
+    bound = 200_000
+    url, target_url = f"lmdb:{tmp_path}/a", f"lmdb:{tmp_path}/b"
+    puts = {f"{n:05}": b"" for n in range(3_700)}
+    with (
+        snapkv.open(url, request_bytes_max=bound) as store,
+        snapkv.open(target_url, request_bytes_max=bound) as target,
+    ):
+        store.commit(puts=puts)
+        if there == "the same":
+            target.commit(puts={**dict.fromkeys(list(puts)[::2], b"old"), "x": b"", "y": b""})
+        elif there == "others":
+            for at in range(0, 6_000, 2_000):
+                target.commit(puts={f"x{n}": b"" for n in range(at, at + 2_000)})
+            puts = {f"{n:05}": b"" for n in range(0, 3_700, 3)}
+            store.commit(puts=puts, delete_prefixes=[""])
+        file = io.BytesIO(dumped(store))
+        target.load_dump(file, replace=there != "nothing")
+        assert dict(target.at().items()) == puts
+        assert_sound(target)
+
+
+def test_keys_that_are_no_text_are_replaced_too():
+    """Another program wrote one into the keys of the store."""
+    with snapkv.open("memory:no text") as store, snapkv.open("memory:no text", name="t") as target:
+        store.save("a", b"1")
+        put = Put(b"t/data/\xff", b"1")
+        target._core.engine.transact(lambda _: Txn(success=(put,)), b"-", timeout=10)
+        target.tick()  # which stamps it
+        target.load_dump(io.BytesIO(dumped(store)), replace=True)
+        assert dict(target.at().items()) == {"a": b"1"}
