@@ -13,6 +13,7 @@ from snapkv.cli.exits import CommandError
 from snapkv.cli.output import patience, tell, tell_warning
 from snapkv.clock import SystemClock
 from snapkv.entry import open as open_store
+from snapkv.files import check_mode
 from snapkv.observing import Observed, observe
 from snapkv.store import SnapshotKV
 from snapkv.times import When, duration_ms, format_time, revision_of
@@ -21,6 +22,7 @@ from snapkv.typed_times import TypedTime, understood
 STORE_VARIABLE = "SNAPKV_STORE"
 WRITER_VARIABLE = "SNAPKV_WRITER"
 DEFAULT_NAME = "default"
+MODE_DIGITS_MAX = 5
 
 
 def inherited(ctx: typer.Context, param: typer.CallbackParam, value: Any) -> Any:
@@ -90,6 +92,14 @@ TimeoutOption = Annotated[
         help="Fail (code 7) when opening or reading takes longer than this, such as 500ms or 5s.",
     ),
 ]
+ModeOption = Annotated[
+    str | None,
+    typer.Option(
+        "--mode",
+        metavar="OCTAL",
+        help="Who may read and write the new files, such as 640; else their owner only.",
+    ),
+]
 CountOption = Annotated[
     int | None, typer.Option("-n", "--count", metavar="N", min=0, help="At most so many.")
 ]
@@ -130,6 +140,16 @@ def settled(store: SnapshotKV | Observed[str], when: When | None) -> When | None
     if revision_of(when) is not None and (timestamp := store.timestamp_of(when or "")):
         tell(f"snapkv: {when} = {format_time(timestamp)}")
     return when
+
+
+def file_mode(text: str | None) -> int | None:
+    """Return the permissions of files on the command line, in octal; None for none."""
+    if text is None:
+        return None
+    digits = text.removeprefix("0o")
+    if not 0 < len(digits) <= MODE_DIGITS_MAX or not set(digits) <= set("01234567"):
+        raise CommandError(f"--mode takes the digits of chmod, such as 640, not {text!r}")
+    return check_mode(int(digits, 8))
 
 
 def seconds(duration: str | None) -> float | None:

@@ -14,6 +14,7 @@ from snapkv.cli.forms import Json, counted, key_text, time_json, time_text
 from snapkv.cli.options import (
     AtOption,
     JsonOption,
+    ModeOption,
     NameOption,
     NoteOption,
     ObserveOption,
@@ -22,6 +23,7 @@ from snapkv.cli.options import (
     TimeoutOption,
     WriterOption,
     YesOption,
+    file_mode,
     moment,
     opened,
     readable,
@@ -30,7 +32,7 @@ from snapkv.cli.options import (
 )
 from snapkv.cli.output import Output, confirm, counting, tell, working
 from snapkv.errors import NotObservedError, StoreNotEmptyError
-from snapkv.files import descriptor_of
+from snapkv.files import FILE_MODE, descriptor_of
 from snapkv.files import readable as readable_file
 
 STREAM, STDOUT = Path("-"), 1
@@ -66,14 +68,17 @@ def compact(
 def dump(
     file: FileArgument,
     at: AtOption = None,
+    mode: ModeOption = None,
     store: StoreOption = None,
     name: NameOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Write everything at one moment to a file, which appears when it is complete.
 
-    The file - is the standard output. A device or a FIFO is written to as it is.
+    The file - is the standard output. A device or a FIFO is written to as it is. A file that is
+    replaced keeps its permissions without --mode.
     """
+    permissions = file_mode(mode)
     when, streamed = moment(at), file == STREAM or descriptor_of(str(file)) == STDOUT
     if streamed and sys.stdout.isatty():
         raise CommandError("a dump is not for terminals: name a file, or redirect the output")
@@ -82,7 +87,7 @@ def dump(
         with counting("dumping", "key") as progress:
             target = sys.stdout.buffer if streamed else file
             pinned = moment_of if when is None else when
-            keys = kv.dump(target, pinned, progress=progress)
+            keys = kv.dump(target, pinned, mode=permissions, progress=progress)
     said = f"{counted(keys, 'key')} at {time_text(moment_of)}"
     if streamed:
         sys.stdout.buffer.flush()
@@ -93,6 +98,7 @@ def dump(
 
 def backup(
     path: Annotated[Path, typer.Argument(metavar="PATH", show_default=False)],
+    mode: ModeOption = None,
     store: StoreOption = None,
     name: NameOption = None,
     as_json: JsonOption = False,
@@ -101,8 +107,9 @@ def backup(
 
     The directory appears when it is complete. Other engines: see dump.
     """
+    permissions = file_mode(mode)
     with opened(store, name) as kv, working("copying"):
-        kv.backup(path)
+        kv.backup(path, mode=FILE_MODE if permissions is None else permissions)
     Output(as_json).record({"path": str(path), "url": f"lmdb:{path}"}, f"lmdb:{path}")
 
 

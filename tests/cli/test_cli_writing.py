@@ -1,5 +1,6 @@
 """put, rm, restore, and what keeps a store, in this process."""
 
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -193,6 +194,32 @@ def test_backup_copies_a_live_store_of_lmdb(any_cli: Cli, tmp_path: Path) -> Non
     answer = cli("backup", "copy")
     assert (answer.code, "exists" in answer.err) == (2, True)
     assert cli("backup", "other", "--store", "lmdb:none").code == 5
+
+
+def test_who_may_read_a_dump_and_a_backup(cli: Cli, tmp_path: Path) -> None:
+    cli.ok("put", "a", "1")
+
+    def mode_of(path: str) -> int:
+        return stat.S_IMODE((tmp_path / path).stat().st_mode)
+
+    for words, mode in (
+        ([], 0o600),
+        (["--mode", "640"], 0o640),
+        ([], 0o640),
+        (["--mode", "0o600"], 0o600),
+    ):
+        cli.ok("dump", "d", *words)
+        assert mode_of("d") == mode, words
+    cli.ok("backup", "plain")
+    cli.ok("backup", "shared", "--mode", "0660")
+    assert (mode_of("plain"), mode_of("plain/data.mdb")) == (0o700, 0o600)
+    assert (mode_of("shared"), mode_of("shared/data.mdb")) == (0o770, 0o660)
+    for wrong in ("rw", "888", "", "-640", "1" * 99):
+        answer = cli("dump", "new", "--mode", wrong)
+        assert (answer.code, "such as 640" in answer.err) == (2, True)
+    answer = cli("backup", "new", "--mode", "400")
+    assert (answer.code, "is not a mode of files" in answer.err) == (2, True)
+    assert not (tmp_path / "new").exists()
 
 
 def test_load_refuses_what_is_no_dump(any_cli: Cli, tmp_path: Path) -> None:
