@@ -96,7 +96,7 @@ def serve(
     limits = Limits(
         body_bytes=max_body,
         bulk_bytes=max_bulk,
-        bodies_bytes=max(max_bulk, Limits().bodies_bytes),
+        bodies_bytes=max(max_bulk * 5 // 4, Limits().bodies_bytes),  # a fifth is for small ones
     )
     try:
         check_exposure(host, login, insecure=insecure)

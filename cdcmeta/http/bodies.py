@@ -41,7 +41,7 @@ async def pieces(request: Request, limits: Limits, bytes_max: int) -> AsyncGener
     try:
         with anyio.fail_after(limits.body_s) as scope:
             async for chunk in request.stream():
-                scope.deadline += len(chunk) / limits.body_bytes_per_s
+                _prolong(scope, len(chunk), limits)
                 for piece in unpack.pieces(chunk) if unpack else (chunk,):
                     size += len(piece)
                     if size > bytes_max:
@@ -55,6 +55,12 @@ async def pieces(request: Request, limits: Limits, bytes_max: int) -> AsyncGener
         raise bad_request("the body ended early") from None
     if unpack:
         unpack.check_end()
+
+
+def _prolong(scope: anyio.CancelScope, size: int, limits: Limits) -> None:
+    """Give the time for what came; who sent fast may not rest on that for long."""
+    deadline = scope.deadline + size / limits.body_bytes_per_s
+    scope.deadline = min(deadline, anyio.current_time() + limits.body_s)
 
 
 def _unpacker(encodings: list[str]) -> _Unpacker | None:
@@ -153,5 +159,5 @@ class _Body:
         with anyio.move_on_after(self._limits.body_s) as scope:
             while self.more and left > 0:
                 size = len((await self.receive()).get("body", b""))
-                scope.deadline += size / self._limits.body_bytes_per_s
+                _prolong(scope, size, self._limits)
                 left -= size

@@ -134,11 +134,13 @@ class Call:
         Raises `HTTPError` as `bodies.pieces`, and when there are too many at once (503).
         """
         room, limits = self.service.room, self.service.limits
-        bytes_max = min(bytes_max or limits.body_bytes, room.size)
+        small_max = min(limits.body_bytes, room.size)
+        large_max = max(small_max, room.size_of_large)
+        bytes_max = small_max if bytes_max is None else min(bytes_max, large_max)
         found = bytearray()
         async with aclosing(bodies.pieces(self.request, limits, bytes_max)) as pieces:
             async for piece in pieces:
-                room.take(len(piece))
+                room.take(len(piece), large=len(found) + len(piece) > small_max)
                 self._body_bytes += len(piece)
                 found += piece
         return bytes(found)

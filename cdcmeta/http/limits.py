@@ -17,14 +17,16 @@ class Limits:
     """The largest body of `_bulk_docs`, which is split before it is parsed."""
     bulk_docs_max: int = 250_000
     """The most documents of `_bulk_docs`."""
-    bodies_bytes: int = 256_000_000
+    bodies_bytes: int = 320_000_000
     """The bodies of all requests that are not answered yet (at least one); beyond it is 503."""
+    small_bodies_share: float = 0.2
+    """The share of that which is kept for bodies of up to `body_bytes`."""
     parsed_bytes: int = 512_000_000
     """The memory of the values parsed from them, as estimated; beyond it is 503."""
     body_s: float = 60.0
-    """How long a client may take to send a body, besides the time that its size allows."""
+    """How long a client may send nothing of a body, or be behind `body_bytes_per_s`."""
     body_bytes_per_s: int = 100_000
-    """How fast a client has to send a large body."""
+    """How fast a client has to send a body that takes longer than `body_s`."""
     unread_s: float = 60.0
     """How long a client may take nothing of an answer that it was sent."""
     connections: int = 4_000

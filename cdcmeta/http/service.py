@@ -33,7 +33,7 @@ class Service:
     def __init__(self, store: SnapshotKV, limits: Limits, login: Login | None = None) -> None:
         self.store, self.limits, self.login = store, limits, login
         self.hub = Hub(store, limits.followed)
-        self.room = Room(max(limits.bodies_bytes, limits.body_bytes))
+        self.room = Room(max(limits.bodies_bytes, limits.body_bytes), limits.small_bodies_share)
         self.parsed_room = Room(max(limits.parsed_bytes, PARSED_MAX * limits.body_bytes))
         self.database = lru_cache(DATABASES_MAX)(partial(ServedDB, store, self.hub))
         self.id: str = store.info()["store_id"]
@@ -88,12 +88,21 @@ class ServedDB(ChangesDB):
 class Room:
     """Room for all requests together, in bytes; used by the event loop only."""
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, kept_share: float = 0.0) -> None:
         self.size = self._left = size
+        self._kept = int(size * kept_share)
 
-    def take(self, size: int) -> None:
-        """Take some bytes of it. Raises `HTTPError` (503) when they are not there."""
-        if size > self._left:
+    @property
+    def size_of_large(self) -> int:
+        """How much of it `large` bodies may take together."""
+        return self.size - self._kept
+
+    def take(self, size: int, *, large: bool = False) -> None:
+        """Take some bytes of it; a `large` body leaves alone what is kept for others.
+
+        Raises `HTTPError` (503) when they are not there.
+        """
+        if size > self._left - (self._kept if large else 0):
             raise HTTPError(503, "service_unavailable", "Too many bodies at once: try again.")
         self._left -= size
 

@@ -92,7 +92,9 @@ async def _found(
     `looked` is what a first look found already.
     """
     deadline = None if wanted.heartbeat is not None else monotonic() + wanted.timeout
-    found, last = looked or await service.read(_updates, service, since)
+    if looked is None:
+        looked = await service.read(_updates, service, since)
+    found, last = looked
     while not found and wanted.feed != NORMAL and not service.hub.stopping:
         if deadline is not None and monotonic() >= deadline:
             break

@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import pytest
 
@@ -51,6 +51,17 @@ def test_a_body_that_does_not_come(own):
     with socket.create_connection(("127.0.0.1", db.served.server.port), WAIT_S) as client:
         client.sendall(head_of_put(db, 9) + b"{")
         assert client.recv(4_096).startswith(b"HTTP/1.1 408 ")
+
+
+@pytest.mark.parametrize("path", ["d", "nothing/here"])
+def test_a_body_that_stops_coming(own, path):
+    """What came fast gives no time to rest, whether it is read or passed over."""
+    db = own(limits=Limits(body_s=0.2, body_bytes_per_s=1)).database()
+    with socket.create_connection(("127.0.0.1", db.served.server.port), WAIT_S) as client:
+        head = head_of_put(db, 2_000_000).replace(b"/d ", b"/%b " % path.encode())
+        client.sendall(head + b"x" * 1_000_000)
+        answer = client.makefile("rb").read()  # to its end: the server closes the connection
+        assert answer.startswith(b"HTTP/1.1 408 " if path == "d" else b"HTTP/1.1 501 ")
 
 
 def test_a_body_that_ends_early(own):
@@ -138,6 +149,32 @@ def test_bodies_of_all_requests_together(own):
         assert db("PUT", "e", content=b"[" * 300).status_code == 400
         assert db("PUT", "e", content=iter([b"[" * 600] * 2)).status_code == 413
     assert db("PUT", "e", json={"text": "x" * 900}).status_code == 201
+
+
+def test_small_bodies_get_through_beside_large_ones_that_are_slow(own):
+    limits = Limits(
+        body_bytes=1_000, bulk_bytes=40_000, bodies_bytes=100_000, small_bodies_share=0.2
+    )
+    db = own(limits=limits).database()
+    room = db.served.server._service.room
+    body = b'{"docs":[' + b",".join([b"{}"] * 12_000) + b"]}"
+    body += b" " * (40_000 - len(body))
+    head = f"POST /{db.lib.name}/_bulk_docs HTTP/1.1\r\nHost: localhost\r\n"
+    head += "Content-Type: application/json\r\nContent-Length: 40000\r\n\r\n"
+    with ExitStack() as stack:
+        address = "127.0.0.1", db.served.server.port
+        clients = [stack.enter_context(socket.create_connection(address, WAIT_S)) for _ in range(2)]
+        for client in clients:
+            client.sendall(head.encode() + body[:39_000])
+        until(lambda: room._left == 22_000, "the bodies do not come")
+        assert db.post("_bulk_docs", {"docs": [{"text": "x" * 4_000}]}).status_code == 503
+        for n in range(30):  # each gives back what it took
+            assert db("PUT", f"d{n}", json={"text": "x" * 900}).status_code == 201
+            assert db.post("_bulk_docs", {"docs": [{"text": "x" * 900}]}).status_code == 201
+        for client in clients:
+            client.sendall(body[39_000:])
+            assert client.recv(4_096).startswith(b"HTTP/1.1 201 ")
+    assert room._left == room.size
 
 
 def test_a_feed_keeps_no_room(own):
