@@ -6,6 +6,7 @@ on as it is.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from snapkv.times import dated
@@ -298,6 +299,25 @@ class LogTrimmedError(CDCMetaError, LookupError):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.consumer, self.table, self.position, self.until)
+
+
+class ExpiryIncompleteError(CDCMetaError):
+    """Log rows of some tables could not be removed; all else that was to be done is done.
+
+    `failed` has the error of each such table, `done` is the `Expired` that `GenerationLog.expire`
+    would have returned. The next call goes on with what is left.
+    """
+
+    def __init__(self, failed: Mapping[str, Exception], done: Any) -> None:
+        named = [f"{table!r} ({why})" for table, why in list(failed.items())[:NAMED_MAX]]
+        more = f" and of {len(failed) - NAMED_MAX} more" if len(failed) > NAMED_MAX else ""
+        super().__init__(
+            f"could not remove log rows of {', '.join(named)}{more}; all else is done: expire again"
+        )
+        self.failed, self.done = dict(failed), done
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.failed, self.done)
 
 
 class WrongGenerationLogError(CDCMetaError, ValueError):

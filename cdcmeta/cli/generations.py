@@ -15,7 +15,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import snapkv
-from cdcmeta.errors import GenerationNotFoundError, InvalidArgumentError
+from cdcmeta.errors import (
+    ExpiryIncompleteError,
+    GenerationNotFoundError,
+    InvalidArgumentError,
+)
 from snapkv.cli.commands import App, patience
 from snapkv.clock import SystemClock
 from snapkv.times import dated, duration_ms, revision_of
@@ -23,6 +27,7 @@ from snapkv.typed_times import understood
 
 if TYPE_CHECKING:  # NumPy is for those who use it: these modules come when a command runs
     from cdcmeta.generations import Generation, GenerationLog, Sharding
+    from cdcmeta.generations.expiry import Expired
 
 generations = App(help="CDC generations: list, make, repair, expire.", no_args_is_help=True)
 streams = App(help="The streams of CDC generations.", no_args_is_help=True)
@@ -161,12 +166,11 @@ def expire(
     more = {} if propagation_delay is None else {"propagation_delay": propagation_delay}
     with _opened(store, name, log, create=False, **more) as opened:
         ttl_s = None if ttl is None else duration_ms(ttl) / 1_000
-        done = opened.expire(duration_ms(retention) / 1_000, ttl=ttl_s)
-        for what, found in (("marked", done.marked), ("removed", done.removed)):
-            for each in found:
-                typer.echo(f"{what}  {snapkv.format_time(each.time)}")
-        if done.rows:
-            typer.echo(f"trimmed  {done.rows:,} log rows")
+        try:
+            _tell_expired(opened.expire(duration_ms(retention) / 1_000, ttl=ttl_s))
+        except ExpiryIncompleteError as e:
+            _tell_expired(e.done)
+            raise
 
 
 @streams.command("of", times=1)
@@ -253,6 +257,14 @@ def _tell(generation: Generation, later: Generation | None, now: int, as_json: b
     counts = f"{generation.ranges:,} ranges  {generation.streams:,} streams"
     note = "  its ranges are not parts of those before" if generation.refines is False else ""
     typer.echo(f"{snapkv.format_time(generation.time)}  {counts}  {state}{note}")
+
+
+def _tell_expired(done: Expired) -> None:
+    for what, found in (("marked", done.marked), ("removed", done.removed)):
+        for each in found:
+            typer.echo(f"{what}  {snapkv.format_time(each.time)}")
+    if done.rows:
+        typer.echo(f"trimmed  {done.rows:,} log rows")
 
 
 def _ring_of(file: Path) -> dict[int, Sharding]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from cdcmeta.arguments import check_store
-from cdcmeta.errors import InvalidArgumentError
+from cdcmeta.errors import ExpiryIncompleteError, InvalidArgumentError
 from cdcmeta.generations import expiry, layout, progress
 from cdcmeta.generations.expiry import Expired
 from cdcmeta.generations.layout import ConsumerId, Generation, Progress, Switch
@@ -19,7 +19,8 @@ from cdcmeta.generations.switching import Coordinator
 from cdcmeta.generations.tokens import Sharding
 from cdcmeta.generations.topology import Topology
 from cdcmeta.generations.trimming import Trimmer
-from snapkv import SnapshotKV, pack
+from snapkv import SnapKVError, SnapshotKV, pack
+from snapkv.errors import EngineUnavailableError, StoreClosedError
 
 PROPAGATION_DELAY_S = 30.0
 PATIENCE_S = 30.0
@@ -167,7 +168,8 @@ class GenerationLog(Listing):
         One listing, and a commit for each generation and each thousand rows.
 
         It goes by the clock of this process: one that is further ahead than both removes what
-        others still write to.
+        others still write to. Raises `ExpiryIncompleteError` where the rows of some tables could
+        not be removed, after all else was done.
         """
         check_seconds("retention", retention)
         if ttl is not None:
@@ -177,13 +179,35 @@ class GenerationLog(Listing):
         done = expiry.expire(self._space, superseded, kept)
         state = self._space.at()
         oldest = min((each.time for each in generations_at(state)), default=0)
-        rows = 0
-        for table in map(layout.table_of, state.keys(layout.TABLE_PREFIX)):
+        ages = [(max(0, oldest - 1), False)]
+        if ttl is not None:
+            ages.append((max(0, now - pack(round(ttl * 1_000))), True))
+        tables = [layout.table_of(key) for key in state.keys(layout.TABLE_PREFIX)]
+        rows, failed = self._trimmed(tables, ages)
+        done = replace(done, rows=rows)
+        if failed:
+            raise ExpiryIncompleteError(failed, done) from next(iter(failed.values()))
+        return done
+
+    def _trimmed(
+        self, tables: Sequence[str], ages: Sequence[tuple[int, bool]]
+    ) -> tuple[int, dict[str, Exception]]:
+        """Trim tables up to each age (a time, whether unread rows go); return rows, and errors.
+
+        One that fails does not keep the others, unless the store cannot be reached.
+        """
+        rows, failed = 0, dict[str, Exception]()
+        for at, table in enumerate(tables):
             trimmer = Trimmer(self.store, self.store.space(f"cdc/{table}"), table, self.space)
-            rows += trimmer.trim(max(0, oldest - 1), unread=False)
-            if ttl is not None:
-                rows += trimmer.trim(max(0, now - pack(round(ttl * 1_000))), unread=True)
-        return replace(done, rows=rows)
+            try:
+                for until, unread in ages:
+                    rows += trimmer.trim(until, unread=unread)
+            except (EngineUnavailableError, StoreClosedError) as e:
+                failed |= dict.fromkeys(tables[at:], e)
+                break
+            except SnapKVError as e:
+                failed[table] = e
+        return rows, failed
 
     def consumers(self) -> dict[ConsumerId, Progress]:
         """Return the registered consumers, and how far each has come."""

@@ -8,7 +8,8 @@ import pytest
 
 import snapkv
 from cdcmeta.cli import main
-from cdcmeta.generations import GenerationLog, Sharding, murmur3_token
+from cdcmeta.generations import CdcLog, GenerationLog, Sharding, murmur3_token
+from cdcmeta.generations.rows import OLD_PREFIX
 
 RING = {"tokens": {"-100": "a", "100": "b"}, "nodes": {"a": {"shards": 2}, "b": {"shards": 3}}}
 
@@ -67,6 +68,17 @@ def test_expiry(run, log):
     assert run("generations", "expire", "0s") == (0, [], "")
     assert run("generations", "list")[1][0].endswith("expired")
     assert log.expire(0).removed[0].time == first.time
+
+
+def test_an_expiry_that_is_not_complete_shows_what_was_done(run, log):
+    with log.member("node") as member:
+        broken, fine = (CdcLog(log.store, member, name) for name in ("broken", "fine"))
+        broken.bind(log.space)
+        log.store.space("cdc/broken").commit(puts={OLD_PREFIX + b"none": b"none"})
+        fine.write(b"k", b"v")
+    code, lines, error = run("generations", "expire", "0s", "--ttl", "0s")
+    assert (code, lines) == (1, ["trimmed  1 log rows"])
+    assert error.startswith("cdcmeta: could not remove log rows of 'broken' (")
 
 
 @pytest.mark.parametrize("group", ["generations", "streams"])

@@ -4,7 +4,7 @@ import pickle
 
 import pytest
 
-from cdcmeta.errors import InvalidArgumentError, LogTrimmedError
+from cdcmeta.errors import ExpiryIncompleteError, InvalidArgumentError, LogTrimmedError
 from cdcmeta.generations import (
     CdcLog,
     GenerationLog,
@@ -13,9 +13,10 @@ from cdcmeta.generations import (
     StreamConsumer,
     trimming,
 )
-from cdcmeta.generations.rows import SLOTS
+from cdcmeta.generations.rows import OLD_PREFIX, SLOTS
 from cdcmeta.generations.windows import rows_between
 from snapkv import ConflictError, pack
+from snapkv.errors import CorruptStoreError, EngineUnavailableError
 
 RING = {(n << 58) + 1: Sharding(2) for n in range(-32, 32)}
 WIDER = RING | {7: Sharding(2)}
@@ -260,3 +261,51 @@ def test_rows_to_come_are_not_trimmed(site, log, clock):
     assert left(site) == fresh
     assert rows_of(StreamConsumer(log, site, "c")) == fresh
     assert pack(clock.now_ms()) >= fresh[-1].timestamp
+
+
+def broken_table(site, log, name):
+    """A table with a row that nobody can read."""
+    table = CdcLog(site.store, site._streams, name)
+    table.bind(log.space)
+    table.store.space(f"cdc/{name}").commit(puts={OLD_PREFIX + b"none": b"none"})
+    return table
+
+
+def test_a_table_that_fails_does_not_keep_the_others(site, log, clock):
+    site.switch(RING)
+    for name in ("a", "zz"):
+        broken_table(site, log, name)
+    old = write(site, clock, 20)
+    site.switch(WIDER)
+    new = write(site, clock, 20)
+    clock.advance(60_000)
+    with pytest.raises(ExpiryIncompleteError) as caught:
+        log.expire(0)
+    error = caught.value
+    assert set(error.failed) == {"a", "zz"}
+    assert all(isinstance(each, CorruptStoreError) for each in error.failed.values())
+    assert str(error).startswith("could not remove log rows of 'a' (")
+    assert ", 'zz' (" in str(error)
+    assert (len(error.done.removed), error.done.rows, len(old)) == (1, 20, 20)
+    assert left(site) == new
+    again = pickle.loads(pickle.dumps(error))
+    assert (str(again), again.done) == (str(error), error.done)
+    with pytest.raises(ExpiryIncompleteError) as caught:
+        log.expire(0, ttl=30.0)
+    assert (caught.value.done.removed, caught.value.done.rows) == ((), 20)
+
+
+def test_a_store_that_cannot_be_reached_is_not_asked_for_each_table(site, log, clock, monkeypatch):
+    site.switch(RING)
+    for name in ("a", "b", "zz"):
+        CdcLog(site.store, site._streams, name).bind(log.space)
+    asked = []
+
+    def unreachable(self, *args, **more):
+        asked.append(self)
+        raise EngineUnavailableError("away")
+
+    monkeypatch.setattr(trimming.Trimmer, "trim", unreachable)
+    with pytest.raises(ExpiryIncompleteError) as caught:
+        log.expire(0)
+    assert (set(caught.value.failed), len(asked)) == ({"a", "b", "default", "zz"}, 1)
