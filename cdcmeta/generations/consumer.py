@@ -58,8 +58,8 @@ class StreamConsumer:
     after a crash the rows of at most one come again.
 
     A window with rows spans `window` seconds at most and has `max_rows` rows at most (more only
-    where one commit has more). One without rows is yielded, too, and may be as long as nothing was
-    written.
+    where one commit has more); it may have fewer, one at least, although more follow. One without
+    rows is yielded, too, and may be as long as nothing was written.
 
     With `parts` workers, each one is a `part` counted from 0: it reads the streams that live in its
     share of the ring, with progress of its own. The first one registers all of them. A worker

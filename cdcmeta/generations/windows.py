@@ -16,6 +16,10 @@ def rows_between(
     That is `end`, or where `rows_max` rows cut it off: behind a whole commit, so there may be more
     rows where one commit has more. One round trip for all slots; more where rows crowd in few of
     them. No more than some three times `rows_max` rows are held.
+
+    Fewer than `rows_max` do not say that there are no more: only `end` does. Slots with more rows
+    than were read cut the time off, and from half of `rows_max` on it is not read any further;
+    there is one row at least then.
     """
     limit = 2 * rows_max // len(slots) + 1
     rows: list[LogRow] = []
