@@ -8,33 +8,20 @@ from changes.losing import Losing
 from store.wrapping import wrap_engines
 
 from cdcmeta.errors import InvalidArgumentError
-from cdcmeta.generations import CdcLog, GenerationLog, Operation, Sharding, StreamConsumer
-from snapkv import CommitUnknownError, SystemClock
+from cdcmeta.generations import CdcLog, GenerationLog, Operation, StreamConsumer
+from snapkv import CommitUnknownError
 
-RING = {(n << 61) + 1: Sharding(2) for n in range(-4, 4)}
+from .live import RING
+from .live import clock as clock
+from .live import log as log
+from .live import member as member
+from .tables import rows_of
+
 PREIMAGE, UPDATE, INSERT, ROW_DELETE, POSTIMAGE = Operation
 
 
-@pytest.fixture
-def clock():
-    return SystemClock()
-
-
-@pytest.fixture
-def log(store):
-    found = GenerationLog(store, propagation_delay=0.0, leeway=0.2)
-    found.make(RING)
-    return found
-
-
-@pytest.fixture
-def member(log):
-    with log.member("node") as member:
-        yield member
-
-
 def consumed(log, rows):
-    return [row for window in StreamConsumer(log, rows, "c") for row in window.rows]
+    return rows_of(StreamConsumer(log, rows, "c"))
 
 
 def test_the_codes_are_scylladbs():

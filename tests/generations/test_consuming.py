@@ -17,16 +17,16 @@ from cdcmeta.generations import (
     CdcLog,
     ConsumerId,
     GenerationLog,
-    Generations,
     Sharding,
     StreamConsumer,
 )
 from snapkv import CommitUnknownError, pack
 from snapkv.errors import EngineUnavailableError
 
+from .tables import Site, rows_of
+
 RING = {-100: Sharding(2), 100: Sharding(3)}
 WIDER = RING | {0: Sharding(2)}
-STEP_MS = 1_000
 
 
 @pytest.fixture
@@ -34,32 +34,9 @@ def log(store):
     return GenerationLog(store, propagation_delay=0.0, leeway=5.0)
 
 
-class Site:
-    """A log with rows, whose time the test moves."""
-
-    def __init__(self, log, store, clock):
-        self.log, self.store, self.clock = log, store, clock
-        self.generations = Generations(clock=clock)
-        self.rows = CdcLog(store, self.generations)
-        self.written = []
-
-    def switch(self, ring):
-        made = self.log.make(ring)
-        self.generations.insert(made.time, self.log.topology(made))
-        return made
-
-    def write(self, count=1, step_ms=STEP_MS):
-        for n in range(count):
-            self.clock.advance(step_ms)
-            self.written.append(self.rows.write(b"k%d" % (n % 7), b"%d" % len(self.written)))
-
-    def consumer(self, name="c", **more):
-        return StreamConsumer(self.log, self.rows, name, **{"window": 3.0} | more)
-
-
 @pytest.fixture
 def site(log, store, clock):
-    return Site(log, store, clock)
+    return Site(log, store, clock, window=3.0)
 
 
 @pytest.fixture
@@ -71,10 +48,6 @@ def long_site(site):
         site.clock.advance(600_000)
     site.store.tick()
     return site
-
-
-def rows_of(consumer):
-    return [row for window in consumer for row in window.rows]
 
 
 def test_every_row_comes_once_and_in_order(long_site):
@@ -139,7 +112,8 @@ def losing(place, clock, monkeypatch):
     """A site whose engine loses what the test says, and that engine."""
     engines = wrap_engines(monkeypatch, Losing)
     store = place.open(clock=clock)
-    site = Site(GenerationLog(store, propagation_delay=0.0, leeway=5.0), store, clock)
+    log = GenerationLog(store, propagation_delay=0.0, leeway=5.0)
+    site = Site(log, store, clock, window=3.0)
     site.switch(RING)
     site.write(9)
     yield site, engines[-1]

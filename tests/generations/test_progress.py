@@ -5,32 +5,14 @@ import pytest
 from cdcmeta.errors import ConsumerMismatchError, InvalidArgumentError, WrongGenerationLogError
 from cdcmeta.generations import CdcLog, ConsumerId, GenerationLog, Sharding, StreamConsumer, layout
 from cdcmeta.generations.layout import Progress
-from snapkv import SystemClock, pack
+from snapkv import pack
 from snapkv.clock import pause
 
-RING = {-100: Sharding(2), 100: Sharding(3)}
-
-
-@pytest.fixture
-def clock():
-    return SystemClock()
-
-
-@pytest.fixture
-def log(store):
-    made = GenerationLog(store, propagation_delay=0.0, leeway=0.2)
-    made.make(RING)
-    return made
-
-
-@pytest.fixture
-def member(log):
-    with log.member("node") as member:
-        yield member
-
-
-def rows_of(consumer):
-    return [row for window in consumer for row in window.rows]
+from .live import RING
+from .live import clock as clock
+from .live import log as log
+from .live import member as member
+from .tables import rows_of
 
 
 def test_two_tables_of_one_store_are_read_under_one_name(store, log, member):

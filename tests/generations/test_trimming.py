@@ -18,6 +18,8 @@ from cdcmeta.generations.windows import rows_between
 from snapkv import ConflictError, pack
 from snapkv.errors import CorruptStoreError, EngineUnavailableError
 
+from .tables import rows_of
+
 RING = {(n << 58) + 1: Sharding(2) for n in range(-32, 32)}
 WIDER = RING | {7: Sharding(2)}
 
@@ -55,10 +57,6 @@ def write(rows, clock, count, step_ms=1_000):
 def left(rows):
     snapshot = rows.at()
     return rows_between(snapshot, range(SLOTS), 0, snapshot.timestamp, 10**9)[0]
-
-
-def rows_of(consumer):
-    return [row for window in consumer for row in window.rows]
 
 
 def test_log_rows_go_with_their_generation(site, log, clock):

@@ -5,8 +5,10 @@ import random
 import pytest
 
 from cdcmeta.errors import ConsumerMismatchError, ConsumerTakenError, InvalidArgumentError
-from cdcmeta.generations import CdcLog, GenerationLog, Generations, Sharding, StreamConsumer
+from cdcmeta.generations import GenerationLog, Sharding
 from cdcmeta.generations.rows import SLOTS, slot_of
+
+from .tables import Site, rows_of
 
 RING = {(n << 58) + 1: Sharding(2) for n in range(-32, 32)}
 MOVED = {(n << 58) + (1 << 57): Sharding(3) for n in range(-32, 32)}
@@ -17,30 +19,16 @@ def log(store):
     return GenerationLog(store, propagation_delay=0.0, leeway=5.0)
 
 
-class Table:
-    def __init__(self, store, log, clock):
-        self.store, self.log, self.clock = store, log, clock
-        self.generations = Generations(clock=clock)
-        self.rows = CdcLog(store, self.generations)
-        self.written = []
-
-    def switch(self, ring):
-        made = self.log.make(ring)
-        self.generations.insert(made.time, self.log.topology(made))
-        return made
-
-    def write(self, count):
-        for _ in range(count):
-            self.clock.advance(1_000)
-            self.written.append(self.rows.write(b"k%d" % (len(self.written) % 50), b"v"))
+class Table(Site):
+    """One that workers read."""
 
     def worker(self, part, parts, **more):
-        return StreamConsumer(self.log, self.rows, "c", part=part, parts=parts, **more)
+        return self.consumer(part=part, parts=parts, **more)
 
 
 @pytest.fixture
 def table(store, log, clock):
-    table = Table(store, log, clock)
+    table = Table(log, store, clock, keys=50)
     table.switch(RING)
     return table
 
@@ -48,10 +36,7 @@ def table(store, log, clock):
 @pytest.mark.parametrize("parts", [1, 2, 3, 7, SLOTS])
 def test_together_they_see_each_row_once(table, parts):
     table.write(40)
-    found = [
-        [row for window in table.worker(part, parts) for row in window.rows]
-        for part in range(parts)
-    ]
+    found = [rows_of(table.worker(part, parts)) for part in range(parts)]
     assert sorted(row for each in found for row in each) == table.written
     slots = [{slot_of(row.stream) for row in each} for each in found]
     assert all(not one & other for one in slots for other in slots if one is not other)
@@ -65,7 +50,7 @@ def test_a_generation_is_finished_by_all_before_the_next(table):
     table.clock.advance(20_000)
     table.write(30)
     one, two = (table.worker(part, 2) for part in range(2))
-    got = [row for window in one for row in window.rows]
+    got = rows_of(one)
     assert all(row.timestamp < second.time for row in got)
     assert (one.waiting_for, one.next()) == ((1,), None)
     assert one.progress.position == second.time - 1
@@ -77,7 +62,7 @@ def test_a_generation_is_finished_by_all_before_the_next(table):
     two.save(window)
     assert sorted(got) == [row for row in table.written if row.timestamp < second.time]
     for worker in (one, two):
-        got += [row for window in worker for row in window.rows]
+        got += rows_of(worker)
         assert worker.waiting_for == ()
     assert sorted(got) == table.written
 
@@ -126,7 +111,7 @@ def test_the_first_worker_registers_all_so_nothing_goes_before_the_others_came(t
     table.switch(MOVED)
     table.clock.advance(60_000)
     table.write(1)
-    assert [row for window in first for row in window.rows] == []
+    assert rows_of(first) == []
     assert table.log.expire(0).removed == ()
     assert table.rows.trim("-0s") == 0
     assert len(table.log.consumers()) == 3
