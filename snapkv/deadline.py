@@ -93,11 +93,13 @@ def bounds(read: Callable[P, R]) -> Callable[P, R]:
 
     @wraps(read)
     def bounded_read(*args: P.args, **options: P.kwargs) -> R:
-        owner, timeout = cast(Any, args[0]), cast(Any, options.get("timeout"))
+        timeout: Any = options.get("timeout")
         if timeout is None:
-            timeout = owner._read_timeout
+            timeout = args[0]._read_timeout  # type: ignore[attr-defined]  # of a method
+            if timeout is None:  # the short way
+                return read(*args, **options)
         check_wait(timeout)
-        if timeout is None or timeout > WAIT_S_MAX:
+        if timeout > WAIT_S_MAX:
             return read(*args, **options)
         began = monotonic()
         with within(timeout):

@@ -79,8 +79,9 @@ class Snapshot(Mapping[K, bytes], Generic[K]):
     def __contains__(self, key: object) -> bool:
         if not isinstance(key, str if self._space.text else bytes) or not key:
             return False
+        read = self._entries_of if self._read_timeout is None else self.entries_of
         try:
-            return self.entries_of([key])[0] is not None  # type: ignore[list-item]
+            return read([key])[0] is not None  # type: ignore[list-item]
         except InvalidKeyError:  # no such key can exist
             return False
 

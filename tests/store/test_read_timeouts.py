@@ -63,7 +63,7 @@ def test_an_iterator_that_is_left_ends_what_it_waits_with(store):
     assert next(versions, None) is None
 
 
-def test_without_a_timeout_nothing_is_called_for_it(store):
+def test_without_a_timeout_one_key_is_read_without_a_call_for_it(store):
     store.save("a", b"1")
     called = []
 
@@ -76,6 +76,8 @@ def test_without_a_timeout_nothing_is_called_for_it(store):
     try:
         assert store.load("a") == b"1"
         assert snap["a"] == b"1"
+        assert "a" in snap
+        assert "b" not in snap
     finally:
         sys.setprofile(None)
     assert called == []
