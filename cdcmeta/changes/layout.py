@@ -44,12 +44,14 @@ LOCAL_PREFIX = pack((LOCAL,))
 _BODY_PREFIX = pack((DOCS,))
 _FIRST = pack((0,))
 _USUAL_ROW = re.compile(
-    rb"\x14\x02([^\x00]*)\x00\x15([^\x00])\x01([^\x00]{16})\x00\x15([^\x00])([\x26\x27])", re.DOTALL
+    rb"\x14\x02([^\x00]*)\x00\x15([^\x00])\x01((?:[^\x00]|\x00\xff){16})\x00\x15([^\x00])"
+    rb"([\x26\x27])",
+    re.DOTALL,
 )
-"""What `pack` makes of most rows: with an id and a hash without zero bytes, and small numbers."""
+"""What `pack` makes of most rows: with an id without zero bytes, and small numbers."""
 _USUAL_WINNER = re.compile(
-    rb"\x14\x14\x33(.{12})\x15([^\x00])([\x26\x27])\x15([^\x00])\x01([^\x00]{16})\x00\x01"
-    rb".*\x00",
+    rb"\x14\x14\x33(.{12})\x15([^\x00])([\x26\x27])\x15([^\x00])\x01"
+    rb"((?:[^\x00]|\x00\xff){16})\x00\x01.*\x00",
     re.DOTALL,
 )
 """The same of most winners, in a database's first incarnation."""
@@ -224,7 +226,7 @@ def row_of(key: bytes, value: bytes) -> Row:
             return Row(
                 sequence_of(key),
                 name.decode(),
-                Revision(position, hash),
+                Revision(position, _unescaped(hash)),
                 branches,
                 not_deleted == b"\x27",
             )
@@ -257,7 +259,7 @@ def rows_of_winners(items: Iterable[tuple[bytes, bytes]]) -> Iterator[Row]:
             yield Row(
                 Sequence(0, Versionstamp.from_bytes(stamp)),
                 key[start:-1].decode(),
-                Revision(position, hash),
+                Revision(position, _unescaped(hash)),
                 branches,
                 not_deleted == b"\x27",
             )
@@ -265,6 +267,21 @@ def rows_of_winners(items: Iterable[tuple[bytes, bytes]]) -> Iterator[Row]:
         elements = unpack(key)
         if len(elements) == 2:
             yield winner_of(value).row(elements[1])
+
+
+def revs_of_winners(items: Iterable[tuple[bytes, bytes]]) -> Iterator[tuple[str, str]]:
+    """Yield the id and the revision of each document that is not deleted, as `rows_of_winners`."""
+    start = len(WINNER_PREFIX) + 1
+    for key, value in items:
+        usual = _USUAL_WINNER.fullmatch(value)
+        if usual and key.find(0, start) == len(key) - 1:
+            _, _, not_deleted, (position,), hash = usual.groups()
+            if not_deleted == b"\x27":
+                yield key[start:-1].decode(), f"{position}-{_unescaped(hash).hex()}"
+            continue
+        for row in rows_of_winners([(key, value)]):
+            if row.not_deleted:
+                yield row.id, str(row.revision)
 
 
 def leaf_of(key: bytes, value: bytes) -> Leaf:
@@ -276,6 +293,10 @@ def leaf_of(key: bytes, value: bytes) -> Leaf:
         return Leaf(not_deleted, Revision(position, hash), _hashes(path))
     except (ValueError, TypeError) as e:
         raise CorruptStoreError(f"the revision {key.hex()} cannot be read: {e}") from e
+
+
+def _unescaped(packed: bytes) -> bytes:
+    return packed if len(packed) == HASH_BYTES else packed.replace(b"\0\xff", b"\0")
 
 
 def _hashes(path: bytes) -> tuple[bytes, ...]:

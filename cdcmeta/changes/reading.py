@@ -132,9 +132,12 @@ def missing_revs(state: State, wanted: Mapping[str, list[Revision]]) -> dict[str
     return found
 
 
-def rows_by_id(state: State, start: str | None) -> Iterator[Row]:
-    """Yield the rows of documents by id, from one on, without deleted ones."""
-    return (row for row in state.documents(start) if row.not_deleted)
+def rows_by_id(
+    state: State, start: str | None, end: str | None = None, *, inclusive: bool = True
+) -> Iterator[Row]:
+    """Yield the rows of documents by id, from one to another, without deleted ones."""
+    found = state.documents(start, end, inclusive=inclusive)
+    return (row for row in found if row.not_deleted)
 
 
 def by_id(state: State, form: Form, start: str | None) -> Iterator[Change]:

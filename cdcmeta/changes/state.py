@@ -96,10 +96,27 @@ class State:
         self.bodies_bytes += sum(map(len, found.values()))
         return found
 
-    def documents(self, start: str | None = None) -> Iterator[Row]:
-        """Yield the rows of all documents, deleted ones too, by id, from one on."""
+    def documents(
+        self, start: str | None = None, end: str | None = None, *, inclusive: bool = True
+    ) -> Iterator[Row]:
+        """Yield the rows of all documents, deleted ones too, by id, from one to another."""
+        return layout.rows_of_winners(self._by_id(start, end, inclusive))
+
+    def revs(
+        self, start: str | None, end: str | None, *, inclusive: bool
+    ) -> Iterator[tuple[str, str]]:
+        """Yield the ids of documents that are not deleted, and their revisions: in half the time.
+
+        `documents` tells what `start`, `end` and `inclusive` are.
+        """
+        return layout.revs_of_winners(self._by_id(start, end, inclusive))
+
+    def _by_id(
+        self, start: str | None, end: str | None, inclusive: bool
+    ) -> Iterator[tuple[bytes, bytes]]:
         first = None if start is None else layout.winner_key(start)
-        return layout.rows_of_winners(self.snapshot.items(layout.WINNER_PREFIX, start=first))
+        last = None if end is None else layout.winner_key(end) + inclusive * b"\0"
+        return self.snapshot.items(layout.WINNER_PREFIX, start=first, end=last)
 
     def counts(self) -> tuple[int, int]:
         """Return how many documents there are, and how many deleted ones."""

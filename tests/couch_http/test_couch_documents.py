@@ -218,3 +218,28 @@ def test_local_documents_are_put_one_by_one(db):
 def test_of_two_members_of_one_name_the_last_counts(db):
     assert db("PUT", "d", content='{"a":1,"a":2}').status_code == 201
     assert db.get("d").json()["a"] == 2
+
+
+def test_a_plain_listing_tells_what_one_with_documents_does(db):
+    """It is read by a shorter way, whatever bytes are in hashes and ids."""
+    ids = [f"d{n:03}" for n in range(200)] + ["a\0b", "ä", 'q"', "\U0001f600"]
+    docs = [{"_id": id, "_rev": f"1-{n * 0x01000100:032x}"} for n, id in enumerate(ids)]
+    branch = [{"_id": "d007", "_rev": f"1-{5:032x}"}, {"_id": "d008", "_rev": f"300-{0:032x}"}]
+    gone = [{"_id": "d009", "_rev": f"9-{9:032x}", "_deleted": True}]
+    assert all(each.ok for each in db.lib.replicate([*docs, *branch, *gone]))
+    for query in (
+        {},
+        {"skip": "3", "limit": "170"},
+        {"startkey": '"d005"', "endkey": '"d011"'},
+        {"startkey": '"d005"', "endkey": '"d011"', "inclusive_end": "false"},
+        {"startkey": '"d011"', "endkey": '"d005"'},
+        {"key": '"a\\u0000b"'},
+        {"startkey": '"q"', "limit": "0"},
+    ):
+        plain, shown = (
+            db.get("_all_docs", include_docs=flag, **query).json() for flag in ("false", "true")
+        )
+        for row in shown["rows"]:
+            del row["doc"]
+        assert plain == shown
+    assert len(db.get("_all_docs").json()["rows"]) == len(ids)
