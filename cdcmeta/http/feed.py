@@ -25,7 +25,7 @@ from cdcmeta.errors import (
 from cdcmeta.http.call import Call, encoded
 from cdcmeta.http.errors import not_found, not_implemented
 from cdcmeta.http.forms import Form, form_of
-from cdcmeta.http.moments import Begun, Moment
+from cdcmeta.http.moments import Begun
 from cdcmeta.http.pacing import Pace, pieces_of
 from cdcmeta.http.params import (
     LONGPOLL,
@@ -99,7 +99,8 @@ class Feed:
                 while not over:
                     version, told = waker.version, self._told
                     try:
-                        self._take(await self._begun_with_others(await waker.moment(read)))
+                        question = (self._since, self._left, self._wanted.form)
+                        self._take(await waker.begun(question, self._begun, read))
                     except DatabaseNotFoundError:
                         if self._walk is None:
                             raise
@@ -133,11 +134,6 @@ class Feed:
                 raise waker.error
             return not waker.ended
         return False
-
-    async def _begun_with_others(self, moment: Moment) -> Begun:
-        question = (self._since, self._left, self._wanted.form)
-        begin = partial(self._service.read, self._begun, moment.state)
-        return await moment.begun(question, begin)
 
     def _take(self, begun: Begun) -> None:
         """Go on with a walk, and with what it told already."""

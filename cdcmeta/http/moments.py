@@ -31,6 +31,11 @@ class Moment:
         self._locks: dict[Hashable, anyio.Lock] = {}
         self._begun: dict[Hashable, Begun | None] = {}
 
+    def keep(self, question: Hashable, begun: Begun) -> None:
+        """Keep an answer for who asks the same, unless its walk goes on."""
+        self._locks.setdefault(question, anyio.Lock())
+        self._begun[question] = begun if begun.walk.ended else None
+
     async def begun(self, question: Hashable, begin: Callable[[], Awaitable[Begun]]) -> Begun:
         """Return what `begin` does; a walk that it ended is shared by all who ask the same.
 
@@ -41,6 +46,6 @@ class Moment:
         async with self._locks.setdefault(question, anyio.Lock()):
             if question not in self._begun:
                 begun = await begin()
-                self._begun[question] = begun if begun.walk.ended else None
+                self.keep(question, begun)
                 return begun
         return self._begun[question] or await begin()

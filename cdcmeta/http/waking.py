@@ -10,18 +10,23 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterable
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from random import Random
+from typing import Any, TypeAlias
 
 import anyio
 
 from cdcmeta.changes import Change, ChangesDB, Checkpoint
 from cdcmeta.changes.state import State
 from cdcmeta.http.errors import HTTPError
-from cdcmeta.http.moments import Moment
+from cdcmeta.http.moments import Begun, Moment
 from snapkv import SnapshotKV
 
+Begin: TypeAlias = Callable[[State], Begun]
+Read: TypeAlias = Callable[[Callable[[], Any]], Awaitable[Any]]
+"""Runs a call in a thread."""
 SLICE_S = 0.5
 """How long the thread waits at once: the longest it goes on after it was told to end."""
 LINGER_S = 5.0
@@ -61,16 +66,24 @@ class Waker:
             finally:
                 self._sleepers.pop(woken, None)
 
-    async def moment(self, read: Callable[[Callable[[], State]], Awaitable[State]]) -> Moment:
-        """Return the database as it stands now; one reading serves all who asked before it."""
+    async def begun(self, question: Hashable, begin: Begin, read: Read) -> Begun:
+        """Return what `begin` does with the database as it stands now.
+
+        One reading serves all who asked before it, and does what the first of them asks, too: what
+        it takes to change threads is most of what it takes.
+        """
         self._asked += 1
         number = self._asked
         async with self._reading:
             if self._moment is None or self._answered < number:
                 asked = self._asked
-                self._moment = Moment(await read(self._db.state))
-                self._answered = asked
-            return self._moment
+                found: Begun
+                state, found = await read(partial(_read, self._db, begin))
+                self._moment, self._answered = Moment(state), asked
+                self._moment.keep(question, found)
+                return found
+            moment = self._moment
+        return await moment.begun(question, partial(read, partial(begin, moment.state)))
 
     def committed(self, timestamp: int) -> None:
         """Wake all for a commit, unless they were woken behind it; from any thread."""
@@ -128,6 +141,11 @@ class Waker:
     def _tell(self, what: object, *args: object) -> None:
         with suppress(RuntimeError):  # the loop was closed meanwhile
             self._loop.call_soon_threadsafe(what, *args)  # type: ignore[arg-type]
+
+
+def _read(db: ChangesDB, begin: Begin) -> tuple[State, Begun]:
+    state = db.state()
+    return state, begin(state)
 
 
 class Hub:

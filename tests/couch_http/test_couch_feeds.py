@@ -155,13 +155,13 @@ def test_a_database_that_is_deleted_ends_its_feeds(db, feed):
 @pytest.mark.parametrize("feed", ["longpoll", "continuous", "eventsource"])
 def test_a_database_that_is_deleted_before_its_feed_begins(db, monkeypatch, feed):
     """It was there when the request came."""
-    moment = Waker.moment
+    begun = Waker.begun
 
-    async def late(waker, read):
+    async def late(*arguments):
         await to_thread.run_sync(db.lib.delete)
-        return await moment(waker, read)
+        return await begun(*arguments)
 
-    monkeypatch.setattr(Waker, "moment", late)
+    monkeypatch.setattr(Waker, "begun", late)
     answer = db.get("_changes", feed=feed, timeout=LONG_MS)
     assert error_of(answer) == (404, "not_found", "Database does not exist.")
 

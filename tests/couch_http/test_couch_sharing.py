@@ -120,17 +120,20 @@ def test_one_reading_serves_all_who_asked_before_it(db):
 
     async def do(waker):
         going = anyio.Event()
-        found: list[Moment] = []
+        found: list[Begun] = []
 
-        async def read(state):
+        def begin(state) -> Begun:
+            return Begun(SimpleNamespace(ended=True, state=state), [], None)
+
+        async def read(begun):
             nonlocal readings
             readings += 1
-            read = state()
+            read = begun()
             await going.wait()
             return read
 
         async def ask() -> None:
-            found.append(await waker.moment(read))
+            found.append(await waker.begun("all", begin, read))
 
         async with anyio.create_task_group() as tasks:
             for _ in range(10):
@@ -145,7 +148,7 @@ def test_one_reading_serves_all_who_asked_before_it(db):
     found = waked(db, do)
     assert readings == 2
     assert all(each is found[0] for each in found[:10])
-    assert [len(list(found[n].state.documents())) for n in (0, 10)] == [0, 1]
+    assert [len(list(found[n].walk.state.documents())) for n in (0, 10)] == [0, 1]
 
 
 def test_nobody_is_always_the_last(db):
