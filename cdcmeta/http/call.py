@@ -112,6 +112,14 @@ class Call:
             raise bad_request("Document rev and etag have different values")
         return match
 
+    def has(self, etag: str) -> bool:
+        """Return whether the header If-None-Match says that the client has this answer already.
+
+        Proxies that pack answers make the tags weak (`W/"..."`).
+        """
+        tags = ",".join(self.request.headers.getlist("if-none-match")).split(",")
+        return any(tag.strip().removeprefix("W/") in (etag, "*") for tag in tags)
+
     # --- body ---
 
     def check_json(self) -> None:
@@ -194,7 +202,7 @@ def decoded(raw: bytes, *, pausing: bool = False) -> Any:
     except NumberTooLongError as e:
         raise bad_request(str(e)) from None
     except RecursionError:
-        raise bad_request("the body is nested too deep") from None
+        raise bad_request("the JSON is nested too deep") from None
     except ValueError:
         raise bad_request(INVALID_JSON) from None
 

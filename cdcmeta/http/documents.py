@@ -25,6 +25,8 @@ from cdcmeta.http.streaming import JSON
 T = TypeVar("T")
 NO_LOCAL_REV = "0-0"
 """The revision of a local document that was deleted."""
+META = ("conflicts", "deleted_conflicts", "revs_info")
+"""What `meta` asks for: it tells of other branches, or of what is still stored."""
 TWO_REVS = "Document rev from request body and query string have different values"
 
 
@@ -38,16 +40,13 @@ async def get(call: Call) -> Response:
     if "open_revs" in call.query:
         return await _open_revs(call, id)
     found = await call.service.call(_found, call.db, id, call.query.get("rev"), call.as_of)
-    headers = {"ETag": f'"{found.leaf.revision}"', "Cache-Control": "must-revalidate"}
-    if call.request.headers.get("if-none-match") == headers["ETag"]:
-        return Response(status_code=304, headers=headers)
-    meta = call.flag("meta")
-    doc = found.as_json(
-        conflicts=meta or call.flag("conflicts"),
-        deleted_conflicts=meta or call.flag("deleted_conflicts"),
-        revs_info=meta or call.flag("revs_info"),
-        revisions=call.flag("revs"),
-    )
+    headers = {"Cache-Control": "must-revalidate"}
+    meta = {name: call.flag("meta") or call.flag(name) for name in META}
+    if not any(meta.values()):  # those change while the revision stays
+        headers["ETag"] = f'"{found.leaf.revision}"'
+        if call.has(headers["ETag"]):
+            return Response(status_code=304, headers=headers)
+    doc = found.as_json(**meta, revisions=call.flag("revs"))
     return Response(doc + b"\n", headers=headers, media_type=JSON)
 
 

@@ -60,7 +60,7 @@ async def changes(call: Call) -> Response:
     relative = str(wanted.since).startswith(("-", "+"))  # another place the next time
     if wanted.feed == NORMAL and state is not None and not body and not relative:
         headers["ETag"] = _etag(call, state)
-        if call.request.headers.get("if-none-match") == headers["ETag"]:
+        if call.has(headers["ETag"]):
             return Response(status_code=304, headers=headers)
     form = form_of(wanted.feed)
     return await Streamed.begun(

@@ -184,6 +184,7 @@ def test_etag(db):
     tag = db.get("_changes").headers["etag"]
     same = db("GET", "_changes", headers={"If-None-Match": tag})
     assert (same.status_code, same.content) == (304, b"")
+    assert db("GET", "_changes", headers={"If-None-Match": f"W/{tag}"}).status_code == 304
     assert db("GET", "_changes?limit=1", headers={"If-None-Match": tag}).status_code == 200
     db.lib.put({"_id": "b"})
     assert db("GET", "_changes", headers={"If-None-Match": tag}).status_code == 200

@@ -78,7 +78,7 @@ def test_two_revs_that_differ(db):
         ("d", "{", (400, "bad_request", "invalid UTF-8 JSON")),
         ("d", '{"a": NaN}', (400, "bad_request", "invalid UTF-8 JSON")),
         ("d", b'{"a": "\xff"}', (400, "bad_request", "invalid UTF-8 JSON")),
-        ("d", "[" * 100_000, (400, "bad_request", "the body is nested too deep")),
+        ("d", "[" * 100_000, (400, "bad_request", "the JSON is nested too deep")),
         ("d", LONG_NUMBER, (400, "bad_request", "an integer has more than 4300 digits")),
         ("_local/d", LONG_NUMBER, (400, "bad_request", "an integer has more than 4300 digits")),
         ("d", '{"a": 1e999}', (400, "doc_validation", NOT_JSON)),
@@ -121,7 +121,23 @@ def test_etags(db):
     tag = db("PUT", "d", json={}).headers["etag"]
     same = db("GET", "d", headers={"If-None-Match": tag})
     assert (same.status_code, same.content) == (304, b"")
-    assert db("GET", "d", headers={"If-None-Match": '"1-x"'}).status_code == 200
+    for same in (f"W/{tag}", f'"1-x", {tag}', f'"1-x",W/{tag}', "*"):
+        for method in ("GET", "HEAD"):
+            assert db(method, "d", headers={"If-None-Match": same}).status_code == 304
+    for other in ('"1-x"', "", tag.strip('"'), '"*"'):
+        assert db("GET", "d", headers={"If-None-Match": other}).status_code == 200
+
+
+def test_what_changes_while_the_revision_stays_has_no_etag(db):
+    db.lib.replicate([branch("d", 2, "ca")])
+    for name in ("conflicts", "deleted_conflicts", "revs_info", "meta"):
+        answer = db.get("d", headers={"If-None-Match": "*"}, **{name: "true"})
+        assert (answer.status_code, "etag" in answer.headers) == (200, False)
+    tag = db.get("d").headers["etag"]
+    assert db.get("d", revs="true").headers["etag"] == tag
+    db.lib.replicate([branch("d", 2, "ba")])
+    told = db.get("d", headers={"If-None-Match": tag}, conflicts="true")
+    assert told.json()["_conflicts"] == [revision(2, "b")]
 
 
 def test_leaves_conflicts_and_revisions(db):

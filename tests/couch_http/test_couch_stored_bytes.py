@@ -97,7 +97,6 @@ def test_documents(strange, unparsed):
     found = {id: strange("GET", quote(id, safe="") + query) for id in expected}
     for id, answer in found.items():
         assert json.loads(answer.content) == expected[id]
-        assert answer.headers["etag"] == f'"{expected[id]["_rev"]}"'
         assert answer.headers["content-type"] == "application/json"
     assert "_conflicts" in expected["d007"]
 
