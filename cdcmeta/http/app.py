@@ -147,13 +147,18 @@ class _Routed:
 
 
 class _Encoded:
-    """Routes by the path as it was sent: a `%2F` in an id is no slash of the path."""
+    """Routes by the path as it was sent: a `%2F` in an id is no slash of the path.
+
+    A client that takes the server for its proxy sends a whole URL.
+    """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = scope["raw_path"].decode("latin-1")
+        if path.lower().startswith(("http://", "https://")):
+            path = "/" + path.partition("://")[2].partition("/")[2]
         scope = {**scope, "path": path.rstrip("/") or "/"}
         await self._app(scope, receive, send)
 

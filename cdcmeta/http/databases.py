@@ -41,9 +41,30 @@ async def up(call: Call) -> Response:
 
 async def names(call: Call) -> Response:
     """Answer `GET /_all_dbs`."""
-    found = await call.service.read(databases, call.service.store, as_of=call.as_of)
+    return answer(
+        _asked(call, await call.service.read(databases, call.service.store, as_of=call.as_of))
+    )
+
+
+def _asked(call: Call, names: list[str]) -> list[str]:
+    """Return the names that a query asks for, of sorted ones."""
+    start, end = _key(call, "startkey", "start_key"), _key(call, "endkey", "end_key")
+    descending = call.flag("descending")
+    low, high = (end, start) if descending else (start, end)
+    found = [name for name in names if (low or "") <= name and (high is None or name <= high)]
+    if call.query.get("inclusive_end") == "false":
+        found = [name for name in found if name != end]
+    if descending:
+        found.reverse()
     skip, limit = call.number("skip") or 0, call.number("limit")
-    return answer(found[skip:][:limit])
+    return found[skip:][:limit]
+
+
+def _key(call: Call, *names: str) -> str | None:
+    key = next((call.json_of(name) for name in names if name in call.query), None)
+    if key is None or isinstance(key, str):
+        return key
+    raise bad_request(f"`{names[0]}` is a text in JSON")
 
 
 async def facts(call: Call) -> Response:
@@ -75,9 +96,7 @@ async def many_facts(call: Call) -> Response:
         if len(names) > INFOS_MAX:
             raise bad_request(f"`keys` has more than {INFOS_MAX} names")
     else:
-        skip, limit = call.number("skip") or 0, call.number("limit")
-        found = await call.service.read(databases, call.service.store)
-        names = found[skip:][:limit]
+        names = _asked(call, await call.service.read(databases, call.service.store))
     pieces = (piece for piece in _many_facts(call.service, names))
     return await Streamed.begun(call.service.stepped(pieces))
 

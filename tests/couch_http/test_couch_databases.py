@@ -1,10 +1,14 @@
 """The server, its databases, and what is at no path."""
 
+import json
+import socket
+
 import pytest
 
 import snapkv
+from cdcmeta import ChangesDB
 
-from .served import error_of
+from .served import WAIT_S, error_of
 
 
 def test_the_server_tells_who_it_is(served, http):
@@ -155,3 +159,46 @@ def test_the_past_of_a_database(db, http):
     assert http.get("/_all_dbs", params={"as_of": "-1d"}).json() == []
     assert error_of(db.get(as_of="-1d")) == (404, "not_found", "Database does not exist.")
     assert error_of(db.get(as_of="yesterday"))[:2] == (400, "bad_request")
+
+
+@pytest.mark.parametrize("path", ["/_all_dbs", "/_dbs_info"])
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        ({}, "abcd"),
+        ({"startkey": "b"}, "bcd"),
+        ({"start_key": "b", "end_key": "c"}, "bc"),
+        ({"startkey": "b", "endkey": "c", "inclusive_end": False}, "b"),
+        ({"endkey": "bb"}, "ab"),
+        ({"descending": True}, "dcba"),
+        ({"descending": True, "startkey": "c", "endkey": "b"}, "cb"),
+        ({"descending": True, "startkey": "c", "endkey": "b", "inclusive_end": False}, "c"),
+        ({"descending": True, "skip": 1, "limit": 2}, "cb"),
+        ({"startkey": None, "skip": 3}, "d"),
+    ],
+)
+def test_a_range_of_databases(own, path, query, expected):
+    served = own()
+    for name in "cabd":
+        ChangesDB(served.store, name).create()
+    params = {name: json.dumps(value) for name, value in query.items()}
+    rows = served.http.get(path, params=params).json()
+    assert "".join(row if path == "/_all_dbs" else row["key"] for row in rows) == expected
+
+
+@pytest.mark.parametrize("query", ["startkey=a", "endkey=1", "start_key=", "end_key=[]"])
+def test_a_range_of_databases_that_is_none(http, query):
+    assert error_of(http.get(f"/_all_dbs?{query}"))[:2] == (400, "bad_request")
+
+
+@pytest.mark.parametrize("start", ["http://localhost:5984", "HTTPS://other.example"])
+def test_a_request_that_names_a_whole_url(db, start):
+    """As clients send it that take the server for their proxy; the header Host is what counts."""
+    db("PUT", "a%2Fb", json={"n": 1})
+    with socket.create_connection(("127.0.0.1", db.served.server.port), WAIT_S) as client:
+        head = f"GET {start}/{db.lib.name}/a%2Fb?revs=true HTTP/1.1\r\nHost: localhost\r\n"
+        client.sendall(f"{head}Connection: close\r\n\r\n".encode())
+        answer = client.makefile("rb").read()
+    assert answer.startswith(b"HTTP/1.1 200 ")
+    assert b'"_id":"a/b"' in answer
+    assert b'"_revisions"' in answer
