@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -10,6 +11,8 @@ from pathlib import Path
 
 import pytest
 from etcd_server import EtcdServer
+
+import snapkv
 
 ROOT = Path(__file__).parents[2]
 PRELUDE = """
@@ -33,22 +36,35 @@ def child(work):
 def reap(*pids):
     for pid in pids:
         status = os.waitpid(pid, 0)[1]
-        assert status == 0, f"child ended with {status:#x}"
+        assert status == 0, f"child ended with {status & 0x7F:#x}" if status & 0x7F else status
 
 store = snapkv.open(sys.argv[1], ring_slots=16)
 first = store.save("start", b"0")
 """
 
 
-def run(body: str, server: EtcdServer) -> None:
-    """Run a program of its own: forks of the tests' process would carry all of pytest along."""
-    done = subprocess.run(
-        [sys.executable, "-c", PRELUDE + body, server.url],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )
+ABORTED = re.compile(rf"child ended with {signal.SIGABRT:#x}$", re.MULTILINE)
+IN_GRPC = re.compile(r"^[EF]\d{4} .* ev_poll_posix\.cc:\d+\]", re.MULTILINE)
+"""gRPC says where it aborts a process; that file says more to each child, but not as an error."""
+
+
+def run(body: str, server: EtcdServer, *, aborts_max: int = 0) -> None:
+    """Run a program of its own: forks of the tests' process would carry all of pytest along.
+
+    It is run again after gRPC aborted a child, `aborts_max` times: docs/etcd.md tells how often
+    that happens. Whatever else goes wrong fails at once.
+    """
+    for left in reversed(range(aborts_max + 1)):
+        done = subprocess.run(
+            [sys.executable, "-c", PRELUDE + body, server.url],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+        )
+        aborted = ABORTED.search(done.stderr) and IN_GRPC.search(done.stderr)
+        if not (aborted and left):
+            break
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
 
 
@@ -138,7 +154,10 @@ store.close()
 
 
 def test_forks_while_calls_hang(etcd: EtcdServer) -> None:
-    """A fork waits for calls that get no answer; the children are none the worse for it."""
+    """A fork waits for calls that get no answer; the children are none the worse for it.
+
+    The watch is at rest at each fork, as docs/etcd.md asks: it has brought what the last child did.
+    """
     body = f"""
 server = {etcd.pid}
 def hang():
@@ -163,6 +182,7 @@ for number in range(3):
     reap(pid)
     for thread in threads: thread.join(15)
     assert not any(thread.is_alive() for thread in threads)
+    assert [change.key for change in next(watch)] == ["child"]
 use("parent")
 store.close()
 """
@@ -172,6 +192,20 @@ def store_calls():
     return rpc._calls._inside >= 4
 """
     try:
-        run(WORK + calls + body, etcd)
+        run(WORK + calls + body, etcd, aborts_max=1)
     finally:
         os.kill(etcd.pid, signal.SIGCONT)
+
+
+@pytest.mark.parametrize(("where", "runs"), [("F1123 1 ev_poll_posix.cc:471]", 2), ("no", 1)])
+def test_only_an_abort_inside_grpc_is_tried_again(where: str, runs: int, etcd: EtcdServer) -> None:
+    body = f"""
+def work():
+    print({where!r}, file=sys.stderr, flush=True)
+    os.kill(os.getpid(), signal.SIGABRT)
+reap(child(work))
+"""
+    with pytest.raises(AssertionError, match="child ended with 0x6"):
+        run(body, etcd, aborts_max=1)
+    with snapkv.open(etcd.url) as store:
+        assert len(list(store.history("start"))) == runs
