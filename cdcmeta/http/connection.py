@@ -1,4 +1,4 @@
-"""One connection of a client: how long it may take to send a head, and to read an answer."""
+"""One connection of a client: what it may send at once, and how long it may take."""
 
 from __future__ import annotations
 
@@ -8,17 +8,27 @@ import struct
 import termios
 from typing import Any
 
-from uvicorn.protocols.http.h11_impl import H11Protocol
+import httptools
+from starlette.types import Send
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from cdcmeta.http.limits import Limits
 
+HEAD_BYTES_MAX = 64 << 10
+"""How large a head may be, and what stands around the pieces of a body; one read may be more."""
+QUEUED_MAX = 64
+"""Requests that wait on one connection while the one before them is answered."""
 
-class Connection(H11Protocol):
-    """A connection that must send each head in time, and go on reading what it asked for."""
+
+class Connection(HttpToolsProtocol):
+    """A connection with bounds on heads, on requests sent ahead, and on answers left unread."""
 
     def __init__(self, *args: Any, limits: Limits, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._limits = limits
+        self._bare_bytes = 0  # that came since a head ended, or a piece of a body came
+        self._in_head = False
+        self._answered: RequestResponseCycle | None = None
         self._deadline: asyncio.TimerHandle | None = None
         self._unread: asyncio.TimerHandle | None = None
 
@@ -28,15 +38,23 @@ class Connection(H11Protocol):
         self._expect_head()
 
     def data_received(self, data: bytes) -> None:
-        """Expect the rest of a head within its time, from its first byte on."""
+        """Read requests; expect the rest of a head within its time, from its first byte on."""
         if self._deadline is None and not self._answering:
             self._expect_head()
-        super().data_received(data)
+        self._unset_keepalive_if_required()
+        try:
+            while data:
+                data = self._parsed(data)
+        except httptools.HttpParserError as e:
+            self.logger.warning("no valid HTTP request: %s", e.__context__ or e)
+            self._refuse()
         if self._answering:
             self._forget_deadline()
 
     def on_response_complete(self) -> None:
         """Expect the next head: what has come of it may be a part."""
+        if self.pipeline:
+            self._answered = self.pipeline[-1][0]
         super().on_response_complete()
         if self._answering:
             self._forget_deadline()
@@ -44,15 +62,18 @@ class Connection(H11Protocol):
             self._expect_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Expect nothing more."""
+        """Expect nothing more; uvicorn tells the newest request only, the others wait for it."""
         self._forget_deadline()
         self._forget_unread()
+        if self._answered is not None:
+            self._answered.disconnected = True
+            self._answered.message_event.set()
+        self.pipeline.clear()
         super().connection_lost(exc)
 
     def timeout_keep_alive_handler(self) -> None:
         """Close it; what was not read yet may still be."""
-        super().timeout_keep_alive_handler()
-        self._expect_reading()
+        self._close()
 
     @property
     def _answering(self) -> bool:
@@ -69,6 +90,71 @@ class Connection(H11Protocol):
     def _close(self) -> None:
         self.transport.close()
         self._expect_reading()
+
+    # --- parsing ---
+
+    def on_message_begin(self) -> None:
+        """Take up a request."""
+        super().on_message_begin()
+        self._in_head = True
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Take up a header, unless it stands behind the body: the application has them already."""
+        if self._in_head:
+            super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        """Let a request be answered, or wait for its turn."""
+        self._in_head, self._bare_bytes = False, 0
+        if self.parser.should_upgrade():
+            return  # it comes again
+        super().on_headers_complete()
+        if len(self.pipeline) > QUEUED_MAX:
+            raise httptools.HttpParserError(f"more than {QUEUED_MAX} requests at once")
+        if self._answered is None or self._answered.response_complete:
+            self._answered = self.cycle
+        if self.scope["http_version"] != "1.1":
+            self.cycle.send = _unchunked(self.cycle)  # type: ignore[assignment,method-assign]
+
+    def on_body(self, body: bytes) -> None:
+        """Take up a piece of a body."""
+        self._bare_bytes = 0
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """Tell that a body has ended."""
+        self._bare_bytes = 0
+        if not self.parser.should_upgrade():
+            super().on_message_complete()
+
+    def _parsed(self, data: bytes) -> bytes:
+        """Parse what came; return what is to be parsed again.
+
+        The parser takes what follows a head with `Upgrade` for another protocol, and Java's clients
+        send that with any body. So it gets the head again, without.
+        """
+        self._bare_bytes += len(data)
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade as e:
+            method, version = self.parser.get_method(), self.parser.get_http_version()
+            if method == b"CONNECT":
+                raise httptools.HttpParserError("CONNECT is for proxies") from None
+            head = [b"%b %b HTTP/%b\r\n" % (method, self.url, version.encode())]
+            head += [b"%b: %b\r\n" % each for each in self.headers if each[0] != b"upgrade"]
+            return b"%b\r\n%b" % (b"".join(head), data[e.args[0] :])
+        if self._bare_bytes > HEAD_BYTES_MAX:
+            raise httptools.HttpParserError(f"a head of more than {HEAD_BYTES_MAX} bytes")
+        return b""
+
+    def _refuse(self) -> None:
+        """Answer 400, or hang up where that would stand within or before another answer."""
+        before = self._answered if self._answering else None
+        if before is not None and (before is not self.cycle or before.response_started):
+            self._close()
+        else:
+            self.send_400_response("Invalid HTTP request received.")
+            self._expect_reading()
 
     # --- answers that nobody reads ---
 
@@ -112,3 +198,15 @@ class Connection(H11Protocol):
         if self._unread is not None:
             self._unread.cancel()
             self._unread = None
+
+
+def _unchunked(cycle: RequestResponseCycle) -> Send:
+    """Return what sends an answer without chunks, which HTTP/1.0 does not know: it is closed."""
+    send = cycle.send
+
+    async def sent(message: Any) -> None:
+        cycle.chunked_encoding = False
+        cycle.expected_content_length = len(message.get("body", b""))  # it checks each by itself
+        await send(message)
+
+    return sent

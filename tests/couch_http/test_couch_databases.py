@@ -98,7 +98,7 @@ def test_full_commit(db, http):
         ("DELETE", "{db}/_all_docs", "GET,HEAD,POST"),
         ("GET", "{db}/_ensure_full_commit", "POST"),
         ("POST", "{db}/doc", "COPY,DELETE,GET,HEAD,PUT"),
-        ("FOO", "{db}/_local/x", "DELETE,GET,HEAD,PUT"),
+        ("PATCH", "{db}/_local/x", "DELETE,GET,HEAD,PUT"),
     ],
 )
 def test_a_wrong_method(db, http, method, path, allowed):

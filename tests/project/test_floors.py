@@ -238,6 +238,7 @@ CLIENTS = {
     "grpc": {"snapkv.engine.etcd.rpc"},
     "anyio": {"cdcmeta.http"},
     "starlette": {"cdcmeta.http"},
+    "httptools": {"cdcmeta.http.connection"},
     "uvicorn": {"cdcmeta.http.connection", "cdcmeta.http.server"},
     "typer": {"snapkv.cli", "cdcmeta.cli"},
     "rich": {"snapkv.cli"},
