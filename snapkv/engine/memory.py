@@ -20,6 +20,7 @@ from snapkv.engine.base import (
     ALL_KEYS_END,
     Columns,
     Event,
+    GetResult,
     Header,
     KeyValue,
     Lease,
@@ -77,6 +78,13 @@ class MemoryEngine:
 
     # --- reading ---
 
+    def get(self, key: bytes, revision: int = 0) -> GetResult:
+        """Answer one key at a revision; O(log versions)."""
+        with self._changed:
+            self._come_in()
+            kv = self._at(key, self._checked(revision)) if key in self._versions else None
+            return GetResult(Header(self._revision, self._cluster), kv)
+
     def read(
         self, ranges: Sequence[Range], *, serializable: bool = False, timeout: float | None = None
     ) -> ReadResult:
@@ -116,12 +124,16 @@ class MemoryEngine:
         return [Piece(*cut) for cut in zip(bounds, bounds[1:], sizes, strict=False)]
 
     def _range(self, wanted: Range) -> RangeResult:
-        revision = wanted.revision or self._revision
+        revision = self._checked(wanted.revision)
+        return answer(wanted, [kv for key in self._keys(wanted) if (kv := self._at(key, revision))])
+
+    def _checked(self, revision: int) -> int:
+        """Return the revision that is read, for 0 the newest; raises when it is not held."""
         if revision > self._revision:
             raise FutureRevisionError(revision, self._revision)
-        if revision < self._compacted:
+        if 0 < revision < self._compacted:
             raise CompactedError(revision, self._compacted, unit="revision")
-        return answer(wanted, [kv for key in self._keys(wanted) if (kv := self._at(key, revision))])
+        return revision or self._revision
 
     def _keys(self, wanted: Range) -> Iterator[bytes]:
         if not wanted.range_end:

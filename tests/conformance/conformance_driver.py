@@ -18,6 +18,7 @@ from snapkv.engine.base import (
     Compare,
     Delete,
     Engine,
+    GetResult,
     KeyValue,
     Op,
     Put,
@@ -27,6 +28,7 @@ from snapkv.engine.base import (
     TxnResult,
     WatchBatch,
     Watcher,
+    one_of,
 )
 from snapkv.errors import Refused, SnapKVError, StoreClosedError
 
@@ -75,8 +77,17 @@ class Driver:
         return self.engine.read([Range(key, range_end, **options)]).results[0]
 
     def get(self, key: bytes, revision: int = 0) -> KeyValue | None:
-        found = self.range(key, revision=revision).kvs
-        return found[0] if found else None
+        """Return a version; a point read and a range of one key return and raise the same."""
+        outcomes = [
+            outcome_of(lambda: one_of(self.engine.read([Range(key, revision=revision)]))),
+            outcome_of(lambda: self.engine.get(key, revision)),
+        ]
+        if outcomes[0] != outcomes[1]:  # somebody wrote in between, or a lease ended
+            outcomes[0] = outcome_of(
+                lambda: one_of(self.engine.read([Range(key, revision=revision)]))
+            )
+        assert outcomes[0] == outcomes[1]
+        return self.engine.get(key, revision).kv
 
     def value(self, key: bytes, revision: int = 0) -> bytes | None:
         found = self.get(key, revision)
@@ -112,6 +123,14 @@ class Driver:
             problems = []
         self.engine.close()
         assert problems == []
+
+
+def outcome_of(read: Callable[[], GetResult]) -> GetResult | tuple[type[SnapKVError], str]:
+    """Return what a read returned, or the kind and the words of its error."""
+    try:
+        return read()
+    except SnapKVError as e:
+        return type(e), str(e)
 
 
 def take(watcher: Watcher, until: int) -> list[WatchBatch]:

@@ -306,6 +306,10 @@ def play_read(db: Driver, model: Model, wanted: list[Range]) -> None:
     if errors:
         with pytest.raises(tuple(errors)):
             db.engine.read(wanted)
+        for each in wanted:
+            if each.revision and (error := refusal(model, each.revision)):
+                with pytest.raises(error):
+                    db.engine.get(each.key, each.revision)
         return
     wanted = [each for each in wanted if each.revision == 0 or each.revision >= model.base]
     answer = db.engine.read(wanted)
@@ -339,6 +343,9 @@ def compare_state(db: Driver, model: Model, revision: int) -> None:
         point = Range(key, b"", revision)
         found = db.engine.read([point]).results[0]
         assert plain(found) == model.select(model.at(revision), point)
+        got = db.engine.get(key, revision)
+        assert got.header.revision == model.head
+        assert [tuple(kv) for kv in (got.kv,) if kv is not None] == [tuple(kv) for kv in found.kvs]
 
 
 def compare_watch(db: Driver, model: Model, start: int) -> None:

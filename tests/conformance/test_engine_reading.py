@@ -57,6 +57,37 @@ def test_the_header_names_one_cluster(db: Driver) -> None:
     assert db.engine.read([Range(b"a")]).header == (first.revision + 1, first.cluster)
 
 
+def test_a_point_read_names_the_newest_revision(db: Driver) -> None:
+    first, second = db.put(b"k", b"1"), db.put(b"k", b"2")
+    cluster = db.engine.read([Range(b"k")]).header.cluster
+    for revision in (0, first, second):
+        assert db.engine.get(b"k", revision).header == (second, cluster)
+    third = db.put(b"other")
+    assert db.engine.get(b"k", first) == ((third, cluster), (b"k", b"1", first, first, 1, 0))
+    assert db.engine.get(b"absent") == ((third, cluster), None)
+    assert db.engine.get(b"k", first - 1) == ((third, cluster), None)
+
+
+def test_a_point_read_needs_a_revision_that_is_held(db: Driver) -> None:
+    first, second = db.put(b"k", b"1"), db.put(b"k", b"2")
+    with pytest.raises(FutureRevisionError) as future:
+        db.get(b"k", second + 1)
+    assert (future.value.requested, future.value.current) == (second + 1, second)
+    db.engine.compact(second)
+    with pytest.raises(CompactedError) as compacted:
+        db.get(b"k", first)
+    assert (compacted.value.requested, compacted.value.earliest) == (first, second)
+    assert db.value(b"k", second) == db.value(b"k") == b"2"
+
+
+def test_a_point_read_of_leased_keys(db: Driver) -> None:
+    lease = db.grant()
+    put = db.put(b"k", b"1", lease)
+    assert db.get(b"k") == db.get(b"k", put) == (b"k", b"1", put, put, 1, lease)
+    db.revoke(lease)
+    assert (db.get(b"k"), db.value(b"k", put)) == (None, b"1")
+
+
 def test_a_key_has_its_values_at_each_revision(db: Driver) -> None:
     start = db.head()
     first, second = db.put(b"k", b"1"), db.put(b"k", b"2")

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from snapkv.clock import monotonic
 from snapkv.engine.base import (
     Columns,
+    GetResult,
     KeyValue,
     Lease,
     Limits,
@@ -20,6 +21,7 @@ from snapkv.engine.base import (
     ReadResult,
     Txn,
     TxnResult,
+    one_of,
 )
 from snapkv.engine.etcd import etcd_pb2 as pb
 from snapkv.engine.etcd import wire
@@ -102,6 +104,17 @@ class EtcdEngine:
             raise StoreClosedError("the engine was closed")
 
     # --- reading ---
+
+    def get(self, key: bytes, revision: int = 0) -> GetResult:
+        """Answer one key at a revision; one round trip."""
+        if self._closed or len(key) > KEY_BYTES_MAX:
+            return one_of(self.read([Range(key, revision=revision)]))
+        try:
+            answer = self._connection.read(RANGE, pb.RangeRequest(key=key, revision=revision))
+        except CallFailed:  # a revision that is not held: `read` finds out which are
+            return one_of(self.read([Range(key, revision=revision)]))
+        kvs = wire.key_values(answer.kvs)
+        return GetResult(wire.header_of(answer.header), kvs[0] if kvs else None)
 
     def read(
         self, ranges: Sequence[Range], *, serializable: bool = False, timeout: float | None = None

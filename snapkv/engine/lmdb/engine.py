@@ -10,6 +10,7 @@ from snapkv import files
 from snapkv.clock import SystemClock, bounded
 from snapkv.engine.base import (
     Columns,
+    GetResult,
     KeyValue,
     Lease,
     Limits,
@@ -18,6 +19,7 @@ from snapkv.engine.base import (
     ReadResult,
     Txn,
     TxnResult,
+    one_of,
 )
 from snapkv.engine.lmdb import (
     backup,
@@ -102,6 +104,11 @@ class LmdbEngine:
         return self._shared
 
     # --- reading ---
+
+    def get(self, key: bytes, revision: int = 0) -> GetResult:
+        """Answer one key at a revision: one seek."""
+        found = None if self._closed else reading.get(self._shared, key, revision)
+        return found or one_of(self.read([Range(key, revision=revision)]))
 
     def read(
         self, ranges: Sequence[Range], *, serializable: bool = False, timeout: float | None = None

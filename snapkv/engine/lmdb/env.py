@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from snapkv import files
+from snapkv.engine.base import GetResult, Header
 from snapkv.engine.lmdb import mdb, place, records
 from snapkv.engine.lmdb.gate import Gate
 from snapkv.engine.lmdb.lock import WriterLock
@@ -38,6 +39,15 @@ class Options(NamedTuple):
     mode: int
 
 
+class Known(NamedTuple):
+    """The state at one transaction of LMDB's: a short read looks it up once."""
+
+    txn: int
+    state: records.State
+    header: Header
+    absent: GetResult
+
+
 class Environment:
     """An open directory, shared by all engines of this process that name it.
 
@@ -55,6 +65,7 @@ class Environment:
         self.stale, self.unusable = False, ""
         self.raw: mdb.RawEnvironment | None = None
         self.databases: Databases | None = None
+        self.known: Known | None = None
         self.cluster = 0
         self.file_id: tuple[int, int] = (0, 0)
         self._extended = self._for_writing = False
@@ -139,7 +150,7 @@ class Environment:
 
     def close_raw(self) -> None:
         """Close the LMDB environment, if it is open."""
-        raw, self.raw, self.databases = self.raw, None, None
+        raw, self.raw, self.databases, self.known = self.raw, None, None, None
         if raw is not None:
             raw.close()
 
@@ -239,6 +250,18 @@ class Environment:
                 if self.raw.reader_check() == 0:
                     raise EngineBusyError(f"{self.path}: all reader slots are taken") from e
         raise EngineUnavailableError(f"{self.path}: LMDB cannot begin a transaction")
+
+    def look(self, txn: mdb.Transaction) -> Known:
+        """Return the state that a transaction sees, and keep it for others of the same number.
+
+        LMDB gives a number to readers only once its commit is complete, so a number stands for
+        one state as long as the file is open.
+        """
+        assert self.databases is not None
+        state = records.decode_state(txn.get(records.STATE_KEY, db=self.databases.meta))
+        header = Header(state.revision, self.cluster)
+        self.known = known = Known(txn.id(), state, header, GetResult(header, None))
+        return known
 
     def hold(self, timeout: float) -> None:
         """Take the write lock; the caller does so in a `try` that ends with `let_go`, twice.

@@ -23,17 +23,17 @@ class Gate:
     what it leaves in the set or as a claim is mended when that thread comes next.
     """
 
-    __slots__ = ("_claim", "active")
+    __slots__ = ("active", "claim")
 
     def __init__(self) -> None:
         self.active: set[int] = set()
-        self._claim: dict[str, int] = {}  # at most one entry: who has the environment alone
+        self.claim: dict[str, int] = {}  # at most one entry: who has the environment alone
 
     def enter(self) -> None:
         """Come in; waits, bounded, while somebody has the environment alone."""
         me = threading.get_ident()
         self.active.add(me)
-        if self._claim and self._shut_by_other(me):
+        if self.claim and self._shut_by_other(me):
             self._wait(me)
 
     def leave(self) -> None:
@@ -41,7 +41,7 @@ class Gate:
         self.active.discard(threading.get_ident())
 
     def _shut_by_other(self, me: int) -> bool:
-        return self._claim.get(_OWNER, me) != me
+        return self.claim.get(_OWNER, me) != me
 
     def _wait(self, me: int) -> None:
         for _ in _pauses(bounded(WAIT_SECONDS_MAX)):
@@ -60,15 +60,15 @@ class Gate:
         """
         me = threading.get_ident()
         for _ in _pauses(timeout):
-            if self._claim.setdefault(_OWNER, me) == me and self.active <= {me}:
+            if self.claim.setdefault(_OWNER, me) == me and self.active <= {me}:
                 return True
         self.open()
         return False
 
     def open(self) -> None:
         """Let the others in again, if it was this thread that shut the gate."""
-        if self._claim.get(_OWNER) == threading.get_ident():
-            self._claim.clear()
+        if self.claim.get(_OWNER) == threading.get_ident():
+            self.claim.clear()
 
     @contextmanager
     def alone(self, timeout: float = WAIT_SECONDS_MAX) -> Iterator[None]:
@@ -88,7 +88,7 @@ class Gate:
         for our turn to shut it would be a deadlock.
         """
         try:
-            if self._claim.setdefault(_OWNER, me := threading.get_ident()) == me:
+            if self.claim.setdefault(_OWNER, me := threading.get_ident()) == me:
                 self.close(WAIT_SECONDS_MAX)
             yield
         finally:

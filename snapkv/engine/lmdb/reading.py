@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Container, Iterator, Sequence
+from threading import get_ident
 
-from snapkv.engine.base import Header, KeyValue, Range, RangeResult, ReadResult
+from snapkv.engine.base import GetResult, Header, KeyValue, Range, RangeResult, ReadResult
 from snapkv.engine.lmdb import mdb, records
 from snapkv.engine.lmdb.env import Environment
 from snapkv.engine.lmdb.leases import Leases, is_due
@@ -34,7 +35,57 @@ STEPS_MAX = 8
 """Versions of one key passed one by one before a seek passes the rest (a seek costs as much)."""
 
 _BEHIND_STEM = b"\0\x02"
-_REVISION = struct.Struct(">Q")
+_BE64 = struct.Struct(">Q")
+_UNPACK, _UNPACK_HEADER = _BE64.unpack_from, HEADER.unpack_from
+_NOW = suffix_of(REVISION_MAX)
+_new = tuple.__new__
+
+
+def get(env: Environment, key: bytes, revision: int) -> GetResult | None:
+    """Answer one key by one seek in a transaction of its own, inside of one function.
+
+    None wherever it is not that plain: while another thread has the environment alone or it has to
+    be mended, at a revision that is not held, for a lease that is due, an odd key, an error of
+    LMDB. `read` answers then, and raises.
+    """
+    gate, me = env.gate, get_ident()
+    gate.active.add(me)
+    txn = cursor = None  # to be freed before the gate is left: see `Transaction`
+    try:
+        raw, databases = env.raw, env.databases
+        if gate.claim or env.stale or raw is None or databases is None:
+            return None
+        txn = raw.begin()
+        known = env.known
+        if known is None or known.txn != txn.id():
+            known = env.look(txn)
+        state = known.state
+        if revision == 0:
+            if state.due and not env.readonly and is_due(state):
+                return None
+            suffix = _NOW
+        elif state.compacted <= revision <= state.revision:
+            suffix = _BE64.pack(REVISION_MAX - revision)
+        else:
+            return None
+        stem = (key.replace(b"\0", b"\0\xff") if b"\0" in key else key) + STEM_END
+        cursor = txn.cursor(databases.records)
+        if not cursor.set_range(stem + suffix):
+            return known.absent
+        found, value = cursor.item()
+        if not found.startswith(stem):
+            return known.absent
+        created, version, flags = _UNPACK_HEADER(value)
+        if flags:
+            return known.absent if flags & REMOVED else None
+        modified = REVISION_MAX - _UNPACK(found, len(found) - SUFFIX_BYTES)[0]
+        kv = _new(KeyValue, (key, value[HEADER_BYTES:], created, modified, version, 0))
+        return _new(GetResult, (known.header, kv))
+    except (mdb.Error, OSError, struct.error):
+        return None
+    finally:
+        cursor = txn = None
+        gate.active.discard(me)
 
 
 def read(env: Environment, ranges: Sequence[Range]) -> ReadResult | None:
@@ -192,9 +243,6 @@ def walk(
     except struct.error as e:
         raise CorruptStoreError("a record is too short") from e
     return kvs, None
-
-
-_UNPACK = _REVISION.unpack_from
 
 
 def _newest(
