@@ -200,6 +200,8 @@ class Keyspace:
 
     def encode(self, key: str | bytes) -> bytes:
         """Return the stored form of a key; raises `InvalidKeyError` or `InvalidTypeError`."""
+        if type(key) is str and key and self.text and key.isascii():  # a hot path
+            return self.prefix + key.encode()
         if not key and isinstance(key, str | bytes):
             raise InvalidKeyError("a key is not empty", key)
         return self.prefix + self._raw(key, "key")

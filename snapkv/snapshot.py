@@ -304,6 +304,8 @@ class LiveSource:
 
     def get(self, keys: Sequence[bytes]) -> list[KeyValue | None]:
         """Return the versions of stored keys; one round trip for each `READ_MANY_MAX`."""
+        if len(keys) == 1:
+            return [self._reads.get(self._pin, keys[0])]
         found: list[KeyValue | None] = []
         for at in range(0, len(keys), READ_MANY_MAX):
             wanted = [Range(key) for key in keys[at : at + READ_MANY_MAX]]

@@ -46,6 +46,7 @@ class Moments(Generic[K]):
     def __init__(self, core: Reader, space: Keyspace) -> None:
         self._core, self._space = core, space
         self._read_timeout = core.read_timeout
+        self._is_plain = core.read_timeout is None and core.reads.showing.at_head
 
     @property
     def reader(self) -> Reader:
@@ -62,20 +63,30 @@ class Moments(Generic[K]):
         `InvalidTimeError`, `EngineUnavailableError`, `ReadTimeoutError` (one of these, after
         `timeout` seconds).
         """
-        return self.entry(key, ts, timeout=timeout).value
+        if timeout is None and (kv := self._plain(key, ts)) is not None:
+            return kv.value
+        return self._entry(key, ts, timeout).value
 
     def entry(self, key: K, ts: When | None = None, *, timeout: float | None = None) -> Entry:
         """Return a key's value with its revisions, now or at a time; costs and raises as `load`.
 
         The revision is what the guard `AtRevision` takes.
         """
-        if timeout is None and self._read_timeout is None:  # the short way
-            (found,) = self._entries_of([key], ts)
-        else:
-            (found,) = self.entries_of([key], ts, timeout=timeout)
+        if timeout is None and (kv := self._plain(key, ts)) is not None:
+            return entry_of(kv)
+        return self._entry(key, ts, timeout)
+
+    def _entry(self, key: K, ts: When | None, timeout: float | None) -> Entry:
+        (found,) = self.entries_of([key], ts, timeout=timeout)
         if found is None:
             raise KeyNotFoundError(key, None if ts is None else self._core.resolve(ts))
         return found
+
+    def _plain(self, key: K, ts: When | None) -> KeyValue | None:
+        """Return a version by the short way; None where the careful one has to answer."""
+        if self._core.closed or not self._is_plain:
+            return None
+        return self._core.timeline.get(self._space.encode(key), ts)
 
     @bounds
     def entries_of(

@@ -5,10 +5,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 
-from snapkv.engine.base import Engine, Header, KeyValue, Range, RangeResult, ReadResult
+from snapkv.engine.base import Engine, GetResult, Header, KeyValue, Range, RangeResult, ReadResult
 from snapkv.errors import (
     CompactedError,
     FutureRevisionError,
+    SnapKVError,
     StoreRecreatedError,
     StoreRestoredError,
 )
@@ -45,6 +46,7 @@ class Marks:
         self._lock = threading.Lock()  # ring, anchors, newest, epoch: never held while reading
         self._feed_lock = threading.Lock()  # one thread at a time drains the feed
         self._newest = self._lookup.creation
+        self._shown = self._newest, 0  # the same, and the last revision that is known to show it
         self._header = Header(0, 0)
         self.epoch = 0
         renew_in_children(self)
@@ -53,13 +55,14 @@ class Marks:
         """Renew the locks, and forget what another thread may have left half-changed."""
         self._lock, self._feed_lock = threading.Lock(), threading.Lock()
         self._feed = Feed(self._watch_marks)
-        self.ring.clear()
+        self.ring = Ring(self.ring.slots)
         self._lookup.after_fork()
 
     def open(self, kv: KeyValue, header: Header) -> None:
         """Start from the timestamp key as it is; reads nothing else, never walks history."""
         self._lookup.creation = Mark(0, kv.create_revision, 1)
         self._newest = mark_of(kv)
+        self._shown = self._newest, header.revision
         self._witness.see(self._newest)
         self._header = header
         self._on_seen(self._newest.timestamp)
@@ -101,6 +104,7 @@ class Marks:
             self._witness.see(mark)
         if mark.ordinal > self._newest.ordinal:
             self._newest = mark
+            self._shown = mark, mark.revision
             self._on_seen(mark.timestamp)
 
     def _fed(self, mark: Mark) -> None:
@@ -118,16 +122,35 @@ class Marks:
         """
         before = self._header
         answer = self._witness.read(ranges)
-        header = answer.header
-        if header == before:
-            return answer
+        if answer.header != before:
+            self._hear(answer.header, before)
+        return answer
+
+    def point(self, key: bytes, revision: int, epoch: int) -> GetResult | None:
+        """Answer one key at a revision, as of the history of `epoch`; one round trip, no lock.
+
+        None where `ask` has to answer: the engine raises, it holds another history, or the
+        witness is due.
+        """
+        before, engine = self._header, self.engine
+        try:
+            found = self._witness.get(key, revision) if engine.remote else engine.get(key, revision)
+        except SnapKVError:
+            return None
+        if found is None:
+            return None
+        if found.header != before:
+            self._hear(found.header, before)
+        return found if epoch == self.epoch else None
+
+    def _hear(self, header: Header, before: Header) -> None:
+        """Take in an answer's header; `before` was the newest one when it was asked."""
         with self._lock:
             known = self._header
             if header.cluster == known.cluster and header.revision >= known.revision:
                 self._header = header
             elif header.cluster != before.cluster or header.revision < before.revision:
                 self._start_over(header)
-        return answer
 
     def assure(self) -> None:
         """Notice a remote engine that went back; a round trip if it was not asked for a while."""
@@ -165,6 +188,7 @@ class Marks:
         self._feed.stop()
         self._header = header
         self._newest = self._lookup.creation
+        self._shown = self._newest, 0
 
     # --- the head ---
 
@@ -181,6 +205,8 @@ class Marks:
             with self._lock:
                 if epoch == self.epoch:
                     self._see(mark)
+                    if mark == self._newest and answer.header.revision > self._shown[1]:
+                        self._shown = mark, answer.header.revision
                     return mark, answer.results[1:]
         raise StoreRestoredError(RESTORED)
 

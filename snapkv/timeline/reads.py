@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from snapkv.clock import check_in_time
-from snapkv.engine.base import Columns, Engine, KeyValue, Range, RangeResult, ReadResult
+from snapkv.engine.base import Columns, Engine, GetResult, KeyValue, Range, RangeResult, ReadResult
 from snapkv.errors import CompactedError, FutureRevisionError, StoreRestoredError
 from snapkv.records import Mark
 from snapkv.timeline.feed import replayed
@@ -68,6 +68,10 @@ class Line(Protocol):
     engine: Engine
     epoch: int
 
+    def point(self, key: bytes, revision: int, epoch: int) -> GetResult | None:
+        """Answer one key by the short way, None where `ask` has to."""
+        ...
+
     def ask(self, ranges: Sequence[Range]) -> ReadResult:
         """Read linearizably, and notice an engine that went back."""
         ...
@@ -90,6 +94,13 @@ class Reads:
 
     def __init__(self, line: Line, showing: Showing) -> None:
         self._line, self.showing = line, showing
+
+    def get(self, pin: Pin, key: bytes) -> KeyValue | None:
+        """Return a version of a key at a pinned moment, None where it is absent."""
+        if (found := self._line.point(key, pin.reading, pin.epoch)) is not None:
+            return found.kv
+        kvs = self.read(pin, [Range(key)])[0].kvs
+        return kvs[0] if kvs else None
 
     def read(self, pin: Pin, ranges: Sequence[Range]) -> list[RangeResult]:
         """Answer ranges at a pinned moment; one round trip unless compaction moved it.

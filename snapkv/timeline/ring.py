@@ -32,14 +32,17 @@ class Ring:
         self.slots = slots
         self._timestamps = [0] * slots
         self._revisions = [0] * slots
+        self._changes = 0  # odd while a change is under way, for readers without the lock
         self.clear()
 
     def clear(self) -> None:
         """Forget all marks."""
+        self._changes |= 1
         self.min_pos = 0
         self.max_pos = -1
         self._size = 0
         self._newest_ordinal = 0
+        self._changes += 1
 
     def __len__(self) -> int:
         """Return the number of marks held."""
@@ -62,6 +65,7 @@ class Ring:
         """
         if self._size and mark.ordinal != self._newest_ordinal + 1:
             return False
+        self._changes |= 1
         self.max_pos = (self.max_pos + 1) % self.slots
         if self._size == self.slots:
             self.min_pos = (self.min_pos + 1) % self.slots
@@ -70,6 +74,7 @@ class Ring:
         self._timestamps[self.max_pos] = mark.timestamp
         self._revisions[self.max_pos] = mark.revision
         self._newest_ordinal = mark.ordinal
+        self._changes += 1
         return True
 
     def restart(self, *marks: Mark) -> None:
@@ -92,6 +97,24 @@ class Ring:
         else:
             at = bisect_right(self._timestamps, timestamp, self.min_pos, self._size) - 1
         return self._mark(at)
+
+    def revision_at(self, timestamp: int) -> int:
+        """Return the revision of the newest mark at or below `timestamp`.
+
+        0 unless oldest <= timestamp <= newest, and while another thread changes the ring: this is
+        the one method that needs no lock. O(log slots), one bisection in C.
+        """
+        changes, timestamps, max_pos = self._changes, self._timestamps, self.max_pos
+        if changes & 1 or not self._size or timestamp > timestamps[max_pos]:
+            return 0
+        if timestamp >= timestamps[0]:
+            at = bisect_right(timestamps, timestamp, 0, max_pos + 1) - 1
+        elif timestamp < timestamps[self.min_pos]:
+            return 0
+        else:
+            at = bisect_right(timestamps, timestamp, self.min_pos, self._size) - 1
+        revision = self._revisions[at]
+        return revision if changes == self._changes else 0
 
     def after(self, mark: Mark) -> Mark | None:
         """Return the mark that follows, None when the ring does not hold it."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 
 from snapkv.clock import monotonic
-from snapkv.engine.base import Engine, Range
+from snapkv.engine.base import Engine, KeyValue, Range
 from snapkv.errors import (
     CompactedError,
     FutureRevisionError,
@@ -19,7 +19,10 @@ from snapkv.timeline.feed import mark_of, replayed
 from snapkv.timeline.marks import RESTORED, RESTORES_MAX, Marks
 from snapkv.timeline.reads import Pin, Reads
 from snapkv.timeline.search import ORDINAL, READS_MAX, TIMESTAMP
+from snapkv.times import TIMESTAMP_MAX
 
+AHEAD_MAX = 1 << 59
+"""Further above the newest mark (69 years) a number is looked at more closely."""
 FEED_RETRY_S = 5.0
 """After the feed failed, lookups search for so long before one of them starts it again."""
 
@@ -38,6 +41,30 @@ class Timeline(Marks):
     ) -> None:
         super().__init__(engine, key, ring_slots=ring_slots, on_seen=on_seen)
         self.reads = Reads(self, self)
+
+    # --- the short way ---
+
+    def get(self, key: bytes, timestamp: object) -> KeyValue | None:
+        """Return a version of a key: now (None), at a time in the ring or after the newest mark.
+
+        None where it is not that plain: below the ring, of other kinds of times, for an absent
+        key, whatever the engine raises. `Reads` answers then, and raises. Of the store's own keys
+        only. One point read, no lock.
+        """
+        epoch, (newest, shown_at), revision = self.epoch, self._shown, 0
+        if timestamp is not None:
+            stamp = newest.timestamp
+            if type(timestamp) is not int or timestamp < stamp // 100:
+                return None
+            revision = self.ring.revision_at(timestamp)
+            if not revision and not stamp <= timestamp <= min(stamp + AHEAD_MAX, TIMESTAMP_MAX):
+                return None
+        found = self.point(key, revision, epoch)
+        if found is None:
+            return None
+        if timestamp is not None and not revision and found.header.revision != shown_at:
+            return None  # something was written after the newest mark that is known
+        return found.kv
 
     # --- moments ---
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from snapkv.clock import monotonic
-from snapkv.engine.base import Engine, Header, KeyValue, Range, RangeResult, ReadResult
+from snapkv.engine.base import Engine, GetResult, Header, KeyValue, Range, RangeResult, ReadResult
 from snapkv.errors import CompactedError, FutureRevisionError
 from snapkv.records import Mark
 from snapkv.timeline.feed import mark_of
@@ -54,6 +54,22 @@ class Witness:
     def in_doubt(self) -> bool:
         """Whether the engine may be another one by now."""
         return self._engine.remote and monotonic() - self._certain_at > GAP_S
+
+    def get(self, key: bytes, revision: int) -> GetResult | None:
+        """Answer a point read of a remote engine; None when the witness is due with it or before.
+
+        One round trip, and one more when it was so slow that the engine may have been exchanged.
+        """
+        sent, certain_at = monotonic(), self._certain_at
+        if sent - certain_at + self._took_s > GAP_S:
+            return None
+        found = self._engine.get(key, revision)
+        self._took_s = monotonic() - sent
+        if sent + self._took_s - certain_at > GAP_S:
+            self.attended(())
+        else:
+            self._certain_at = max(self._certain_at, sent)
+        return found
 
     def read(self, ranges: Sequence[Range], *, serializable: bool = False) -> ReadResult:
         """Answer ranges as the engine does, with the witness when it is due; one round trip.

@@ -20,7 +20,17 @@ import pytest
 
 import snapkv
 from snapkv import opening
-from snapkv.engine.base import KeyValue, Limits, Piece, Range, ReadResult, Txn, TxnResult
+from snapkv.engine.base import (
+    GetResult,
+    KeyValue,
+    Limits,
+    Piece,
+    Range,
+    ReadResult,
+    Txn,
+    TxnResult,
+    one_of,
+)
 from snapkv.engine.memory import LIMITS, MemoryEngine, MemoryWatcher
 from snapkv.engine.rules import check_distinct
 from snapkv.errors import (
@@ -234,6 +244,9 @@ class Remote:
 
     def check_limits(self, txn: Txn) -> int:
         return self.network.base.check_limits(txn)
+
+    def get(self, key: bytes, revision: int = 0) -> GetResult:
+        return one_of(self.read([Range(key, revision=revision)]))
 
     def read(
         self, ranges: Sequence[Range], *, serializable: bool = False, timeout: float | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 import snapkv.entry
-from snapkv.engine.base import ALL_KEYS_END, Delete, Put, Txn
+from snapkv.engine.base import ALL_KEYS_END, Delete, Put, Range, Txn, one_of
 from snapkv.engine.memory import MemoryEngine
 from snapkv.errors import OutcomeUnknown
 from snapkv.opening import open_engine
@@ -25,6 +25,10 @@ class Wrapped:
 
     def __getattr__(self, name):
         return getattr(self.inner, name)
+
+    def get(self, key, revision=0):
+        """Read a point as a range: what is done to `read` is done to it, too."""
+        return one_of(self.read([Range(key, revision=revision)]))
 
 
 class Exchangeable(Wrapped):

@@ -41,6 +41,12 @@ def found_in(flat, timestamp):
     return flat[bisect_right([m.timestamp for m in flat], timestamp) - 1]
 
 
+def assert_finds(ring, flat, timestamp):
+    found = found_in(flat, timestamp)
+    assert ring.find(timestamp) == found
+    assert ring.revision_at(timestamp) == (found.revision if found else 0)
+
+
 def assert_like(ring, flat):
     ring.check()
     assert len(ring) == len(flat)
@@ -50,9 +56,9 @@ def assert_like(ring, flat):
     for mark in [*flat[::step], *flat[-3:], *flat[:3]]:
         for timestamp in (mark.timestamp - 1, mark.timestamp, mark.timestamp + 1):
             if timestamp >= 0:
-                assert ring.find(timestamp) == found_in(flat, timestamp)
+                assert_finds(ring, flat, timestamp)
     for timestamp in (0, 1 << 62):
-        assert ring.find(timestamp) == found_in(flat, timestamp)
+        assert_finds(ring, flat, timestamp)
     following = dict(itertools.pairwise(flat))
     for mark in [*flat[::step], *flat[-2:]]:
         assert ring.after(mark) == following.get(mark)
@@ -173,3 +179,72 @@ def test_impossible_sizes(slots):
 def test_sizes_of_another_type(slots):
     with pytest.raises(InvalidTypeError):
         Ring(slots)
+
+
+class Interrupted(int):
+    """A wanted timestamp; while it is searched, something else happens at one of its compares."""
+
+    def __new__(cls, timestamp, compares, action):
+        self = super().__new__(cls, timestamp)
+        self.left, self.action = compares, action
+        return self
+
+    def _compare(self):
+        self.left -= 1
+        if self.left == 0:
+            self.action()
+
+    def __lt__(self, other):
+        self._compare()
+        return int(self) < other
+
+    def __gt__(self, other):
+        self._compare()
+        return int(self) > other
+
+    def __ge__(self, other):
+        self._compare()
+        return int(self) >= other
+
+
+@pytest.mark.parametrize("slots", [1, 2, 3, 7, 64])
+@pytest.mark.parametrize("written", [1, 2, "all", "restart", "clear"])
+def test_a_search_without_the_lock_is_right_or_gives_up(slots, written):
+    """Whatever another thread does to the ring, between any two compares of a search."""
+    run = marks(4 * slots, seed=slots)
+    gave_up = 0
+    for filled in (slots, slots + 1, slots + slots // 2, 2 * slots - 1, 2 * slots):
+        for wanted in (run[filled - slots], run[filled - slots // 2 - 1], run[filled - 1]):
+            for compares in range(1, 12):
+                ring = Ring(slots)
+                for mark in run[:filled]:
+                    ring.append(mark)
+                following = iter(run[filled:])
+
+                def meddle(ring=ring, following=following):
+                    if written == "clear":
+                        ring.clear()
+                    elif written == "restart":
+                        ring.restart(next(following))
+                    else:
+                        count = slots if written == "all" else written
+                        for mark in itertools.islice(following, count):
+                            ring.append(mark)
+
+                timestamp = Interrupted(wanted.timestamp, compares, meddle)
+                found = ring.revision_at(timestamp)
+                assert found in (0, wanted.revision)
+                gave_up += found == 0
+                assert found or timestamp.left <= 0, "nothing happened"
+    assert gave_up, "nothing ever happened during a search"
+
+
+def test_a_change_that_was_cut_short_hides_the_ring_until_the_next():
+    """An interrupt may come between any two steps of a change."""
+    run, ring = marks(5), Ring(3)
+    for mark in run[:3]:
+        ring.append(mark)
+    ring._changes |= 1  # as the first step of a change leaves it
+    assert ring.revision_at(run[1].timestamp) == 0
+    ring.append(run[3])
+    assert_like(ring, run[1:4])

@@ -1,0 +1,153 @@
+"""The short way of reads: one point read, few calls, and the careful way for all that is odd."""
+
+import sys
+
+import pytest
+
+import snapkv
+from snapkv.errors import CompactedError, KeyNotFoundError, StoreClosedError
+
+from .engines import Place, write_raw
+from .wrapping import Wrapped, wrap_engines
+
+LOAD_CALLS_MAX = 8
+"""Python functions that one `load` may enter; one that is added has to earn its place."""
+
+
+class Seeing(Wrapped):
+    """Notes the ranges of each read, and each point read."""
+
+    def __init__(self, inner) -> None:
+        super().__init__(inner)
+        self.reads, self.points = [], []
+
+    def read(self, ranges, **options):
+        self.reads.append(ranges)
+        return self.inner.read(ranges, **options)
+
+    def get(self, key, revision=0):
+        self.points.append((key, revision))
+        return self.inner.get(key, revision)
+
+    def seen(self, action):
+        """Return (point reads, other reads) of an action."""
+        self.reads.clear()
+        self.points.clear()
+        action()
+        return len(self.points), len(self.reads)
+
+
+@pytest.fixture
+def seeing(place: Place, clock, monkeypatch):
+    """A store of three commits of a key, 10 ms apart, and its engine, which notes what is read."""
+    with monkeypatch.context() as patch:
+        engines = wrap_engines(patch, Seeing)
+        store = place.open(clock=clock, ring_slots=8)
+    stamps = []
+    for n in range(3):
+        stamps.append(store.save("k", b"%d" % n))
+        clock.advance(10)
+    store.load("k")  # on etcd, from now on the server is known to be the same
+    return store, engines[0], stamps
+
+
+def calls_of(action) -> list[str]:
+    """Return the Python functions that an action enters."""
+    calls = []
+
+    def note(frame, event, arg):
+        if event == "call":
+            calls.append(frame.f_code.co_qualname)
+
+    sys.setprofile(note)
+    try:
+        action()
+    finally:
+        sys.setprofile(None)
+    return calls[1:]  # without the action itself
+
+
+@pytest.mark.parametrize("place", ["lmdb"], indirect=True)
+@pytest.mark.parametrize("when", ["in the ring", "newest", "ahead", "now"])
+def test_few_calls(place, clock, when):
+    store = place.open(clock=clock)
+    stamps = [store.save("k", b"%d" % n) for n in range(10)]
+    times = {"in the ring": stamps[4], "newest": stamps[-1], "ahead": stamps[-1] + 9, "now": None}
+    store.load("k")  # looks up the state of the engine, once for each commit
+    calls = calls_of(lambda: store.load("k", times[when]))
+    assert len(calls) <= LOAD_CALLS_MAX, calls
+    snapshot = store.at(times[when])
+    assert len(calls_of(lambda: snapshot["k"])) <= 2 * LOAD_CALLS_MAX
+
+
+def test_one_point_read_and_nothing_else(seeing):
+    store, engine, stamps = seeing
+    loads = {
+        "in the ring": lambda: store.load("k", stamps[1]),
+        "between two": lambda: store.load("k", stamps[1] + 1),
+        "newest": lambda: store.load("k", stamps[2]),
+        "after it": lambda: store.load("k", stamps[2] + 5),
+        "now": lambda: store.load("k"),
+        "entry": lambda: store.entry("k", stamps[0]),
+    }
+    for name, load in loads.items():
+        assert engine.seen(load) in ((1, 0), (0, 1)), name  # (0, 1): etcd was asked long ago
+    assert engine.seen(lambda: [store.load("k", stamps[1]) for _ in range(20)])[0] > 0
+    snapshot = store.at(stamps[1])
+    assert engine.seen(lambda: snapshot["k"]) in ((1, 0), (0, 1))
+
+
+def test_it_gives_what_the_careful_way_gives(seeing):
+    store, _, stamps = seeing
+    for when in (None, *(stamp + d for stamp in stamps for d in (0, 1))):
+        assert store.entry("k", when) == store.entries_of(["k"], when)[0]
+        assert store.load("k", when) == store.at(when)["k"] == store.entry("k", when).value
+    for when in (None, stamps[0], stamps[2] + 1):
+        with pytest.raises(KeyNotFoundError):
+            store.load("absent", when)
+        with pytest.raises(KeyNotFoundError):
+            store.at(when)["absent"]
+    with pytest.raises(KeyNotFoundError):
+        store.load("k", stamps[0] - 1)
+
+
+def test_what_others_wrote_after_the_newest_commit_is_looked_up_once(seeing):
+    """Then the newest commit known may not be the newest: the timestamp key is read with it."""
+    store, engine, stamps = seeing
+    write_raw(engine.inner, snapkv.engine.base.Put(b"foreign", b""))
+    late = stamps[2] + 5
+    assert store.load("k", late) == b"2"
+    assert any(len(ranges) > 1 for ranges in engine.reads)
+    points, reads = engine.seen(lambda: store.load("k", late))
+    assert (points, reads) in ((1, 0), (0, 1))
+
+
+@pytest.mark.parametrize("place", ["lmdb", "etcd"], indirect=True)
+def test_a_commit_of_another_process_counts(place, clock):
+    a, b = place.open(clock=clock), place.open(clock=clock)
+    first = a.save("k", b"1")
+    assert a.load("k", first + 5) == b"1"
+    clock.advance(1)
+    second = b.save("k", b"2")
+    assert (a.load("k"), a.load("k", second)) == (b"2", b"2")
+    assert a.load("k", first) == b"1"
+
+
+def test_compacted_moments(seeing):
+    store, engine, stamps = seeing
+    snapshot = store.at(stamps[0])
+    assert snapshot["k"] == b"0"
+    engine.compact(store.at(stamps[2]).revision)
+    with pytest.raises(CompactedError):
+        store.load("k", stamps[0])
+    with pytest.raises(CompactedError):
+        snapshot["k"]
+    assert store.load("k", stamps[2]) == b"2"
+
+
+def test_of_a_closed_store(seeing):
+    store, _, stamps = seeing
+    store.close()
+    for read in (lambda: store.load("k"), lambda: store.load("k", stamps[0])):
+        with pytest.raises(StoreClosedError):
+            read()
