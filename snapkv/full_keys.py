@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,6 +31,10 @@ class FullKeys(Keyspace):
     def decode(self, stored: bytes) -> Any:
         """Return the key as its user wrote it (str or bytes)."""
         return stored.decode(errors="surrogateescape") if self.text else stored
+
+    def decode_all(self, stored: Iterable[bytes]) -> list[Any]:
+        """Return keys as their user wrote them."""
+        return list(map(self.decode, stored))
 
     def range_of(self, prefix: str | bytes) -> tuple[bytes, bytes]:
         """Return [start, end) of all keys with a prefix, which lies below the observed one."""

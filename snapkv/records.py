@@ -12,6 +12,7 @@ Layout of a store named N (vectors in `snapkv/DESIGN.md` and `tests/unit/test_re
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -210,6 +211,13 @@ class Keyspace:
         """Return the key as its user wrote it (str or bytes)."""
         raw = stored[len(self.prefix) :]
         return raw.decode() if self.text else raw
+
+    def decode_all(self, stored: Iterable[bytes]) -> list[Any]:
+        """Return keys as their user wrote them: for each the same as `decode`."""
+        start = len(self.prefix)
+        if self.text:
+            return [raw[start:].decode() for raw in stored]
+        return [raw[start:] for raw in stored]
 
     def range_of(self, prefix: str | bytes) -> tuple[bytes, bytes]:
         """Return [start, end) of all keys with a prefix, exact to the byte; "" is all of them."""

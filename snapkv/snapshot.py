@@ -159,7 +159,7 @@ class Snapshot(Mapping[K, bytes], Generic[K]):
     ) -> Iterator[tuple[K, Entry]]:
         """Yield (key, entry) pairs in key order; bounded as `items`."""
         decode = self._space.decode
-        for page in self._pages(prefix, start, end):
+        for page in self.pages(prefix, start, end):
             for kv in page:
                 yield decode(kv.key), entry_of(kv)
 
@@ -177,7 +177,7 @@ class Snapshot(Mapping[K, bytes], Generic[K]):
         `start` (inclusive) and `end` (exclusive) are keys that bound it further.
         """
         decode = self._space.decode
-        for page in self._pages(prefix, start, end):
+        for page in self.pages(prefix, start, end):
             for kv in page:
                 yield decode(kv.key), kv.value
 
@@ -192,7 +192,7 @@ class Snapshot(Mapping[K, bytes], Generic[K]):
     ) -> Iterator[K]:
         """Yield keys in order, without reading values; bounded as `items`."""
         decode = self._space.decode
-        for page in self._pages(prefix, start, end, keys_only=True):
+        for page in self.pages(prefix, start, end, keys_only=True):
             for kv in page:
                 yield decode(kv.key)
 
@@ -255,9 +255,15 @@ class Snapshot(Mapping[K, bytes], Generic[K]):
             if before != after:
                 yield Difference(self._space.decode(stored), before, after)
 
-    def _pages(
-        self, prefix: K | None, start: K | None, end: K | None, *, keys_only: bool = False
+    def pages(
+        self,
+        prefix: K | None,
+        start: K | None = None,
+        end: K | None = None,
+        *,
+        keys_only: bool = False,
     ) -> Iterator[list[KeyValue]]:
+        """Yield what `items` does in pages, as the engine stores it; for layers of this package."""
         low, high = self._range(prefix, start, end)
         return self._source.scan(low, high, keys_only=keys_only) if _any(low, high) else iter(())
 

@@ -122,9 +122,9 @@ class Moments(Generic[K]):
         """
         keys: list[K] = []
         values: list[bytes] = []
-        for key, value in self.at(ts, timeout=timeout).items(prefix):
-            keys.append(key)
-            values.append(value)
+        for page in self.at(ts, timeout=timeout).pages(prefix):
+            keys += self._space.decode_all([kv.key for kv in page])
+            values += [kv.value for kv in page]
         return keys, values
 
     @bounds
