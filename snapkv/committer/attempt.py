@@ -12,6 +12,7 @@ from snapkv.engine.base import (
     Compare,
     Header,
     KeyValue,
+    Op,
     Put,
     PutResult,
     Range,
@@ -76,13 +77,15 @@ class Sent:
         """Return the transaction: guard Then timestamp and parts Else read the timestamp.
 
         A part that rides alone takes the timestamp along into its own branch: when it is skipped,
-        nothing is written, and the log tells of no commit that never happened.
+        nothing is written, and the log tells of no commit that never happened. Without guards it
+        needs no branch: one flat list, which is less to send and to run.
         """
         put = Put(ts_key, self.stamp.encode(), prev_kv=True)
-        if len(parts) == 1 and parts[0].compare:
-            (part,) = parts
-            parts = [part._replace(success=(put, *part.success))]
-            return Txn(self._guard(ts_key), tuple(parts), (Range(ts_key),))
+        if len(parts) == 1:
+            writes: tuple[Op, ...] = (put, *parts[0].success)
+            if parts[0].compare:
+                writes = (parts[0]._replace(success=writes),)
+            return Txn(self._guard(ts_key), writes, (Range(ts_key),))
         return Txn(self._guard(ts_key), (put, *parts), (Range(ts_key),))
 
     def fence_txn(self, ts_key: bytes, writer: str) -> Txn:

@@ -265,10 +265,13 @@ class Committer:
             if not put.succeeded:
                 self._tell(attempt, None, [read_back(attempt.parts[0], put)])
                 return
-            put, parts = put.results[0], [put]
+            put = put.results[0]
         revision = answer.header.revision
         prev, own = marks_of(put, attempt.sent.stamp.timestamp, revision)
         self._history.own(prev, own, answer.header, attempt.sent.before)
+        if len(attempt.parts) == 1:  # it was not skipped
+            self._tell(attempt, own, [[]])
+            return
         unheld = [
             read_back(part, result) for part, result in zip(attempt.parts, parts, strict=True)
         ]

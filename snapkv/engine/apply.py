@@ -79,7 +79,11 @@ class _Outcome:
 
 
 def _choose(txn: Txn, state: State) -> _Chosen:
-    succeeded = all(_holds(compare, state.newest(compare.key)) for compare in txn.compare)
+    succeeded = True
+    for compare in txn.compare:
+        if not _holds(compare, state.newest(compare.key)):
+            succeeded = False
+            break
     ops = txn.success if succeeded else txn.failure
     return _Chosen(succeeded, [_choose(op, state) if isinstance(op, Txn) else op for op in ops])
 

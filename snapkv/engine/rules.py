@@ -17,11 +17,13 @@ def op_bytes(op: Op) -> int:
     if isinstance(op, Put):
         return OP_OVERHEAD_BYTES + len(op.key) + len(op.value)
     if isinstance(op, Txn):
-        compares = sum(
-            OP_OVERHEAD_BYTES + len(c.key) + (len(c.operand) if isinstance(c.operand, bytes) else 8)
-            for c in op.compare
-        )
-        return OP_OVERHEAD_BYTES + compares + sum(map(op_bytes, op.success + op.failure))
+        size = OP_OVERHEAD_BYTES
+        for compare in op.compare:
+            operand = len(compare.operand) if isinstance(compare.operand, bytes) else 8
+            size += OP_OVERHEAD_BYTES + len(compare.key) + operand
+        for inner in op.success + op.failure:
+            size += op_bytes(inner)
+        return size
     return OP_OVERHEAD_BYTES + len(op.key) + len(op.range_end)
 
 
@@ -68,7 +70,9 @@ def _check_writes(ops: Sequence[Op]) -> tuple[set[bytes], list[tuple[bytes, byte
     deletes: list[tuple[bytes, bytes]] = []
     for op in ops:
         if isinstance(op, Put):
-            _join(puts, {op.key})
+            if op.key in puts:
+                raise ValueError(f"duplicate key in one transaction: {op.key!r}")
+            puts.add(op.key)
         elif isinstance(op, Delete):
             deletes.append((op.key, op.range_end))
         elif isinstance(op, Range) and op.revision:
@@ -77,7 +81,8 @@ def _check_writes(ops: Sequence[Op]) -> tuple[set[bytes], list[tuple[bytes, byte
             branches = [_check_writes(op.success), _check_writes(op.failure)]
             _join(puts, branches[0][0] | branches[1][0])
             deletes += branches[0][1] + branches[1][1]
-    _check_cover(sorted(puts), deletes)
+    if deletes:
+        _check_cover(sorted(puts), deletes)
     return puts, deletes
 
 

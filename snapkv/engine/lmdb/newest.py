@@ -25,10 +25,13 @@ class Newest:
         self._revision = transaction.state.revision + 1
         self._suffix = records.suffix_of(self._revision)
         self.changed: dict[bytes, bool] = {}
+        self._seen: dict[bytes, KeyValue | None] = {}  # compares look at what is put afterwards
 
     def newest(self, key: bytes) -> KeyValue | None:
-        """Return the key's newest version, None when it does not exist."""
-        return reading.point(self._cursor, key, REVISION_MAX)
+        """Return the key's newest version, None when it does not exist; for compares."""
+        if key not in self._seen:
+            self._seen[key] = reading.point(self._cursor, key, REVISION_MAX)
+        return self._seen[key]
 
     def range(self, wanted: Range) -> RangeResult:
         """Answer a range, at the newest state or an older one."""
@@ -39,7 +42,8 @@ class Newest:
         """Write a key; return what was there. Raises `LeaseNotFoundError`."""
         if lease and (not is_id(lease) or self._leases.find(lease) is None):
             raise LeaseNotFoundError(lease)
-        prev = self.newest(key)
+        seen = self._seen
+        prev = seen[key] if key in seen else reading.point(self._cursor, key, REVISION_MAX)
         created, version = (prev.create_revision, prev.version) if prev else (self._revision, 0)
         body = records.encode_value(created, version + 1, value, lease)
         self._write(records.stem_of(key), body)
