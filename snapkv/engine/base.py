@@ -275,6 +275,14 @@ class Reads(Protocol):
         """
         ...
 
+    def versions(self, key: bytes, revision: int, limit: int) -> list[KeyValue]:
+        """Return versions of a key in force at a revision (not 0) and before, newest first.
+
+        They follow each other without a gap, back to the key's creation at most: `limit` of them,
+        or fewer where a remote engine would have to ask again; none where the key is absent.
+        """
+        ...
+
     def scan(
         self, key: bytes, range_end: bytes, *, revision: int, keys_only: bool = False
     ) -> Iterator[list[KeyValue]]:

@@ -82,7 +82,8 @@ class MemoryEngine:
         """Answer one key at a revision; O(log versions)."""
         with self._changed:
             self._come_in()
-            kv = self._at(key, self._checked(revision)) if key in self._versions else None
+            revision = self._checked(revision)
+            kv = self._at(key, revision) if key in self._versions else None
             return GetResult(Header(self._revision, self._cluster), kv)
 
     def read(
@@ -126,6 +127,19 @@ class MemoryEngine:
     def _range(self, wanted: Range) -> RangeResult:
         revision = self._checked(wanted.revision)
         return answer(wanted, [kv for key in self._keys(wanted) if (kv := self._at(key, revision))])
+
+    def versions(self, key: bytes, revision: int, limit: int) -> list[KeyValue]:
+        """Return versions of a key from a revision down; O(log versions + limit)."""
+        with self._changed:
+            self._come_in()
+            revision, found = self._checked(revision), []
+            all_versions = self._versions.get(key, [])
+            at = bisect_right(all_versions, revision, key=lambda kv: kv.mod_revision)
+            for kv in reversed(all_versions[max(0, at - limit) : at]):
+                if kv.version == 0:
+                    break
+                found.append(kv)
+            return found
 
     def _checked(self, revision: int) -> int:
         """Return the revision that is read, for 0 the newest; raises when it is not held."""

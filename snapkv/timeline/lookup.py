@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 
 from snapkv.engine.base import Engine, Range, RangeResult
 from snapkv.errors import CompactedError, StoreRestoredError
-from snapkv.records import Mark
+from snapkv.records import Mark, stamp_of
 from snapkv.timeline.anchors import Anchors
+from snapkv.timeline.blocks import BLOCK_MARKS, Blocks
 from snapkv.timeline.feed import mark_of
 from snapkv.timeline.search import TIMESTAMP, Bracket, search
 from snapkv.timeline.witness import Witness
@@ -22,7 +24,7 @@ class Lookup:
 
     def __init__(self, engine: Engine, key: bytes, witness: Witness) -> None:
         self._engine, self._key, self._witness = engine, key, witness
-        self._anchors = Anchors()
+        self._anchors, self.blocks = Anchors(), Blocks()
         self._lock = threading.Lock()
         self.creation = Mark(0, 0, 1)
 
@@ -66,19 +68,41 @@ class Lookup:
                 if mark.ordinal > 1:
                     self._anchors.add(mark)
 
+    def learn(self, floor: Mark, after: Mark, generation: int) -> None:
+        """Keep two marks that follow each other, and with them the block that ends there.
+
+        So the next lookup nearby reads nothing. Of remote engines the two alone: there a search
+        reads the marks around its guess anyway.
+        """
+        timestamps, revisions = [floor.timestamp], [floor.revision]
+        if not self._engine.remote:
+            with suppress(CompactedError):
+                block = self._engine.versions(self._key, floor.revision, BLOCK_MARKS)[::-1]
+                timestamps = [stamp_of(kv.value) for kv in block]
+                revisions = [kv.mod_revision for kv in block]
+        if timestamps and timestamps[0] == 0:  # the creation's, which is no commit
+            del timestamps[0], revisions[0]
+        timestamps.append(after.timestamp)
+        revisions.append(after.revision)
+        with self._lock:
+            if generation == self._witness.generation:
+                self.blocks.add(timestamps, revisions)
+
     def after_fork(self) -> None:
         """Renew the lock, and forget what another thread may have left half-changed."""
-        self._lock, self._anchors = threading.Lock(), Anchors()
+        self._lock, self._anchors, self.blocks = threading.Lock(), Anchors(), Blocks()
 
     def clear(self) -> None:
         """Forget what was found."""
         with self._lock:
             self._anchors.clear()
+            self.blocks.clear()
 
     def check(self) -> None:
         """Assert the invariants of the anchors."""
         with self._lock:
             self._anchors.check()
+            self.blocks.check()
 
     def _bounds(self, field: int, wanted: int, known: Iterable[Mark]) -> tuple[Mark, Mark]:
         with self._lock:

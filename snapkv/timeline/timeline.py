@@ -45,11 +45,11 @@ class Timeline(Marks):
     # --- the short way ---
 
     def get(self, key: bytes, timestamp: object) -> KeyValue | None:
-        """Return a version of a key: now (None), at a time in the ring or after the newest mark.
+        """Return a version of a key: now (None), or at a time in the ring or in a block, or after.
 
-        None where it is not that plain: below the ring, of other kinds of times, for an absent
-        key, whatever the engine raises. `Reads` answers then, and raises. Of the store's own keys
-        only. One point read, no lock.
+        None where it is not that plain: at times that were never looked up, of other kinds, for
+        an absent key, whatever the engine raises. `Reads` answers then, and raises. Of the store's
+        own keys only. One point read, no lock.
         """
         epoch, (newest, shown_at), revision = self.epoch, self._shown, 0
         if timestamp is not None:
@@ -57,6 +57,8 @@ class Timeline(Marks):
             if type(timestamp) is not int or timestamp < stamp // 100:
                 return None
             revision = self.ring.revision_at(timestamp)
+            if not revision and timestamp < stamp:
+                revision = self._lookup.blocks.revision_at(timestamp)
             if not revision and not stamp <= timestamp <= min(stamp + AHEAD_MAX, TIMESTAMP_MAX):
                 return None
         found = self.point(key, revision, epoch)
@@ -220,8 +222,11 @@ class Timeline(Marks):
                 after = self.ring.after(floor)
                 if after is not None:
                     return floor, after
+        generation = self._witness.generation
         try:
             found = self._lookup.between(field, wanted, self._known())
+            if field == TIMESTAMP:
+                self._lookup.learn(*found, generation)
         except FutureRevisionError:
             self.head()
             if epoch == self.epoch:

@@ -88,6 +88,43 @@ def test_a_point_read_of_leased_keys(db: Driver) -> None:
     assert (db.get(b"k"), db.value(b"k", put)) == (None, b"1")
 
 
+@pytest.mark.parametrize("limit", [1, 2, 5, 300])
+def test_versions_follow_each_other_from_a_revision_down(db: Driver, limit: int) -> None:
+    """Other keys may be written in between; a remote engine may return fewer, but no gaps."""
+    lease = db.grant()
+    db.put(b"k", b"before")
+    db.delete(b"k")
+    revisions = []
+    for n in range(6):
+        revisions.append(db.put(b"k", b"%d" % n, lease if n % 2 else 0))
+        db.put(b"k\0")
+        db.put(b"j")
+    for at, revision in enumerate(revisions):
+        for until in (revision, revision + 2):
+            found = db.engine.versions(b"k", until, limit)
+            expected = [db.get(b"k", each) for each in reversed(revisions[: at + 1])][:limit]
+            assert found == expected[: len(found)]
+            assert found
+            if not db.engine.remote:
+                assert found == expected
+    db.delete(b"k")
+    assert db.engine.versions(b"k", db.head(), limit) == []
+    assert db.engine.versions(b"k", revisions[0] - 1, limit) == []
+    assert db.engine.versions(b"absent", db.head(), limit) == []
+    assert [kv.value for kv in db.engine.versions(b"k", revisions[0], limit)] == [b"0"]
+
+
+def test_versions_need_a_revision_that_is_held(db: Driver) -> None:
+    revisions = [db.put(b"k", b"%d" % n) for n in range(4)]
+    with pytest.raises(FutureRevisionError):
+        db.engine.versions(b"k", revisions[-1] + 1, 9)
+    db.engine.compact(revisions[2])
+    with pytest.raises(CompactedError):
+        db.engine.versions(b"k", revisions[1], 9)
+    assert db.engine.versions(b"k", revisions[3], 1) == [db.get(b"k")]
+    assert db.engine.versions(b"k", revisions[3], 9)[0] == db.get(b"k")
+
+
 def test_a_key_has_its_values_at_each_revision(db: Driver) -> None:
     start = db.head()
     first, second = db.put(b"k", b"1"), db.put(b"k", b"2")

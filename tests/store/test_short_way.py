@@ -151,3 +151,40 @@ def test_of_a_closed_store(seeing):
     for read in (lambda: store.load("k"), lambda: store.load("k", stamps[0])):
         with pytest.raises(StoreClosedError):
             read()
+
+
+@pytest.mark.parametrize("place", ["memory", "lmdb"], indirect=True)
+def test_below_the_ring_a_lookup_makes_those_nearby_free(place, clock, monkeypatch):
+    with monkeypatch.context() as patch:
+        engines = wrap_engines(patch, Seeing)
+        store = place.open(clock=clock, ring_slots=8)
+    stamps = []
+    for n in range(600):
+        stamps.append(store.save("k", b"%d" % n))
+        clock.advance(n % 3)
+    assert store.load("k", stamps[300]) == b"300"
+    for at in range(50, 301):
+        points, reads = engines[0].seen(lambda at=at: store.load("k", stamps[at]))
+        assert (points, reads) == (1, 0), at
+        assert store.load("k", stamps[at]) == b"%d" % at
+    for at in (301, 400, 20, 0, 591, 599):
+        for when in (stamps[at], stamps[at] + 1):
+            floor = max(i for i, stamp in enumerate(stamps) if stamp <= when)
+            assert store.load("k", when) == b"%d" % floor
+    store._core.timeline.check()
+
+
+@pytest.mark.parametrize("place", ["memory", "lmdb"], indirect=True)
+def test_blocks_of_compacted_moments(place, clock):
+    store = place.open(clock=clock, ring_slots=8)
+    stamps = []
+    for n in range(100):
+        stamps.append(store.save("k", b"%d" % n))
+        clock.advance(1)
+    assert store.load("k", stamps[60]) == b"60"
+    engine = store._core.engine
+    engine.compact(store.at(stamps[50]).revision)
+    with pytest.raises(CompactedError):
+        store.load("k", stamps[40])
+    assert store.load("k", stamps[50]) == b"50"
+    assert store.load("k", stamps[55]) == b"55"

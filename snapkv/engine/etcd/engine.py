@@ -180,6 +180,21 @@ class EtcdEngine:
         newest = self._read([Range(self._home, count_only=True)], False, None).header.revision
         return FutureRevisionError(max(wanted.revision for wanted in ranges), newest)
 
+    def versions(self, key: bytes, revision: int, limit: int) -> list[KeyValue]:
+        """Return the versions of a key in force at the 128 newest revisions; one round trip."""
+        first = max(1, revision - min(limit, OPS_MAX) + 1)
+        try:
+            answers = self._ask([Range(key, revision=at) for at in range(revision, first - 1, -1)])
+        except CompactedError:  # of the older ones: one is enough
+            answers = self._ask([Range(key, revision=revision)])
+        found: list[KeyValue] = []
+        for answer in answers:
+            if not answer.kvs or (found and answer.kvs[0].version > found[-1].version):
+                break
+            if not found or answer.kvs[0].version < found[-1].version:
+                found.append(answer.kvs[0])
+        return found
+
     def scan(
         self, key: bytes, range_end: bytes, *, revision: int, keys_only: bool = False
     ) -> Iterator[list[KeyValue]]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Container, Iterator, Sequence
+from itertools import islice
 from threading import get_ident
 
 from snapkv.engine.base import GetResult, Header, KeyValue, Range, RangeResult, ReadResult
@@ -109,6 +110,31 @@ def read_around(env: Environment, ranges: Sequence[Range]) -> ReadResult:
             for wanted in ranges
         ]
         return ReadResult(Header(state.revision, env.cluster), results)
+
+
+def versions(env: Environment, key: bytes, revision: int, limit: int) -> list[KeyValue]:
+    """Return versions of a key from a revision down to its creation, `limit` at most."""
+    found: list[KeyValue] = []
+    stem = records.checked_stem(key)
+    try:
+        with env.reading() as txn:
+            newest = revision_in(txn.state, Range(key, b"", revision))
+            cursor = txn.cursor()
+            if not cursor.set_range(stem + suffix_of(newest)):
+                return found
+            for raw, value in islice(cursor.iternext(), limit):
+                created, version, flags = _UNPACK_HEADER(value)
+                if flags & REMOVED or not raw.startswith(stem):
+                    break
+                lease, start = 0, HEADER_BYTES
+                if flags:
+                    lease, start = _UNPACK(value, start)[0], start + LEASE_BYTES
+                modified = REVISION_MAX - _UNPACK(raw, len(raw) - SUFFIX_BYTES)[0]
+                fields = key, value[start:], created, modified, version, lease
+                found.append(_new(KeyValue, fields))
+    except struct.error as e:
+        raise CorruptStoreError("a record is too short") from e
+    return found
 
 
 def scan(

@@ -1,0 +1,90 @@
+"""Blocks of marks against a list of all commits: what they answer is right, whatever they hold."""
+
+import random
+from bisect import bisect_right
+
+import pytest
+
+from snapkv.timeline import blocks
+from snapkv.timeline.blocks import Blocks
+
+
+def history(count, seed=0):
+    """Return the timestamps and revisions of commits, with uneven gaps."""
+    rng = random.Random(seed)
+    timestamps, revisions, timestamp, revision = [], [], 10, 2
+    for _ in range(count):
+        timestamps.append(timestamp)
+        revisions.append(revision)
+        timestamp += rng.choice((1, 2, 50, 1 << 40))
+        revision += rng.choice((1, 3, 40))
+    return timestamps, revisions
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_random_runs(seed):
+    """Runs of commits, in any order, make the times inside of them known, and no others."""
+    rng = random.Random(seed)
+    timestamps, revisions = history(60, seed)
+    found, known = Blocks(), set()
+    for _ in range(30):
+        low = rng.randrange(60)
+        high = min(60, low + rng.randrange(1, 12))
+        found.add(timestamps[low:high], revisions[low:high])
+        found.check()
+        known.update(range(low, high - 1))
+        for timestamp in timestamps:
+            for wanted in (timestamp, timestamp + 1):
+                inside = bisect_right(timestamps, wanted) - 1
+                assert found.revision_at(wanted) == (revisions[inside] if inside in known else 0)
+        assert found.revision_at(timestamps[0] - 1) == 0
+        assert found.revision_at(timestamps[-1]) == 0, "what follows the newest is not known"
+
+
+def test_they_are_bounded(monkeypatch):
+    monkeypatch.setattr(blocks, "MARKS_MAX", 20)
+    timestamps, revisions = history(100)
+    found = Blocks()
+    for low in range(0, 96, 4):
+        found.add(timestamps[low : low + 5], revisions[low : low + 5])
+        assert len(found) <= 20
+        assert found.revision_at(timestamps[low + 1]) == revisions[low + 1]
+    found.clear()
+    assert (len(found), found.revision_at(timestamps[50])) == (0, 0)
+
+
+class Interrupted(int):
+    """A wanted timestamp; while it is searched, something else happens at one of its compares."""
+
+    def __new__(cls, timestamp, compares, action):
+        self = super().__new__(cls, timestamp)
+        self.left, self.action = compares, action
+        return self
+
+    def __lt__(self, other):
+        self.left -= 1
+        if self.left == 0:
+            self.action()
+        return int(self) < other
+
+
+@pytest.mark.parametrize("meddle", ["below", "above", "over", "clear"])
+def test_a_search_without_the_lock_is_right_or_gives_up(meddle):
+    timestamps, revisions = history(200)
+    gave_up = 0
+    for wanted in (55, 70, 100, 144):
+        for compares in range(1, 9):
+            found = Blocks()
+            found.add(timestamps[50:150], revisions[50:150])
+
+            def change(found=found):
+                if meddle == "clear":
+                    found.clear()
+                    return
+                low, high = {"below": (0, 40), "above": (160, 200), "over": (40, 160)}[meddle]
+                found.add(timestamps[low:high], revisions[low:high])
+
+            answer = found.revision_at(Interrupted(timestamps[wanted], compares, change))
+            assert answer in (0, revisions[wanted])
+            gave_up += answer == 0
+    assert gave_up, "nothing ever happened during a search"
