@@ -3,8 +3,8 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 PYTEST_ARGS ?=
-# Many tests wait for leases, deadlines and servers: two for each core of a small machine.
-JOBS ?= 4
+# Many tests wait for leases, deadlines and servers: one more than the cores of a small machine.
+JOBS ?= 3
 # Besides the PySpark of `make test`; each has a virtual environment of its own.
 OLD_SPARKS := 4.0 4.1
 
