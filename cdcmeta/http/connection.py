@@ -187,10 +187,13 @@ class Connection(HttpToolsProtocol):
     def _unsent(self) -> int:
         """Return how many bytes the other side has not taken yet, of ours and of the kernel's."""
         found = bytearray(4)
-        try:
-            fcntl.ioctl(self.transport.get_extra_info("socket").fileno(), termios.TIOCOUTQ, found)
-        except OSError:
+        descriptor = self.transport.get_extra_info("socket").fileno()
+        if descriptor < 0:
             return 0  # it is closed
+        try:
+            fcntl.ioctl(descriptor, termios.TIOCOUTQ, found)
+        except OSError:
+            return 0
         (kernels,) = struct.unpack("i", found)
         return int(kernels) + self.transport.get_write_buffer_size()
 

@@ -28,9 +28,10 @@ Rules every engine keeps (the conformance suite holds each of them against all e
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from typing import Any, NamedTuple, Protocol
+
+from snapkv.engine.limits import Limits as Limits
 
 ALL_KEYS_END = b"\0"
 """As `range_end`: every key from `key` on."""
@@ -222,28 +223,6 @@ class Watcher(Protocol):
     def close(self) -> None:
         """End the stream, also for a thread that waits in `next`."""
         ...
-
-
-READ_BYTES = 256
-"""What a read takes of a request at most, beside its key."""
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What an engine takes; None means that only memory binds."""
-
-    key_bytes: int
-    value_bytes: int
-    request_bytes: int
-    ops_per_list: int | None = None
-
-    def reads_together(self, keys: Sequence[bytes], *, beside: int = 2) -> bool:
-        """Tell whether keys can be read in one request, with a few short ones beside them."""
-        ops = len(keys) + beside
-        size = sum(map(len, keys)) + ops * READ_BYTES
-        return size <= self.request_bytes and (
-            self.ops_per_list is None or ops <= self.ops_per_list
-        )
 
 
 class Piece(NamedTuple):

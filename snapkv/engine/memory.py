@@ -6,11 +6,11 @@ all openings of this process share, for as long as the process lives.
 
 from __future__ import annotations
 
-import itertools
 import random
 import threading
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
+from itertools import takewhile
 
 from sortedcontainers import SortedDict
 
@@ -35,6 +35,7 @@ from snapkv.engine.base import (
     in_range,
 )
 from snapkv.engine.leases import LeaseTable, is_id
+from snapkv.engine.memory_check import problems_of_log, problems_of_versions
 from snapkv.engine.overlay import Overlay, answer
 from snapkv.engine.rules import check_distinct, check_limits, check_piece_rows
 from snapkv.errors import (
@@ -132,14 +133,9 @@ class MemoryEngine:
         """Return versions of a key from a revision down; O(log versions + limit)."""
         with self._changed:
             self._come_in()
-            revision, found = self._checked(revision), []
-            all_versions = self._versions.get(key, [])
-            at = bisect_right(all_versions, revision, key=lambda kv: kv.mod_revision)
-            for kv in reversed(all_versions[max(0, at - limit) : at]):
-                if kv.version == 0:
-                    break
-                found.append(kv)
-            return found
+            kvs: list[KeyValue] = self._versions.get(key, [])
+            at = bisect_right(kvs, self._checked(revision), key=lambda kv: kv.mod_revision)
+            return list(takewhile(lambda kv: kv.version, reversed(kvs[max(0, at - limit) : at])))
 
     def _checked(self, revision: int) -> int:
         """Return the revision that is read, for 0 the newest; raises when it is not held."""
@@ -333,23 +329,9 @@ class MemoryEngine:
     def check(self) -> list[str]:
         """Return broken rules: of versions and their chains, of the log, of leases."""
         with self._changed:
-            return list(self._problems())
-
-    def _problems(self) -> Iterator[str]:
-        if len(self._log) != self._revision + 1 - self._log_start:
-            yield f"log has {len(self._log)} entries up to revision {self._revision}"
-        for key, versions in self._versions.items():
-            for old, new in itertools.pairwise(versions):
-                if new.mod_revision <= old.mod_revision:
-                    yield f"{key!r}: revision {new.mod_revision} after {old.mod_revision}"
-                if new.version not in (0, old.version + 1):
-                    yield f"{key!r}: version {new.version} after {old.version}"
-        for at, events in enumerate(self._log, self._log_start):
-            for event in events:
-                if event.kv.mod_revision != at:
-                    yield f"log of {at} has an event of {event.kv.mod_revision}"
-        newest = (versions[-1] for versions in self._versions.values())
-        yield from self._leases.problems(newest)
+            log = list(problems_of_log(self._log, self._log_start, self._revision))
+            newest = [versions[-1] for versions in self._versions.values()]
+            return [*log, *problems_of_versions(self._versions), *self._leases.problems(newest)]
 
     def close(self) -> None:
         """End watchers; a shared engine (`memory:NAME`) stays for its other users."""

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
 from snapkv.engine.base import Engine, Range, RangeResult
-from snapkv.errors import CompactedError, StoreRestoredError
+from snapkv.errors import CompactedError, SnapKVError, StoreRestoredError
 from snapkv.records import Mark, stamp_of
 from snapkv.timeline.anchors import Anchors
 from snapkv.timeline.blocks import BLOCK_MARKS, Blocks
@@ -76,7 +76,7 @@ class Lookup:
         """
         timestamps, revisions = [floor.timestamp], [floor.revision]
         if not self._engine.remote:
-            with suppress(CompactedError):
+            with suppress(SnapKVError):  # the lookup itself has succeeded
                 block = self._engine.versions(self._key, floor.revision, BLOCK_MARKS)[::-1]
                 timestamps = [stamp_of(kv.value) for kv in block]
                 revisions = [kv.mod_revision for kv in block]

@@ -248,6 +248,10 @@ class Remote:
     def get(self, key: bytes, revision: int = 0) -> GetResult:
         return one_of(self.read([Range(key, revision=revision)]))
 
+    def versions(self, key: bytes, revision: int, limit: int) -> list[KeyValue]:
+        self.read([Range(key, revision=revision)])  # fails as any read does
+        return self.network.base.versions(key, revision, limit)
+
     def read(
         self, ranges: Sequence[Range], *, serializable: bool = False, timeout: float | None = None
     ) -> ReadResult:
