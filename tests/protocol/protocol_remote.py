@@ -463,11 +463,12 @@ class VirtualTime:
 
 @contextmanager
 def patched_time(time: Any) -> Iterator[None]:
-    """Let the committer see another time than the machine's."""
-    from snapkv.committer import committer, settle, turnstile
+    """Let committer and time line see another time than the machine's."""
+    from snapkv.committer import committer, rounds, settle, turnstile
+    from snapkv.timeline import timeline, witness
 
     with pytest.MonkeyPatch.context() as patch:
-        for module in (committer, settle, turnstile):
+        for module in (committer, rounds, settle, turnstile, timeline, witness):
             patch.setattr(module, "monotonic", time.monotonic)
             if hasattr(module, "pause"):
                 patch.setattr(module, "pause", time.pause)
