@@ -1,6 +1,7 @@
 """What a client may take: bodies, time, memory, connections, and who may come in."""
 
 import base64
+import gc
 import socket
 import threading
 import time
@@ -13,7 +14,7 @@ import pytest
 from cdcmeta.changes.feed import Walk
 from cdcmeta.changes.selector import Selector
 from cdcmeta.http import Limits, Login, call, params, waking
-from cdcmeta.http.call import decoded
+from cdcmeta.http.call import decoded, parsed
 
 from .served import WAIT_S, error_of
 from .test_couch_feeds import until, waits
@@ -386,3 +387,16 @@ def test_many_requests_at_once(db):
         thread.join(WAIT_S)
     assert answers == [201] * 100
     assert db.get().json()["doc_count"] == 100
+
+
+def test_no_garbage_is_looked_for_while_a_long_document_is_parsed():
+    """Of millions of containers it would be a stop for all: each one of them is kept anyway."""
+    raw = b'{"x":[' + b",".join([b"[]"] * 300_000) + b"]}"
+    before = [each["collections"] for each in gc.get_stats()]
+    assert len(parsed(raw, pausing=True)["x"]) == 300_000
+    after = [each["collections"] for each in gc.get_stats()]
+    assert after[1] - before[1] <= 2, "with the collector it is some 40"
+    assert gc.isenabled()
+    with pytest.raises(ValueError, match="Extra data"):
+        parsed(raw + b"}", pausing=True)
+    assert gc.isenabled()
