@@ -44,6 +44,7 @@ def pytest_configure(config: pytest.Config) -> None:
         "markers", "etcd_since(version, why): on etcd it needs this one, which mended a bug"
     )
     config.addinivalue_line("markers", "forks: runs in a process of its own, which it may fork")
+    config.addinivalue_line("markers", "xdist_group(name): of xdist, which may not be there")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
