@@ -253,7 +253,6 @@ class Coordinator:
         return Facts(
             wanted=wanted.weights,
             sets=replication.sets,
-            held=replication.held,
             primaries=replication.primaries,
             preparing=replication.preparing,
             absent=[

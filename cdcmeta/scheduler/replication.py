@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
 from math import isclose
 from typing import Any, NamedTuple
 
@@ -68,7 +69,7 @@ class ReplicationManager:
         """Tables that end by themselves: they are tried elsewhere, and ever more rarely."""
         self._deadlines = Deadlines()
         self.weights: dict[str, float] = {}
-        """By capture, what the tables that it holds weigh together."""
+        """By capture, what the tables that it replicates and prepares weigh together."""
         self._weight: Callable[[str], float] = lambda table: 1.0
         self._removed: list[str] = []
         self._asked: dict[str, tuple[tuple[str, Token], ...]] = {}
@@ -88,7 +89,7 @@ class ReplicationManager:
     def weigh(self, weight: Callable[[str], float]) -> None:
         """Let tables weigh something else from now on. O(tables held)."""
         self._weight = weight
-        self.weights = {capture: sum(map(weight, held)) for capture, held in self.held.items()}
+        self.weights = {capture: self._weighs(capture) for capture in self.held}
 
     def begin(
         self,
@@ -275,8 +276,8 @@ class ReplicationManager:
         self._deadlines.check(sets)
         for capture, asked in self._asked.items():
             assert dict(asked) == self.held.get(capture, {}), capture
-        for capture, weight in self.weights.items():
-            weighs = sum(map(self._weight, self.held.get(capture, ())))
+        for capture in self.held.keys() | self.weights.keys():
+            weight, weighs = self.weights.get(capture, 0.0), self._weighs(capture)
             assert isclose(weight, weighs, rel_tol=1e-6, abs_tol=1e-6), (capture, weight, weighs)
 
     # --- inside ---
@@ -301,6 +302,11 @@ class ReplicationManager:
             wait_us = min(2 * before.wait_us, max(self._limits.mute_us // 2, wait_us))
         self._unasked[table] = _Unasked(capture, self._now + wait_us, wait_us, since, times)
 
+    def _weighs(self, capture: str) -> float:
+        """Return what a capture's load weighs, added up: what it only stops is none."""
+        tables = chain(self.primaries.get(capture, ()), self.preparing.get(capture, ()))
+        return sum(map(self._weight, tables))
+
     def _fresh(self) -> Token:
         return Token(self._revision, self._issued + 1)
 
@@ -315,14 +321,16 @@ class ReplicationManager:
             weight = self._weight(table)
             for place in before.places:
                 self._asked.pop(place.capture, None)
-                self.weights[place.capture] -= weight
+                if place.role is not Role.UNDETERMINED:
+                    self.weights[place.capture] -= weight
                 self.held[place.capture].pop(table, None)
                 self.primaries[place.capture].pop(table, None)
                 self.preparing[place.capture].pop(table, None)
         for place in rset.places:
             mine = place.capture
             self._asked.pop(mine, None)
-            self.weights[mine] = self.weights.get(mine, 0.0) + self._weight(table)
+            if place.role is not Role.UNDETERMINED:
+                self.weights[mine] = self.weights.get(mine, 0.0) + self._weight(table)
             self.held.setdefault(mine, {})[table] = place.token
             _mark(self.primaries.setdefault(mine, {}), table, place.role is Role.PRIMARY)
             _mark(self.preparing.setdefault(mine, {}), table, place.role is Role.SECONDARY)

@@ -24,11 +24,14 @@ from cdcmeta.scheduler import (
 )
 from cdcmeta.scheduler.messages import DispatchTable
 from cdcmeta.scheduler.policies.rebalance import TOLERANCE
+from cdcmeta.scheduler.wanted import LEAST_SHARE
 
 from .traffic import Traffic
 
 TICK_US = 50_000
 NEVER = 1 << 62
+ROUNDING = 1e-9
+"""What sums of the same weights may differ by."""
 STEPS = ("prepare", "start", "stop")
 
 
@@ -346,12 +349,25 @@ class SimCluster:
                 writers[table] = name
 
     def is_replicating(self) -> bool:
-        """Return whether every table is written by whom the owner believes to write it."""
+        """Return whether every table is written by whom the owner believes to write it.
+
+        Others are gone, but for those whose stop hangs: nobody is evicted for what is not wanted.
+        """
         assert self.owner is not None
         replication = self.owner.coordinator.replication
-        if replication.unsettled or len(replication.sets) != len(self.tables):
+        if any(self.tables.keys() & replication.unsettled.keys()):
             return False
-        for table, rset in replication.sets.items():
+        for table in replication.sets.keys() - self.tables.keys():
+            rset = replication.sets[table]
+            if rset.state is not SetState.REMOVING or not all(
+                each.capture in self.nodes and table in self.nodes[each.capture].executor.hung
+                for each in rset.places
+            ):
+                return False
+        for table in self.tables:
+            rset = replication.sets.get(table)
+            if rset is None:
+                return False
             node = self.nodes.get(rset.primary.capture) if rset.primary else None
             if node is None or table not in node.executor.writing():
                 return False
@@ -368,16 +384,28 @@ class SimCluster:
         }
 
     def is_even(self) -> bool:
-        """Return whether what the captures replicate weighs about the same."""
+        """Return whether what the captures replicate is as even as `evening` promises."""
         assert self.owner is not None
-        primaries = self.owner.coordinator.replication.primaries
-        weights = [
-            sum(self.tables.get(table, 0.0) for table in primaries.get(name, ()))
-            for name, node in self.nodes.items()
-            if not node.agent.is_stopping
-        ]
-        about = max(*self.tables.values(), TOLERANCE * sum(weights) / len(weights))
-        return max(weights) - min(weights) <= about
+        replication = self.owner.coordinator.replication
+        weights = self.tables
+        if is_counted := len(set(weights.values())) == 1:
+            weights = dict.fromkeys(weights, 1.0)
+        floor = LEAST_SHARE * sum(weights.values()) / len(weights)
+        loads, lightest = [], []
+        for name, node in self.nodes.items():
+            if not node.agent.is_stopping:
+                has = replication.primaries.get(name, {}).keys() & weights.keys()
+                may_go = [table for table in has if len(replication.sets[table].places) == 1]
+                loads.append(sum(max(weights[table], floor) for table in has))
+                lightest.append(
+                    min((max(weights[table], floor) for table in may_go), default=NEVER)
+                )
+        spread = 1.0 if is_counted else TOLERANCE * sum(loads) / len(loads)
+        above = [load - min(loads) - ROUNDING for load in loads]
+        return all(
+            apart <= spread or least > apart - spread / 2
+            for apart, least in zip(above, lightest, strict=True)
+        )
 
     def told(self) -> str:
         """Return what the owner believes, for a reader."""

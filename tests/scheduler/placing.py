@@ -47,7 +47,6 @@ def facts(
     given = {
         "wanted": {table: weights.get(table, 1.0) for table in manager.sets},
         "sets": manager.sets,
-        "held": manager.held,
         "primaries": manager.primaries,
         "preparing": manager.preparing,
         "absent": list(manager.absent),

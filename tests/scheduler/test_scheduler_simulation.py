@@ -25,6 +25,9 @@ SOAK = os.environ.get("HYPOTHESIS_PROFILE") == "soak"
 RUNS = 1 if "SCHEDULER_SEED" in os.environ else 200 if SOAK else 12
 ALL_BYTES = 12
 """One seed in so many has all messages made into bytes; the others some of them."""
+FAILED_ONCE = [2726192168, 1066779235]
+"""Stops that hang for ever: of five tables that others replicate, and that counted as their
+capture's load, so that nothing was even again; of four that nobody wants: the test waited."""
 LIMITS = Limits(
     add_batch=100,
     adds_per_capture=60,
@@ -285,12 +288,21 @@ def go_through(sim: SimCluster, faults: Faults) -> None:
     sim.run(lambda: not any(sim.leaving().values()), ticks_max=QUIET_TICKS)
     sim.run(lambda: sim.ticks - sim.dispatched_at > STILL_TICKS, ticks_max=QUIET_TICKS)
     assert sim.is_replicating()
+    assert sim.leaving() or sim.is_even()
 
 
 @pytest.mark.parametrize("run", range(RUNS))
 def test_through_faults_and_back(run):
     first = random.SystemRandom().randrange(1 << 32) // ALL_BYTES * ALL_BYTES
-    seed = int(os.environ.get("SCHEDULER_SEED", first + run))
+    there_and_back(int(os.environ.get("SCHEDULER_SEED", first + run)))
+
+
+@pytest.mark.parametrize("seed", FAILED_ONCE)
+def test_seeds_that_failed_once(seed):
+    there_and_back(seed)
+
+
+def there_and_back(seed):
     rng = random.Random(seed)
     sim = cluster(seed, rng)
     faults = Faults(sim, rng)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import chain
 from typing import NamedTuple
 
 from cdcmeta.scheduler.limits import Limits
@@ -11,7 +12,11 @@ from cdcmeta.scheduler.tasks import GiveUp, Task
 
 
 class Load(NamedTuple):
-    """What a capture has; the smaller one gets the next table: by weight, then by tables."""
+    """What a capture replicates and prepares; the smaller gets the next table.
+
+    By weight, then by tables. A table that it is only stopping does not count: another capture
+    replicates it, or it is not wanted any more, and the stop may hang as long as the process lives.
+    """
 
     weight: float
     tables: int
@@ -28,8 +33,6 @@ class Facts(NamedTuple):
     wanted: Mapping[str, float]
     """The tables to replicate, and what each weighs: 1 for all, or rows per second, ..."""
     sets: Mapping[str, ReplicationSet]
-    held: Mapping[str, Collection[str]]
-    """By capture, the tables that it has or was asked to have."""
     primaries: Mapping[str, Collection[str]]
     """By capture, the tables that it replicates."""
     preparing: Mapping[str, Collection[str]]
@@ -55,7 +58,7 @@ class Facts(NamedTuple):
     shunned: Collection[str] = ()
     """Captures on which one table after the other failed: others get what there is."""
     weights: Mapping[str, float] | None = None
-    """By capture, what it holds weighs together; counted where it is not known."""
+    """By capture, what its load weighs; added up where it is not known."""
     least: float = 0.0
     """What a table counts for at the least: many that weigh nothing are something."""
     is_complete: bool = True
@@ -65,16 +68,16 @@ class Facts(NamedTuple):
     limits: Limits = Limits()
 
     def loads(self) -> list[Load]:
-        """Return what each capture has that can take tables.
+        """Return the load of each capture that can take tables.
 
         O(captures), and O(tables) where `weights` is not known.
         """
         loads = []
         for capture in [each for each in self.targets if each not in self.shunned] or self.targets:
-            tables = self.held.get(capture, ())
+            replicated, prepared = self.primaries.get(capture, ()), self.preparing.get(capture, ())
             known = self.weights.get(capture, 0.0) if self.weights is not None else None
-            weight = sum(map(self.weight, tables)) if known is None else known
-            loads.append(Load(weight, len(tables), capture))
+            weight = sum(map(self.weight, chain(replicated, prepared))) if known is None else known
+            loads.append(Load(weight, len(replicated) + len(prepared), capture))
         return loads
 
     def best(self, table: str, loads: Iterable[Load]) -> Load | None:

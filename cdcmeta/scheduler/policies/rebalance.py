@@ -35,6 +35,10 @@ def evening(facts: Facts, moves_max: int) -> list[Task]:
     well as those with too many give. With others the heaviest table goes that makes the two more
     equal, by `TOLERANCE` of the mean at least, and none while they differ by less than that. Tables
     that somebody is still stopping, and those that failed lately, stay where they are.
+
+    So where no move is left, no capture is more than `TOLERANCE` of the mean above the lightest
+    (one table, if all weigh the same) and has a table to give that weighs at most the difference
+    less half of that. What a capture only stops is not its load (`Load`).
     """
     facts = facts._replace(weights=None)  # sums that were kept up to date have a rest
     is_counted = len(set(facts.wanted.values())) <= 1
