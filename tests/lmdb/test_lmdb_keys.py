@@ -48,6 +48,8 @@ def test_keys_that_are_too_long(opened: Opened, key: bytes) -> None:
     with pytest.raises(InvalidKeyError):
         engine.read([Range(key)])
     with pytest.raises(InvalidKeyError):
+        engine.get(key)
+    with pytest.raises(InvalidKeyError):
         list(engine.scan(key, b"", revision=1))
     with pytest.raises(InvalidKeyError):
         engine.watch(key, b"", start_revision=1)

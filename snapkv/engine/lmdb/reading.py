@@ -22,6 +22,7 @@ from snapkv.engine.lmdb.records import (
     LEASED,
     REMOVED,
     REVISION_MAX,
+    STEM_BYTES_MAX,
     STEM_END,
     SUFFIX_BYTES,
     State,
@@ -70,6 +71,8 @@ def get(env: Environment, key: bytes, revision: int) -> GetResult | None:
         else:
             return None
         stem = (key.replace(b"\0", b"\0\xff") if b"\0" in key else key) + STEM_END
+        if len(stem) > STEM_BYTES_MAX:
+            return None
         cursor = txn.cursor(databases.records)
         if not cursor.set_range(stem + suffix):
             return known.absent

@@ -49,6 +49,7 @@ REMOVED, LEASED = 1, 2
 
 STEM_END = b"\0\x01"
 SUFFIX_BYTES = 8
+STEM_BYTES_MAX = MAX_KEY_BYTES - SUFFIX_BYTES
 KEY_BYTES_MAX = MAX_KEY_BYTES - len(STEM_END) - SUFFIX_BYTES
 BEYOND_ALL = b"\xff" * (MAX_KEY_BYTES + 1)
 """Above every record: a record has 00 01 within its first 503 bytes."""
@@ -148,7 +149,7 @@ def stem_of(key: bytes) -> bytes:
 def checked_stem(key: bytes) -> bytes:
     """Return the stem of a key; `InvalidKeyError` when its records would be too long for LMDB."""
     stem = stem_of(key)
-    if len(stem) > MAX_KEY_BYTES - SUFFIX_BYTES:
+    if len(stem) > STEM_BYTES_MAX:
         raise InvalidKeyError(
             f"the key takes {len(stem) - len(STEM_END)} bytes (each zero byte counts twice), "
             f"the engine takes {KEY_BYTES_MAX}",
