@@ -230,6 +230,8 @@ class Moments(Generic[K]):
 
     def _read_at(self, ts: When | None, stored: list[bytes]) -> list[KeyValue | None]:
         core = self._core
+        if ts is None and len(stored) == 1:
+            return [core.reads.get_now(stored[0])]
         wanted = [Range(key) for key in stored]
         if ts is None:
             results = core.reads.read_now(wanted)

@@ -163,25 +163,26 @@ def compile_part(ops: Ops, layout: Layout) -> Part:
         if not isinstance(space_ops, SpaceOps):
             raise InvalidTypeError(f"a space needs SpaceOps, not {type(space_ops).__name__}")
         _add(layout.space(name), space_ops, layout, puts, removed, checks)
-    return Part(puts, cut(merge(removed), sorted(puts)), tuple(checks), ops.note)
+    if removed:
+        removed = cut(merge(removed), sorted(puts))
+    return Part(puts, removed, tuple(checks), ops.note)
 
 
-def pairs(items: object) -> Iterator[tuple[Any, Any]]:
-    """Yield the pairs of a mapping or of an iterable of pairs.
+def pairs(items: object) -> Iterable[tuple[Any, Any]]:
+    """Return the pairs of a mapping or of an iterable of pairs.
 
     Raises `InvalidTypeError` when it is neither.
     """
     if isinstance(items, Mapping):
-        yield from items.items()
-        return
+        return items.items()
     try:
-        listed = list(items)  # type: ignore[call-overload]
+        listed: list[Any] = list(items)  # type: ignore[call-overload]
     except TypeError:
         raise InvalidTypeError(f"puts are a mapping, not {type(items).__name__}") from None
     for item in listed:
         if not isinstance(item, tuple) or len(item) != 2:
             raise InvalidTypeError(f"puts are a mapping or pairs, but hold {item!r}")
-        yield item
+    return listed
 
 
 def _add(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from snapkv.clock import monotonic
 from snapkv.committer.attempt import Attempt
@@ -23,7 +23,8 @@ class Call:
     at_least: int = 0
     is_tick: bool = False
     alone: bool = False  # a group with it was refused, and nobody knows for whose sake
-    woken: threading.Event = field(default_factory=threading.Event)
+    woken: threading.Event | None = None
+    """Of one that has to wait, for its outcome or for the lead."""
     leads: bool = False
     done: bool = False
     result: Commit | None = None
@@ -38,7 +39,8 @@ class Call:
         """Tell the outcome, unless the caller has left or was told; call it under the lock."""
         if not self.done:
             self.result, self.error, self.done = result, error, True
-            self.woken.set()
+            if self.woken is not None:
+                self.woken.set()
 
 
 class Turnstile:
@@ -62,6 +64,8 @@ class Turnstile:
                 raise NestedCommitError("commit() called from inside a function given to commit()")
             if self._closed:
                 raise StoreClosedError("the store was closed")
+            if self._leader is not None:
+                call.woken = threading.Event()  # before others see it
             self.queue.append(call)
             if self._leader is None:
                 call.leads = True  # first, so that an interrupt here cannot lose the lead
@@ -69,7 +73,7 @@ class Turnstile:
 
     def wait(self, call: Call) -> bool:
         """Wait for an outcome or for the lead until the deadline; return whether to lead."""
-        if not call.leads:
+        if not call.leads and call.woken is not None:
             call.woken.wait(call.left_s)
         with self.lock:
             if call.leads:
@@ -102,7 +106,8 @@ class Turnstile:
             self._leader = None
             return
         waiting[0].leads = True
-        waiting[0].woken.set()
+        if waiting[0].woken is not None:
+            waiting[0].woken.set()
         self._leader = 0
 
     def close(self) -> None:

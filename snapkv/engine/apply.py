@@ -16,7 +16,6 @@ from snapkv.engine.base import (
     PutResult,
     Range,
     RangeResult,
-    Result,
     Target,
     Txn,
     TxnResult,
@@ -132,7 +131,5 @@ def _run(chosen: _Chosen, state: State) -> _Outcome:
 
 
 def _result(outcome: _Outcome, header: Header) -> TxnResult:
-    results: tuple[Result, ...] = tuple(
-        _result(r, header) if isinstance(r, _Outcome) else r for r in outcome.results
-    )
-    return TxnResult(header, outcome.succeeded, results)
+    results = [_result(r, header) if isinstance(r, _Outcome) else r for r in outcome.results]
+    return TxnResult(header, outcome.succeeded, tuple(results))

@@ -14,17 +14,19 @@ OP_OVERHEAD_BYTES = 32
 
 def op_bytes(op: Op) -> int:
     """Return the size of an operation as it counts against `Limits.request_bytes`."""
-    if isinstance(op, Put):
-        return OP_OVERHEAD_BYTES + len(op.key) + len(op.value)
     if isinstance(op, Txn):
-        size = OP_OVERHEAD_BYTES
+        size = OP_OVERHEAD_BYTES * (1 + len(op.compare))
         for compare in op.compare:
             operand = len(compare.operand) if isinstance(compare.operand, bytes) else 8
-            size += OP_OVERHEAD_BYTES + len(compare.key) + operand
-        for inner in op.success + op.failure:
-            size += op_bytes(inner)
+            size += len(compare.key) + operand
+        for inner in op.success + op.failure:  # a put here, not by a call: most are puts
+            if isinstance(inner, Put):
+                size += OP_OVERHEAD_BYTES + len(inner.key) + len(inner.value)
+            else:
+                size += op_bytes(inner)
         return size
-    return OP_OVERHEAD_BYTES + len(op.key) + len(op.range_end)
+    rest = op.value if isinstance(op, Put) else op.range_end
+    return OP_OVERHEAD_BYTES + len(op.key) + len(rest)
 
 
 def check_limits(txn: Txn, limits: Limits) -> int:

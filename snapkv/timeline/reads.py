@@ -102,6 +102,15 @@ class Reads:
         kvs = self.read(pin, [Range(key)])[0].kvs
         return kvs[0] if kvs else None
 
+    def get_now(self, key: bytes) -> KeyValue | None:
+        """Return the newest version of a key, None where it is absent; one round trip."""
+        if self.showing.at_head:
+            found = self._line.point(key, 0, self._line.epoch)
+            if found is not None:
+                return found.kv
+        kvs = self.read_now([Range(key)])[0].kvs
+        return kvs[0] if kvs else None
+
     def read(self, pin: Pin, ranges: Sequence[Range]) -> list[RangeResult]:
         """Answer ranges at a pinned moment; one round trip unless compaction moved it.
 

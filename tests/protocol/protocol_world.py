@@ -370,8 +370,9 @@ def worlds() -> Iterator[Callable[[World], World]]:
     enter = turnstile.Turnstile.enter
 
     def entering(self: turnstile.Turnstile, call: turnstile.Call[Any]) -> None:
-        call.woken = SimEvent(inside["world"])
         enter(self, call)
+        if call.woken is not None:
+            call.woken = SimEvent(inside["world"])
 
     def begin(world: World) -> World:
         inside["world"] = world

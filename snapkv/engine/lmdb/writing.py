@@ -77,6 +77,8 @@ def check(txn: Txn, limits: Limits) -> int:
 def _locked_peek(env: Environment, peek: bytes, timeout: float) -> KeyValue | None:
     try:
         env.hold(timeout)
+        if (found := reading.get(env, peek, 0)) is not None:
+            return found.kv
         while True:
             with env.reading() as txn:
                 if not is_due(txn.state):
