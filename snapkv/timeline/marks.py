@@ -194,6 +194,14 @@ class Marks:
 
     def head(self) -> Mark:
         """Return the newest mark; one round trip, linearizable."""
+        epoch, (newest, shown_at) = self.epoch, self._shown
+        found = self.point(self.key, 0, epoch)
+        if found is not None:
+            if found.header.revision == shown_at:
+                return newest  # nothing was written since
+            mark = self.mark_in(found.kv)
+            if self._take_head(mark, found.header, epoch):
+                return mark
         return self.head_and(())[0]
 
     def head_and(self, ranges: Sequence[Range]) -> tuple[Mark, list[RangeResult]]:
@@ -202,13 +210,19 @@ class Marks:
             epoch = self.epoch
             answer = self.ask([Range(self.key), *ranges])
             mark = self._newest_in(answer.results[0])
-            with self._lock:
-                if epoch == self.epoch:
-                    self._see(mark)
-                    if mark == self._newest and answer.header.revision > self._shown[1]:
-                        self._shown = mark, answer.header.revision
-                    return mark, answer.results[1:]
+            if self._take_head(mark, answer.header, epoch):
+                return mark, answer.results[1:]
         raise StoreRestoredError(RESTORED)
+
+    def _take_head(self, mark: Mark, header: Header, epoch: int) -> bool:
+        """Take in the mark that was the newest at a revision, unless that was another history."""
+        with self._lock:
+            if epoch != self.epoch:
+                return False
+            self._see(mark)
+            if mark == self._newest and header.revision > self._shown[1]:
+                self._shown = mark, header.revision
+            return True
 
     def newest_known(self) -> Mark:
         """Return the newest mark seen so far, without asking the engine."""
