@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import zlib
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 
-import anyio
-import anyio.lowlevel
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -26,8 +26,10 @@ CLOSE = (b"connection", b"close")
 _GZIP = 16 + zlib.MAX_WBITS
 
 
-async def pieces(request: Request, limits: Limits, bytes_max: int) -> AsyncGenerator[bytes, None]:
-    """Yield the body of a request as it comes, unpacked.
+async def read(
+    request: Request, limits: Limits, bytes_max: int, take: Callable[[bytes], None]
+) -> None:
+    """Read the body of a request, and let `take` have each piece as it comes, unpacked.
 
     Raises `HTTPError`: 413 if it is too large, 408 if it is too slow, 415 if it has an encoding
     other than gzip, 400 if it ends early.
@@ -39,15 +41,16 @@ async def pieces(request: Request, limits: Limits, bytes_max: int) -> AsyncGener
     unpack = _unpacker(request.headers.getlist("content-encoding"))
     size = 0
     try:
-        with anyio.fail_after(limits.body_s) as scope:
+        async with asyncio.timeout(limits.body_s) as bound:
             async for chunk in request.stream():
-                _prolong(scope, len(chunk), limits)
+                _prolong(bound, len(chunk), limits)
                 for piece in unpack.pieces(chunk) if unpack else (chunk,):
                     size += len(piece)
                     if size > bytes_max:
                         raise too_large
-                    yield piece
-                    await anyio.lowlevel.checkpoint()  # unpacking takes its time
+                    take(piece)
+                    if unpack:
+                        await asyncio.sleep(0)  # unpacking takes its time
     except TimeoutError:
         reason = "the body did not come in time"
         raise HTTPError(408, "request_timeout", reason, {"Connection": "close"}) from None
@@ -57,10 +60,11 @@ async def pieces(request: Request, limits: Limits, bytes_max: int) -> AsyncGener
         unpack.check_end()
 
 
-def _prolong(scope: anyio.CancelScope, size: int, limits: Limits) -> None:
+def _prolong(bound: asyncio.Timeout, size: int, limits: Limits) -> None:
     """Give the time for what came; who sent fast may not rest on that for long."""
-    deadline = scope.deadline + size / limits.body_bytes_per_s
-    scope.deadline = min(deadline, anyio.current_time() + limits.body_s)
+    now, before = asyncio.get_running_loop().time(), bound.when()
+    if size and before is not None:
+        bound.reschedule(min(before + size / limits.body_bytes_per_s, now + limits.body_s))
 
 
 def _unpacker(encodings: list[str]) -> _Unpacker | None:
@@ -156,8 +160,9 @@ class _Body:
     async def read(self) -> None:
         """Read it to its end, or as far as the bounds allow."""
         left = UNREAD_BYTES_MAX
-        with anyio.move_on_after(self._limits.body_s) as scope:
-            while self.more and left > 0:
-                size = len((await self.receive()).get("body", b""))
-                _prolong(scope, size, self._limits)
-                left -= size
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._limits.body_s) as bound:
+                while self.more and left > 0:
+                    size = len((await self.receive()).get("body", b""))
+                    _prolong(bound, size, self._limits)
+                    left -= size

@@ -6,7 +6,7 @@ import gc
 import json
 import sys
 import threading
-from contextlib import aclosing, nullcontext
+from contextlib import nullcontext
 from typing import Any
 from urllib.parse import unquote
 
@@ -141,18 +141,20 @@ class Call:
     async def body(self, bytes_max: int | None = None) -> bytes:
         """Return the body; `bytes_max` is `Limits.body_bytes` by default.
 
-        Raises `HTTPError` as `bodies.pieces`, and when there are too many at once (503).
+        Raises `HTTPError` as `bodies.read`, and when there are too many at once (503).
         """
         room, limits = self.service.room, self.service.limits
         small_max = min(limits.body_bytes, room.size)
         large_max = max(small_max, room.size_of_large)
         bytes_max = small_max if bytes_max is None else min(bytes_max, large_max)
         found = bytearray()
-        async with aclosing(bodies.pieces(self.request, limits, bytes_max)) as pieces:
-            async for piece in pieces:
-                room.take(len(piece), large=len(found) + len(piece) > small_max)
-                self._body_bytes += len(piece)
-                found += piece
+
+        def take(piece: bytes) -> None:
+            room.take(len(piece), large=len(found) + len(piece) > small_max)
+            self._body_bytes += len(piece)
+            found.extend(piece)
+
+        await bodies.read(self.request, limits, bytes_max, take)
         return bytes(found)
 
     def take_for_values(self, size: int) -> None:
