@@ -38,6 +38,9 @@ RECONNECT_MS_MAX = 1_000
 CONNECT_MS_MAX = 2_000
 """How long a connection may take to come about: several exchanges over a slow network."""
 
+CLOSE_S = 2.0
+"""How long a channel may take to end its calls."""
+
 _OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.enable_retries", 0),
     ("grpc.service_config_disable_resolution", 1),
@@ -233,8 +236,18 @@ class Channel:
         return CallFailed("CANCELLED", str(error)) if self._owned else BorrowedClosedError()
 
     def close(self) -> None:
-        """End the connection and all its calls."""
-        self._channel.close()
+        """End the connection and all its calls.
+
+        gRPC waits until each call has ended, and one that an interrupt cut short never does: so it
+        waits in a thread, and this for `CLOSE_S` seconds at most.
+        """
+        closing = threading.Thread(target=self._channel.close, name="snapkv close", daemon=True)
+        try:
+            closing.start()
+        except RuntimeError:  # the process ends: Python 3.12 starts no more threads
+            self._channel.close()
+        else:
+            closing.join(CLOSE_S)
 
 
 def method_bytes(message: Message) -> bytes:
