@@ -8,11 +8,15 @@ JOBS ?= 3
 # Besides the PySpark of `make test`; each has a virtual environment of its own.
 OLD_SPARKS := 4.0 4.1
 
-.PHONY: help tour test lint soak bench clean
+# Every process of the tests that may not keep compiled Python compiles all of snapkv, or all tests.
+TEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
+
+.PHONY: help tour test test-fast lint soak bench clean
 help:
 	@echo "make tour   a store filled with this clone's git history, and true answers about it,"
 	@echo "            Spark's too: downloads PySpark (450 MB), which needs Java 17 or newer"
 	@echo "make test   the whole test suite"
+	@echo "make test-fast  two minutes of it: memory and LMDB, no etcd, Java or Node"
 	@echo "make lint   formatting, style and types"
 	@echo "make soak   the random tests for longer, and Spark's on older versions of it"
 	@echo "make bench  the benchmarks; results go to benchmarks/results"
@@ -53,7 +57,10 @@ tour: $(VENV)/.installed
 	$(BIN)/snapkv tour
 
 test: $(VENV)/.installed-test
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup $(PYTEST_ARGS)
+	$(TEST) -n $(JOBS) --dist loadgroup $(PYTEST_ARGS)
+
+test-fast: $(VENV)/.installed-test
+	$(TEST) -n 2 --dist loadgroup --fast $(PYTEST_ARGS)
 
 lint: $(VENV)/.installed-lint
 	$(BIN)/ruff format --check .

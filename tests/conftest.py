@@ -16,6 +16,7 @@ from etcd_server import (
     etcd_version,
     shared_pool,
 )
+from fast import reason_when_fast
 from hypothesis import HealthCheck, Phase, settings
 
 settings.register_profile(
@@ -36,6 +37,16 @@ OWN_PROCESS = "SNAPKV_TEST_OWN_PROCESS"
 OWN_PROCESS_S = 180
 DESELECTED = pytest.StashKey[Counter[str]]()
 
+LONGEST = ("spark", "tour")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--fast",
+        action="store_true",
+        help="memory and LMDB only: no etcd, Java, Node or other processes, no long explorations",
+    )
+
 
 def pytest_configure(config: pytest.Config) -> None:
     oldest = ".".join(map(str, KILLS_ETCD_MIN))
@@ -48,12 +59,18 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave tests out that the etcd at hand is too old for; the summary says which."""
-    old = [item for item in items if reason_to_leave_out(item)]
-    if old:
-        items[:] = [item for item in items if item not in old]
-        config.hook.pytest_deselected(items=old)
-        config.stash[DESELECTED] = Counter(map(reason_to_leave_out, old))
+    """Leave tests out that are not for this run, and say which; begin with the longest."""
+    reason = reason_when_fast if config.getoption("fast") else reason_to_leave_out
+    reasons = {item: reason(item) for item in items}
+    if any(reasons.values()):
+        config.hook.pytest_deselected(items=[item for item in items if reasons[item]])
+        config.stash[DESELECTED] = Counter(filter(None, reasons.values()))
+    items[:] = sorted((item for item in items if not reasons[item]), key=comes_late)
+
+
+def comes_late(item: pytest.Item) -> bool:
+    """Return whether a test need not begin at once; Spark's follow each other in one process."""
+    return item.path.parent.name not in LONGEST
 
 
 def reason_to_leave_out(item: pytest.Item) -> str:
@@ -70,9 +87,10 @@ def reason_to_leave_out(item: pytest.Item) -> str:
 def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
 ) -> None:
-    ours = ".".join(map(str, etcd_version()))
-    for reason, number in config.stash.get(DESELECTED, Counter()).items():
-        terminalreporter.write_line(f"{number} deselected, for etcd is {ours}: {reason}")
+    is_fast = config.getoption("fast")
+    why = "left to make test" if is_fast else f"for etcd is {'.'.join(map(str, etcd_version()))}"
+    for reason, number in sorted(config.stash.get(DESELECTED, Counter()).items()):
+        terminalreporter.write_line(f"{number} deselected, {why}: {reason}")
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

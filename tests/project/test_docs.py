@@ -20,10 +20,11 @@ MODULES = sorted(
 )
 
 
-@pytest.mark.parametrize("name", MODULES)
-def test_docstring_examples_run(name: str) -> None:
-    outcome = doctest.testmod(importlib.import_module(name))
-    assert outcome.failed == 0
+def test_docstring_examples_run(subtests: pytest.Subtests) -> None:
+    for name in MODULES:
+        with subtests.test(name=name):
+            outcome = doctest.testmod(importlib.import_module(name))
+            assert outcome.failed == 0
 
 
 SESSIONS = [
@@ -57,12 +58,13 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_links_lead_somewhere(page: Path) -> None:
-    for target, anchor in LINK.findall(page.read_text()):
-        file = page.parent / target if target else page
-        assert file.exists(), f"{page}: no {target}"
-        assert not anchor or anchor in anchors(file), f"{page}: no #{anchor} in {file.name}"
+def test_links_lead_somewhere(subtests: pytest.Subtests) -> None:
+    for page in PAGES:
+        with subtests.test(page=str(page.relative_to(ROOT))):
+            for target, anchor in LINK.findall(page.read_text()):
+                file = page.parent / target if target else page
+                assert file.exists(), f"{page}: no {target}"
+                assert not anchor or anchor in anchors(file), f"{page}: no #{anchor} in {file.name}"
 
 
 def test_the_readme_links_every_page() -> None:

@@ -2,6 +2,7 @@
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -251,14 +252,24 @@ CLIENTS = {
 }
 
 
-def modules() -> Iterator[tuple[str, Path]]:
+def found_modules() -> Iterator[tuple[str, Path]]:
     for package in ("snapkv", "cdcmeta"):
         for path in sorted((ROOT / package).rglob("*.py")):
             parts = path.relative_to(ROOT).with_suffix("").parts
             yield ".".join(parts[:-1] if parts[-1] == "__init__" else parts), path
 
 
-def imports(path: Path) -> Iterator[str]:
+@cache
+def modules() -> list[tuple[str, Path]]:
+    return list(found_modules())
+
+
+@cache
+def imports(path: Path) -> list[str]:
+    return list(found_imports(path))
+
+
+def found_imports(path: Path) -> Iterator[str]:
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -280,18 +291,19 @@ def row_of(module: str) -> str:
 NAMES = {name for name, _ in modules()}
 
 
-@pytest.mark.parametrize("module", sorted(NAMES))
-def test_imports_go_downward(module: str) -> None:
-    path = dict(modules())[module]
-    row = row_of(module)
-    for imported in imports(path):
-        if imported.partition(".")[0] not in ("snapkv", "cdcmeta"):
-            continue
-        target = row_of(imported)
-        assert target == row or FLOORS[target] < FLOORS[row], (
-            f"{module} (floor {FLOORS[row]}) imports {imported} (floor {FLOORS[target]}): "
-            "move what both need to a lower floor"
-        )
+def test_imports_go_downward(subtests: pytest.Subtests) -> None:
+    for module in sorted(NAMES):
+        with subtests.test(module=module):
+            path = dict(modules())[module]
+            row = row_of(module)
+            for imported in imports(path):
+                if imported.partition(".")[0] not in ("snapkv", "cdcmeta"):
+                    continue
+                target = row_of(imported)
+                assert target == row or FLOORS[target] < FLOORS[row], (
+                    f"{module} (floor {FLOORS[row]}) imports {imported} (floor {FLOORS[target]}): "
+                    "move what both need to a lower floor"
+                )
 
 
 def test_cdcmeta_goes_through_public_names() -> None:
@@ -302,13 +314,20 @@ def test_cdcmeta_goes_through_public_names() -> None:
         assert not private, f"{module} imports {private}"
 
 
-@pytest.mark.parametrize("client", sorted(CLIENTS))
-def test_a_client_enters_by_its_modules(client: str) -> None:
-    users = {name for name, path in modules() for i in imports(path) if i.split(".")[0] == client}
-    allowed = CLIENTS[client]
-    strangers = {u for u in users if not any(u == a or u.startswith(a + ".") for a in allowed)}
-    assert not strangers, f"{client} is imported by {strangers}; go through {sorted(allowed)}"
-    assert users, f"nobody imports {client}: take it out of CLIENTS"
+def test_a_client_enters_by_its_modules(subtests: pytest.Subtests) -> None:
+    for client in sorted(CLIENTS):
+        with subtests.test(client=client):
+            users = {
+                name for name, path in modules() for i in imports(path) if i.split(".")[0] == client
+            }
+            allowed = CLIENTS[client]
+            strangers = {
+                u for u in users if not any(u == a or u.startswith(a + ".") for a in allowed)
+            }
+            assert not strangers, (
+                f"{client} is imported by {strangers}; go through {sorted(allowed)}"
+            )
+            assert users, f"nobody imports {client}: take it out of CLIENTS"
 
 
 def test_every_row_exists() -> None:

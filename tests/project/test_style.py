@@ -2,6 +2,7 @@
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -21,40 +22,52 @@ def relative(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
+@cache
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
 def functions(path: Path) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(tree(path)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             yield node
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=relative)
-def test_a_file_is_one_noun(path: Path) -> None:
-    lines = len(path.read_text().splitlines())
-    assert lines <= FILE_LINES_MAX, f"{relative(path)} has {lines} lines: which nouns are in it?"
-
-
-@pytest.mark.parametrize("path", SOURCES, ids=relative)
-def test_a_function_fits_a_screen(path: Path) -> None:
-    for function in functions(path):
-        docstring = ast.get_docstring(function, clean=False)
-        lines = (function.end_lineno or 0) - function.lineno + 1
-        lines -= len(docstring.splitlines()) if docstring else 0
-        assert lines <= FUNCTION_LINES_MAX, (
-            f"{relative(path)}: {function.name} has {lines} lines without its docstring: "
-            "let the parent decide and helpers compute"
-        )
-
-
-@pytest.mark.parametrize("path", SOURCES, ids=relative)
-def test_every_error_is_typed(path: Path) -> None:
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.ExceptHandler) and node.type is None:
-            raise AssertionError(f"{relative(path)}:{node.lineno}: a bare except hides mistakes")
-        if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call):
-            name = getattr(node.exc.func, "id", "")
-            assert name not in ("Exception", "RuntimeError"), (
-                f"{relative(path)}:{node.lineno}: raise an error class of the package"
+def test_a_file_is_one_noun(subtests: pytest.Subtests) -> None:
+    for path in SOURCES:
+        with subtests.test(path=relative(path)):
+            lines = len(path.read_text().splitlines())
+            assert lines <= FILE_LINES_MAX, (
+                f"{relative(path)} has {lines} lines: which nouns are in it?"
             )
+
+
+def test_a_function_fits_a_screen(subtests: pytest.Subtests) -> None:
+    for path in SOURCES:
+        with subtests.test(path=relative(path)):
+            for function in functions(path):
+                docstring = ast.get_docstring(function, clean=False)
+                lines = (function.end_lineno or 0) - function.lineno + 1
+                lines -= len(docstring.splitlines()) if docstring else 0
+                assert lines <= FUNCTION_LINES_MAX, (
+                    f"{relative(path)}: {function.name} has {lines} lines without its docstring: "
+                    "let the parent decide and helpers compute"
+                )
+
+
+def test_every_error_is_typed(subtests: pytest.Subtests) -> None:
+    for path in SOURCES:
+        with subtests.test(path=relative(path)):
+            for node in ast.walk(tree(path)):
+                if isinstance(node, ast.ExceptHandler) and node.type is None:
+                    raise AssertionError(
+                        f"{relative(path)}:{node.lineno}: a bare except hides mistakes"
+                    )
+                if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call):
+                    name = getattr(node.exc.func, "id", "")
+                    assert name not in ("Exception", "RuntimeError"), (
+                        f"{relative(path)}:{node.lineno}: raise an error class of the package"
+                    )
 
 
 def test_the_changelog_tells_of_this_version() -> None:
