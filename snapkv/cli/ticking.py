@@ -89,9 +89,11 @@ def tick(
 
 
 class Stop:
-    """The wish to end: SIGINT or SIGTERM, heard while the block runs, at the next wait.
+    """The wish to end: SIGINT or SIGTERM, heard while the block runs in the main thread.
 
-    A second signal does what it would without this. A signal that is ignored stays so.
+    A second signal does what it would without this. A signal that is ignored stays so. The
+    interpreter writes to a pipe as a signal comes: a handler in Python runs only when the main
+    thread does, so one that came just before a wait, or to another thread, would be heard after it.
     """
 
     def __init__(self) -> None:
@@ -100,7 +102,9 @@ class Stop:
 
     def __enter__(self) -> Stop:
         self._ear, self._mouth = os.pipe()
+        os.set_blocking(self._ear, False)
         os.set_blocking(self._mouth, False)
+        self._mouth_before = signal.set_wakeup_fd(self._mouth, warn_on_full_buffer=False)
         for number in (signal.SIGINT, signal.SIGTERM):
             if signal.getsignal(number) != signal.SIG_IGN:
                 self._before[number] = signal.signal(number, self._hear)
@@ -113,6 +117,7 @@ class Stop:
         traceback: TracebackType | None,
     ) -> None:
         self._forget()
+        signal.set_wakeup_fd(self._mouth_before)
         os.close(self._mouth)
         os.close(self._ear)
 
@@ -120,11 +125,11 @@ class Stop:
         """Return after some seconds, or at once when the end is wanted."""
         until = monotonic() + seconds
         while not self.wanted and (left := until - monotonic()) > 0:
-            select.select([self._ear], [], [], min(left, WAIT_S_MAX))
+            if select.select([self._ear], [], [], min(left, WAIT_S_MAX))[0]:
+                os.read(self._ear, 4096)  # another signal's byte must not wake it for ever
 
     def _hear(self, number: int, frame: FrameType | None) -> None:
         self.wanted = True
-        os.write(self._mouth, b"!")
         self._forget()
 
     def _forget(self) -> None:

@@ -3,6 +3,8 @@
 import json
 import signal
 import subprocess
+import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import cast
 
@@ -224,6 +226,33 @@ def test_signals_are_given_back() -> None:
         assert stop.wanted
         stop.wait(60)  # returns at once
     assert before == [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+
+
+def test_a_signal_that_interrupts_no_wait_ends_it() -> None:
+    """As one does that comes just before the wait begins: no system call of this thread sees it."""
+    with Stop() as stop:
+        ending = threading.Timer(
+            0.1, lambda: signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
+        )
+        ending.start()
+        began = time.monotonic()
+        stop.wait(PROCESS_TIMEOUT_S)
+        ending.join()
+    assert stop.wanted
+    assert time.monotonic() - began < PROCESS_TIMEOUT_S / 2
+
+
+def test_other_signals_do_not_end_a_wait() -> None:
+    before = signal.signal(signal.SIGUSR1, lambda number, frame: None)
+    try:
+        with Stop() as stop:
+            signal.raise_signal(signal.SIGUSR1)
+            began = time.monotonic()
+            stop.wait(0.2)
+            assert time.monotonic() - began >= 0.2
+            assert not stop.wanted
+    finally:
+        signal.signal(signal.SIGUSR1, before)
 
 
 def test_an_ignored_signal_stays_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
