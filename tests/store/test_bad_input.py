@@ -178,19 +178,21 @@ def given(store):
     return store
 
 
-@pytest.mark.parametrize("call", CALLS)
-def test_bad_calls_change_nothing(given, place, call):
-    action, error = CALLS[call]
-    before = place.revision(), dict(given.at().items()), list(given.commits())
-    if call == "prefix of None":  # None is no prefix, or the whole: either, but no accident
-        with contextlib.suppress(InvalidTypeError):
-            assert given.load_with_prefix(None) == given.load_with_prefix("")
-        return
-    with pytest.raises(error) as caught:
-        action(given)
-    assert isinstance(caught.value, SnapKVError)
-    assert (place.revision(), dict(given.at().items()), list(given.commits())) == before
-    given.save("k", b"works still")
+def test_bad_calls_change_nothing(given, place, subtests: pytest.Subtests):
+    commits = list(given.commits())
+    for call, (action, error) in CALLS.items():
+        with subtests.test(call=call):
+            before = place.revision(), dict(given.at().items())
+            if call == "prefix of None":  # None is no prefix, or the whole: no accident either way
+                with contextlib.suppress(InvalidTypeError):
+                    assert given.load_with_prefix(None) == given.load_with_prefix("")
+            else:
+                with pytest.raises(error) as caught:
+                    action(given)
+                assert isinstance(caught.value, SnapKVError)
+            assert (place.revision(), dict(given.at().items())) == before
+            commits.append(given.commit(puts={"k": b"works still"}))
+    assert list(given.commits()) == commits
 
 
 OPENINGS = {
@@ -323,16 +325,16 @@ CLOSED = {
 }
 
 
-@pytest.mark.parametrize("call", CLOSED)
-def test_a_closed_store(place, call):
+def test_a_closed_store(place, subtests: pytest.Subtests):
     store = place.open()
     store.save("k", b"1")
     before = place.revision()
     store.close()
     store.close()
-    error = (StoreClosedError, SnapKVError) if call == "load_dump" else StoreClosedError
-    with pytest.raises(error):
-        CLOSED[call](store)
+    for call, action in CLOSED.items():
+        error = (StoreClosedError, SnapKVError) if call == "load_dump" else StoreClosedError
+        with subtests.test(call=call), pytest.raises(error):
+            action(store)
     assert place.revision() == before
 
 
