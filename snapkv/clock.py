@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import cache
 from typing import Protocol
 from uuid import UUID
@@ -96,17 +94,22 @@ class _Limit(threading.local):
 _limit = _Limit()
 
 
-@contextmanager
-def no_later_than(deadline: float) -> Iterator[None]:
+class no_later_than:
     """Bound what a block waits for by a deadline (monotonic seconds), however deep it asks.
 
     For waits that take no bound as an argument; they ask `bounded` for theirs.
     """
-    outer, _limit.until = _limit.until, min(_limit.until, deadline)
-    try:
-        yield
-    finally:
-        _limit.until = outer
+
+    __slots__ = ("_deadline", "_outer")
+
+    def __init__(self, deadline: float) -> None:
+        self._deadline, self._outer = deadline, _limit.until
+
+    def __enter__(self) -> None:
+        _limit.until = min(self._outer, self._deadline)
+
+    def __exit__(self, *error: object) -> None:
+        _limit.until = self._outer
 
 
 def bounded(seconds: float) -> float:

@@ -162,9 +162,10 @@ class Core(Reader):
 
     def _retain(self) -> None:
         """Forget what is older than `retain=`; now and then, in small pieces, never in the way."""
-        retain_ms, now_ms = self.retain_ms, self.clock.now_ms()
+        retain_ms = self.retain_ms
         if retain_ms is None:
             return
+        now_ms = self.clock.now_ms()
         every_ms = min(RETAIN_CHECK_MS_MAX, retain_ms // 10)
         if abs(now_ms - self.retained_at_ms) < every_ms or now_ms < retain_ms:
             return

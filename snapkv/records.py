@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import msgpack
@@ -134,53 +135,44 @@ class FormatRecord:
 class Layout:
     """Where a store named `name` keeps what; `name` is text, `/`-separated, without reserved parts.
 
+    `root` is the prefix of everything in the store, `ts` the timestamp key, `format` the format
+    key, `spaces` the prefix of all spaces. `data` are the users' keys; `live` are the leased keys,
+    which are not part of time travel.
+
     >>> Layout("default").ts
     b'default/sys/ts'
     """
 
     name: str
+    root: bytes = field(init=False, repr=False, compare=False)
+    ts: bytes = field(init=False, repr=False, compare=False)
+    format: bytes = field(init=False, repr=False, compare=False)
+    spaces: bytes = field(init=False, repr=False, compare=False)
+    data: Keyspace = field(init=False, repr=False, compare=False)
+    live: Keyspace = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str):
             raise InvalidTypeError(f"a store's name is a str, not {type(self.name).__name__}")
-        parts = self.name.removeprefix("/").split("/")
-        if not all(parts) or _RESERVED & set(parts) or "\0" in self.name:
+        names = self.name.removeprefix("/").split("/")
+        if not all(names) or _RESERVED & set(names) or "\0" in self.name:
             raise InvalidOptionError(
                 f"name {self.name!r}: use parts joined by '/', none empty, "
                 f"none of {', '.join(sorted(_RESERVED))}"
             )
         if len(encode_text(self.name, "name")) > NAME_BYTES_MAX:
             raise InvalidOptionError(f"a store's name has at most {NAME_BYTES_MAX} bytes")
-
-    @property
-    def root(self) -> bytes:
-        """The prefix of everything in the store."""
-        return self.name.encode() + b"/"
-
-    @property
-    def ts(self) -> bytes:
-        """The timestamp key."""
-        return self.root + b"sys/ts"
-
-    @property
-    def format(self) -> bytes:
-        """The format key."""
-        return self.root + b"sys/format"
-
-    @property
-    def data(self) -> Keyspace:
-        """The users' keys."""
-        return Keyspace(self.root + b"data/", text=True)
-
-    @property
-    def live(self) -> Keyspace:
-        """The leased keys, which are not part of time travel."""
-        return Keyspace(self.root + b"live/", text=False)
-
-    @property
-    def spaces(self) -> bytes:
-        """The prefix of all spaces."""
-        return self.root + b"space/"
+        root = self.name.encode() + b"/"
+        parts = {
+            "root": root,
+            "ts": root + b"sys/ts",
+            "format": root + b"sys/format",
+            "spaces": root + b"space/",
+            "data": Keyspace(root + b"data/", text=True),
+            "live": Keyspace(root + b"live/", text=False),
+        }
+        for name, value in parts.items():  # once: each commit and read asks for some
+            object.__setattr__(self, name, value)
 
     def space(self, name: str) -> Keyspace:
         """Return the byte-keyed space of that name; `a/b` and `a` do not overlap."""
@@ -188,8 +180,7 @@ class Layout:
             raise InvalidTypeError(f"a space's name is a str, not {type(name).__name__}")
         if not name:
             raise InvalidKeyError("a space needs a name", name)
-        escaped = name.replace("%", "%25").replace("/", "%2F")
-        return Keyspace(self.spaces + encode_text(escaped, "space name") + b"/", text=False)
+        return _space(self.spaces, name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,6 +226,12 @@ class Keyspace:
         if not isinstance(key, bytes):
             raise InvalidTypeError(f"a {what} of this space is bytes, not {type(key).__name__}")
         return key
+
+
+@lru_cache(maxsize=256)
+def _space(prefix: bytes, name: str) -> Keyspace:
+    escaped = name.replace("%", "%25").replace("/", "%2F")
+    return Keyspace(prefix + encode_text(escaped, "space name") + b"/", text=False)
 
 
 def space_name(relative: bytes) -> str:

@@ -53,7 +53,8 @@ class SnapshotKV(View[str], Closing):
 
     def save(self, key: str, value: bytes) -> int:
         """Save one key; return the commit's timestamp. One round trip."""
-        return self.commit(puts=[(key, value)]).ts  # type: ignore[arg-type]  # of any key
+        ops = Ops(((key, value),))  # type: ignore[arg-type]  # of any key
+        return self._core.commit(lambda stamp: ops, None).ts
 
     def remove(self, key: str) -> int:
         """Remove one key, which may be absent; return the commit's timestamp. One round trip."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from snapkv.committer.part import Part, compile_part
+from snapkv.committer.part import Part, compile_part, guards_max
 from snapkv.committer.turnstile import Call
 from snapkv.engine.base import Engine, Txn
 from snapkv.engine.rules import OP_OVERHEAD_BYTES
@@ -27,6 +27,8 @@ class Boarding:
         self._engine, self._layout = engine, layout
         limited = engine.limits.ops_per_list is not None
         self.parts_max = PARTS_MAX if limited else PARTS_MAX_UNLIMITED
+        self.guards_max = guards_max(engine.limits, self.parts_max)
+        """How many guards one part may have; None: any number."""
 
     def board(
         self, queue: Iterable[Call], timestamp: int, failed: Callable[[Call, Exception], None]
@@ -48,8 +50,8 @@ class Boarding:
                 break
             try:
                 part = compile_part(call.build(Stamp(timestamp, len(calls))), self._layout)
-                txn = part.txn(self._engine.limits, self.parts_max)
-                size = self._engine.check_limits(Txn(success=(txn,))) - OP_OVERHEAD_BYTES
+                txn = part.txn(self.guards_max)
+                size = self._engine.check_limits(txn)
                 if size > room_max:
                     raise CommitTooLargeError("the commit in bytes", size, room_max)
             except Exception as e:

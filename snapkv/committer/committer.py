@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from snapkv.clock import HybridClock, monotonic, no_later_than, pause
 from snapkv.committer.attempt import Attempt, History, Sent, Verdict, marks_of
 from snapkv.committer.boarding import Boarding
-from snapkv.committer.part import Check, guards_max
+from snapkv.committer.part import Check
 from snapkv.committer.rounds import Rounds
 from snapkv.committer.settle import Settler, Undecided
 from snapkv.committer.telling import Unheld, add_note, read_back, unknown
@@ -58,7 +58,7 @@ class Committer:
         created: int,
         writer: str,
         rng: random.Random,
-        before_send: Callable[[], None] = lambda: None,
+        before_send: Callable[[], None] | None = None,
     ) -> None:
         self._engine, self._ts_key, self._clock = engine, layout.ts, clock
         self._history, self.created, self.writer = history, created, writer
@@ -70,7 +70,7 @@ class Committer:
     @property
     def guards_max(self) -> int | None:
         """How many guards one part may have; None: any number."""
-        return guards_max(self._engine.limits, self._boarding.parts_max)
+        return self._boarding.guards_max
 
     def commit(self, build: Build, *, timeout: float) -> Commit:
         """Commit what `build(stamp)` returns; one round trip when nobody is in the way.
@@ -127,8 +127,9 @@ class Committer:
         finally:
             try:
                 self._turnstile.leave(call)
-            finally:  # an interrupt may have cut the first short
+            except BaseException:  # an interrupt cut it short
                 self._turnstile.leave(call)
+                raise
         if call.error is not None:
             raise call.error
         assert call.result is not None
@@ -162,8 +163,9 @@ class Committer:
 
     def _attempt(self, call: Call, rounds: Rounds) -> bool:
         """Send one transaction; return False when another commit took its place in time."""
-        with no_later_than(call.deadline):
-            self.before_send()
+        if self.before_send is not None:
+            with no_later_than(call.deadline):
+                self.before_send()
         attempt: Attempt[Call] | None = None
 
         def prepare(peeked: KeyValue | None) -> Txn:
@@ -200,7 +202,9 @@ class Committer:
         turnstile = self._turnstile
         with turnstile.lock:
             queue = [call for call in turnstile.queue if not call.done]
-        self._clock.merge(max((call.at_least for call in queue), default=1) - 1)
+        for call in queue:
+            if call.at_least:
+                self._clock.merge(call.at_least - 1)
         timestamp = rounds.issue(self._clock)
         while True:
             calls, parts, txns = self._boarding.board(queue, timestamp, self._drop)
@@ -210,7 +214,8 @@ class Committer:
             with turnstile.lock:
                 if not calls:
                     raise _NobodyLeftError
-                if not any(call.done for call in calls):
+                left = [call for call in calls if not call.done]
+                if len(left) == len(calls):
                     turnstile.queue = [c for c in turnstile.queue if c not in calls]
                     turnstile.attempt = attempt
                     return attempt, attempt.sent.commit_txn(self._ts_key, txns)
@@ -326,7 +331,9 @@ class Committer:
     ) -> None:
         with self._turnstile.lock:
             for batch, (call, part) in enumerate(zip(attempt.calls, attempt.parts, strict=True)):
-                error = self._error_of(attempt.sent, batch, part.checks, applied[batch])
+                error, unheld = None, applied[batch]
+                if unheld != []:
+                    error = self._error_of(attempt.sent, batch, part.checks, unheld)
                 if error is not None or own is None:
                     call.finish(error=error)
                     continue

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -79,26 +79,30 @@ class Part:
         """Whether a guard looks at the head of the store, which every part moves."""
         return any(isinstance(check.guard, HeadAt) for check in self.checks)
 
-    def writes(self) -> Iterator[Op]:
-        """Yield the operations; their order does not matter, for no two touch the same key."""
-        for start, end in self.removed:
-            yield Delete(start) if end == start + b"\0" else Delete(start, end)
-        for key, value in self.puts.items():
-            yield Put(key, value)
-
-    def txn(self, limits: Limits, parts_max: int) -> Txn:
+    def txn(self, budget: int | None) -> Txn:
         """Return the nested transaction: If guards Then writes Else what the guards look at.
+
+        `budget` is what `guards_max` returns. The order of the writes does not matter, for no two
+        touch the same key.
 
         Raises `CommitTooLargeError` when guards or writes need more lists than the engine nests.
         """
-        compares = tuple(check.compare for check in self.checks)
-        seen = tuple(Range(check.key, keys_only=True) for check in self.checks)
-        writes = tuple(self.writes())
-        if (budget := guards_max(limits, parts_max)) is not None:
+        compares: list[Compare] = []
+        seen: list[Op] = []
+        for check in self.checks:
+            compares.append(check.compare)
+            seen.append(Range(check.key, keys_only=True))
+        listed: list[Op] = []
+        for start, end in self.removed:
+            listed.append(Delete(start) if end == start + b"\0" else Delete(start, end))
+        for key, value in self.puts.items():
+            listed.append(Put(key, value))
+        writes = tuple(listed)
+        if budget is not None:
             if len(compares) > budget:
                 raise CommitTooLargeError("the number of guards", len(compares), budget)
             writes = nest(writes, budget)
-        return Txn(compares, writes, seen)
+        return Txn(tuple(compares), writes, tuple(seen))
 
     def clashes(self, other: Part) -> bool:
         """Return whether one part writes what the other writes or looks at.
@@ -151,13 +155,13 @@ def compile_part(ops: Ops, layout: Layout) -> Part:
     """
     if not isinstance(ops, Ops):
         raise InvalidTypeError(f"commit needs Ops, not {type(ops).__name__}")
-    _check_note(ops.note)
+    if ops.note is not None:
+        _check_note(ops.note)
     puts: dict[bytes, bytes] = {}
     removed: list[Interval] = []
     checks: list[Check] = []
-    data = SpaceOps(ops.puts, ops.deletes, ops.delete_prefixes, ops.guards)  # type: ignore[arg-type]
-    _add(layout.data, data, layout, puts, removed, checks)
-    if not isinstance(ops.spaces, Mapping):
+    _add(layout.data, ops, layout, puts, removed, checks)
+    if type(ops.spaces) is not dict and not isinstance(ops.spaces, Mapping):
         raise InvalidTypeError(f"spaces are a mapping, not {type(ops.spaces).__name__}")
     for name, space_ops in ops.spaces.items():
         if not isinstance(space_ops, SpaceOps):
@@ -173,7 +177,7 @@ def pairs(items: object) -> Iterable[tuple[Any, Any]]:
 
     Raises `InvalidTypeError` when it is neither.
     """
-    if isinstance(items, Mapping):
+    if type(items) is dict or isinstance(items, Mapping):
         return items.items()
     try:
         listed: list[Any] = list(items)  # type: ignore[call-overload]
@@ -187,7 +191,7 @@ def pairs(items: object) -> Iterable[tuple[Any, Any]]:
 
 def _add(
     space: Keyspace,
-    ops: SpaceOps,
+    ops: Ops | SpaceOps,
     layout: Layout,
     puts: dict[bytes, bytes],
     removed: list[Interval],
@@ -200,10 +204,14 @@ def _add(
         if stored in puts:
             raise DuplicateKeyError(key)
         puts[stored] = value
-    removed += [point(space.encode(key)) for key in listed(ops.deletes, "deletes")]
-    removed += [space.range_of(prefix) for prefix in listed(ops.delete_prefixes, "delete_prefixes")]
-    for guard in listed(ops.guards, "guards"):
-        checks.append(compile_check(guard, space, layout))
+    if ops.deletes != ():
+        removed += [point(space.encode(key)) for key in listed(ops.deletes, "deletes")]
+    if ops.delete_prefixes != ():
+        prefixes = listed(ops.delete_prefixes, "delete_prefixes")
+        removed += [space.range_of(prefix) for prefix in prefixes]
+    if ops.guards != ():
+        for guard in listed(ops.guards, "guards"):
+            checks.append(compile_check(guard, space, layout))
 
 
 def listed(items: Iterable[object], what: str) -> list[Any]:
@@ -236,8 +244,6 @@ def compile_check(guard: object, space: Keyspace, layout: Layout) -> Check:
 
 
 def _check_note(note: object) -> None:
-    if note is None:
-        return
     size = len(encode_text(note, "note"))
     if size > NOTE_BYTES_MAX:
         raise CommitTooLargeError("the note in bytes", size, NOTE_BYTES_MAX)

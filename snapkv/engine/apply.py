@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeAlias
 
 from snapkv.engine.base import (
     Compare,
@@ -16,6 +16,7 @@ from snapkv.engine.base import (
     PutResult,
     Range,
     RangeResult,
+    Result,
     Target,
     Txn,
     TxnResult,
@@ -53,8 +54,8 @@ def apply(txn: Txn, state: State, header: Callable[[], Header]) -> TxnResult:
     `LeaseNotFoundError` from a put, in the middle of the writes.
     """
     chosen = _choose(txn, state)
-    outcome = _run(chosen, state)
-    return _result(outcome, header())
+    results = _run(chosen.ops, state)
+    return _result(chosen.succeeded, results, header())
 
 
 class _Chosen:
@@ -62,19 +63,20 @@ class _Chosen:
 
     __slots__ = ("ops", "succeeded")
 
-    def __init__(self, succeeded: bool, ops: list[Op | _Chosen]) -> None:
+    def __init__(self, succeeded: bool, ops: Sequence[Op | _Chosen]) -> None:
         self.succeeded, self.ops = succeeded, ops
 
 
 class _Outcome:
-    """A transaction that ran, without its header."""
+    """A nested transaction that ran, without its header."""
 
     __slots__ = ("results", "succeeded")
 
-    def __init__(
-        self, succeeded: bool, results: list[RangeResult | PutResult | DeleteResult | _Outcome]
-    ) -> None:
+    def __init__(self, succeeded: bool, results: _Results) -> None:
         self.succeeded, self.results = succeeded, results
+
+
+_Results: TypeAlias = "list[RangeResult | PutResult | DeleteResult | _Outcome]"
 
 
 def _choose(txn: Txn, state: State) -> _Chosen:
@@ -83,8 +85,12 @@ def _choose(txn: Txn, state: State) -> _Chosen:
         if not _holds(compare, state.newest(compare.key)):
             succeeded = False
             break
-    ops = txn.success if succeeded else txn.failure
-    return _Chosen(succeeded, [_choose(op, state) if isinstance(op, Txn) else op for op in ops])
+    ops: Sequence[Op | _Chosen] = txn.success if succeeded else txn.failure
+    for op in ops:
+        if isinstance(op, Txn):
+            ops = [_choose(each, state) if isinstance(each, Txn) else each for each in ops]
+            break
+    return _Chosen(succeeded, ops)
 
 
 def _holds(compare: Compare, found: KeyValue | None) -> bool:
@@ -113,9 +119,9 @@ def _holds(compare: Compare, found: KeyValue | None) -> bool:
     raise ValueError(f"no compare operator: {compare.op!r}")
 
 
-def _run(chosen: _Chosen, state: State) -> _Outcome:
-    results: list[RangeResult | PutResult | DeleteResult | _Outcome] = []
-    for op in chosen.ops:
+def _run(ops: Sequence[Op | _Chosen], state: State) -> _Results:
+    results: _Results = []
+    for op in ops:
         if isinstance(op, Put):
             prev = state.put(op.key, op.value, op.lease)
             results.append(PutResult(prev if op.prev_kv else None))
@@ -124,12 +130,17 @@ def _run(chosen: _Chosen, state: State) -> _Outcome:
         elif isinstance(op, Range):
             results.append(state.range(op))
         elif isinstance(op, _Chosen):
-            results.append(_run(op, state))
+            results.append(_Outcome(op.succeeded, _run(op.ops, state)))
         else:  # Txn never gets here: _choose replaced it
             raise AssertionError(op)
-    return _Outcome(chosen.succeeded, results)
+    return results
 
 
-def _result(outcome: _Outcome, header: Header) -> TxnResult:
-    results = [_result(r, header) if isinstance(r, _Outcome) else r for r in outcome.results]
-    return TxnResult(header, outcome.succeeded, tuple(results))
+def _result(succeeded: bool, results: _Results, header: Header) -> TxnResult:
+    told: list[Result] = []
+    for result in results:
+        if isinstance(result, _Outcome):
+            told.append(_result(result.succeeded, result.results, header))
+        else:
+            told.append(result)
+    return TxnResult(header, succeeded, tuple(told))

@@ -87,12 +87,11 @@ class Marks:
                     replaced = True
             if replaced:
                 self._start_over(header)
-                certain = True
+                certain, newest = True, self.ring.newest
             last = self._header
             if header.cluster == last.cluster and header.revision > last.revision:
                 self._header = header
             self._see(own, certain=certain)
-            newest = self.ring.newest
             if newest is not None and (own.ordinal <= newest.ordinal or self.ring.append(own)):
                 return
             if not self._feed.running:

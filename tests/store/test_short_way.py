@@ -12,6 +12,9 @@ from .wrapping import Wrapped, wrap_engines
 
 LOAD_CALLS_MAX = 8
 """Python functions that one `load` may enter; one that is added has to earn its place."""
+SAVE_CALLS_MAX = 175
+BELOW_CALLS_MAX = 12
+"""The same of a lone `save`, and of a `load` below the ring, near one that was looked up before."""
 
 
 class Seeing(Wrapped):
@@ -65,6 +68,26 @@ def calls_of(action) -> list[str]:
     finally:
         sys.setprofile(None)
     return calls[1:]  # without the action itself
+
+
+@pytest.mark.parametrize("place", ["lmdb"], indirect=True)
+def test_few_calls_of_a_save(place):
+    store = place.open()
+    for n in range(3):
+        store.save("k", b"%d" % n)
+    calls = calls_of(lambda: store.save("k", b"3"))
+    assert len(calls) <= SAVE_CALLS_MAX, calls
+    assert store.load("k") == b"3"
+
+
+@pytest.mark.parametrize("place", ["lmdb"], indirect=True)
+def test_few_calls_below_the_ring(place):
+    store = place.open(ring_slots=8)
+    stamps = [store.save("k", b"%d" % n) for n in range(100)]
+    assert store.load("k", stamps[20]) == b"20"  # takes the marks around it along
+    calls = calls_of(lambda: store.load("k", stamps[17]))
+    assert len(calls) <= BELOW_CALLS_MAX, calls
+    assert store.load("k", stamps[17]) == b"17"
 
 
 @pytest.mark.parametrize("place", ["lmdb"], indirect=True)

@@ -4,7 +4,7 @@ import pytest
 
 import snapkv
 from snapkv.committer import compile_part
-from snapkv.committer.part import nest
+from snapkv.committer.part import guards_max, nest
 from snapkv.engine.base import Delete, Limits, Put, Txn
 from snapkv.engine.rules import check_distinct, check_limits
 from snapkv.errors import (
@@ -97,7 +97,7 @@ def test_removals_are_cut_around_saved_keys_so_no_key_is_written_twice():
         deletes=["d", "a/old"],
         delete_prefixes=["a/", "a/old", "a"],
     )
-    txn = part.txn(ETCD, 32)
+    txn = part.txn(guards_max(ETCD, 32))
     check_distinct(txn)
     assert {op.key for op in leaves(txn.success) if isinstance(op, Put)} == set(part.puts)
     assert not any(start <= key < end for key in part.puts for start, end in part.removed)
@@ -106,14 +106,14 @@ def test_removals_are_cut_around_saved_keys_so_no_key_is_written_twice():
 @pytest.mark.parametrize("count", [1, 95, 96, 2_000, 29_000])
 def test_parts_fit_the_limits_of_lists_beside_31_others(count):
     part = compiled(puts={f"{n:05}": b"" for n in range(count)}, guards=[snapkv.Absent("a")])
-    mine = part.txn(ETCD, 32)
+    mine = part.txn(guards_max(ETCD, 32))
     check_limits(Txn(success=(Put(b"t", b""), *[mine] * 32)), ETCD)
 
 
 def test_too_many_guards_for_one_list():
     guards = [snapkv.Absent(str(n)) for n in range(200)]
     with pytest.raises(CommitTooLargeError):
-        compiled(guards=guards).txn(ETCD, 32)
+        compiled(guards=guards).txn(guards_max(ETCD, 32))
 
 
 def parts_of(*several):

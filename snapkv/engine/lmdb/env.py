@@ -79,6 +79,7 @@ class Environment:
         """
         self.changed_lock = threading.Lock()
         self.changed = threading.Condition(self.changed_lock)
+        self.watching = 0  # threads that wait for it
 
     # --- opening and closing ---
 
@@ -214,7 +215,7 @@ class Environment:
 
     def writing(self) -> Transaction:
         """Return a write transaction for the holder of the lock; aborted unless committed."""
-        if self.readonly:
+        if self.lock.readonly:
             raise ReadOnlyError(f"{self.path}: the store is open for reading only")
         assert self.lock.held()
         return Transaction(self, write=True)
@@ -259,8 +260,12 @@ class Environment:
         """
         assert self.databases is not None
         state = records.decode_state(txn.get(records.STATE_KEY, db=self.databases.meta))
+        return self.keep(txn.id(), state)
+
+    def keep(self, number: int, state: records.State) -> Known:
+        """Keep the state that a transaction sees, or leaves, by its number."""
         header = Header(state.revision, self.cluster)
-        self.known = known = Known(txn.id(), state, header, GetResult(header, None))
+        self.known = known = Known(number, state, header, GetResult(header, None))
         return known
 
     def hold(self, timeout: float) -> None:
@@ -279,12 +284,13 @@ class Environment:
                 self.running_write = None
             self.lock.release()
 
-    def commit(self, txn: mdb.Transaction, changed: bool) -> None:
-        """Commit, and wake who waits for changes.
+    def commit(self, txn: mdb.Transaction, changed: records.State | None) -> None:
+        """Commit, and wake who waits for changes: then `changed` is the state that it leaves.
 
         Raises what LMDB found before writing anything as it is (the map is full, say), and
         `OutcomeUnknown` for everything else: an error at the meta page may surface later.
         """
+        number = txn.id()
         try:
             txn.commit()
         except mdb.ABORTED_FOR_SURE:
@@ -293,14 +299,16 @@ class Environment:
             self.stale = True
             cause = mdb.translate(e, self.path)
             raise OutcomeUnknown(f"the commit failed: {cause}", retry=False, cause=cause) from e
-        if changed:
+        if changed is not None:  # otherwise the number was not used up
+            self.keep(number, changed)
             self.commits += 1
             self.notify()
 
     def notify(self) -> None:
         """Wake everybody of this process who waits for changes."""
         with self.changed_lock:
-            self.changed.notify_all()
+            if self.watching:
+                self.changed.notify_all()
 
     def last_txn(self) -> int:
         """Return LMDB's number of the newest transaction of any process: a cheap look for news."""

@@ -60,24 +60,25 @@ class WriterLock:
         if self._fd is None:
             raise ReadOnlyError(f"{self.path}: the store is open for reading only")
         deadline = monotonic() + max(0.0, timeout)
-        self._queue(deadline)
-        length = _PAUSE_SECONDS_MIN
-        while not self._try_flock(self._fd):
-            left = deadline - monotonic()
-            if left <= 0:
-                raise EngineBusyError(
-                    f"{self.path}: process {self.holder()} has held the write lock "
-                    f"for {timeout:g} s or more"
-                )
-            pause(min(length, left))
-            length = min(2 * length, _PAUSE_SECONDS_MAX)
+        with self._mutex:
+            is_free = self._owner is None
+            if is_free:
+                self._owner = threading.get_ident()
+        if not is_free:
+            self._queue(deadline)
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self._poll_flock(self._fd, timeout, deadline)
         if os.fstat(self._fd).st_nlink == 0:
             raise StoreNotFoundError(f"{self.path}: the store was removed while it was open")
-        with suppress(OSError):  # the number is for messages only
+        try:
             ours = b"%-15d\n" % os.getpid()
             # A write makes the commit's fdatasync wait for the file system's journal, too.
             if os.pread(self._fd, _PID_BYTES, _PID_OFFSET) != ours:
                 os.pwrite(self._fd, ours, _PID_OFFSET)
+        except OSError:
+            pass  # the number is for messages only
 
     def release(self) -> None:
         """Free the lock if this thread holds it, and hand it to the thread that waits longest."""
@@ -86,14 +87,16 @@ class WriterLock:
         if self._fd is not None:
             fcntl.flock(self._fd, fcntl.LOCK_UN)
         with self._mutex:
+            if self._waiting:
+                self._turn.notify_all()  # first: an interrupt behind it leaves the rest to be done
             self._owner = self._waiting.popleft() if self._waiting else None
-            self._turn.notify_all()
 
     def held(self) -> bool:
         """Return whether this thread holds the lock."""
         return self._owner == threading.get_ident()
 
     def _queue(self, deadline: float) -> None:
+        """Wait for this thread's turn."""
         me = threading.get_ident()
         with self._mutex:
             if self._owner == me:
@@ -112,13 +115,19 @@ class WriterLock:
                 if me in self._waiting:
                     self._waiting.remove(me)
 
-    @staticmethod
-    def _try_flock(fd: int) -> bool:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        return True
+    def _poll_flock(self, fd: int, timeout: float, deadline: float) -> None:
+        """Wait until no other process has the lock."""
+        length = _PAUSE_SECONDS_MIN
+        while (left := deadline - monotonic()) > 0:
+            pause(min(length, left))
+            length = min(2 * length, _PAUSE_SECONDS_MAX)
+            with suppress(BlockingIOError):
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+        raise EngineBusyError(
+            f"{self.path}: process {self.holder()} has held the write lock for {timeout:g} s "
+            "or more"
+        )
 
     def holder(self) -> str:
         """Return the process id of the last holder as text, `?` when there was none."""

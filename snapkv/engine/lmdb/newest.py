@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from snapkv.clock import boot_tag, uptime_ns
 from snapkv.engine.base import KeyValue, Range, RangeResult
 from snapkv.engine.leases import is_id
 from snapkv.engine.lmdb import reading, records
 from snapkv.engine.lmdb.leases import Leases, is_due
-from snapkv.engine.lmdb.records import HEADER, REMOVED, REVISION_MAX
+from snapkv.engine.lmdb.records import HEADER, REMOVED, REVISION_MAX, State
 from snapkv.engine.lmdb.transaction import Transaction
 from snapkv.errors import LeaseNotFoundError
 
@@ -15,17 +17,22 @@ _REMOVAL = HEADER.pack(0, 0, REMOVED)
 
 
 class Newest:
-    """The newest state inside a write transaction, with what was written so far."""
+    """The newest state inside a write transaction, with what was written so far.
 
-    def __init__(self, transaction: Transaction) -> None:
+    `seen` are newest versions of keys that were read before, under the same lock.
+    """
+
+    def __init__(
+        self, transaction: Transaction, seen: Mapping[bytes, KeyValue | None] | None = None
+    ) -> None:
         self._transaction = transaction
         self._cursor = transaction.cursor()
-        self._leases = Leases(transaction)
+        self._put, self._records = transaction.txn.put, transaction.databases.records
         self._state = transaction.state
         self._revision = transaction.state.revision + 1
         self._suffix = records.suffix_of(self._revision)
         self.changed: dict[bytes, bool] = {}
-        self._seen: dict[bytes, KeyValue | None] = {}  # compares look at what is put afterwards
+        self._seen = dict(seen or {})  # compares look at what is put afterwards
 
     def newest(self, key: bytes) -> KeyValue | None:
         """Return the key's newest version, None when it does not exist; for compares."""
@@ -40,13 +47,13 @@ class Newest:
 
     def put(self, key: bytes, value: bytes, lease: int) -> KeyValue | None:
         """Write a key; return what was there. Raises `LeaseNotFoundError`."""
-        if lease and (not is_id(lease) or self._leases.find(lease) is None):
+        if lease and (not is_id(lease) or Leases(self._transaction).find(lease) is None):
             raise LeaseNotFoundError(lease)
         seen = self._seen
         prev = seen[key] if key in seen else reading.point(self._cursor, key, REVISION_MAX)
         created, version = (prev.create_revision, prev.version) if prev else (self._revision, 0)
         body = records.encode_value(created, version + 1, value, lease)
-        self._write(records.stem_of(key), body)
+        self._put(records.stem_of(key) + self._suffix, body, db=self._records)
         self.changed[key] = False
         before = prev.lease if prev else 0
         if before != lease:
@@ -61,7 +68,7 @@ class Newest:
             for raw, value in reading.existing(self._cursor, first, beyond, REVISION_MAX)
         ]
         for stem, lease in found:
-            self._write(stem, _REMOVAL)
+            self._put(stem + self._suffix, _REMOVAL, db=self._records)
             removed = records.key_of(stem)
             self.changed[removed] = True
             self._move(removed, lease, 0)
@@ -71,21 +78,16 @@ class Newest:
         """Write the log entry and the state, if anything changed; return the newest revision."""
         if not self.changed:
             return self._state.revision
-        txn, databases = self._transaction.txn, self._transaction.databases
         entry = records.encode_changes(self.changed)
-        txn.put(records.be64(self._revision), entry, db=databases.log)
-        self._transaction.put_state(self._state._replace(revision=self._revision))
+        self._put(records.be64(self._revision), entry, db=self._transaction.databases.log)
+        self._transaction.put_state(State(self._revision, *self._state[1:]))
         return self._revision
 
     def _move(self, key: bytes, before: int, after: int) -> None:
         if before:
-            self._leases.detach(before, key)
+            Leases(self._transaction).detach(before, key)
         if after:
-            self._leases.attach(after, key)
-
-    def _write(self, stem: bytes, value: bytes) -> None:
-        databases = self._transaction.databases
-        self._transaction.txn.put(stem + self._suffix, value, db=databases.records)
+            Leases(self._transaction).attach(after, key)
 
 
 def expire(transaction: Transaction) -> None:

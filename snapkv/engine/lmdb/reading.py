@@ -178,12 +178,11 @@ def revision_in(state: State, wanted: Range) -> int:
 def point(cursor: mdb.Cursor, key: bytes, revision: int) -> KeyValue | None:
     """Return the version of a key at a revision (`REVISION_MAX`: the newest): one seek."""
     stem = records.checked_stem(key)
-    if not cursor.set_range(stem + suffix_of(revision)):
+    suffix = _NOW if revision == REVISION_MAX else suffix_of(revision)
+    if not cursor.set_range(stem + suffix):
         return None
-    raw = cursor.key()
-    if not raw.startswith(stem):
-        return None
-    return _key_value(key, raw, cursor.value())
+    raw, value = cursor.item()
+    return _key_value(key, raw, value) if raw.startswith(stem) else None
 
 
 def answer(
@@ -331,4 +330,4 @@ def _key_value(key: bytes, raw: bytes, value: bytes) -> KeyValue | None:
     if flags & LEASED:
         body = value[HEADER_BYTES + LEASE_BYTES :]
         return KeyValue(key, body, created, modified, version, records.lease_of(value))
-    return KeyValue(key, value[HEADER_BYTES:], created, modified, version)
+    return _new(KeyValue, (key, value[HEADER_BYTES:], created, modified, version, 0))

@@ -148,7 +148,7 @@ def stem_of(key: bytes) -> bytes:
 
 def checked_stem(key: bytes) -> bytes:
     """Return the stem of a key; `InvalidKeyError` when its records would be too long for LMDB."""
-    stem = stem_of(key)
+    stem = (key.replace(b"\0", b"\0\xff") if b"\0" in key else key) + STEM_END
     if len(stem) > STEM_BYTES_MAX:
         raise InvalidKeyError(
             f"the key takes {len(stem) - len(STEM_END)} bytes (each zero byte counts twice), "

@@ -29,7 +29,7 @@ class Owner(Protocol):
         """Begin a transaction inside the gate."""
         ...
 
-    def commit(self, txn: mdb.Transaction, changed: bool) -> None:
+    def commit(self, txn: mdb.Transaction, changed: records.State | None) -> None:
         """Commit, and wake who waits for changes."""
         ...
 
@@ -115,4 +115,4 @@ class Transaction:
     def commit(self, *, changed: bool = True) -> None:
         """Commit; see `Environment.commit`. Without changes LMDB writes nothing."""
         self._ended = True  # LMDB ends it even when it raises
-        self._env.commit(self.txn, changed)
+        self._env.commit(self.txn, self.state if changed else None)

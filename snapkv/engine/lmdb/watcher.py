@@ -91,7 +91,11 @@ class LmdbWatcher:
         env = self._env
         with env.changed_lock:
             if not self._closed and self._is_open() and env.commits == self._seen_commits:
-                env.changed.wait(seconds)
+                env.watching += 1
+                try:
+                    env.changed.wait(seconds)
+                finally:
+                    env.watching -= 1
 
     def _look(self) -> bool:
         """Read a chunk of the log; False when it brought nothing and there is no more."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TypeAlias, TypeVar
 
 from snapkv.engine.apply import apply
 from snapkv.engine.base import Header, KeyValue, Limits, Put, Txn, TxnResult
@@ -34,7 +35,9 @@ LOCK_SECONDS_MAX = 30.0
 
 T = TypeVar("T")
 
-Prepare = Callable[[KeyValue | None], Txn]
+Prepare: TypeAlias = Callable[[KeyValue | None], Txn]
+Seen: TypeAlias = Mapping[bytes, KeyValue | None]
+"""Newest versions of keys, read under the lock."""
 
 
 def transact(
@@ -52,18 +55,22 @@ def transact(
     if lock.held():
         raise Refused(EngineBusyError("this thread is inside a transaction already"))
     try:
-        txn = prepare(_locked_peek(env, peek, timeout))
+        peeked = _locked_peek(env, peek, timeout)
+        txn = prepare(peeked)
         if env.references == 0:
             raise Refused(StoreClosedError("the engine was closed"))
         if lock.closed or env.lock is not lock:
             raise Refused(EngineUnavailableError("this process was forked inside a transaction"))
         check_distinct(txn)
-        return _sent(env, limits, txn)
+        # with the lock held only a lease may still end what was peeked at
+        seen = {} if peeked is not None and peeked.lease else {peek: peeked}
+        return _sent(env, limits, txn, seen)
     finally:
         try:
             env.let_go()
-        finally:
+        except BaseException:  # an interrupt cut it short
             env.let_go()
+            raise
 
 
 def check(txn: Txn, limits: Limits) -> int:
@@ -76,7 +83,7 @@ def check(txn: Txn, limits: Limits) -> int:
 
 def _locked_peek(env: Environment, peek: bytes, timeout: float) -> KeyValue | None:
     try:
-        env.hold(timeout)
+        env.lock.acquire(timeout)
         if (found := reading.get(env, peek, 0)) is not None:
             return found.kv
         while True:
@@ -88,12 +95,12 @@ def _locked_peek(env: Environment, peek: bytes, timeout: float) -> KeyValue | No
         raise Refused(e) from e
 
 
-def _sent(env: Environment, limits: Limits, txn: Txn) -> TxnResult:
+def _sent(env: Environment, limits: Limits, txn: Txn, seen: Seen) -> TxnResult:
     """Apply and commit; whatever fails before the commit is a refusal."""
     try:
         needed = check(txn, limits)
         env.check_space(needed)
-        return growing(env, needed, lambda: _attempt(env, txn))
+        return growing(env, needed, partial(_attempt, env, txn, seen))
     except OutcomeUnknown:
         raise
     except SnapKVError as e:
@@ -110,11 +117,12 @@ def growing(env: Environment, needed_bytes: int, attempt: Callable[[], T]) -> T:
     raise NoSpaceError(f"{env.path}: the map cannot grow any more")
 
 
-def _attempt(env: Environment, txn: Txn) -> TxnResult:
+def _attempt(env: Environment, txn: Txn, seen: Seen) -> TxnResult:
     with env.writing() as transaction:
         before = transaction.state.revision
-        expire(transaction)
-        newest = Newest(transaction)
+        if transaction.state.due:
+            expire(transaction)
+        newest = Newest(transaction, seen)
         result = apply(txn, newest, lambda: Header(newest.finish(), env.cluster))
         transaction.commit(changed=transaction.state.revision > before)
         return result
@@ -135,8 +143,9 @@ def locked(env: Environment, wait_s: float, work: Callable[[], T]) -> T:
     finally:
         try:
             env.let_go()
-        finally:
+        except BaseException:
             env.let_go()
+            raise
 
 
 def expire_held(env: Environment) -> None:
@@ -156,7 +165,9 @@ def expire_held(env: Environment) -> None:
 
 def _point_keys(txn: Txn) -> list[bytes]:
     """All single keys that a transaction names, nested ones included."""
-    keys = [compare.key for compare in txn.compare]
+    keys = []
+    for compare in txn.compare:
+        keys.append(compare.key)
     for op in txn.success + txn.failure:
         if isinstance(op, Txn):
             keys += _point_keys(op)
