@@ -74,6 +74,4 @@ def _bulks(db: ChangesDB, name: str) -> list[Row]:
 
     rivals = [Rival(f"{BULK} times put (floor)", singles), Rival("bulk", bulk)]
     rows = measure(rivals, rounds=8, warmup=1)
-    return [
-        Row(r.rival, round(r.median_us / BULK, 3), round(r.p99_us / BULK, 3), r.ratio) for r in rows
-    ]
+    return [row.per(BULK) for row in rows]

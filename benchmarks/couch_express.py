@@ -132,11 +132,12 @@ def _singles(servers: list[Server], ask: Callable[[int], bytes], parallel: int) 
 
     rivals = [Rival(server.name, doing(server)) for server in servers]
     rows = measure(
-        rivals, rounds=SINGLES if parallel == 1 else BURSTS, warmup=20 if parallel == 1 else 2
+        rivals,
+        rounds=SINGLES if parallel == 1 else BURSTS,
+        warmup=20 if parallel == 1 else 2,
+        cpu=False,
     )
-    return [
-        Row(r.rival, round(r.median_us / size, 1), round(r.p99_us / size, 1), r.ratio) for r in rows
-    ]
+    return [row.per(size) for row in rows]
 
 
 def _pages(servers: list[Server], path: str) -> list[Row]:
@@ -150,7 +151,7 @@ def _pages(servers: list[Server], path: str) -> list[Row]:
         assert len(found.get("rows", found.get("results"))) == DOCS
         return run
 
-    return measure([Rival(s.name, reading(s)) for s in servers], rounds=PAGES, warmup=2)
+    return measure([Rival(s.name, reading(s)) for s in servers], rounds=PAGES, warmup=2, cpu=False)
 
 
 def _longpolls(servers: list[Server]) -> list[Row]:
@@ -167,7 +168,7 @@ def _longpolls(servers: list[Server]) -> list[Row]:
             acknowledged, told, found = _both(server)
             took[server.name].append((told - acknowledged) * 1e6)
             since[server.name] = json.loads(found)["last_seq"]
-    floor = quantile(took[servers[0].name], 0.5)
+    floor = quantile(took[servers[0].name], 0.5)  # single ones may be below 0: no ratio by round
     return [
         Row(
             name,
@@ -208,4 +209,4 @@ def _bulks(servers: list[Server], size: int, rounds: int) -> list[Row]:
 
         return run
 
-    return measure([Rival(s.name, writing(s)) for s in servers], rounds=rounds, warmup=0)
+    return measure([Rival(s.name, writing(s)) for s in servers], rounds=rounds, warmup=0, cpu=False)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from itertools import count
 
 import snapkv
-from benchmarks.harness import Rival, Row, measure, quantile, report
+from benchmarks.harness import Rival, Row, Times, measure, report, rows_of
 from benchmarks.servers import etcd_server, server_facts
 from cdcmeta import Change, ChangesDB
 from cdcmeta.changes import layout
@@ -125,14 +125,5 @@ def _following(store: snapkv.SnapshotKV, url: str) -> list[Row]:
     follower.close()
     watcher.close()
     engine.close()
-    floor = sorted(took["raw"])[CHANGES // 2]
     names = {"raw": "raw etcd watch (floor)", "follow": "follow"}
-    return [
-        Row(
-            names[name],
-            round(quantile(each, 0.5), 3),
-            round(quantile(each, 0.99), 3),
-            round(quantile(each, 0.5) / floor, 2),
-        )
-        for name, each in took.items()
-    ]
+    return rows_of({names[name]: Times(each, []) for name, each in took.items()})

@@ -132,4 +132,4 @@ def _table(
         return run
 
     rivals = [Rival(name, asking(worker)) for name, worker in workers]  # type: ignore[arg-type]
-    return measure(rivals, rounds=rounds, block=block)
+    return measure(rivals, rounds=rounds, block=block, cpu=False)

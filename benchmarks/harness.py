@@ -1,4 +1,10 @@
-"""Run rivals in turn, and write what came out."""
+"""Run rivals in turn, and write what came out.
+
+All rivals of a table run in one process, in rounds: each round gives every rival one block of
+operations, and the order turns round with every round. A ratio is the median, over the rounds, of
+a rival's time by the floor's time in the same round; so what slows the machine for a while slows
+both. CPU time is that of this whole process, its background threads included, but no server's.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +16,11 @@ import statistics
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
+from typing import NamedTuple
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -28,38 +35,80 @@ class Rival:
 
 @dataclass(frozen=True)
 class Row:
-    """What one rival took, per operation; `ratio` is the median over rounds of self / floor."""
+    """What one rival took, per operation; ratios are medians over rounds of self / floor.
+
+    Times are those of blocks, divided by their operations. CPU time is None where the work is done
+    in other processes.
+    """
 
     rival: str
     median_us: float
     p99_us: float
     ratio: float
+    cpu_us: float | None = None
+    cpu_ratio: float | None = None
+
+    def per(self, operations: int) -> Row:
+        """Return the same of an operation that was one of several."""
+        cpu_us = None if self.cpu_us is None else round(self.cpu_us / operations, 3)
+        return replace(
+            self,
+            median_us=round(self.median_us / operations, 3),
+            p99_us=round(self.p99_us / operations, 3),
+            cpu_us=cpu_us,
+        )
 
 
-def measure(rivals: Sequence[Rival], *, rounds: int, block: int = 1, warmup: int = 3) -> list[Row]:
-    """Time rivals in interleaved rounds of `block` operations; the first is the floor."""
-    times: dict[str, list[float]] = {rival.name: [] for rival in rivals}
+class Times(NamedTuple):
+    """Microseconds per operation of one rival, one number a round; `cpu` may be empty."""
+
+    wall: list[float]
+    cpu: list[float]
+
+
+def measure(
+    rivals: Sequence[Rival], *, rounds: int, block: int = 1, warmup: int = 3, cpu: bool = True
+) -> list[Row]:
+    """Time rivals in interleaved rounds of `block` operations; the first is the floor.
+
+    `cpu=False` where other processes do the work, so that this one's CPU time means nothing.
+    """
+    times = {rival.name: Times([], []) for rival in rivals}
     for round_ in range(-warmup, rounds):
         show(round_ + warmup, rounds + warmup)
         for rival in rivals if round_ % 2 else list(reversed(rivals)):
             first, run = (round_ + warmup) * block, rival.run
-            started = time.perf_counter_ns()
+            cpu_started, started = time.process_time_ns(), time.perf_counter_ns()
             for i in range(first, first + block):
                 run(i)
-            if round_ >= 0:
-                times[rival.name].append((time.perf_counter_ns() - started) / block / 1_000)
-    floor = times[rivals[0].name]
+            ended, cpu_ended = time.perf_counter_ns(), time.process_time_ns()
+            if round_ < 0:
+                continue
+            times[rival.name].wall.append((ended - started) / block / 1_000)
+            if cpu:
+                times[rival.name].cpu.append((cpu_ended - cpu_started) / block / 1_000)
+    return rows_of(times)
+
+
+def rows_of(times: Mapping[str, Times]) -> list[Row]:
+    """Return a table of what was timed in the same rounds; the first rival is the floor."""
+    floor = next(iter(times.values()))
     return [
         Row(
-            rival.name,
-            round(statistics.median(times[rival.name]), 3),
-            round(quantile(times[rival.name], 0.99), 3),
-            round(
-                statistics.median(a / b for a, b in zip(times[rival.name], floor, strict=True)), 2
-            ),
+            name,
+            round(statistics.median(each.wall), 3),
+            round(quantile(each.wall, 0.99), 3),
+            median_ratio(each.wall, floor.wall),
+            round(statistics.median(each.cpu), 3) if each.cpu else None,
+            median_ratio(each.cpu, floor.cpu) if each.cpu and min(floor.cpu) > 0 else None,
         )
-        for rival in rivals
+        for name, each in times.items()
     ]
+
+
+def median_ratio(ours: Sequence[float], floor: Sequence[float]) -> float:
+    """Return the median over rounds of one by the other."""
+    return round(statistics.median(a / b for a, b in zip(ours, floor, strict=True)), 2)
 
 
 def measure_threads(
@@ -83,10 +132,7 @@ def measure_threads(
         return run
 
     rows = measure([Rival(name, bursts(do)) for name, do in rivals], rounds=rounds, block=each)
-    return [
-        Row(r.rival, round(r.median_us / threads, 3), round(r.p99_us / threads, 3), r.ratio)
-        for r in rows
-    ]
+    return [row.per(threads) for row in rows]
 
 
 def quantile(values: Sequence[float], q: float) -> float:
@@ -116,6 +162,7 @@ def machine() -> dict[str, object]:
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.release().partition('-')[0]}",
         "lmdb": version("lmdb"),
+        "load": f"{os.getloadavg()[0]:.1f}",
     }
 
 
@@ -125,8 +172,9 @@ def report(name: str, question: str, tables: dict[str, list[Row]], notes: str = 
     facts = machine()
     lines = [f"# {question}", "", ", ".join(f"{k} {v}" for k, v in facts.items()), ""]
     for title, rows in tables.items():
-        lines += [f"## {title}", "", "| | median us | p99 us | x floor |", "|---|---|---|---|"]
-        lines += [f"| {r.rival} | {r.median_us:,} | {r.p99_us:,} | {r.ratio} |" for r in rows]
+        head = "| | median us | p99 us | CPU us | x floor | x floor, CPU |"
+        lines += [f"## {title}", "", head, "|---|---|---|---|---|---|"]
+        lines += [line_of(row) for row in rows]
         lines.append("")
     if notes:
         lines += [notes, ""]
@@ -140,6 +188,14 @@ def report(name: str, question: str, tables: dict[str, list[Row]], notes: str = 
         "notes": notes,
     }
     (RESULTS / f"{name}.json").write_text(json.dumps(data, indent=1) + "\n")
+
+
+def line_of(row: Row) -> str:
+    """Return a row as a line of a Markdown table."""
+    cpu = "" if row.cpu_us is None else f"{row.cpu_us:,}"
+    cpu_ratio = "" if row.cpu_ratio is None else str(row.cpu_ratio)
+    cells = (row.rival, f"{row.median_us:,}", f"{row.p99_us:,}", cpu, str(row.ratio), cpu_ratio)
+    return f"| {' | '.join(cells)} |"
 
 
 def seeded(name: str) -> random.Random:

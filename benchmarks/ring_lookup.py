@@ -31,16 +31,20 @@ def main() -> None:
             at -= 1
         return revisions[at]
 
-    def in_ring(i: int) -> object:
+    def revision_in_ring(i: int) -> int:
+        return ring.revision_at(wanted[i % LOOKUPS])
+
+    def mark_in_ring(i: int) -> object:
         return ring.find(wanted[i % LOOKUPS])
 
     for i in range(200):
         found = ring.find(wanted[i])
         assert found is not None
-        assert found.revision == bisect_flat(i) == walk_back(i)
+        assert found.revision == revision_in_ring(i) == bisect_flat(i) == walk_back(i)
     rivals = [
         Rival("bisect on a flat list (floor)", bisect_flat),
-        Rival("Ring.find", in_ring),
+        Rival("Ring.revision_at, what a load asks", revision_in_ring),
+        Rival("Ring.find, a mark", mark_in_ring),
         Rival("walk back from the newest", walk_back),
     ]
     rows = measure(rivals, rounds=200, block=200)

@@ -166,11 +166,7 @@ def _heartbeats() -> tuple[list[Row], float]:
         warmup=1,
     )
     gc.unfreeze()
-    each = [
-        Row(r.rival, round(r.median_us / BEATING, 3), round(r.p99_us / BEATING, 3), r.ratio)
-        for r in rows
-    ]
-    return each, rows[1].ratio
+    return [row.per(BEATING) for row in rows], rows[1].ratio
 
 
 def _failover() -> list[Row]:

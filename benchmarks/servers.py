@@ -7,7 +7,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
@@ -15,16 +15,14 @@ from typing import Any, TypeVar
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
+import grpc
 from etcd_server import EtcdServer, etcd_version
 
 import snapkv
 from snapkv.engine.etcd import etcd_pb2 as pb
-from snapkv.engine.etcd.address import Security
-from snapkv.engine.etcd.rpc import RANGE, TXN, Channel, Method
 
 T = TypeVar("T")
 EXPRESS = Path(__file__).parent / "express"
-PUT = Method("/etcdserverpb.KV/Put", pb.PutResponse)
 
 
 @contextmanager
@@ -38,22 +36,49 @@ def etcd_server(*flags: str, fsync: bool = True) -> Iterator[EtcdServer]:
 
 
 class Bare:
-    """The floor: a client that does nothing but send the request and decode the answer."""
+    """The floor: gRPC's own client, which sends the request and decodes the answer.
+
+    Its messages are those of `etcd.proto` as protobuf made them; nothing else of snapkv is used.
+    """
 
     def __init__(self, endpoint: str) -> None:
-        self._channel = Channel.to(endpoint, Security())
+        options = [
+            ("grpc.enable_http_proxy", 0),
+            ("grpc.use_local_subchannel_pool", 1),
+            ("grpc.max_send_message_length", -1),
+            ("grpc.max_receive_message_length", -1),
+        ]
+        self._channel = grpc.insecure_channel(endpoint, options=options)
+        self._put = self._method("Put", pb.PutRequest, pb.PutResponse)
+        self._txn = self._method("Txn", pb.TxnRequest, pb.TxnResponse)
+        self._range = self._method("Range", pb.RangeRequest, pb.RangeResponse)
+
+    def _method(self, name: str, request: Any, answer: Any) -> Any:
+        return self._channel.unary_unary(
+            f"/etcdserverpb.KV/{name}",
+            request_serializer=request.SerializeToString,
+            response_deserializer=answer.FromString,
+        )
 
     def put(self, key: bytes, value: bytes) -> None:
         """Put one key."""
-        self._channel.call(PUT, pb.PutRequest(key=key, value=value), 30, ())
+        self._put(pb.PutRequest(key=key, value=value), timeout=30)
+
+    def put_later(self, key: bytes, value: bytes) -> Callable[[], object]:
+        """Send a put, and return what waits for its answer."""
+        return self._put.future(pb.PutRequest(key=key, value=value), timeout=30).result  # type: ignore[no-any-return]
 
     def txn(self, request: pb.TxnRequest) -> pb.TxnResponse:
         """Send one transaction."""
-        return self._channel.call(TXN, request, 30, ())
+        return self._txn(request, timeout=30)
 
     def range(self, key: bytes, **rest: Any) -> pb.RangeResponse:
         """Read a key or a range."""
-        return self._channel.call(RANGE, pb.RangeRequest(key=key, **rest), 60, ())
+        return self._range(pb.RangeRequest(key=key, **rest), timeout=60)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._channel.close()
 
 
 def put_all(bare: Bare, pairs: Iterable[tuple[bytes, bytes]]) -> None:

@@ -66,7 +66,7 @@ def _from_lmdb(spark) -> list[Row]:  # type: ignore[no-untyped-def]
                 Rival("to_arrow, no Spark", lambda i: store.at(then).to_arrow()),
             ]
             assert past(spark, url, then).count() == KEYS == len(table)
-            return measure(rivals, rounds=ROUNDS, warmup=2)
+            return measure(rivals, rounds=ROUNDS, warmup=2, cpu=False)
 
 
 def past(spark, url: str, then: int):  # type: ignore[no-untyped-def]
@@ -100,7 +100,7 @@ def _from_etcd(spark) -> list[Row]:  # type: ignore[no-untyped-def]
             Rival("spark.read snapkv", lambda i: noop(past(spark, server.url, tick.ts))),
         ]
         assert past(spark, server.url, tick.ts).count() == KEYS
-        return measure(rivals, rounds=ROUNDS, warmup=1)
+        return measure(rivals, rounds=ROUNDS, warmup=1, cpu=False)
 
 
 def _fill(bare: Bare) -> None:
