@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 from .small_moves import Moves
-from .small_world import World, is_good, wrong
+from .small_world import World, is_good, renumbered, wrong
 
 
 class Explored(NamedTuple):
@@ -25,7 +28,22 @@ def explore(start: World, moves: Moves, *, states_max: int = 2_000_000) -> Explo
     A state is hopeless if no sequence of things that are not faults leads from it to a table
     that is replicated.
     """
-    seen: dict[World, int] = {start: 0}
+    with _no_collections():
+        return _explore(start, moves, states_max)
+
+
+@contextmanager
+def _no_collections() -> Iterator[None]:
+    """Keep the collector from a million tuples: it looks at each many times, and frees none."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+def _explore(start: World, moves: Moves, states_max: int) -> Explored:
+    seen: dict[World, int] = {start: 0}  # also under other numbers of their tokens
     came: list[tuple[int, str]] = [(-1, "")]
     back: list[list[int]] = [[]]
     good: list[int] = []
@@ -35,14 +53,18 @@ def explore(start: World, moves: Moves, *, states_max: int = 2_000_000) -> Explo
             return Explored(len(todo), complaint, trace(came, at))
         if is_good(world):
             good.append(at)
-        for what, is_fault, after in moves.of(world):
-            to = seen.get(after)
+        for what, is_fault, unnumbered in moves.unnumbered(world):
+            to = seen.get(unnumbered)
             if to is None:
-                to = seen[after] = len(todo)
-                todo.append(after)
-                came.append((at, what))
-                back.append([])
-                assert to < states_max, f"more than {states_max} states"
+                after = renumbered(unnumbered)
+                to = seen.get(after)
+                if to is None:
+                    to = seen[after] = len(todo)
+                    todo.append(after)
+                    came.append((at, what))
+                    back.append([])
+                    assert to < states_max, f"more than {states_max} states"
+                seen[unnumbered] = to
             if not is_fault:
                 back[to].append(at)
     hopeful = bytearray(len(todo))

@@ -6,6 +6,7 @@ All of a cluster is one immutable value; what may happen to it next is in `small
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
 from typing import NamedTuple
 
 from cdcmeta.scheduler.fencing import KnownOwner
@@ -94,6 +95,7 @@ def begin(captures: int, budget: Budget) -> World:
     return World(clock, agents, (owner,), frozenset(), 0, budget)
 
 
+@cache
 def name(n: int) -> str:
     """Return the name of a capture."""
     return f"c{n}"
