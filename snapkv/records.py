@@ -194,6 +194,8 @@ class Keyspace:
         """Return the stored form of a key; raises `InvalidKeyError` or `InvalidTypeError`."""
         if type(key) is str and key and self.text and key.isascii():  # a hot path
             return self.prefix + key.encode()
+        if type(key) is bytes and key and not self.text:
+            return self.prefix + key
         if not key and isinstance(key, str | bytes):
             raise InvalidKeyError("a key is not empty", key)
         return self.prefix + self._raw(key, "key")

@@ -40,14 +40,16 @@ class Space(View[bytes]):
             )
         if build is not None and (puts or deletes or delete_prefixes or guards):
             raise InvalidOptionError("give a function or keywords, not both")
-        ops = SpaceOps(
-            dict(pairs(puts)),
-            listed(deletes, "deletes"),
-            listed(delete_prefixes, "delete_prefixes"),
-            listed(guards, "guards"),
-        )
+        name, ops = self.name, SpaceOps()
+        if build is None:
+            ops = SpaceOps(
+                dict(pairs(puts)),
+                listed(deletes, "deletes"),
+                listed(delete_prefixes, "delete_prefixes"),
+                listed(guards, "guards"),
+            )
 
         def whole(stamp: Stamp) -> Ops:
-            return Ops(spaces={self.name: build(stamp) if build else ops}, note=note)
+            return Ops(spaces={name: build(stamp) if build else ops}, note=note)
 
         return self._core.commit(whole, timeout)

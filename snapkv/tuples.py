@@ -91,8 +91,16 @@ def pack(elements: tuple[Element, ...]) -> bytes:
         raise InvalidTypeError(f"pack takes a tuple, not {type(elements).__name__}")
     packed = []
     for element in elements:
-        encode = _ENCODERS.get(type(element))
-        packed.append(_encode(element, 0) if encode is None else encode(element))
+        kind = type(element)
+        if kind is int and 0 <= element < 256:  # what keys are mostly made of, here without calls
+            packed.append(_SMALL[element])
+        elif kind is bytes:
+            raw = element.replace(b"\x00", b"\x00\xff") if 0 in element else element
+            packed.append(b"\x01%b\x00" % raw)
+        elif (encode := _ENCODERS.get(kind)) is not None:
+            packed.append(encode(element))
+        else:
+            packed.append(_encode(element, 0))
     return b"".join(packed)
 
 

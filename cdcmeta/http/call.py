@@ -6,10 +6,11 @@ import gc
 import json
 import sys
 import threading
-from contextlib import nullcontext
+from functools import lru_cache
 from typing import Any
 from urllib.parse import unquote
 
+from starlette.datastructures import URL, QueryParams
 from starlette.requests import Request
 
 from cdcmeta.changes import ChangesDB
@@ -27,6 +28,7 @@ PARSED_AT_ONCE_BYTES = 64 << 10
 VALUE_BYTES = 64
 """About the memory that a value within a list or an object takes, besides its text."""
 INVALID_JSON = "invalid UTF-8 JSON"
+_NO_QUERY = QueryParams()
 
 
 class NumberTooLongError(ValueError):
@@ -41,7 +43,7 @@ class Call:
 
     def __init__(self, service: Service, request: Request) -> None:
         self.service, self.request = service, request
-        self.query = request.query_params
+        self.query = request.query_params if request.scope["query_string"] else _NO_QUERY
         self._body_bytes = self._parsed_bytes = 0
 
     @property
@@ -49,6 +51,13 @@ class Call:
         """Who asks, and how that is known: `default` or `cookie`; None where it is not known."""
         found: tuple[str | None, str | None] = self.request.scope.get("cdcmeta.user", (None, None))
         return found
+
+    @property
+    def base_url(self) -> str:
+        """The server's URL as the client wrote it, with a slash behind."""
+        scope = self.request.scope
+        host = self.request.headers.get("host")
+        return _base_url(scope["scheme"], scope["server"], host)
 
     # --- path ---
 
@@ -192,6 +201,13 @@ class Call:
         self._body_bytes = self._parsed_bytes = 0
 
 
+@lru_cache(maxsize=64)
+def _base_url(scheme: str, server: tuple[str, int | None] | None, host: str | None) -> str:
+    headers = [] if host is None else [(b"host", host.encode("latin-1"))]
+    scope = {"scheme": scheme, "server": server, "path": "/", "headers": headers}
+    return str(URL(scope=scope))
+
+
 def checked_object(value: Any) -> dict[str, Any]:
     """Return a value when it is a JSON object."""
     if not isinstance(value, dict):
@@ -221,11 +237,11 @@ def parsed(raw: bytes, *, pausing: bool = False) -> Any:
     objects, though not within an array of anything else.
     """
     text = raw.decode(json.detect_encoding(raw), "surrogatepass")
-    is_long = pausing and len(raw) > PARSED_AT_ONCE_BYTES
-    decoder = _PAUSING if is_long else _DECODER
     try:
-        with _uncollected if is_long else nullcontext():
-            return decoder.decode(text)
+        if not pausing or len(raw) <= PARSED_AT_ONCE_BYTES:
+            return _DECODER.decode(text)
+        with _uncollected:
+            return _PAUSING.decode(text)
     except json.JSONDecodeError:
         raise
     except ValueError:  # Python's, about the digits of an integer
@@ -234,7 +250,7 @@ def parsed(raw: bytes, *, pausing: bool = False) -> Any:
 
 def parsed_size(raw: bytes, start: int, end: int) -> int:
     """Return about how much memory the value of some JSON takes."""
-    values = sum(raw.count(each, start, end) for each in (b",", b"[", b"{"))
+    values = raw.count(b",", start, end) + raw.count(b"[", start, end) + raw.count(b"{", start, end)
     return end - start + VALUE_BYTES * values
 
 
@@ -273,13 +289,14 @@ def _no_number(text: str) -> None:
     raise json.JSONDecodeError(f"{text} is no JSON", text, 0)
 
 
+_ENCODER = json.JSONEncoder(separators=(",", ":"))
 _DECODER = json.JSONDecoder(parse_constant=_no_number)
 _PAUSING = json.JSONDecoder(parse_constant=_no_number, object_hook=_kept)
 
 
 def encoded(value: Any) -> bytes:
     """Return a value as JSON."""
-    return json.dumps(value, separators=(",", ":")).encode()
+    return _ENCODER.encode(value).encode()
 
 
 def integer(text: str) -> int | None:

@@ -148,7 +148,7 @@ async def create(call: Call) -> Response:
     """Answer `PUT /{db}`."""
     db = call.db
     await call.service.call(db.create)
-    where = f"{call.request.base_url}{quote(db.name, safe='')}"
+    where = f"{call.base_url}{quote(db.name, safe='')}"
     return answer({"ok": True}, 201, {"Location": where})
 
 

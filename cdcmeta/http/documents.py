@@ -98,7 +98,7 @@ async def post(call: Call) -> Response:
 async def _edited(call: Call, doc: dict[str, Any], *, new_edits: bool = True) -> Response:
     db = call.db
     edited = await call.service.call(_edit, db, doc, new_edits)
-    where = f"{call.request.base_url}{quote(db.name, safe='')}/{quote(edited.id, safe='')}"
+    where = f"{call.base_url}{quote(db.name, safe='')}/{quote(edited.id, safe='')}"
     headers = {"Location": where, "ETag": f'"{edited.rev}"'}
     return answer({"ok": True, "id": edited.id, "rev": edited.rev}, 201, headers)
 

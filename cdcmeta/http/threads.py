@@ -39,11 +39,13 @@ class Threads:
             threading.Thread(target=self._work, name=name, daemon=True).start()
         self._jobs.put((do, future))
         try:
+            return await asyncio.shield(future)
+        except asyncio.CancelledError:
             with anyio.CancelScope(shield=True):
-                result = await future
+                await asyncio.wait([future])
+            raise
         finally:
             self._running -= 1
-        return result
 
     def close(self) -> None:
         """Let the threads end when what they run has ended."""

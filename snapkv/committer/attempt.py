@@ -82,9 +82,10 @@ class Sent:
         """
         put = Put(ts_key, self.stamp.encode(), prev_kv=True)
         if len(parts) == 1:
-            writes: tuple[Op, ...] = (put, *parts[0].success)
-            if parts[0].compare:
-                writes = (parts[0]._replace(success=writes),)
+            compares, success, failure = parts[0]
+            writes: tuple[Op, ...] = (put, *success)
+            if compares:
+                writes = (Txn(compares, writes, failure),)
             return Txn(self._guard(ts_key), writes, (Range(ts_key),))
         return Txn(self._guard(ts_key), (put, *parts), (Range(ts_key),))
 

@@ -19,11 +19,12 @@ def op_bytes(op: Op) -> int:
         for compare in op.compare:
             operand = len(compare.operand) if isinstance(compare.operand, bytes) else 8
             size += len(compare.key) + operand
-        for inner in op.success + op.failure:  # a put here, not by a call: most are puts
-            if isinstance(inner, Put):
-                size += OP_OVERHEAD_BYTES + len(inner.key) + len(inner.value)
-            else:
+        for inner in op.success + op.failure:
+            if isinstance(inner, Txn):
                 size += op_bytes(inner)
+            else:  # here, not by a call
+                rest = inner.value if isinstance(inner, Put) else inner.range_end
+                size += OP_OVERHEAD_BYTES + len(inner.key) + len(rest)
         return size
     rest = op.value if isinstance(op, Put) else op.range_end
     return OP_OVERHEAD_BYTES + len(op.key) + len(rest)
