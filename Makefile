@@ -41,6 +41,10 @@ $(VENV)/.installed-test: pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test]'
 	@touch $(VENV)/.installed $(VENV)/.installed-spark $@
 
+$(VENV)/.installed-bench: $(VENV)/.installed-bench
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[bench]'
+	@touch $@
+
 .PRECIOUS: $(VENV)-spark%/.installed
 $(VENV)-spark%/.installed: pyproject.toml
 	$(PYTHON) -m venv $(@D)

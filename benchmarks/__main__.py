@@ -11,6 +11,7 @@ QUESTIONS = (
     "thread_saves",
     "list_as_of",
     "feed",
+    "scaling",
     "etcd_open",
     "etcd_save",
     "etcd_processes",
