@@ -23,6 +23,7 @@ SLOW_FILES = {
     "test_cli_writing",
     "test_clocks_apart",
     "test_compacting",
+    "test_compare",
     "test_consuming",
     "test_couch_bodies",
     "test_couch_browser",
