@@ -50,19 +50,26 @@ def assert_readable(asked, stamps, earliest):
                 assert asked.at(when).count() == 1
 
 
-@pytest.mark.parametrize("slots", [1, 3, 1_024])
 @pytest.mark.parametrize("at", [0, 1, 4, 9])
 @pytest.mark.parametrize("offset", [0, 1])
-def test_the_state_at_that_moment_stays_readable(store, place, clock, stamps, slots, at, offset):
-    reader = place.open(clock=clock, ring_slots=slots)
-    assert reader.load("k", stamps[2]) == b"2", "the reader knows the past already"
+def test_the_state_at_that_moment_stays_readable(
+    store, place, clock, stamps, at, offset, subtests: pytest.Subtests
+):
+    rings = (1, 3, 1_024)
+    readers = {slots: place.open(clock=clock, ring_slots=slots) for slots in rings}
+    for reader in readers.values():
+        assert reader.load("k", stamps[2]) == b"2", "the reader knows the past already"
     done = store.compact(stamps[at] + offset)
     assert done.earliest == stamps[at]
     assert done.revision == store.at(stamps[at]).revision
     assert store.info()["earliest_timestamp"] == stamps[at]
-    for asked in (store, reader, place.open(clock=clock, ring_slots=slots)):
-        assert_readable(asked, stamps, at)
-        assert asked.load("k") == b"9"
+    assert_readable(store, stamps, at)
+    assert store.load("k") == b"9"
+    for slots in rings:
+        for asked in (readers[slots], place.open(clock=clock, ring_slots=slots)):
+            with subtests.test(slots=slots):
+                assert_readable(asked, stamps, at)
+                assert asked.load("k") == b"9"
     with pytest.raises(CompactedError):
         store.at(0).count()
 
@@ -156,17 +163,16 @@ def neighbours(place, clock):
     assert_sound(b)
 
 
-@pytest.mark.parametrize("slots", [1, 1_024])
 @pytest.mark.parametrize("other", range(9))
-def test_a_state_stays_readable_until_its_next_commit_is_passed(
-    place, clock, neighbours, slots, other
-):
+def test_a_state_stays_readable_until_its_next_commit_is_passed(place, clock, neighbours, other):
     a, b, of_a, of_b = neighbours
-    warm = place.open(name="a", clock=clock, ring_slots=slots)
-    early = {n: warm.at(ts) for n, ts in enumerate(of_a)}
+    rings = (1, 1_024)
+    warm = [place.open(name="a", clock=clock, ring_slots=slots) for slots in rings]
+    early = [(n, reader.at(ts)) for reader in warm for n, ts in enumerate(of_a)]
     b.compact(of_b[other])
     left = other // 3  # the commit of a that was newest at that commit of b
-    for asked in (a, warm, place.open(name="a", clock=clock, ring_slots=slots)):
+    cold = [place.open(name="a", clock=clock, ring_slots=slots) for slots in rings]
+    for asked in (a, *warm, *cold):
         assert_readable(asked, of_a, left)
         assert asked.info()["earliest_timestamp"] == of_a[left]
         with asked.watch(since=of_a[left], timeout=WAIT_S) as watch:
@@ -176,7 +182,7 @@ def test_a_state_stays_readable_until_its_next_commit_is_passed(
         assert [c.ts for c in asked.commits()] == of_a[left:]
         assert [c.ts for c in asked.commits(newest_first=True)] == of_a[left:][::-1]
         assert [v.value for v in asked.history("k")] == [b"%d" % n for n in range(left, 6)]
-    for n, snap in early.items():
+    for n, snap in early:
         if n < left:
             with pytest.raises(CompactedError):
                 snap["k"]
