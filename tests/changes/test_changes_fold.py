@@ -5,6 +5,7 @@ revision, and what can end it is compaction.
 """
 
 import pytest
+from cases import cases
 from store.engines import EMBEDDED
 
 from cdcmeta import Change, Checkpoint, Sequence, Versionstamp
@@ -94,12 +95,12 @@ def test_fold_changes_since_now(db, rows):
     assert ids(db.changes(since="now", descending=True)) == []
 
 
-@pytest.mark.parametrize("n", range(ROWS))
+@cases("n", range(ROWS))
 def test_fold_changes_since_seq(db, rows, n):
     assert ids(db.changes(since=rows[n].seq)) == names(*range(n + 1, ROWS))
 
 
-@pytest.mark.parametrize("n", range(ROWS))
+@cases("n", range(ROWS))
 def test_fold_changes_end_key(db, rows, n):
     assert ids(db.changes(until=rows[n].seq)) == names(*range(n + 1))
     assert ids(db.changes(until=rows[n].seq, descending=True)) == names(*range(n, -1, -1))

@@ -1,6 +1,7 @@
 """The rows that CouchDB's `chttpd_changes_test` expects, by its tests' names (facts 5.1)."""
 
 import pytest
+from cases import cases
 
 from cdcmeta.errors import InvalidArgumentError, InvalidSequenceError
 
@@ -64,7 +65,7 @@ def test_t_since_now(golden):
     assert (page.rows, page.last_seq, page.pending) == ((), golden.seqs[-1], 0)
 
 
-@pytest.mark.parametrize("n", range(8))
+@cases("n", range(8))
 def test_t_since_seq(golden, n):
     expected = [row for row, seq in zip(ROWS, golden.seqs[5:], strict=True) if seq > golden.seqs[n]]
     for since in (golden.seqs[n], str(golden.seqs[n])):
@@ -180,7 +181,7 @@ def test_until(golden):
     assert shape(golden.changes(since=golden.seqs[6], until=golden.seqs[5])) == []
 
 
-@pytest.mark.parametrize("n", range(8))
+@cases("n", range(8))
 def test_as_of_reads_the_feed_as_it_was(golden, n):
     page = golden.changes(as_of=golden.seqs[n].timestamp, style="all_docs")
     assert page.last_seq == golden.seqs[n]
@@ -188,7 +189,7 @@ def test_as_of_reads_the_feed_as_it_was(golden, n):
     assert golden.changes(since=golden.seqs[n], as_of=golden.seqs[n].timestamp).rows == ()
 
 
-@pytest.mark.parametrize(
+@cases(
     ("arguments", "error"),
     [
         ({"limit": -1}, InvalidArgumentError),

@@ -1,6 +1,7 @@
 """Documents: what cannot be stored, and what all engines take."""
 
 import pytest
+from cases import cases
 
 from cdcmeta.errors import InvalidDocumentError, InvalidRevisionError
 
@@ -9,7 +10,7 @@ from .revs import rev
 # --- what cannot be stored ---
 
 
-@pytest.mark.parametrize(
+@cases(
     "doc",
     [
         {"_id": ""},
@@ -38,7 +39,7 @@ def test_what_is_no_document(db, doc):
     assert db.changes().rows == ()
 
 
-@pytest.mark.parametrize("text", ["", "1", "1-", "0-" + "a" * 32, "1-" + "A" * 32, "1-xyz", 7])
+@cases("text", ["", "1", "1-", "0-" + "a" * 32, "1-" + "A" * 32, "1-xyz", 7])
 def test_what_is_no_revision(db, text):
     with pytest.raises(InvalidRevisionError):
         db.put({"_id": "a"}, rev=text)
@@ -46,7 +47,7 @@ def test_what_is_no_revision(db, text):
         db.get("a", rev=text)
 
 
-@pytest.mark.parametrize(
+@cases(
     "revisions",
     [
         {"start": 0, "ids": []},

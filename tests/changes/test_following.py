@@ -3,6 +3,7 @@
 import threading
 
 import pytest
+from cases import cases
 from store.engines import EMBEDDED
 
 from cdcmeta import Change, ChangesDB, Checkpoint
@@ -273,7 +274,7 @@ def test_it_ends_with_the_store(db, place, clock):
     assert isinstance(heard.ended(), StoreClosedError)
 
 
-@pytest.mark.parametrize(
+@cases(
     "options",
     [
         {"heartbeat": 0},

@@ -3,6 +3,7 @@
 import threading
 
 import pytest
+from cases import cases
 from store.engines import ENGINES
 
 from cdcmeta import ChangesDB, databases
@@ -19,7 +20,7 @@ from cdcmeta.errors import (
 from .revs import shape
 
 
-@pytest.mark.parametrize("name", ["", "A", "1a", "_a", "a b", "ä", "a" * 129, None, 5])
+@cases("name", ["", "A", "1a", "_a", "a b", "ä", "a" * 129, None, 5])
 def test_bad_names(store, name):
     with pytest.raises(InvalidNameError):
         ChangesDB(store, name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from cases import cases
 from conformance_driver import ALL, FIRST, Driver
 
 from snapkv.engine.base import Delete, Put, Range
@@ -207,7 +208,7 @@ def test_awkward_keys_are_told_apart_and_sorted(db: Driver) -> None:
         assert db.range(key).count == 1
 
 
-@pytest.mark.parametrize("end", [*AWKWARD[1:], b"a\0\0\0", b"zz", ALL])
+@cases("end", [*AWKWARD[1:], b"a\0\0\0", b"zz", ALL])
 def test_ranges_of_awkward_keys(db: Driver, end: bytes) -> None:
     """Both ends at, between and beyond keys with zero and 0xff bytes."""
     db.txn(*(Put(key, b"v") for key in AWKWARD))

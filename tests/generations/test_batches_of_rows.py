@@ -4,6 +4,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from cases import cases
 from changes.losing import Losing
 from store.wrapping import wrap_engines
 
@@ -109,7 +110,7 @@ def test_the_row_before_is_exact_whoever_else_writes(store, log, member):
     assert changes == 45
 
 
-@pytest.mark.parametrize(
+@cases(
     "changes",
     [
         {},

@@ -3,6 +3,7 @@
 from itertools import pairwise
 
 import pytest
+from cases import cases
 from changes.losing import Losing
 from store.wrapping import wrap_engines
 
@@ -215,7 +216,7 @@ def test_generations_and_rows_are_of_one_store(long_site, clock):
     assert long_site.log.consumers() == {}
 
 
-@pytest.mark.parametrize("name", ["", None, 5, b"c", True, float("nan"), ("c",)])
+@cases("name", ["", None, 5, b"c", True, float("nan"), ("c",)])
 def test_names_that_cannot_be(long_site, name):
     with pytest.raises(InvalidArgumentError, match="name"):
         long_site.consumer(name)

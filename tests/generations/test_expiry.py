@@ -1,6 +1,7 @@
 """Which generations go: at the edges computed for ScyllaDB, and when two expire at once."""
 
 import pytest
+from cases import cases
 
 from cdcmeta.errors import GenerationNotFoundError, InvalidArgumentError
 from cdcmeta.generations import GenerationLog, Sharding, layout
@@ -156,7 +157,7 @@ def test_a_clock_that_is_ahead_by_what_is_allowed_removes_nothing_in_use(
     assert there.expire(0).removed == (first,)
 
 
-@pytest.mark.parametrize("retention", [-1, "7d", None, True, float("nan"), float("inf")])
+@cases("retention", [-1, "7d", None, True, float("nan"), float("inf")])
 def test_retentions_that_cannot_be(log, retention):
     with pytest.raises(InvalidArgumentError):
         log.expire(retention)

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 
 import numpy as np
 import pytest
+from cases import cases
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -125,7 +126,7 @@ def test_rings_that_cannot_be(ring):
         Topology.make({token: Sharding(*sharding) for token, sharding in ring.items()})
 
 
-@pytest.mark.parametrize(
+@cases(
     "ring",
     [None, [1, 2], "ring", {0: 4}, {0: None}, {0: (1, 2, 3)}, {"x": Sharding(1), 5: Sharding(1)}],
 )

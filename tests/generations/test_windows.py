@@ -6,6 +6,7 @@ from itertools import pairwise
 
 import msgpack
 import pytest
+from cases import cases
 
 from cdcmeta.errors import InvalidArgumentError
 from cdcmeta.generations import (
@@ -166,7 +167,7 @@ def test_the_cost_of_a_window_does_not_follow_the_streams(store, clock, monkeypa
     assert told[0] == told[1] == [64]
 
 
-@pytest.mark.parametrize("max_rows", [0, -1, None, 1.5, True, "10"])
+@cases("max_rows", [0, -1, None, 1.5, True, "10"])
 def test_bounds_that_cannot_be(rows, log, max_rows):
     with pytest.raises(InvalidArgumentError, match="max_rows"):
         StreamConsumer(log, rows, "c", max_rows=max_rows)

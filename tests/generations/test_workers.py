@@ -3,6 +3,7 @@
 import random
 
 import pytest
+from cases import cases
 
 from cdcmeta.errors import ConsumerMismatchError, ConsumerTakenError, InvalidArgumentError
 from cdcmeta.generations import GenerationLog, Sharding
@@ -158,7 +159,7 @@ def test_workers_that_register_at_once(table, monkeypatch):
     assert table.worker(0, 2).progress == others[1].progress
 
 
-@pytest.mark.parametrize(
+@cases(
     ("part", "parts"), [(1, 1), (-1, 2), (0, 0), (0, 65), (None, 1), (0, "2"), (True, 2), (0.0, 1)]
 )
 def test_parts_that_cannot_be(table, part, parts):

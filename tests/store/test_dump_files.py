@@ -7,6 +7,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from cases import cases
 
 import snapkv
 from snapkv import SnapKVError, files
@@ -181,7 +182,7 @@ def test_who_may_read_a_dump(store, dumped, tmp_path, umask):
     assert mode_of(path) == 0o604
 
 
-@pytest.mark.parametrize(
+@cases(
     ("mode", "error"),
     [
         (0o755, InvalidOptionError),
@@ -207,9 +208,7 @@ def test_a_long_name_is_a_name(store, dumped, tmp_path):
         store.dump(tmp_path / ("n" * 256))
 
 
-@pytest.mark.parametrize(
-    "path", ["", "\0", "a\0b", "\ud800", ".", "/", "/dev", "none/x", "x" * 9_000]
-)
+@cases("path", ["", "\0", "a\0b", "\ud800", ".", "/", "/dev", "none/x", "x" * 9_000])
 def test_paths_of_no_file(store, path, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     before = sorted(os.listdir(tmp_path))
@@ -220,7 +219,7 @@ def test_paths_of_no_file(store, path, tmp_path, monkeypatch):
     assert sorted(os.listdir(tmp_path)) == before
 
 
-@pytest.mark.parametrize("file", [None, 5, b"path", object(), [], io.StringIO()])
+@cases("file", [None, 5, b"path", object(), [], io.StringIO()])
 def test_what_is_no_file(store, file):
     for call in (store.dump, store.load_dump):
         with pytest.raises(InvalidTypeError):

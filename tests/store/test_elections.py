@@ -7,6 +7,7 @@ import threading
 import warnings
 
 import pytest
+from cases import cases
 
 from snapkv import Absent, ConflictError
 from snapkv.engine.base import Delete
@@ -600,7 +601,7 @@ def test_time_travel_does_not_see_it(store, clock, waiting):
 # --- what cannot be used ---
 
 
-@pytest.mark.parametrize(
+@cases(
     ("name", "error"),
     [
         ("", InvalidKeyError),

@@ -3,6 +3,7 @@
 import random
 
 import pytest
+from cases import cases
 
 from snapkv.engine.base import Delete, Put
 from snapkv.errors import (
@@ -174,7 +175,7 @@ def test_a_dry_run_counts(store, place, engine) -> None:
     assert store.resolved() == head
 
 
-@pytest.mark.parametrize(
+@cases(
     ("arguments", "error"),
     [
         ({"prefix": b"r/"}, InvalidTypeError),

@@ -3,6 +3,7 @@
 import itertools
 
 import pytest
+from cases import cases
 
 from snapkv.errors import InvalidKeyError, InvalidOptionError, InvalidTypeError, StoreNotFoundError
 
@@ -67,7 +68,7 @@ def test_create_false_wants_it_to_be_there(place):
     assert engine.check() == []
 
 
-@pytest.mark.parametrize(
+@cases(
     ("name", "error"),
     [
         ("", InvalidOptionError),

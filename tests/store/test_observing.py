@@ -3,6 +3,7 @@
 from datetime import UTC, datetime
 
 import pytest
+from cases import cases
 
 import snapkv.observing
 from snapkv import CompactedError, Difference, Entry, KeyNotFoundError, format_time, pack
@@ -186,34 +187,45 @@ def test_a_time_before_the_first_tick_tells_which_was_the_first(cluster, three):
 # --- compaction ---
 
 
-@pytest.mark.parametrize("slots", [1, 2, 1_024])
 @pytest.mark.parametrize("beyond", [-1, 0, 1])
 @pytest.mark.parametrize("at", [0, 1, 2])
-@pytest.mark.parametrize("known", [True, False])
-def test_a_moment_ends_when_compaction_passes_its_tick(cluster, three, slots, beyond, at, known):
-    observed = cluster.observe(ring_slots=slots)
-    if known:
-        for tick in three:
+def test_a_moment_ends_when_compaction_passes_its_tick(
+    cluster, three, beyond, at, subtests: pytest.Subtests
+):
+    every = [
+        (slots, known, cluster.observe(ring_slots=slots))
+        for slots in (1, 2, 1_024)
+        for known in (True, False)
+    ]
+    for _, known, observed in every:
+        for tick in three if known else ():
             assert observed.load("/r/a", tick.ts) is not None
     cluster.compact(three[at].revision + beyond)
     earliest = cluster.model.earliest()
     assert earliest == ([t.ts for t in three] + [None])[at + (beyond > 0)]
-    assert observed.info()["earliest_timestamp"] == earliest
-    for n, tick in enumerate(three):
+    for slots, known, observed in every:
+        with subtests.test(slots=slots, known=known):
+            assert observed.info()["earliest_timestamp"] == earliest
+            assert_readable(observed, cluster.model, three)
+
+
+def assert_readable(observed, model, ticks):
+    """Every moment not compacted answers, every other one says what is left."""
+    for n, tick in enumerate(ticks):
         for when in (tick.ts, tick.ts + 1):
             for read in (
                 lambda when=when: observed.load("/r/a", when),
                 lambda when=when: observed.at(when)["/r/a"],
                 lambda when=when: dict(observed.at(when).items())["/r/a"],
-                lambda when=when: observed.at(when).count() and b"%d+" % n,  # noqa: B023
+                lambda when=when, n=n: observed.at(when).count() and b"%d+" % n,
             ):
-                if tick.revision >= cluster.model.compacted:
+                if tick.revision >= model.compacted:
                     assert read() == b"%d+" % n
                 else:
                     with pytest.raises(CompactedError) as caught:
                         read()
                     assert (caught.value.unit, caught.value.requested) == ("timestamp", when)
-                    assert caught.value.earliest == earliest
+                    assert caught.value.earliest == model.earliest()
 
 
 def test_a_snapshot_that_compaction_passed_tells_so(cluster, three):
@@ -375,7 +387,7 @@ def test_nothing_is_ever_written(cluster, three):
     assert cluster.place.revision() == before
 
 
-@pytest.mark.parametrize(
+@cases(
     ("options", "error"),
     [
         ({"prefix": None}, InvalidTypeError),

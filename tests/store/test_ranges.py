@@ -1,6 +1,7 @@
 """Reading many keys at once, and ranges of keys bounded at either side."""
 
 import pytest
+from cases import cases
 
 from snapkv.errors import (
     CompactedError,
@@ -28,7 +29,7 @@ def test_an_entry_now_and_at_a_time(filled):
     assert store.entry("k002", first.ts).value == b"2"
 
 
-@pytest.mark.parametrize("count", [0, 1, 127, 128, 129, 300])
+@cases("count", [0, 1, 127, 128, 129, 300])
 def test_many_entries_are_of_one_moment(filled, count):
     store, first = filled
     keys = [f"k{n:03d}" for n in range(count)]
@@ -51,7 +52,7 @@ def test_entries_of_what_is_compacted(filled, clock):
         store.entries_of(["k001"], first.ts)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("bounds", "expected"),
     [
         ({"start": "k297"}, ["k297", "k298", "k299"]),
@@ -83,7 +84,7 @@ def test_a_bound_is_a_key_of_the_space(filled):
     assert list(space.at().keys(start=b"a\x00")) == [b"b"]
 
 
-@pytest.mark.parametrize("limit", [1, 2, 9, 300, None])
+@cases("limit", [1, 2, 9, 300, None])
 def test_ranges_with_a_limit(filled, limit):
     """Each range has its own, and all are of one moment."""
     store, first = filled

@@ -7,6 +7,7 @@ import threading
 import warnings
 
 import pytest
+from cases import cases
 
 from snapkv import ConflictError, HeadAt, Ops, SpaceOps
 from snapkv.clock import monotonic
@@ -426,7 +427,7 @@ def test_a_child_can_have_its_own(store, place):
 # --- what cannot be used ---
 
 
-@pytest.mark.parametrize(
+@cases(
     ("ttl", "error"),
     [
         (None, InvalidTypeError),
@@ -447,7 +448,7 @@ def test_bad_ttls(store, place, ttl, error):
     assert place.revision() == before
 
 
-@pytest.mark.parametrize("value", [None, "text", bytearray(b"x"), 5])
+@cases("value", [None, "text", bytearray(b"x"), 5])
 def test_bad_values(store, place, value):
     before = place.revision()
     with pytest.raises(InvalidTypeError):

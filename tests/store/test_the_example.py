@@ -17,6 +17,7 @@ to know the value of B at 450. How to do it?
 """
 
 import pytest
+from cases import cases
 
 from snapkv import KeyNotFoundError, ManualClock, pack
 
@@ -53,7 +54,7 @@ def test_what_was_the_value_of_b_at_450(meta):
     assert meta.load("B", pack(450)) == b"2"
 
 
-@pytest.mark.parametrize(
+@cases(
     ("moment", "everything"),
     [
         (50, {}),
