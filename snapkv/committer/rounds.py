@@ -7,7 +7,8 @@ import random
 from snapkv.clock import HybridClock, monotonic
 from snapkv.times import pack
 
-BACKOFF_S_MIN = 0.002
+BACKOFF_S_MIN = 0.0005
+BACKOFF_DOUBLINGS_MAX = 4
 BACKOFF_S_MAX = 0.064
 CLAIM_TICKS_AFTER = 4
 CLAIM_MS_AFTER = 8
@@ -56,9 +57,13 @@ class Rounds:
         self._shortest_s = min(self._shortest_s, self._newest_s)
 
     def wait_s(self) -> float:
-        """Return how long to wait before the next round: longer each time, at random."""
-        bound = min(BACKOFF_S_MAX, BACKOFF_S_MIN * 2 ** min(self.lost - 1, 10))
-        return self._rng.uniform(0, bound)
+        """Return how long to wait before the next round, at random.
+
+        About as long as a flight takes, and longer each time: whoever won is then done.
+        """
+        flight_s = max(BACKOFF_S_MIN, self._newest_s)
+        doublings = min(self.lost - 1, BACKOFF_DOUBLINGS_MAX)
+        return self._rng.uniform(0, min(BACKOFF_S_MAX, flight_s * 2**doublings))
 
     def fits(self, left_s: float) -> bool:
         """Tell whether another round may be answered within the time left."""

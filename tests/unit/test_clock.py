@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from snapkv.clock import HybridClock, ManualClock, SystemClock
 from snapkv.errors import InvalidTimeError
-from snapkv.times import PHYSICAL_MS_MAX, TIMESTAMP_MAX, pack
+from snapkv.times import LOGICAL_BITS, LOGICAL_MASK, PHYSICAL_MS_MAX, TIMESTAMP_MAX, pack
 
 
 def test_follows_the_wall_clock():
@@ -116,6 +116,26 @@ def test_threads_never_get_the_same_timestamp():
     together = list(itertools.chain(*issued))
     assert len(set(together)) == 8_000
     assert all(mine == sorted(mine) for mine in issued)
+
+
+def test_the_machines_clock_fills_the_logical_bits():
+    hybrid = HybridClock(SystemClock())
+    before = time.time_ns()
+    issued = [hybrid.issue() for _ in range(100)]
+    after = time.time_ns()
+    assert (before << LOGICAL_BITS) // 10**6 <= issued[0]
+    assert issued[-1] <= (after << LOGICAL_BITS) // 10**6 + len(issued)
+    assert issued == sorted(set(issued))
+    assert len({stamp & LOGICAL_MASK for stamp in issued}) > 50
+
+
+def test_another_clock_counts_within_its_milliseconds():
+    class Mine(SystemClock):
+        def now_ms(self):
+            return 5
+
+    hybrid = HybridClock(Mine())
+    assert [hybrid.issue(), hybrid.issue()] == [pack(5), pack(5, 1)]
 
 
 def test_the_system_clock_tells_milliseconds():

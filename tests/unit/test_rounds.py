@@ -9,6 +9,7 @@ import pytest
 from snapkv.clock import HybridClock, ManualClock
 from snapkv.committer import rounds as rounds_module
 from snapkv.committer.rounds import (
+    BACKOFF_DOUBLINGS_MAX,
     BACKOFF_S_MAX,
     CLAIM_FLIGHT_MS_MAX,
     CLAIM_FLIGHTS,
@@ -66,16 +67,21 @@ def test_short_flights_claim_little(now: list[float]) -> None:
     assert 0 < physical_ms(issued) - NOW_MS <= CLAIM_MS_MAX * 2 * CLAIM_MS_MAX
 
 
-def test_waits_grow_at_random_up_to_a_bound(now: list[float]) -> None:
+@pytest.mark.parametrize("flight_s", [0.001, 0.05, 3.0])
+def test_waits_grow_at_random_from_a_flight_up_to_a_bound(
+    now: list[float], flight_s: float
+) -> None:
     clock, rounds = HybridClock(ManualClock(NOW_MS)), Rounds(random.Random(1))
     waits = []
     for _ in range(40):
         rounds.issue(clock)
+        now[0] += flight_s
         rounds.lose()
         waits.append(rounds.wait_s())
-    assert all(0 <= wait <= BACKOFF_S_MAX for wait in waits)
-    assert max(waits) > BACKOFF_S_MAX / 2
-    assert waits[0] < 0.002
+    bound = min(BACKOFF_S_MAX, flight_s * 2**BACKOFF_DOUBLINGS_MAX)
+    assert all(0 <= wait <= bound for wait in waits)
+    assert max(waits) > bound / 2
+    assert waits[0] <= flight_s
 
 
 def test_no_round_begins_that_cannot_be_answered_in_time(now: list[float]) -> None:
