@@ -38,12 +38,12 @@ class Bulk:
         with lmdb.open(str(self.path), map_size=MAP_BYTES, max_dbs=4, sync=False) as env:
             databases = [env.open_db(name) for name in (records.META, records.RECORDS, records.LOG)]
             while len(self.stamps) < commits:
-                show(len(self.stamps), commits)
                 with env.begin(write=True) as txn:
                     for _ in range(min(PART, commits - len(self.stamps))):
                         self._commit(txn, databases, value)
                     state = records.State(self._revision, 0, 0).encode()
                     txn.put(records.STATE_KEY, state, db=databases[0])
+                show(len(self.stamps) - 1, commits)
             env.sync(True)
 
     def _commit(self, txn: lmdb.Transaction, databases: list[object], value: bytes) -> None:

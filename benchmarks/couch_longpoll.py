@@ -9,8 +9,9 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import ExitStack
 
-from benchmarks.harness import Row, quantile, report, show
+from benchmarks.harness import Row, median_ratio, quantile, report, show
 from benchmarks.servers import cdcmeta_server
 
 CLIENTS = (1, 500)
@@ -22,16 +23,15 @@ SETTLE_S = 0.05
 
 def main() -> None:
     """Commit one document again and again while clients wait; measure until each has its page."""
-    latencies = {clients: _delivered(clients) for clients in CLIENTS}
-    floor = statistics.median(_all(latencies[CLIENTS[0]]))
+    latencies = _delivered()
+    floor = [statistics.median(each) for each in latencies[CLIENTS[0]]]
     rows, notes = [], []
     for clients, rounds in latencies.items():
-        times = _all(rounds)
+        times = [latency for one in rounds for latency in one]
         name = "1 client (floor)" if clients == 1 else f"{clients} clients"
         median, p99 = statistics.median(times), quantile(times, 0.99)
-        rows.append(
-            Row(name, round(median * 1e6, 1), round(p99 * 1e6, 1), round(median / floor, 2))
-        )
+        ratio = median_ratio([statistics.median(each) for each in rounds], floor)
+        rows.append(Row(name, round(median * 1e6, 1), round(p99 * 1e6, 1), ratio))
         each = sorted(statistics.median(own) for own in zip(*rounds, strict=True))
         notes.append(
             f"{name}: the last one of a round was told after {max(times) * 1e3:,.1f} ms at worst; "
@@ -42,36 +42,62 @@ def main() -> None:
         "couch_longpoll",
         "How long does a change take to clients that wait for it over HTTP?",
         {f"from sending the PUT to the whole page, {ROUNDS} commits": rows},
-        "The server, the clients (all in one process) and who commits are three processes; the "
-        "store is a durable lmdb. " + " ".join(notes),
+        "The server, the clients (all in one process) and who commits are three processes, and "
+        "the one client and the many have a server of their own each; they take turns. The stores "
+        "are durable lmdb ones. " + " ".join(notes),
     )
 
 
-def _all(rounds: list[list[float]]) -> list[float]:
-    return [latency for one in rounds for latency in one]
+class Crowd:
+    """Some clients that wait, and the server that they ask."""
 
-
-def _delivered(clients: int) -> list[list[float]]:
-    """Return for each commit the seconds until each client had it."""
-    with tempfile.TemporaryDirectory() as folder, cdcmeta_server(folder) as port:
-        server = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
-        _request(server, "PUT", "/db")
+    def __init__(self, clients: int, stack: ExitStack) -> None:
+        folder = stack.enter_context(tempfile.TemporaryDirectory())
+        port = stack.enter_context(cdcmeta_server(folder))
+        self._server = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+        stack.callback(self._server.close)
+        _request(self._server, "PUT", "/db")
         command = [sys.executable, "-m", "benchmarks.longpollers"]
         words = [str(port), "db", str(clients), str(WARMUP + ROUNDS)]
-        sent = []
-        with subprocess.Popen([*command, *words], stdout=subprocess.PIPE, text=True) as crowd:
-            assert crowd.stdout is not None
-            for i in range(WARMUP + ROUNDS):
-                show(i, WARMUP + ROUNDS)
-                if crowd.stdout.readline() != "waiting\n":
-                    raise ConnectionError("the clients ended early")
-                time.sleep(SETTLE_S)
-                sent.append(time.monotonic())
-                _request(server, "PUT", f"/db/d{i}")
-            told = json.loads(crowd.stdout.readline())
-        server.close()
-    rounds = [[own[i] - began for own in told] for i, began in enumerate(sent)]
-    return rounds[WARMUP:]
+        self._clients = stack.enter_context(
+            subprocess.Popen([*command, *words], stdout=subprocess.PIPE, text=True)
+        )
+        stack.callback(self._clients.terminate)
+        self._sent: list[float] = []
+
+    def commit(self) -> None:
+        """Wait until all wait, commit, and wait until all have asked again, but the last time."""
+        assert self._clients.stdout is not None
+        if not self._sent:
+            self._waiting()
+        time.sleep(SETTLE_S)
+        self._sent.append(time.monotonic())
+        _request(self._server, "PUT", f"/db/d{len(self._sent)}")
+        if len(self._sent) < WARMUP + ROUNDS:
+            self._waiting()
+
+    def latencies(self) -> list[list[float]]:
+        """Return for each commit the seconds until each client had it."""
+        assert self._clients.stdout is not None
+        told = json.loads(self._clients.stdout.readline())
+        rounds = [[own[i] - began for own in told] for i, began in enumerate(self._sent)]
+        return rounds[WARMUP:]
+
+    def _waiting(self) -> None:
+        assert self._clients.stdout is not None
+        if self._clients.stdout.readline() != "waiting\n":
+            raise ConnectionError("the clients ended early")
+
+
+def _delivered() -> dict[int, list[list[float]]]:
+    """Let the crowds take turns: a commit to one, then a commit to the other."""
+    with ExitStack() as stack:
+        crowds = {clients: Crowd(clients, stack) for clients in CLIENTS}
+        for round_ in range(WARMUP + ROUNDS):
+            show(round_, WARMUP + ROUNDS)
+            for crowd in crowds.values() if round_ % 2 else reversed(crowds.values()):
+                crowd.commit()
+        return {clients: crowd.latencies() for clients, crowd in crowds.items()}
 
 
 def _request(server: http.client.HTTPConnection, method: str, path: str) -> None:

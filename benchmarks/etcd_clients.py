@@ -93,7 +93,7 @@ def main() -> None:
 
 def _fill(bare: Bare) -> int:
     rng = seeded("etcd_clients")
-    put_all(bare, ((b"k/%07d" % i, rng.randbytes(100)) for i in range(KEYS)))
+    put_all(bare, ((b"k/%07d" % i, rng.randbytes(100)) for i in range(KEYS)), KEYS)
     return KEYS * 100
 
 

@@ -76,7 +76,7 @@ def _fill(bare: Bare, key: bytes, versions: int) -> None:
     value = StampRecord(1, b"nonce", "filled").encode()
     flying: deque[Callable[[], object]] = deque()
     for i in range(versions):
-        if i % 10_000 == 0:
+        if (i + 1) % 10_000 == 0 or i + 1 == versions:
             show(i, versions)
         if len(flying) == IN_FLIGHT:
             flying.popleft()()

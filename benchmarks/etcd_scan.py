@@ -33,7 +33,7 @@ def main() -> None:
 def _fill(bare: Bare, first: int, keys: int) -> None:
     rng = seeded(f"etcd_scan/{first}")
     names = (START + b"catalog/db%d/t%07d" % (i % 7, i) for i in range(first, keys))
-    put_all(bare, ((name, rng.randbytes(100)) for name in names))
+    put_all(bare, ((name, rng.randbytes(100)) for name in names), keys - first)
 
 
 def _list(

@@ -19,7 +19,7 @@ def main() -> None:
         snapkv.open(server.url) as store,
     ):
         bare, rng = Bare(server.endpoint), seeded("etcd_to_arrow")
-        put_all(bare, ((START + _name(i).encode(), rng.randbytes(64)) for i in range(KEYS)))
+        put_all(bare, ((START + _name(i).encode(), rng.randbytes(64)) for i in range(KEYS)), KEYS)
         tick = store.tick()
         store.save("later", b"")
         tables = {f"{KEYS:,} keys": _table(store, bare, tick)}

@@ -18,7 +18,7 @@ import lmdb
 
 import snapkv
 from benchmarks.bulk import MAP_BYTES, Bulk
-from benchmarks.harness import RESULTS, Rival, Row, measure, report, seeded
+from benchmarks.harness import RESULTS, Rival, Row, measure, report, seeded, show
 from benchmarks.stores import BE64
 
 SIZES = (10_000, 100_000, 1_000_000)
@@ -104,6 +104,8 @@ def _place(folder: Path, size: int, stamps: list[int]) -> Place:
     with env.begin(write=True) as txn:
         for commit in range(size):
             txn.put(_bare_key(key_of(commit), stamps[commit]), bytes(117))
+            if (commit + 1) % 10_000 == 0:
+                show(commit, size)
     return Place(size, _opened(folder / f"size{size}"), env, stamps)
 
 

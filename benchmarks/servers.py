@@ -19,6 +19,7 @@ import grpc
 from etcd_server import EtcdServer, etcd_version
 
 import snapkv
+from benchmarks.harness import show
 from snapkv.engine.etcd import etcd_pb2 as pb
 
 T = TypeVar("T")
@@ -81,9 +82,10 @@ class Bare:
         self._channel.close()
 
 
-def put_all(bare: Bare, pairs: Iterable[tuple[bytes, bytes]]) -> None:
-    """Put many keys, 128 in a transaction."""
-    for some in batched(pairs, 128):
+def put_all(bare: Bare, pairs: Iterable[tuple[bytes, bytes]], count: int) -> None:
+    """Put that many keys, 128 in a transaction."""
+    for at, some in enumerate(batched(pairs, 128)):
+        show(min((at + 1) * 128, count) - 1, count)
         puts = [pb.RequestOp(request_put=pb.PutRequest(key=k, value=v)) for k, v in some]
         bare.txn(pb.TxnRequest(success=puts))
 
