@@ -63,8 +63,10 @@ async def changes(call: Call) -> Response:
         if call.has(headers["ETag"]):
             return Response(status_code=304, headers=headers)
     form = form_of(wanted.feed)
+    feed = Feed(call, db, wanted, form)
     return await Streamed.begun(
-        Feed(call, db, wanted, form).pieces(state),
+        feed.pieces(state),
+        is_last=feed.is_last,
         heartbeat=wanted.heartbeat,
         beat=form.beat,
         media_type=form.media_type,
@@ -84,6 +86,7 @@ class Feed:
         self._rows = deque([form.begin])
         self._walk: Walk | None = None
         self._end: tuple[Sequence, int] | None = None
+        self._ended = False
 
     async def pieces(self, state: State | None) -> AsyncIterator[bytes]:
         """Yield it; one that does not wait as it stands in `state`."""
@@ -110,10 +113,15 @@ class Feed:
                         del piece
                     heard = monotonic() if self._told > told else heard
                     over = self._over() or not await self._waited(waker, version, heard)
-        assert self._walk is not None
-        if self._end is None:
-            self._end = await read(_end_of, self._walk)
-        yield self._form.end(*self._end)
+        if not self._ended:
+            assert self._walk is not None
+            if self._end is None:
+                self._end = await read(_end_of, self._walk)
+            yield self._form.end(*self._end)
+
+    def is_last(self) -> bool:
+        """Return whether the piece that it yielded is known to be the last."""
+        return self._ended and not self._rows
 
     def _over(self) -> bool:
         wanted = self._wanted
@@ -140,6 +148,9 @@ class Feed:
         self._walk, self._end = begun.walk, begun.end
         self._since = begun.walk.place
         self._rows += self._rows_of(begun.changes)
+        if self._end is not None and (self._over() or not self._wanted.waits):
+            self._rows.append(self._form.end(*self._end))  # one piece is sent sooner than two
+            self._ended = True
 
     async def _walked(self) -> AsyncIterator[bytes]:
         """Yield what the walk tells, in pieces of a bounded size; what was sent is let go."""

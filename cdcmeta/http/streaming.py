@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import aclosing
 from typing import Self
 
@@ -24,7 +24,8 @@ SENT_BYTES = 64 << 10
 class Streamed(Response):
     """An answer made of pieces; the next is made when the one before it was taken.
 
-    `beat` is sent after each `heartbeat` seconds without a piece, whatever they are waiting for.
+    `beat` is sent after each `heartbeat` seconds without a piece, whatever they are waiting for. A
+    piece for which `is_last` is true is sent together with the end.
     When a piece fails after the first, the connection is closed, so that nobody takes the half
     for the whole.
     """
@@ -34,6 +35,7 @@ class Streamed(Response):
         pieces: AsyncGenerator[bytes, None],
         first: bytes,
         *,
+        is_last: Callable[[], bool] = lambda: False,
         heartbeat: float | None = None,
         beat: bytes = b"\n",
         media_type: str = JSON,
@@ -41,9 +43,9 @@ class Streamed(Response):
     ) -> None:
         super().__init__(headers=headers, media_type=media_type)
         del self.headers["content-length"]
-        self._pieces, self._first = pieces, first
+        self._pieces, self._first, self._is_last = pieces, first, is_last
         self._heartbeat, self._beat = math.inf if heartbeat is None else heartbeat, beat
-        self._whole = False
+        self._to_end = False  # all pieces were sent, and the end was not
 
     @classmethod
     async def begun(cls, pieces: AsyncIterator[bytes], **how: object) -> Self:
@@ -59,10 +61,10 @@ class Streamed(Response):
             tasks.start_soon(self._hung_up, receive, tasks.cancel_scope)
             await send(start)
             if scope["method"] == "HEAD":
-                self._whole = True
+                self._to_end = True
             else:
                 await self._send(send)
-            if self._whole:
+            if self._to_end:
                 await send({"type": "http.response.body"})
             tasks.cancel_scope.cancel()
 
@@ -77,8 +79,11 @@ class Streamed(Response):
             return
         async with aclosing(self._all()) as pieces:
             async for piece in pieces:
-                await _send_piece(send, piece)
+                is_last = self._is_last()
+                await _send_piece(send, piece, more=not is_last)
                 del piece
+                if is_last:
+                    return
 
     async def _send_beating(self, send: Send) -> None:
         made, taken = anyio.create_memory_object_stream[bytes](0)
@@ -92,8 +97,12 @@ class Streamed(Response):
                         piece = await taken.receive()
                     except anyio.EndOfStream:
                         return
-                await _send_piece(send, piece)
+                is_last = not silence.cancelled_caught and self._is_last()
+                await _send_piece(send, piece, more=not is_last)
                 del piece
+                if is_last:
+                    tasks.cancel_scope.cancel()
+                    return
                 if not silence.cancelled_caught:
                     sent.release()
 
@@ -114,7 +123,7 @@ class Streamed(Response):
                 if piece:
                     yield piece
                     del piece
-            self._whole = True
+            self._to_end = True
         except Exception as e:
             answer = answer_of(e)
             if answer is None:
@@ -122,7 +131,10 @@ class Streamed(Response):
             log.warning("an answer ended early: %s", answer)
 
 
-async def _send_piece(send: Send, piece: bytes) -> None:
-    for at in range(0, len(piece), SENT_BYTES):
-        body = piece[at : at + SENT_BYTES]
-        await send({"type": "http.response.body", "body": body, "more_body": True})
+async def _send_piece(send: Send, piece: bytes, *, more: bool) -> None:
+    size = len(piece)
+    for at in range(0, size, SENT_BYTES):
+        behind = at + SENT_BYTES
+        more_body = more or behind < size
+        body = piece[at:behind]
+        await send({"type": "http.response.body", "body": body, "more_body": more_body})

@@ -29,6 +29,9 @@ Read: TypeAlias = Callable[[Callable[[], Any]], Awaitable[Any]]
 """Runs a call in a thread."""
 SLICE_S = 0.5
 """How long the thread waits at once: the longest it goes on after it was told to end."""
+REST_S = 0.02
+"""How long the thread rests after a commit of this server, which woke all: so it does not compete
+with those who are answering. The next commit of another server is seen so much later at most."""
 LINGER_S = 5.0
 """How long it goes on when nobody waits: clients of a longpoll come again at once."""
 TOO_MANY = "Too many databases are followed at once: try again."
@@ -48,7 +51,7 @@ class Waker:
         self._reading = anyio.Lock()
         self._asked = self._answered = 0
         self._moment: Moment | None = None
-        self._covered = -1
+        self._covered = self._own = -1
         self.version = 0
         self.waiting = 0
         self.ended = False
@@ -86,7 +89,8 @@ class Waker:
         return await moment.begun(question, partial(read, partial(begin, moment.state)))
 
     def committed(self, timestamp: int) -> None:
-        """Wake all for a commit, unless they were woken behind it; from any thread."""
+        """Wake all for a commit made here, unless they were woken behind it; from any thread."""
+        self._own = timestamp
         self._tell(self._wake_for, timestamp)
 
     def stop(self) -> None:
@@ -131,7 +135,9 @@ class Waker:
                     if isinstance(found, Checkpoint) and found.restarted:
                         self._tell(self._wake)
                     elif isinstance(found, Checkpoint) and changed:
-                        self.committed(found.seq.timestamp)
+                        self._tell(self._wake_for, found.seq.timestamp)
+                        if found.seq.timestamp <= self._own:
+                            self._stop.wait(REST_S)
                     changed &= not isinstance(found, Checkpoint)
             finally:
                 follower.close()
