@@ -19,6 +19,9 @@ from etcd_server import (
 from fast import reason_when_fast
 from hypothesis import HealthCheck, Phase, settings
 
+# Java compiles for long runs; tests end before that pays, and its compiler takes half their time.
+os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+
 settings.register_profile(
     "default",
     deadline=None,

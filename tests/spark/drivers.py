@@ -26,7 +26,8 @@ class Drivers:
     """
 
     def __init__(self, url: str, folder: Path, stream: str) -> None:
-        self.command = [sys.executable, str(DRIVER), url, str(folder), stream]
+        java = f"SPARK_SUBMIT_OPTS={os.environ['SPARK_SUBMIT_OPTS']}"  # the keeper's are older
+        self.command = ["env", java, sys.executable, str(DRIVER), url, str(folder), stream]
         self.folder = folder
         (folder / "batches").mkdir()
 
