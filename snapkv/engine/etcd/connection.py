@@ -311,10 +311,12 @@ class Connection:
     ) -> A:
         try:
             while True:
-                with contextlib.suppress(ChannelRetired):  # by another thread, just now
+                try:
                     channel = endpoint.calls()
                     answer = channel.call(method, request, timeout, self._metadata(token))
                     break
+                except ChannelRetired:
+                    continue  # by another thread, just now
         except CallFailed as e:
             endpoint.proven = refusal_of(e) is not None or e.text.startswith((COMPACTED, FUTURE))
             raise

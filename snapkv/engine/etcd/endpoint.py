@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from snapkv.engine.etcd.address import Security
 from snapkv.engine.etcd.rpc import WATCH_ANSWER_BYTES_MAX, Channel, WatchStream
+from snapkv.forks import renew_in_children
 
 _abandoned: list[Channel | WatchStream] = []
 """Channels that can neither be used nor ended, nor collected, which ends them: a parent process's
@@ -91,8 +92,22 @@ class Endpoint:
         self._calls, self._watches, self._proven = {}, {}, set()
 
 
+class _Main:
+    """Which thread is the main one: in a forked child that is the thread that forked."""
+
+    def __init__(self) -> None:
+        self.ident = threading.main_thread().ident
+        renew_in_children(self)
+
+    def after_fork(self) -> None:
+        self.ident = threading.main_thread().ident
+
+
+_main = _Main()
+
+
 def _is_main() -> bool:
-    return threading.get_ident() == threading.main_thread().ident
+    return threading.get_ident() == _main.ident
 
 
 def _of_thread(channels: dict[bool, Channel], make: Callable[[], Channel]) -> Channel:

@@ -13,7 +13,6 @@ import queue
 import threading
 import weakref
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -177,29 +176,23 @@ class Channel:
                 response_deserializer=method.answer.FromString,
             )
             self._unary[method.path] = send
-        try:
-            with _calls, self._entered():
-                return send(request, timeout=timeout, metadata=metadata)  # type: ignore[no-any-return]
-        except grpc.RpcError as e:
-            raise failure_of(e) from e
-        except ValueError as e:
-            raise self._closed(e) from e
-
-    @contextmanager
-    def _entered(self) -> Iterator[None]:
-        """Count a call in; the last one of a retired channel closes it."""
-        with self._lock:
-            if self._retired:
-                raise ChannelRetired("the channel was replaced")
-            self._inside += 1
-        try:
-            yield
-        finally:
+        with _calls:
             with self._lock:
-                self._inside -= 1
-                over = self._is_over()
-            if over:
-                self.close()
+                if self._retired:
+                    raise ChannelRetired("the channel was replaced")
+                self._inside += 1
+            try:
+                return send(request, timeout=timeout, metadata=metadata)  # type: ignore[no-any-return]
+            except grpc.RpcError as e:
+                raise failure_of(e) from e
+            except ValueError as e:
+                raise self._closed(e) from e
+            finally:
+                with self._lock:
+                    self._inside -= 1
+                    over = self._is_over()
+                if over:
+                    self.close()
 
     def _is_over(self) -> bool:
         return self._retired and not self._inside

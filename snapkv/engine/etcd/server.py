@@ -131,8 +131,10 @@ class Server:
         looking = self._look(fresh)
         if fresh and looking is not None:
             looking.join(bounded(FRESH_WAIT_S))
-        self._warn(etcd=True)
         found = self._sample
+        if found is None or found.server_ms is None or not self._advised:
+            self._warn(etcd=True)
+            found = self._sample
         return None if found is None else found.time_ms(monotonic())
 
     def look(self) -> None:
