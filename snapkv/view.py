@@ -46,7 +46,9 @@ class Moments(Generic[K]):
     def __init__(self, core: Reader, space: Keyspace) -> None:
         self._core, self._space = core, space
         self._read_timeout = core.read_timeout
+        # the short way, and where it may be tried: the careful one answers what it does not
         self._is_plain = core.read_timeout is None and core.reads.showing.at_head
+        self._encode, self._get = space.encode, core.timeline.get
 
     @property
     def reader(self) -> Reader:
@@ -63,8 +65,10 @@ class Moments(Generic[K]):
         `InvalidTimeError`, `EngineUnavailableError`, `ReadTimeoutError` (one of these, after
         `timeout` seconds).
         """
-        if timeout is None and (kv := self._plain(key, ts)) is not None:
-            return kv.value
+        if timeout is None and self._is_plain and not self._core.closed:
+            kv = self._get(self._encode(key), ts)
+            if kv is not None:
+                return kv.value
         return self._entry(key, ts, timeout).value
 
     def entry(self, key: K, ts: When | None = None, *, timeout: float | None = None) -> Entry:
@@ -72,8 +76,10 @@ class Moments(Generic[K]):
 
         The revision is what the guard `AtRevision` takes.
         """
-        if timeout is None and (kv := self._plain(key, ts)) is not None:
-            return entry_of(kv)
+        if timeout is None and self._is_plain and not self._core.closed:
+            kv = self._get(self._encode(key), ts)
+            if kv is not None:
+                return entry_of(kv)
         return self._entry(key, ts, timeout)
 
     def _entry(self, key: K, ts: When | None, timeout: float | None) -> Entry:
@@ -81,12 +87,6 @@ class Moments(Generic[K]):
         if found is None:
             raise KeyNotFoundError(key, None if ts is None else self._core.resolve(ts))
         return found
-
-    def _plain(self, key: K, ts: When | None) -> KeyValue | None:
-        """Return a version by the short way; None where the careful one has to answer."""
-        if self._core.closed or not self._is_plain:
-            return None
-        return self._core.timeline.get(self._space.encode(key), ts)
 
     @bounds
     def entries_of(

@@ -70,7 +70,7 @@ def get(env: Environment, key: bytes, revision: int) -> GetResult | None:
             suffix = _BE64.pack(REVISION_MAX - revision)
         else:
             return None
-        stem = (key.replace(b"\0", b"\0\xff") if b"\0" in key else key) + STEM_END
+        stem = (key.replace(b"\0", b"\0\xff") if 0 in key else key) + STEM_END
         if len(stem) > STEM_BYTES_MAX:
             return None
         cursor = txn.cursor(databases.records)

@@ -143,12 +143,12 @@ def decode_format(value: bytes | None) -> tuple[int, int]:
 
 def stem_of(key: bytes) -> bytes:
     """Return what all records of `key` begin with."""
-    return (key.replace(b"\0", b"\0\xff") if b"\0" in key else key) + STEM_END
+    return (key.replace(b"\0", b"\0\xff") if 0 in key else key) + STEM_END
 
 
 def checked_stem(key: bytes) -> bytes:
     """Return the stem of a key; `InvalidKeyError` when its records would be too long for LMDB."""
-    stem = (key.replace(b"\0", b"\0\xff") if b"\0" in key else key) + STEM_END
+    stem = (key.replace(b"\0", b"\0\xff") if 0 in key else key) + STEM_END
     if len(stem) > STEM_BYTES_MAX:
         raise InvalidKeyError(
             f"the key takes {len(stem) - len(STEM_END)} bytes (each zero byte counts twice), "
