@@ -19,7 +19,7 @@ def main():
         Rival("nothing (floor)", lambda i: time.sleep(0.001)),
         Rival("snapkv waits", lambda i: time.sleep(snapkv.WAIT_S)),
     ]
-    report("tiny", "How long is a wait?", {"waits": measure(rivals, rounds=10)})
+    report("tiny", "How long is a wait?", {"waits": measure(rivals, rounds=5)})
 """
 TIMEOUT_S = 60
 
@@ -52,7 +52,7 @@ def put(folder: Path, files: dict[str, str]) -> None:
 
 @pytest.fixture(scope="module")
 def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a small repository: at HEAD~1 snapkv waits for 8 ms, in the working tree for 2."""
+    """Return a small repository: at HEAD~1 snapkv waits for 50 ms, in the working tree for 2."""
     if shutil.which("git") is None:
         pytest.skip("git is not installed")
     folder = tmp_path_factory.mktemp("clone").resolve()
@@ -61,7 +61,7 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
         f"benchmarks/{name}.py": (ROOT / f"benchmarks/{name}.py").read_text()
         for name in ("__init__", "harness", "compare")
     }
-    put(folder, {**ours, "snapkv/__init__.py": "WAIT_S = 0.008\n", "benchmarks/tiny.py": TINY})
+    put(folder, {**ours, "snapkv/__init__.py": "WAIT_S = 0.05\n", "benchmarks/tiny.py": TINY})
     git(folder, "add", ".")
     git(folder, "commit", "--quiet", "--message=first")
     broken = TINY.replace("def main():", "def main():\n    raise ValueError('out of order')")
@@ -93,7 +93,7 @@ def test_two_commits_are_run_in_turn(clone: Path) -> None:
     then_us, now_us, ratio, floor_then, floor_now = (
         float(each.replace(",", "")) for each in ours[2:]
     )
-    assert then_us > 8_000
+    assert then_us > 50_000
     assert now_us > 2_000
     assert ratio < 0.8
     assert floor_then > floor_now
