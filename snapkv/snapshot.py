@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Generic, NoReturn, Self
 
 from snapkv.committer import listed
 from snapkv.deadline import bounds
-from snapkv.engine.base import ALL_KEYS_END, Columns, KeyValue, Range
+from snapkv.engine.base import ALL_KEYS_END, Columns, KeyValue, Pairs, Range
 from snapkv.errors import (
     InvalidKeyError,
     InvalidOptionError,
@@ -159,7 +159,8 @@ class Snapshot(Mapping[K, bytes], Generic[K]):
     ) -> Iterator[tuple[K, Entry]]:
         """Yield (key, entry) pairs in key order; bounded as `items`."""
         decode = self._space.decode
-        for page in self.pages(prefix, start, end):
+        low, high = self._range(prefix, start, end)
+        for page in self._source.scan(low, high) if _any(low, high) else ():
             for kv in page:
                 yield decode(kv.key), entry_of(kv)
 
@@ -176,10 +177,8 @@ class Snapshot(Mapping[K, bytes], Generic[K]):
 
         `start` (inclusive) and `end` (exclusive) are keys that bound it further.
         """
-        decode = self._space.decode
-        for page in self.pages(prefix, start, end):
-            for kv in page:
-                yield decode(kv.key), kv.value
+        for page in self.pairs(prefix, start, end):
+            yield from zip(self._space.decode_all(page.keys), page.values, strict=True)
 
     @bounds
     def keys(  # type: ignore[override]
@@ -191,10 +190,8 @@ class Snapshot(Mapping[K, bytes], Generic[K]):
         timeout: float | None = None,
     ) -> Iterator[K]:
         """Yield keys in order, without reading values; bounded as `items`."""
-        decode = self._space.decode
-        for page in self.pages(prefix, start, end, keys_only=True):
-            for kv in page:
-                yield decode(kv.key)
+        for page in self.pairs(prefix, start, end, keys_only=True):
+            yield from self._space.decode_all(page.keys)
 
     def values(  # type: ignore[override]
         self, prefix: K | None = None, *, timeout: float | None = None
@@ -255,17 +252,17 @@ class Snapshot(Mapping[K, bytes], Generic[K]):
             if before != after:
                 yield Difference(self._space.decode(stored), before, after)
 
-    def pages(
+    def pairs(
         self,
         prefix: K | None,
         start: K | None = None,
         end: K | None = None,
         *,
         keys_only: bool = False,
-    ) -> Iterator[list[KeyValue]]:
+    ) -> Iterator[Pairs]:
         """Yield what `items` does in pages, as the engine stores it; for layers of this package."""
         low, high = self._range(prefix, start, end)
-        return self._source.scan(low, high, keys_only=keys_only) if _any(low, high) else iter(())
+        return self._source.pairs(low, high, keys_only=keys_only) if _any(low, high) else iter(())
 
     def _range(
         self, prefix: K | None, start: K | None = None, end: K | None = None
@@ -335,6 +332,10 @@ class LiveSource:
     ) -> Iterator[list[KeyValue]]:
         """Yield a range in pages at the pinned revision."""
         return self._reads.scan(self._pin, start, end, keys_only=keys_only)
+
+    def pairs(self, start: bytes, end: bytes, *, keys_only: bool = False) -> Iterator[Pairs]:
+        """Yield the same as keys and values alone."""
+        return self._reads.pairs(self._pin, start, end, keys_only=keys_only)
 
     def columns(self, start: bytes, end: bytes, *, keys_only: bool = False) -> Iterator[Columns]:
         """Yield the same as columns of Arrow."""

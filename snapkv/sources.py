@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
-from snapkv.engine.base import Columns, KeyValue
+from snapkv.engine.base import Columns, KeyValue, Pairs
 
 READ_MANY_MAX = 128
 
-Pairs = Iterator[tuple[bytes, bytes | None, bytes | None]]
+Both = Iterator[tuple[bytes, bytes | None, bytes | None]]
 
 
 class Source(Protocol):
@@ -27,6 +27,10 @@ class Source(Protocol):
         self, start: bytes, end: bytes, *, keys_only: bool = False
     ) -> Iterator[list[KeyValue]]:
         """Yield the range [start, end) in pages, ascending."""
+        ...
+
+    def pairs(self, start: bytes, end: bytes, *, keys_only: bool = False) -> Iterator[Pairs]:
+        """Yield the same as keys and values alone."""
         ...
 
     def columns(self, start: bytes, end: bytes, *, keys_only: bool = False) -> Iterator[Columns]:
@@ -56,7 +60,7 @@ class Past(Protocol):
         ...
 
 
-def both_read(a: Source, b: Source, keys: Sequence[bytes]) -> Pairs:
+def both_read(a: Source, b: Source, keys: Sequence[bytes]) -> Both:
     """Yield (key, value in a, value in b) of given keys."""
     for at in range(0, len(keys), READ_MANY_MAX):
         chunk = keys[at : at + READ_MANY_MAX]
@@ -64,7 +68,7 @@ def both_read(a: Source, b: Source, keys: Sequence[bytes]) -> Pairs:
             yield key, before and before.value, after and after.value
 
 
-def both_scanned(a: Source, b: Source, start: bytes, end: bytes) -> Pairs:
+def both_scanned(a: Source, b: Source, start: bytes, end: bytes) -> Both:
     """Yield (key, value in a, value in b) of a whole range, merging two scans in order."""
     left, right = _rows(a, start, end), _rows(b, start, end)
     before, after = next(left, None), next(right, None)

@@ -122,9 +122,9 @@ class Moments(Generic[K]):
         """
         keys: list[K] = []
         values: list[bytes] = []
-        for page in self.at(ts, timeout=timeout).pages(prefix):
-            keys += self._space.decode_all([kv.key for kv in page])
-            values += [kv.value for kv in page]
+        for page in self.at(ts, timeout=timeout).pairs(prefix):
+            keys += self._space.decode_all(page.keys)
+            values += page.values
         return keys, values
 
     @bounds

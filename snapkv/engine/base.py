@@ -29,8 +29,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
+from snapkv.engine.columns import Columns as Columns
+from snapkv.engine.columns import Pairs as Pairs
 from snapkv.engine.limits import Limits as Limits
 
 ALL_KEYS_END = b"\0"
@@ -62,16 +64,6 @@ class Range(NamedTuple):
     limit: int = 0
     keys_only: bool = False
     count_only: bool = False
-
-
-class Columns(NamedTuple):
-    """Versions of keys in bulk, as columns of Arrow: two of bytes, three of int64."""
-
-    keys: Any
-    values: Any
-    created: Any
-    modified: Any
-    version: Any
 
 
 class Put(NamedTuple):
@@ -266,6 +258,12 @@ class Reads(Protocol):
         self, key: bytes, range_end: bytes, *, revision: int, keys_only: bool = False
     ) -> Iterator[list[KeyValue]]:
         """Yield a range in pages, ascending, all at one revision (not 0), at a bounded memory."""
+        ...
+
+    def pairs(
+        self, key: bytes, range_end: bytes, *, revision: int, keys_only: bool = False
+    ) -> Iterator[Pairs]:
+        """Yield what `scan` does as keys and values alone: the short path of listings."""
         ...
 
     def columns(

@@ -18,7 +18,6 @@ from snapkv.clock import monotonic, uptime_ns
 from snapkv.engine.apply import apply
 from snapkv.engine.base import (
     ALL_KEYS_END,
-    Columns,
     Event,
     GetResult,
     Header,
@@ -38,6 +37,7 @@ from snapkv.engine.leases import LeaseTable, is_id
 from snapkv.engine.memory_check import problems_of_log, problems_of_versions
 from snapkv.engine.overlay import Overlay, answer
 from snapkv.engine.rules import check_distinct, check_limits, check_piece_rows
+from snapkv.engine.scanned import Scanned
 from snapkv.errors import (
     CompactedError,
     EngineBusyError,
@@ -57,7 +57,7 @@ _shared: dict[str, MemoryEngine] = {}
 _shared_lock = threading.Lock()
 
 
-class MemoryEngine:
+class MemoryEngine(Scanned):
     """All versions of all keys in one process's memory; safe for threads."""
 
     remote = False
@@ -108,14 +108,6 @@ class MemoryEngine:
             if not page.more:
                 return
             key = page.kvs[-1].key + b"\0"
-
-    def columns(
-        self, key: bytes, range_end: bytes, *, revision: int, keys_only: bool = False
-    ) -> Iterator[Columns]:
-        """Yield the pages of a scan as columns."""
-        from snapkv.arrow import columns_in
-
-        return columns_in(self.scan(key, range_end, revision=revision, keys_only=keys_only))
 
     def pieces(self, key: bytes, range_end: bytes, *, revision: int, rows: int) -> list[Piece]:
         """Cut a range between its keys, exactly; O(keys)."""

@@ -7,7 +7,16 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from snapkv.clock import check_in_time
-from snapkv.engine.base import Columns, Engine, GetResult, KeyValue, Range, RangeResult, ReadResult
+from snapkv.engine.base import (
+    Columns,
+    Engine,
+    GetResult,
+    KeyValue,
+    Pairs,
+    Range,
+    RangeResult,
+    ReadResult,
+)
 from snapkv.errors import CompactedError, FutureRevisionError, StoreRestoredError
 from snapkv.records import Mark
 from snapkv.timeline.feed import replayed
@@ -157,6 +166,16 @@ class Reads:
             return engine.scan(start, range_end, revision=revision, keys_only=keys_only)
 
         return self._held(pin, key, pages, lambda page: page[-1].key)
+
+    def pairs(
+        self, pin: Pin, key: bytes, range_end: bytes, *, keys_only: bool = False
+    ) -> Iterator[Pairs]:
+        """Yield the same as keys and values alone."""
+
+        def pages(engine: Engine, start: bytes, revision: int) -> Iterator[Pairs]:
+            return engine.pairs(start, range_end, revision=revision, keys_only=keys_only)
+
+        return self._held(pin, key, pages, lambda page: page.keys[-1])
 
     def columns(
         self, pin: Pin, key: bytes, range_end: bytes, *, keys_only: bool = False

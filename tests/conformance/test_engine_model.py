@@ -336,6 +336,11 @@ def compare_state(db: Driver, model: Model, revision: int) -> None:
     assert plain(db.engine.read([everything]).results[0]) == expected
     scanned = [kv for page in db.engine.scan(FIRST, ALL, revision=revision) for kv in page]
     assert [tuple(kv) for kv in scanned] == expected[0]
+    for keys_only in (False, True):
+        pages = list(db.engine.pairs(FIRST, ALL, revision=revision, keys_only=keys_only))
+        values = [value for page in pages for value in page.values]
+        assert [key for page in pages for key in page.keys] == [kv.key for kv in scanned]
+        assert values == ([] if keys_only else [kv.value for kv in scanned])
     pieces = db.engine.pieces(FIRST, ALL, revision=revision, rows=2)
     parts = [db.range(piece.key, piece.range_end, revision=revision).kvs for piece in pieces]
     assert [tuple(kv) for part in parts for kv in part] == expected[0]

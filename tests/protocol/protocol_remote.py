@@ -24,6 +24,7 @@ from snapkv.engine.base import (
     GetResult,
     KeyValue,
     Limits,
+    Pairs,
     Piece,
     Range,
     ReadResult,
@@ -263,6 +264,12 @@ class Remote:
     ) -> Iterator[list[KeyValue]]:
         self._check_open()
         return self.network.base.scan(key, range_end, revision=revision, keys_only=keys_only)
+
+    def pairs(
+        self, key: bytes, range_end: bytes, *, revision: int, keys_only: bool = False
+    ) -> Iterator[Pairs]:
+        self._check_open()
+        return self.network.base.pairs(key, range_end, revision=revision, keys_only=keys_only)
 
     def pieces(self, key: bytes, range_end: bytes, *, revision: int, rows: int) -> list[Piece]:
         self._check_open()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 import snapkv.entry
-from snapkv.engine.base import ALL_KEYS_END, Delete, Put, Range, Txn, one_of
+from snapkv.engine.base import ALL_KEYS_END, Delete, Pairs, Put, Range, Txn, one_of
 from snapkv.engine.memory import MemoryEngine
 from snapkv.errors import OutcomeUnknown
 from snapkv.opening import open_engine
@@ -29,6 +29,11 @@ class Wrapped:
     def get(self, key, revision=0):
         """Read a point as a range: what is done to `read` is done to it, too."""
         return one_of(self.read([Range(key, revision=revision)]))
+
+    def pairs(self, key, range_end, *, revision, keys_only=False):
+        """List by a scan: what is done to `scan` is done to it, too."""
+        for page in self.scan(key, range_end, revision=revision, keys_only=keys_only):
+            yield Pairs([kv.key for kv in page], [] if keys_only else [kv.value for kv in page])
 
 
 class Exchangeable(Wrapped):

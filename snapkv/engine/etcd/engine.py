@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Sequence
 
 from snapkv.clock import monotonic
 from snapkv.engine.base import (
-    Columns,
     GetResult,
     KeyValue,
     Lease,
@@ -42,6 +41,7 @@ from snapkv.engine.etcd.server import Server
 from snapkv.engine.etcd.watcher import EtcdWatcher
 from snapkv.engine.leases import is_id, ttl_ns_of
 from snapkv.engine.rules import check_distinct, check_limits, check_piece_rows
+from snapkv.engine.scanned import Scanned
 from snapkv.errors import (
     CompactedError,
     FutureRevisionError,
@@ -61,7 +61,7 @@ OPS_MAX = 128
 """The server's defaults of --max-request-bytes and --max-txn-ops."""
 
 
-class EtcdEngine:
+class EtcdEngine(Scanned):
     """Metadata in an etcd cluster; safe for threads and forks.
 
     `home` is a key that the user may read: the engine's own questions are about it.
@@ -200,14 +200,6 @@ class EtcdEngine:
     ) -> Iterator[list[KeyValue]]:
         """Yield pages of about 4 MiB from bounded ranges; a round trip each, a few to cut them."""
         return Scan(self._ask, revision, keys_only, self._page_size).pages(key, range_end)
-
-    def columns(
-        self, key: bytes, range_end: bytes, *, revision: int, keys_only: bool = False
-    ) -> Iterator[Columns]:
-        """Yield the pages of a scan as columns."""
-        from snapkv.arrow import columns_in
-
-        return columns_in(self.scan(key, range_end, revision=revision, keys_only=keys_only))
 
     def pieces(self, key: bytes, range_end: bytes, *, revision: int, rows: int) -> list[Piece]:
         """Cut a range by counting; none has more than twice `rows` keys.

@@ -1,29 +1,20 @@
-"""Reading a range as columns: records are taken from LMDB in bulk, and sorted out by Arrow.
+"""Reading a range as columns: the records of a walk, sorted out by numpy and Arrow.
 
-For readers of very many keys. What a scan does key by key in Python is done here by a few calls a
-chunk: which version of each key is the newest at a revision, and what its header says.
+For readers of very many keys. What a scan does in Python is done here by a few calls a chunk: which
+version of each key is the newest at a revision, and what its header says.
 """
 
 from __future__ import annotations
 
-import itertools
-from bisect import bisect_left
 from collections.abc import Callable, Iterator
 
-from snapkv.arrow import BYTES_MAX, columns_of
+from snapkv.arrow import BYTES_MAX, columns_in
 from snapkv.engine.base import Columns, Range
+from snapkv.engine.lmdb import mdb
 from snapkv.engine.lmdb.env import Environment
-from snapkv.engine.lmdb.mdb import Cursor
-from snapkv.engine.lmdb.reading import behind_key, revision_in, seek, walk
-from snapkv.engine.lmdb.records import (
-    HEADER_BYTES,
-    LEASED,
-    REMOVED,
-    STEM_END,
-    SUFFIX_BYTES,
-    span_of,
-    suffix_of,
-)
+from snapkv.engine.lmdb.reading import each_step, key_values
+from snapkv.engine.lmdb.records import HEADER_BYTES, LEASED, REMOVED, SUFFIX_BYTES, span_of
+from snapkv.engine.lmdb.walking import TAIL_BYTES, Records, Walk
 from snapkv.errors import CorruptStoreError
 from snapkv.extras import extra
 
@@ -31,110 +22,75 @@ with extra("arrow", "tables"):
     import numpy as np
     import pyarrow as pa
     import pyarrow.compute as pc
-    from numpy.lib.stride_tricks import sliding_window_view
     from numpy.typing import NDArray
 
-CHUNK_RECORDS_FIRST = 256
-CHUNK_RECORDS_MAX = 10_000
-CHUNK_BYTES = 8 << 20
-"""What a chunk holds at most, but for its last record."""
-PASSED_MAX = 8
-"""With more records than this for each key found, a walk that seeks past old versions is faster."""
-
-_TAIL = SUFFIX_BYTES + len(STEM_END)
+CHUNK_RECORDS_FIRST, CHUNK_RECORDS = 256, 4_096
+"""More than a scan takes at once: each call of Arrow's has a price of its own."""
 
 
 def columns(
     env: Callable[[], Environment], key: bytes, range_end: bytes, revision: int, keys_only: bool
 ) -> Iterator[Columns]:
     """Yield a range in chunks, each from a read transaction of its own, as `scan` does pages."""
-    first, beyond = span_of(key, range_end)
-    target: bytes | None = first
-    limit = CHUNK_RECORDS_FIRST
-    while target is not None:
-        with env().reading() as txn:
-            revision_in(txn.state, Range(key, range_end, revision))
-            raws, values, more = _records(txn.cursor(), target, beyond, limit, keys_only)
-            if not raws:
-                return
-            column = pa.array(values, pa.binary())
-            found, behind = _sorted_out(raws, column, revision)
-            if found is None or len(found.keys) * PASSED_MAX < len(raws):
-                page, behind = walk(txn.cursor(), target, beyond, revision, limit, keys_only)
-                found, more = columns_of(page) if page else None, behind is not None
-        if found is not None and len(found.keys):
-            yield found
-        target = behind if more else None
-        # Keys are taken before values: about as many as there will be room for.
-        limit = min(CHUNK_RECORDS_MAX, max(1, CHUNK_BYTES * len(raws) // column.nbytes))
+    wanted = Range(key, range_end, revision, keys_only=keys_only)
+    walk = Walk(
+        *span_of(key, range_end),
+        revision,
+        keys_only=keys_only,
+        chunk=CHUNK_RECORDS,
+        begin=CHUNK_RECORDS_FIRST,
+    )
+
+    def step(cursor: mdb.Cursor, newest: int) -> list[Columns]:
+        records = walk.take(cursor, newest)
+        if not records.raws:
+            return []
+        found = _sorted_out(walk, records, revision, keys_only)
+        if found is None:
+            return list(columns_in([key_values(walk.sorted_out(records), keys_only)]))
+        return [found] if len(found.keys) else []
+
+    for some in each_step(env, wanted, walk, step):
+        yield from some
 
 
-def _records(
-    cursor: Cursor, target: bytes, beyond: bytes, limit: int, keys_only: bool
-) -> tuple[list[bytes], list[bytes], bool]:
-    """Return keys and values of up to `limit` records of [target, beyond); whether more may come.
+def _sorted_out(walk: Walk, records: Records, revision: int, keys_only: bool) -> Columns | None:
+    """Return those in force at the revision as columns, without removals.
 
-    Fewer, when their values take `CHUNK_BYTES`; of values that nobody wants only the headers. By
-    two walks: bytes alone are half the work of pairs, which the garbage collector looks at.
+    None where there are leases, whose headers are longer, or more bytes than one array takes.
     """
-    if not seek(cursor, target):
-        return [], [], False
-    raws = list(itertools.islice(cursor.iternext(keys=True, values=False), limit))
-    more = len(raws) == limit
-    if raws[-1] >= beyond:
-        del raws[bisect_left(raws, beyond) :]
-        more = False
-    if not raws:
-        return [], [], False
-    cursor.set_key(raws[0])
-    found = itertools.islice(cursor.iternext(keys=False, values=True), len(raws))
-    if keys_only:
-        return raws, [value[:HEADER_BYTES] for value in found], more
-    values: list[bytes] = []
-    room = CHUNK_BYTES
-    for value in found:
-        values.append(value)
-        room -= len(value)
-        if room <= 0:
-            break
-    return raws[: len(values)], values, more or len(values) < len(raws)
-
-
-def _sorted_out(
-    raws: list[bytes], values: pa.Array, revision: int
-) -> tuple[Columns | None, bytes | None]:
-    """Return the keys of consecutive records as columns, and where to go on.
-
-    The first record is the first of its key, or the newest of it at the revision. None instead of
-    columns where there are leases, whose headers are longer.
-    """
-    column = pa.array(raws, pa.binary())
-    starts, ends, data = _buffers(column)
+    column, values = pa.array(records.raws, pa.binary()), pa.array(records.values, pa.binary())
+    if isinstance(values, pa.ChunkedArray):
+        return None
+    _, ends, data = _buffers(column)
     modified = ~_big_endian(data, ends - SUFFIX_BYTES)  # newest first, so it stands inverted
-    stems = pc.binary_slice(column, 0, -_TAIL)
-    current = modified <= revision
-    keep = current.copy()  # the first that is not too new, of each key
-    if len(raws) > 1:
-        other = pc.not_equal(stems[1:], stems[:-1]).to_numpy(zero_copy_only=False)
-        keep[1:] &= other | ~current[:-1]
+    stems = pc.binary_slice(column, 0, -TAIL_BYTES)
     starts, ends, data = _buffers(values)
     if (ends - starts).min() < HEADER_BYTES:
         raise CorruptStoreError("a record is too short")
-    flags = data[starts + HEADER_BYTES - 1]
-    last = raws[-1]
-    behind = behind_key(last) if current[-1] else last[:-SUFFIX_BYTES] + suffix_of(revision)
-    if (flags[keep] & LEASED).any():
-        return None, behind
-    keep &= (flags & REMOVED) == 0
-    mask = None if keep.all() else pa.array(keep)
+    keep: NDArray[np.bool_] = np.ones(len(stems), bool)
+    if not records.single:
+        current = modified <= revision
+        fresh = pc.not_equal(stems[1:], stems[:-1]).to_numpy(zero_copy_only=False)
+        walk.adapt(len(stems), 1 + int(fresh.sum()), records.current)
+        keep = current.copy()  # the first that is not too new, of each key
+        keep[1:] &= fresh | ~current[:-1]
+    flags = data[starts + (HEADER_BYTES - 1)]
+    if flags.any():
+        keep &= (flags & REMOVED) == 0
+        if (flags[keep] & LEASED).any():
+            return None
     found = (
         _unescaped(stems),
-        pc.binary_slice(values, HEADER_BYTES, BYTES_MAX),
+        pc.binary_slice(values, HEADER_BYTES, HEADER_BYTES if keys_only else BYTES_MAX),
         pa.array(_big_endian(data, starts)),
         pa.array(modified),
         pa.array(_big_endian(data, starts + 8)),
     )
-    return Columns(*(each if mask is None else each.filter(mask) for each in found)), behind
+    if keep.all():
+        return Columns(*found)
+    mask = pa.array(keep)
+    return Columns(*(each.filter(mask) for each in found))
 
 
 def _buffers(column: pa.Array) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.uint8]]:
@@ -146,7 +102,8 @@ def _buffers(column: pa.Array) -> tuple[NDArray[np.int64], NDArray[np.int64], ND
 
 def _big_endian(data: NDArray[np.uint8], starts: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the 8 bytes at each start as numbers."""
-    return sliding_window_view(data, 8)[starts].view(">i8")[:, 0].astype(np.int64)
+    anywhere = np.ndarray((len(data) - 7,), ">i8", data, strides=(1,))
+    return anywhere[starts].astype(np.int64)
 
 
 def _unescaped(stems: pa.Array) -> pa.Array:

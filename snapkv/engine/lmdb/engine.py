@@ -14,6 +14,7 @@ from snapkv.engine.base import (
     KeyValue,
     Lease,
     Limits,
+    Pairs,
     Piece,
     Range,
     ReadResult,
@@ -135,16 +136,22 @@ class LmdbEngine:
     def scan(
         self, key: bytes, range_end: bytes, *, revision: int, keys_only: bool = False
     ) -> Iterator[list[KeyValue]]:
-        """Yield pages of `SCAN_PAGE_ROWS` keys, each from a read transaction of its own.
+        """Yield pages of up to some thousand keys, each from a read transaction of its own.
 
         What leases have come due since cannot change what stood at `revision`.
         """
         return reading.scan(lambda: self._env, key, range_end, revision, keys_only)
 
+    def pairs(
+        self, key: bytes, range_end: bytes, *, revision: int, keys_only: bool = False
+    ) -> Iterator[Pairs]:
+        """Yield the pages of a scan as keys and values, in half of the time."""
+        return reading.pairs(lambda: self._env, key, range_end, revision, keys_only)
+
     def columns(
         self, key: bytes, range_end: bytes, *, revision: int, keys_only: bool = False
     ) -> Iterator[Columns]:
-        """Yield chunks of about 8 MiB, in a quarter of the time that `scan` takes."""
+        """Yield chunks of up to 8 MiB, in half of the time that `scan` takes."""
         from snapkv.engine.lmdb import columns
 
         return columns.columns(lambda: self._env, key, range_end, revision, keys_only)

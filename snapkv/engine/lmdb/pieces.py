@@ -13,8 +13,9 @@ from collections.abc import Callable
 from snapkv.engine.base import Piece, Range
 from snapkv.engine.lmdb import mdb
 from snapkv.engine.lmdb.env import Environment
-from snapkv.engine.lmdb.reading import behind_key, revision_in, seek
+from snapkv.engine.lmdb.reading import revision_in
 from snapkv.engine.lmdb.records import SUFFIX_BYTES, key_of, span_of
+from snapkv.engine.lmdb.walking import behind_key, seek
 from snapkv.engine.rules import check_piece_rows
 
 STRIDE_RECORDS = 10_000

@@ -1,7 +1,6 @@
 """Reading one state: points, ranges, pages.
 
-A point is one seek. A range is walked with LMDB's iterator, which is far cheaper a step than a
-seek; where a key has many versions to pass over, one seek passes them all.
+A point is one seek. All ranges, pages and counts go by one `Walk`.
 """
 
 from __future__ import annotations
@@ -10,8 +9,17 @@ import struct
 from collections.abc import Callable, Container, Iterator, Sequence
 from itertools import islice
 from threading import get_ident
+from typing import TypeVar
 
-from snapkv.engine.base import GetResult, Header, KeyValue, Range, RangeResult, ReadResult
+from snapkv.engine.base import (
+    GetResult,
+    Header,
+    KeyValue,
+    Pairs,
+    Range,
+    RangeResult,
+    ReadResult,
+)
 from snapkv.engine.lmdb import mdb, records
 from snapkv.engine.lmdb.env import Environment
 from snapkv.engine.lmdb.leases import Leases, is_due
@@ -30,17 +38,15 @@ from snapkv.engine.lmdb.records import (
     span_of,
     suffix_of,
 )
+from snapkv.engine.lmdb.walking import Found, Walk, unescaped
 from snapkv.errors import CompactedError, CorruptStoreError, FutureRevisionError
 
-SCAN_PAGE_ROWS = 5_000
-STEPS_MAX = 8
-"""Versions of one key passed one by one before a seek passes the rest (a seek costs as much)."""
-
-_BEHIND_STEM = b"\0\x02"
 _BE64 = struct.Struct(">Q")
 _UNPACK, _UNPACK_HEADER = _BE64.unpack_from, HEADER.unpack_from
 _NOW = suffix_of(REVISION_MAX)
 _new = tuple.__new__
+
+Step = TypeVar("Step")
 
 
 def get(env: Environment, key: bytes, revision: int) -> GetResult | None:
@@ -141,26 +147,48 @@ def versions(env: Environment, key: bytes, revision: int, limit: int) -> list[Ke
 
 
 def scan(
-    env: Callable[[], Environment],
-    key: bytes,
-    range_end: bytes,
-    revision: int,
-    keys_only: bool,
+    env: Callable[[], Environment], key: bytes, range_end: bytes, revision: int, keys_only: bool
 ) -> Iterator[list[KeyValue]]:
-    """Yield pages, each from a read transaction of its own that looks at compaction again.
+    """Yield a range in pages; see `each_step`."""
+    wanted = Range(key, range_end, revision, keys_only=keys_only)
+    walk = Walk(*span_of(key, range_end), revision, keys_only=keys_only)
+    for found in each_step(env, wanted, walk, walk.step):
+        if found.names:
+            yield key_values(found, keys_only)
+
+
+def pairs(
+    env: Callable[[], Environment], key: bytes, range_end: bytes, revision: int, keys_only: bool
+) -> Iterator[Pairs]:
+    """Yield a range as keys and values, in pages; see `each_step`."""
+    wanted = Range(key, range_end, revision, keys_only=keys_only)
+    walk = Walk(*span_of(key, range_end), revision, keys_only=keys_only)
+    for found in each_step(env, wanted, walk, walk.step):
+        if found.names:
+            yield Pairs(unescaped(found.names), [] if keys_only else _bodies(found))
+
+
+def _bodies(found: Found) -> list[bytes]:
+    if found.leased:
+        return [records.body_of(value) for value in found.values]
+    return [value[HEADER_BYTES:] for value in found.values]
+
+
+def each_step(
+    env: Callable[[], Environment],
+    wanted: Range,
+    walk: Walk,
+    step: Callable[[mdb.Cursor, int], Step],
+) -> Iterator[Step]:
+    """Yield the steps of a walk, each from a read transaction that looks at compaction again.
 
     `env` tells the environment, or raises once the engine was closed.
     """
-    first, beyond = span_of(key, range_end)
-    while True:
+    while walk.target is not None:
         with env().reading() as txn:
-            revision_in(txn.state, Range(key, range_end, revision))
-            page, behind = walk(txn.cursor(), first, beyond, revision, SCAN_PAGE_ROWS, keys_only)
-        if page:
-            yield page
-        if behind is None:
-            return
-        first = behind
+            revision_in(txn.state, wanted)
+            found = step(txn.cursor(), txn.state.revision)
+        yield found
 
 
 def revision_in(state: State, wanted: Range) -> int:
@@ -200,10 +228,13 @@ def answer(
         return _answer_point(found, wanted)
     first, beyond = span_of(wanted.key, wanted.range_end)
     if wanted.count_only:
-        return RangeResult([], count(cursor, first, beyond, revision, over))
-    limit, keys_only = wanted.limit, wanted.keys_only
-    kvs, behind = walk(cursor, first, beyond, revision, limit, keys_only, over)
-    rest = 0 if behind is None else count(cursor, behind, beyond, revision, over)
+        return RangeResult([], _count(cursor, Walk(first, beyond, revision, keys_only=True), over))
+    limit, kvs = wanted.limit, list[KeyValue]()
+    walk = Walk(first, beyond, revision, keys_only=wanted.keys_only)
+    while walk.target is not None and not 0 < limit <= len(kvs):
+        some = walk.step(cursor, REVISION_MAX, limit - len(kvs) if limit else 0)
+        kvs += key_values(some, wanted.keys_only, over)
+    rest = _count(cursor, walk, over) if walk.target is not None else 0
     return RangeResult(kvs, len(kvs) + rest, rest > 0)
 
 
@@ -215,108 +246,47 @@ def _answer_point(found: KeyValue | None, wanted: Range) -> RangeResult:
     return RangeResult([found._replace(value=b"") if wanted.keys_only else found], 1)
 
 
-def count(
-    cursor: mdb.Cursor, first: bytes, beyond: bytes, revision: int, over: Container[int] = ()
-) -> int:
-    """Return how many keys exist in a span at a revision, without those of leases `over`."""
-    found = existing(cursor, first, beyond, revision)
-    if not over:
-        return sum(1 for _ in found)
-    return sum(1 for _, value in found if records.lease_of(value) not in over)
+def _count(cursor: mdb.Cursor, walk: Walk, over: Container[int]) -> int:
+    """Return how many keys are left of a walk, without those of leases `over`."""
+    count = 0
+    walk.skip_values()
+    while walk.target is not None:
+        found = walk.step(cursor, REVISION_MAX)
+        count += len(found.names)
+        if over and found.leased:
+            count -= sum(records.lease_of(value) in over for value in found.values)
+    return count
 
 
 def existing(
     cursor: mdb.Cursor, first: bytes, beyond: bytes, revision: int
 ) -> Iterator[tuple[bytes, bytes]]:
-    """Yield the record of each key that exists in a span at a revision."""
-    for raw, value in _newest(cursor, first, beyond, suffix_of(revision)):
-        if not records.is_removal(value):
-            yield raw, value
+    """Yield the record of each key that exists in a span at a revision, without its value."""
+    walk = Walk(first, beyond, revision, keys_only=True)
+    while walk.target is not None:
+        found = walk.step(cursor, REVISION_MAX)
+        yield from zip(found.raws, found.values, strict=True)
 
 
-def walk(
-    cursor: mdb.Cursor,
-    first: bytes,
-    beyond: bytes,
-    revision: int,
-    limit: int,
-    keys_only: bool,
-    over: Container[int] = (),
-) -> tuple[list[KeyValue], bytes | None]:
-    """Return up to `limit` (0: all) keys of a span, and where to go on: None at its end.
-
-    The hot path of scans: one loop, no calls that can be spared.
-    """
+def key_values(found: Found, keys_only: bool, over: Container[int] = ()) -> list[KeyValue]:
+    """Return the versions that records hold, without those of leases `over`; a hot path."""
     kvs: list[KeyValue] = []
-    append, new, unpack, unpack_revision = kvs.append, tuple.__new__, HEADER.unpack_from, _UNPACK
-    unpack_lease = _UNPACK
+    append, new, unpack, unpack_number = kvs.append, _new, _UNPACK_HEADER, _UNPACK
     try:
-        for raw, value in _newest(cursor, first, beyond, suffix_of(revision)):
+        keys = unescaped(found.names)
+        for key, raw, value in zip(keys, found.raws, found.values, strict=True):
             created, version, flags = unpack(value)
             lease, start = 0, HEADER_BYTES
             if flags:
-                if flags & REMOVED:
-                    continue
-                lease, start = unpack_lease(value, start)[0], start + LEASE_BYTES
+                lease, start = unpack_number(value, start)[0], start + LEASE_BYTES
                 if lease in over:
                     continue
-            key = raw[:-10]
-            if b"\0" in key:
-                key = key.replace(b"\0\xff", b"\0")
-            modified = REVISION_MAX - unpack_revision(raw, len(raw) - 8)[0]
+            modified = REVISION_MAX - unpack_number(raw, len(raw) - SUFFIX_BYTES)[0]
             body = b"" if keys_only else value[start:]
             append(new(KeyValue, (key, body, created, modified, version, lease)))
-            if len(kvs) == limit:
-                return kvs, behind_key(raw)
     except struct.error as e:
         raise CorruptStoreError("a record is too short") from e
-    return kvs, None
-
-
-def _newest(
-    cursor: mdb.Cursor, first: bytes, beyond: bytes, suffix: bytes
-) -> Iterator[tuple[bytes, bytes]]:
-    """Yield the record of each key in [first, beyond) that is the newest at a suffix's revision.
-
-    Records of a key stand newest first. So one whose suffix is below `suffix` is too new, and
-    after the first that is not, the rest of that key is too old. Removed keys are among them.
-    """
-    target: bytes | None = first
-    done = b""
-    while target is not None and seek(cursor, target):
-        target, steps = None, 0
-        for raw, value in cursor.iternext():
-            stem = raw[:-8]
-            if stem == done:
-                target = stem[:-2] + _BEHIND_STEM
-            elif raw >= beyond:
-                return
-            elif raw[-8:] < suffix:
-                target = stem + suffix
-            else:
-                done, steps = stem, 0
-                yield raw, value
-                continue
-            steps += 1
-            if steps == STEPS_MAX:
-                break
-        else:
-            return
-
-
-def behind_key(raw: bytes) -> bytes:
-    """Return what is above all records of the key that the record `raw` is of, and not more."""
-    return raw[: -SUFFIX_BYTES - len(STEM_END)] + _BEHIND_STEM
-
-
-def seek(cursor: mdb.Cursor, target: bytes) -> bool:
-    """Go to the first record at or above `target`, which may be longer than LMDB's keys."""
-    if len(target) <= mdb.MAX_KEY_BYTES:
-        return cursor.set_range(target)
-    found = cursor.set_range(target[: mdb.MAX_KEY_BYTES])
-    while found and cursor.key() < target:
-        found = cursor.next()
-    return found
+    return kvs
 
 
 def _key_value(key: bytes, raw: bytes, value: bytes) -> KeyValue | None:

@@ -191,6 +191,11 @@ def lease_of(value: bytes) -> int:
     raise CorruptStoreError("a record is too short")
 
 
+def body_of(value: bytes) -> bytes:
+    """Return the value that the record of a put holds; raises as `lease_of`."""
+    return value[HEADER_BYTES + LEASE_BYTES if lease_of(value) else HEADER_BYTES :]
+
+
 def is_removal(value: bytes) -> bool:
     """Return whether a record tells of a removal; `CorruptStoreError` when it is too short."""
     if len(value) < HEADER_BYTES:

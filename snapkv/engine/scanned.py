@@ -1,0 +1,32 @@
+"""What an engine answers from its own scan."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from snapkv.engine.base import Columns, KeyValue, Pairs
+
+
+class Scanned:
+    """The listings of an engine for which a scan is the fastest of them."""
+
+    def scan(
+        self, key: bytes, range_end: bytes, *, revision: int, keys_only: bool = False
+    ) -> Iterator[list[KeyValue]]:
+        """Yield a range in pages."""
+        raise NotImplementedError
+
+    def pairs(
+        self, key: bytes, range_end: bytes, *, revision: int, keys_only: bool = False
+    ) -> Iterator[Pairs]:
+        """Yield the pages of a scan as keys and values."""
+        for page in self.scan(key, range_end, revision=revision, keys_only=keys_only):
+            yield Pairs([kv.key for kv in page], [] if keys_only else [kv.value for kv in page])
+
+    def columns(
+        self, key: bytes, range_end: bytes, *, revision: int, keys_only: bool = False
+    ) -> Iterator[Columns]:
+        """Yield the pages of a scan as columns."""
+        from snapkv.arrow import columns_in
+
+        return columns_in(self.scan(key, range_end, revision=revision, keys_only=keys_only))
