@@ -8,8 +8,8 @@ import pytest
 from lmdb_words import get, put, run_txn
 
 from snapkv.clock import uptime_ns
-from snapkv.engine.base import Compare, KeyValue, Put, Target, Txn
-from snapkv.engine.lmdb import LmdbEngine, leases, newest
+from snapkv.engine.base import Compare, KeyValue, Put, PutResult, Target, Txn
+from snapkv.engine.lmdb import LmdbEngine, leases, newest, reading
 
 Opened = Callable[..., LmdbEngine]
 
@@ -34,6 +34,29 @@ def test_a_lease_may_end_between_the_peek_and_the_transaction(
     assert answer.succeeded is not is_leased
     assert get(engine, b"l") is None
     assert get(engine, b"k") == (None if is_leased else b"w")
+
+
+def test_a_killed_writers_commit_may_stand_above_the_peek(
+    opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed between the meta page and the readers' table, its commit is seen by writers only."""
+    engine = opened()
+    put(engine, b"k", b"1")
+    older = engine.get(b"k")
+    put(engine, b"k", b"2")
+    with monkeypatch.context() as patch:
+        patch.setattr(reading, "get", lambda env, key, revision: older)
+        answer = engine.transact(
+            lambda _: Txn((), (Put(b"k", b"3", prev_kv=True),)), b"k", timeout=5
+        )
+    (put_,) = answer.results
+    assert isinstance(put_, PutResult)
+    assert put_.prev is not None
+    assert (put_.prev.value, put_.prev.version) == (b"2", 2)
+    found = engine.get(b"k").kv
+    assert found is not None
+    assert (found.value, found.version) == (b"3", 3)
+    assert engine.check() == []
 
 
 def test_a_read_after_a_commit_sees_it(opened: Opened) -> None:

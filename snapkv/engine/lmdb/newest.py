@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from snapkv.clock import boot_tag, uptime_ns
 from snapkv.engine.base import KeyValue, Range, RangeResult
 from snapkv.engine.leases import is_id
@@ -19,12 +17,10 @@ _REMOVAL = HEADER.pack(0, 0, REMOVED)
 class Newest:
     """The newest state inside a write transaction, with what was written so far.
 
-    `seen` are newest versions of keys that were read before, under the same lock.
+    `seen` holds what was read: compares look at what is put afterwards.
     """
 
-    def __init__(
-        self, transaction: Transaction, seen: Mapping[bytes, KeyValue | None] | None = None
-    ) -> None:
+    def __init__(self, transaction: Transaction) -> None:
         self._transaction = transaction
         self._cursor = transaction.cursor()
         self._put, self._records = transaction.txn.put, transaction.databases.records
@@ -32,13 +28,13 @@ class Newest:
         self._revision = transaction.state.revision + 1
         self._suffix = records.suffix_of(self._revision)
         self.changed: dict[bytes, bool] = {}
-        self._seen = dict(seen or {})  # compares look at what is put afterwards
+        self.seen: dict[bytes, KeyValue | None] = {}
 
     def newest(self, key: bytes) -> KeyValue | None:
         """Return the key's newest version, None when it does not exist; for compares."""
-        if key not in self._seen:
-            self._seen[key] = reading.point(self._cursor, key, REVISION_MAX)
-        return self._seen[key]
+        if key not in self.seen:
+            self.seen[key] = reading.point(self._cursor, key, REVISION_MAX)
+        return self.seen[key]
 
     def range(self, wanted: Range) -> RangeResult:
         """Answer a range, at the newest state or an older one."""
@@ -49,7 +45,7 @@ class Newest:
         """Write a key; return what was there. Raises `LeaseNotFoundError`."""
         if lease and (not is_id(lease) or Leases(self._transaction).find(lease) is None):
             raise LeaseNotFoundError(lease)
-        seen = self._seen
+        seen = self.seen
         prev = seen[key] if key in seen else reading.point(self._cursor, key, REVISION_MAX)
         created, version = (prev.create_revision, prev.version) if prev else (self._revision, 0)
         body = records.encode_value(created, version + 1, value, lease)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
-from typing import TypeAlias, TypeVar
+from typing import NamedTuple, TypeAlias, TypeVar
 
 from snapkv.engine.apply import apply
 from snapkv.engine.base import Header, KeyValue, Limits, Put, Txn, TxnResult
@@ -36,8 +36,18 @@ LOCK_SECONDS_MAX = 30.0
 T = TypeVar("T")
 
 Prepare: TypeAlias = Callable[[KeyValue | None], Txn]
-Seen: TypeAlias = Mapping[bytes, KeyValue | None]
-"""Newest versions of keys, read under the lock."""
+
+
+class Seen(NamedTuple):
+    """What a key was when it was peeked at, at which revision.
+
+    With the lock held that may still not be the newest: a lease may have ended since, and a writer
+    that was killed in the middle of its commit may have left one that readers do not see yet.
+    """
+
+    key: bytes
+    kv: KeyValue | None
+    revision: int
 
 
 def transact(
@@ -55,16 +65,14 @@ def transact(
     if lock.held():
         raise Refused(EngineBusyError("this thread is inside a transaction already"))
     try:
-        peeked = _locked_peek(env, peek, timeout)
+        peeked, revision = _locked_peek(env, peek, timeout)
         txn = prepare(peeked)
         if env.references == 0:
             raise Refused(StoreClosedError("the engine was closed"))
         if lock.closed or env.lock is not lock:
             raise Refused(EngineUnavailableError("this process was forked inside a transaction"))
         check_distinct(txn)
-        # with the lock held only a lease may still end what was peeked at
-        seen = {} if peeked is not None and peeked.lease else {peek: peeked}
-        return _sent(env, limits, txn, seen)
+        return _sent(env, limits, txn, Seen(peek, peeked, revision))
     finally:
         try:
             env.let_go()
@@ -81,15 +89,17 @@ def check(txn: Txn, limits: Limits) -> int:
     return check_limits(txn, limits)
 
 
-def _locked_peek(env: Environment, peek: bytes, timeout: float) -> KeyValue | None:
+def _locked_peek(env: Environment, peek: bytes, timeout: float) -> tuple[KeyValue | None, int]:
+    """Return a key's newest version, and the revision of which it is."""
     try:
         env.lock.acquire(timeout)
         if (found := reading.get(env, peek, 0)) is not None:
-            return found.kv
+            return found.kv, found.header.revision
         while True:
             with env.reading() as txn:
                 if not is_due(txn.state):
-                    return reading.point(txn.cursor(), peek, REVISION_MAX)
+                    kv = reading.point(txn.cursor(), peek, REVISION_MAX)
+                    return kv, txn.state.revision
             expire_held(env)
     except SnapKVError as e:
         raise Refused(e) from e
@@ -122,7 +132,9 @@ def _attempt(env: Environment, txn: Txn, seen: Seen) -> TxnResult:
         before = transaction.state.revision
         if transaction.state.due:
             expire(transaction)
-        newest = Newest(transaction, seen)
+        newest = Newest(transaction)
+        if seen.revision == transaction.state.revision:
+            newest.seen[seen.key] = seen.kv
         result = apply(txn, newest, lambda: Header(newest.finish(), env.cluster))
         transaction.commit(changed=transaction.state.revision > before)
         return result
