@@ -74,19 +74,21 @@ class Lookup:
         So the next lookup nearby reads nothing. Of remote engines the two alone: there a search
         reads the marks around its guess anyway.
         """
-        timestamps, revisions = [floor.timestamp], [floor.revision]
+        timestamps, revisions, ordinal = [floor.timestamp], [floor.revision], floor.ordinal
         if not self._engine.remote:
             with suppress(SnapKVError):  # the lookup itself has succeeded
                 block = self._engine.versions(self._key, floor.revision, BLOCK_MARKS)[::-1]
                 timestamps = [stamp_of(kv.value) for kv in block]
                 revisions = [kv.mod_revision for kv in block]
+                ordinal = block[0].version
         if timestamps and timestamps[0] == 0:  # the creation's, which is no commit
             del timestamps[0], revisions[0]
+            ordinal += 1
         timestamps.append(after.timestamp)
         revisions.append(after.revision)
         with self._lock:
             if generation == self._witness.generation:
-                self.blocks.add(timestamps, revisions)
+                self.blocks.add(ordinal, timestamps, revisions)
 
     def after_fork(self) -> None:
         """Renew the lock, and forget what another thread may have left half-changed."""

@@ -96,6 +96,8 @@ class Timeline(Marks):
                 final = timestamp == newest.timestamp
                 return Pin(timestamp, newest, final, self.epoch, newest.revision)
         if floor is None:
+            floor = self._lookup.blocks.find(timestamp)
+        if floor is None:
             floor = self._below(TIMESTAMP, timestamp)[0]
         return Pin(timestamp, floor, True, epoch, floor.revision)
 

@@ -5,6 +5,7 @@ from bisect import bisect_right
 
 import pytest
 
+from snapkv.records import Mark
 from snapkv.timeline import blocks
 from snapkv.timeline.blocks import Blocks
 
@@ -26,18 +27,22 @@ def test_random_runs(seed):
     """Runs of commits, in any order, make the times inside of them known, and no others."""
     rng = random.Random(seed)
     timestamps, revisions = history(60, seed)
-    found, known = Blocks(), set()
+    found, held = Blocks(), set()
     for _ in range(30):
         low = rng.randrange(60)
         high = min(60, low + rng.randrange(1, 12))
-        found.add(timestamps[low:high], revisions[low:high])
+        found.add(low + 1, timestamps[low:high], revisions[low:high])
         found.check()
-        known.update(range(low, high - 1))
+        held.update(range(low, high))
+        known = {at for at in held if at + 1 in held}
         for timestamp in timestamps:
             for wanted in (timestamp, timestamp + 1):
                 inside = bisect_right(timestamps, wanted) - 1
                 assert found.revision_at(wanted) == (revisions[inside] if inside in known else 0)
+                mark = Mark(timestamps[inside], revisions[inside], inside + 1)
+                assert found.find(wanted) == (mark if inside in known else None)
         assert found.revision_at(timestamps[0] - 1) == 0
+        assert found.find(timestamps[0] - 1) is None
         assert found.revision_at(timestamps[-1]) == 0, "what follows the newest is not known"
 
 
@@ -46,7 +51,7 @@ def test_they_are_bounded(monkeypatch):
     timestamps, revisions = history(100)
     found = Blocks()
     for low in range(0, 96, 4):
-        found.add(timestamps[low : low + 5], revisions[low : low + 5])
+        found.add(low + 1, timestamps[low : low + 5], revisions[low : low + 5])
         assert len(found) <= 20
         assert found.revision_at(timestamps[low + 1]) == revisions[low + 1]
     found.clear()
@@ -75,14 +80,14 @@ def test_a_search_without_the_lock_is_right_or_gives_up(meddle):
     for wanted in (55, 70, 100, 144):
         for compares in range(1, 9):
             found = Blocks()
-            found.add(timestamps[50:150], revisions[50:150])
+            found.add(51, timestamps[50:150], revisions[50:150])
 
             def change(found=found):
                 if meddle == "clear":
                     found.clear()
                     return
                 low, high = {"below": (0, 40), "above": (160, 200), "over": (40, 160)}[meddle]
-                found.add(timestamps[low:high], revisions[low:high])
+                found.add(low + 1, timestamps[low:high], revisions[low:high])
 
             answer = found.revision_at(Interrupted(timestamps[wanted], compares, change))
             assert answer in (0, revisions[wanted])
