@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PYTEST_ARGS ?=
 # Many tests wait for leases, deadlines and servers: one more than the cores of a small machine.
-JOBS ?= 3
+JOBS ?= 4
 # Besides the PySpark of `make test`; each has a virtual environment of its own.
 OLD_SPARKS := 4.0 4.1
 
