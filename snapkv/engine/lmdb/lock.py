@@ -16,7 +16,7 @@ from contextlib import suppress
 
 from snapkv import files
 from snapkv.clock import monotonic, pause
-from snapkv.errors import EngineBusyError, ReadOnlyError, StoreNotFoundError
+from snapkv.errors import EngineBusyError, ReadOnlyError, StoreClosedError, StoreNotFoundError
 
 LOCK_FILE = "writer.lock"
 MARKER = b"snapkv lmdb\n"
@@ -57,7 +57,7 @@ class WriterLock:
 
     def acquire(self, timeout: float) -> None:
         """Take the lock within `timeout` seconds or raise `EngineBusyError`, naming the holder."""
-        if self._fd is None:
+        if self._fd is None and not self.closed:
             raise ReadOnlyError(f"{self.path}: the store is open for reading only")
         deadline = monotonic() + max(0.0, timeout)
         with self._mutex:
@@ -66,17 +66,20 @@ class WriterLock:
                 self._owner = threading.get_ident()
         if not is_free:
             self._queue(deadline)
+        fd = self._fd
+        if fd is None:
+            raise StoreClosedError("the engine was closed")
         try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            self._poll_flock(self._fd, timeout, deadline)
-        if os.fstat(self._fd).st_nlink == 0:
+            self._poll_flock(fd, timeout, deadline)
+        if os.fstat(fd).st_nlink == 0:
             raise StoreNotFoundError(f"{self.path}: the store was removed while it was open")
         try:
             ours = b"%-15d\n" % os.getpid()
             # A write makes the commit's fdatasync wait for the file system's journal, too.
-            if os.pread(self._fd, _PID_BYTES, _PID_OFFSET) != ours:
-                os.pwrite(self._fd, ours, _PID_OFFSET)
+            if os.pread(fd, _PID_BYTES, _PID_OFFSET) != ours:
+                os.pwrite(fd, ours, _PID_OFFSET)
         except OSError:
             pass  # the number is for messages only
 
@@ -89,7 +92,7 @@ class WriterLock:
         with self._mutex:
             if self._waiting:
                 self._turn.notify_all()  # first: an interrupt behind it leaves the rest to be done
-            self._owner = self._waiting.popleft() if self._waiting else None
+            self._owner = self._waiting[0] if self._waiting else None  # it leaves by itself
 
     def held(self) -> bool:
         """Return whether this thread holds the lock."""
@@ -104,8 +107,8 @@ class WriterLock:
             if self._owner is None:
                 self._owner = me
                 return
-            self._waiting.append(me)
             try:
+                self._waiting.append(me)
                 while self._owner != me:
                     left = deadline - monotonic()
                     if left <= 0:
