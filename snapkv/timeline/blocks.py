@@ -40,8 +40,8 @@ class Blocks:
 
         `ordinal` is that of the first.
         """
-        if len(self) + len(timestamps) > MARKS_MAX:
-            self.clear()
+        if self._changes & 1 or len(self) + len(timestamps) > MARKS_MAX:
+            self.clear()  # where an interrupt cut a change short, too
         low = bisect_left(self._timestamps, timestamps[0])
         high = bisect_right(self._timestamps, timestamps[-1])
         self._changes |= 1

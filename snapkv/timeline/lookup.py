@@ -80,7 +80,7 @@ class Lookup:
                 block = self._engine.versions(self._key, floor.revision, BLOCK_MARKS)[::-1]
                 timestamps = [stamp_of(kv.value) for kv in block]
                 revisions = [kv.mod_revision for kv in block]
-                ordinal = block[0].version
+                ordinal = block[0].version if block else ordinal
         if timestamps and timestamps[0] == 0:  # the creation's, which is no commit
             del timestamps[0], revisions[0]
             ordinal += 1

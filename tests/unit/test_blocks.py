@@ -1,6 +1,7 @@
 """Blocks of marks against a list of all commits: what they answer is right, whatever they hold."""
 
 import random
+from array import array
 from bisect import bisect_right
 
 import pytest
@@ -93,3 +94,28 @@ def test_a_search_without_the_lock_is_right_or_gives_up(meddle):
             assert answer in (0, revisions[wanted])
             gave_up += answer == 0
     assert gave_up, "nothing ever happened during a search"
+
+
+@pytest.mark.parametrize("place", [1, 2, 3])
+def test_a_change_that_was_cut_short_is_forgotten(monkeypatch, place):
+    timestamps, revisions = history(100)
+    found, made = Blocks(), []
+    found.add(1, timestamps[:20], revisions[:20])
+
+    def interrupted(kind, values):
+        made.append(kind)
+        if len(made) == place:
+            raise KeyboardInterrupt
+        return array(kind, values)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(blocks, "array", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            found.add(31, timestamps[30:50], revisions[30:50])
+    assert all(found.revision_at(timestamp) == 0 for timestamp in timestamps)
+    found.add(61, timestamps[60:80], revisions[60:80])
+    found.check()
+    for at, timestamp in enumerate(timestamps):
+        known = 60 <= at < 79
+        assert found.revision_at(timestamp) == (revisions[at] if known else 0)
+        assert found.find(timestamp) == (Mark(timestamp, revisions[at], at + 1) if known else None)
