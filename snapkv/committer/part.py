@@ -204,12 +204,12 @@ def _add(
         if stored in puts:
             raise DuplicateKeyError(key)
         puts[stored] = value
-    if ops.deletes != ():
+    if type(ops.deletes) is not tuple or ops.deletes:
         removed += [point(space.encode(key)) for key in listed(ops.deletes, "deletes")]
-    if ops.delete_prefixes != ():
+    if type(ops.delete_prefixes) is not tuple or ops.delete_prefixes:
         prefixes = listed(ops.delete_prefixes, "delete_prefixes")
         removed += [space.range_of(prefix) for prefix in prefixes]
-    if ops.guards != ():
+    if type(ops.guards) is not tuple or ops.guards:
         for guard in listed(ops.guards, "guards"):
             checks.append(compile_check(guard, space, layout))
 

@@ -1,5 +1,6 @@
 """One caller's part: operations in stored keys, nested as deep as an engine's lists need."""
 
+import numpy
 import pytest
 
 import snapkv
@@ -200,3 +201,25 @@ def test_only_ops_can_be_compiled():
     for wrong in (None, {}, snapkv.SpaceOps(), [("a", b"")]):
         with pytest.raises(InvalidTypeError):
             compile_part(wrong, Layout("m"))
+
+
+class Odd(list):
+    """A list whose compares say what NumPy's do: an answer that counts as false, or an error."""
+
+    def __ne__(self, other):
+        return []
+
+
+KINDS = [list, set, iter, dict.fromkeys, Odd, lambda keys: numpy.array(list(keys), dtype=object)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("count", [1, 2])
+def test_any_iterable_of_removals_and_guards(kind, count):
+    keys = ["a", "b"][:count]
+    part = compile_part(snapkv.Ops(deletes=kind(keys)), Layout("n"))
+    assert [start for start, _ in part.removed] == [b"n/data/" + key.encode() for key in keys]
+    part = compile_part(snapkv.Ops(delete_prefixes=kind(keys)), Layout("n"))
+    assert [start for start, _ in part.removed] == [b"n/data/a"]  # one that goes on to the end
+    part = compile_part(snapkv.Ops(guards=kind(map(snapkv.Absent, keys))), Layout("n"))
+    assert {check.key for check in part.checks} == {b"n/data/" + key.encode() for key in keys}
