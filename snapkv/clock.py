@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from typing import Protocol
 from uuid import UUID
@@ -100,22 +102,18 @@ class _Limit(threading.local):
 _limit = _Limit()
 
 
-class no_later_than:
+@contextmanager
+def no_later_than(deadline: float) -> Iterator[None]:
     """Bound what a block waits for by a deadline (monotonic seconds), however deep it asks.
 
-    For waits that take no bound as an argument; they ask `bounded` for theirs.
+    For waits that take no bound as an argument; they ask `bounded` for theirs. A generator and no
+    class: one that an interrupt keeps from being left is closed with its frame, and ends the bound.
     """
-
-    __slots__ = ("_deadline", "_outer")
-
-    def __init__(self, deadline: float) -> None:
-        self._deadline, self._outer = deadline, _limit.until
-
-    def __enter__(self) -> None:
-        _limit.until = min(self._outer, self._deadline)
-
-    def __exit__(self, *error: object) -> None:
-        _limit.until = self._outer
+    outer, _limit.until = _limit.until, min(_limit.until, deadline)
+    try:
+        yield
+    finally:
+        _limit.until = outer
 
 
 def bounded(seconds: float) -> float:
@@ -187,7 +185,7 @@ class HybridClock:
         It is larger by `ahead` than it needs to be, where the wall clock counts as `later_ms`
         further on.
 
-        Raises `InvalidTimeError` when 64 bits are used up or the wall clock is out of range.
+        Raises `InvalidTimeError` when 64 bits are used up or a wall clock is out of range.
         """
         if self._now_ns is None:
             now = self.now_ms() << LOGICAL_BITS
