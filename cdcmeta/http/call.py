@@ -43,7 +43,7 @@ class Call:
 
     def __init__(self, service: Service, request: Request) -> None:
         self.service, self.request = service, request
-        self.query = request.query_params if request.scope["query_string"] else _NO_QUERY
+        self.query = request.query_params if request.scope.get("query_string") else _NO_QUERY
         self._body_bytes = self._parsed_bytes = 0
 
     @property
@@ -55,9 +55,9 @@ class Call:
     @property
     def base_url(self) -> str:
         """The server's URL as the client wrote it, with a slash behind."""
-        scope = self.request.scope
-        host = self.request.headers.get("host")
-        return _base_url(scope["scheme"], scope["server"], host)
+        scope, host = self.request.scope, self.request.headers.get("host")
+        server = tuple(scope.get("server") or ())
+        return _base_url(scope.get("scheme", "http"), server, scope.get("root_path", ""), host)
 
     # --- path ---
 
@@ -202,9 +202,10 @@ class Call:
 
 
 @lru_cache(maxsize=64)
-def _base_url(scheme: str, server: tuple[str, int | None] | None, host: str | None) -> str:
+def _base_url(scheme: str, server: tuple[Any, ...], root_path: str, host: str | None) -> str:
     headers = [] if host is None else [(b"host", host.encode("latin-1"))]
-    scope = {"scheme": scheme, "server": server, "path": "/", "headers": headers}
+    path = root_path.rstrip("/") + "/"
+    scope = {"scheme": scheme, "server": server or None, "path": path, "headers": headers}
     return str(URL(scope=scope))
 
 

@@ -133,7 +133,7 @@ class Streamed(Response):
 
 async def _send_piece(send: Send, piece: bytes, *, more: bool) -> None:
     size = len(piece)
-    for at in range(0, size, SENT_BYTES):
+    for at in range(0, size or not more, SENT_BYTES):  # an end without a body, too
         behind = at + SENT_BYTES
         more_body = more or behind < size
         body = piece[at:behind]

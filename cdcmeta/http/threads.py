@@ -43,6 +43,8 @@ class Threads:
         except asyncio.CancelledError:
             with anyio.CancelScope(shield=True):
                 await asyncio.wait([future])
+            if future.done() and not future.cancelled():
+                future.exception()  # nobody wants it: asyncio logs one that nobody fetched
             raise
         finally:
             self._running -= 1

@@ -31,7 +31,8 @@ SLICE_S = 0.5
 """How long the thread waits at once: the longest it goes on after it was told to end."""
 REST_S = 0.02
 """How long the thread rests after a commit of this server, which woke all: so it does not compete
-with those who are answering. The next commit of another server is seen so much later at most."""
+with those who are answering. It rests behind the newest one made here only, so the next commit of
+another server is seen so much later at most."""
 LINGER_S = 5.0
 """How long it goes on when nobody waits: clients of a longpoll come again at once."""
 TOO_MANY = "Too many databases are followed at once: try again."
@@ -136,7 +137,7 @@ class Waker:
                         self._tell(self._wake)
                     elif isinstance(found, Checkpoint) and changed:
                         self._tell(self._wake_for, found.seq.timestamp)
-                        if found.seq.timestamp <= self._own:
+                        if found.seq.timestamp == self._own:  # it has caught up
                             self._stop.wait(REST_S)
                     changed &= not isinstance(found, Checkpoint)
             finally:

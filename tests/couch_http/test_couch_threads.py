@@ -1,12 +1,17 @@
 """Threads of the server, and its routes."""
 
 import asyncio
+import gc
 import threading
 
 import anyio
 import pytest
 
+import snapkv
+from cdcmeta.changes import ChangesDB
+from cdcmeta.http import waking
 from cdcmeta.http.routing import Routes
+from cdcmeta.http.service import ServedDB
 from cdcmeta.http.threads import Threads
 
 
@@ -139,3 +144,53 @@ ROUTES = Routes(
 )
 def test_routes(path, expected):
     assert ROUTES.find(path) == expected
+
+
+def test_what_a_cancelled_call_raises_is_nobodys(caplog):
+    """Asyncio logs an error that nobody fetched: who hangs up could fill the log."""
+    began = threading.Event()
+
+    def fails():
+        began.set()
+        raise ZeroDivisionError
+
+    async def do(threads):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(threads.run, fails)
+            await anyio.sleep(0)
+            tasks.cancel_scope.cancel()
+        assert began.wait(20)
+        gc.collect()
+        await anyio.sleep(0)
+
+    run_with(1, do)
+    gc.collect()
+    assert caplog.records == []
+
+
+def test_a_burst_of_own_commits_does_not_hide_anothers(tmp_path, monkeypatch):
+    """The thread that follows rests behind the newest own commit, not behind each."""
+    monkeypatch.setattr(waking, "REST_S", 1.0)
+    url = f"lmdb:{tmp_path / 'store'}"
+
+    async def do(threads):
+        async with hub.waker("d") as waker:
+            await threads.run(lambda: [served.bulk([{"_id": f"own{n}"}]) for n in range(50)])
+            version = waker.version
+            await threads.run(lambda: foreign.bulk([{"_id": "foreign"}]))
+            with anyio.fail_after(20):
+                while foreign_seen(waker) < 1:
+                    await waker.wait(version)
+                    version = waker.version
+        hub.stop()
+
+    def foreign_seen(waker):
+        return waker._covered >= foreign.info().update_seq.timestamp
+
+    with snapkv.open(url) as store, snapkv.open(url, create=False) as other:
+        hub = waking.Hub(store, 1)
+        served = ServedDB(store, hub, "d")
+        served.create()
+        foreign = ChangesDB(other, "d")
+        run_with(2, do)
+        hub.close()
