@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from io import TextIOWrapper
 from threading import Timer
+from typing import TypeVar
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -30,6 +31,8 @@ from snapkv.cli.forms import (
 )
 from snapkv.clock import monotonic
 from snapkv.model import Commit, Difference
+
+T = TypeVar("T")
 
 SUMMARY_LINES_MAX = 20
 """How many differences are shown before a question."""
@@ -127,6 +130,19 @@ def confirm(question: str, *, yes: bool) -> None:
     sys.stderr.flush()
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
         raise CommandError("nothing was done", Exit.NO)
+
+
+def confirm_found(found: T, look: Callable[[], T], ask: Callable[[T], str], *, yes: bool) -> T:
+    """Ask about what was found, and ask anew while others change it; return what was agreed to.
+
+    Between a question and its answer there may be a lunch: nobody agreed to what was not shown.
+    """
+    while True:
+        confirm(ask(found), yes=yes)
+        if yes or (again := look()) == found:
+            return found
+        tell("others have written meanwhile, so it asks again:")
+        found = again
 
 
 def tell_differences(differences: list[Difference[str]]) -> None:

@@ -30,7 +30,7 @@ from snapkv.cli.options import (
     settled,
     start,
 )
-from snapkv.cli.output import Output, confirm, counting, tell, working
+from snapkv.cli.output import Output, confirm, confirm_found, counting, tell, working
 from snapkv.errors import NotObservedError, StoreNotEmptyError
 from snapkv.files import FILE_MODE, descriptor_of
 from snapkv.files import readable as readable_file
@@ -133,8 +133,12 @@ def load(
     source = nullcontext(sys.stdin.buffer) if file == STREAM else readable_file(file)
     with source as stream, opened(store, name, create=True, writer=writer) as kv:
         if replace and kv.info()["commits"]:
-            count = kv.at().count()
-            confirm(f"Replace everything in {store}, {counted(count, 'key')}?", yes=yes)
+            confirm_found(
+                kv.at().count(),
+                lambda: kv.at().count(),
+                lambda count: f"Replace everything in {store}, {counted(count, 'key')}?",
+                yes=yes,
+            )
         try:
             with working("loading"):
                 commit = kv.load_dump(stream, replace=replace, note=note)

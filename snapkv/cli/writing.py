@@ -23,9 +23,16 @@ from snapkv.cli.options import (
     opened,
     settled,
 )
-from snapkv.cli.output import Output, confirm, difference_parts, tell, tell_differences, write_line
+from snapkv.cli.output import (
+    Output,
+    confirm_found,
+    difference_parts,
+    tell,
+    tell_differences,
+    write_line,
+)
 from snapkv.errors import InvalidTimeError, KeyNotFoundError
-from snapkv.model import Absent, AtRevision, Guard
+from snapkv.model import Absent, AtRevision, Difference, Guard
 from snapkv.restoring import Plan, planned
 from snapkv.snapshot import Snapshot
 from snapkv.store import SnapshotKV
@@ -125,10 +132,21 @@ def rm(
         if not force:
             _check_there(kv.at(), keys, prefix)
         if prefix is not None:
-            confirm(f"Remove {counted(kv.at().count(prefix), 'key')} under {prefix!r}?", yes=yes)
+            _confirm_removal(kv, prefix, yes=yes)
         prefixes = [] if prefix is None else [prefix]
         commit = kv.commit(deletes=keys, delete_prefixes=prefixes, guards=guards, note=note)
     Output(as_json, raw).committed(commit)
+
+
+def _confirm_removal(kv: SnapshotKV, prefix: str, *, yes: bool) -> None:
+    def look() -> list[str]:
+        return list(kv.at().keys(prefix))
+
+    def question(keys: list[str]) -> str:
+        return f"Remove {counted(len(keys), 'key')} under {prefix!r}?"
+
+    if not yes:
+        confirm_found(look(), look, question, yes=yes)
 
 
 def _check_there(head: Snapshot[str], keys: list[str], prefix: str | None) -> None:
@@ -171,9 +189,7 @@ def restore(
             return
         commit = None
         if plan.changes and target is not None:
-            tell_differences(plan.changes)
-            question = f"Restore {time_text(plan.past.timestamp)}: {_counts(plan)}?"
-            confirm(question, yes=yes)
+            _confirm_plan(kv, target, prefix, plan, before_first=before_first, yes=yes)
             commit = kv.restore(target, prefix, note=note, before_first=before_first)
     fields = {**_counts_json(plan), "commit": None if commit is None else commit_json(commit)}
     if commit is not None:
@@ -182,6 +198,20 @@ def restore(
     tell("nothing to restore: the present equals that moment")
     if as_json:
         out.record(fields)
+
+
+def _confirm_plan(
+    kv: SnapshotKV, target: When, prefix: str, plan: Plan, *, before_first: bool, yes: bool
+) -> None:
+    def look() -> list[Difference[str]]:
+        return _plan(kv, target, prefix, before_first).changes
+
+    def question(changes: list[Difference[str]]) -> str:
+        tell_differences(changes)
+        counts = _counts(plan._replace(changes=changes))
+        return f"Restore {time_text(plan.past.timestamp)}: {counts}?"
+
+    confirm_found(plan.changes, look, question, yes=yes)
 
 
 def _plan(kv: SnapshotKV, target: When | None, prefix: str, before_first: bool) -> Plan:

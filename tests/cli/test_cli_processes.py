@@ -200,6 +200,33 @@ def test_restore_shows_what_it_asks_about(cli: Cli) -> None:
     assert cli.ok("get", "a").out == "1"
 
 
+def test_restore_asks_anew_when_others_have_written(cli: Cli) -> None:
+    then = cli.ok("put", "a", "1", "--raw").out.strip()
+    cli.ok("put", "a", "2")
+    with terminal(cli, "restore", then) as screen:
+        screen.wait_for("remove 0 keys, add 0 keys, change 1 key? [y/N]")
+        cli.ok("put", "new", "x")
+        screen.press(b"y\n")
+        screen.wait_for("others have written meanwhile")
+        screen.wait_for("remove 1 key, add 0 keys, change 1 key? [y/N]")
+        screen.press(b"n\n")
+    assert screen.process.returncode == 1
+    assert cli.ok("get", "a").out + cli.ok("get", "new").out == "2x"
+
+
+def test_rm_asks_anew_when_others_have_written(cli: Cli) -> None:
+    cli.ok("put", "a/1", "1")
+    with terminal(cli, "rm", "--prefix", "a/") as screen:
+        screen.wait_for("Remove 1 key under 'a/'? [y/N]")
+        cli.ok("put", "a/2", "2", "b", "3")
+        screen.press(b"y\n")
+        screen.wait_for("Remove 2 keys under 'a/'? [y/N]")
+        cli.ok("put", "b", "4")  # nothing that it would touch
+        screen.press(b"y\n")
+    assert screen.process.returncode == 0
+    assert cli.ok("ls").lines == ["b"]
+
+
 def test_ctrl_c_at_a_question_does_nothing(cli: Cli) -> None:
     cli.ok("put", "a", "1")
     with terminal(cli, "rm", "--prefix", "a") as screen:
