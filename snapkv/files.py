@@ -273,18 +273,18 @@ def _replacing(path: str, found: os.stat_result | None, mode: int | None) -> Ite
 
 
 def _mode_like(fd: int, found: os.stat_result | None) -> int:
-    """Return the mode of the file that a new one replaces, and give the new one its group.
+    """Return the mode of the file that a new one replaces, and give the new one its owner and group.
 
-    Where that is not allowed, the group that the new file has gets no rights.
+    Where the group is not allowed, the one that the new file has gets no rights.
     """
     if found is None:
         return FILE_MODE
     mode = stat.S_IMODE(found.st_mode) & 0o777
-    try:
-        os.chown(fd, -1, found.st_gid)
-    except OSError:
-        mode &= ~0o070
-    return mode
+    for owner in (found.st_uid, -1):
+        with suppress(OSError):  # only root gives files away
+            os.chown(fd, owner, found.st_gid)
+            return mode
+    return mode & ~0o070
 
 
 def _as_it_is(path: str, found: os.stat_result) -> int:

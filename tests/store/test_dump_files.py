@@ -129,6 +129,27 @@ def test_links_that_lead_nowhere(store, tmp_path):
     assert all((tmp_path / name).is_symlink() for name in ("one", "two", "gone"))
 
 
+@pytest.mark.parametrize("allowed", ["owner and group", "group", "nothing"])
+def test_whose_a_replaced_file_is(store, tmp_path, monkeypatch, allowed):
+    """Only root may give a file away; a group that cannot be kept loses its rights."""
+    path, asked, real = tmp_path / "dump", [], os.chown
+    path.write_bytes(b"old")
+    path.chmod(0o640)
+    mine = path.stat()
+
+    def chown(fd, owner, group):
+        asked.append((owner, group))
+        if allowed == "nothing" or (allowed == "group" and owner != -1):
+            raise PermissionError
+        real(fd, owner, group)
+
+    monkeypatch.setattr(os, "chown", chown)
+    store.dump(path)
+    tries = [(mine.st_uid, mine.st_gid), (-1, mine.st_gid)]
+    assert asked == tries[: 1 if allowed == "owner and group" else 2]
+    assert mode_of(path) == (0o600 if allowed == "nothing" else 0o640)
+
+
 @pytest.mark.parametrize("name", ["/dev/fd/{}", "/proc/self/fd/{}", "/proc/thread-self/fd/{}"])
 def test_a_descriptor_is_written_to_where_it_stands(store, dumped, tmp_path, name):
     with (tmp_path / "kept").open("wb", buffering=0) as file:
