@@ -178,10 +178,10 @@ class Coordinator:
     def drain(self, capture: str) -> int:
         """Move all tables away from a capture; return how many it still has.
 
-        Ask again until it is 0; 1 before the captures have told what they hold. Nothing is begun
-        while another is drained. What is drained gets no tables any more, until it registers anew.
-        Raises `InvalidArgumentError` for a capture that is not there, the last one that does not
-        leave, and the owner's own: let another be the owner first.
+        Ask again until it is 0, or the capture is gone; 1 before the captures have told what they
+        hold. Nothing is begun while another is drained. What is drained gets no tables any more,
+        until it registers anew. Raises `InvalidArgumentError` for a capture that is not there, the
+        last one that does not leave, and the owner's own: let another be the owner first.
         """
         if capture == self._capture:
             raise InvalidArgumentError(f"{capture!r} is the owner's own: elect another first")
