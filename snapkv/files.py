@@ -273,7 +273,7 @@ def _replacing(path: str, found: os.stat_result | None, mode: int | None) -> Ite
 
 
 def _mode_like(fd: int, found: os.stat_result | None) -> int:
-    """Return the mode of the file that a new one replaces, and give the new one its owner and group.
+    """Return the mode of the file that a new one replaces, and give that its owner and group.
 
     Where the group is not allowed, the one that the new file has gets no rights.
     """
