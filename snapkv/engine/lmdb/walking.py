@@ -36,7 +36,7 @@ VERSIONS_MAX, VERSIONS_MAX_NOW = 3, 2
 """With more versions a key, seeks are faster: two a key, or one where no version is too new."""
 SOUGHT_MIN, SOUGHT_MAX = 64, 2_048
 """Keys found by seeks before a chunk is walked over: they may have few versions again."""
-SOUGHT_FIRST = 4
+SOUGHT_FIRST = 16
 """A walk begins with seeks: most ranges are short, and what is behind them is no concern."""
 
 TAIL_BYTES = SUFFIX_BYTES + len(STEM_END)
