@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 
 from snapkv.engine.base import Columns, KeyValue, Pairs
 
 
-class Scanned:
+class Scanned(ABC):
     """The listings of an engine for which a scan is the fastest of them."""
 
+    @abstractmethod
     def scan(
         self, key: bytes, range_end: bytes, *, revision: int, keys_only: bool = False
     ) -> Iterator[list[KeyValue]]:
         """Yield a range in pages."""
-        raise NotImplementedError
 
     def pairs(
         self, key: bytes, range_end: bytes, *, revision: int, keys_only: bool = False

@@ -299,7 +299,7 @@ class Environment:
             self.stale = True
             cause = mdb.translate(e, self.path)
             raise OutcomeUnknown(f"the commit failed: {cause}", retry=False, cause=cause) from e
-        if changed is not None:  # otherwise the number was not used up
+        if changed is not None:  # LMDB gives a number without any write to the next transaction
             self.keep(number, changed)
             self.commits += 1
             self.notify()

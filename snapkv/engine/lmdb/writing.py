@@ -155,7 +155,7 @@ def locked(env: Environment, wait_s: float, work: Callable[[], T]) -> T:
     finally:
         try:
             env.let_go()
-        except BaseException:
+        except BaseException:  # an interrupt cut it short
             env.let_go()
             raise
 
