@@ -44,7 +44,7 @@ class Threads:
             with anyio.CancelScope(shield=True):
                 await asyncio.wait([future])
             if future.done() and not future.cancelled():
-                future.exception()  # nobody wants it: asyncio logs one that nobody fetched
+                future.exception()  # retrieve it, or asyncio logs it as an error
             raise
         finally:
             self._running -= 1

@@ -133,15 +133,16 @@ def confirm(question: str, *, yes: bool) -> None:
 
 
 def confirm_found(found: T, look: Callable[[], T], ask: Callable[[T], str], *, yes: bool) -> T:
-    """Ask about what was found, and ask anew while others change it; return what was agreed to.
+    """Ask about what was found; return it when the answer is yes and `look` still finds the same.
 
-    Between a question and its answer there may be a lunch: nobody agreed to what was not shown.
+    Otherwise show what has changed and ask again: others may write while a question is open, and
+    nobody has agreed to what was not shown.
     """
     while True:
         confirm(ask(found), yes=yes)
         if yes or (again := look()) == found:
             return found
-        tell("others have written meanwhile, so it asks again:")
+        tell("others have written meanwhile; please answer again:")
         found = again
 
 

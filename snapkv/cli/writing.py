@@ -146,7 +146,7 @@ def _confirm_removal(kv: SnapshotKV, prefix: str, *, yes: bool) -> None:
         return f"Remove {counted(len(keys), 'key')} under {prefix!r}?"
 
     if not yes:
-        confirm_found(look(), look, question, yes=yes)
+        confirm_found(look(), look, question, yes=False)
 
 
 def _check_there(head: Snapshot[str], keys: list[str], prefix: str | None) -> None:
