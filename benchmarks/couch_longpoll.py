@@ -42,9 +42,9 @@ def main() -> None:
         "couch_longpoll",
         "How long does a change take to clients that wait for it over HTTP?",
         {f"from sending the PUT to the whole page, {ROUNDS} commits": rows},
-        "The server, the clients (all in one process) and who commits are three processes, and "
-        "the one client and the many have a server of their own each; they take turns. The stores "
-        "are durable lmdb ones. " + " ".join(notes),
+        "A server, its clients and the writer are three processes. The one client and the many "
+        "clients each have a server of their own, and take turns. The stores are durable, on lmdb. "
+        + " ".join(notes),
     )
 
 

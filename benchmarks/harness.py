@@ -120,19 +120,26 @@ def measure_threads(
         def run(i: int) -> None:
             if i % each:  # one block is one burst of all threads
                 return
-            burst = [
-                threading.Thread(target=lambda t=t: [do(t * 10**6 + i + j) for j in range(each)])
-                for t in range(threads)
-            ]
-            for thread in burst:
-                thread.start()
-            for thread in burst:
-                thread.join()
+            together(
+                [
+                    lambda t=t: [do(t * 10**6 + i + j) for j in range(each)]  # type: ignore[misc]
+                    for t in range(threads)
+                ]
+            )
 
         return run
 
     rows = measure([Rival(name, bursts(do)) for name, do in rivals], rounds=rounds, block=each)
     return [row.per(threads) for row in rows]
+
+
+def together(actions: Sequence[Callable[[], object]]) -> None:
+    """Run each action in a thread of its own, all at once; return when the last has ended."""
+    threads = [threading.Thread(target=action) for action in actions]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
 
 
 def quantile(values: Sequence[float], q: float) -> float:

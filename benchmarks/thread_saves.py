@@ -1,10 +1,10 @@
 """Do threads that save together save faster than one thread alone?"""
 
-import threading
 from collections.abc import Callable
+from functools import partial
 
 import snapkv
-from benchmarks.harness import Rival, Row, measure, report
+from benchmarks.harness import Rival, Row, measure, report, together
 from benchmarks.servers import DURABLE, server_facts
 
 THREADS, SAVES_EACH, ROUNDS = 16, 25, 20
@@ -36,14 +36,7 @@ def _table(store: snapkv.SnapshotKV) -> list[Row]:
     def many(threads: int) -> Callable[[int], None]:
         def run(i: int) -> None:
             each = THREADS * SAVES_EACH // threads
-            burst = [
-                threading.Thread(target=save, args=(i * 10**4 + t * each, each))
-                for t in range(threads)
-            ]
-            for thread in burst:
-                thread.start()
-            for thread in burst:
-                thread.join()
+            together([partial(save, i * 10**4 + t * each, each) for t in range(threads)])
 
         return run
 
