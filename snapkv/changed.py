@@ -66,8 +66,8 @@ def changed(
     try:
         reached, last = yield from _joined(reader, start, end, low, high)
     except CompactedError as e:
-        raise CompactedError(low.timestamp, reader.reads.showing.earliest()) from e
-    if reader.reads.showing.at_head:
+        raise CompactedError(low.timestamp, reader.policy.earliest()) from e
+    if reader.policy.at_head:
         last = high
     elif reader.engine.remote and reached.ordinal != high.ordinal:
         raise StoreRestoredError(RESTORED)
@@ -93,7 +93,7 @@ def _joined(
     for mark, stamp in _marks(reader, low, high):
         own: list[Event] = []
         while group is not None and group[0] <= mark.revision:
-            if group[0] == mark.revision or reader.reads.showing.at_head:
+            if group[0] == mark.revision or reader.policy.at_head:
                 own += group[1]
             else:
                 yield CommitChanges(mark._replace(revision=group[0]), None, _touched(group[1]))
@@ -110,7 +110,7 @@ def _marks(reader: Reader, low: Mark, high: Mark) -> Iterator[tuple[Mark, StampR
     for mark, stamp in reader.timeline.replay(low, high):
         yield mark, stamp
         last = mark
-    if last.revision < high.revision and not reader.reads.showing.at_head:
+    if last.revision < high.revision and not reader.policy.at_head:
         following = reader.timeline.following(high)
         if following is not None:
             yield following, None
@@ -138,10 +138,10 @@ def first_after(reader: Reader, mark: Mark) -> int:
     Keys that others write may be older than the creation of the time line, which saw none. Raises
     `CompactedError` when changes after the mark are gone.
     """
-    if reader.reads.showing.at_head or mark != reader.timeline.creation:
-        return reader.reads.start_after(mark)
+    if reader.policy.at_head or mark != reader.timeline.creation:
+        return reader.policy.moment(mark).next_revision()
     if reader.engine.compacted_revision() > 1:
-        raise CompactedError(mark.timestamp, reader.reads.showing.earliest())
+        raise CompactedError(mark.timestamp, reader.policy.earliest())
     return 1
 
 
@@ -156,5 +156,5 @@ def values_before(reader: Reader, touched: Sequence[Touched], low: Mark) -> list
     try:
         results = reader.timeline.ask(ranges).results
     except CompactedError as e:
-        raise CompactedError(low.timestamp, reader.reads.showing.earliest()) from e
+        raise CompactedError(low.timestamp, reader.policy.earliest()) from e
     return [result.kvs[0].value if result.kvs else None for result in results]

@@ -60,7 +60,7 @@ class CommitTimes:
             return True
         timeline = self._reader.timeline
         few = len(revisions) + len(self._found) <= LOOKUPS_MAX
-        if not few or not self._reader.reads.showing.at_head:
+        if not few or not self._reader.policy.at_head:
             return False
         point = max(self._reader.engine.compacted_revision(), timeline.creation.revision)
         in_force = timeline.stamps(sorted({max(point, revision) for revision in revisions}))
@@ -109,4 +109,4 @@ def first_told(reader: Reader, oldest: Mark) -> int:
     """
     if oldest.ordinal > CREATION_ORDINAL + 1:
         return oldest.revision
-    return reader.timeline.creation.revision + 1 if reader.reads.showing.at_head else 0
+    return reader.timeline.creation.revision + 1 if reader.policy.at_head else 0

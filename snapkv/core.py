@@ -153,7 +153,7 @@ class Core(Reader):
             if compacted:
                 self.engine.compact(compacted, batches=batches, timeout=timeout)  # frees more
             return Compaction(compacted, oldest.timestamp)
-        mark = self.timeline.pin(target).mark
+        mark = self.timeline.at(target).mark
         revision = max(mark.revision, compacted)
         if mark.ordinal > 1:
             self.engine.compact(revision, batches=batches, timeout=timeout)

@@ -103,7 +103,7 @@ def bounds(core: Reader, since: When | None, until: When | None) -> tuple[Mark, 
     high = core.timeline.head() if until is None else _mark_of(core, core.resolve(until))
     if since is None and high.ordinal < low.ordinal:
         requested = core.resolve(until) if until is not None else 0
-        raise CompactedError(requested, core.reads.showing.earliest())
+        raise CompactedError(requested, core.policy.earliest())
     return low, high
 
 
@@ -113,17 +113,17 @@ def _oldest(core: Reader) -> Mark:
     Of keys that others write that is the first one that can be read, or the creation, which saw
     none, as long as everything is left.
     """
-    if core.reads.showing.at_head or core.engine.compacted_revision() <= 1:
+    if core.policy.at_head or core.engine.compacted_revision() <= 1:
         return core.timeline.oldest()
-    earliest = core.reads.showing.earliest()
-    return core.timeline.head() if earliest is None else core.timeline.pin(earliest).mark
+    earliest = core.policy.earliest()
+    return core.timeline.head() if earliest is None else core.timeline.at(earliest).mark
 
 
 def _mark_of(core: Reader, timestamp: int) -> Mark:
     try:
-        return core.timeline.pin(timestamp).mark
+        return core.timeline.at(timestamp).mark
     except CompactedError as e:
-        raise CompactedError(timestamp, core.reads.showing.earliest()) from e
+        raise CompactedError(timestamp, core.policy.earliest()) from e
 
 
 def _forwards(core: Core, low: Mark, high: Mark, inclusive: bool) -> Iterator[Commit]:
@@ -206,7 +206,7 @@ def _stamped(core: Core, events: list[Event]) -> Iterator[Version]:
 def observed_versions(core: Reader, key: bytes) -> Iterator[Version]:
     """Yield the observed versions of a stored key, oldest first, see `Observed.history`."""
     core.check_open()
-    newest = core.reads.showing.pin_head().mark
+    newest = core.policy.now().mark
     compacted = core.engine.compacted_revision()
     try:
         if compacted > 1:
@@ -216,7 +216,7 @@ def observed_versions(core: Reader, key: bytes) -> Iterator[Version]:
         for page in _pages(_events(core, key, max(1, compacted), newest.revision)):
             yield from _observed(core, page)
     except CompactedError as e:
-        raise CompactedError(newest.timestamp, core.reads.showing.earliest()) from e
+        raise CompactedError(newest.timestamp, core.policy.earliest()) from e
 
 
 def _observed_at_compaction(core: Reader, kv: KeyValue, compacted: int) -> Version:

@@ -102,7 +102,7 @@ class ObservedWatch(Watch[K]):
     def _go_on(self) -> None:
         """Follow the time line on behind what was compacted, if no tick was in it."""
         try:
-            after = self._core.timeline.reads.start_after(self._mark)
+            after = self._core.timeline.moment(self._mark).next_revision()
         except CompactedError as e:
             raise self._lost() from e
         self._ticks.close()
@@ -154,4 +154,4 @@ class ObservedWatch(Watch[K]):
         return Changes(commit, tuple(chain.from_iterable(found)))
 
     def _lost(self) -> CompactedError:
-        return CompactedError(self.timestamp, self._core.reads.showing.earliest())
+        return CompactedError(self.timestamp, self._core.policy.earliest())

@@ -25,7 +25,7 @@ from snapkv.observed_watch import ObservedWatch
 from snapkv.opening import COMMON_OPTIONS, open_engine, open_keys
 from snapkv.reading import Reader
 from snapkv.records import Layout, Mark
-from snapkv.timeline import RING_SLOTS, Reads, Ticks, Timeline
+from snapkv.timeline import RING_SLOTS, RevisionPolicy, Ticks, Timeline
 from snapkv.timeline.ticks import CREATION_ORDINAL
 from snapkv.times import When
 from snapkv.view import Moments
@@ -38,9 +38,9 @@ OBSERVE_OPTIONS = ("prefix", "name", "ring_slots", "clock", "read_timeout")
 class Observer(Reader):
     """The parts of an open observed prefix."""
 
-    def make_reads(self) -> Reads:
-        """Return the reads of keys that change between marks, too."""
-        return Reads(self.timeline, Ticks(self.timeline))
+    def make_policy(self) -> RevisionPolicy:
+        """Return the policy of keys that change between marks, too."""
+        return Ticks(self.timeline)
 
 
 class Observed(Moments[K], Closing):
@@ -121,13 +121,13 @@ class Observed(Moments[K], Closing):
         core = self._core
         if since is None:
             mark = core.timeline.head()
-            return mark, core.reads.start_after(mark), 0
+            return mark, core.policy.moment(mark).next_revision(), 0
         after = core.resolve(since)
         try:
-            mark = core.timeline.pin(after).mark
+            mark = core.timeline.at(after).mark
             return mark, first_after(core, mark), after
         except CompactedError as e:
-            raise CompactedError(after, core.reads.showing.earliest()) from e
+            raise CompactedError(after, core.policy.earliest()) from e
 
     @bounds
     def resolved(self, *, timeout: float | None = None) -> int:
@@ -156,7 +156,7 @@ class Observed(Moments[K], Closing):
             "ticks": head.ordinal - CREATION_ORDINAL,
             "newest_timestamp": head.timestamp,
             "newest_revision": head.revision,
-            "earliest_timestamp": core.reads.showing.earliest(),
+            "earliest_timestamp": core.policy.earliest(),
             "ring": f"{len(core.timeline.ring)} of {core.timeline.ring.slots}",
             "engine": core.engine.info(),
         }

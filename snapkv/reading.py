@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import threading
 import weakref
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from snapkv.clock import HybridClock
-from snapkv.engine.base import REVISION_MAX, Engine
+from snapkv.engine.base import REVISION_MAX, Engine, KeyValue, Range, RangeResult
 from snapkv.errors import (
     CompactedError,
     InvalidOptionError,
@@ -18,10 +19,9 @@ from snapkv.errors import (
     StoreClosedError,
 )
 from snapkv.forks import renew_in_children
-from snapkv.records import FormatRecord, Layout, Mark
-from snapkv.snapshot import LiveSource
+from snapkv.records import FormatRecord, Layout
 from snapkv.sources import Past, Source
-from snapkv.timeline import Pin, Reads, Timeline
+from snapkv.timeline import RevisionPolicy, Timeline
 from snapkv.times import When, is_likely, is_number, pack, resolve, revision_of, unlikely
 
 
@@ -35,7 +35,7 @@ class Closable(Protocol):
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
 class Reader:
-    """An engine, a time line in it, and the reads of one kind of keys at its moments."""
+    """An engine, a time line in it, and which moments one kind of keys has there."""
 
     url: str
     engine: Engine
@@ -43,7 +43,7 @@ class Reader:
     format: FormatRecord
     clock: HybridClock
     timeline: Timeline
-    reads: Reads = field(init=False)
+    policy: RevisionPolicy = field(init=False)
     past: Past | None = field(default=None, kw_only=True)
     read_timeout: float | None = field(default=None, kw_only=True)
     closed: bool = field(default=False, kw_only=True)
@@ -51,12 +51,12 @@ class Reader:
     lock: threading.Lock = field(default_factory=threading.Lock, kw_only=True)
 
     def __post_init__(self) -> None:
-        self.reads = self.make_reads()
+        self.policy = self.make_policy()
         renew_in_children(self)
 
-    def make_reads(self) -> Reads:
-        """Return the reads of the keys: of the store's own, whose time line it is."""
-        return self.timeline.reads
+    def make_policy(self) -> RevisionPolicy:
+        """Return the policy of the keys: the time line itself for those of its own store."""
+        return self.timeline
 
     def after_fork(self) -> None:
         """Renew the lock."""
@@ -87,7 +87,7 @@ class Reader:
             return when
         if (revision := revision_of(when)) is not None:
             self.check_open()
-            return self.reads.showing.pin_revision(revision).timestamp
+            return self.policy.at_revision(revision).timestamp
         timestamp = resolve(when, self.clock.now_ms())
         if is_number(when):
             self._check_likely(timestamp)
@@ -107,7 +107,7 @@ class Reader:
         if is_likely(number, head.timestamp, now):
             return
         with suppress(CompactedError):
-            if number <= head.timestamp and self.timeline.pin(number).mark.ordinal > 1:
+            if number <= head.timestamp and self.timeline.at(number).mark.ordinal > 1:
                 return
         raise unlikely(number, head.timestamp, head.revision)
 
@@ -125,32 +125,54 @@ class Reader:
                 raise InvalidOptionError("the state at a revision is final: leave final=True out")
             return self._source_of_revision(revision)
         if when is None:
-            return LiveSource(self.reads, self.reads.showing.pin_head())
+            return self.policy.now()
         timestamp = self.resolve(when)
         if final:
             self.finish(timestamp)
         try:
-            pin = self.reads.showing.pin(timestamp)
+            moment = self.policy.at(timestamp)
             if self.past is not None:  # a moment found in memory may be compacted by now
-                self.reads.hold(pin)
-            return LiveSource(self.reads, pin)
+                moment.hold()
+            return moment
         except CompactedError:
-            past = self.past.source(timestamp) if self.past is not None else None
-            if past is None:
+            if (past := self._past_source(timestamp)) is None:
                 raise
             return past
+
+    def get(self, keys: Sequence[bytes], when: When | None) -> list[KeyValue | None]:
+        """Return the versions of fewer than 128 stored keys at a time (None: now), of one state.
+
+        None where a key is absent. One round trip for now, for times at or above the newest
+        commit and for times in the ring, else as `source`. Raises as that.
+        """
+        timeline, at_head = self.timeline, self.policy.at_head
+        if when is None and not at_head:
+            return self.policy.now().get(keys)
+        if when is None:
+            if len(keys) == 1 and (found := timeline.point(keys[0], 0, timeline.epoch)) is not None:
+                return [found.kv]
+            return _versions(timeline.ask([Range(key) for key in keys]).results)
+        timestamp = self.resolve(when)
+        if at_head and timestamp >= timeline.newest_known().timestamp:
+            mark, results = timeline.head_and([Range(key) for key in keys])
+            if mark.timestamp <= timestamp:
+                return _versions(results)
+        try:
+            return self.policy.at(timestamp).get(keys)
+        except CompactedError:
+            if (past := self._past_source(timestamp)) is None:
+                raise
+            return past.get(keys)
+
+    def _past_source(self, timestamp: int) -> Source | None:
+        return None if self.past is None else self.past.source(timestamp)
 
     def _source_of_revision(self, revision: int) -> Source:
         if isinstance(revision, bool) or not isinstance(revision, int):
             raise InvalidTypeError(f"a revision is an int, not {type(revision).__name__}")
         if not 1 <= revision <= REVISION_MAX:
             raise InvalidTimeError(f"revisions are 1 to 2^63 - 1, not {revision}", revision)
-        return LiveSource(self.reads, self.reads.showing.pin_revision(revision))
-
-    def moment(self, mark: Mark) -> Source:
-        """Return the state at a mark that is known; no round trip."""
-        pin = Pin(mark.timestamp, mark, True, self.timeline.epoch, mark.revision)
-        return LiveSource(self.reads, pin)
+        return self.policy.at_revision(revision)
 
     def finish(self, timestamp: int) -> None:
         """Make sure that nothing can commit at or below a timestamp any more."""
@@ -173,3 +195,8 @@ class Reader:
         self.stop()
         self.timeline.close()
         self.engine.close()
+
+
+def _versions(results: Sequence[RangeResult]) -> list[KeyValue | None]:
+    """Return what answers of one key each hold."""
+    return [result.kvs[0] if result.kvs else None for result in results]

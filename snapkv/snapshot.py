@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, Self
 
 from snapkv.committer import listed
 from snapkv.deadline import bounds
-from snapkv.engine.base import ALL_KEYS_END, Columns, KeyValue, Pairs, Range
+from snapkv.engine.base import ALL_KEYS_END, KeyValue, Pairs
 from snapkv.errors import (
     InvalidKeyError,
     InvalidOptionError,
@@ -16,8 +16,7 @@ from snapkv.errors import (
 )
 from snapkv.model import Difference, Entry, K
 from snapkv.records import Keyspace
-from snapkv.sources import READ_MANY_MAX, Source, both_read, both_scanned
-from snapkv.timeline import Pin, Reads
+from snapkv.sources import Source, both_read, both_scanned
 
 if TYPE_CHECKING:
     from snapkv.arrow import Table
@@ -290,70 +289,3 @@ def _any(low: bytes, high: bytes) -> bool:
 def entry_of(kv: KeyValue) -> Entry:
     """Return an engine's version as users see it."""
     return Entry(kv.value, kv.mod_revision, kv.create_revision, kv.version)
-
-
-DIFF_REPLAY_COMMITS_MAX = 1_000
-"""Up to so many commits between two moments their events are replayed, beyond that both scanned."""
-DIFF_REPLAY_EVENTS_MAX = 1 << 17
-"""The same for events, of which one tick of an observed prefix may stamp any number."""
-
-
-class LiveSource:
-    """The state of an engine at a pinned moment."""
-
-    def __init__(self, reads: Reads, pin: Pin) -> None:
-        self._reads, self._pin = reads, pin
-        self.timestamp, self.revision, self.final = pin.timestamp, pin.mark.revision, pin.final
-
-    def get(self, keys: Sequence[bytes]) -> list[KeyValue | None]:
-        """Return the versions of stored keys; one round trip for each `READ_MANY_MAX`."""
-        if len(keys) == 1:
-            return [self._reads.get(self._pin, keys[0])]
-        found: list[KeyValue | None] = []
-        for at in range(0, len(keys), READ_MANY_MAX):
-            wanted = [Range(key) for key in keys[at : at + READ_MANY_MAX]]
-            results = self._reads.read(self._pin, wanted)
-            found += [result.kvs[0] if result.kvs else None for result in results]
-        return found
-
-    def ranges(
-        self, wanted: Sequence[tuple[bytes, bytes]], limit: int = 0
-    ) -> list[Sequence[KeyValue]]:
-        """Return what stands in short ranges; one round trip for each `READ_MANY_MAX`."""
-        found: list[Sequence[KeyValue]] = []
-        for at in range(0, len(wanted), READ_MANY_MAX):
-            spans = wanted[at : at + READ_MANY_MAX]
-            ranges = [Range(start, end, limit=limit) for start, end in spans]
-            found += [result.kvs for result in self._reads.read(self._pin, ranges)]
-        return found
-
-    def scan(
-        self, start: bytes, end: bytes, *, keys_only: bool = False
-    ) -> Iterator[list[KeyValue]]:
-        """Yield a range in pages at the pinned revision."""
-        return self._reads.scan(self._pin, start, end, keys_only=keys_only)
-
-    def pairs(self, start: bytes, end: bytes, *, keys_only: bool = False) -> Iterator[Pairs]:
-        """Yield the same as keys and values alone."""
-        return self._reads.pairs(self._pin, start, end, keys_only=keys_only)
-
-    def columns(self, start: bytes, end: bytes, *, keys_only: bool = False) -> Iterator[Columns]:
-        """Yield the same as columns of Arrow."""
-        return self._reads.columns(self._pin, start, end, keys_only=keys_only)
-
-    def count(self, start: bytes, end: bytes) -> int:
-        """Return the number of keys in a range."""
-        return self._reads.read(self._pin, [Range(start, end, count_only=True)])[0].count
-
-    def changed(self, other: Any, start: bytes, end: bytes) -> list[bytes] | None:
-        """Return the keys written between the two pins, sorted.
-
-        From a replay of at most `DIFF_REPLAY_COMMITS_MAX` commits and `DIFF_REPLAY_EVENTS_MAX`
-        events; None when it would be longer, or is compacted.
-        """
-        if not isinstance(other, LiveSource) or other._reads is not self._reads:
-            return None
-        low, high = sorted((self._pin, other._pin), key=lambda pin: (pin.mark.ordinal, pin.reading))
-        if high.mark.ordinal - low.mark.ordinal > DIFF_REPLAY_COMMITS_MAX:
-            return None
-        return self._reads.keys_written(low, high, start, end, DIFF_REPLAY_EVENTS_MAX)

@@ -6,8 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from snapkv.engine.base import Columns, KeyValue, Pairs
-
-READ_MANY_MAX = 128
+from snapkv.timeline import READS_MAX
 
 Both = Iterator[tuple[bytes, bytes | None, bytes | None]]
 
@@ -62,8 +61,8 @@ class Past(Protocol):
 
 def both_read(a: Source, b: Source, keys: Sequence[bytes]) -> Both:
     """Yield (key, value in a, value in b) of given keys."""
-    for at in range(0, len(keys), READ_MANY_MAX):
-        chunk = keys[at : at + READ_MANY_MAX]
+    for at in range(0, len(keys), READS_MAX):
+        chunk = keys[at : at + READS_MAX]
         for key, before, after in zip(chunk, a.get(chunk), b.get(chunk), strict=True):
             yield key, before and before.value, after and after.value
 

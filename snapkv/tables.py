@@ -136,10 +136,10 @@ def _history_rows(reader: Reader, span: Span, low: Mark, high: Mark) -> Iterator
     if low.revision > high.revision:
         return
     stands: dict[bytes, tuple[bytes, int, int | None]] = {}  # value, since which version and time
-    at_head = reader.reads.showing.at_head
+    at_head = reader.policy.at_head
     if at_head or low != reader.timeline.creation:
         times = CommitTimes(reader, low)
-        for page in reader.moment(low).scan(span.start, span.end):
+        for page in reader.policy.moment(low).scan(span.start, span.end):
             found = times.commits([kv.mod_revision for kv in page])
             for kv, by in zip(page, found, strict=True):
                 version = by.revision if by and at_head else kv.mod_revision
@@ -186,7 +186,7 @@ def _logged(reader: Reader, low: Mark, high: Mark) -> Iterator[tuple[Any, ...]]:
 
 
 def _counted(reader: Reader, span: Span, low: Mark, high: Mark) -> Iterator[tuple[Any, ...]]:
-    layout, at_head = reader.layout, reader.reads.showing.at_head
+    layout, at_head = reader.layout, reader.policy.at_head
     # between the two stand leased keys, and stores whose names begin with that of this one
     own = (layout.data.prefix, layout.spaces) if at_head else (b"",)
     for mark, stamp, touched in changed(reader, span.start, span.end, low, high):
@@ -252,7 +252,7 @@ def standing_bounds(reader: Reader, since: When | None, until: When | None) -> t
     Without `since` that is the oldest state left. Raises `NotObservedError` when nothing was seen
     up to `until`, `CompactedError`.
     """
-    showing = reader.reads.showing
-    if not showing.at_head:
-        _ = showing.pin_head() if until is None else showing.pin(reader.resolve(until))
+    policy = reader.policy
+    if not policy.at_head:
+        _ = policy.now() if until is None else policy.at(reader.resolve(until))
     return bounds(reader, since, until)

@@ -10,13 +10,12 @@ from snapkv import history as _history
 from snapkv.committer import listed
 from snapkv.core import Core
 from snapkv.deadline import bounds, within
-from snapkv.engine.base import KeyValue, Range
-from snapkv.errors import CompactedError, KeyNotFoundError
+from snapkv.errors import KeyNotFoundError
 from snapkv.model import Difference, Entry, K, Version
 from snapkv.reading import Reader
 from snapkv.records import Keyspace
 from snapkv.snapshot import Snapshot, entry_of
-from snapkv.sources import READ_MANY_MAX
+from snapkv.timeline import READS_MAX
 from snapkv.times import When, revision_of
 from snapkv.watch import StoreWatch, Watch
 
@@ -47,7 +46,7 @@ class Moments(Generic[K]):
         self._core, self._space = core, space
         self._read_timeout = core.read_timeout
         # the short way, and where it may be tried: the careful one answers what it does not
-        self._is_plain = core.read_timeout is None and core.reads.showing.at_head
+        self._is_plain = core.read_timeout is None and core.policy.at_head
         self._encode, self._get = space.encode, core.timeline.get
 
     @property
@@ -104,10 +103,10 @@ class Moments(Generic[K]):
         stored = [self._space.encode(key) for key in listed(keys, "keys")]
         together = self._core.engine.limits.reads_together(stored)
         of_revision = isinstance(ts, str) and revision_of(ts) is not None
-        if len(stored) >= READ_MANY_MAX or of_revision or not together:  # of now, its time is asked
+        if len(stored) >= READS_MAX or of_revision or not together:  # of now, its time is asked
             found = self._core.source(ts, None, False).get(stored)
         else:
-            found = self._read_at(ts, stored)
+            found = self._core.get(stored, ts)
         return [None if kv is None else entry_of(kv) for kv in found]
 
     @bounds
@@ -228,24 +227,6 @@ class Moments(Generic[K]):
         tables = _tables()
         return tables.history_table(self._core, tables.span_of(self._space, prefix), since, until)
 
-    def _read_at(self, ts: When | None, stored: list[bytes]) -> list[KeyValue | None]:
-        core = self._core
-        if ts is None and len(stored) == 1:
-            return [core.reads.get_now(stored[0])]
-        wanted = [Range(key) for key in stored]
-        if ts is None:
-            results = core.reads.read_now(wanted)
-        else:
-            timestamp = core.resolve(ts)
-            try:
-                results = core.reads.read_at(timestamp, wanted)
-            except CompactedError:
-                past = core.past.source(timestamp) if core.past is not None else None
-                if past is None:
-                    raise
-                return past.get(stored)
-        return [result.kvs[0] if result.kvs else None for result in results]
-
 
 def _tables() -> ModuleType:
     """Import what needs pyarrow, for those who use it."""
@@ -299,5 +280,5 @@ class View(Moments[K]):
                 mark, after = head, 0
             else:
                 after = self._core.resolve(since)
-                mark = timeline.pin(after).mark
+                mark = timeline.at(after).mark
             return StoreWatch(self._core, self._space, prefix, mark, head, after, timeout)

@@ -103,7 +103,7 @@ class StoreWatch(Watch[K]):
 
     def _watch(self) -> Unbroken:
         """Watch the whole store, so that changes and their timestamp arrive together."""
-        root, start = self._core.layout.root, self._core.reads.start_after(self._mark)
+        root, start = self._core.layout.root, self._core.policy.moment(self._mark).next_revision()
         timeline = self._core.timeline
         return timeline.watch(root, prefix_end(root), start, lambda: timeline.verify(self._mark))
 

@@ -20,7 +20,6 @@ from snapkv import Snapshot, arrow
 from snapkv.arrow import Arrays
 from snapkv.reading import Reader
 from snapkv.records import Keyspace, Layout
-from snapkv.snapshot import LiveSource
 from snapkv.spark.pinned import Commits
 from snapkv.spark.tasks import Task, Wanted, cut_keys
 from snapkv.tables import Span
@@ -42,7 +41,7 @@ class Feed:
 
     def state(self, reader: Reader, commits: Commits) -> State:
         """Return the database at a pinned moment; one round trip. Raises `SourceError`."""
-        source = LiveSource(reader.reads, commits.pin(reader))
+        source = commits.moment(reader)
         with told():
             return State(Snapshot(source, self.space), self.name)
 

@@ -19,7 +19,7 @@ from snapkv.spark.options import Options
 from snapkv.spark.place import Place, forget, opened
 from snapkv.spark.timing import is_exact, timestamp_of
 from snapkv.tables import standing_bounds
-from snapkv.timeline import Pin
+from snapkv.timeline import Moment
 from snapkv.times import format_time
 
 RESTORED = (
@@ -42,19 +42,19 @@ class Commits:
     high: Mark
     reading: int
 
-    def pin(self, reader: Reader) -> Pin:
+    def moment(self, reader: Reader) -> Moment:
         """Return the moment of the last commit, for reading here."""
         epoch = reader.timeline.epoch
-        return Pin(self.high.timestamp, self.high, True, epoch, self.reading)
+        return Moment(reader.policy, self.high.timestamp, self.high, True, epoch, self.reading)
 
     def held(self, reader: Reader) -> Commits:
         """Return the same, read where that still can be: compaction may have passed the commit.
 
         One round trip, or some more. Raises `CompactedError`.
         """
-        pin = self.pin(reader)
-        reader.reads.hold(pin)
-        return replace(self, reading=pin.reading)
+        moment = self.moment(reader)
+        moment.hold()
+        return replace(self, reading=moment.reading)
 
     def between(self, low: Mark, high: Mark) -> Commits:
         """Return those in a part of the range."""
@@ -84,18 +84,18 @@ def moment_of(reader: Reader, options: Given, anchor: Anchor) -> Commits:
 
     Raises `SourceError`.
     """
-    showing, timestamp = reader.reads.showing, anchor.head.timestamp
+    policy, timestamp = reader.policy, anchor.head.timestamp
     if (version := options.count("versionAsOf")) is not None:
         with _versioned(reader, version):
-            pin = showing.pin_revision(version)
+            moment = policy.at_revision(version)
     else:
         gone = codes.VERSION_COMPACTED
         if (text := options.text("timestampAsOf")) is not None:
             timestamp = min(timestamp, timestamp_of(text, options.zone, anchor.now_ms))
             gone = codes.TIMESTAMP_EARLIER_THAN_RETENTION
         with coded(compacted=gone):
-            pin = showing.pin(timestamp)
-    return Commits(anchor.store, reader.timeline.creation, pin.mark, pin.reading)
+            moment = policy.at(timestamp)
+    return Commits(anchor.store, reader.timeline.creation, moment.mark, moment.reading)
 
 
 def range_of(
@@ -113,7 +113,7 @@ def range_of(
         with coded():
             low = (standing_bounds if standing else bounds)(reader, None, None)[0]
             if high.ordinal < low.ordinal:  # compaction passed the pin
-                raise CompactedError(high.timestamp, reader.reads.showing.earliest())
+                raise CompactedError(high.timestamp, reader.policy.earliest())
     if high.ordinal < low.ordinal and options.has_end:
         raise SourceError(codes.INVALID_RANGE, BACKWARDS)
     if high.revision < low.revision:
@@ -152,7 +152,7 @@ def low_of(reader: Reader, options: Options, anchor: Anchor) -> Mark | None:
         return None
     start = timestamp_of(text, options.zone, anchor.now_ms, start=True)
     with coded(), _complete(reader, codes.TIMESTAMP_EARLIER_THAN_RETENTION):
-        low = timeline.pin(min(max(start - 1, 0), anchor.head.timestamp)).mark
+        low = timeline.at(min(max(start - 1, 0), anchor.head.timestamp)).mark
         first_after(reader, low)
         return low
 
@@ -163,10 +163,10 @@ def _complete(reader: Reader, code: str) -> Iterator[None]:
     try:
         yield
     except CompactedError as e:
-        earliest = reader.reads.showing.earliest()
+        earliest = reader.policy.earliest()
         left = "none is left"
         if earliest is not None:
-            version = reader.timeline.pin(earliest).mark.revision
+            version = reader.timeline.at(earliest).mark.revision
             left = f"start after {format_time(earliest)}, version {version}"
         raise SourceError(code, f"not all changes from there on are left: {left}") from e
 
@@ -181,13 +181,13 @@ def _last_until(reader: Reader, options: Options, anchor: Anchor, end: str) -> M
     if (version := options.count(f"{end}Version")) is not None:
         with _versioned(reader, version):
             found = mark_at(reader, version)
-        observed = not reader.reads.showing.at_head  # what no tick has stamped is not seen
+        observed = not reader.policy.at_head  # what no tick has stamped is not seen
         return anchor.head if observed and version > anchor.head.revision else found
     if (text := options.text(f"{end}Timestamp")) is None:
         return None
     timestamp = timestamp_of(text, options.zone, anchor.now_ms, start=end == "starting")
     with coded(compacted=codes.TIMESTAMP_EARLIER_THAN_RETENTION):
-        return reader.timeline.pin(min(timestamp, anchor.head.timestamp)).mark
+        return reader.timeline.at(min(timestamp, anchor.head.timestamp)).mark
 
 
 def mark_at(reader: Reader, revision: int) -> Mark:
@@ -197,7 +197,7 @@ def mark_at(reader: Reader, revision: int) -> Mark:
     """
     answer = reader.timeline.ask([Range(reader.timeline.key, revision=revision)])
     found = _mark_in(reader, answer.results[0])
-    return found if reader.reads.showing.at_head else found._replace(revision=revision)
+    return found if reader.policy.at_head else found._replace(revision=revision)
 
 
 def _mark_in(reader: Reader, found: RangeResult) -> Mark:

@@ -53,13 +53,13 @@ class ChangesReader(MicroBatches[Offset]):
         anchor = anchor_in(reader)
         if self._options.has_start:
             return Offset(anchor.store, self._start_mark(reader, anchor), pinned=False)
-        newest = reader.reads.showing.pin_head().mark
+        newest = reader.policy.now().mark
         return Offset(anchor.store, newest, b"", pinned=False)
 
     def _start_mark(self, reader: Reader, anchor: Anchor) -> Mark:
         """Return the last commit before the start that options name."""
         if (self._options.text("startingVersion") or "").lower() == LATEST:
-            return reader.reads.showing.pin_head().mark
+            return reader.policy.now().mark
         if (text := self._options.text("startingTimestamp")) is not None:
             start = timestamp_of(text, self._options.zone, anchor.now_ms, start=True)
             if start > anchor.head.timestamp and physical_ms(start) > anchor.now_ms:
@@ -92,7 +92,7 @@ class ChangesReader(MicroBatches[Offset]):
     def _next_keys(self, reader: Reader, at: Offset, limit: Limit) -> Offset:
         state = self._standing(reader, at.mark)
         span = self._behind(at)
-        source = reader.moment(state.high)
+        source = reader.policy.moment(state.high)
         pages = source.scan(span.start, span.end, keys_only=not limit.sized)
         return at.at(state.high, limits.last_key(pages, limit))
 

@@ -17,7 +17,6 @@ from snapkv.commit_times import CommitTimes
 from snapkv.engine.base import Piece
 from snapkv.reading import Reader
 from snapkv.records import Mark
-from snapkv.snapshot import LiveSource
 from snapkv.spark.pinned import Commits
 from snapkv.tables import Span
 
@@ -66,7 +65,7 @@ class SnapshotTask(Task):
 
     def read(self, reader: Reader, wanted: Wanted) -> Iterator[Arrays]:
         """Yield the columns of a snapshot in key order."""
-        source = LiveSource(reader.reads, self.commits.pin(reader))
+        source = self.commits.moment(reader)
         timed = "mod_timestamp" in wanted.names
         times = CommitTimes(reader, self.commits.high) if timed else None
         for start, end in self.ranges:
@@ -135,7 +134,7 @@ class CommitsTask(Task):
 
     def read(self, reader: Reader, wanted: Wanted) -> Iterator[Arrays]:
         """Yield the columns of the log, newest first."""
-        observed = not reader.reads.showing.at_head  # its range tells which commits there are
+        observed = not reader.policy.at_head  # its range tells which commits there are
         counted = observed or not {"operation", "operationMetrics"}.isdisjoint(wanted.names)
         low, high = self.commits.low, self.commits.high
         yield from tables.commits(

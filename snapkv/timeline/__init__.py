@@ -1,13 +1,15 @@
 """The time line of a store: which revision was in force at which time.
 
 `Ring` holds the newest marks, `Anchors` what was found before, `search` finds the rest,
-`Feed` brings other writers' commits, and `Timeline` joins them. `Reads` reads a moment, at a
-revision that shows it: one from a store's commit up to the next, or, by `Ticks`, a mark's own.
+`Feed` brings other writers' commits, and `Timeline` joins them. A `Moment` reads the state of
+one time, at a revision that shows it: one from a store's commit up to the next, or, by `Ticks`, a
+mark's own.
 """
 
-from snapkv.timeline.reads import Pin as Pin
-from snapkv.timeline.reads import Reads as Reads
+from snapkv.timeline.moment import Moment as Moment
+from snapkv.timeline.moment import RevisionPolicy as RevisionPolicy
 from snapkv.timeline.ring import RING_SLOTS as RING_SLOTS
 from snapkv.timeline.ring import Ring as Ring
+from snapkv.timeline.search import READS_MAX as READS_MAX
 from snapkv.timeline.ticks import Ticks as Ticks
 from snapkv.timeline.timeline import Timeline as Timeline

@@ -6,7 +6,7 @@ from snapkv.engine.base import Range
 from snapkv.errors import CompactedError, NotObservedError
 from snapkv.records import Mark
 from snapkv.timeline.feed import mark_of
-from snapkv.timeline.reads import Pin
+from snapkv.timeline.moment import Moment
 from snapkv.timeline.timeline import Timeline
 
 CREATION_ORDINAL = 1
@@ -14,7 +14,7 @@ CREATION_ORDINAL = 1
 
 
 class Ticks:
-    """What an observed prefix shows: see `Showing`.
+    """The `RevisionPolicy` of an observed prefix.
 
     A foreign write carries the first mark at or after its revision. So a moment is read at the
     revision of the newest mark at or before it, also when that is the newest of all: behind it
@@ -24,59 +24,65 @@ class Ticks:
     at_head = False
 
     def __init__(self, timeline: Timeline) -> None:
-        self._timeline = timeline
+        self.marks = timeline
 
-    def pin_head(self) -> Pin:
+    def now(self) -> Moment:
         """Return the newest mark's moment; one round trip.
 
         Raises `NotObservedError` before the first tick.
         """
-        return self._observed(self._timeline.pin_head())
+        return self._observed(self.marks.now())
 
-    def pin(self, timestamp: int) -> Pin:
+    def at(self, timestamp: int) -> Moment:
         """Return the moment of a timestamp; costs as that of a store.
 
         Raises `NotObservedError` before the first tick, `CompactedError`.
         """
         try:
-            return self._observed(self._timeline.pin(timestamp))
+            return self._observed(self.marks.at(timestamp))
         except CompactedError as e:
             if e.unit != "timestamp":
                 raise
-            oldest = self._timeline.oldest()
+            oldest = self.marks.oldest()
             if oldest.ordinal == CREATION_ORDINAL + 1 and timestamp < oldest.timestamp:
                 raise NotObservedError(timestamp, oldest.timestamp) from e
             raise CompactedError(timestamp, self.earliest()) from e
 
-    def pin_revision(self, revision: int) -> Pin:
+    def at_revision(self, revision: int) -> Moment:
         """Return the state at a revision, whether or not it has a mark; one round trip."""
-        answer = self._timeline.ask([Range(self._timeline.key, revision=revision)])
+        answer = self.marks.ask([Range(self.marks.key, revision=revision)])
         kvs = answer.results[0].kvs
-        at_or_before = mark_of(kvs[0]) if kvs else self._timeline.creation
+        at_or_before = mark_of(kvs[0]) if kvs else self.marks.creation
         mark = at_or_before._replace(revision=revision)
-        return Pin(mark.timestamp, mark, True, self._timeline.epoch, revision)
+        return self.moment(mark)
 
-    def until(self, pin: Pin) -> int:
-        """Return the pinned revision: a foreign write may stand at the next one."""
-        return pin.reading
+    def moment(self, mark: Mark) -> Moment:
+        """Return the moment of a known mark; no round trip."""
+        return Moment(self, mark.timestamp, mark, True, self.marks.epoch, mark.revision)
+
+    def until(self, moment: Moment) -> int:
+        """Return the moment's own revision: a foreign write may follow at the next one."""
+        return moment.reading
 
     def earliest(self) -> int | None:
         """Return the timestamp of the first mark whose own revision is still readable."""
         while True:
-            mark: Mark | None = self._timeline.oldest()
+            mark: Mark | None = self.marks.oldest()
             try:
                 while mark is not None and not self._readable(mark):
-                    mark = self._timeline.following(mark)
+                    mark = self.marks.following(mark)
             except CompactedError:  # it went on in between; it only rises, and ends at head
                 continue
             return None if mark is None else mark.timestamp
 
     def _readable(self, mark: Mark) -> bool:
-        compacted = self._timeline.engine.compacted_revision()
+        compacted = self.marks.engine.compacted_revision()
         return mark.ordinal > CREATION_ORDINAL and mark.revision >= compacted
 
-    def _observed(self, pin: Pin) -> Pin:
-        if pin.mark.ordinal > CREATION_ORDINAL:
-            return pin
-        first = self._timeline.following(pin.mark)
-        raise NotObservedError(pin.timestamp, None if first is None else first.timestamp)
+    def _observed(self, found: Moment) -> Moment:
+        """Return a moment of the time line as one of the observed keys."""
+        timestamp, mark = found.timestamp, found.mark
+        if mark.ordinal > CREATION_ORDINAL:
+            return Moment(self, timestamp, mark, found.final, found.epoch, found.reading)
+        first = self.marks.following(mark)
+        raise NotObservedError(timestamp, None if first is None else first.timestamp)

@@ -17,7 +17,7 @@ from snapkv.errors import (
 from snapkv.records import Mark, StampRecord
 from snapkv.timeline.feed import mark_of, replayed
 from snapkv.timeline.marks import RESTORED, RESTORES_MAX, Marks
-from snapkv.timeline.reads import Pin, Reads
+from snapkv.timeline.moment import Moment
 from snapkv.timeline.search import ORDINAL, READS_MAX, TIMESTAMP
 from snapkv.times import TIMESTAMP_MAX
 
@@ -30,8 +30,8 @@ FEED_RETRY_S = 5.0
 class Timeline(Marks):
     """Maps timestamps to revisions for one store; safe for threads, holds no lock while it reads.
 
-    `reads` are those of the store's own keys: the time line itself tells which revisions show a
-    commit's state.
+    It is the `RevisionPolicy` of the store's own keys: a commit's state is shown by all revisions
+    from its own up to the next commit's.
     """
 
     at_head = True
@@ -40,7 +40,7 @@ class Timeline(Marks):
         self, engine: Engine, key: bytes, *, ring_slots: int, on_seen: Callable[[int], None]
     ) -> None:
         super().__init__(engine, key, ring_slots=ring_slots, on_seen=on_seen)
-        self.reads = Reads(self, self)
+        self.marks = self
 
     # --- the short way ---
 
@@ -48,8 +48,8 @@ class Timeline(Marks):
         """Return a version of a key: now (None), or at a time in the ring or in a block, or after.
 
         None where it is not that plain: at times that were never looked up, of other kinds, for
-        an absent key, whatever the engine raises. `Reads` answers then, and raises. Of the store's
-        own keys only. One point read, no lock.
+        an absent key, whatever the engine raises. A `Moment` answers then, and raises. Of the
+        store's own keys only. One point read, no lock.
         """
         epoch, (newest, shown_at), revision = self.epoch, self._shown, 0
         if timestamp is not None:
@@ -70,22 +70,25 @@ class Timeline(Marks):
 
     # --- moments ---
 
-    def pin_head(self) -> Pin:
-        """Return the newest moment, pinned; one round trip."""
-        mark = self.head()
-        return Pin(mark.timestamp, mark, True, self.epoch, mark.revision)
+    def now(self) -> Moment:
+        """Return the newest moment; one round trip."""
+        return self.moment(self.head())
 
-    def pin(self, timestamp: int) -> Pin:
+    def moment(self, mark: Mark) -> Moment:
+        """Return the moment of a known mark; no round trip."""
+        return Moment(self, mark.timestamp, mark, True, self.epoch, mark.revision)
+
+    def at(self, timestamp: int) -> Moment:
         """Return the moment of a timestamp; 0 to 6 round trips (2 to 3 below the ring)."""
         for _ in range(RESTORES_MAX):
             epoch = self.epoch
             with suppress(StoreRestoredError):
-                pin = self._pin(timestamp)
-                if pin.epoch == epoch == self.epoch:
-                    return pin
+                moment = self._at(timestamp)
+                if moment.epoch == epoch == self.epoch:
+                    return moment
         raise StoreRestoredError(RESTORED)
 
-    def _pin(self, timestamp: int) -> Pin:
+    def _at(self, timestamp: int) -> Moment:
         with self._lock:
             floor, newest, epoch = self.ring.find(timestamp), self._newest, self.epoch
         if floor is None and timestamp == newest.timestamp > 0:
@@ -94,18 +97,19 @@ class Timeline(Marks):
             newest = self.head()
             if timestamp >= newest.timestamp:
                 final = timestamp == newest.timestamp
-                return Pin(timestamp, newest, final, self.epoch, newest.revision)
+                return Moment(self, timestamp, newest, final, self.epoch, newest.revision)
         if floor is None:
             floor = self._lookup.blocks.find(timestamp)
         if floor is None:
             floor = self._below(TIMESTAMP, timestamp)[0]
-        return Pin(timestamp, floor, True, epoch, floor.revision)
+        return Moment(self, timestamp, floor, True, epoch, floor.revision)
 
-    def pin_revision(self, revision: int) -> Pin:
+    def at_revision(self, revision: int) -> Moment:
         """Return the moment of a revision; one round trip."""
         answer = self.ask([Range(self.key, revision=revision)])
         mark = self._lookup.mark_in(answer.results[0]) or self._lookup.creation
-        return Pin(mark.timestamp, mark, True, self.epoch, max(revision, mark.revision))
+        reading = max(revision, mark.revision)
+        return Moment(self, mark.timestamp, mark, True, self.epoch, reading)
 
     def by_ordinal(self, ordinal: int) -> Mark:
         """Return the mark with that ordinal, which exists; 0 to 6 round trips."""
@@ -117,13 +121,14 @@ class Timeline(Marks):
 
         Raises `CompactedError` when the history that would tell is gone.
         """
-        pin = self.pin(timestamp)
+        moment = self.at(timestamp)
         self.assure()
-        if pin.epoch != self.epoch:
-            pin = self.pin(timestamp)
-        if pin.mark.timestamp != timestamp or pin.mark.ordinal == 1:
+        if moment.epoch != self.epoch:
+            moment = self.at(timestamp)
+        mark = moment.mark
+        if mark.timestamp != timestamp or mark.ordinal == 1:
             return None
-        return pin.mark, self.stamp(pin.mark)
+        return mark, self.stamp(mark)
 
     def oldest(self) -> Mark:
         """Return the mark in force at the compaction point, the oldest that is left."""
@@ -141,8 +146,9 @@ class Timeline(Marks):
 
     def stamp(self, mark: Mark) -> StampRecord:
         """Return who made a commit and why; one round trip unless compaction passed it."""
-        pin = Pin(mark.timestamp, mark, True, self.epoch, mark.revision)
-        return StampRecord.decode(self.reads.read(pin, [Range(self.key)])[0].kvs[0].value)
+        (kv,) = self.moment(mark).get([self.key])
+        assert kv is not None
+        return StampRecord.decode(kv.value)
 
     def stamps(self, revisions: Sequence[int]) -> list[tuple[Mark, StampRecord] | None]:
         """Return the marks and stamps in force at some revisions; a round trip for each 128."""
@@ -168,7 +174,7 @@ class Timeline(Marks):
             with suppress(CompactedError):
                 yield from self._read_all(after, until)
                 return
-        start = self.reads.start_after(after)
+        start = self.moment(after).next_revision()
         try:
             for batch in replayed(self.engine, self.key, b"", start, until.revision):
                 for event in batch.events:
@@ -184,17 +190,17 @@ class Timeline(Marks):
                 ordinal = found[0].ordinal
                 yield found
 
-    # --- which revisions show a commit's state: see `Showing` ---
+    # --- which revisions show a commit's state: see `RevisionPolicy` ---
 
-    def until(self, pin: Pin) -> int:
-        """Return the last revision known to show the pinned state; 1 to 6 round trips."""
+    def until(self, moment: Moment) -> int:
+        """Return the last revision known to show a moment's state; 1 to 6 round trips."""
         answer = self.ask([Range(self.key)])
         newest = self._newest_in(answer.results[0])
-        if newest.ordinal == pin.mark.ordinal:
+        if newest.ordinal == moment.mark.ordinal:
             return answer.header.revision
         with self._lock:
             self._see(newest)
-        return self._after(pin.mark).revision - 1
+        return self._after(moment.mark).revision - 1
 
     # --- marks ---
 

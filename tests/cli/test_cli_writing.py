@@ -10,7 +10,7 @@ from cli_runner import Cli
 import snapkv
 from snapkv.check import CheckReport
 from snapkv.engine.base import KeyValue
-from snapkv.snapshot import LiveSource
+from snapkv.timeline import Moment
 from snapkv.times import PHYSICAL_MS_MAX
 
 
@@ -172,7 +172,7 @@ def test_a_failed_dump_leaves_what_was_there(
         raise snapkv.CompactedError(1 << 60, 2 << 60)
 
     with monkeypatch.context() as patch:
-        patch.setattr(LiveSource, "scan", scan)
+        patch.setattr(Moment, "scan", scan)
         assert cli("dump", "d").code == 4
     assert (tmp_path / "d").read_text() == "precious"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["d", "meta"]

@@ -21,7 +21,7 @@ from cdcmeta.generations import (
 from cdcmeta.generations.rows import OLD_PREFIX, LogRow, Operation, encoded, row_of, slot_of
 from snapkv import pack
 from snapkv.errors import CorruptStoreError
-from snapkv.snapshot import LiveSource
+from snapkv.timeline import Moment
 from snapkv.tuples import Versionstamp
 from snapkv.tuples import pack as pack_tuple
 
@@ -145,13 +145,13 @@ def test_a_window_of_fewer_rows_is_not_the_end(rows, log, clock):
 def test_the_cost_of_a_window_does_not_follow_the_streams(store, clock, monkeypatch):
     """As many ranges are read of 4,096 streams as of 128."""
     asked = []
-    ranges = LiveSource.ranges
+    ranges = Moment.ranges
 
     def counting(self, wanted, limit=0):
         asked.append(len(wanted))
         return ranges(self, wanted, limit)
 
-    monkeypatch.setattr(LiveSource, "ranges", counting)
+    monkeypatch.setattr(Moment, "ranges", counting)
     told = []
     for name, count in (("few", 2), ("many", 64)):
         log = GenerationLog(store, name, propagation_delay=0.0, leeway=5.0)

@@ -14,8 +14,8 @@ from store.tabled import SPACE, Writing, moments
 
 from snapkv import format_time, pack, to_datetime
 from snapkv.clock import SystemClock
-from snapkv.snapshot import LiveSource
 from snapkv.spark import tasks
+from snapkv.timeline import Moment
 
 # Written down once more: what the documentation promises, and what Spark compares batches with.
 SCHEMA = pa.schema(
@@ -208,13 +208,13 @@ def test_columns(spark, store, place, clock):
 def test_values_are_read_only_when_they_are_wanted(store, place, monkeypatch):
     store.commit(puts={"a": b"1"})
     seen = []
-    method = LiveSource.columns
+    method = Moment.columns
 
     def spied(self, *args, keys_only=False):
         seen.append(keys_only)
         return method(self, *args, keys_only=keys_only)
 
-    monkeypatch.setattr(LiveSource, "columns", spied)
+    monkeypatch.setattr(Moment, "columns", spied)
     for names, wanted in (("key", True), ("key,mod_version", True), ("key,value", False)):
         assert len(read(place.url, columns=names)) == 1
         assert seen.pop() == wanted, names

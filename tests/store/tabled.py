@@ -23,7 +23,7 @@ def timed(store) -> list:
     """The column of times of a snapshot of now."""
     core, span = store._core, tables.span_of(store._space, None)
     mark = core.timeline.head()
-    found = tables.snapshot(core.moment(mark), span, CommitTimes(core, mark))
+    found = tables.snapshot(core.policy.moment(mark), span, CommitTimes(core, mark))
     return arrow.table(found, arrow.SNAPSHOT_TIMED)["mod_timestamp"].to_pylist()
 
 

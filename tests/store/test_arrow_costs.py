@@ -93,7 +93,7 @@ def test_times_are_looked_up_once_and_not_for_ever(opened, monkeypatch):
     times = CommitTimes(core, mark)
 
     def read(prefix):
-        source, span = core.moment(mark), tables.span_of(store._space, prefix)
+        source, span = core.policy.moment(mark), tables.span_of(store._space, prefix)
         return list(tables.snapshot(source, span, times))
 
     assert few(engine.during(lambda: read("k12")), reads=4) == {"columns": 1}

@@ -208,7 +208,7 @@ def test_what_comes_of_two_histories_is_not_given(place, clock, monkeypatch, wha
     store = place.open(clock=clock)
     stamps = [store.save("k", b"%d" % n) for n in range(200)]
     core, engine = store._core, engines[0]
-    low, high = (core.timeline.pin(ts).mark for ts in (stamps[0], stamps[-1]))
+    low, high = (core.timeline.at(ts).mark for ts in (stamps[0], stamps[-1]))
     span = tables.span_of(store._space, None)
     monkeypatch.setattr(arrow, "BATCH_ROWS", 10)
     read = {
@@ -217,7 +217,7 @@ def test_what_comes_of_two_histories_is_not_given(place, clock, monkeypatch, wha
         "commits": lambda: tables.commits(core, span, low, high),
         "log": lambda: tables.commits(core, None, low, high),
     }[what]()
-    restored = backup(engine.inner, core.timeline.pin(stamps[100]).mark.revision, same_cluster=True)
+    restored = backup(engine.inner, core.timeline.at(stamps[100]).mark.revision, same_cluster=True)
     clock.advance(1)
     with snapkv.open_on(restored, clock=clock) as other:
         for n in range(150):

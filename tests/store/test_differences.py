@@ -4,9 +4,9 @@ import random
 
 import pytest
 
-import snapkv.snapshot
 from snapkv import Difference
 from snapkv.errors import InvalidTypeError
+from snapkv.timeline import moment
 
 from .plain import Plain
 
@@ -22,7 +22,7 @@ def expected(before, after, prefix=""):
 @pytest.fixture(params=["replayed", "scanned"])
 def way(request, monkeypatch):
     if request.param == "scanned":
-        monkeypatch.setattr(snapkv.snapshot, "DIFF_REPLAY_COMMITS_MAX", -1)
+        monkeypatch.setattr(moment, "DIFF_REPLAY_COMMITS_MAX", -1)
     return request.param
 
 
@@ -85,7 +85,7 @@ def test_any_two_moments_of_a_random_history(store, way):
 
 def test_a_history_longer_than_a_replay(store):
     a = store.save("k", b"0")
-    for n in range(snapkv.snapshot.DIFF_REPLAY_COMMITS_MAX + 5):
+    for n in range(moment.DIFF_REPLAY_COMMITS_MAX + 5):
         b = store.save(f"k{n % 7}", b"%d" % n)
     assert list(store.diff(a, b)) == expected(dict(store.at(a).items()), dict(store.at(b).items()))
 

@@ -6,7 +6,7 @@ import os
 import pytest
 
 from snapkv.errors import CompactedError, InvalidTimeError
-from snapkv.snapshot import LiveSource
+from snapkv.timeline import Moment
 
 
 def test_a_dump_that_fails_leaves_the_older_one(store, clock, tmp_path):
@@ -48,7 +48,7 @@ def test_the_past_is_asked_for_what_is_known_but_compacted(place, clock):
     class Past:
         asked: list[int] = []  # noqa: RUF012
 
-        def source(self, timestamp: int) -> LiveSource:
+        def source(self, timestamp: int) -> Moment:
             self.asked.append(timestamp)
             return store.at()._source
 

@@ -21,6 +21,7 @@ from snapkv.errors import (
     UnknownOptionError,
 )
 from snapkv.observing import observe
+from snapkv.timeline import moment
 
 from .engines import write_raw
 from .observed import Cluster
@@ -355,7 +356,7 @@ def test_differences(cluster, three, monkeypatch):
     back = [Difference(d.key, d.after, d.before) for d in wanted]
     assert list(observed.diff(last.ts, three[0].ts)) == back
     for name in ("DIFF_REPLAY_EVENTS_MAX", "DIFF_REPLAY_COMMITS_MAX"):
-        monkeypatch.setattr(snapkv.snapshot, name, 1)
+        monkeypatch.setattr(moment, name, 1)
         assert list(observed.diff(three[0].ts)) == wanted, "scanning both tells the same"
     with pytest.raises(InvalidTypeError):
         list(observed.at().diff(cluster.ticker.at()))

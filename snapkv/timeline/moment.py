@@ -1,0 +1,282 @@
+"""A moment: the state of some keys at one time, pinned to a revision that shows it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+from snapkv.clock import check_in_time
+from snapkv.engine.base import Columns, Engine, KeyValue, Pairs, Range, RangeResult
+from snapkv.errors import CompactedError, FutureRevisionError, StoreRestoredError
+from snapkv.records import Mark
+from snapkv.timeline.feed import replayed
+from snapkv.timeline.search import READS_MAX
+
+if TYPE_CHECKING:
+    from snapkv.timeline.marks import Marks
+
+Page = TypeVar("Page")
+
+DIFF_REPLAY_COMMITS_MAX = 1_000
+"""Up to so many commits between two moments their events are replayed, beyond that both scanned."""
+DIFF_REPLAY_EVENTS_MAX = 1 << 17
+"""The same for events, of which one tick of an observed prefix may stamp any number."""
+
+
+class RevisionPolicy(Protocol):
+    """Which moments some keys have, and which revisions show each of them.
+
+    A store's keys change only at marks: every revision from a commit up to the next commit - 1
+    shows the same state, and the head shows that of the newest mark (`Timeline`). Among keys that
+    other programs write, only a mark's own revision shows its state (`Ticks`).
+    """
+
+    at_head: bool
+    """Whether the engine's newest state is that of the newest mark."""
+
+    @property
+    def marks(self) -> Marks:
+        """The marks that the moments are made of."""
+        ...
+
+    def now(self) -> Moment:
+        """Return the newest moment."""
+        ...
+
+    def at(self, timestamp: int) -> Moment:
+        """Return the moment of a timestamp."""
+        ...
+
+    def moment(self, mark: Mark) -> Moment:
+        """Return the moment of a known mark."""
+        ...
+
+    def at_revision(self, revision: int) -> Moment:
+        """Return the moment of a revision."""
+        ...
+
+    def until(self, moment: Moment) -> int:
+        """Return the last revision known to show a moment's state; `CompactedError` if gone."""
+        ...
+
+    def earliest(self) -> int | None:
+        """Return the smallest timestamp that can still be answered, None when none can."""
+        ...
+
+
+class Moment:
+    """The state of some keys at one moment; every read of it sees the same revision.
+
+    For example, with commits at revisions 3 and 7, the moment of a time between them has the mark
+    of revision 3 and is read there. When compaction passes revision 3, `reading` moves up to 6,
+    which shows the same state. When compaction passes 6, reads raise `CompactedError`.
+
+    `epoch` is that of the marks when the moment was found. When they notice an engine that
+    was restored, theirs grows, and reads of older moments raise `StoreRestoredError`.
+
+    Safe for threads.
+    """
+
+    __slots__ = ("_marks", "_policy", "epoch", "final", "mark", "reading", "revision", "timestamp")
+
+    def __init__(
+        self,
+        policy: RevisionPolicy,
+        timestamp: int,
+        mark: Mark,
+        final: bool,
+        epoch: int,
+        reading: int,
+    ) -> None:
+        self._policy, self._marks = policy, policy.marks
+        self.timestamp, self.mark, self.final = timestamp, mark, final
+        self.epoch, self.reading, self.revision = epoch, reading, mark.revision
+
+    def get(self, keys: Sequence[bytes]) -> list[KeyValue | None]:
+        """Return the versions of stored keys, None where one is absent; a round trip for each 128.
+
+        Raises `CompactedError`, `StoreRestoredError`, as all reads of a moment.
+        """
+        if len(keys) == 1:
+            found = self._marks.point(keys[0], self.reading, self.epoch)
+            if found is not None:
+                return [found.kv]
+        results = self._read_all([Range(key) for key in keys])
+        return [result.kvs[0] if result.kvs else None for result in results]
+
+    def ranges(
+        self, wanted: Sequence[tuple[bytes, bytes]], limit: int = 0
+    ) -> list[Sequence[KeyValue]]:
+        """Return what some short ranges hold, `limit` keys of each (0: all), as `get`."""
+        ranges = [Range(start, end, limit=limit) for start, end in wanted]
+        return [result.kvs for result in self._read_all(ranges)]
+
+    def count(self, start: bytes, end: bytes) -> int:
+        """Return the number of keys in a range; one round trip."""
+        return self._read([Range(start, end, count_only=True)])[0].count
+
+    def _read_all(self, ranges: Sequence[Range]) -> list[RangeResult]:
+        """Answer any number of ranges, as many at a time as an engine takes."""
+        if len(ranges) <= READS_MAX:
+            return self._read(ranges) if ranges else []
+        parts = (ranges[at : at + READS_MAX] for at in range(0, len(ranges), READS_MAX))
+        return [result for part in parts for result in self._read(part)]
+
+    def _read(self, ranges: Sequence[Range]) -> list[RangeResult]:
+        """Answer ranges; one round trip unless compaction passed `reading`."""
+        self._check_epoch()
+        while True:
+            reading = self.reading
+            try:
+                answer = self._marks.ask([_at(r, reading) for r in ranges])
+                break
+            except CompactedError:
+                self._move_up(reading)
+            except FutureRevisionError:
+                self._look_for_restore()
+                raise
+        self._check_epoch()
+        return answer.results
+
+    # --- pages ---
+
+    def scan(
+        self, start: bytes, end: bytes, *, keys_only: bool = False
+    ) -> Iterator[list[KeyValue]]:
+        """Yield the range [start, end) in pages; a compaction in between moves or ends it.
+
+        A page does not show which history it is of. So a remote engine that was not asked for a
+        while is asked before the first page and after the last one: a round trip more.
+        """
+
+        def pages(engine: Engine, start: bytes, revision: int) -> Iterator[list[KeyValue]]:
+            return engine.scan(start, end, revision=revision, keys_only=keys_only)
+
+        return self._pages(start, pages, lambda page: page[-1].key)
+
+    def pairs(self, start: bytes, end: bytes, *, keys_only: bool = False) -> Iterator[Pairs]:
+        """Yield the same as keys and values alone."""
+
+        def pages(engine: Engine, start: bytes, revision: int) -> Iterator[Pairs]:
+            return engine.pairs(start, end, revision=revision, keys_only=keys_only)
+
+        return self._pages(start, pages, lambda page: page.keys[-1])
+
+    def columns(self, start: bytes, end: bytes, *, keys_only: bool = False) -> Iterator[Columns]:
+        """Yield the same as columns of Arrow."""
+
+        def chunks(engine: Engine, start: bytes, revision: int) -> Iterator[Columns]:
+            return engine.columns(start, end, revision=revision, keys_only=keys_only)
+
+        return self._pages(start, chunks, lambda chunk: chunk.keys[-1].as_py())
+
+    def _pages(
+        self,
+        key: bytes,
+        read: Callable[[Engine, bytes, int], Iterator[Page]],
+        last_of: Callable[[Page], bytes],
+    ) -> Iterator[Page]:
+        while True:
+            self._marks.assure()
+            self._check_epoch()
+            reading = self.reading
+            try:
+                for page in read(self._marks.engine, key, reading):
+                    check_in_time()
+                    yield page
+                    key = last_of(page) + b"\0"
+                    self._check_epoch()
+                self._marks.assure()
+                self._check_epoch()
+                return
+            except CompactedError:
+                self._move_up(reading)
+            except FutureRevisionError:
+                self._look_for_restore()
+                raise
+
+    # --- what comes after it ---
+
+    def changed(self, other: object, start: bytes, end: bytes) -> list[bytes] | None:
+        """Return the sorted keys of a range that were written between two moments.
+
+        From a replay of at most `DIFF_REPLAY_COMMITS_MAX` commits and `DIFF_REPLAY_EVENTS_MAX`
+        events; None where it would be longer, was compacted, or `other` is of other keys.
+        """
+        if not isinstance(other, Moment) or other._policy is not self._policy:
+            return None
+        low, high = sorted((self, other), key=lambda each: (each.mark.ordinal, each.reading))
+        if high.mark.ordinal - low.mark.ordinal > DIFF_REPLAY_COMMITS_MAX:
+            return None
+        low._check_epoch()
+        high._check_epoch()
+        written: set[bytes] = set()
+        events = 0
+        try:
+            for batch in replayed(self._marks.engine, start, end, low.reading + 1, high.reading):
+                written.update(event.kv.key for event in batch.events)
+                events += len(batch.events)
+                if events > DIFF_REPLAY_EVENTS_MAX:
+                    return None
+        except CompactedError:
+            return None
+        if not written:  # else the keys are read next, which notices a restored engine
+            self._marks.assure()
+        low._check_epoch()
+        high._check_epoch()
+        return sorted(written)
+
+    def next_revision(self) -> int:
+        """Return the revision from which a watch misses no change after this moment.
+
+        The one after the mark as long as that is left, else the one after the last revision of
+        the same state. Raises `CompactedError` when changes after the moment are gone.
+        """
+        start = self.mark.revision + 1
+        engine = self._marks.engine
+        if start >= engine.compacted_revision():
+            return start
+        try:
+            following = self._policy.until(self) + 1
+        except CompactedError:
+            following = 0
+        if following < engine.compacted_revision():
+            raise CompactedError(self.timestamp, self._policy.earliest()) from None
+        return following
+
+    # --- compaction and restores ---
+
+    def hold(self) -> None:
+        """Make sure that a moment, found without asking the engine, can still be read."""
+        reading = self.reading
+        if reading < self._marks.engine.compacted_revision():
+            self._move_up(reading)
+
+    def _move_up(self, failed: int) -> None:
+        """Read the same state at a newer revision than the one that failed.
+
+        Another thread may have done so already. Raises `CompactedError` when there is none.
+        """
+        try:
+            until = self._policy.until(self)
+        except CompactedError:
+            until = 0
+        self._check_epoch()
+        if until <= failed or until < self._marks.engine.compacted_revision():
+            raise CompactedError(self.timestamp, self._policy.earliest()) from None
+        self.reading = max(self.reading, until)
+
+    def _look_for_restore(self) -> None:
+        """Raise `StoreRestoredError` when a revision once read is in the future now."""
+        self._marks.head_and(())
+        self._check_epoch()
+
+    def _check_epoch(self) -> None:
+        if self.epoch != self._marks.epoch:
+            raise StoreRestoredError("the engine was restored or replaced since this was pinned")
+
+
+def _at(wanted: Range, revision: int) -> Range:
+    """Return a range at a revision; a hot path, where `_replace` would cost more than the rest."""
+    key, end, _, limit, keys_only, count_only = wanted
+    return Range(key, end, revision, limit, keys_only, count_only)
