@@ -7,6 +7,7 @@ QUESTIONS = (
     "ring_lookup",
     "load_as_of",
     "load_now",
+    "many_times",
     "durable_save",
     "thread_saves",
     "list_as_of",

@@ -7,6 +7,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 
 from snapkv.records import Mark
+from snapkv.timeline.steps import Steps
 
 BLOCK_MARKS = 256
 """So many marks are read with the one that a lookup did not find here."""
@@ -64,6 +65,26 @@ class Blocks:
         except IndexError:  # it is the newest, or another thread just forgot all
             return 0
         return revision if changes == self._changes else 0
+
+    def copy(self) -> tuple[array[int], array[int], array[int]]:
+        """Return the timestamps, revisions and ordinals of one moment; O(marks).
+
+        None of them while another thread changes them: this needs no lock.
+        """
+        changes = self._changes
+        copied = self._timestamps[:], self._revisions[:], self._ordinals[:]
+        if changes & 1 or changes != self._changes:
+            return array("Q"), array("Q"), array("Q")
+        return copied
+
+    def steps(self) -> Steps:
+        """Return the revisions of all times as steps; O(marks), needs no lock."""
+        timestamps, revisions, ordinals = self.copy()
+        if not timestamps:
+            return Steps([], [0])
+        following = zip(revisions, ordinals, ordinals[1:], strict=False)
+        shown = [revision if after == at + 1 else 0 for revision, at, after in following]
+        return Steps(timestamps.tolist(), [0, *shown, 0])
 
     def find(self, timestamp: int) -> Mark | None:
         """Return the newest mark at or below `timestamp`, None where `revision_at` returns 0."""

@@ -28,6 +28,11 @@ class Lookup:
         self._lock = threading.Lock()
         self.creation = Mark(0, 0, 1)
 
+    @property
+    def generation(self) -> int:
+        """The number of the history: what was found in another one is not kept."""
+        return self._witness.generation
+
     def between(self, field: int, wanted: int, known: Iterable[Mark]) -> tuple[Mark, Mark]:
         """Return the newest mark with `mark[field] <= wanted`, and the one after it.
 
@@ -86,6 +91,15 @@ class Lookup:
             ordinal += 1
         timestamps.append(after.timestamp)
         revisions.append(after.revision)
+        self.keep_block(ordinal, timestamps, revisions, generation)
+
+    def keep_block(
+        self, ordinal: int, timestamps: Sequence[int], revisions: Sequence[int], generation: int
+    ) -> None:
+        """Keep marks that follow each other, oldest first; `ordinal` is that of the first.
+
+        Not those found in a generation that is over.
+        """
         with self._lock:
             if generation == self._witness.generation:
                 self.blocks.add(ordinal, timestamps, revisions)

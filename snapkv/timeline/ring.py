@@ -7,6 +7,7 @@ from bisect import bisect_right
 
 from snapkv.errors import InvalidOptionError, InvalidTypeError
 from snapkv.records import Mark
+from snapkv.timeline.steps import Steps
 
 RING_SLOTS = 1_024
 RING_SLOTS_MAX = 1 << 20
@@ -115,6 +116,16 @@ class Ring:
             at = bisect_right(timestamps, timestamp, self.min_pos, self._size) - 1
         revision = self._revisions[at]
         return revision if changes == self._changes else 0
+
+    def steps(self) -> Steps:
+        """Return the revisions of all times as steps: what this ring knows, copied; O(slots)."""
+        if not self._size:
+            return Steps([], [0])
+        split, size, ended = self.min_pos, self._size, self._timestamps[self.max_pos] + 1
+        return Steps(
+            [*self._timestamps[split:size], *self._timestamps[:split], ended],
+            [0, *self._revisions[split:size], *self._revisions[:split], 0],
+        )
 
     def after(self, mark: Mark) -> Mark | None:
         """Return the mark that follows, None when the ring does not hold it."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 from snapkv.clock import monotonic
 from snapkv.engine.base import Engine, KeyValue, Range
@@ -15,11 +16,16 @@ from snapkv.errors import (
     StoreRestoredError,
 )
 from snapkv.records import Mark, StampRecord
+from snapkv.timeline import bulk
 from snapkv.timeline.feed import mark_of, replayed
 from snapkv.timeline.marks import RESTORED, RESTORES_MAX, Marks
 from snapkv.timeline.moment import Moment
 from snapkv.timeline.search import ORDINAL, READS_MAX, TIMESTAMP
+from snapkv.timeline.steps import Steps
 from snapkv.times import TIMESTAMP_MAX
+
+if TYPE_CHECKING:
+    from snapkv.timeline.arrays import Revisions, Timestamps
 
 AHEAD_MAX = 1 << 59
 """Further above the newest mark (69 years) a number is looked at more closely."""
@@ -189,6 +195,21 @@ class Timeline(Marks):
             if found is not None and found[0].ordinal > ordinal:
                 ordinal = found[0].ordinal
                 yield found
+
+    def revisions_of(self, timestamps: Sequence[int]) -> list[int]:
+        """Return the revisions of the newest marks at or below some times; see `bulk`."""
+        return bulk.revisions_of(self, self._lookup, timestamps)
+
+    def revisions_of_array(self, timestamps: Timestamps) -> Revisions:
+        """Return the same of an array, as an array."""
+        from snapkv.timeline import arrays
+
+        return arrays.revisions_of(self, self._lookup, timestamps)
+
+    def steps(self) -> Steps:
+        """Return the revisions of the times in the ring, copied; no round trip."""
+        with self._lock:
+            return self.ring.steps()
 
     # --- which revisions show a commit's state: see `RevisionPolicy` ---
 

@@ -40,6 +40,7 @@ import snapkv
 s = snapkv.open('memory:x')
 t = s.save('a', b'1')
 s.load('a', t)
+s.revisions_at([t, 0])
 [*s.at(t).items(), *s.history('a'), *s.commits(), *s.diff(0), *s.watch(since=0, timeout=0)]
 o = snapkv.observe('memory:x', prefix='')
 o.at().count()
