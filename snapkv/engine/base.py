@@ -33,6 +33,7 @@ from typing import NamedTuple, Protocol
 
 from snapkv.engine.columns import Columns as Columns
 from snapkv.engine.columns import Pairs as Pairs
+from snapkv.engine.columns import Versions as Versions
 from snapkv.engine.limits import Limits as Limits
 
 ALL_KEYS_END = b"\0"
@@ -246,7 +247,7 @@ class Reads(Protocol):
         """
         ...
 
-    def versions(self, key: bytes, revision: int, limit: int) -> list[KeyValue]:
+    def versions(self, key: bytes, revision: int, limit: int) -> Versions:
         """Return versions of a key in force at a revision (not 0) and before, newest first.
 
         They follow each other without a gap, back to the key's creation at most: `limit` of them,

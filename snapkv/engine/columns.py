@@ -20,3 +20,15 @@ class Pairs(NamedTuple):
 
     keys: list[bytes]
     values: list[bytes]
+
+
+class Versions(NamedTuple):
+    """Versions of a key that follow each other, newest first, as columns; of one creation.
+
+    `version` is that of the newest one. Without any, both numbers are 0.
+    """
+
+    revisions: list[int]
+    values: list[bytes]
+    version: int = 0
+    create_revision: int = 0

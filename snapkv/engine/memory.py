@@ -30,6 +30,7 @@ from snapkv.engine.base import (
     ReadResult,
     Txn,
     TxnResult,
+    Versions,
     WatchBatch,
     in_range,
 )
@@ -37,7 +38,7 @@ from snapkv.engine.leases import LeaseTable, is_id
 from snapkv.engine.memory_check import problems_of_log, problems_of_versions
 from snapkv.engine.overlay import Overlay, answer
 from snapkv.engine.rules import check_distinct, check_limits, check_piece_rows
-from snapkv.engine.scanned import Scanned
+from snapkv.engine.scanned import Scanned, versions_of
 from snapkv.errors import (
     CompactedError,
     EngineBusyError,
@@ -121,13 +122,14 @@ class MemoryEngine(Scanned):
         revision = self._checked(wanted.revision)
         return answer(wanted, [kv for key in self._keys(wanted) if (kv := self._at(key, revision))])
 
-    def versions(self, key: bytes, revision: int, limit: int) -> list[KeyValue]:
+    def versions(self, key: bytes, revision: int, limit: int) -> Versions:
         """Return versions of a key from a revision down; O(log versions + limit)."""
         with self._changed:
             self._come_in()
             kvs: list[KeyValue] = self._versions.get(key, [])
             at = bisect_right(kvs, self._checked(revision), key=lambda kv: kv.mod_revision)
-            return list(takewhile(lambda kv: kv.version, reversed(kvs[max(0, at - limit) : at])))
+            newest_first = reversed(kvs[max(0, at - limit) : at])
+            return versions_of(list(takewhile(lambda kv: kv.version, newest_first)))
 
     def _checked(self, revision: int) -> int:
         """Return the revision that is read, for 0 the newest; raises when it is not held."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from snapkv.engine.base import Columns, KeyValue, Pairs
+from snapkv.engine.base import Columns, KeyValue, Pairs, Versions
 
 
 class Scanned(ABC):
@@ -31,3 +31,12 @@ class Scanned(ABC):
         from snapkv.arrow import columns_in
 
         return columns_in(self.scan(key, range_end, revision=revision, keys_only=keys_only))
+
+
+def versions_of(kvs: Sequence[KeyValue]) -> Versions:
+    """Return versions of a key, newest first, as columns."""
+    if not kvs:
+        return Versions([], [])
+    newest = kvs[0]
+    revisions, values = [kv.mod_revision for kv in kvs], [kv.value for kv in kvs]
+    return Versions(revisions, values, newest.version, newest.create_revision)

@@ -37,10 +37,10 @@ def _known(line: TimeLine, lookup: Lookup, timestamps: Timestamps) -> tuple[Time
     times, revisions = np.array(steps.times, np.uint64), np.array(steps.revisions, np.int64)
     if len(times) and timestamps.min() >= times[0]:
         return times, revisions
-    marks, shown, ordinals = (np.frombuffer(each, np.uint64) for each in lookup.blocks.copy())
+    marks, shown = (np.frombuffer(each, np.uint64) for each in lookup.blocks.copy())
     below = np.searchsorted(marks, times[0]) if len(times) else len(marks)
     in_force: Revisions = np.zeros(len(marks) + 1, np.int64)
-    in_force[1:-1] = np.where(np.diff(ordinals) == 1, shown[:-1], 0)
+    in_force[1:] = shown
     return (
         np.concatenate((marks[:below], times)),
         np.concatenate((in_force[: below + 1], revisions[1:])),

@@ -2,104 +2,167 @@
 
 from __future__ import annotations
 
+import itertools
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from snapkv.records import Mark
 from snapkv.timeline.steps import Steps
 
-BLOCK_MARKS = 256
-"""So many marks are read with the one that a lookup did not find here."""
 MARKS_MAX = 1 << 18
-"""At 24 bytes each; beyond that all are forgotten."""
+"""At about 20 bytes each; beyond that all are forgotten."""
+RUN_MARKS_MAX = 512
+"""Longer runs are cut, so that adding to one copies few marks."""
+
+
+class _Run(NamedTuple):
+    """Marks that follow each other; never changed, so that it is read without a lock.
+
+    The last of `revisions` is 0, for what follows the last mark is not known; its own revision is
+    `last_revision`. `ordinal` is that of the first.
+    """
+
+    timestamps: array[int]
+    revisions: array[int]
+    ordinal: int
+    last_revision: int
+
+    @property
+    def last_ordinal(self) -> int:
+        return self.ordinal + len(self.timestamps) - 1
 
 
 class Blocks:
-    """Marks in the order of their times.
+    """Marks in runs without gaps, in the order of their times.
 
     A time between two marks that follow each other is answered; in a gap, what was in force is
-    not known. `revision_at` and `find` need no lock; one thread at a time may `add` and `clear`.
+    not known. `revision_at` and `find` need no lock: a run that they take by mistake, while another
+    thread adds one, does not hold the time. One thread at a time may `add` and `clear`.
     """
 
     def __init__(self) -> None:
-        self._changes = 0  # odd while a change is under way, for readers without the lock
-        self._timestamps, self._revisions, self._ordinals = array("Q"), array("Q"), array("Q")
+        self._starts: list[int] = []  # the first timestamp of each run
+        self._runs: list[_Run] = []
+        self._marks = 0
+        self._changing = False  # stays set where an interrupt cut a change short
 
     def __len__(self) -> int:
         """Return the number of marks."""
-        return len(self._timestamps)
+        return self._marks
 
     def clear(self) -> None:
         """Forget all marks."""
-        self._changes |= 1
-        del self._timestamps[:], self._revisions[:], self._ordinals[:]
-        self._changes += 1
+        self._changing = True
+        self._starts, self._runs, self._marks = [], [], 0
+        self._changing = False
 
     def add(self, ordinal: int, timestamps: Sequence[int], revisions: Sequence[int]) -> None:
-        """Keep marks that follow each other, oldest first; O(marks behind them).
+        """Keep marks that follow each other, oldest first; O(runs behind them).
 
-        `ordinal` is that of the first.
+        `ordinal` is that of the first. Runs that they overlap or continue become one with them.
         """
-        if self._changes & 1 or len(self) + len(timestamps) > MARKS_MAX:
-            self.clear()  # where an interrupt cut a change short, too
-        low = bisect_left(self._timestamps, timestamps[0])
-        high = bisect_right(self._timestamps, timestamps[-1])
-        self._changes |= 1
-        self._timestamps[low:high] = array("Q", timestamps)
-        self._revisions[low:high] = array("Q", revisions)
-        self._ordinals[low:high] = array("Q", range(ordinal, ordinal + len(timestamps)))
-        self._changes += 1
+        if self._changing or self._marks + len(timestamps) > MARKS_MAX:
+            self.clear()
+        runs = self._runs
+        low = bisect_left(self._starts, timestamps[0])
+        if low and runs[low - 1].last_ordinal >= ordinal - 1:
+            low -= 1
+        high, last = low, ordinal + len(timestamps) - 1
+        while high < len(runs) and runs[high].ordinal <= last + 1:
+            high += 1
+        made = _cut(*_joined(runs[low:high], ordinal, timestamps, revisions))
+        starts = [run.timestamps[0] for run in made]
+        marks = self._marks + sum(len(run.timestamps) for run in made)
+        marks -= sum(len(run.timestamps) for run in runs[low:high])
+        self._changing = True
+        self._starts[low:high] = starts
+        runs[low:high] = made
+        self._marks = marks
+        self._changing = False
 
     def revision_at(self, timestamp: int) -> int:
         """Return the revision of the newest mark at or below `timestamp`; O(log marks).
 
-        0 where that is not known, and while another thread changes them.
+        0 where that is not known, and sometimes while another thread changes them.
         """
-        changes, ordinals = self._changes, self._ordinals
         try:
-            at = bisect_right(self._timestamps, timestamp) - 1
-            if changes & 1 or at < 0 or ordinals[at + 1] != ordinals[at] + 1:
-                return 0
-            revision = self._revisions[at]
-        except IndexError:  # it is the newest, or another thread just forgot all
+            timestamps, revisions, _, _ = self._runs[bisect_right(self._starts, timestamp) - 1]
+        except IndexError:
             return 0
-        return revision if changes == self._changes else 0
+        return revisions[bisect_right(timestamps, timestamp) - 1]  # below the first: the last, 0
 
-    def copy(self) -> tuple[array[int], array[int], array[int]]:
-        """Return the timestamps, revisions and ordinals of one moment; O(marks).
+    def copy(self) -> tuple[array[int], array[int]]:
+        """Return the timestamps and revisions of one moment, 0 where not known; O(marks), no lock.
 
-        None of them while another thread changes them: this needs no lock.
+        Where a run begins with the last mark of the one before it, that mark stands there twice,
+        the second time with its revision.
         """
-        changes = self._changes
-        copied = self._timestamps[:], self._revisions[:], self._ordinals[:]
-        if changes & 1 or changes != self._changes:
-            return array("Q"), array("Q"), array("Q")
-        return copied
+        timestamps, revisions = array("Q"), array("Q")
+        for run in self._runs.copy():
+            timestamps += run.timestamps
+            revisions += run.revisions
+        return timestamps, revisions
 
     def steps(self) -> Steps:
         """Return the revisions of all times as steps; O(marks), needs no lock."""
-        timestamps, revisions, ordinals = self.copy()
-        if not timestamps:
-            return Steps([], [0])
-        following = zip(revisions, ordinals, ordinals[1:], strict=False)
-        shown = [revision if after == at + 1 else 0 for revision, at, after in following]
-        return Steps(timestamps.tolist(), [0, *shown, 0])
+        timestamps, revisions = self.copy()
+        return Steps(timestamps.tolist(), [0, *revisions])
 
     def find(self, timestamp: int) -> Mark | None:
         """Return the newest mark at or below `timestamp`, None where `revision_at` returns 0."""
-        changes = self._changes
         try:
-            at = bisect_right(self._timestamps, timestamp) - 1
-            found = Mark(self._timestamps[at], self._revisions[at], self._ordinals[at])
+            run = self._runs[bisect_right(self._starts, timestamp) - 1]
         except IndexError:
             return None
-        is_known = self.revision_at(timestamp) == found.revision
-        return found if is_known and changes == self._changes else None
+        at = bisect_right(run.timestamps, timestamp) - 1
+        revision = run.revisions[at]
+        return Mark(run.timestamps[at], revision, run.ordinal + at) if revision else None
 
     def check(self) -> None:
         """Assert every invariant."""
-        times, revisions = list(self._timestamps), list(self._revisions)
-        for values in (times, revisions, list(self._ordinals)):
-            assert len(values) == len(times)
-            assert values == sorted(set(values))
+        assert self._starts == [run.timestamps[0] for run in self._runs]
+        assert self._marks == sum(len(run.timestamps) for run in self._runs)
+        for run in self._runs:
+            revisions = [*run.revisions[:-1], run.last_revision]
+            assert len(revisions) == len(run.timestamps) <= RUN_MARKS_MAX
+            assert run.revisions[-1] == 0
+            for values in (list(run.timestamps), revisions):
+                assert values == sorted(set(values))
+        for run, after in itertools.pairwise(self._runs):
+            assert run.last_ordinal <= after.ordinal
+            assert run.timestamps[-1] <= after.timestamps[0]
+
+
+def _joined(
+    runs: Sequence[_Run], ordinal: int, timestamps: Sequence[int], revisions: Sequence[int]
+) -> tuple[int, array[int], array[int]]:
+    """Return marks together with those of runs that they overlap or continue, as one run."""
+    times, at = array("Q", timestamps), array("Q", revisions)
+    if not runs:
+        return ordinal, times, at
+    first, last = runs[0], runs[-1]
+    before = max(0, ordinal - first.ordinal)
+    behind = ordinal + len(times) - last.ordinal
+    if behind < len(last.timestamps):
+        times += last.timestamps[behind:]
+        at += last.revisions[behind:-1]
+        at.append(last.last_revision)
+    if before:
+        times = first.timestamps[:before] + times
+        known = first.revisions[:-1]
+        known.append(first.last_revision)
+        at = known[:before] + at
+    return min(ordinal, first.ordinal), times, at
+
+
+def _cut(ordinal: int, timestamps: array[int], revisions: array[int]) -> list[_Run]:
+    """Return marks as runs, of which each begins with the last mark of the one before it."""
+    made = []
+    for low in range(0, max(1, len(timestamps) - 1), RUN_MARKS_MAX - 1):
+        high = min(low + RUN_MARKS_MAX, len(timestamps))
+        shown = revisions[low:high]
+        shown[-1] = 0
+        made.append(_Run(timestamps[low:high], shown, ordinal + low, revisions[high - 1]))
+    return made

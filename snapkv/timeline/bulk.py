@@ -163,10 +163,11 @@ class _Search:
         while after.ordinal > low.ordinal:
             limit = min(PAGE_MARKS, after.ordinal - low.ordinal)
             page = engine.versions(key, after.revision - 1, limit)
-            if not page or page[0].version != after.ordinal - 1:
+            if not page.values or page.version != after.ordinal - 1:
                 raise CompactedError(low.timestamp, None)
-            run = [Mark(stamp_of(kv.value), kv.mod_revision, kv.version) for kv in page]
-            run.reverse()
+            ordinals = range(page.version, 0, -1)
+            marks = zip(map(stamp_of, page.values), page.revisions, ordinals, strict=False)
+            run = [*map(Mark._make, marks)][::-1]
             yield [*run, after]
             after = run[0]
 

@@ -10,10 +10,13 @@ from snapkv.engine.base import Engine, Range, RangeResult
 from snapkv.errors import CompactedError, SnapKVError, StoreRestoredError
 from snapkv.records import Mark, stamp_of
 from snapkv.timeline.anchors import Anchors
-from snapkv.timeline.blocks import BLOCK_MARKS, Blocks
+from snapkv.timeline.blocks import Blocks
 from snapkv.timeline.feed import mark_of
-from snapkv.timeline.search import TIMESTAMP, Bracket, search
+from snapkv.timeline.search import TIMESTAMP, Block, Bracket, search, search_blocks
 from snapkv.timeline.witness import Witness
+
+BLOCK_MARKS = 128
+"""So many marks are read at once in an embedded engine."""
 
 
 class Lookup:
@@ -36,15 +39,38 @@ class Lookup:
     def between(self, field: int, wanted: int, known: Iterable[Mark]) -> tuple[Mark, Mark]:
         """Return the newest mark with `mark[field] <= wanted`, and the one after it.
 
-        `known` are marks at hand, one of them above `wanted`; 0 to 5 round trips, see `search`.
+        `known` are marks at hand, one of them above `wanted`; 0 to 5 round trips, or some blocks
+        of an embedded engine: see `search` and `search_blocks`.
         Raises `CompactedError` when that part of the history is gone. What it finds means nothing
         when the engine was restored meanwhile.
         """
         bracket = Bracket(field, wanted, *self._bounds(field, wanted, known))
         try:
-            return search(bracket, self.probe)
+            return self._search(bracket)
         except CompactedError as e:
             return self._from_compaction(bracket, e)
+
+    def _search(self, bracket: Bracket) -> tuple[Mark, Mark]:
+        if self._engine.remote:
+            return search(bracket, self.probe)
+        return search_blocks(bracket, self._read_block)
+
+    def _read_block(self, revision: int) -> Block:
+        """Return the mark in force at a revision and those before it, and keep them."""
+        generation = self._witness.generation
+        found = self._engine.versions(self._key, revision, BLOCK_MARKS)
+        if found.create_revision != self.creation.revision:
+            return Block(revision, 0, (), ())
+        timestamps, revisions = [*map(stamp_of, reversed(found.values))], found.revisions[::-1]
+        ordinal = found.version - len(revisions) + 1
+        if ordinal == 1:  # the creation, which is no commit
+            del timestamps[0], revisions[0]
+            ordinal = 2
+        block = Block(revision, ordinal, timestamps, revisions)
+        if timestamps:
+            self.keep_block(ordinal, timestamps, revisions, generation)
+            self.keep((block.mark(0), block.mark(len(revisions) - 1)), generation)
+        return block
 
     def probe(self, revisions: Sequence[int]) -> list[Mark]:
         """Return the marks in force at some revisions, and keep them as anchors; one round trip."""
@@ -74,24 +100,21 @@ class Lookup:
                     self._anchors.add(mark)
 
     def learn(self, floor: Mark, after: Mark, generation: int) -> None:
-        """Keep two marks that follow each other, and with them the block that ends there.
+        """Keep two marks that follow each other, so that the next lookup there reads nothing.
 
-        So the next lookup nearby reads nothing. Of remote engines the two alone: there a search
-        reads the marks around its guess anyway.
+        In an embedded engine a search has read the marks around them, too; where none was needed,
+        a block is read now.
         """
-        timestamps, revisions, ordinal = [floor.timestamp], [floor.revision], floor.ordinal
-        if not self._engine.remote:
-            with suppress(SnapKVError):  # the lookup itself has succeeded
-                block = self._engine.versions(self._key, floor.revision, BLOCK_MARKS)[::-1]
-                timestamps = [stamp_of(kv.value) for kv in block]
-                revisions = [kv.mod_revision for kv in block]
-                ordinal = block[0].version if block else ordinal
-        if timestamps and timestamps[0] == 0:  # the creation's, which is no commit
-            del timestamps[0], revisions[0]
-            ordinal += 1
-        timestamps.append(after.timestamp)
-        revisions.append(after.revision)
-        self.keep_block(ordinal, timestamps, revisions, generation)
+        if self.blocks.find(floor.timestamp) is not None:
+            return
+        marks = [after]
+        if floor.timestamp:  # the creation's is 0: it is no commit
+            marks.insert(0, floor)
+            if not self._engine.remote:
+                with suppress(SnapKVError):  # the lookup itself has succeeded
+                    self._read_block(floor.revision)
+        timestamps, revisions = [m.timestamp for m in marks], [m.revision for m in marks]
+        self.keep_block(marks[0].ordinal, timestamps, revisions, generation)
 
     def keep_block(
         self, ordinal: int, timestamps: Sequence[int], revisions: Sequence[int], generation: int
@@ -144,7 +167,7 @@ class Lookup:
                     requested = bracket.wanted if by_time else bracket.low.timestamp
                     raise CompactedError(requested, oldest.timestamp) from error
                 again = Bracket(bracket.field, bracket.wanted, oldest, bracket.high, compacted)
-                return search(again, self.probe)
+                return self._search(again)
             except CompactedError as e:
                 if e.unit == "timestamp" or e.earliest == error.earliest:
                     raise

@@ -1,9 +1,14 @@
-"""Search the history of the timestamp key for a mark: a guess, then 127 reads at once."""
+"""Search the history of the timestamp key for a mark.
+
+In a remote engine by a guess and then 127 reads at once, in an embedded one by blocks of marks.
+"""
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from snapkv.records import Mark
 
@@ -13,12 +18,41 @@ PROBES_MAX = READS_MAX - 1
 """Those of one wide step: the witness rides along, see `witness.py`."""
 NEAR_PROBES_MAX = 64
 """Those of them that stand around the guess, next to each other; the others are spread evenly."""
+ABOVE_GUESS = 32
+"""A block is read from so many revisions above a guess downwards: guesses err both ways."""
 
 TIMESTAMP, REVISION, ORDINAL = range(3)
 """Fields of a `Mark` that can be searched by."""
 
 Probe = Callable[[Sequence[int]], list[Mark]]
 """Reads the mark in force at each of some revisions, in one round trip."""
+
+
+class Block(NamedTuple):
+    """Marks that follow each other, oldest first, up to the one in force at revision `until`.
+
+    `ordinal` is that of the first. Without any marks: `until` is before the first commit.
+    """
+
+    until: int
+    ordinal: int
+    timestamps: Sequence[int]
+    revisions: Sequence[int]
+
+    def mark(self, at: int) -> Mark:
+        """Return the mark at an index."""
+        return Mark(self.timestamps[at], self.revisions[at], self.ordinal + at)
+
+    def find(self, field: int, wanted: int) -> int:
+        """Return the index of the newest mark with `mark[field] <= wanted`, -1 for none."""
+        if field == ORDINAL:
+            return min(wanted - self.ordinal, len(self.revisions) - 1)
+        values = self.timestamps if field == TIMESTAMP else self.revisions
+        return bisect_right(values, wanted) - 1
+
+
+ReadBlock = Callable[[int], Block]
+"""Reads the marks in force at a revision and before."""
 
 
 @dataclass(slots=True)
@@ -49,6 +83,20 @@ class Bracket:
                 self.low, self.low_until = mark, revision
         elif mark.revision < self.high.revision:
             self.high = mark
+
+    def take(self, block: Block) -> None:
+        """Take in a block of marks."""
+        at, newest = block.find(self.field, self.wanted), len(block.revisions) - 1
+        if at < newest:
+            after = block.mark(max(at, -1) + 1)
+            self.narrow(after.revision, after)
+            until = after.revision - 1
+        else:
+            until = block.until
+        if at >= 0:
+            self.narrow(until, block.mark(at))
+        elif newest < 0:
+            self.low_until = max(self.low_until, until)
 
     def interpolate(self) -> int | None:
         """Guess the wanted revision from a straight line through both marks."""
@@ -89,4 +137,19 @@ def search(bracket: Bracket, probe: Probe) -> tuple[Mark, Mark]:
         revisions = bracket.spread()
         for revision, mark in zip(revisions, probe(revisions), strict=True):
             bracket.narrow(revision, mark)
+    return bracket.low, bracket.high
+
+
+def search_blocks(bracket: Bracket, read: ReadBlock) -> tuple[Mark, Mark]:
+    """Return what `search` does, from blocks of marks: for an engine that answers without delay.
+
+    Cost: one block or two where commits come at a steady rate, else 2 log2(revisions) at most:
+    after a guess that missed, one is read in the middle of what is open.
+    """
+    guess: int | None = None
+    while not bracket.found:
+        first, last = bracket.low_until + 1, bracket.high.revision - 1
+        guess = bracket.interpolate() if guess is None else None
+        middle = (first + last) // 2
+        bracket.take(read(min(last, (middle if guess is None else guess) + ABOVE_GUESS)))
     return bracket.low, bracket.high

@@ -6,7 +6,8 @@ import pytest
 from cases import cases
 from conformance_driver import ALL, FIRST, Driver
 
-from snapkv.engine.base import Delete, Put, Range
+from snapkv.engine.base import Delete, Put, Range, Versions
+from snapkv.engine.scanned import versions_of
 from snapkv.errors import CompactedError, FutureRevisionError
 
 AWKWARD = sorted(
@@ -104,15 +105,16 @@ def test_versions_follow_each_other_from_a_revision_down(db: Driver, limit: int)
         for until in (revision, revision + 2):
             found = db.engine.versions(b"k", until, limit)
             expected = [db.get(b"k", each) for each in reversed(revisions[: at + 1])][:limit]
-            assert found == expected[: len(found)]
-            assert found
+            assert found == versions_of(expected[: len(found.values)])
+            assert found.values
             if not db.engine.remote:
-                assert found == expected
+                assert found == versions_of(expected)
     db.delete(b"k")
-    assert db.engine.versions(b"k", db.head(), limit) == []
-    assert db.engine.versions(b"k", revisions[0] - 1, limit) == []
-    assert db.engine.versions(b"absent", db.head(), limit) == []
-    assert [kv.value for kv in db.engine.versions(b"k", revisions[0], limit)] == [b"0"]
+    nothing = Versions([], [])
+    assert db.engine.versions(b"k", db.head(), limit) == nothing
+    assert db.engine.versions(b"k", revisions[0] - 1, limit) == nothing
+    assert db.engine.versions(b"absent", db.head(), limit) == nothing
+    assert db.engine.versions(b"k", revisions[0], limit).values == [b"0"]
 
 
 def test_versions_need_a_revision_that_is_held(db: Driver) -> None:
@@ -122,8 +124,9 @@ def test_versions_need_a_revision_that_is_held(db: Driver) -> None:
     db.engine.compact(revisions[2])
     with pytest.raises(CompactedError):
         db.engine.versions(b"k", revisions[1], 9)
-    assert db.engine.versions(b"k", revisions[3], 1) == [db.get(b"k")]
-    assert db.engine.versions(b"k", revisions[3], 9)[0] == db.get(b"k")
+    assert db.engine.versions(b"k", revisions[3], 1) == versions_of([db.get(b"k")])
+    found = db.engine.versions(b"k", revisions[3], 9)
+    assert (found.revisions[0], found.values[0]) == (revisions[3], b"3")
 
 
 def test_a_key_has_its_values_at_each_revision(db: Driver) -> None:

@@ -30,6 +30,7 @@ from snapkv.engine.base import (
     ReadResult,
     Txn,
     TxnResult,
+    Versions,
     one_of,
 )
 from snapkv.engine.memory import LIMITS, MemoryEngine, MemoryWatcher
@@ -249,7 +250,7 @@ class Remote:
     def get(self, key: bytes, revision: int = 0) -> GetResult:
         return one_of(self.read([Range(key, revision=revision)]))
 
-    def versions(self, key: bytes, revision: int, limit: int) -> list[KeyValue]:
+    def versions(self, key: bytes, revision: int, limit: int) -> Versions:
         self.read([Range(key, revision=revision)])  # fails as any read does
         return self.network.base.versions(key, revision, limit)
 

@@ -74,30 +74,36 @@ class Interrupted(int):
         return int(self) < other
 
 
-@pytest.mark.parametrize("meddle", ["below", "above", "over", "clear"])
+@pytest.mark.parametrize("meddle", ["below", "above", "over", "between", "clear"])
 def test_a_search_without_the_lock_is_right_or_gives_up(meddle):
     timestamps, revisions = history(200)
-    gave_up = 0
+    changes = 0
     for wanted in (55, 70, 100, 144):
         for compares in range(1, 9):
             found = Blocks()
+            if meddle == "between":
+                found.add(11, timestamps[10:20], revisions[10:20])
+                found.add(181, timestamps[180:190], revisions[180:190])
             found.add(51, timestamps[50:150], revisions[50:150])
 
             def change(found=found):
+                nonlocal changes
+                changes += 1
                 if meddle == "clear":
                     found.clear()
                     return
-                low, high = {"below": (0, 40), "above": (160, 200), "over": (40, 160)}[meddle]
+                places = {"below": (0, 40), "above": (160, 200), "over": (40, 160)}
+                low, high = places.get(meddle, (30, 40))
                 found.add(low + 1, timestamps[low:high], revisions[low:high])
 
             answer = found.revision_at(Interrupted(timestamps[wanted], compares, change))
             assert answer in (0, revisions[wanted])
-            gave_up += answer == 0
-    assert gave_up, "nothing ever happened during a search"
+            found.check()
+    assert changes > 8, "hardly anything happened during the searches"
 
 
-@pytest.mark.parametrize("place", [1, 2, 3])
-def test_a_change_that_was_cut_short_is_forgotten(monkeypatch, place):
+@pytest.mark.parametrize("place", [1, 2])
+def test_what_was_cut_short_before_the_change_leaves_all_as_it_was(monkeypatch, place):
     timestamps, revisions = history(100)
     found, made = Blocks(), []
     found.add(1, timestamps[:20], revisions[:20])
@@ -112,10 +118,48 @@ def test_a_change_that_was_cut_short_is_forgotten(monkeypatch, place):
         patch.setattr(blocks, "array", interrupted)
         with pytest.raises(KeyboardInterrupt):
             found.add(31, timestamps[30:50], revisions[30:50])
-    assert all(found.revision_at(timestamp) == 0 for timestamp in timestamps)
     found.add(61, timestamps[60:80], revisions[60:80])
     found.check()
     for at, timestamp in enumerate(timestamps):
-        known = 60 <= at < 79
+        known = at < 19 or 60 <= at < 79
         assert found.revision_at(timestamp) == (revisions[at] if known else 0)
         assert found.find(timestamp) == (Mark(timestamp, revisions[at], at + 1) if known else None)
+
+
+class Cut(list):
+    """A list of runs; changing it is interrupted."""
+
+    def __setitem__(self, at, values):
+        raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("field", ["_starts", "_runs"])
+def test_a_change_that_was_cut_short_is_never_wrong_and_then_forgotten(field):
+    timestamps, revisions = history(100)
+    found = Blocks()
+    found.add(1, timestamps[:20], revisions[:20])
+    found.add(61, timestamps[60:80], revisions[60:80])
+    setattr(found, field, Cut(getattr(found, field)))
+    with pytest.raises(KeyboardInterrupt):
+        found.add(31, timestamps[30:50], revisions[30:50])
+    for at, timestamp in enumerate(timestamps):
+        assert found.revision_at(timestamp) in (0, revisions[at])
+        assert found.find(timestamp) in (None, Mark(timestamp, revisions[at], at + 1))
+    found.add(81, timestamps[80:90], revisions[80:90])
+    found.check()
+    for at, timestamp in enumerate(timestamps):
+        assert found.revision_at(timestamp) == (revisions[at] if 80 <= at < 89 else 0)
+
+
+def test_long_runs_are_cut_and_stay_known():
+    timestamps, revisions = history(5_000)
+    found = Blocks()
+    order = list(range(0, 5_000, 100))
+    random.Random(1).shuffle(order)
+    for low in order:
+        found.add(low + 1, timestamps[low : low + 100], revisions[low : low + 100])
+        found.check()
+    for at in range(0, 4_999, 7):
+        assert found.revision_at(timestamps[at]) == revisions[at]
+        assert found.find(timestamps[at]) == Mark(timestamps[at], revisions[at], at + 1)
+    assert found.find(timestamps[-1]) is None

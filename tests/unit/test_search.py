@@ -15,8 +15,10 @@ from snapkv.timeline.search import (
     PROBES_MAX,
     REVISION,
     TIMESTAMP,
+    Block,
     Bracket,
     search,
+    search_blocks,
 )
 
 FIELDS = (TIMESTAMP, REVISION, ORDINAL)
@@ -41,6 +43,15 @@ class History:
         assert revisions[-1] < self.revisions[-1], "nothing is asked that is known"
         self.asked.append(revisions)
         return [self.at(revision) for revision in revisions]
+
+    def read_block(self, revision, limit):
+        """Read marks down from a revision, as an embedded engine does; the creation is none."""
+        assert self.revisions[0] < revision < self.revisions[-1], "nothing is asked that is known"
+        self.asked.append([revision])
+        newest = bisect_right(self.revisions, revision)
+        marks = [m for m in self.marks[max(0, newest - limit) : newest] if m.timestamp]
+        columns = list(zip(*marks, strict=True)) or [(), (), (0,)]
+        return Block(revision, columns[2][0], columns[0], columns[1])
 
     def probe_all(self):
         """Every mark that was read since `asked` was cleared."""
@@ -74,6 +85,26 @@ def test_finds_what_brute_force_finds(gaps, field, data):
     assert after == line.marks[line.marks.index(floor) + 1] or after_is_known_enough(
         line, found, after
     )
+
+
+@given(
+    gaps=st.lists(GAPS, min_size=1, max_size=60),
+    field=st.sampled_from(FIELDS),
+    limit=st.sampled_from([1, 2, 3, 16]),
+    data=st.data(),
+)
+def test_blocks_find_what_brute_force_finds(gaps, field, limit, data):
+    line = history(gaps)
+    low = data.draw(st.integers(0, len(line.marks) - 2))
+    high = data.draw(st.integers(low + 1, len(line.marks) - 1))
+    bounds = line.marks[low], line.marks[high]
+    wanted = data.draw(st.integers(bounds[0][field], bounds[1][field] - 1))
+    floor = max(m for m in line.marks if m[field] <= wanted)
+    bracket = Bracket(field, wanted, *bounds)
+    found = search_blocks(bracket, lambda revision: line.read_block(revision, limit))
+    assert found == (floor, line.marks[line.marks.index(floor) + 1])
+    width = bounds[1].revision - bounds[0].revision
+    assert len(line.asked) <= 2 * width.bit_length()
 
 
 def after_is_known_enough(line, found, after):
@@ -181,6 +212,20 @@ def test_between_any_two_commits_it_never_takes_more_than_6(pace, field):
         low = line.marks[rng.randrange(1, mark.ordinal)]
         high = line.marks[rng.randrange(mark.ordinal, len(line.marks))]
         assert round_trips(line, field, mark, low, high) <= 6
+
+
+@pytest.mark.parametrize("pace", PACES)
+def test_a_first_search_of_30_000_revisions_takes_few_blocks(pace):
+    line, rng = long_history(pace)
+    first, last = line.marks[0], line.marks[-1]
+    counts = []
+    for mark in rng.sample(line.marks[1:-1], 1_000):
+        line.asked.clear()
+        bracket = Bracket(TIMESTAMP, mark.timestamp, first, last)
+        assert search_blocks(bracket, lambda at: line.read_block(at, 128))[0] == mark
+        counts.append(len(line.asked))
+    assert sum(counts) / len(counts) <= 5
+    assert max(counts) <= 2 * (30_000).bit_length()
 
 
 @pytest.mark.parametrize("pace", PACES)

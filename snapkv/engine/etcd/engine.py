@@ -20,6 +20,7 @@ from snapkv.engine.base import (
     ReadResult,
     Txn,
     TxnResult,
+    Versions,
     one_of,
 )
 from snapkv.engine.etcd import etcd_pb2 as pb
@@ -41,7 +42,7 @@ from snapkv.engine.etcd.server import Server
 from snapkv.engine.etcd.watcher import EtcdWatcher
 from snapkv.engine.leases import is_id, ttl_ns_of
 from snapkv.engine.rules import check_distinct, check_limits, check_piece_rows
-from snapkv.engine.scanned import Scanned
+from snapkv.engine.scanned import Scanned, versions_of
 from snapkv.errors import (
     CompactedError,
     FutureRevisionError,
@@ -180,7 +181,7 @@ class EtcdEngine(Scanned):
         newest = self._read([Range(self._home, count_only=True)], False, None).header.revision
         return FutureRevisionError(max(wanted.revision for wanted in ranges), newest)
 
-    def versions(self, key: bytes, revision: int, limit: int) -> list[KeyValue]:
+    def versions(self, key: bytes, revision: int, limit: int) -> Versions:
         """Return the versions of a key in force at the 128 newest revisions; one round trip."""
         first = max(1, revision - min(limit, OPS_MAX) + 1)
         try:
@@ -193,7 +194,7 @@ class EtcdEngine(Scanned):
                 break
             if not found or answer.kvs[0].version < found[-1].version:
                 found.append(answer.kvs[0])
-        return found
+        return versions_of(found)
 
     def scan(
         self, key: bytes, range_end: bytes, *, revision: int, keys_only: bool = False

@@ -6,8 +6,10 @@ A point is one seek. All ranges, pages and counts go by one `Walk`.
 from __future__ import annotations
 
 import struct
+from bisect import bisect_left
 from collections.abc import Callable, Container, Iterator, Sequence
-from itertools import islice
+from itertools import islice, takewhile
+from operator import itemgetter
 from threading import get_ident
 from typing import TypeVar
 
@@ -19,6 +21,7 @@ from snapkv.engine.base import (
     Range,
     RangeResult,
     ReadResult,
+    Versions,
 )
 from snapkv.engine.lmdb import mdb, records
 from snapkv.engine.lmdb.env import Environment
@@ -34,6 +37,7 @@ from snapkv.engine.lmdb.records import (
     STEM_END,
     SUFFIX_BYTES,
     State,
+    body_of,
     key_of,
     span_of,
     suffix_of,
@@ -44,6 +48,8 @@ from snapkv.errors import CompactedError, CorruptStoreError, FutureRevisionError
 _BE64 = struct.Struct(">Q")
 _UNPACK, _UNPACK_HEADER = _BE64.unpack_from, HEADER.unpack_from
 _NOW = suffix_of(REVISION_MAX)
+_BEHIND_SUFFIXES = b"\xff" * (SUFFIX_BYTES + 1)
+_flags_of = itemgetter(HEADER_BYTES - 1)
 _new = tuple.__new__
 
 Step = TypeVar("Step")
@@ -121,29 +127,37 @@ def read_around(env: Environment, ranges: Sequence[Range]) -> ReadResult:
         return ReadResult(Header(state.revision, env.cluster), results)
 
 
-def versions(env: Environment, key: bytes, revision: int, limit: int) -> list[KeyValue]:
-    """Return versions of a key from a revision down to its creation, `limit` at most."""
-    found: list[KeyValue] = []
+def versions(env: Environment, key: bytes, revision: int, limit: int) -> Versions:
+    """Return versions of a key from a revision down to its creation, `limit` at most.
+
+    Two walks in C: over the keys of the records, then over the values of those that are its own.
+    """
     stem = records.checked_stem(key)
+    with env.reading() as txn:
+        newest = revision_in(txn.state, Range(key, b"", revision))
+        cursor = txn.cursor()
+        raws = list[bytes]()
+        if cursor.set_range(stem + suffix_of(newest)):
+            raws = list(islice(cursor.iternext(keys=True, values=False), limit))
+            del raws[bisect_left(raws, stem + _BEHIND_SUFFIXES) :]
+        if not raws or not cursor.set_key(raws[0]):
+            return Versions([], [])
+        values = list(islice(cursor.iternext(keys=False, values=True), len(raws)))
     try:
-        with env.reading() as txn:
-            newest = revision_in(txn.state, Range(key, b"", revision))
-            cursor = txn.cursor()
-            if not cursor.set_range(stem + suffix_of(newest)):
-                return found
-            for raw, value in islice(cursor.iternext(), limit):
-                created, version, flags = _UNPACK_HEADER(value)
-                if flags & REMOVED or not raw.startswith(stem):
-                    break
-                lease, start = 0, HEADER_BYTES
-                if flags:
-                    lease, start = _UNPACK(value, start)[0], start + LEASE_BYTES
-                modified = REVISION_MAX - _UNPACK(raw, len(raw) - SUFFIX_BYTES)[0]
-                fields = key, value[start:], created, modified, version, lease
-                found.append(_new(KeyValue, fields))
-    except struct.error as e:
+        kept = values if not any(map(_flags_of, values)) else list(takewhile(_is_put, values))
+        if not kept:
+            return Versions([], [])
+        created, version, _ = _UNPACK_HEADER(kept[0])
+    except (IndexError, struct.error) as e:
         raise CorruptStoreError("a record is too short") from e
-    return found
+    at = len(stem)
+    revisions = [REVISION_MAX - _UNPACK(raw, at)[0] for raw in raws[: len(kept)]]
+    bodies = [value[HEADER_BYTES:] for value in values] if kept is values else map(body_of, kept)
+    return Versions(revisions, list(bodies), version, created)
+
+
+def _is_put(value: bytes) -> bool:
+    return not value[HEADER_BYTES - 1] & REMOVED
 
 
 def scan(
