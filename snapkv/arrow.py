@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
-from snapkv.engine.base import Columns, KeyValue
+from snapkv.engine.arrow import BATCH_BYTES, BATCH_ROWS, BYTES_MAX
+from snapkv.engine.base import Columns
 from snapkv.errors import InvalidKeyError
 from snapkv.extras import extra
 from snapkv.full_keys import FullKeys
@@ -19,13 +20,6 @@ with extra("arrow", "tables"):
     from pyarrow import Table as Table
 
 TIME = pa.timestamp("us", tz="UTC")
-BYTES_MAX = 1 << 30
-"""Beyond any value: where slices end, for Arrow takes no open end."""
-
-BATCH_ROWS = 10_000
-BATCH_BYTES = 64 << 20
-"""Values of one batch, give or take the last one: a column of 2 GiB would be no array any more."""
-
 Arrays = dict[str, pa.Array]
 Row = TypeVar("Row", bound=tuple[Any, ...])
 
@@ -114,29 +108,6 @@ def repeated(value: Any, wanted: pa.DataType, rows: int) -> pa.Array:
 def times(timestamps: Iterable[int | None]) -> pa.Array:
     """Return a column of times."""
     return pa.array([microseconds(timestamp) for timestamp in timestamps], TIME)
-
-
-def columns_of(page: Sequence[KeyValue]) -> Columns:
-    """Return versions of keys as columns; there is at least one."""
-    stored, values, created, modified, version, _ = zip(*page, strict=True)
-    return Columns(
-        pa.array(stored, pa.binary()),
-        pa.array(values, pa.binary()),
-        pa.array(created, pa.int64()),
-        pa.array(modified, pa.int64()),
-        pa.array(version, pa.int64()),
-    )
-
-
-def columns_in(pages: Iterable[Sequence[KeyValue]]) -> Iterator[Columns]:
-    """Yield the pages of a scan as columns, of what one batch takes."""
-    for page in pages:
-        whole = columns_of(page)
-        if whole.values.nbytes >= BATCH_BYTES:
-            yield from (columns_of(part) for part in batches(page))
-            continue
-        for at in range(0, len(page), BATCH_ROWS):
-            yield Columns(*(column.slice(at, BATCH_ROWS) for column in whole))
 
 
 def versions(found: Columns, space: Keyspace, *, text: bool) -> Arrays:

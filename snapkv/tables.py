@@ -18,6 +18,7 @@ from snapkv.changed import (
     values_before,
 )
 from snapkv.commit_times import CommitTimes
+from snapkv.engine.arrow import BATCH_ROWS
 from snapkv.history import bounds
 from snapkv.reading import Reader
 from snapkv.records import Keyspace, Mark, StampRecord, prefix_end
@@ -173,9 +174,7 @@ def commits(
     log = _counted(reader, span, low, high) if span else _logged(reader, low, high)
     if inclusive and low.ordinal > CREATION_ORDINAL:
         log = chain([_commit_row(low, reader.timeline.stamp(low))], log)
-    batches = [
-        arrow.columns(some[::-1], arrow.COMMITS, None) for some in chunks(log, arrow.BATCH_ROWS)
-    ]
+    batches = [arrow.columns(some[::-1], arrow.COMMITS, None) for some in chunks(log, BATCH_ROWS)]
     yield from reversed(batches)
 
 

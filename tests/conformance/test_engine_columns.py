@@ -7,7 +7,7 @@ import random
 import pytest
 from conformance_driver import ALL, FIRST, Driver
 
-from snapkv.arrow import BATCH_BYTES
+from snapkv.engine.arrow import BATCH_BYTES
 from snapkv.engine.base import Columns, Delete, Put
 from snapkv.errors import CompactedError, FutureRevisionError
 

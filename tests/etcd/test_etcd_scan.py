@@ -58,7 +58,14 @@ class Counting:
         self.asked: list[Range] = []
         self.rows: list[int] = []
         self.round_trips = 0
-        plain = engine.read
+        plain, page = engine.read, engine._page
+
+        def read_page(wanted: Range) -> object:
+            self.round_trips += 1
+            self.asked.append(wanted)
+            answer = page(wanted)
+            self.rows.append(len(answer.kvs))
+            return answer
 
         def read(ranges: Sequence[Range], **options: object) -> object:
             self.round_trips += 1
@@ -68,6 +75,7 @@ class Counting:
             return answer
 
         monkeypatch.setattr(engine, "read", read)
+        monkeypatch.setattr(engine, "_page", read_page)
 
 
 RANGES = [

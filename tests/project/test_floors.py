@@ -35,6 +35,7 @@ FLOORS = {
     "snapkv.engine.apply": 2.1,
     "snapkv.engine.rules": 2.1,
     "snapkv.engine.leases": 2.1,
+    "snapkv.engine.arrow": 2.05,
     "snapkv.arrow": 2.1,
     "snapkv.engine.overlay": 2.15,
     "snapkv.engine.scanned": 2.15,
@@ -254,7 +255,13 @@ CLIENTS = {
         "cdcmeta.generations",
         "cdcmeta.spark.streams",
     },
-    "pyarrow": {"snapkv.arrow", "snapkv.engine.lmdb.columns", "snapkv.spark", "cdcmeta.spark"},
+    "pyarrow": {
+        "snapkv.arrow",
+        "snapkv.engine.arrow",
+        "snapkv.engine.lmdb.columns",
+        "snapkv.spark",
+        "cdcmeta.spark",
+    },
     "pyspark": {"snapkv.spark", "cdcmeta.spark"},
     "time": {"snapkv.clock"},
 }

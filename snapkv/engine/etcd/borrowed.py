@@ -7,7 +7,8 @@ from typing import Any
 from snapkv.engine.etcd.address import Login, warn_of_plain_password
 from snapkv.engine.etcd.connection import Connection
 from snapkv.engine.etcd.endpoint import Endpoint
-from snapkv.engine.etcd.engine import OPS_MAX, REQUEST_BYTES_MAX, EtcdEngine, check_number
+from snapkv.engine.etcd.engine import REQUEST_BYTES_MAX, EtcdEngine, check_number
+from snapkv.engine.etcd.reading import OPS_MAX
 from snapkv.engine.etcd.rpc import Channel
 from snapkv.engine.etcd.server import Server
 from snapkv.errors import EngineUnavailableError, InvalidTypeError

@@ -6,22 +6,16 @@ import contextlib
 import math
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 
 from snapkv.clock import monotonic
 from snapkv.engine.base import (
-    GetResult,
     KeyValue,
     Lease,
     Limits,
-    Piece,
     Range,
-    RangeResult,
-    ReadResult,
     Txn,
     TxnResult,
-    Versions,
-    one_of,
 )
 from snapkv.engine.etcd import etcd_pb2 as pb
 from snapkv.engine.etcd import wire
@@ -33,20 +27,17 @@ from snapkv.engine.etcd.address import (
 )
 from snapkv.engine.etcd.compacted import CompactionPoint
 from snapkv.engine.etcd.connection import Connection
-from snapkv.engine.etcd.cutter import Cutter
 from snapkv.engine.etcd.endpoint import Endpoint
-from snapkv.engine.etcd.refusals import COMPACTED, OversizedAnswerError
-from snapkv.engine.etcd.rpc import COMPACT, GRANT, KEEP_ALIVE, RANGE, REVOKE, TXN, CallFailed
-from snapkv.engine.etcd.scan import PAGE_BYTES, PageSize, Scan
+from snapkv.engine.etcd.reading import KEY_BYTES_MAX, OPS_MAX, EtcdReads
+from snapkv.engine.etcd.refusals import COMPACTED
+from snapkv.engine.etcd.rpc import COMPACT, GRANT, KEEP_ALIVE, REVOKE, TXN, CallFailed
+from snapkv.engine.etcd.scan import PAGE_BYTES, PageSize
 from snapkv.engine.etcd.server import Server
 from snapkv.engine.etcd.watcher import EtcdWatcher
 from snapkv.engine.leases import is_id, ttl_ns_of
-from snapkv.engine.rules import check_distinct, check_limits, check_piece_rows
-from snapkv.engine.scanned import Scanned, versions_of
+from snapkv.engine.rules import check_distinct, check_limits
 from snapkv.errors import (
     CompactedError,
-    FutureRevisionError,
-    InvalidKeyError,
     InvalidOptionError,
     InvalidTypeError,
     LeaseNotFoundError,
@@ -56,13 +47,11 @@ from snapkv.errors import (
 )
 from snapkv.forks import renew_in_children
 
-KEY_BYTES_MAX = 64 << 10
 REQUEST_BYTES_MAX = 1_572_864
-OPS_MAX = 128
-"""The server's defaults of --max-request-bytes and --max-txn-ops."""
+"""The server's default of --max-request-bytes."""
 
 
-class EtcdEngine(Scanned):
+class EtcdEngine(EtcdReads):
     """Metadata in an etcd cluster; safe for threads and forks.
 
     `home` is a key that the user may read: the engine's own questions are about it.
@@ -99,121 +88,6 @@ class EtcdEngine(Scanned):
         """Renew the locks, also of what has no hook of its own."""
         self._lock = threading.Lock()
         self._server.after_fork()
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise StoreClosedError("the engine was closed")
-
-    # --- reading ---
-
-    def get(self, key: bytes, revision: int = 0) -> GetResult:
-        """Answer one key at a revision; one round trip."""
-        if self._closed or len(key) > KEY_BYTES_MAX:
-            return one_of(self.read([Range(key, revision=revision)]))
-        try:
-            answer = self._connection.read(RANGE, pb.RangeRequest(key=key, revision=revision))
-        except CallFailed:  # a revision that is not held: `read` finds out which are
-            return one_of(self.read([Range(key, revision=revision)]))
-        kvs = wire.key_values(answer.kvs)
-        return GetResult(wire.header_of(answer.header), kvs[0] if kvs else None)
-
-    def read(
-        self, ranges: Sequence[Range], *, serializable: bool = False, timeout: float | None = None
-    ) -> ReadResult:
-        """Answer all ranges from one state; one round trip, about 1 us for a row.
-
-        More than one for what is larger than the server takes; then all but one must be at
-        revisions. Raises `InvalidKeyError` for others, and for keys that fit into no request.
-        """
-        self._check_open()
-        if not self.limits.reads_together([key + end for key, end, *_ in ranges], beside=0):
-            parts = self._fitting(ranges)
-            if len(parts) > 1:
-                answers = [
-                    self.read(part, serializable=serializable, timeout=timeout) for part in parts
-                ]
-                results = [result for answer in answers for result in answer.results]
-                return ReadResult(answers[-1].header, results)
-        try:
-            return self._read(ranges, serializable, timeout)
-        except OversizedAnswerError:
-            if len(ranges) == 1 or not all(wanted.revision for wanted in ranges):
-                raise
-            half = len(ranges) // 2
-            halves = [self.read(some, timeout=timeout) for some in (ranges[:half], ranges[half:])]
-            return ReadResult(halves[1].header, [*halves[0].results, *halves[1].results])
-        except CallFailed as e:
-            if e.text.startswith(COMPACTED):
-                raise self._compacted_error(ranges) from e
-            if not serializable:
-                raise self._future_error(ranges) from e
-        return self.read(ranges, timeout=timeout)  # that member lags behind
-
-    def _read(
-        self, ranges: Sequence[Range], serializable: bool, timeout: float | None
-    ) -> ReadResult:
-        if len(ranges) == 1:
-            request = wire.range_request(ranges[0], serializable)
-            answer = self._connection.read(RANGE, request, timeout)
-            return ReadResult(wire.header_of(answer.header), [wire.range_result(answer)])
-        txn = wire.ranges_request(ranges, serializable)
-        return wire.read_result(self._connection.read(TXN, txn, timeout), len(ranges))
-
-    def _fitting(self, ranges: Sequence[Range]) -> list[list[Range]]:
-        """Cut ranges into requests that the server takes."""
-        if sum(wanted.revision <= 0 for wanted in ranges) > 1 < len(ranges):
-            raise InvalidKeyError("keys of now are read together, and these are too many or long")
-        parts: list[list[Range]] = []
-        for wanted in ranges:
-            keys = [key + end for key, end, *_ in (*(parts[-1] if parts else ()), wanted)]
-            if not self.limits.reads_together(keys[-1:], beside=0):
-                raise InvalidKeyError(f"a key of {len(wanted.key):,} bytes is longer than any")
-            if not parts or not self.limits.reads_together(keys, beside=0):
-                parts.append([])
-            parts[-1].append(wanted)
-        return parts
-
-    def _compacted_error(self, ranges: Sequence[Range]) -> CompactedError:
-        asked = min(wanted.revision for wanted in ranges if wanted.revision)
-        return CompactedError(asked, self.compacted_revision() or None, unit="revision")
-
-    def _future_error(self, ranges: Sequence[Range]) -> FutureRevisionError:
-        newest = self._read([Range(self._home, count_only=True)], False, None).header.revision
-        return FutureRevisionError(max(wanted.revision for wanted in ranges), newest)
-
-    def versions(self, key: bytes, revision: int, limit: int) -> Versions:
-        """Return the versions of a key in force at the 128 newest revisions; one round trip."""
-        first = max(1, revision - min(limit, OPS_MAX) + 1)
-        try:
-            answers = self._ask([Range(key, revision=at) for at in range(revision, first - 1, -1)])
-        except CompactedError:  # of the older ones: one is enough
-            answers = self._ask([Range(key, revision=revision)])
-        found: list[KeyValue] = []
-        for answer in answers:
-            if not answer.kvs or (found and answer.kvs[0].version > found[-1].version):
-                break
-            if not found or answer.kvs[0].version < found[-1].version:
-                found.append(answer.kvs[0])
-        return versions_of(found)
-
-    def scan(
-        self, key: bytes, range_end: bytes, *, revision: int, keys_only: bool = False
-    ) -> Iterator[list[KeyValue]]:
-        """Yield pages of about 4 MiB from bounded ranges; a round trip each, a few to cut them."""
-        return Scan(self._ask, revision, keys_only, self._page_size).pages(key, range_end)
-
-    def pieces(self, key: bytes, range_end: bytes, *, revision: int, rows: int) -> list[Piece]:
-        """Cut a range by counting; none has more than twice `rows` keys.
-
-        One round trip where there is nothing to cut, else about one for each byte that all keys
-        share, and the server's time for counting: 2 to 4 times that of counting all keys.
-        """
-        check_piece_rows(rows)
-        return Cutter(self._ask, revision, rows).pieces(key, range_end)
-
-    def _ask(self, ranges: Sequence[Range]) -> list[RangeResult]:
-        """Answer ranges at an old revision, which any member may do."""
-        return list(self.read(ranges, serializable=True).results)
 
     # --- writing ---
 
@@ -287,11 +161,6 @@ class EtcdEngine(Scanned):
             compacted = self.compacted_revision(timeout=timeout)
             if revision < compacted:
                 raise CompactedError(revision, compacted, unit="revision") from e
-
-    def compacted_revision(self, *, timeout: float | None = None) -> int:
-        """Return the oldest readable revision, 0 before any compaction; 1 to 3 round trips."""
-        self._check_open()
-        return self._compaction.find(timeout)
 
     # --- leases ---
 

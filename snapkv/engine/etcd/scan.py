@@ -7,9 +7,10 @@ unsplit range.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
-from snapkv.engine.base import KeyValue, Piece, Range, RangeResult
+from snapkv.engine.base import Piece, Range
+from snapkv.engine.etcd import etcd_pb2 as pb
 from snapkv.engine.etcd.cutter import Ask, Cutter
 from snapkv.engine.etcd.refusals import OversizedAnswerError
 
@@ -38,7 +39,7 @@ class PageSize:
         self.page_bytes = page_bytes
         self.first_rows = PAGE_ROWS_UNKNOWN
 
-    def fitting(self, page: Sequence[KeyValue]) -> int:
+    def fitting(self, page: Sequence[pb.KeyValue]) -> int:
         """Return how many rows like those of a page fit one."""
         some = page[:: len(page) // SAMPLE_ROWS + 1]
         row_bytes = sum(len(kv.key) + len(kv.value) for kv in some) // len(some) + 32
@@ -50,21 +51,33 @@ class PageSize:
 
 
 class Scan:
-    """One pass over [key, range_end) at one revision."""
+    """One pass over [key, range_end) at one revision.
 
-    def __init__(self, ask: Ask, revision: int, keys_only: bool, size: PageSize) -> None:
-        self._ask, self._revision, self._keys_only = ask, revision, keys_only
+    `read` answers a page, `ask` counts ranges. Pages stay messages: what a caller wants of their
+    keys, versions, pairs or columns, it makes of them in one step.
+    """
+
+    def __init__(
+        self,
+        read: Callable[[Range], pb.RangeResponse],
+        ask: Ask,
+        revision: int,
+        keys_only: bool,
+        size: PageSize,
+    ) -> None:
+        self._answer, self._ask = read, ask
+        self._revision, self._keys_only = revision, keys_only
         self._size, self._fitting = size, size.first_rows
         self._page_rows = PAGE_ROWS_FIRST if keys_only else size.first_rows
 
-    def pages(self, key: bytes, range_end: bytes) -> Iterator[list[KeyValue]]:
+    def pages(self, key: bytes, range_end: bytes) -> Iterator[list[pb.KeyValue]]:
         """Yield pages in key order; one round trip each, and a few to cut a large range."""
         spans = [(key, range_end)]  # the next one last
         while spans:
             key, range_end = spans.pop()
             page = self._read(key, range_end)
             if page.kvs:
-                yield page.kvs
+                yield list(page.kvs)  # protobuf makes an object a row for each walk over them
             if page.more:
                 # A page first: keys that are prefixes of others come before those, and would be
                 # cut off one by one.
@@ -72,11 +85,11 @@ class Scan:
                 rest = Piece(last + b"\0", range_end, page.count - len(page.kvs))
                 spans += [piece[:2] for piece in reversed(self._cut(rest, last))]
 
-    def _read(self, key: bytes, range_end: bytes) -> RangeResult:
+    def _read(self, key: bytes, range_end: bytes) -> pb.RangeResponse:
         while True:
             wanted = Range(key, range_end, self._revision, self._page_rows, self._keys_only)
             try:
-                page = self._ask([wanted])[0]
+                page = self._answer(wanted)
                 break
             except OversizedAnswerError:
                 if self._page_rows == 1:

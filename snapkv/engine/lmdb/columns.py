@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from snapkv.arrow import BYTES_MAX, columns_in
+from snapkv.engine.arrow import BYTES_MAX, columns_in
 from snapkv.engine.base import Columns, Range
 from snapkv.engine.lmdb import mdb
 from snapkv.engine.lmdb.env import Environment
