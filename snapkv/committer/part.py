@@ -177,7 +177,7 @@ def pairs(items: object) -> Iterable[tuple[Any, Any]]:
 
     Raises `InvalidTypeError` when it is neither.
     """
-    if type(items) is dict or isinstance(items, Mapping):
+    if type(items) is dict or (type(items) is not tuple and isinstance(items, Mapping)):
         return items.items()
     try:
         listed: list[Any] = list(items)  # type: ignore[call-overload]

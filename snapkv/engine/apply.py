@@ -55,6 +55,8 @@ def apply(txn: Txn, state: State, header: Callable[[], Header]) -> TxnResult:
     """
     chosen = _choose(txn, state)
     results = _run(chosen.ops, state)
+    if _Outcome not in map(type, results):  # nothing was nested
+        return TxnResult(header(), chosen.succeeded, tuple(results))  # type: ignore[arg-type]
     return _result(chosen.succeeded, results, header())
 
 
@@ -76,6 +78,7 @@ class _Outcome:
         self.succeeded, self.results = succeeded, results
 
 
+_NO_PREV = PutResult()
 _Results: TypeAlias = "list[RangeResult | PutResult | DeleteResult | _Outcome]"
 
 
@@ -86,10 +89,8 @@ def _choose(txn: Txn, state: State) -> _Chosen:
             succeeded = False
             break
     ops: Sequence[Op | _Chosen] = txn.success if succeeded else txn.failure
-    for op in ops:
-        if isinstance(op, Txn):
-            ops = [_choose(each, state) if isinstance(each, Txn) else each for each in ops]
-            break
+    if Txn in map(type, ops):
+        ops = [_choose(each, state) if isinstance(each, Txn) else each for each in ops]
     return _Chosen(succeeded, ops)
 
 
@@ -124,7 +125,7 @@ def _run(ops: Sequence[Op | _Chosen], state: State) -> _Results:
     for op in ops:
         if isinstance(op, Put):
             prev = state.put(op.key, op.value, op.lease)
-            results.append(PutResult(prev if op.prev_kv else None))
+            results.append(PutResult(prev) if op.prev_kv else _NO_PREV)
         elif isinstance(op, Delete):
             results.append(DeleteResult(state.delete(op.key, op.range_end)))
         elif isinstance(op, Range):

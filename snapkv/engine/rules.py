@@ -15,19 +15,30 @@ OP_OVERHEAD_BYTES = 32
 def op_bytes(op: Op) -> int:
     """Return the size of an operation as it counts against `Limits.request_bytes`."""
     if isinstance(op, Txn):
-        size = OP_OVERHEAD_BYTES * (1 + len(op.compare))
-        for compare in op.compare:
-            operand = len(compare.operand) if isinstance(compare.operand, bytes) else 8
-            size += len(compare.key) + operand
-        for inner in op.success + op.failure:
-            if isinstance(inner, Txn):
-                size += op_bytes(inner)
-            else:  # here, not by a call
-                rest = inner.value if isinstance(inner, Put) else inner.range_end
-                size += OP_OVERHEAD_BYTES + len(inner.key) + len(rest)
-        return size
+        return measure(op)[0]
     rest = op.value if isinstance(op, Put) else op.range_end
     return OP_OVERHEAD_BYTES + len(op.key) + len(rest)
+
+
+def measure(txn: Txn) -> tuple[int, int]:
+    """Return the size of `txn`, as `op_bytes`, and the length of its longest key; O(operations)."""
+    size, longest = OP_OVERHEAD_BYTES * (1 + len(txn.compare)), 0
+    for compare in txn.compare:
+        operand = len(compare.operand) if isinstance(compare.operand, bytes) else 8
+        length = len(compare.key)
+        size += length + operand
+        longest = length if length > longest else longest
+    for ops in (txn.success, txn.failure):
+        for op in ops:
+            if isinstance(op, Txn):
+                inner, length = measure(op)
+                size += inner
+            else:
+                length = len(op.key)
+                rest = op.value if isinstance(op, Put) else op.range_end
+                size += OP_OVERHEAD_BYTES + length + len(rest)  # here, not by a call
+            longest = length if length > longest else longest
+    return size, longest
 
 
 def check_limits(txn: Txn, limits: Limits) -> int:
@@ -35,10 +46,13 @@ def check_limits(txn: Txn, limits: Limits) -> int:
 
     Raises `CommitTooLargeError` when it breaks one of `limits`.
     """
-    size = op_bytes(txn)
+    size, longest = measure(txn)
     if size > limits.request_bytes:
         raise CommitTooLargeError("the request in bytes", size, limits.request_bytes)
-    _check_lists(txn, limits, 0)
+    # no value is larger than the whole
+    is_small = longest <= limits.key_bytes and size <= limits.value_bytes
+    if limits.ops_per_list is not None or not is_small:
+        _check_lists(txn, limits, 0)
     return size
 
 

@@ -11,6 +11,7 @@ from snapkv.timeline.steps import Steps
 
 RING_SLOTS = 1_024
 RING_SLOTS_MAX = 1 << 20
+_new = tuple.__new__  # of a named tuple, without the call of its own constructor
 
 
 class Ring:
@@ -52,7 +53,10 @@ class Ring:
     @property
     def newest(self) -> Mark | None:
         """The newest mark, None when empty."""
-        return self._mark(self.max_pos) if self._size else None
+        if not self._size:
+            return None
+        at = self.max_pos
+        return _new(Mark, (self._timestamps[at], self._revisions[at], self._newest_ordinal))
 
     @property
     def oldest(self) -> Mark | None:

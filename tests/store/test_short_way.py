@@ -12,7 +12,7 @@ from .wrapping import Wrapped, wrap_engines
 
 LOAD_CALLS_MAX = 8
 """Python functions that one `load` may enter; one that is added has to earn its place."""
-SAVE_CALLS_MAX = 175
+SAVE_CALLS_MAX = 150
 BELOW_CALLS_MAX = 12
 """The same of a lone `save`, and of a `load` below the ring, near one that was looked up before."""
 

@@ -29,6 +29,7 @@ GROWTH_FACTOR = 2
 SPACE_MARGIN_BYTES = 256 << 10
 """Left free on the disk beside twice the transaction: what LMDB's tree pages may take."""
 _BEGIN_TRIES_MAX = 5
+_new = tuple.__new__  # of a named tuple, without the call of its own constructor
 
 
 class Options(NamedTuple):
@@ -215,8 +216,6 @@ class Environment:
 
     def writing(self) -> Transaction:
         """Return a write transaction for the holder of the lock; aborted unless committed."""
-        if self.lock.readonly:
-            raise ReadOnlyError(f"{self.path}: the store is open for reading only")
         assert self.lock.held()
         return Transaction(self, write=True)
 
@@ -264,8 +263,9 @@ class Environment:
 
     def keep(self, number: int, state: records.State) -> Known:
         """Keep the state that a transaction sees, or leaves, by its number."""
-        header = Header(state.revision, self.cluster)
-        self.known = known = Known(number, state, header, GetResult(header, None))
+        header = _new(Header, (state.revision, self.cluster))
+        absent = _new(GetResult, (header, None))
+        self.known = known = _new(Known, (number, state, header, absent))
         return known
 
     def hold(self, timeout: float) -> None:

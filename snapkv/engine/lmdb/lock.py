@@ -59,12 +59,13 @@ class WriterLock:
         """Take the lock within `timeout` seconds or raise `EngineBusyError`, naming the holder."""
         if self._fd is None and not self.closed:
             raise ReadOnlyError(f"{self.path}: the store is open for reading only")
-        deadline = monotonic() + max(0.0, timeout)
+        deadline = None
         with self._mutex:
             is_free = self._owner is None
             if is_free:
                 self._owner = threading.get_ident()
         if not is_free:
+            deadline = monotonic() + max(0.0, timeout)
             self._queue(deadline)
         fd = self._fd
         if fd is None:
@@ -72,6 +73,7 @@ class WriterLock:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
+            deadline = deadline or monotonic() + max(0.0, timeout)
             self._poll_flock(fd, timeout, deadline)
         if os.fstat(fd).st_nlink == 0:
             raise StoreNotFoundError(f"{self.path}: the store was removed while it was open")

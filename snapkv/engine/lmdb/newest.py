@@ -11,6 +11,7 @@ from snapkv.engine.lmdb.records import HEADER, REMOVED, REVISION_MAX, State
 from snapkv.engine.lmdb.transaction import Transaction
 from snapkv.errors import LeaseNotFoundError
 
+_new = tuple.__new__  # of a named tuple, without the call of its own constructor
 _REMOVAL = HEADER.pack(0, 0, REMOVED)
 
 
@@ -45,11 +46,11 @@ class Newest:
         """Write a key; return what was there. Raises `LeaseNotFoundError`."""
         if lease and (not is_id(lease) or Leases(self._transaction).find(lease) is None):
             raise LeaseNotFoundError(lease)
-        seen = self.seen
-        prev = seen[key] if key in seen else reading.point(self._cursor, key, REVISION_MAX)
+        seen, stem = self.seen, records.checked_stem(key)
+        prev = seen[key] if key in seen else reading.point_of(self._cursor, key, stem, REVISION_MAX)
         created, version = (prev.create_revision, prev.version) if prev else (self._revision, 0)
         body = records.encode_value(created, version + 1, value, lease)
-        self._put(records.stem_of(key) + self._suffix, body, db=self._records)
+        self._put(stem + self._suffix, body, db=self._records)
         self.changed[key] = False
         before = prev.lease if prev else 0
         if before != lease:
@@ -76,7 +77,7 @@ class Newest:
             return self._state.revision
         entry = records.encode_changes(self.changed)
         self._put(records.be64(self._revision), entry, db=self._transaction.databases.log)
-        self._transaction.put_state(State(self._revision, *self._state[1:]))
+        self._transaction.put_state(_new(State, (self._revision, *self._state[1:])))
         return self._revision
 
     def _move(self, key: bytes, before: int, after: int) -> None:

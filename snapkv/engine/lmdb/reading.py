@@ -219,7 +219,11 @@ def revision_in(state: State, wanted: Range) -> int:
 
 def point(cursor: mdb.Cursor, key: bytes, revision: int) -> KeyValue | None:
     """Return the version of a key at a revision (`REVISION_MAX`: the newest): one seek."""
-    stem = records.checked_stem(key)
+    return point_of(cursor, key, records.checked_stem(key), revision)
+
+
+def point_of(cursor: mdb.Cursor, key: bytes, stem: bytes, revision: int) -> KeyValue | None:
+    """Return what `point` does of a key whose stem is known already."""
     suffix = _NOW if revision == REVISION_MAX else suffix_of(revision)
     if not cursor.set_range(stem + suffix):
         return None

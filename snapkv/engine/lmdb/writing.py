@@ -13,7 +13,7 @@ from snapkv.engine.lmdb.env import Environment
 from snapkv.engine.lmdb.leases import is_due
 from snapkv.engine.lmdb.newest import Newest, expire
 from snapkv.engine.lmdb.records import REVISION_MAX
-from snapkv.engine.rules import check_distinct, check_limits
+from snapkv.engine.rules import check_distinct, check_limits, measure
 from snapkv.errors import (
     EngineBusyError,
     EngineUnavailableError,
@@ -83,9 +83,11 @@ def transact(
 
 def check(txn: Txn, limits: Limits) -> int:
     """Return the size of `txn`; raise `CommitTooLargeError` or `InvalidKeyError` if not taken."""
+    size, longest = measure(txn)
+    if longest <= SHORT_KEY_BYTES and size <= min(limits.value_bytes, limits.request_bytes):
+        return size
     for key in _point_keys(txn):
-        if len(key) > SHORT_KEY_BYTES:
-            records.checked_stem(key)
+        records.checked_stem(key)
     return check_limits(txn, limits)
 
 
