@@ -9,8 +9,7 @@ from typing import NamedTuple
 
 from snapkv.errors import CompactedError
 from snapkv.reading import Reader
-from snapkv.records import Mark
-from snapkv.timeline.ticks import CREATION_ORDINAL
+from snapkv.records import CREATION_ORDINAL, Mark
 
 LOOKUPS_MAX = 1_024
 """So many revisions are looked up one by one; for more, the log is read once."""

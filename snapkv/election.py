@@ -19,7 +19,6 @@ from contextlib import suppress
 from snapkv.candidacy import Candidacy
 from snapkv.clock import monotonic, pause
 from snapkv.closing import Closing
-from snapkv.core import Core
 from snapkv.deadline import check_wait
 from snapkv.engine.base import KeyValue, Range, Watcher
 from snapkv.errors import (
@@ -37,6 +36,7 @@ from snapkv.forks import renew_in_children
 from snapkv.leaders import Leader, Leaders, leader_of
 from snapkv.leased import REQUEST_S, candidate_key, check_ttl, check_value, election_prefix
 from snapkv.model import Held
+from snapkv.reading import Reader
 from snapkv.session import TTL_S, Session
 from snapkv.watch import WAIT_S_MAX
 
@@ -53,9 +53,17 @@ class Election(Closing):
     """
 
     def __init__(
-        self, core: Core, name: str, *, session: Session | None = None, ttl: float = TTL_S
+        self,
+        core: Reader,
+        name: str,
+        *,
+        writer: str,
+        session: Session | None = None,
+        ttl: float = TTL_S,
     ) -> None:
         """Take a place; no round trip. Without a session, each campaign makes one of its own.
+
+        `writer` is the name that such a session carries.
 
         Raises `InvalidTypeError`, `InvalidKeyError`, `InvalidOptionError`, `StoreClosedError`.
         """
@@ -64,7 +72,7 @@ class Election(Closing):
             raise InvalidTypeError(f"a session is a Session, not {type(session).__name__}")
         if session is not None and not session.belongs_to(core):
             raise InvalidOptionError("the session is of another store")
-        self.name, self._ttl, self._core = name, ttl, core
+        self.name, self._writer, self._ttl, self._core = name, writer, ttl, core
         self._prefix = election_prefix(name)
         longest = core.layout.live.encode(candidate_key(self._prefix, 0))
         if len(longest) > core.engine.limits.key_bytes:
@@ -175,7 +183,7 @@ class Election(Closing):
             if before is not None:  # its lease may outlive what its session here could rely on
                 before.ended = True
                 self._withdraw(before)
-            session = Session(self._core, self._ttl)
+            session = Session(self._core, self._writer, self._ttl)
         session.check()
         session.enlist(self.name, self)
         key = self._core.layout.live.encode(candidate_key(self._prefix, session.id))

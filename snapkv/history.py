@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from itertools import islice
 
 from snapkv.changed import changed
-from snapkv.core import Core
 from snapkv.engine.base import Event, KeyValue, Range
 from snapkv.errors import (
     CompactedError,
@@ -16,9 +15,8 @@ from snapkv.errors import (
 )
 from snapkv.model import Commit, Version
 from snapkv.reading import Reader
-from snapkv.records import Mark, StampRecord, prefix_end
+from snapkv.records import CREATION_ORDINAL, Mark, StampRecord, prefix_end
 from snapkv.timeline.feed import replayed
-from snapkv.timeline.ticks import CREATION_ORDINAL
 from snapkv.times import When
 
 LOG_PAGE_COMMITS = 256
@@ -31,7 +29,7 @@ FIRST_CREATION = 2
 
 
 def commits(
-    core: Core, since: When | None, until: When | None, limit: int | None, newest_first: bool
+    core: Reader, since: When | None, until: When | None, limit: int | None, newest_first: bool
 ) -> Iterator[Commit]:
     """Yield the commits in (since, until], see `SnapshotKV.commits`."""
     core.check_open()
@@ -126,14 +124,14 @@ def _mark_of(core: Reader, timestamp: int) -> Mark:
         raise CompactedError(timestamp, core.policy.earliest()) from e
 
 
-def _forwards(core: Core, low: Mark, high: Mark, inclusive: bool) -> Iterator[Commit]:
+def _forwards(core: Reader, low: Mark, high: Mark, inclusive: bool) -> Iterator[Commit]:
     if inclusive and low.ordinal > 1:  # what compaction left begins with it
         yield commit_of(low, core.timeline.stamp(low))
     for mark, stamp in core.timeline.replay(low, high):
         yield commit_of(mark, stamp)
 
 
-def _backwards(core: Core, low: Mark, high: Mark, inclusive: bool, size: int) -> Iterator[Commit]:
+def _backwards(core: Reader, low: Mark, high: Mark, inclusive: bool, size: int) -> Iterator[Commit]:
     while high.ordinal > max(low.ordinal, 1):
         first = max(low.ordinal, high.ordinal - size)
         after = low if first == low.ordinal else core.timeline.by_ordinal(first)
@@ -149,7 +147,7 @@ def commit_of(mark: Mark, stamp: StampRecord) -> Commit:
     return Commit(mark.timestamp, 0, mark.revision, stamp.writer, stamp.note)
 
 
-def versions(core: Core, key: bytes) -> Iterator[Version]:
+def versions(core: Reader, key: bytes) -> Iterator[Version]:
     """Yield the versions of a stored key, oldest first, see `View.history`."""
     core.check_open()
     newest, results = core.timeline.head_and([Range(key)])
@@ -188,7 +186,7 @@ def _at_compaction(kv: KeyValue, stamp: KeyValue | None) -> Version:
     return Version(record.timestamp, kv.mod_revision, kv.value, record.writer, record.note)
 
 
-def _stamped(core: Core, events: list[Event]) -> Iterator[Version]:
+def _stamped(core: Reader, events: list[Event]) -> Iterator[Version]:
     """Join events with who made them; a write without a stamp of its own has nobody."""
     stamps = core.timeline.stamps([event.kv.mod_revision for event in events])
     for event, found in zip(events, stamps, strict=True):

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 
 from snapkv.clock import monotonic
 from snapkv.closing import Closing
-from snapkv.core import Core
 from snapkv.deadline import check_wait
 from snapkv.engine.base import KeyValue, Range, WatchBatch, Watcher
 from snapkv.errors import CompactedError, StoreClosedError
 from snapkv.leased import lease_of
+from snapkv.reading import Reader
 from snapkv.watch import WAIT_S_MAX
 
 
@@ -45,7 +45,7 @@ class Leaders(Closing):
     then raised there. One round trip and one watch.
     """
 
-    def __init__(self, core: Core, wanted: Range, timeout: float | None) -> None:
+    def __init__(self, core: Reader, wanted: Range, timeout: float | None) -> None:
         check_wait(timeout)
         self._core, self._wanted, self._timeout = core, wanted, timeout
         self._candidates: dict[bytes, KeyValue] = {}

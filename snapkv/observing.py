@@ -24,9 +24,9 @@ from snapkv.model import K, Version
 from snapkv.observed_watch import ObservedWatch
 from snapkv.opening import COMMON_OPTIONS, open_engine, open_keys
 from snapkv.reading import Reader
-from snapkv.records import Layout, Mark
-from snapkv.timeline import RING_SLOTS, RevisionPolicy, Ticks, Timeline
-from snapkv.timeline.ticks import CREATION_ORDINAL
+from snapkv.records import CREATION_ORDINAL, Layout, Mark
+from snapkv.timeline import RING_SLOTS, RevisionPolicy, Timeline
+from snapkv.timeline.ticks import Ticks
 from snapkv.times import When
 from snapkv.view import Moments
 from snapkv.watch import Watch

@@ -47,6 +47,10 @@ class Mark(NamedTuple):
     ordinal: int
 
 
+CREATION_ORDINAL = 1
+"""The mark of a store's creation, which is no commit."""
+
+
 @dataclass(frozen=True, slots=True)
 class StampRecord:
     """The value of the timestamp key: who committed at which timestamp, and why.

@@ -11,7 +11,6 @@ from typing import Protocol
 
 from snapkv.clock import monotonic
 from snapkv.closing import Closing
-from snapkv.core import Core
 from snapkv.deadline import check_wait
 from snapkv.engine.base import Compare, Engine, Put, Range, Target, Txn
 from snapkv.errors import (
@@ -35,6 +34,7 @@ from snapkv.leased import (
     transact,
 )
 from snapkv.model import Held
+from snapkv.reading import Reader
 
 TTL_S = 10.0
 CLOSE_S = 5.0
@@ -72,8 +72,8 @@ class Session(Closing):
     Safe for threads, and usable as a context manager.
     """
 
-    def __init__(self, core: Core, ttl: float = TTL_S, value: bytes = b"") -> None:
-        """Grant a lease and write the session's key; two round trips.
+    def __init__(self, core: Reader, writer: str, ttl: float = TTL_S, value: bytes = b"") -> None:
+        """Grant a lease and write the session's key, which names the writer; two round trips.
 
         Raises `InvalidTypeError`, `InvalidOptionError`, `CommitTooLargeError`, `StoreClosedError`,
         `EngineUnavailableError`, `EngineBusyError`, `NoSpaceError`, `AccessDeniedError`, and
@@ -82,7 +82,7 @@ class Session(Closing):
         check_ttl(ttl)
         self.value = check_value(value)
         core.check_open()
-        self.record = SessionRecord(core.committer.writer, value).encode()
+        self.record = SessionRecord(writer, value).encode()
         core.engine.check_limits(
             Txn(success=(Put(core.layout.live.encode(session_key(0)), self.record),))
         )
@@ -231,7 +231,7 @@ class Session(Closing):
 
     # --- what waits with it ---
 
-    def belongs_to(self, core: Core) -> bool:
+    def belongs_to(self, core: Reader) -> bool:
         """Return whether the session is one of that open store."""
         return self._core is core
 
@@ -294,7 +294,7 @@ class _Keeper:
             self.join()
 
 
-def sessions(core: Core) -> list[SessionInfo]:
+def sessions(core: Reader) -> list[SessionInfo]:
     """Return the sessions that live, in the order in which they were made; one round trip."""
     core.check_open()
     start, end = core.layout.live.range_of(SESSIONS)

@@ -14,6 +14,8 @@ from snapkv.view import View
 class Space(View[bytes]):
     """A byte-keyed space of a store, for layers above it; the same reads as the store."""
 
+    _core: Core
+
     def __init__(self, core: Core, name: str) -> None:
         super().__init__(core, core.layout.space(name))
         self.name = name

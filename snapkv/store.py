@@ -35,6 +35,8 @@ class SnapshotKV(View[str], Closing):
     Safe for threads and usable as a context manager. Opened by `snapkv.open`.
     """
 
+    _core: Core
+
     def __init__(self, core: Core) -> None:
         super().__init__(core, core.layout.data)
 
@@ -282,7 +284,7 @@ class SnapshotKV(View[str], Closing):
         `EngineUnavailableError`, `EngineBusyError`, `NoSpaceError`, `AccessDeniedError`,
         `SessionLostError` (all that took longer than the lease lasts).
         """
-        return Session(self._core, ttl, value)
+        return Session(self._core, self._core.committer.writer, ttl, value)
 
     @bounds
     def sessions(self, *, timeout: float | None = None) -> list[SessionInfo]:
@@ -309,7 +311,8 @@ class SnapshotKV(View[str], Closing):
 
         Raises `InvalidTypeError`, `InvalidKeyError`, `InvalidOptionError`, `StoreClosedError`.
         """
-        return Election(self._core, name, session=session, ttl=ttl)
+        writer = self._core.committer.writer
+        return Election(self._core, name, writer=writer, session=session, ttl=ttl)
 
     # --- spaces, files, facts ---
 

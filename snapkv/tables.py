@@ -21,9 +21,8 @@ from snapkv.commit_times import CommitTimes
 from snapkv.engine.arrow import BATCH_ROWS
 from snapkv.history import bounds
 from snapkv.reading import Reader
-from snapkv.records import Keyspace, Mark, StampRecord, prefix_end
+from snapkv.records import CREATION_ORDINAL, Keyspace, Mark, StampRecord, prefix_end
 from snapkv.sources import Source
-from snapkv.timeline.ticks import CREATION_ORDINAL
 from snapkv.times import When
 
 TICK, FENCE, WRITE = "TICK", "FENCE", "WRITE"

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Generic, overload
 
 from snapkv import history as _history
 from snapkv.committer import listed
-from snapkv.core import Core
 from snapkv.deadline import bounds, within
 from snapkv.errors import KeyNotFoundError
 from snapkv.model import Difference, Entry, K, Version
@@ -275,8 +274,6 @@ def _tables() -> ModuleType:
 
 class View(Moments[K]):
     """Reading the keys of a store, and following them."""
-
-    _core: Core
 
     @bounds
     def history(self, key: K, *, timeout: float | None = None) -> Iterator[Version]:

@@ -8,7 +8,6 @@ from typing import Any, Generic
 
 from snapkv.clock import monotonic
 from snapkv.closing import Closing
-from snapkv.core import Core
 from snapkv.deadline import check_wait
 from snapkv.engine.base import Event, WatchBatch
 from snapkv.errors import (
@@ -82,7 +81,7 @@ class StoreWatch(Watch[K]):
 
     def __init__(
         self,
-        core: Core,
+        core: Reader,
         space: Keyspace,
         prefix: K | None,
         mark: Mark,

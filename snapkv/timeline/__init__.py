@@ -11,5 +11,4 @@ from snapkv.timeline.moment import RevisionPolicy as RevisionPolicy
 from snapkv.timeline.ring import RING_SLOTS as RING_SLOTS
 from snapkv.timeline.ring import Ring as Ring
 from snapkv.timeline.search import READS_MAX as READS_MAX
-from snapkv.timeline.ticks import Ticks as Ticks
 from snapkv.timeline.timeline import Timeline as Timeline

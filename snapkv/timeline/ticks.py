@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from snapkv.engine.base import Range
 from snapkv.errors import CompactedError, NotObservedError
-from snapkv.records import Mark
+from snapkv.records import CREATION_ORDINAL, Mark
 from snapkv.timeline.feed import mark_of
 from snapkv.timeline.moment import Moment
 from snapkv.timeline.timeline import Timeline
-
-CREATION_ORDINAL = 1
-"""The mark of the time line's creation, which observes nothing."""
 
 
 class Ticks:
