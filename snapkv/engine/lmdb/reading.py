@@ -83,7 +83,8 @@ def get(env: Environment, key: bytes, revision: int) -> GetResult | None:
         else:
             return None
         stem = (key.replace(b"\0", b"\0\xff") if 0 in key else key) + STEM_END
-        if len(stem) > STEM_BYTES_MAX:
+        length = len(stem)
+        if length > STEM_BYTES_MAX:
             return None
         cursor = txn.cursor(databases.records)
         if not cursor.set_range(stem + suffix):
@@ -94,7 +95,7 @@ def get(env: Environment, key: bytes, revision: int) -> GetResult | None:
         created, version, flags = _UNPACK_HEADER(value)
         if flags:
             return known.absent if flags & REMOVED else None
-        modified = REVISION_MAX - _UNPACK(found, len(found) - SUFFIX_BYTES)[0]
+        modified = REVISION_MAX - _UNPACK(found, length)[0]
         kv = _new(KeyValue, (key, value[HEADER_BYTES:], created, modified, version, 0))
         return _new(GetResult, (known.header, kv))
     except (mdb.Error, OSError, struct.error):
