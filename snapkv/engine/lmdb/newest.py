@@ -23,8 +23,8 @@ class Newest:
 
     def __init__(self, transaction: Transaction) -> None:
         self._transaction = transaction
-        self._cursor = transaction.cursor()
-        self._put, self._records = transaction.txn.put, transaction.databases.records
+        txn, self._records = transaction.txn, transaction.databases.records
+        self._put, self._cursor = txn.put, txn.cursor(self._records)
         self._state = transaction.state
         self._revision = transaction.state.revision + 1
         self._suffix = records.suffix_of(self._revision)
