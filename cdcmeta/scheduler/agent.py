@@ -109,7 +109,7 @@ class Agent:
             self._look_at_all()
         for table in list(self._busy):
             self._go_on(table)
-        return [self._addressed(body) for body in self._answers()]
+        return self._addressed(self._answers())
 
     # --- receiving ---
 
@@ -245,9 +245,20 @@ class Agent:
         return self._executor.add_table(table, start, is_prepare=action is Action.PREPARE)
 
     def _look_at_all(self) -> None:
-        for table in [each for each, held in self._kept.items() if isinstance(held, Held)]:
+        kept, busy, ask = self._kept, self._busy, self._executor.status
+        for table in list(kept):
+            held = kept[table]
+            if not isinstance(held, Held):
+                continue
             try:
-                self._look(table)
+                if table in busy:
+                    self._look(table)
+                    continue
+                state, progress = ask(table)
+                if progress != held.progress:
+                    kept[table] = held = _farther(held, progress)
+                if state not in LIVE:
+                    self._ended_by_itself(table, held, state, progress)
             except Exception as e:
                 self._failed(table, e)
 
@@ -259,15 +270,16 @@ class Agent:
             return
         state, progress = self._executor.status(table)
         if progress != held.progress:
-            _check_progress(progress)
-            token, kept_state, is_committed, before = held
-            held = Held(token, kept_state, is_committed, before.fold(progress))
-            self._kept[table] = held
-        if action is Action.REMOVE:
-            return
+            self._kept[table] = held = _farther(held, progress)
+        if state not in LIVE and action is not Action.REMOVE:
+            self._ended_by_itself(table, held, state, progress)
+
+    def _ended_by_itself(
+        self, table: str, held: Held, state: TableState, progress: Progress
+    ) -> None:
         if state is TableState.ABSENT:
             self._end(table, progress)
-        elif state not in LIVE:
+        else:
             self._stop(table, held)  # what has stopped is freed by asking whether it has
 
     def _end(self, table: str, progress: Progress) -> None:
@@ -304,11 +316,14 @@ class Agent:
         statuses: dict[str, TableStatus] = {}
         kept, forgotten = self._kept, self._forgotten
         for table, token in heartbeat.tables:
-            kept[table] = promised = holding.promise(kept.get(table, forgotten), token)
-            statuses[table] = holding.status(table, promised, token)
-        for table, held in kept.items():
-            if isinstance(held, Held) and table not in statuses:
-                statuses[table] = holding.status(table, held, held.token)
+            held = kept.get(table, forgotten)
+            if not isinstance(held, Held):  # else there is nothing to promise
+                kept[table] = held = holding.promise(held, token)
+            statuses[table] = holding.status(table, held, token)
+        if len(statuses) < len(kept):
+            for table, held in kept.items():
+                if isinstance(held, Held) and table not in statuses:
+                    statuses[table] = holding.status(table, held, held.token)
         for table, status in told.items():
             asked = statuses.get(table)
             # "stopped" says more than "absent": the table was there, and has ended
@@ -318,10 +333,18 @@ class Agent:
             self._forget()
         return HeartbeatResponse(tuple(statuses.values()), self.is_stopping)
 
-    def _addressed(self, body: Body) -> Envelope:
+    def _addressed(self, bodies: list[Body]) -> list[Envelope]:
         owner = self.owner
         header = Header(self.name, owner.name, owner.revision, self.epoch, self._changefeed_epoch)
-        return Envelope(header, body)
+        return [Envelope(header, body) for body in bodies]
+
+
+def _farther(held: Held, progress: Progress) -> Held:
+    """Return what is held with what the executor says of its progress."""
+    _check_progress(progress)
+    token, state, is_committed, before = held
+    # past the Python code of named tuples: each heartbeat does it for each table
+    return tuple.__new__(Held, (token, state, is_committed, before.fold(progress)))
 
 
 def _check_progress(progress: Progress) -> None:

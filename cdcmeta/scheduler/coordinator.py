@@ -110,6 +110,8 @@ class Coordinator:
         self._announced: set[str] = set()
         self._outbox = Outbox(self.limits)
         self._sent: list[Envelope] = []
+        self._headers: dict[str, Header] = {}
+        """By capture, that of what was sent last."""
 
     def tick(self, inbox: Iterable[Envelope], cluster: Cluster) -> Tick:
         """Take in what captures say and what the cluster is like; return what is to be done.
@@ -125,6 +127,7 @@ class Coordinator:
         for capture in self.captures.update(cluster.captures, self._waited):
             self._found.pop(capture, None)
             self._announced.discard(capture)
+            self._headers.pop(capture, None)
             if self.scheduling.draining == capture:  # who comes back under its name may stay
                 self.scheduling.draining = None
             self._outbox.put(self.replication.capture_lost(capture))
@@ -244,6 +247,7 @@ class Coordinator:
         replication, captures = self.replication, self.captures
         failures, wanted = replication.failures, self._wanted
         resting, failing = failures.resting(replication.running), failures.tables
+        left_out = resting.union(wanted.unwanted)
         stuck_since = cluster.now - self.limits.stuck_us
         stopping = {
             name
@@ -255,13 +259,11 @@ class Coordinator:
             sets=replication.sets,
             primaries=replication.primaries,
             preparing=replication.preparing,
-            absent=[
-                each
-                for each in replication.absent
-                if each not in wanted.unwanted and each not in resting
-            ],
+            absent=[each for each in replication.absent if each not in left_out]
+            if left_out
+            else list(replication.absent),
             overdue=replication.overdue(),
-            stuck={t for t, since in replication.unsettled.items() if since <= stuck_since},
+            stuck=set(replication.unsettled_since(stuck_since)),
             avoid=failures.avoid(),
             resting=resting,
             unwanted=list(wanted.unwanted),
@@ -346,6 +348,9 @@ class Coordinator:
         known = self.captures.known.get(capture)
         if known is None:
             return
-        own = self._own
-        header = Header(own.name, capture, own.revision, known.epoch, self._changefeed_epoch)
+        header = self._headers.get(capture)
+        if header is None or header.capture_epoch != known.epoch:
+            own = self._own
+            header = Header(own.name, capture, own.revision, known.epoch, self._changefeed_epoch)
+            self._headers[capture] = header
         self._sent.append(Envelope(header, body))

@@ -35,7 +35,10 @@ class Deadlines:
             self._starting.pop(table, None)
         elif table not in self._starting or self._starting[table][0] != starts:
             self._starting[table] = starts, waited
-        stopping = {(place.capture, table): place.token for place in ending(after)}
+        ends = ending(after)
+        if not ends and not self._ending:
+            return  # as for most tables most of the time
+        stopping = {(place.capture, table): place.token for place in ends}
         for place in before.places if before is not None else ():
             if (place.capture, table) not in stopping:
                 self._ending.pop((place.capture, table), None)

@@ -133,14 +133,15 @@ def _name(value: Any, what: str) -> str:
 
 
 def _integer(value: Any, what: str) -> int:
-    _check_integers((value,), what)
-    return int(value)
+    if type(value) is not int or not 0 <= value <= INTEGER_MAX:
+        raise InvalidMessageError(f"{what} is an integer from 0 to 2^63-1, not {_told(value)}")
+    return value
 
 
 def _check_integers(values: Iterable[Any], what: str) -> None:
     for value in values:
         if type(value) is not int or not 0 <= value <= INTEGER_MAX:
-            raise InvalidMessageError(f"{what} is an integer from 0 to 2^63-1, not {_told(value)}")
+            _integer(value, what)
 
 
 def _flag(value: Any, what: str) -> bool:
@@ -183,11 +184,10 @@ def _told(value: Any) -> str:
 
 def _header(value: Any) -> Header:
     sender, to, *numbers = _array(value, 5, "a header")
-    return Header(
-        _name(sender, "a sender"),
-        _name(to, "a receiver"),
-        *(_integer(number, "a revision or epoch") for number in numbers),
-    )
+    _name(sender, "a sender")
+    _name(to, "a receiver")
+    _check_integers(numbers, "a revision or epoch")
+    return tuple.__new__(Header, value)
 
 
 def _token(owner: Any, number: Any) -> Token:
@@ -195,8 +195,8 @@ def _token(owner: Any, number: Any) -> Token:
 
 
 def _progress(value: Any) -> Progress:
-    members = _array(value, 3, "progress")
-    return Progress(*(_integer(member, "a timestamp") for member in members))
+    _check_integers(_array(value, 3, "progress"), "a timestamp")
+    return tuple.__new__(Progress, value)
 
 
 def _pack_status(status: TableStatus) -> tuple[Any, ...]:
@@ -204,6 +204,18 @@ def _pack_status(status: TableStatus) -> tuple[Any, ...]:
     if type(state) is not TableState:  # other enums and plain integers may be equal
         raise InvalidMessageError(f"no state of a table: {_told(state)}")
     return table, owner, number, state.value, checkpoint, resolved, synced
+
+
+def _status(value: Any) -> TableStatus:
+    """Return one status: as `_statuses` does, without columns."""
+    table, owner, number, state, *known = _array(value, 7, "a status")
+    _name(table, "a table")
+    token = _token(owner, number)
+    named = _STATES.get(_integer(state, "a state"))
+    _check_integers(known, "a timestamp")
+    if named is None:
+        raise InvalidMessageError(f"no state of a table: {state}")
+    return TableStatus(table, token, named, tuple.__new__(Progress, known))
 
 
 def _statuses(value: Any) -> tuple[TableStatus, ...]:
@@ -306,7 +318,7 @@ _KINDS: dict[type, tuple[int, Callable[[Any], Any], Callable[[Any], Body]]] = {
     DispatchTableResponse: (
         6,
         lambda body: _pack_status(body.status),
-        lambda value: DispatchTableResponse(*_statuses((value,))),
+        lambda value: DispatchTableResponse(_status(value)),
     ),
 }
 _READERS = {number: reader for number, _, reader in _KINDS.values()}

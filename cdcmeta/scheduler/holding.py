@@ -111,7 +111,8 @@ def forgotten(before: Ended | None, tokens: Iterable[Token]) -> Ended:
 def status(table: str, kept: Held | Ended | None, asked: Token) -> TableStatus:
     """Return what to tell an owner that asked about a token."""
     if isinstance(kept, Held):
-        return TableStatus(table, kept.token, kept.state, kept.progress)
+        token, state, _, progress = kept
+        return tuple.__new__(TableStatus, (table, token, state, progress))
     known = kept is not None and kept.token == asked
     progress = kept.progress if known and kept is not None else NO_PROGRESS
     return TableStatus(table, asked, TableState.ABSENT, progress)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import chain
+from itertools import chain, pairwise, takewhile
 from math import isclose
 from typing import Any, NamedTuple
 
 from cdcmeta.scheduler.deadlines import Deadlines, Hanging
 from cdcmeta.scheduler.failures import Failures
 from cdcmeta.scheduler.limits import Limits
-from cdcmeta.scheduler.replication_set import ReplicationSet, Step, rebuilt, step
+from cdcmeta.scheduler.replication_set import ReplicationSet, Step, going_on, rebuilt, step
 from cdcmeta.scheduler.states import Progress, Role, SetState, TableStatus, Token
 from cdcmeta.scheduler.tasks import (
     CaptureLost,
@@ -64,7 +64,7 @@ class ReplicationManager:
         self.absent: dict[str, None] = {}
         """Tables with a set that nobody is asked to replicate."""
         self.unsettled: dict[str, int] = {}
-        """Tables whose set is not replicating, and since when."""
+        """Tables whose set is not replicating, and since when; the longest first."""
         self.failures = Failures(self._limits)
         """Tables that end by themselves: they are tried elsewhere, and ever more rarely."""
         self._deadlines = Deadlines()
@@ -163,6 +163,13 @@ class ReplicationManager:
                 rset = ReplicationSet(status.table)
                 messages += step(rset, Report(capture, status), fresh=self._fresh()).messages
                 continue
+            after = going_on(rset, capture, status)
+            if after is not None:
+                if after is not rset:
+                    sets[status.table] = after  # no index depends on its progress
+                if status.table in failing:
+                    self.failures.judge(capture, rset, after)
+                continue
             messages += self._step(rset, Report(capture, status))
             after = sets.get(status.table, rset)
             if after.places is not rset.places or status.table in failing:
@@ -231,6 +238,12 @@ class ReplicationManager:
             found.append(GiveUp(table, each.capture))
         return found
 
+    def unsettled_since(self, since: int) -> list[str]:
+        """Return the tables whose set is not replicating since a time or longer. O(these)."""
+        return [
+            table for table, _ in takewhile(lambda each: each[1] <= since, self.unsettled.items())
+        ]
+
     def hanging(self) -> list[Hanging]:
         """Return the tables that captures should have stopped by now, the longest first.
 
@@ -269,6 +282,7 @@ class ReplicationManager:
         assert held == tokens, "who holds what, and under which token"
         assert set(self.absent) == states[SetState.ABSENT]
         assert set(self.unsettled) == set(sets) - states[SetState.REPLICATING]
+        assert all(before <= since for before, since in pairwise(self.unsettled.values()))
         # a task ends with the state that it leads to, however that came
         assert set(self.running) <= states[SetState.PREPARE] | states[SetState.COMMIT]
         # what was sent a moment ago is on its way to who prepares it
@@ -308,7 +322,8 @@ class ReplicationManager:
         return sum(map(self._weight, tables))
 
     def _fresh(self) -> Token:
-        return Token(self._revision, self._issued + 1)
+        # past the Python code of named tuples: each report has one
+        return tuple.__new__(Token, (self._revision, self._issued + 1))
 
     def _put(self, rset: ReplicationSet) -> None:
         table = rset.table

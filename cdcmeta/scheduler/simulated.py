@@ -144,6 +144,8 @@ class SimulatedExecutor:
     def _allowed(self, table: str, until: int) -> int:
         """Return how far a table may go now."""
         barrier = self._barrier()
+        if barrier is NO_BARRIER:
+            return until
         if barrier is not self._bounded:
             self._bounded, self._bounds = barrier, dict(barrier.tables)
         bounds = (barrier.everywhere, self._bounds.get(table, 0))

@@ -49,19 +49,15 @@ def advance(
     """
     bounds = (barrier.everywhere, *(ts for _, ts in barrier.tables))
     least = min((ts for ts in bounds if ts), default=0)
-    checkpoints, resolved, synced = [], [], 0
-    for table in wanted:
-        rset = sets.get(table)
-        if rset is None:
-            return CANNOT_PROCEED
-        progress = rset.progress
-        checkpoints.append(progress.checkpoint)
-        resolved.append(progress.resolved)
-        synced = max(synced, progress.synced)
-    if not checkpoints:
+    try:
+        known = [sets[table].progress for table in wanted]
+    except KeyError:
+        return CANNOT_PROCEED
+    if not known:
         return Watermarks(least, barrier.everywhere or least, 0)
+    checkpoints, resolved, synced = zip(*known, strict=True)
     checkpoint = min(checkpoints)
-    return Watermarks(min(checkpoint, least) if least else checkpoint, min(resolved), synced)
+    return Watermarks(min(checkpoint, least) if least else checkpoint, min(resolved), max(synced))
 
 
 class ToldProgress:

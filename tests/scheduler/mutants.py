@@ -155,7 +155,7 @@ MUTANTS = [
     Mutant(
         "a commit of an earlier owner is no commit (B3)",
         replication_set,
-        "return Step(taken._replace(state=SetState.REPLICATING))",
+        "return Step(rset.given(place.as_primary(), SetState.REPLICATING))",
         "return Step(rset)",
         bound(2, failovers=1),
     ),

@@ -15,10 +15,13 @@ from cdcmeta.scheduler import (
     Report,
     Role,
     SetState,
+    TableState,
     TableStatus,
     Token,
     step,
 )
+from cdcmeta.scheduler.replication_set import going_on
+from cdcmeta.scheduler.states import NO_PROGRESS
 
 from .making import (
     BEFORE,
@@ -55,6 +58,24 @@ def test_what_follows_from_a_report(row, state):
     assert after == expected
     assert sent == messages(row.told, after)
     assert complaint(after) is None
+
+
+@pytest.mark.parametrize("words", SETS)
+def test_the_short_way_of_a_report_leads_where_step_does(words):
+    before, taken = made(words), 0
+    for capture in TOKENS:
+        mine = before.place(capture)
+        for state in TableState:
+            for token in {FRESH, *TOKENS.values(), *((mine.token,) if mine else ())}:
+                for progress in (BEFORE, FARTHER, NO_PROGRESS):
+                    status = TableStatus(TABLE, token, state, progress)
+                    after = going_on(before, capture, status)
+                    if after is not None:
+                        taken += 1
+                        report = Report(capture, status)
+                        assert step(before, report, fresh=FRESH) == (after, ())
+                        assert type(after) is ReplicationSet
+    assert bool(taken) == (before.state is SetState.REPLICATING)
 
 
 def test_no_row_is_missing_or_doubled():
