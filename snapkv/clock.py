@@ -179,20 +179,25 @@ class HybridClock:
         with self._lock:
             self._last = max(self._last, seen)
 
-    def issue(self, ahead: int = 0, *, later_ms: int = 0) -> int:
+    def reading(self) -> int:
+        """Return the wall clock's time as a timestamp, whatever was issued or seen.
+
+        Raises `InvalidTypeError`, `InvalidTimeError` when the clock is out of range.
+        """
+        if self._now_ns is None:
+            return self.now_ms() << LOGICAL_BITS
+        return (self._now_ns() << LOGICAL_BITS) // NS_PER_MS
+
+    def issue(self, ahead: int = 0, *, at: int | None = None) -> int:
         """Return a new timestamp, larger than all issued or seen; it counts as issued for ever.
 
-        It is larger by `ahead` than it needs to be, where the wall clock counts as `later_ms`
-        further on.
+        It is larger by `ahead` than it needs to be. The wall clock counts as standing at `at`.
 
         Raises `InvalidTimeError` when 64 bits are used up or a wall clock is out of range.
         """
-        if self._now_ns is None:
-            now = self.now_ms() << LOGICAL_BITS
-        else:
-            now = (self._now_ns() << LOGICAL_BITS) // NS_PER_MS
+        now = self.reading() if at is None else at
         with self._lock:
-            issued = max(now + (later_ms << LOGICAL_BITS), self._last + 1) + ahead
+            issued = max(now, self._last + 1) + ahead
             if issued > TIMESTAMP_MAX:
                 raise InvalidTimeError("timestamps of 64 bits are used up", issued)
             self._last = issued

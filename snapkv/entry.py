@@ -176,6 +176,7 @@ def _assemble(url: str, engine: Engine, settings: Settings) -> Core:
     timeline = Timeline(engine, layout.ts, ring_slots=settings.ring_slots, on_seen=clock.merge)
     ts, record, header = open_keys(engine, layout, writer, create=settings.create)
     timeline.open(ts, header)
+    skew_ms = duration_ms(settings.max_clock_skew)
     committer = Committer(
         engine,
         layout,
@@ -184,6 +185,7 @@ def _assemble(url: str, engine: Engine, settings: Settings) -> Core:
         created=ts.create_revision,
         writer=writer,
         rng=random.Random(),
+        max_clock_skew_ms=skew_ms,
     )
     core = Core(
         url,
@@ -194,7 +196,7 @@ def _assemble(url: str, engine: Engine, settings: Settings) -> Core:
         timeline,
         committer,
         settings.commit_timeout,
-        duration_ms(settings.max_clock_skew),
+        skew_ms,
         None if settings.retain is None else duration_ms(settings.retain),
         past=settings.past,
         read_timeout=settings.read_timeout,

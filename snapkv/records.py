@@ -55,7 +55,8 @@ CREATION_ORDINAL = 1
 class StampRecord:
     """The value of the timestamp key: who committed at which timestamp, and why.
 
-    `fence_of` is set in place of a commit: it proves the commit with that nonce dead.
+    `fence_of` is set in place of a commit: it proves the commit with that nonce dead. `ahead` is
+    by how much the timestamp is ahead of its writer's clock, where that matters (`Pace`).
     """
 
     timestamp: int
@@ -63,14 +64,17 @@ class StampRecord:
     writer: str = ""
     note: str | None = None
     fence_of: bytes | None = None
+    ahead: int = 0
 
     def encode(self) -> bytes:
-        """Return be64(timestamp) followed by a msgpack map of the short names n, w, m, f."""
+        """Return be64(timestamp) followed by a msgpack map of the short names n, w, m, f, a."""
         fields: dict[str, Any] = {"n": self.nonce, "w": self.writer}
         if self.note is not None:
             fields["m"] = self.note
         if self.fence_of is not None:
             fields["f"] = self.fence_of
+        if self.ahead:
+            fields["a"] = self.ahead
         packed: bytes = msgpack.packb(fields)
         return _BE64.pack(self.timestamp) + packed
 
@@ -83,7 +87,8 @@ class StampRecord:
         try:
             (timestamp,) = _BE64.unpack_from(value)
             fields = msgpack.unpackb(value[8:])
-            return cls(timestamp, fields["n"], fields["w"], fields.get("m"), fields.get("f"))
+            ahead = int(fields.get("a", 0))
+            return cls(timestamp, fields["n"], fields["w"], fields.get("m"), fields.get("f"), ahead)
         except (
             struct.error,
             ValueError,

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from snapkv.clock import HybridClock, monotonic, no_later_than, pause
 from snapkv.committer.attempt import Attempt, History, Sent, Verdict, marks_of
 from snapkv.committer.boarding import Boarding
+from snapkv.committer.pace import Pace
 from snapkv.committer.part import Check
 from snapkv.committer.rounds import Rounds
 from snapkv.committer.settle import Settler, Undecided
@@ -58,11 +59,13 @@ class Committer:
         created: int,
         writer: str,
         rng: random.Random,
+        max_clock_skew_ms: int,
         before_send: Callable[[], None] | None = None,
     ) -> None:
         self._engine, self._ts_key, self._clock = engine, layout.ts, clock
         self._history, self.created, self.writer = history, created, writer
         self._rng, self.before_send = rng, before_send
+        self._pace = Pace(max_clock_skew_ms)
         self._settler = Settler(engine, layout.ts, history, writer, rng, clock.merge)
         self._boarding = Boarding(engine, layout)
         self._turnstile, self._pid = Turnstile(), os.getpid()
@@ -150,7 +153,7 @@ class Committer:
 
     def _lead(self, call: Call) -> None:
         """Send transactions until this call is settled; it is in the first of them."""
-        rounds = Rounds(self._rng)
+        rounds = Rounds(self._rng, self._pace)
         while not call.done:
             if self._turnstile.attempt is not None:
                 self._settle(call, self._turnstile.attempt)
@@ -158,7 +161,6 @@ class Committer:
                 why = "no time left for another round" if call.left_s else "the deadline passed"
                 raise CommitTimeoutError(f"{why}, after {rounds.lost} lost to other commits")
             elif not self._attempt(call, rounds):
-                rounds.lose()
                 pause(min(rounds.wait_s(), call.left_s))
 
     def _attempt(self, call: Call, rounds: Rounds) -> bool:
@@ -191,7 +193,7 @@ class Committer:
                 raise
             return True
         assert attempt is not None
-        return self._judge(attempt, answer)
+        return self._judge(attempt, answer, rounds)
 
     def _load(self, peeked: KeyValue | None, rounds: Rounds) -> tuple[Attempt[Call], Txn]:
         """Fix the timestamp and who rides; from here on they count as sent."""
@@ -209,7 +211,8 @@ class Committer:
         while True:
             calls, parts, txns = self._boarding.board(queue, timestamp, self._drop)
             note = parts[0].note if parts else None
-            stamp = StampRecord(timestamp, os.urandom(16), self.writer, note)
+            ahead = rounds.ahead if peeked is None else 0  # embedded engines lose no rounds
+            stamp = StampRecord(timestamp, os.urandom(16), self.writer, note, ahead=ahead)
             attempt = Attempt(Sent(stamp, self.created, before, known), calls, parts)
             with turnstile.lock:
                 if not calls:
@@ -230,7 +233,7 @@ class Committer:
 
     # --- outcomes ---
 
-    def _judge(self, attempt: Attempt[Call], answer: TxnResult) -> bool:
+    def _judge(self, attempt: Attempt[Call], answer: TxnResult, rounds: Rounds) -> bool:
         """Tell everybody on board what the answer says; False when the timestamp was too old."""
         if answer.succeeded:
             self._tell_answer(attempt, answer)
@@ -244,6 +247,7 @@ class Committer:
         if any(call.is_tick for call in attempt.calls):
             self._tell_ticks(attempt, stored)
         self._requeue(attempt)
+        rounds.lose(self._clock, stored)
         return False
 
     def _tell_ticks(self, attempt: Attempt[Call], stored: KeyValue) -> None:

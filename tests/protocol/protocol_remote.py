@@ -472,11 +472,11 @@ class VirtualTime:
 @contextmanager
 def patched_time(time: Any) -> Iterator[None]:
     """Let committer and time line see another time than the machine's."""
-    from snapkv.committer import committer, rounds, settle, turnstile
+    from snapkv.committer import committer, pace, rounds, settle, turnstile
     from snapkv.timeline import timeline, witness
 
     with pytest.MonkeyPatch.context() as patch:
-        for module in (committer, rounds, settle, turnstile, timeline, witness):
+        for module in (committer, pace, rounds, settle, turnstile, timeline, witness):
             patch.setattr(module, "monotonic", time.monotonic)
             if hasattr(module, "pause"):
                 patch.setattr(module, "pause", time.pause)

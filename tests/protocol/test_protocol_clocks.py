@@ -7,7 +7,10 @@ from protocol_remote import Network, delay
 
 from snapkv import ClockSkewError, ClockWarning, ManualClock
 from snapkv.clock import HybridClock
+from snapkv.committer import pace, rounds
+from snapkv.engine.base import Range
 from snapkv.errors import InvalidTimeError
+from snapkv.records import StampRecord
 from snapkv.times import PHYSICAL_MS_MAX, TIMESTAMP_MAX, pack, physical_ms
 
 NOW_MS = 1_700_000_000_000
@@ -82,7 +85,11 @@ def test_a_past_ahead_of_the_clock_is_warned_about_and_kept(network: Network) ->
         network.open("C", NOW_MS + 55_000, max_clock_skew=5)
 
 
-def test_timestamps_rise_while_clocks_go_back(network: Network) -> None:
+def test_timestamps_rise_while_clocks_go_back(
+    network: Network, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rounds, "monotonic", lambda: 50.0)  # flights that take no time
+    monkeypatch.setattr(pace, "monotonic", lambda: 50.0)
     clock = ManualClock(1_000)
     a, b = network.open("A", clock=clock), network.open("B", 900)
     told = []
@@ -168,3 +175,30 @@ def test_nothing_commits_at_or_below_what_was_resolved(network: Network) -> None
     ts = a.save("k", b"1")
     assert ts > pack(30)
     assert "k" not in b.at(pack(30))
+
+
+def test_a_process_that_lost_a_round_follows_the_fastest_clock(
+    network: Network, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And its stamps say so: who loses to it learns of no clock faster than there is."""
+    at = [50.0]
+    for module in (pace, rounds):
+        monkeypatch.setattr(module, "monotonic", lambda: at[0])
+    fast, slow = network.open("A", NOW_MS + 50), network.open("B", NOW_MS)
+    fast.save("k", b"1")
+    assert physical_ms(slow.save("k", b"2")) == NOW_MS + 50, "it lost a round"
+    assert physical_ms(slow.save("k", b"3")) == NOW_MS + 50
+    assert newest_stamp(network).ahead == slow.resolved() - pack(NOW_MS)
+    third = network.open("C", NOW_MS)
+    fast.save("k", b"4")
+    fast._core.clock.wall.set(NOW_MS + 60)
+    assert physical_ms(third.save("k", b"5")) == NOW_MS + 50, "the clock behind the stamp"
+    at[0] += pace.FORGET_S
+    slow._core.clock.wall.set(NOW_MS + 1_000)
+    assert physical_ms(slow.save("k", b"6")) == NOW_MS + 1_000, "its own clock again"
+    assert newest_stamp(network).ahead == 0
+
+
+def newest_stamp(network: Network) -> StampRecord:
+    (found,) = network.base.read([Range(b"default/sys/ts")]).results[0].kvs
+    return StampRecord.decode(found.value)

@@ -862,7 +862,7 @@ def test_deadline_after_lost_rounds_never_lands(network: Network, time: VirtualT
         b._core.clock.wall.advance(100)
         b.save("b", b"")
 
-    network.plan("A", *[meanwhile(overtake)] * 1_000)
+    network.plan("A", *[meanwhile(overtake)] * 10_000)
     started = time.now
     with pytest.raises(snapkv.CommitTimeoutError):
         a.commit(puts={"a": b"1"}, timeout=1)

@@ -53,6 +53,9 @@ def test_a_claim_lies_ahead_and_stays_issued():
     assert hybrid.issue(pack(16)) == pack(1_016)
     assert hybrid.issue() == pack(1_016, 1)
     assert hybrid.issue(9) == pack(1_016, 11), "ahead of what was seen, not of the wall alone"
+    assert hybrid.issue(at=pack(2_000)) == pack(2_000)
+    assert hybrid.issue(at=pack(1_000)) == pack(2_000, 1)
+    assert hybrid.reading() == pack(1_000)
 
 
 def test_the_end_of_64_bits_is_an_error_not_a_wrap():

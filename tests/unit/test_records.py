@@ -46,6 +46,10 @@ STAMPS = {
         StampRecord(0xFFFFFFFFFFFFFFFF, b"", "ann", fence_of=NONCE),
         f"ffffffffffffffff 83 a16e c400 a177 a3616e6e a166 {NONCE_HEX}",
     ),
+    "ahead of the clock": (
+        StampRecord(1 << 40, NONCE, "ann", ahead=1 << 20),
+        f"0000010000000000 83 a16e {NONCE_HEX} a177 a3616e6e a161 ce00100000",
+    ),
 }
 
 

@@ -7,8 +7,13 @@ import random
 import pytest
 
 from snapkv.clock import HybridClock, ManualClock
+from snapkv.committer import pace as pace_module
 from snapkv.committer import rounds as rounds_module
+from snapkv.committer.pace import Pace
 from snapkv.committer.rounds import (
+    AGE_AFTER,
+    AGE_FLIGHTS,
+    AGE_MS_MAX,
     BACKOFF_DOUBLINGS_MAX,
     BACKOFF_S_MAX,
     CLAIM_FLIGHT_MS_MAX,
@@ -18,16 +23,25 @@ from snapkv.committer.rounds import (
     CLAIM_TICKS_AFTER,
     Rounds,
 )
+from snapkv.engine.base import KeyValue
+from snapkv.records import StampRecord
 from snapkv.times import pack, physical_ms
 
 NOW_MS = 1_000_000
+OLD = KeyValue(b"ts", StampRecord(0).encode(), 1, 1, 1)
+"""A stored stamp that teaches nothing of other clocks."""
 
 
 @pytest.fixture
 def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     clock = [50.0]
     monkeypatch.setattr(rounds_module, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(pace_module, "monotonic", lambda: clock[0])
     return clock
+
+
+def begun() -> Rounds:
+    return Rounds(random.Random(1), Pace(5_000))
 
 
 def lose(rounds: Rounds, clock: HybridClock, now: list[float], flight_s: float, times: int) -> int:
@@ -35,19 +49,40 @@ def lose(rounds: Rounds, clock: HybridClock, now: list[float], flight_s: float, 
     for _ in range(times):
         rounds.issue(clock)
         now[0] += flight_s
-        rounds.lose()
+        rounds.lose(clock, OLD)
     return rounds.issue(clock)
 
 
-def test_the_first_rounds_claim_nothing(now: list[float]) -> None:
-    clock, rounds = HybridClock(ManualClock(NOW_MS)), Rounds(random.Random(1))
-    issued = lose(rounds, clock, now, 0.5, CLAIM_TICKS_AFTER - 1)
-    assert issued == pack(NOW_MS) + CLAIM_TICKS_AFTER - 1
+def test_the_first_round_claims_nothing(now: list[float]) -> None:
+    clock, rounds = HybridClock(ManualClock(NOW_MS)), begun()
+    assert rounds.issue(clock) == pack(NOW_MS)
+    assert rounds.ahead == 0
+
+
+@pytest.mark.parametrize("lost", [1, 2])
+def test_the_first_lost_rounds_claim_nothing(now: list[float], lost: int) -> None:
+    clock, rounds = HybridClock(ManualClock(NOW_MS)), begun()
+    assert lose(rounds, clock, now, 0.005, lost) == pack(NOW_MS) + lost
+    assert rounds.ahead == 0
+
+
+@pytest.mark.parametrize("lost", [3, 4, 5])
+def test_each_lost_round_more_claims_two_flights_more(now: list[float], lost: int) -> None:
+    clock, rounds = HybridClock(ManualClock(NOW_MS)), begun()
+    issued = lose(rounds, clock, now, 0.005, lost)
+    assert physical_ms(issued) - NOW_MS == AGE_FLIGHTS * (lost - AGE_AFTER) * 5
+    assert rounds.ahead == issued - pack(NOW_MS)
+
+
+def test_the_age_of_a_call_claims_no_more_than_its_bound(now: list[float]) -> None:
+    clock, rounds = HybridClock(ManualClock(NOW_MS)), begun()
+    issued = lose(rounds, clock, now, 0.1, AGE_AFTER + 1)
+    assert physical_ms(issued) - NOW_MS == AGE_MS_MAX
 
 
 @pytest.mark.parametrize("flight_s", [0.05, 0.3, 1.0, 60.0])
 def test_a_long_flight_claims_the_time_of_its_arrival(now: list[float], flight_s: float) -> None:
-    clock, rounds = HybridClock(ManualClock(NOW_MS)), Rounds(random.Random(1))
+    clock, rounds = HybridClock(ManualClock(NOW_MS)), begun()
     ahead_ms = physical_ms(lose(rounds, clock, now, flight_s, CLAIM_TICKS_AFTER)) - NOW_MS
     assert ahead_ms == min(CLAIM_FLIGHT_MS_MAX, round(CLAIM_FLIGHTS * flight_s * 1_000))
 
@@ -56,13 +91,13 @@ def test_however_many_claim_they_do_not_run_away_from_the_clock(now: list[float]
     """Each merges what the one before it claimed, and its claim is none on top of that."""
     clock = HybridClock(ManualClock(NOW_MS))
     for _ in range(100):
-        issued = lose(Rounds(random.Random(1)), clock, now, 0.3, CLAIM_TICKS_AFTER)
+        issued = lose(begun(), clock, now, 0.3, CLAIM_TICKS_AFTER)
         clock.merge(issued)
     assert physical_ms(issued) - NOW_MS <= round(CLAIM_FLIGHTS * 300) + 1
 
 
 def test_short_flights_claim_little(now: list[float]) -> None:
-    clock, rounds = HybridClock(ManualClock(NOW_MS)), Rounds(random.Random(1))
+    clock, rounds = HybridClock(ManualClock(NOW_MS)), begun()
     issued = lose(rounds, clock, now, 0.0001, CLAIM_MS_AFTER + 2 * CLAIM_MS_MAX)
     assert 0 < physical_ms(issued) - NOW_MS <= CLAIM_MS_MAX * 2 * CLAIM_MS_MAX
 
@@ -71,12 +106,12 @@ def test_short_flights_claim_little(now: list[float]) -> None:
 def test_waits_grow_at_random_from_a_flight_up_to_a_bound(
     now: list[float], flight_s: float
 ) -> None:
-    clock, rounds = HybridClock(ManualClock(NOW_MS)), Rounds(random.Random(1))
+    clock, rounds = HybridClock(ManualClock(NOW_MS)), begun()
     waits = []
     for _ in range(40):
         rounds.issue(clock)
         now[0] += flight_s
-        rounds.lose()
+        rounds.lose(clock, OLD)
         waits.append(rounds.wait_s())
     bound = min(BACKOFF_S_MAX, flight_s * 2**BACKOFF_DOUBLINGS_MAX)
     assert all(0 <= wait <= bound for wait in waits)
@@ -85,12 +120,12 @@ def test_waits_grow_at_random_from_a_flight_up_to_a_bound(
 
 
 def test_no_round_begins_that_cannot_be_answered_in_time(now: list[float]) -> None:
-    clock, rounds = HybridClock(ManualClock(NOW_MS)), Rounds(random.Random(1))
+    clock, rounds = HybridClock(ManualClock(NOW_MS)), begun()
     assert rounds.fits(0.001)
     assert not rounds.fits(0.0)
     lose(rounds, clock, now, 0.3, 1)
     assert rounds.fits(0.7)
     assert not rounds.fits(0.5)
     now[0] += 0.1
-    rounds.lose()
+    rounds.lose(clock, OLD)
     assert rounds.fits(0.3), "the shortest one counts: a slow one may have been an accident"
