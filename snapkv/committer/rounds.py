@@ -12,7 +12,7 @@ from snapkv.records import StampRecord
 from snapkv.times import pack
 
 BACKOFF_S_MIN = 0.0005
-BACKOFF_DOUBLINGS_MAX = 3
+BACKOFF_DOUBLINGS_MAX = 2
 BACKOFF_S_MAX = 0.064
 AGE_AFTER = 2
 AGE_FLIGHTS = 2
