@@ -13,8 +13,8 @@ import lmdb
 
 import snapkv
 from benchmarks.harness import show
-from snapkv.engine.lmdb import records
-from snapkv.records import StampRecord
+from snapkv.engine.lmdb import format as records
+from snapkv.layout import StampRecord
 
 TS, DATA = b"default/sys/ts", b"default/data/"
 MAP_BYTES = 8 << 30

@@ -12,8 +12,8 @@ from benchmarks.harness import Rival, Row, Times, measure, report, rows_of
 from benchmarks.servers import etcd_server, server_facts
 from cdcmeta import Change, ChangesDB
 from cdcmeta.changes import layout
-from snapkv.engine.base import WatchBatch
-from snapkv.opening import open_engine
+from snapkv.engine.contract import WatchBatch
+from snapkv.reading.opening import open_engine
 
 ROWS, CONFLICTED = 100_000, 1_000
 CHANGES = 1_000

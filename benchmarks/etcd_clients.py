@@ -39,7 +39,7 @@ elif kind == "etcd3":
         "list": lambda i: [(meta.key, value) for value, meta in client.get_prefix(b"k/")],
     }
 else:
-    from snapkv.engine.base import Range
+    from snapkv.engine.contract import Range
     from snapkv.engine.etcd import open_etcd
     if kind == "ours":
         engine = open_etcd("etcd://" + endpoint)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import snapkv
 from benchmarks.harness import Rival, measure, report, show
 from benchmarks.servers import Bare, etcd_server, server_facts
-from snapkv.records import StampRecord
+from snapkv.layout import StampRecord
 
 FEW, MANY, SAVED = 100, 1_000_000, 1_100
 IN_FLIGHT = 256

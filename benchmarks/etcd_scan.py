@@ -3,8 +3,8 @@
 import snapkv
 from benchmarks.harness import Rival, Row, measure, report, seeded
 from benchmarks.servers import Bare, etcd_server, put_all, server_facts
-from snapkv.engine.base import KeyValue
-from snapkv.engine.etcd.wire import key_values
+from snapkv.engine.contract import KeyValue
+from snapkv.engine.etcd.codec import key_values
 
 SIZES, PAGE = {200_000: 7, 1_000_000: 5}, 5_000
 START, END = b"default/data/", b"default/data0"

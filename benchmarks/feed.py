@@ -6,7 +6,7 @@ from pathlib import Path
 import snapkv
 from benchmarks.harness import Rival, Row, measure, report, seeded
 from snapkv.engine.lmdb import LmdbEngine
-from snapkv.records import prefix_end
+from snapkv.layout import prefix_end
 
 COMMITS = 1_024
 

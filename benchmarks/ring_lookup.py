@@ -3,7 +3,7 @@
 from bisect import bisect_right
 
 from benchmarks.harness import Rival, measure, report, seeded
-from snapkv.records import Mark
+from snapkv.layout import Mark
 from snapkv.timeline import Ring
 
 LOOKUPS = 20_000

@@ -16,9 +16,9 @@ from cdcmeta.scheduler import (
     KnownOwner,
     Limits,
     SimulatedExecutor,
-    encoding,
 )
-from cdcmeta.scheduler.messages import DispatchTable, Envelope
+from cdcmeta.scheduler.protocol import encoding
+from cdcmeta.scheduler.protocol.messages import DispatchTable, Envelope
 
 CAPTURES = 8
 PLACED, BEATING, FAILING = 150_000, 100_000, 100_000

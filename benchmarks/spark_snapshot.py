@@ -11,7 +11,7 @@ import snapkv
 from benchmarks.harness import Rival, Row, measure, report, seeded
 from benchmarks.servers import Bare, etcd_server, server_facts
 from snapkv.engine.etcd import etcd_pb2 as pb
-from snapkv.engine.etcd.wire import key_values
+from snapkv.engine.etcd.codec import key_values
 from snapkv.spark.local import local_session
 
 KEYS = 1_000_000

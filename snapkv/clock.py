@@ -11,7 +11,7 @@ from typing import Protocol
 from uuid import UUID
 
 from snapkv.errors import EngineUnavailableError, InvalidTimeError, InvalidTypeError
-from snapkv.forks import renew_in_children
+from snapkv.lifecycle import renew_in_children
 from snapkv.times import LOGICAL_BITS, PHYSICAL_MS_MAX, TIMESTAMP_MAX
 
 NS_PER_MS = 1_000_000

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from snapkv.errors import InvalidKeyError, InvalidTypeError
-from snapkv.records import Keyspace, prefix_end
+from snapkv.layout import Keyspace, prefix_end
 
 FIRST_KEY = b"\0"
 """The smallest key there can be: an engine takes no empty one, nor a range from it."""

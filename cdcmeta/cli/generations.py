@@ -21,13 +21,13 @@ from cdcmeta.errors import (
     InvalidArgumentError,
 )
 from snapkv.cli.commands import App, patience
+from snapkv.cli.typed_times import understood
 from snapkv.clock import SystemClock
 from snapkv.times import dated, duration_ms, revision_of
-from snapkv.typed_times import understood
 
 if TYPE_CHECKING:  # NumPy is for those who use it: these modules come when a command runs
     from cdcmeta.generations import Generation, GenerationLog, Sharding
-    from cdcmeta.generations.expiry import Expired
+    from cdcmeta.generations.log.expiry import Expired
 
 generations = App(help="CDC generations: list, make, repair, expire.", no_args_is_help=True)
 streams = App(help="The streams of CDC generations.", no_args_is_help=True)

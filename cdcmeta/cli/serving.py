@@ -15,10 +15,10 @@ from cdcmeta.errors import InvalidArgumentError
 from snapkv.cli.commands import patience
 
 if TYPE_CHECKING:  # the extra `http` is for those who serve
-    from cdcmeta.http import Login
+    from cdcmeta.couch_http import Login
 
 HOST, PORT, BODY_BYTES_MAX, BULK_BYTES_MAX = "127.0.0.1", 5984, 8_000_000, 128_000_000
-"""The defaults of `cdcmeta.http`; repeated here so that --help needs no extra."""
+"""The defaults of `cdcmeta.couch_http`; repeated here so that --help needs no extra."""
 PASSWORD_VARIABLE = "CDCMETA_PASSWORD"  # noqa: S105
 PASSWORD_CHARACTERS_MAX = 1_024
 
@@ -88,9 +88,9 @@ def serve(
 
     It listens on this machine only, unless --host names another address; then it needs a login.
     """
-    from cdcmeta.http import Limits, Server
-    from cdcmeta.http.origins import checked_origins
-    from cdcmeta.http.server import check_exposure
+    from cdcmeta.couch_http import Limits, Server
+    from cdcmeta.couch_http.origins import checked_origins
+    from cdcmeta.couch_http.server import check_exposure
 
     login = _login(user, password_file)
     limits = Limits(
@@ -125,7 +125,7 @@ def serve(
 
 def _login(user: str | None, password_file: Path | None) -> Login | None:
     """Return who may come in. A password is never in the list of processes."""
-    from cdcmeta.http import Login
+    from cdcmeta.couch_http import Login
 
     password = os.environ.get(PASSWORD_VARIABLE)
     if password_file is not None:

@@ -19,8 +19,8 @@ Reading the source: `options` says what can be asked, `tasks` is what a worker r
 from snapkv.extras import extra
 
 with extra("spark", "Spark"):
-    from cdcmeta.spark.frames import changes_as_of as changes_as_of
-    from cdcmeta.spark.frames import register as register
+    from cdcmeta.spark.api import changes_as_of as changes_as_of
+    from cdcmeta.spark.api import register as register
     from cdcmeta.spark.source import ChangesDataSource as ChangesDataSource
     from cdcmeta.spark.streams import with_stream as with_stream
-    from snapkv.spark.codes import SourceError as SourceError
+    from snapkv.spark.errors import SourceError as SourceError

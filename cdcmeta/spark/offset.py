@@ -8,7 +8,7 @@ from typing import Any
 
 from cdcmeta.changes.sequence import Sequence
 from cdcmeta.errors import InvalidSequenceError
-from snapkv.records import Mark
+from snapkv.layout import Mark
 from snapkv.spark.offset import checking, standing, store_and_mark, truth
 
 

@@ -11,10 +11,10 @@ from cdcmeta.changes.database import checked_name
 from cdcmeta.changes.feed import ALL_DOCS, MAIN_ONLY, Form
 from cdcmeta.changes.sequence import Sequence
 from cdcmeta.changes.state import State
-from cdcmeta.spark.codes import told
-from snapkv.spark import codes
-from snapkv.spark.codes import SourceError
-from snapkv.spark.given import Given, check_one_of, named, place_of, zone_in
+from cdcmeta.spark.errors import told
+from snapkv.spark import errors as codes
+from snapkv.spark.errors import SourceError
+from snapkv.spark.options_text import Given, check_one_of, named, place_of, zone_in
 from snapkv.spark.timing import is_exact, timestamp_of
 
 FORMAT = "cdcmeta.changes"

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from cdcmeta.changes.sequence import Sequence as Seq
 from cdcmeta.spark.options import NOW, Options
 from cdcmeta.spark.tasks import cut, feed_of
-from snapkv.spark import codes
-from snapkv.spark.codes import SourceError, coded
+from snapkv.spark import errors as codes
+from snapkv.spark.errors import SourceError, coded
 from snapkv.spark.pinned import BACKWARDS, Anchor, Commits, found_again, moment_of
 from snapkv.spark.tasks import Task
 

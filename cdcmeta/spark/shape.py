@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 from pyspark.sql import types as T
 
-from snapkv.arrow import Arrays
+from snapkv.reading.arrow import Arrays
 from snapkv.spark.shape import arrow_schema, batch_of, mismatch
 
 SCHEMA = T.StructType(

@@ -10,13 +10,13 @@ from cdcmeta.changes.feed import Form
 from cdcmeta.changes.layout import Row
 from cdcmeta.changes.sequence import Sequence as Seq
 from cdcmeta.changes.state import State
-from cdcmeta.spark import codes
+from cdcmeta.spark import errors as codes
 from cdcmeta.spark.offset import Offset
 from cdcmeta.spark.options import FOR_BATCHES, Options
 from cdcmeta.spark.shape import Shape
 from cdcmeta.spark.tasks import cut, feed_of
-from snapkv.reading import Reader
-from snapkv.spark.codes import ANEW, SourceError
+from snapkv.reading.reader import Reader
+from snapkv.spark.errors import ANEW, SourceError
 from snapkv.spark.limits import Limit
 from snapkv.spark.micro_batches import MicroBatches
 from snapkv.spark.pinned import Anchor, Commits, anchor_in, found_again

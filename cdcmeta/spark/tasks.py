@@ -13,16 +13,17 @@ from cdcmeta.changes.feed import Change, Form, shaped
 from cdcmeta.changes.relocation import space_of
 from cdcmeta.changes.sequence import Sequence
 from cdcmeta.changes.state import State
-from cdcmeta.spark.codes import told
+from cdcmeta.spark.errors import told
 from cdcmeta.spark.options import Options
 from cdcmeta.spark.shape import CELLS
-from snapkv import Snapshot, arrow
-from snapkv.arrow import Arrays
-from snapkv.reading import Reader
-from snapkv.records import Keyspace, Layout
+from snapkv import Snapshot
+from snapkv.layout import Keyspace, Layout
+from snapkv.reading import arrow
+from snapkv.reading.arrow import Arrays
+from snapkv.reading.reader import Reader
+from snapkv.reading.tables import Span
 from snapkv.spark.pinned import Commits
 from snapkv.spark.tasks import Task, Wanted, cut_keys
-from snapkv.tables import Span
 
 PIECE_ROWS = 4_000
 """Rows of the feed that are worth a range of their own: each may cost a document, too."""

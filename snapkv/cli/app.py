@@ -9,7 +9,8 @@ from typing import Annotated
 
 import typer
 
-from snapkv.cli import importing, reading, ticking, upkeep, writing
+from snapkv.cli import importing, reading, upkeep, writing
+from snapkv.cli import tick as ticking
 from snapkv.cli.commands import App, misuse_of, version_option
 from snapkv.cli.exits import MEANINGS, Exit, code_of, message_of
 from snapkv.cli.options import STORE_VARIABLE, JsonOption, NameOption

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from snapkv.cli.exits import CommandError, Exit
-from snapkv.cli.forms import Json, commit_json, counted
+from snapkv.cli.formats import Json, commit_json, counted
 from snapkv.cli.options import (
     STORE_VARIABLE,
     JsonOption,
@@ -33,8 +33,8 @@ from snapkv.errors import (
     SnapKVError,
     StoreNotEmptyError,
 )
-from snapkv.importing import ImportResult
-from snapkv.importing import import_prefix as import_into
+from snapkv.importing.import_prefix import ImportResult
+from snapkv.importing.import_prefix import import_prefix as import_into
 
 FROM_VARIABLES = {
     "user": "SNAPKV_FROM_USER",

@@ -11,13 +11,13 @@ import typer
 
 from snapkv.cli.exits import CommandError
 from snapkv.cli.output import patience, tell, tell_warning
+from snapkv.cli.typed_times import TypedTime, understood
 from snapkv.clock import SystemClock
-from snapkv.entry import open as open_store
 from snapkv.files import check_mode
-from snapkv.observing import Observed, observe
-from snapkv.store import SnapshotKV
+from snapkv.observing.observe import Observed, observe
+from snapkv.store.open import open as open_store
+from snapkv.store.store import SnapshotKV
 from snapkv.times import When, duration_ms, format_time, revision_of
-from snapkv.typed_times import TypedTime, understood
 
 STORE_VARIABLE = "SNAPKV_STORE"
 WRITER_VARIABLE = "SNAPKV_WRITER"

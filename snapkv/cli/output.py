@@ -19,7 +19,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.text import Text
 
 from snapkv.cli.exits import CommandError, Exit
-from snapkv.cli.forms import (
+from snapkv.cli.formats import (
     Json,
     commit_json,
     counted,

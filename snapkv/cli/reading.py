@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from snapkv.cli.exits import Exit
-from snapkv.cli.forms import (
+from snapkv.cli.formats import (
     change_json,
     commit_json,
     counted,
@@ -40,11 +40,11 @@ from snapkv.cli.options import (
     since,
 )
 from snapkv.cli.output import Output, Part, difference_parts, tell, who_and_why, write_line
-from snapkv.deadline import bounds
 from snapkv.errors import KeyNotFoundError
-from snapkv.history import commits_and_ticks
 from snapkv.model import Changes, Commit, Version
-from snapkv.store import SnapshotKV
+from snapkv.reading.deadline import bounds
+from snapkv.reading.history import commits_and_ticks
+from snapkv.store.store import SnapshotKV
 from snapkv.times import When
 
 SHOWN_CHARS_MAX = 2_000

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from snapkv.cli.exits import CommandError, Exit
-from snapkv.cli.forms import Json, counted, key_text, time_json, time_text
+from snapkv.cli.formats import Json, counted, key_text, time_json, time_text
 from snapkv.cli.options import (
     AtOption,
     JsonOption,

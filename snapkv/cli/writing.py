@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from snapkv.cli.exits import CommandError, Exit
-from snapkv.cli.forms import commit_json, counted, difference_json, time_text
+from snapkv.cli.formats import commit_json, counted, difference_json, time_text
 from snapkv.cli.options import (
     JsonOption,
     NameOption,
@@ -33,9 +33,9 @@ from snapkv.cli.output import (
 )
 from snapkv.errors import InvalidTimeError, KeyNotFoundError
 from snapkv.model import Absent, AtRevision, Difference, Guard
-from snapkv.restoring import Plan, planned
-from snapkv.snapshot import Snapshot
-from snapkv.store import SnapshotKV
+from snapkv.reading.snapshot import Snapshot
+from snapkv.store.restoring import Plan, planned
+from snapkv.store.store import SnapshotKV
 from snapkv.times import When
 
 STDIN = "-"

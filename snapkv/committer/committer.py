@@ -8,15 +8,15 @@ import random
 from collections.abc import Callable, Sequence
 
 from snapkv.clock import HybridClock, monotonic, no_later_than, pause
-from snapkv.committer.attempt import Attempt, History, Sent, Verdict, marks_of
-from snapkv.committer.boarding import Boarding
+from snapkv.committer.backoff import Rounds
+from snapkv.committer.group import Boarding
+from snapkv.committer.operations import Check
+from snapkv.committer.outcomes import Unheld, add_note, read_back, unknown
 from snapkv.committer.pace import Pace
-from snapkv.committer.part import Check
-from snapkv.committer.rounds import Rounds
-from snapkv.committer.settle import Settler, Undecided
-from snapkv.committer.telling import Unheld, add_note, read_back, unknown
-from snapkv.committer.turnstile import Call, Turnstile
-from snapkv.engine.base import Engine, KeyValue, Txn, TxnResult
+from snapkv.committer.queue import Call, Turnstile
+from snapkv.committer.recovery import Settler, Undecided
+from snapkv.committer.request import Attempt, History, Sent, Verdict, marks_of
+from snapkv.engine.contract import Engine, KeyValue, Txn, TxnResult
 from snapkv.errors import (
     AccessDeniedError,
     CommitTimeoutError,
@@ -30,8 +30,8 @@ from snapkv.errors import (
     SnapKVError,
     StoreRecreatedError,
 )
+from snapkv.layout import Layout, Mark, StampRecord, stamp_of
 from snapkv.model import Build, Commit, Ops, Stamp
-from snapkv.records import Layout, Mark, StampRecord, stamp_of
 
 COMMIT_TIMEOUT_S = 10.0
 COMMIT_TIMEOUT_S_MAX = 60.0

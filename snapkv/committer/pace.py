@@ -9,7 +9,7 @@ there. Safety does not depend on it: each commit is still guarded by its timesta
 from __future__ import annotations
 
 from snapkv.clock import monotonic
-from snapkv.records import StampRecord
+from snapkv.layout import StampRecord
 from snapkv.times import pack
 
 LEAD_MS_MAX = 1_000

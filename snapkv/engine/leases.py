@@ -12,7 +12,7 @@ import random
 from collections.abc import Iterable, Iterator
 
 from snapkv.clock import uptime_ns
-from snapkv.engine.base import KeyValue, Lease
+from snapkv.engine.contract import KeyValue, Lease
 from snapkv.errors import InvalidOptionError, InvalidTypeError, LeaseNotFoundError
 
 TTL_SECONDS_MAX = 9_000_000_000

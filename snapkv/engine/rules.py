@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 
-from snapkv.engine.base import Delete, Limits, Op, Put, Range, Txn, in_range
+from snapkv.engine.contract import Delete, Limits, Op, Put, Range, Txn, in_range
 from snapkv.errors import CommitTooLargeError
 
 OP_OVERHEAD_BYTES = 32

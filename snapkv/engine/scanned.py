@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 
-from snapkv.engine.base import Columns, KeyValue, Pairs, Versions
+from snapkv.engine.contract import Columns, KeyValue, Pairs, Versions
 
 
 class Scanned(ABC):

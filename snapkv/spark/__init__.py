@@ -19,10 +19,10 @@ formats share stands by itself: `given`, `micro_batches`, `sessions`.
 from snapkv.extras import extra
 
 with extra("spark", "Spark"):
-    from snapkv.spark.codes import SourceError as SourceError
-    from snapkv.spark.frames import diff as diff
-    from snapkv.spark.frames import read_changes as read_changes
-    from snapkv.spark.frames import read_history as read_history
-    from snapkv.spark.frames import read_snapshot as read_snapshot
-    from snapkv.spark.frames import register as register
+    from snapkv.spark.api import diff as diff
+    from snapkv.spark.api import read_changes as read_changes
+    from snapkv.spark.api import read_history as read_history
+    from snapkv.spark.api import read_snapshot as read_snapshot
+    from snapkv.spark.api import register as register
+    from snapkv.spark.errors import SourceError as SourceError
     from snapkv.spark.source import SnapKVDataSource as SnapKVDataSource

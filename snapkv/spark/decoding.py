@@ -15,9 +15,9 @@ from typing import Any
 import msgpack
 import pyarrow as pa
 
-from snapkv.arrow import Arrays
-from snapkv.spark import codes
-from snapkv.spark.codes import SourceError
+from snapkv.reading.arrow import Arrays
+from snapkv.spark import errors as codes
+from snapkv.spark.errors import SourceError
 
 BYTES, UTF8, JSON, MSGPACK = "bytes", "utf8", "json", "msgpack"
 FORMATS = (BYTES, UTF8, JSON, MSGPACK)

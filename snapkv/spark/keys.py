@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from snapkv.errors import SnapKVError
-from snapkv.records import Keyspace
-from snapkv.spark import codes
-from snapkv.spark.codes import SourceError
+from snapkv.layout import Keyspace
+from snapkv.reading.tables import Span
+from snapkv.spark import errors as codes
+from snapkv.spark.errors import SourceError
 from snapkv.spark.options import BINARY, TEXT, Options
-from snapkv.tables import Span
 
 
 def kinds(of_space: bool) -> tuple[str, str]:

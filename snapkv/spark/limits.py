@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from snapkv.changed import CommitChanges, Touched
-from snapkv.engine.base import KeyValue
-from snapkv.records import Mark
-from snapkv.spark.given import Given
+from snapkv.engine.contract import KeyValue
+from snapkv.layout import Mark
+from snapkv.reading.changes import CommitChanges, Touched
+from snapkv.spark.options_text import Given
 
 try:
     from pyspark.sql.streaming import datasource as _spark

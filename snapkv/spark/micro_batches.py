@@ -11,15 +11,16 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from snapkv.errors import CompactedError
-from snapkv.history import bounds
-from snapkv.reading import Reader
-from snapkv.records import Mark
-from snapkv.spark import codes, limits
-from snapkv.spark.codes import SourceError, coded
-from snapkv.spark.given import Given, check_none_of
+from snapkv.layout import Mark
+from snapkv.reading.history import bounds
+from snapkv.reading.reader import Reader
+from snapkv.spark import errors as codes
+from snapkv.spark import limits
+from snapkv.spark.errors import SourceError, coded
 from snapkv.spark.limits import AvailableNow, Limit, default_limit, limit_of
+from snapkv.spark.location import opened
+from snapkv.spark.options_text import Given, check_none_of
 from snapkv.spark.pinned import RESTORED, Commits, found_again, holds
-from snapkv.spark.place import opened
 from snapkv.spark.reader import batches
 from snapkv.spark.tasks import Shaped, Task
 

@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from snapkv.records import Mark
-from snapkv.spark import codes
-from snapkv.spark.codes import SourceError
+from snapkv.layout import Mark
+from snapkv.spark import errors as codes
+from snapkv.spark.errors import SourceError
 
 VERSION = 1
 _UINT64 = range(1 << 64)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from snapkv.spark import codes
-from snapkv.spark.codes import SourceError
+from snapkv.spark import errors as codes
 from snapkv.spark.decoding import FORMATS, MODES
-from snapkv.spark.given import ENGINE as ENGINE
-from snapkv.spark.given import Given, check_one_of, flag_of, named, place_of, zone_in
+from snapkv.spark.errors import SourceError
+from snapkv.spark.options_text import ENGINE as ENGINE
+from snapkv.spark.options_text import Given, check_one_of, flag_of, named, place_of, zone_in
 
 FORMAT = "snapkv"
 SNAPSHOT, CHANGES, HISTORY, COMMITS = "snapshot", "changes", "history", "commits"

@@ -6,19 +6,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from snapkv.changed import first_after
-from snapkv.engine.base import Range, RangeResult
+from snapkv.engine.contract import Range, RangeResult
 from snapkv.errors import CompactedError, FutureRevisionError
-from snapkv.history import bounds
-from snapkv.reading import Reader
-from snapkv.records import Mark
-from snapkv.spark import codes
-from snapkv.spark.codes import SourceError, coded
-from snapkv.spark.given import Given
+from snapkv.layout import Mark
+from snapkv.reading.changes import first_after
+from snapkv.reading.history import bounds
+from snapkv.reading.reader import Reader
+from snapkv.reading.tables import standing_bounds
+from snapkv.spark import errors as codes
+from snapkv.spark.errors import SourceError, coded
+from snapkv.spark.location import Place, forget, opened
 from snapkv.spark.options import Options
-from snapkv.spark.place import Place, forget, opened
+from snapkv.spark.options_text import Given
 from snapkv.spark.timing import is_exact, timestamp_of
-from snapkv.tables import standing_bounds
 from snapkv.timeline import Moment
 from snapkv.times import format_time
 

@@ -7,14 +7,15 @@ from collections.abc import Callable, Iterator, Sequence
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from snapkv.reading import Reader
-from snapkv.spark import codes
-from snapkv.spark.codes import SourceError, coded
-from snapkv.spark.given import Given
+from snapkv.reading.reader import Reader
+from snapkv.reading.tables import everything
+from snapkv.spark import errors as codes
+from snapkv.spark.errors import SourceError, coded
 from snapkv.spark.keys import span_of
+from snapkv.spark.location import Place
 from snapkv.spark.options import CHANGES, COMMITS, HISTORY, SNAPSHOT, Options
+from snapkv.spark.options_text import Given
 from snapkv.spark.pinned import Anchor, Commits, anchor_in, found_again, moment_of, range_of
-from snapkv.spark.place import Place
 from snapkv.spark.tasks import (
     ChangesTask,
     CommitsTask,
@@ -25,7 +26,6 @@ from snapkv.spark.tasks import (
     cut_commits,
     cut_keys,
 )
-from snapkv.tables import everything
 
 
 def anchored(options: Given) -> Anchor:

@@ -12,8 +12,8 @@ from pyspark.sql.datasource import DataSource
 
 from snapkv.clock import SystemClock
 from snapkv.errors import InvalidTimeError
-from snapkv.spark import codes
-from snapkv.spark.codes import SourceError
+from snapkv.spark import errors as codes
+from snapkv.spark.errors import SourceError
 from snapkv.spark.timing import exact, naive_of, timestamp_of, zone_of
 from snapkv.times import TIMESTAMP_MAX, When, revision_of
 

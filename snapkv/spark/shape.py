@@ -11,11 +11,11 @@ from pyspark.errors import PySparkException
 from pyspark.sql import types as T
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
-from snapkv import arrow
-from snapkv.arrow import Arrays
-from snapkv.spark import codes
-from snapkv.spark.codes import SourceError
+from snapkv.reading import arrow
+from snapkv.reading.arrow import Arrays
+from snapkv.spark import errors as codes
 from snapkv.spark.decoding import BYTES, FORMATS, MODES, PERMISSIVE, UTF8, Decoder
+from snapkv.spark.errors import SourceError
 from snapkv.spark.keys import is_text
 from snapkv.spark.options import CHANGES, COMMITS, HISTORY, SNAPSHOT, Options
 

@@ -8,10 +8,10 @@ from functools import partial
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
 from pyspark.sql.types import StructType
 
-from snapkv.spark import codes
-from snapkv.spark.codes import SourceError
-from snapkv.spark.given import check_none_of
+from snapkv.spark import errors as codes
+from snapkv.spark.errors import SourceError
 from snapkv.spark.options import CHANGES, FOR_STREAMS, FORMAT, parsed
+from snapkv.spark.options_text import check_none_of
 from snapkv.spark.reader import BatchReader, anchored, pin, planned
 from snapkv.spark.shape import Shape, schema_of
 from snapkv.spark.stream import ChangesReader

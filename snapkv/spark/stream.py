@@ -6,12 +6,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from snapkv.changed import PRIOR_READS_MAX, Touched, changed, first_after, values_before
 from snapkv.errors import CompactedError
-from snapkv.reading import Reader
-from snapkv.records import Mark
-from snapkv.spark import codes, limits
-from snapkv.spark.codes import SourceError
+from snapkv.layout import Mark
+from snapkv.reading.changes import PRIOR_READS_MAX, Touched, changed, first_after, values_before
+from snapkv.reading.reader import Reader
+from snapkv.reading.tables import Span, chunks
+from snapkv.spark import errors as codes
+from snapkv.spark import limits
+from snapkv.spark.errors import SourceError
 from snapkv.spark.keys import span_of
 from snapkv.spark.limits import Limit
 from snapkv.spark.micro_batches import MicroBatches, earlier, moment
@@ -21,7 +23,6 @@ from snapkv.spark.pinned import Anchor, Commits, anchor_in, found_again, low_of
 from snapkv.spark.shape import Shape
 from snapkv.spark.tasks import ChangesTask, InitialTask, Task, cut_commits, cut_keys
 from snapkv.spark.timing import timestamp_of
-from snapkv.tables import Span, chunks
 from snapkv.times import physical_ms
 
 LATEST = "latest"

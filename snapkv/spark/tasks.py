@@ -11,14 +11,14 @@ from typing import Protocol
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
-from snapkv import arrow, tables
-from snapkv.arrow import Arrays
-from snapkv.commit_times import CommitTimes
-from snapkv.engine.base import Piece
-from snapkv.reading import Reader
-from snapkv.records import Mark
+from snapkv.engine.contract import Piece
+from snapkv.layout import Mark
+from snapkv.reading import arrow, tables
+from snapkv.reading.arrow import Arrays
+from snapkv.reading.commit_times import CommitTimes
+from snapkv.reading.reader import Reader
+from snapkv.reading.tables import Span
 from snapkv.spark.pinned import Commits
-from snapkv.tables import Span
 
 PIECE_ROWS = 50_000
 """Keys of one bounded range; a task reads several, in order."""

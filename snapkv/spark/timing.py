@@ -7,8 +7,8 @@ from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from zoneinfo import ZoneInfo
 
 from snapkv.errors import InvalidTimeError, InvalidTypeError
-from snapkv.spark import codes
-from snapkv.spark.codes import SourceError
+from snapkv.spark import errors as codes
+from snapkv.spark.errors import SourceError
 from snapkv.times import (
     LOGICAL_MASK,
     When,

@@ -7,7 +7,7 @@ from bisect import bisect_right
 
 from sortedcontainers import SortedDict
 
-from snapkv.records import Mark
+from snapkv.layout import Mark
 
 ANCHORS_MAX = 65_536
 

@@ -8,7 +8,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from snapkv.records import Mark
+from snapkv.layout import Mark
 from snapkv.timeline.steps import Steps
 
 MARKS_MAX = 1 << 18

@@ -8,14 +8,14 @@ from contextlib import suppress
 from typing import Protocol, TypeVar
 
 from snapkv.clock import check_in_time
-from snapkv.engine.base import Engine
+from snapkv.engine.contract import Engine
 from snapkv.errors import CompactedError, StoreRestoredError
-from snapkv.records import Mark, StampRecord, stamp_of
+from snapkv.layout import Mark, StampRecord, stamp_of
 from snapkv.timeline.blocks import MARKS_MAX
 from snapkv.timeline.lookup import Lookup
-from snapkv.timeline.marks import RESTORED, RESTORES_MAX
 from snapkv.timeline.moment import Moment
 from snapkv.timeline.steps import Steps
+from snapkv.timeline.tracker import RESTORED, RESTORES_MAX
 
 SEARCH_MARKS = 256
 """To read so many marks in a row costs about as much as to search for one."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from snapkv.clock import bounded, check_in_time
-from snapkv.engine.base import Engine, KeyValue, WatchBatch
+from snapkv.engine.contract import Engine, KeyValue, WatchBatch
 from snapkv.errors import EngineUnavailableError, StoreClosedError
-from snapkv.records import Mark, stamp_of
+from snapkv.layout import Mark, stamp_of
 from snapkv.timeline.unbroken import Unbroken
 
 REPLAY_WAIT_S = 30.0

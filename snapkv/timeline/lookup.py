@@ -6,9 +6,9 @@ import threading
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
-from snapkv.engine.base import Engine, Range, RangeResult
+from snapkv.engine.contract import Engine, Range, RangeResult
 from snapkv.errors import CompactedError, SnapKVError, StoreRestoredError
-from snapkv.records import Mark, stamp_of
+from snapkv.layout import Mark, stamp_of
 from snapkv.timeline.anchors import Anchors
 from snapkv.timeline.blocks import Blocks
 from snapkv.timeline.feed import mark_of

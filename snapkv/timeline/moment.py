@@ -6,14 +6,14 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from snapkv.clock import check_in_time
-from snapkv.engine.base import Columns, Engine, KeyValue, Pairs, Range, RangeResult
+from snapkv.engine.contract import Columns, Engine, KeyValue, Pairs, Range, RangeResult
 from snapkv.errors import CompactedError, FutureRevisionError, StoreRestoredError
-from snapkv.records import Mark
+from snapkv.layout import Mark
 from snapkv.timeline.feed import replayed
 from snapkv.timeline.search import READS_MAX
 
 if TYPE_CHECKING:
-    from snapkv.timeline.marks import Marks
+    from snapkv.timeline.tracker import Marks
 
 Page = TypeVar("Page")
 

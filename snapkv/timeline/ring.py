@@ -6,7 +6,7 @@ import itertools
 from bisect import bisect_right
 
 from snapkv.errors import InvalidOptionError, InvalidTypeError
-from snapkv.records import Mark
+from snapkv.layout import Mark
 from snapkv.timeline.steps import Steps
 
 RING_SLOTS = 1_024

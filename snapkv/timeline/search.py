@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from snapkv.records import Mark
+from snapkv.layout import Mark
 
 READS_MAX = 128
 """Reads in one transaction, where etcd limits them."""

@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from snapkv.clock import monotonic
-from snapkv.engine.base import Engine, KeyValue, Range
+from snapkv.engine.contract import Engine, KeyValue, Range
 from snapkv.errors import (
     CompactedError,
     FutureRevisionError,
@@ -15,13 +15,13 @@ from snapkv.errors import (
     StoreClosedError,
     StoreRestoredError,
 )
-from snapkv.records import Mark, StampRecord
+from snapkv.layout import Mark, StampRecord
 from snapkv.timeline import bulk
 from snapkv.timeline.feed import mark_of, replayed
-from snapkv.timeline.marks import RESTORED, RESTORES_MAX, Marks
 from snapkv.timeline.moment import Moment
 from snapkv.timeline.search import ORDINAL, READS_MAX, TIMESTAMP
 from snapkv.timeline.steps import Steps
+from snapkv.timeline.tracker import RESTORED, RESTORES_MAX, Marks
 from snapkv.times import TIMESTAMP_MAX
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from snapkv.clock import monotonic
-from snapkv.engine.base import WatchBatch, Watcher
+from snapkv.engine.contract import WatchBatch, Watcher
 from snapkv.errors import CompactedError, EngineUnavailableError
 
 LOOK_S = 5.0

@@ -5,9 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from snapkv.clock import monotonic
-from snapkv.engine.base import Engine, GetResult, Header, KeyValue, Range, RangeResult, ReadResult
+from snapkv.engine.contract import (
+    Engine,
+    GetResult,
+    Header,
+    KeyValue,
+    Range,
+    RangeResult,
+    ReadResult,
+)
 from snapkv.errors import CompactedError, FutureRevisionError
-from snapkv.records import Mark
+from snapkv.layout import Mark
 from snapkv.timeline.feed import mark_of
 from snapkv.timeline.search import READS_MAX
 

@@ -8,7 +8,7 @@ from store.wrapping import Counting, Wrapped, wrap_engines
 
 from cdcmeta import ChangesDB
 from cdcmeta.changes import layout
-from snapkv.engine.base import Delete, Put, Range, Txn
+from snapkv.engine.contract import Delete, Put, Range, Txn
 from snapkv.tuples import unpack
 
 from .revs import replicated, rev

@@ -10,7 +10,7 @@ from etcd_server import EtcdPool, EtcdServer, enable_auth, make_certificates
 import snapkv
 from snapkv.cli.importing import FROM_VARIABLES
 from snapkv.errors import AccessDeniedError, InvalidOptionError
-from snapkv.importing import import_prefix
+from snapkv.importing.import_prefix import import_prefix
 
 USERS = {
     "root": ("pw", None),

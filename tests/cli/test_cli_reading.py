@@ -7,7 +7,7 @@ import pytest
 from cli_runner import Cli
 
 import snapkv
-from snapkv.engine.base import WatchBatch
+from snapkv.engine.contract import WatchBatch
 from snapkv.timeline.feed import replayed
 
 
@@ -196,7 +196,7 @@ def test_log_reads_about_what_it_prints(
         for n in range(40):
             store.save("a", b"%d" % n)
         newest = [commit.revision for commit in store.commits(newest_first=True, limit=count)]
-    monkeypatch.setattr(snapkv.changed, "replayed", counted)
+    monkeypatch.setattr(snapkv.reading.changes, "replayed", counted)
     rows = any_cli.ok("log", "-n", str(count), "--json").json
     assert [row["revision"] for row in rows] == newest
     assert len(read) == count

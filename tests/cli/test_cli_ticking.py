@@ -14,8 +14,8 @@ from etcd_server import EtcdProxy, EtcdServer, eventually
 from test_cli_processes import following, terminal
 
 import snapkv
-from snapkv.cli import ticking
-from snapkv.cli.ticking import Stop, Ticker
+from snapkv.cli import tick as ticking
+from snapkv.cli.tick import Stop, Ticker
 from snapkv.errors import ClockSkewError, EngineUnavailableError, ReadOnlyError
 
 

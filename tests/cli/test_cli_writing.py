@@ -8,8 +8,8 @@ import pytest
 from cli_runner import Cli
 
 import snapkv
-from snapkv.check import CheckReport
-from snapkv.engine.base import KeyValue
+from snapkv.engine.contract import KeyValue
+from snapkv.store.check import CheckReport
 from snapkv.timeline import Moment
 from snapkv.times import PHYSICAL_MS_MAX
 

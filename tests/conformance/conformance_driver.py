@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from snapkv.clock import monotonic, pause
-from snapkv.committer.part import nest
-from snapkv.engine.base import (
+from snapkv.committer.operations import nest
+from snapkv.engine.contract import (
     Compare,
     Delete,
     Engine,

@@ -8,7 +8,7 @@ import pytest
 from conformance_driver import ALL, FIRST, Driver
 
 from snapkv.engine.arrow import BATCH_BYTES
-from snapkv.engine.base import Columns, Delete, Put
+from snapkv.engine.contract import Columns, Delete, Put
 from snapkv.errors import CompactedError, FutureRevisionError
 
 Rows = list[tuple[bytes, bytes, int, int, int]]

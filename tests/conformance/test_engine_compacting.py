@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from conformance_driver import ALL, FIRST, Driver
 
-from snapkv.engine.base import Delete, Put
+from snapkv.engine.contract import Delete, Put
 from snapkv.errors import CompactedError, FutureRevisionError
 
 

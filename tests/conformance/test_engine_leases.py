@@ -23,7 +23,17 @@ from conformance_driver import (
 )
 
 from snapkv.clock import monotonic, pause
-from snapkv.engine.base import Compare, Delete, Event, KeyValue, Put, Range, Target, Txn, WatchBatch
+from snapkv.engine.contract import (
+    Compare,
+    Delete,
+    Event,
+    KeyValue,
+    Put,
+    Range,
+    Target,
+    Txn,
+    WatchBatch,
+)
 from snapkv.errors import InvalidOptionError, InvalidTypeError, LeaseNotFoundError, Refused
 
 # --- granting, attaching, revoking ---------------------------------------------------------

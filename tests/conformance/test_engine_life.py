@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from conformance_driver import ALL, FIRST, Driver
 
-from snapkv.engine.base import Put, Range, Txn
+from snapkv.engine.contract import Put, Range, Txn
 from snapkv.errors import Refused, StoreClosedError
 
 

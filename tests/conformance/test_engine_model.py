@@ -16,7 +16,7 @@ from conformance_driver import ALL, FIRST, Driver, take
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from snapkv.engine.base import Compare, Delete, Put, Range, Target, Txn
+from snapkv.engine.contract import Compare, Delete, Put, Range, Target, Txn
 from snapkv.errors import CompactedError, FutureRevisionError, LeaseNotFoundError
 
 KEYS = [b"\0", b"\0\xff", b"a", b"a\0", b"a\0\x01", b"a\x01", b"a\xff", b"ab", b"b", b"\xff\xff"]

@@ -7,7 +7,7 @@ import random
 import pytest
 from conformance_driver import ALL, FIRST, Driver
 
-from snapkv.engine.base import Delete, Put
+from snapkv.engine.contract import Delete, Put
 from snapkv.errors import CompactedError, FutureRevisionError
 
 ALPHABET = (b"\0", b"\x01", b"\x02", b"a", b"\xfe", b"\xff")

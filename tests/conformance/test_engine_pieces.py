@@ -8,7 +8,7 @@ import random
 import pytest
 from conformance_driver import ALL, FIRST, Driver
 
-from snapkv.engine.base import Delete, KeyValue, Piece, Put
+from snapkv.engine.contract import Delete, KeyValue, Piece, Put
 from snapkv.errors import CompactedError, FutureRevisionError
 
 DEEP = b"deep/" + b"shared-prefix/" * 20

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from conformance_driver import ALL, FIRST, Background, Driver
 
-from snapkv.engine.base import Delete, KeyValue, Put
+from snapkv.engine.contract import Delete, KeyValue, Put
 from snapkv.errors import CompactedError, FutureRevisionError
 
 ROWS = 12_000

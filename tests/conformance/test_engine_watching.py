@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from conformance_driver import ALL, Background, Driver, brief, take
 
-from snapkv.engine.base import Delete, Event, KeyValue, Put, WatchBatch
+from snapkv.engine.contract import Delete, Event, KeyValue, Put, WatchBatch
 from snapkv.errors import CompactedError, StoreClosedError
 
 

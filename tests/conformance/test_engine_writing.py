@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 from conformance_driver import ALL, FIRST, Background, Driver
 
-from snapkv.engine.base import (
+from snapkv.engine.contract import (
     Compare,
     Delete,
     DeleteResult,

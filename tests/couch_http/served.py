@@ -13,7 +13,7 @@ import httpx
 
 import snapkv
 from cdcmeta import ChangesDB
-from cdcmeta.http import Limits, Login, Server
+from cdcmeta.couch_http import Limits, Login, Server
 
 WAIT_S = 20.0
 """Longer than anything takes that goes well."""

@@ -9,8 +9,8 @@ import pytest
 
 from cdcmeta.changes.layout import Row
 from cdcmeta.changes.reading import rows_by_id
-from cdcmeta.http import Limits
-from cdcmeta.http.backwards import HELD_MAX, rows_backwards
+from cdcmeta.couch_http import Limits
+from cdcmeta.couch_http.reverse_listing import HELD_MAX, rows_backwards
 
 from .conftest import ENGINES
 from .served import WAIT_S

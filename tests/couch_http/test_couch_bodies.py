@@ -12,7 +12,7 @@ import httpx
 import pytest
 import requests
 
-from cdcmeta.http import Limits, Login, bodies
+from cdcmeta.couch_http import Limits, Login, bodies
 
 from .served import WAIT_S, error_of
 from .test_couch_feeds import until

@@ -8,7 +8,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 from playwright.sync_api import sync_playwright
 
-from cdcmeta.http import Login
+from cdcmeta.couch_http import Login
 
 LOGIN = Login("ann", "pass wörd")
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")

@@ -6,8 +6,8 @@ import json
 import pytest
 
 from cdcmeta.changes import ChangesDB, Edited
+from cdcmeta.couch_http import Limits
 from cdcmeta.errors import EditNotMadeError
-from cdcmeta.http import Limits
 from snapkv.errors import EngineUnavailableError, NoSpaceError
 
 from .conftest import ENGINES

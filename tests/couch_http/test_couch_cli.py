@@ -12,8 +12,8 @@ import pytest
 
 import snapkv
 from cdcmeta.cli import main
+from cdcmeta.couch_http import Limits, Login, Server
 from cdcmeta.errors import InvalidArgumentError
-from cdcmeta.http import Limits, Login, Server
 
 from .programs import PROGRAM, Program
 from .served import WAIT_S

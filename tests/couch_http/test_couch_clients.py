@@ -11,7 +11,7 @@ import pytest
 from ibmcloudant import CouchDbSessionAuthenticator
 from ibmcloudant.cloudant_v1 import BulkDocs, CloudantV1, Document
 
-from cdcmeta.http import Login
+from cdcmeta.couch_http import Login
 
 from .test_couch_documents import branch, revision
 

@@ -10,8 +10,8 @@ import pytest
 import typer.main
 
 from cdcmeta.cli.app import app
-from cdcmeta.http.app import ROUTES
-from cdcmeta.http.errors import _ANSWERS
+from cdcmeta.couch_http.app import ROUTES
+from cdcmeta.couch_http.errors import _ANSWERS
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "couch.md").read_text()
 SESSIONS = re.findall(r"^```console\n(.*?)^```$", DOCUMENT, re.DOTALL | re.MULTILINE)

@@ -9,8 +9,9 @@ import pytest
 from anyio import to_thread
 
 from cdcmeta import ChangesDB
-from cdcmeta.http import Limits, waking
-from cdcmeta.http.waking import Waker
+from cdcmeta.couch_http import Limits
+from cdcmeta.couch_http import wakeup as waking
+from cdcmeta.couch_http.wakeup import Waker
 
 from .conftest import ENGINES
 from .crowd import Crowd

@@ -4,7 +4,7 @@ import socket
 
 import pytest
 
-from cdcmeta.http import Login
+from cdcmeta.couch_http import Login
 
 from .served import WAIT_S, error_of
 

@@ -13,8 +13,11 @@ import pytest
 
 from cdcmeta.changes.feed import Walk
 from cdcmeta.changes.selector import Selector
-from cdcmeta.http import Limits, Login, call, params, waking
-from cdcmeta.http.call import decoded, parsed
+from cdcmeta.couch_http import Limits, Login
+from cdcmeta.couch_http import changes_query as params
+from cdcmeta.couch_http import request as call
+from cdcmeta.couch_http import wakeup as waking
+from cdcmeta.couch_http.request import decoded, parsed
 
 from .served import WAIT_S, error_of
 from .test_couch_feeds import until, waits

@@ -10,8 +10,8 @@ from contextlib import ExitStack
 import pytest
 
 from cdcmeta.changes.state import State
-from cdcmeta.http import Limits
-from cdcmeta.http.pacing import Pace, pieces_of
+from cdcmeta.couch_http import Limits
+from cdcmeta.couch_http.batch_size import Pace, pieces_of
 
 from .served import WAIT_S
 

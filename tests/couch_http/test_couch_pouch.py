@@ -6,7 +6,7 @@ import json
 import pytest
 
 from cdcmeta.changes import ChangesDB
-from cdcmeta.http import Limits
+from cdcmeta.couch_http import Limits
 from snapkv.errors import EngineUnavailableError
 
 from .pouched import FOLDER, Pouch, PouchError

@@ -7,10 +7,10 @@ from email.utils import parsedate_to_datetime
 import httpx
 import pytest
 
+from cdcmeta.couch_http import Limits, Login
+from cdcmeta.couch_http.login import COOKIE, VALID_S, Cookies
+from cdcmeta.couch_http.origins import checked_origins
 from cdcmeta.errors import InvalidArgumentError
-from cdcmeta.http import Limits, Login
-from cdcmeta.http.login import COOKIE, VALID_S, Cookies
-from cdcmeta.http.origins import checked_origins
 from snapkv.clock import ManualClock
 
 from .served import WAIT_S, error_of

@@ -15,8 +15,8 @@ from store.wrapping import Counting, wrap_engines
 from cdcmeta import ChangesDB
 from cdcmeta.changes.feed import Walk
 from cdcmeta.changes.following import Follower
-from cdcmeta.http.moments import QUESTIONS_MAX, Begun, Moment
-from cdcmeta.http.waking import Waker
+from cdcmeta.couch_http.moments import QUESTIONS_MAX, Begun, Moment
+from cdcmeta.couch_http.wakeup import Waker
 
 from .crowd import Crowd
 from .served import WAIT_S, error_of

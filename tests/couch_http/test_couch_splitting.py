@@ -5,8 +5,8 @@ import random
 
 import pytest
 
-from cdcmeta.http.errors import HTTPError, bad_request
-from cdcmeta.http.splitting import Posted, shallow, split
+from cdcmeta.couch_http.errors import HTTPError, bad_request
+from cdcmeta.couch_http.splitting import Posted, shallow, split
 
 SEED = 20_240_611
 TEXTS = ("", "a", "_id", 'quote " brace }', "back\\slash", "[", "]]", "{,:", "é€\U0001f600", "\n")

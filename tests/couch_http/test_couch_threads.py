@@ -9,10 +9,10 @@ import pytest
 
 import snapkv
 from cdcmeta.changes import ChangesDB
-from cdcmeta.http import waking
-from cdcmeta.http.routing import Routes
-from cdcmeta.http.service import ServedDB
-from cdcmeta.http.threads import Threads
+from cdcmeta.couch_http import wakeup as waking
+from cdcmeta.couch_http.routing import Routes
+from cdcmeta.couch_http.service import ServedDB
+from cdcmeta.couch_http.threads import Threads
 
 
 def run_with(most: int, do):

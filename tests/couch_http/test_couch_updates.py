@@ -6,7 +6,7 @@ import httpx
 import pytest
 
 from cdcmeta import ChangesDB
-from cdcmeta.http import updates
+from cdcmeta.couch_http import updates
 from snapkv.errors import EngineUnavailableError
 
 from .served import WAIT_S, error_of

@@ -10,7 +10,7 @@ from typing import Any
 from etcd_server import WAIT_S, EtcdServer, Gateway
 
 from snapkv.clock import monotonic
-from snapkv.engine.base import (
+from snapkv.engine.contract import (
     ALL_KEYS_END,
     Compare,
     Engine,

@@ -17,7 +17,7 @@ from etcd_server.faults import CutAfter
 
 import snapkv
 from snapkv import CommitUnknownError, ManualClock, SnapshotKV
-from snapkv.records import FormatRecord, StampRecord
+from snapkv.layout import FormatRecord, StampRecord
 
 TS_KEY = b"default/sys/ts"
 COMMIT = b"\xa1n\xc4\x10"

@@ -4,7 +4,7 @@ import pytest
 from etcd_server import EtcdServer
 
 import snapkv
-from snapkv.engine.etcd import rpc
+from snapkv.engine.etcd import grpc_client as rpc
 from snapkv.errors import EngineUnavailableError
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from snapkv.engine.etcd import rpc
+from snapkv.engine.etcd import grpc_client as rpc
 
 WAIT_S = 10
 

@@ -18,12 +18,12 @@ from etcd_writers import ProcessWriter, ThreadWriter
 import snapkv
 import snapkv.engine.etcd.connection
 from snapkv import Absent, ConflictError
-from snapkv.engine.base import Range
+from snapkv.engine.contract import Range
 from snapkv.engine.etcd import open_etcd
 from snapkv.engine.etcd.connection import Connection
-from snapkv.engine.etcd.rpc import CallFailed
+from snapkv.engine.etcd.grpc_client import CallFailed
 from snapkv.errors import FutureRevisionError
-from snapkv.records import Layout
+from snapkv.layout import Layout
 
 COMMITS_MIN = 25
 

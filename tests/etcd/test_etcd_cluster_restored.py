@@ -13,7 +13,7 @@ import snapkv
 from snapkv import Absent, AtRevision, Commit, ConflictError, Snapshot, SnapshotKV
 from snapkv.clock import monotonic
 from snapkv.errors import StoreRestoredError
-from snapkv.watch import Watch
+from snapkv.reading.watch import Watch
 
 COMMITS, SAVED = 12, 6
 WAIT_S = 20

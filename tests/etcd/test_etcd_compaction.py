@@ -11,11 +11,11 @@ from etcd_server import EtcdProxy, EtcdServer, eventually
 
 import snapkv
 from snapkv.clock import monotonic
-from snapkv.core import RETAIN_S
 from snapkv.engine.etcd import EtcdEngine
 from snapkv.engine.etcd.connection import Connection
-from snapkv.engine.etcd.rpc import CallFailed
+from snapkv.engine.etcd.grpc_client import CallFailed
 from snapkv.errors import CompactedError, EngineUnavailableError, StoreClosedError
+from snapkv.store.core import RETAIN_S
 
 
 class Questions:

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from snapkv.engine.base import Put, Range, RangeResult, Txn
-from snapkv.engine.etcd.cutter import Cutter
-from snapkv.engine.memory import MemoryEngine
+from snapkv.engine.contract import Put, Range, RangeResult, Txn
+from snapkv.engine.etcd.ranges import Cutter
+from snapkv.engine.memory.engine import MemoryEngine
 
 OPS = 128
 ROWS = 30_000

@@ -187,7 +187,7 @@ use("parent")
 store.close()
 """
     calls = """
-from snapkv.engine.etcd import rpc
+from snapkv.engine.etcd import grpc_client as rpc
 def store_calls():
     return rpc._calls._inside >= 4
 """

@@ -13,7 +13,7 @@ from etcd_protocol import CLOSE_S, COMMIT, FENCE, GIVES_UP_S, Caller, Two
 from etcd_server import EtcdProxy
 
 import snapkv.engine.etcd.connection
-import snapkv.engine.etcd.rpc
+import snapkv.engine.etcd.grpc_client
 from snapkv import (
     Absent,
     AtRevision,
@@ -274,9 +274,9 @@ def test_h4_an_answer_too_large_to_receive_is_no_refusal(
     """The answer tells what the timestamp key held before: a long note, and the client chokes."""
     two.b().commit(puts={"b": b"1"}, note="n" * 4_000)
     limits = {"grpc.max_receive_message_length": 3_000}
-    options = tuple({**dict(snapkv.engine.etcd.rpc._OPTIONS), **limits}.items())
+    options = tuple({**dict(snapkv.engine.etcd.grpc_client._OPTIONS), **limits}.items())
     two_a = two.open(two.proxy.url, 1_000, writer="A", create=False)
-    monkeypatch.setattr(snapkv.engine.etcd.rpc, "_OPTIONS", options)
+    monkeypatch.setattr(snapkv.engine.etcd.grpc_client, "_OPTIONS", options)
     two.proxy.cut_all()
     two_a._core.engine._connection._endpoints[0].drop()
     fence = two.proxy.look(FENCE)

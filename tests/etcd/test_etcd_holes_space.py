@@ -14,7 +14,7 @@ from etcd_protocol import COMMIT, FENCE, Caller, History, Two
 from etcd_server import EtcdProxy, EtcdServer
 
 import snapkv
-from snapkv.engine.base import ALL_KEYS_END, Range
+from snapkv.engine.contract import ALL_KEYS_END, Range
 from snapkv.errors import NoSpaceError
 
 FLAGS = ["--quota-backend-bytes=16777216"]

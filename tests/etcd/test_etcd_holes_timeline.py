@@ -15,8 +15,8 @@ from etcd_server import EtcdProxy, eventually
 from snapkv import CompactedError, SnapshotKV
 from snapkv.engine.etcd.connection import Connection
 from snapkv.errors import NotObservedError
-from snapkv.observing import observe
-from snapkv.records import Mark
+from snapkv.layout import Mark
+from snapkv.observing.observe import observe
 
 RING = 16
 SLOW_S, SLOW_LOOKUPS = 0.04, 25

@@ -28,7 +28,7 @@ from etcd_server import EtcdPool, EtcdProxy, EtcdServer, Gateway, enable_auth, e
 
 import snapkv
 from snapkv.clock import pause
-from snapkv.engine.base import Range
+from snapkv.engine.contract import Range
 from snapkv.engine.etcd import EtcdEngine
 from snapkv.engine.etcd.address import is_loopback
 from snapkv.errors import AccessDeniedError, PlainPasswordWarning, Refused

@@ -9,7 +9,7 @@ from etcd_engines import within
 from etcd_server import EtcdServer
 
 import snapkv
-from snapkv.engine.base import Range
+from snapkv.engine.contract import Range
 from snapkv.errors import CommitTooLargeError, InvalidKeyError
 
 OPS = [49, 64, 127]

@@ -11,15 +11,15 @@ from etcd_engines import get, head, opened, put, transact
 from etcd_server import EtcdServer, eventually
 
 import snapkv
-from snapkv.engine.base import ALL_KEYS_END, Delete, Put, Range, Txn
+from snapkv.engine.contract import ALL_KEYS_END, Delete, Put, Range, Txn
 from snapkv.engine.etcd import EtcdEngine
-from snapkv.engine.etcd.refusals import (
+from snapkv.engine.etcd.error_texts import (
     is_for_elsewhere,
     is_stale_token,
     may_be_applied,
     refusal_of,
 )
-from snapkv.engine.etcd.rpc import CallFailed
+from snapkv.engine.etcd.grpc_client import CallFailed
 from snapkv.errors import (
     CommitTooLargeError,
     CompactedError,

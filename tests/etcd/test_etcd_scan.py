@@ -9,10 +9,10 @@ import pytest
 from etcd_engines import head, opened, transact
 from etcd_server import EtcdServer
 
-from snapkv.engine.base import ALL_KEYS_END, Put, Range, Txn
+from snapkv.engine.contract import ALL_KEYS_END, Put, Range, Txn
 from snapkv.engine.etcd import EtcdEngine
 from snapkv.engine.etcd.scan import PAGE_BYTES, PAGE_ROWS_MAX, PIECE_PAGES
-from snapkv.engine.memory import MemoryEngine
+from snapkv.engine.memory.engine import MemoryEngine
 
 BATCH = 120
 MIB = 1 << 20

@@ -15,7 +15,7 @@ from etcd_server import EtcdProxy, EtcdServer, eventually
 
 import snapkv
 from snapkv.clock import SystemClock, monotonic
-from snapkv.engine.etcd import exchange
+from snapkv.engine.etcd import http as exchange
 from snapkv.engine.etcd import server as server_module
 from snapkv.engine.etcd.server import (
     ASK_AGAIN_S,

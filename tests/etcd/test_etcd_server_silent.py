@@ -15,9 +15,9 @@ from etcd_server.node import free_port
 
 import snapkv
 from snapkv.clock import monotonic
-from snapkv.engine.etcd import exchange
+from snapkv.engine.etcd import http as exchange
 from snapkv.engine.etcd import server as server_module
-from snapkv.engine.etcd.exchange import EXCHANGE_S, TIMEOUT_S, fetch
+from snapkv.engine.etcd.http import EXCHANGE_S, TIMEOUT_S, fetch
 from snapkv.engine.etcd.server import OPENING_S, SAMPLE_AGAIN_S, Sample, Server
 from snapkv.errors import ServerWarning, StoreClosedError
 

@@ -12,7 +12,7 @@ from etcd_engines import Background, events_until, get, head, opened, put, trans
 from etcd_server import EtcdProxy, EtcdServer, eventually
 
 from snapkv.clock import monotonic
-from snapkv.engine.base import ALL_KEYS_END, Delete, Event, Put, Txn
+from snapkv.engine.contract import ALL_KEYS_END, Delete, Event, Put, Txn
 from snapkv.engine.etcd import EtcdEngine, endpoint
 from snapkv.engine.etcd import watcher as watcher_module
 from snapkv.engine.etcd.watcher import QUEUE_BYTES_MAX, SILENCE_S_MAX

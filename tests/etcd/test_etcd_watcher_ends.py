@@ -13,7 +13,7 @@ from etcd_engines import Background, events_until, get, opened, put
 from etcd_server import EtcdProxy, EtcdServer, eventually
 
 from snapkv.engine.etcd import EtcdEngine, open_etcd
-from snapkv.engine.etcd.rpc import WatchStream
+from snapkv.engine.etcd.grpc_client import WatchStream
 from snapkv.engine.etcd.watcher import QUEUE_BYTES_MAX
 from snapkv.errors import EngineUnavailableError, StoreClosedError
 

@@ -17,9 +17,10 @@ from cdcmeta.errors import (
     SwitchAbortedError,
     SwitchPendingError,
 )
-from cdcmeta.generations import CdcLog, GenerationLog, Generations, Sharding, layout
-from cdcmeta.generations.following import Following
-from cdcmeta.generations.listing import read_state, unchanged
+from cdcmeta.generations import CdcLog, GenerationLog, Generations, Sharding
+from cdcmeta.generations.log import layout
+from cdcmeta.generations.log.following import Following
+from cdcmeta.generations.log.listing import read_state, unchanged
 from snapkv import CommitTimeoutError, ManualClock, pack
 
 START_MS = 1_700_000_000_000

@@ -22,12 +22,12 @@ from cdcmeta.generations import (
     Generations,
     Sharding,
     Topology,
-    layout,
     murmur3_token,
 )
-from cdcmeta.generations.following import Following
-from cdcmeta.generations.rows import SLOTS
-from cdcmeta.generations.windows import rows_between
+from cdcmeta.generations.cdc.rows import SLOTS
+from cdcmeta.generations.cdc.windows import rows_between
+from cdcmeta.generations.log import layout
+from cdcmeta.generations.log.following import Following
 from snapkv import CommitUnknownError, ManualClock, SystemClock, pack
 from snapkv.clock import pause
 from snapkv.errors import EngineUnavailableError

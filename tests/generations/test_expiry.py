@@ -4,9 +4,10 @@ import pytest
 from cases import cases
 
 from cdcmeta.errors import GenerationNotFoundError, InvalidArgumentError
-from cdcmeta.generations import GenerationLog, Sharding, layout
-from cdcmeta.generations.expiry import expire
-from cdcmeta.generations.layout import ConsumerId, Generation, Progress
+from cdcmeta.generations import GenerationLog, Sharding
+from cdcmeta.generations.log import layout
+from cdcmeta.generations.log.expiry import expire
+from cdcmeta.generations.log.layout import ConsumerId, Generation, Progress
 from snapkv import ManualClock, pack, to_datetime
 
 LEEWAY_S, RING_DELAY_S = 5, 30

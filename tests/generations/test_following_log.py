@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from cdcmeta.errors import CorruptTopologyError, GenerationNotRetrievedError, MemberLostError
-from cdcmeta.generations import CdcLog, Generations, StreamId, following, layout, member
+from cdcmeta.generations import CdcLog, Generations, StreamId
+from cdcmeta.generations.log import following, layout, member
 from snapkv import pack
 from snapkv.clock import monotonic
 from snapkv.errors import CompactedError, EngineUnavailableError, StoreRestoredError

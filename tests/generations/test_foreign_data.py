@@ -4,15 +4,9 @@ import msgpack
 import pytest
 
 from cdcmeta.errors import CorruptTopologyError, InvalidArgumentError, SwitchAbortedError
-from cdcmeta.generations import (
-    CdcLog,
-    Generations,
-    Sharding,
-    StreamConsumer,
-    Topology,
-    layout,
-)
-from cdcmeta.generations.layout import Aborted, ConsumerId, Generation, Progress, Switch
+from cdcmeta.generations import CdcLog, Generations, Sharding, StreamConsumer, Topology
+from cdcmeta.generations.log import layout
+from cdcmeta.generations.log.layout import Aborted, ConsumerId, Generation, Progress, Switch
 from snapkv.errors import CorruptStoreError
 from snapkv.tuples import pack
 

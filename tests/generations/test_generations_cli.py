@@ -9,7 +9,7 @@ import pytest
 import snapkv
 from cdcmeta.cli import main
 from cdcmeta.generations import CdcLog, GenerationLog, Sharding, murmur3_token
-from cdcmeta.generations.rows import OLD_PREFIX
+from cdcmeta.generations.cdc.rows import OLD_PREFIX
 
 RING = {"tokens": {"-100": "a", "100": "b"}, "nodes": {"a": {"shards": 2}, "b": {"shards": 3}}}
 

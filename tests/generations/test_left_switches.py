@@ -5,7 +5,8 @@ import contextlib
 import pytest
 
 from cdcmeta.errors import InvalidArgumentError, SwitchAbortedError, SwitchPendingError
-from cdcmeta.generations import CdcLog, GenerationLog, Generations, Sharding, layout
+from cdcmeta.generations import CdcLog, GenerationLog, Generations, Sharding
+from cdcmeta.generations.log import layout
 from snapkv.errors import (
     CommitTimeoutError,
     CommitUnknownError,

@@ -15,7 +15,7 @@ from cdcmeta.errors import (
     WriteFromPastError,
 )
 from cdcmeta.generations import TODAY, Generations
-from cdcmeta.generations.rules import Rules
+from cdcmeta.generations.model.rules import Rules
 from snapkv import ManualClock, pack
 from tests.generations.test_write_window import EDGE, TOKEN, A, B, at, known
 

@@ -3,8 +3,9 @@
 import pytest
 
 from cdcmeta.errors import ConsumerMismatchError, InvalidArgumentError, WrongGenerationLogError
-from cdcmeta.generations import CdcLog, ConsumerId, GenerationLog, Sharding, StreamConsumer, layout
-from cdcmeta.generations.layout import Progress
+from cdcmeta.generations import CdcLog, ConsumerId, GenerationLog, Sharding, StreamConsumer
+from cdcmeta.generations.log import layout
+from cdcmeta.generations.log.layout import Progress
 from snapkv import pack
 from snapkv.clock import pause
 

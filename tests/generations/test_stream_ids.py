@@ -7,14 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cdcmeta.errors import InvalidArgumentError, InvalidStreamIdError
-from cdcmeta.generations.streams import (
+from cdcmeta.generations.model.streams import (
     INDEX_MAX,
     RANDOM_MAX,
     StreamId,
     ring_bytes,
     token_of_ring_bytes,
 )
-from cdcmeta.generations.tokens import TOKEN_MAX, TOKEN_MIN
+from cdcmeta.generations.model.tokens import TOKEN_MAX, TOKEN_MIN
 from tests.generations.vectors import VECTORS, cases
 
 tokens = st.integers(TOKEN_MIN, TOKEN_MAX)

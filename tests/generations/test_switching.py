@@ -13,8 +13,9 @@ from cdcmeta.errors import (
     SwitchAbortedError,
     SwitchPendingError,
 )
-from cdcmeta.generations import GenerationLog, Generations, Sharding, layout
-from cdcmeta.generations.following import Following
+from cdcmeta.generations import GenerationLog, Generations, Sharding
+from cdcmeta.generations.log import layout
+from cdcmeta.generations.log.following import Following
 from snapkv import ManualClock, pack
 from snapkv.clock import monotonic, pause
 from tests.generations.conftest import DELAY_S, LEEWAY_S

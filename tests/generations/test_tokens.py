@@ -8,8 +8,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from cdcmeta.errors import InvalidArgumentError
-from cdcmeta.generations.batches import CHUNK_KEYS, first_tokens, murmur3_tokens, shards_of
-from cdcmeta.generations.tokens import (
+from cdcmeta.generations.model.batches import CHUNK_KEYS, first_tokens, murmur3_tokens, shards_of
+from cdcmeta.generations.model.tokens import (
     TOKEN_MAX,
     TOKEN_MIN,
     Sharding,

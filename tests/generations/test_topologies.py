@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cdcmeta.errors import CorruptTopologyError, InvalidArgumentError, TopologyTooLargeError
-from cdcmeta.generations.making import RANGES_MAX, repeated
-from cdcmeta.generations.streams import StreamId
-from cdcmeta.generations.tokens import TOKEN_MAX, TOKEN_MIN, Sharding, murmur3_token
-from cdcmeta.generations.topology import Topology
+from cdcmeta.generations.model.making import RANGES_MAX, repeated
+from cdcmeta.generations.model.streams import StreamId
+from cdcmeta.generations.model.tokens import TOKEN_MAX, TOKEN_MIN, Sharding, murmur3_token
+from cdcmeta.generations.model.topology import Topology
 from tests.generations.vectors import VECTORS
 
 tokens = st.integers(TOKEN_MIN, TOKEN_MAX)

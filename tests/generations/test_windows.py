@@ -16,9 +16,9 @@ from cdcmeta.generations import (
     Sharding,
     StreamConsumer,
     StreamId,
-    trimming,
 )
-from cdcmeta.generations.rows import OLD_PREFIX, LogRow, Operation, encoded, row_of, slot_of
+from cdcmeta.generations.cdc import trimming
+from cdcmeta.generations.cdc.rows import OLD_PREFIX, LogRow, Operation, encoded, row_of, slot_of
 from snapkv import pack
 from snapkv.errors import CorruptStoreError
 from snapkv.timeline import Moment

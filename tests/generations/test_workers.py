@@ -7,7 +7,7 @@ from cases import cases
 
 from cdcmeta.errors import ConsumerMismatchError, ConsumerTakenError, InvalidArgumentError
 from cdcmeta.generations import GenerationLog, Sharding
-from cdcmeta.generations.rows import SLOTS, slot_of
+from cdcmeta.generations.cdc.rows import SLOTS, slot_of
 
 from .tables import Site, rows_of
 

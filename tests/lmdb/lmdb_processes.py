@@ -23,7 +23,7 @@ SECONDS_MAX = 40.0
 PRELUDE = """
 import gc, os, signal, sys, threading, warnings
 from snapkv.clock import monotonic, pause
-from snapkv.engine.base import *
+from snapkv.engine.contract import *
 from snapkv.engine.lmdb import LmdbEngine
 from snapkv.errors import *
 

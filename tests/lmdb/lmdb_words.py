@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from snapkv.engine.base import Delete, Put, Range, Txn, TxnResult
+from snapkv.engine.contract import Delete, Put, Range, Txn, TxnResult
 from snapkv.engine.lmdb import LmdbEngine
 
 FIRST = ALL = b"\0"

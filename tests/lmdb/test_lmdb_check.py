@@ -10,9 +10,9 @@ import lmdb
 import pytest
 from lmdb_words import delete, put, run_txn
 
-from snapkv.engine.base import Put
+from snapkv.engine.contract import Put
 from snapkv.engine.lmdb import LmdbEngine
-from snapkv.engine.lmdb.records import HEADER, State, be64, encode_changes, stem_of, suffix_of
+from snapkv.engine.lmdb.format import HEADER, State, be64, encode_changes, stem_of, suffix_of
 
 
 def at(key: bytes, revision: int) -> bytes:

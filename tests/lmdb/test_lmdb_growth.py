@@ -10,7 +10,7 @@ import pytest
 from lmdb_processes import Child, run
 from lmdb_words import ALL, FIRST, get, head, keys, put, run_txn
 
-from snapkv.engine.base import Put
+from snapkv.engine.contract import Put
 from snapkv.engine.lmdb import LmdbEngine
 from snapkv.engine.lmdb.engine import MAP_BYTES_MIN
 from snapkv.errors import InvalidOptionError
@@ -39,7 +39,7 @@ def test_one_transaction_of_many_keys(opened: Opened) -> None:
 
     def prepare(found: object) -> object:
         calls.append(found)
-        from snapkv.engine.base import Txn
+        from snapkv.engine.contract import Txn
 
         return Txn(success=tuple(Put(b"%06d" % i, b"v" * 50) for i in range(50_000)))
 

@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from lmdb_words import ALL, FIRST, get, head, keys, put, run_txn
 
-from snapkv.engine.base import Compare, Delete, Put, Range, Target, Txn
-from snapkv.engine.lmdb import LmdbEngine, records
+from snapkv.engine.contract import Compare, Delete, Put, Range, Target, Txn
+from snapkv.engine.lmdb import LmdbEngine
+from snapkv.engine.lmdb import format as records
 from snapkv.errors import CommitTooLargeError, CorruptStoreError, InvalidKeyError, Refused
 
 Opened = Callable[..., LmdbEngine]

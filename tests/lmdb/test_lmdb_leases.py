@@ -13,8 +13,9 @@ from lmdb_processes import Child, run
 from lmdb_words import ALL, FIRST, get, head, keys, put, run_txn
 
 from snapkv.clock import boot_tag, monotonic, uptime_ns
-from snapkv.engine.base import Compare, Delete, Put, Range, Target, Txn
-from snapkv.engine.lmdb import LmdbEngine, records
+from snapkv.engine.contract import Compare, Delete, Put, Range, Target, Txn
+from snapkv.engine.lmdb import LmdbEngine
+from snapkv.engine.lmdb import format as records
 from snapkv.errors import EngineBusyError, LeaseNotFoundError, Refused
 
 Opened = Callable[..., LmdbEngine]

@@ -8,8 +8,9 @@ import pytest
 from lmdb_words import get, put, run_txn
 
 from snapkv.clock import uptime_ns
-from snapkv.engine.base import Compare, KeyValue, Put, PutResult, Target, Txn
-from snapkv.engine.lmdb import LmdbEngine, leases, newest, reading
+from snapkv.engine.contract import Compare, KeyValue, Put, PutResult, Target, Txn
+from snapkv.engine.lmdb import LmdbEngine, leases, reading
+from snapkv.engine.lmdb import write_view as newest
 
 Opened = Callable[..., LmdbEngine]
 

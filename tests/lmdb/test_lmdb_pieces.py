@@ -8,9 +8,10 @@ from collections.abc import Callable
 import pytest
 from lmdb_words import ALL, FIRST, delete, head, put, run_txn
 
-from snapkv.engine.base import Put, Range
-from snapkv.engine.lmdb import LmdbEngine, pieces
-from snapkv.engine.lmdb.env import Environment
+from snapkv.engine.contract import Put, Range
+from snapkv.engine.lmdb import LmdbEngine
+from snapkv.engine.lmdb import ranges as pieces
+from snapkv.engine.lmdb.environment import Environment
 from snapkv.errors import CompactedError
 
 Opened = Callable[..., LmdbEngine]

@@ -223,7 +223,7 @@ def test_a_watch_of_another_process_is_told_soon(opened: Opened, path: Path) -> 
 def test_a_process_that_was_killed_leaves_no_reader_slots(opened: Opened, path: Path) -> None:
     code = """
     engine = LmdbEngine(path)
-    from snapkv.engine.lmdb.env import Environment
+    from snapkv.engine.lmdb.environment import Environment
     txn = engine._env.begin(False)
     say("reading")
     heard()

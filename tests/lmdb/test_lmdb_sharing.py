@@ -13,7 +13,7 @@ from lmdb_processes import run
 from lmdb_words import get, head, keys, put
 
 from snapkv.clock import monotonic
-from snapkv.engine.base import KeyValue, Put, Txn
+from snapkv.engine.contract import KeyValue, Put, Txn
 from snapkv.engine.lmdb import LmdbEngine
 from snapkv.errors import (
     EngineBusyError,

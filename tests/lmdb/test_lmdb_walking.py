@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from lmdb_words import head, run_txn
 
-from snapkv.engine.base import Delete, Put
+from snapkv.engine.contract import Delete, Put
 from snapkv.engine.lmdb import LmdbEngine, walking
-from snapkv.engine.lmdb.records import span_of
+from snapkv.engine.lmdb.format import span_of
 from snapkv.engine.lmdb.walking import Found, Walk
 from snapkv.errors import CorruptStoreError
 

@@ -22,12 +22,12 @@ EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]
 FOR_USERS = sorted(set(EXTRAS) - {"test", "lint", "bench", "all"})
 
 NEEDS = {
-    "snapkv.arrow": "arrow",
+    "snapkv.reading.arrow": "arrow",
     "snapkv.spark": "spark",
     "snapkv.spark.local": "spark",
     "pyspark_snapkv": "spark",
     "cdcmeta.generations": "generations",
-    "cdcmeta.http": "http",
+    "cdcmeta.couch_http": "http",
     "cdcmeta.spark": "spark",
     "pyspark_cdcmeta": "spark",
 }
@@ -187,7 +187,7 @@ with snapkv.open({url!r}) as store:
 
 def test_the_help_of_serve_shows_the_servers_own_defaults() -> None:
     from cdcmeta.cli import serving
-    from cdcmeta.http import Limits, server
+    from cdcmeta.couch_http import Limits, server
 
     assert (serving.HOST, serving.PORT) == (server.HOST, server.PORT)
     defaults = Limits()

@@ -19,8 +19,7 @@ import msgpack
 import pytest
 
 import snapkv
-from snapkv import opening
-from snapkv.engine.base import (
+from snapkv.engine.contract import (
     GetResult,
     KeyValue,
     Limits,
@@ -33,7 +32,7 @@ from snapkv.engine.base import (
     Versions,
     one_of,
 )
-from snapkv.engine.memory import LIMITS, MemoryEngine, MemoryWatcher
+from snapkv.engine.memory.engine import LIMITS, MemoryEngine, MemoryWatcher
 from snapkv.engine.rules import check_distinct
 from snapkv.errors import (
     EngineUnavailableError,
@@ -42,6 +41,7 @@ from snapkv.errors import (
     SnapKVError,
     StoreClosedError,
 )
+from snapkv.reading import opening
 
 TS_KEY = b"default/sys/ts"
 DATA = b"default/data/"
@@ -472,7 +472,10 @@ class VirtualTime:
 @contextmanager
 def patched_time(time: Any) -> Iterator[None]:
     """Let committer and time line see another time than the machine's."""
-    from snapkv.committer import committer, pace, rounds, settle, turnstile
+    from snapkv.committer import backoff as rounds
+    from snapkv.committer import committer, pace
+    from snapkv.committer import queue as turnstile
+    from snapkv.committer import recovery as settle
     from snapkv.timeline import timeline, witness
 
     with pytest.MonkeyPatch.context() as patch:

@@ -26,8 +26,8 @@ from protocol_remote import (
 )
 
 import snapkv
-from snapkv.committer import turnstile
-from snapkv.engine.base import KeyValue, Range, ReadResult, Txn, TxnResult
+from snapkv.committer import queue as turnstile
+from snapkv.engine.contract import KeyValue, Range, ReadResult, Txn, TxnResult
 from snapkv.errors import EngineUnavailableError, NoSpaceError, OutcomeUnknown, Refused
 
 STEPS_MAX = 20_000

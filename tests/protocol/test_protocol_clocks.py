@@ -7,10 +7,11 @@ from protocol_remote import Network, delay
 
 from snapkv import ClockSkewError, ClockWarning, ManualClock
 from snapkv.clock import HybridClock
-from snapkv.committer import pace, rounds
-from snapkv.engine.base import Range
+from snapkv.committer import backoff as rounds
+from snapkv.committer import pace
+from snapkv.engine.contract import Range
 from snapkv.errors import InvalidTimeError
-from snapkv.records import StampRecord
+from snapkv.layout import StampRecord
 from snapkv.times import PHYSICAL_MS_MAX, TIMESTAMP_MAX, pack, physical_ms
 
 NOW_MS = 1_700_000_000_000

@@ -33,7 +33,7 @@ from snapkv import (
     SpaceOps,
     Stamp,
 )
-from snapkv.engine.base import Limits
+from snapkv.engine.contract import Limits
 from snapkv.errors import (
     InvalidTypeError,
     NestedCommitError,

@@ -29,7 +29,7 @@ from protocol_threads import Caller, until
 
 import snapkv
 from snapkv import Absent, AtRevision, CommitUnknownError, ConflictError, HeadAt
-from snapkv.engine.base import Delete, Put, Txn
+from snapkv.engine.contract import Delete, Put, Txn
 from snapkv.errors import (
     EngineUnavailableError,
     NoSpaceError,

@@ -11,11 +11,11 @@ from protocol_remote import TS_KEY, Network, remote_scheme
 import snapkv
 from snapkv import Absent, CommitTooLargeError
 from snapkv.committer.intervals import covers, cut, merge, overlap
-from snapkv.committer.part import compile_part, nest
-from snapkv.engine.base import Delete, Limits, Op, Put, Range, Txn
-from snapkv.engine.memory import MemoryEngine
+from snapkv.committer.operations import compile_part, nest
+from snapkv.engine.contract import Delete, Limits, Op, Put, Range, Txn
+from snapkv.engine.memory.engine import MemoryEngine
 from snapkv.engine.rules import op_bytes
-from snapkv.records import Layout
+from snapkv.layout import Layout
 
 ETCD = Limits(8 << 10, 1_536 << 10, request_bytes=1_536 << 10, ops_per_list=128)
 

@@ -162,7 +162,7 @@ class Simulation(World):
                 return Absent(key)
             case 2 | 3:
                 stored = b"default/data/" + key.encode()
-                found = state.read([snapkv.engine.base.Range(stored)]).results[0].kvs
+                found = state.read([snapkv.engine.contract.Range(stored)]).results[0].kvs
                 return AtRevision(key, found[0].mod_revision) if found else Absent(key)
             case 4:
                 return HeadAt(state.read([]).header.revision + rng.choice([0, 0, 0, 1, 2]))

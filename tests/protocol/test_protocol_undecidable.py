@@ -13,9 +13,9 @@ import pytest
 from protocol_remote import TS_KEY, Network
 
 from snapkv.committer import Sent
-from snapkv.committer.attempt import Verdict
-from snapkv.engine.base import Range
-from snapkv.records import StampRecord
+from snapkv.committer.request import Verdict
+from snapkv.engine.contract import Range
+from snapkv.layout import StampRecord
 from snapkv.times import pack
 
 OURS_MS = 10

@@ -20,11 +20,11 @@ from cdcmeta.scheduler import (
     SetState,
     SimulatedExecutor,
     Watermarks,
-    encoding,
 )
-from cdcmeta.scheduler.messages import DispatchTable
-from cdcmeta.scheduler.policies.rebalance import TOLERANCE
-from cdcmeta.scheduler.wanted import LEAST_SHARE
+from cdcmeta.scheduler.core.policies.rebalance import TOLERANCE
+from cdcmeta.scheduler.owner.desired_tables import LEAST_SHARE
+from cdcmeta.scheduler.protocol import encoding
+from cdcmeta.scheduler.protocol.messages import DispatchTable
 
 from .traffic import Traffic
 

@@ -23,7 +23,7 @@ from cdcmeta.scheduler import (
     Token,
     step,
 )
-from cdcmeta.scheduler.tasks import Event
+from cdcmeta.scheduler.core.tasks import Event
 
 TABLE = "t"
 FRESH = Token(5, 9)

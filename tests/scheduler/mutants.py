@@ -6,7 +6,9 @@ import inspect
 from types import ModuleType
 from typing import NamedTuple
 
-from cdcmeta.scheduler import fencing, holding, replication_set
+from cdcmeta.scheduler.capture import table_state as holding
+from cdcmeta.scheduler.core import replication_set
+from cdcmeta.scheduler.protocol import fencing
 
 from . import small_moves
 from .bounds import EXPLORED, NOT_HEARD, Bound, bound

@@ -1,7 +1,7 @@
 """An agent with a simulated executor, told what to do by hand."""
 
 from cdcmeta.scheduler import Agent, Durations, KnownOwner, Progress, SimulatedExecutor, Token
-from cdcmeta.scheduler.messages import HeartbeatResponse
+from cdcmeta.scheduler.protocol.messages import HeartbeatResponse
 
 from .speaking import OWNER, REVISION, asks, commit, prepare, statuses
 

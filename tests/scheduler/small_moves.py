@@ -11,22 +11,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import cache
 
-from cdcmeta.scheduler import fencing, holding, replication_set
-from cdcmeta.scheduler.captures import is_settled
-from cdcmeta.scheduler.fencing import KnownOwner, Verdict
-from cdcmeta.scheduler.holding import Held
-from cdcmeta.scheduler.messages import (
-    Announce,
-    DispatchTable,
-    DispatchTableResponse,
-    Envelope,
-    Header,
-    Heartbeat,
-    Sync,
-)
-from cdcmeta.scheduler.replication_set import ReplicationSet
-from cdcmeta.scheduler.states import Progress, SetState, TableState, TableStatus, Token
-from cdcmeta.scheduler.tasks import (
+from cdcmeta.scheduler.capture import table_state as holding
+from cdcmeta.scheduler.capture.table_state import Held
+from cdcmeta.scheduler.core import replication_set
+from cdcmeta.scheduler.core.replication_set import ReplicationSet
+from cdcmeta.scheduler.core.states import Progress, SetState, TableState, TableStatus, Token
+from cdcmeta.scheduler.core.tasks import (
     AddTable,
     CaptureLost,
     Found,
@@ -34,6 +24,18 @@ from cdcmeta.scheduler.tasks import (
     MoveTable,
     RemoveTable,
     Report,
+)
+from cdcmeta.scheduler.owner.captures import is_settled
+from cdcmeta.scheduler.protocol import fencing
+from cdcmeta.scheduler.protocol.fencing import KnownOwner, Verdict
+from cdcmeta.scheduler.protocol.messages import (
+    Announce,
+    DispatchTable,
+    DispatchTableResponse,
+    Envelope,
+    Header,
+    Heartbeat,
+    Sync,
 )
 
 from .small_world import TABLE, Capture, Owner, World, counts, name, renumbered

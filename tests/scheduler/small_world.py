@@ -9,17 +9,17 @@ from collections.abc import Iterator
 from functools import cache
 from typing import NamedTuple
 
-from cdcmeta.scheduler.fencing import KnownOwner
-from cdcmeta.scheduler.holding import Ended, Held
-from cdcmeta.scheduler.messages import (
+from cdcmeta.scheduler.capture.table_state import Ended, Held
+from cdcmeta.scheduler.core.replication_set import ReplicationSet
+from cdcmeta.scheduler.core.states import SetState, TableStatus, Token
+from cdcmeta.scheduler.protocol.fencing import KnownOwner
+from cdcmeta.scheduler.protocol.messages import (
     DispatchTable,
     DispatchTableResponse,
     Envelope,
     Heartbeat,
     Sync,
 )
-from cdcmeta.scheduler.replication_set import ReplicationSet
-from cdcmeta.scheduler.states import SetState, TableStatus, Token
 
 TABLE = "t"
 

@@ -13,7 +13,8 @@ from cdcmeta.scheduler import (
     Tick,
     Token,
 )
-from cdcmeta.scheduler.messages import (
+from cdcmeta.scheduler.core.tasks import Request
+from cdcmeta.scheduler.protocol.messages import (
     Announce,
     Body,
     DispatchTable,
@@ -24,7 +25,6 @@ from cdcmeta.scheduler.messages import (
     HeartbeatResponse,
     Sync,
 )
-from cdcmeta.scheduler.tasks import Request
 
 OWNER, REVISION = "owner", 9
 START = Progress(100, 100)

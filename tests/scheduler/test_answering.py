@@ -13,7 +13,7 @@ from cdcmeta.scheduler import (
     SimulatedExecutor,
     Token,
 )
-from cdcmeta.scheduler.messages import Announce, Heartbeat, HeartbeatResponse, Sync
+from cdcmeta.scheduler.protocol.messages import Announce, Heartbeat, HeartbeatResponse, Sync
 
 from .node import G1, G2, G3, SLOW, Node
 from .speaking import asks, commit, from_owner, prepare, remove

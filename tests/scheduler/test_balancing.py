@@ -5,10 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cdcmeta.scheduler import Limits, MoveTable, Role
-from cdcmeta.scheduler.policies import balance, rebalance
-from cdcmeta.scheduler.policies.facts import NOTHING
-from cdcmeta.scheduler.policies.rebalance import TOLERANCE, evening
-from cdcmeta.scheduler.scheduling import SchedulerManager
+from cdcmeta.scheduler.core.policies import balance, rebalance
+from cdcmeta.scheduler.core.policies.facts import NOTHING
+from cdcmeta.scheduler.core.policies.rebalance import TOLERANCE, evening
+from cdcmeta.scheduler.owner.scheduling import SchedulerManager
 
 from .placing import after, facts, state_of, tables
 

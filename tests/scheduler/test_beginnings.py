@@ -11,8 +11,8 @@ from cdcmeta.scheduler import (
     KnownOwner,
     SimulatedExecutor,
 )
-from cdcmeta.scheduler.fencing import Verdict
-from cdcmeta.scheduler.messages import Announce, Envelope, Header, Sync
+from cdcmeta.scheduler.protocol.fencing import Verdict
+from cdcmeta.scheduler.protocol.messages import Announce, Envelope, Header, Sync
 
 BOTH, ONE = {"t": 1.0, "u": 1.0}, {"u": 1.0}
 

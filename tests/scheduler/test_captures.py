@@ -3,9 +3,9 @@
 import pytest
 
 from cdcmeta.scheduler import Limits, TableState, Token
-from cdcmeta.scheduler.captures import CaptureManager, CaptureState, is_settled
-from cdcmeta.scheduler.fencing import Verdict
-from cdcmeta.scheduler.messages import Announce, Heartbeat
+from cdcmeta.scheduler.owner.captures import CaptureManager, CaptureState, is_settled
+from cdcmeta.scheduler.protocol.fencing import Verdict
+from cdcmeta.scheduler.protocol.messages import Announce, Heartbeat
 
 from .speaking import Owner, announced, beat, from_capture, requests, says, sync
 

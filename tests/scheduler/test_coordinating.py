@@ -14,7 +14,7 @@ from cdcmeta.scheduler import (
     Limits,
     SimulatedExecutor,
 )
-from cdcmeta.scheduler.messages import Envelope, Header, Heartbeat
+from cdcmeta.scheduler.protocol.messages import Envelope, Header, Heartbeat
 
 from .cluster import TICK_US, SimCluster
 

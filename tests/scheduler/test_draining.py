@@ -4,7 +4,7 @@ import pytest
 
 from cdcmeta.errors import InvalidArgumentError
 from cdcmeta.scheduler import AddRequest, Limits, RemoveRequest, TableState, Token
-from cdcmeta.scheduler.messages import Heartbeat
+from cdcmeta.scheduler.protocol.messages import Heartbeat
 
 from .cluster import SimCluster
 from .speaking import Owner, beat, from_capture, requests, says, sync

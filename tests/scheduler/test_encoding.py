@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cdcmeta.errors import InvalidMessageError, UnsupportedMessageError
-from cdcmeta.scheduler import encoding, messages, states, tasks
+from cdcmeta.scheduler.core import states, tasks
+from cdcmeta.scheduler.protocol import encoding, messages
 
 from .wire import HEADER, envelope_of, envelopes
 

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cdcmeta.errors import InvalidMessageError
-from cdcmeta.scheduler import encoding, messages, states, tasks
+from cdcmeta.scheduler.core import states, tasks
+from cdcmeta.scheduler.protocol import encoding, messages
 
 from .wire import (
     HEADER,

@@ -12,7 +12,7 @@ from cdcmeta.scheduler import (
     SimulatedExecutor,
     TableState,
 )
-from cdcmeta.scheduler.messages import Announce, Heartbeat, Sync
+from cdcmeta.scheduler.protocol.messages import Announce, Heartbeat, Sync
 
 from .node import G1, G2, LATER, SLOW, Node
 from .speaking import asks, commit, from_owner, prepare, remove

@@ -16,8 +16,9 @@ from cdcmeta.scheduler import (
     TableState,
     Token,
 )
-from cdcmeta.scheduler.fencing import Verdict, agent_accepts, owner_accepts
-from cdcmeta.scheduler.messages import (
+from cdcmeta.scheduler.core.tasks import AddRequest
+from cdcmeta.scheduler.protocol.fencing import Verdict, agent_accepts, owner_accepts
+from cdcmeta.scheduler.protocol.messages import (
     Announce,
     DispatchTable,
     DispatchTableResponse,
@@ -25,7 +26,6 @@ from cdcmeta.scheduler.messages import (
     Heartbeat,
     Sync,
 )
-from cdcmeta.scheduler.tasks import AddRequest
 
 from .speaking import (
     OWNER,

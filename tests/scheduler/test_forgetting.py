@@ -2,8 +2,9 @@
 
 import pytest
 
-from cdcmeta.scheduler import Durations, Progress, Token, agent
-from cdcmeta.scheduler.messages import DispatchTableResponse
+from cdcmeta.scheduler import Durations, Progress, Token
+from cdcmeta.scheduler.capture import agent
+from cdcmeta.scheduler.protocol.messages import DispatchTableResponse
 
 from .node import Node
 from .speaking import asks, commit, prepare, remove, statuses

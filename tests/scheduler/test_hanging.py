@@ -5,7 +5,7 @@ from itertools import pairwise
 import pytest
 
 from cdcmeta.scheduler import Durations, GiveUp, Limits, SetState
-from cdcmeta.scheduler.policies import drain
+from cdcmeta.scheduler.core.policies import drain
 
 from .cluster import TICK_US, SimCluster
 from .making import made

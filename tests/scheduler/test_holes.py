@@ -14,7 +14,7 @@ from cdcmeta.scheduler import (
     Token,
     rebuilt,
 )
-from cdcmeta.scheduler.replication import ReplicationManager
+from cdcmeta.scheduler.core.replication import ReplicationManager
 
 from .making import BEFORE, STATES, TABLE, Story, says
 

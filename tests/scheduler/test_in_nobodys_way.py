@@ -13,7 +13,7 @@ from cdcmeta.scheduler import (
     TableState,
     Token,
 )
-from cdcmeta.scheduler.policies import drain, rebalance
+from cdcmeta.scheduler.core.policies import drain, rebalance
 
 from .cluster import TICK_US, Pipelines, SimCluster
 from .placing import facts, tables

@@ -13,7 +13,7 @@ from cdcmeta.scheduler import (
     TableStatus,
     Token,
 )
-from cdcmeta.scheduler.replication import ReplicationManager
+from cdcmeta.scheduler.core.replication import ReplicationManager
 
 TABLES = ["t0", "t1", "t2"]
 CAPTURES = ["a", "b", "c"]

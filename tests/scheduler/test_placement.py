@@ -3,8 +3,8 @@
 import pytest
 
 from cdcmeta.scheduler import AddTable, Limits, RemoveTable, Role
-from cdcmeta.scheduler.policies import basic
-from cdcmeta.scheduler.policies.facts import NOTHING
+from cdcmeta.scheduler.core.policies import basic
+from cdcmeta.scheduler.core.policies.facts import NOTHING
 
 from .placing import after, facts, state_of, tables
 

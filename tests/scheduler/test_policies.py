@@ -4,9 +4,9 @@ import pytest
 
 from cdcmeta.errors import InvalidArgumentError
 from cdcmeta.scheduler import AddTable, Limits, MoveTable, RemoveTable, Role
-from cdcmeta.scheduler.policies import drain, move
-from cdcmeta.scheduler.policies.facts import NOTHING
-from cdcmeta.scheduler.scheduling import SchedulerManager
+from cdcmeta.scheduler.core.policies import drain, move
+from cdcmeta.scheduler.core.policies.facts import NOTHING
+from cdcmeta.scheduler.owner.scheduling import SchedulerManager
 
 from .placing import facts, state_of, tables
 

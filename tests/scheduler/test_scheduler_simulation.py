@@ -17,7 +17,7 @@ import pytest
 
 from cdcmeta.errors import InvalidArgumentError
 from cdcmeta.scheduler import Barrier, Durations, InProcessTransport, Limits, barrier_of
-from cdcmeta.scheduler.captures import CaptureState
+from cdcmeta.scheduler.owner.captures import CaptureState
 
 from .cluster import STEPS, TICK_US, SimCluster
 

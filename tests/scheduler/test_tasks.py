@@ -18,7 +18,7 @@ from cdcmeta.scheduler import (
     TableStatus,
     step,
 )
-from cdcmeta.scheduler.replication import LOST_MAX, ReplicationManager
+from cdcmeta.scheduler.core.replication import LOST_MAX, ReplicationManager
 
 from .making import BEFORE, FRESH, STATES, TABLE, complaint, made, messages, says
 from .rows import SETS

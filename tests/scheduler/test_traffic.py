@@ -12,11 +12,11 @@ from cdcmeta.scheduler import (
     Progress,
     RemoveRequest,
     Send,
-    agent,
-    holding,
 )
-from cdcmeta.scheduler.messages import Announce, DispatchTable, DispatchTableResponse
-from cdcmeta.scheduler.outbox import Outbox
+from cdcmeta.scheduler.capture import agent
+from cdcmeta.scheduler.capture import table_state as holding
+from cdcmeta.scheduler.owner.outbox import Outbox
+from cdcmeta.scheduler.protocol.messages import Announce, DispatchTable, DispatchTableResponse
 
 from .cluster import TICK_US, SimCluster
 from .node import G1, G2, SLOW, Node

@@ -20,8 +20,8 @@ from cdcmeta.scheduler import (
     Token,
     step,
 )
-from cdcmeta.scheduler.replication_set import going_on
-from cdcmeta.scheduler.states import NO_PROGRESS
+from cdcmeta.scheduler.core.replication_set import going_on
+from cdcmeta.scheduler.core.states import NO_PROGRESS
 
 from .making import (
     BEFORE,

@@ -15,7 +15,7 @@ from cdcmeta.scheduler import (
     Watermarks,
     barrier_of,
 )
-from cdcmeta.scheduler.watermarks import TABLE_BARRIERS_MAX, advance
+from cdcmeta.scheduler.core.watermarks import TABLE_BARRIERS_MAX, advance
 
 from .making import made
 from .rows import SETS

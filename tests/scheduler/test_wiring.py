@@ -3,7 +3,7 @@
 import pytest
 
 from cdcmeta.scheduler import AddRequest, Limits, RemoveRequest, TableState, Token
-from cdcmeta.scheduler.messages import Heartbeat
+from cdcmeta.scheduler.protocol.messages import Heartbeat
 
 from .speaking import Owner, announced, beat, from_capture, requests, says, sync
 

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Sequence
 
 from cdcmeta.scheduler import AddRequest, Envelope, Token
-from cdcmeta.scheduler.limits import MESSAGES_PER_TABLE_MAX
-from cdcmeta.scheduler.messages import (
+from cdcmeta.scheduler.core.limits import MESSAGES_PER_TABLE_MAX
+from cdcmeta.scheduler.protocol.messages import (
     Announce,
     DispatchTable,
     DispatchTableResponse,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from cdcmeta.scheduler import messages, states, tasks
+from cdcmeta.scheduler.core import states, tasks
+from cdcmeta.scheduler.protocol import messages
 
 HEADER = ["o", "c", 1, 1, 1]
 

@@ -10,7 +10,7 @@ import pytest
 from store.engines import ENGINES, SHARED, START_MS, Place
 
 from snapkv import ManualClock
-from snapkv.spark import place as places
+from snapkv.spark import location as places
 
 # Before the JVM starts: its workers are whatever `python3` is otherwise.
 os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable

@@ -12,8 +12,8 @@ from pyspark.serializers import CPickleSerializer
 from pyspark.sql import types as T
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from snapkv.spark import place as places
-from snapkv.spark.codes import SourceError
+from snapkv.spark import location as places
+from snapkv.spark.errors import SourceError
 from snapkv.spark.source import SnapKVDataSource
 
 _pickled = CPickleSerializer()

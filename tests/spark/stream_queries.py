@@ -11,8 +11,8 @@ from direct import handed_over
 from pyspark.sql import types as T
 
 from snapkv import to_datetime
-from snapkv.spark import place as places
-from snapkv.spark.codes import SourceError
+from snapkv.spark import location as places
+from snapkv.spark.errors import SourceError
 from snapkv.spark.limits import LIMITS_KNOWN
 from snapkv.spark.source import SnapKVDataSource
 

@@ -14,8 +14,8 @@ from cdcmeta import ChangesDB
 from cdcmeta.errors import InvalidSequenceError
 from cdcmeta.spark import ChangesDataSource, options, tasks
 from snapkv import to_datetime
-from snapkv.engine.base import Delete
-from snapkv.spark.codes import SourceError
+from snapkv.engine.contract import Delete
+from snapkv.spark.errors import SourceError
 
 COLUMNS = ["seq", "id", "rev", "revs", "deleted", "doc", "_commit_timestamp"]
 

@@ -14,7 +14,7 @@ from pyspark.errors import AnalysisException, StreamingQueryException
 from cdcmeta import ChangesDB
 from cdcmeta.spark import ChangesDataSource, changes_as_of, register
 from snapkv import to_datetime
-from snapkv.spark.codes import SourceError
+from snapkv.spark.errors import SourceError
 from snapkv.spark.limits import LIMITS_KNOWN
 
 COLUMNS = ("seq", "id", "rev", "revs", "deleted", "doc")

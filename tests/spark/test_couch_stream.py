@@ -14,8 +14,8 @@ from cdcmeta import ChangesDB
 from cdcmeta.changes import Sequence
 from cdcmeta.spark import tasks
 from snapkv import to_datetime
-from snapkv.engine.base import Delete
-from snapkv.spark.codes import SourceError
+from snapkv.engine.contract import Delete
+from snapkv.spark.errors import SourceError
 from snapkv.spark.limits import LIMITS_KNOWN
 
 STEPS = 50

@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from cdcmeta.spark import codes as couch_codes
+from cdcmeta.spark import errors as couch_codes
 from cdcmeta.spark import options as couch_options
 from cdcmeta.spark.shape import SCHEMA
-from snapkv import arrow
-from snapkv.spark import codes, frames, options
+from snapkv.reading import arrow
+from snapkv.spark import api as frames
+from snapkv.spark import errors as codes
+from snapkv.spark import options
 
 DOCS = Path(__file__).parents[2] / "docs"
 DOCUMENT, OF_FEEDS = ((DOCS / name).read_text() for name in ("spark.md", "couch_spark.md"))

@@ -14,10 +14,11 @@ from store.engines import write_raw
 
 import snapkv
 from snapkv import ManualClock
-from snapkv.engine.base import Delete, Put
+from snapkv.engine.contract import Delete, Put
 from snapkv.engine.etcd import connection
-from snapkv.spark import codes, tasks
-from snapkv.spark.codes import SourceError
+from snapkv.spark import errors as codes
+from snapkv.spark import tasks
+from snapkv.spark.errors import SourceError
 from snapkv.spark.source import SnapKVDataSource
 
 EMBEDDED = pytest.mark.parametrize("place", ["lmdb"], indirect=True)

@@ -12,7 +12,7 @@ from stream_queries import LIMITS, Query
 
 import snapkv
 from snapkv import format_time, to_datetime
-from snapkv.spark import place as places
+from snapkv.spark import location as places
 
 OBSERVED = {"observe": PREFIX}
 FEED = {"readChangeFeed": True} | OBSERVED

@@ -10,7 +10,7 @@ from pyspark.sql import functions as F
 
 from snapkv.clock import monotonic
 from snapkv.engine.lmdb import registry
-from snapkv.spark import place as places
+from snapkv.spark import location as places
 from snapkv.spark import tasks
 
 ROWS = 120_000

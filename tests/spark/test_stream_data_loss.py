@@ -4,7 +4,7 @@ import pytest
 from store.engines import write_raw
 from stream_queries import LIMITS, Query, changes, inserted, needs_limits, refused_by
 
-from snapkv.engine.base import Put
+from snapkv.engine.contract import Put
 
 LENIENT = {"failOnDataLoss": "false"}
 

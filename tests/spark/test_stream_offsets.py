@@ -8,8 +8,8 @@ from store.engines import write_raw
 from stream_queries import Checkpoint, Query, changes, inserted, refused_by
 
 import snapkv
-from snapkv.engine.base import Delete
-from snapkv.records import Mark
+from snapkv.engine.contract import Delete
+from snapkv.layout import Mark
 from snapkv.spark.offset import Offset
 
 STORE = bytes(range(16))
@@ -255,7 +255,7 @@ def test_an_older_copy_whose_commits_were_compacted(store, place, clock, newer):
     restored = place.open(clock=clock)
     engine = place.engine()
     for _ in range(6):  # revisions that are nobody's commits
-        write_raw(engine, snapkv.engine.base.Put(b"elsewhere", b"x"))
+        write_raw(engine, snapkv.engine.contract.Put(b"elsewhere", b"x"))
     clock.advance(1_000)
     for n in range(newer):
         restored.save("a", b"new %d" % n)

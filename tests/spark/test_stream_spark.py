@@ -9,7 +9,7 @@ from store.engines import write_raw
 from store.tabled import FOREVER, Writing, changes_of
 from stream_queries import changes, inserted
 
-from snapkv.engine.base import Delete
+from snapkv.engine.contract import Delete
 from snapkv.spark.limits import LIMITS_KNOWN
 
 

@@ -7,7 +7,7 @@ from store.engines import START_MS, write_raw
 from stream_queries import LIMITS, Query, changes, inserted, refused_by
 
 from snapkv import format_time
-from snapkv.engine.base import Put
+from snapkv.engine.contract import Put
 
 
 @pytest.fixture

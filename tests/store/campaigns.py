@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from contextlib import contextmanager
 
-from snapkv.engine.base import Range
+from snapkv.engine.contract import Range
 
 WAIT_S = 20
 LONG_S = 30.0

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from etcd_server import shared_pool
 
 import snapkv
-from snapkv.engine import memory
-from snapkv.engine.base import Delete, Put, Range, Txn
+from snapkv.engine.contract import Delete, Put, Range, Txn
 from snapkv.engine.etcd.server import Server
+from snapkv.engine.memory import engine as memory
 from snapkv.errors import StoreClosedError
-from snapkv.opening import open_engine
+from snapkv.reading.opening import open_engine
 
 START_MS = 1_700_000_000_000
 

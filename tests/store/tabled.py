@@ -5,8 +5,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from snapkv import Ops, SpaceOps, arrow, tables, to_datetime
-from snapkv.commit_times import CommitTimes
+from snapkv import Ops, SpaceOps, to_datetime
+from snapkv.reading import arrow, tables
+from snapkv.reading.commit_times import CommitTimes
 
 from .plain import Plain
 

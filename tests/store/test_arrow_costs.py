@@ -2,12 +2,12 @@
 
 import pytest
 
-import snapkv.commit_times
-import snapkv.observing
-from snapkv import arrow, tables
-from snapkv.commit_times import CommitTimes
-from snapkv.observing import observe
-from snapkv.opening import open_engine
+import snapkv.observing.observe
+import snapkv.reading.commit_times
+from snapkv.observing.observe import observe
+from snapkv.reading import arrow, tables
+from snapkv.reading.commit_times import CommitTimes
+from snapkv.reading.opening import open_engine
 
 from .wrapping import Counting, wrap_engines
 
@@ -20,7 +20,7 @@ LOOKUPS_MAX = 300
 @pytest.fixture
 def opened(monkeypatch, place, clock):
     """A store with a small ring in which each of many keys was written twice, and its engine."""
-    monkeypatch.setattr(snapkv.commit_times, "LOOKUPS_MAX", LOOKUPS_MAX)
+    monkeypatch.setattr(snapkv.reading.commit_times, "LOOKUPS_MAX", LOOKUPS_MAX)
     engines = wrap_engines(monkeypatch, Counting)
     store = place.open(clock=clock, ring_slots=16)
     stamps = []
@@ -110,7 +110,7 @@ def test_what_is_observed_costs_one_watch_more(opened, place, clock, monkeypatch
         engines.append(Counting(open_engine(url, **rest)))
         return engines[-1]
 
-    monkeypatch.setattr(snapkv.observing, "open_engine", counted)
+    monkeypatch.setattr(snapkv.observing.observe, "open_engine", counted)
     options = place.kind.options | {"clock": clock, "ring_slots": 16}
     with observe(place.url, prefix="default/data/", **options) as observed:
         (engine,) = engines

@@ -8,8 +8,9 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from snapkv import arrow, tables, to_datetime
+from snapkv import to_datetime
 from snapkv.errors import InvalidKeyError, InvalidTimeError, InvalidTypeError, StoreClosedError
+from snapkv.reading import arrow, tables
 
 from .engines import EMBEDDED, START_MS
 from .tabled import rows

@@ -5,9 +5,10 @@ import random
 import pytest
 
 import snapkv
-from snapkv import arrow, tables, to_datetime
-from snapkv.engine.base import Delete, Put
+from snapkv import to_datetime
+from snapkv.engine.contract import Delete, Put
 from snapkv.errors import InvalidKeyError, StoreRestoredError
+from snapkv.reading import arrow, tables
 
 from .engines import EMBEDDED, write_raw
 from .observed import Cluster

@@ -6,8 +6,8 @@ import pytest
 
 import snapkv.timeline.timeline
 from snapkv import CompactedError, NotObservedError, to_datetime
-from snapkv.changed import first_after
-from snapkv.engine.base import Put
+from snapkv.engine.contract import Put
+from snapkv.reading.changes import first_after
 
 from .engines import write_raw
 from .observed import Cluster, Foreign, drained, ticked

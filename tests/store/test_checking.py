@@ -6,9 +6,9 @@ import pytest
 
 import snapkv
 from snapkv import Ops, SpaceOps
-from snapkv.engine.base import Delete, Put, Range
+from snapkv.engine.contract import Delete, Put, Range
 from snapkv.errors import CorruptStoreError, FormatError, NotAStoreError, StoreRecreatedError
-from snapkv.records import FormatRecord, StampRecord
+from snapkv.layout import FormatRecord, StampRecord
 
 from .engines import assert_sound, write_raw
 

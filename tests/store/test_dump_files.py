@@ -11,7 +11,7 @@ from cases import cases
 
 import snapkv
 from snapkv import SnapKVError, files
-from snapkv.engine.base import KeyValue
+from snapkv.engine.contract import KeyValue
 from snapkv.errors import (
     CompactedError,
     FileMissingError,

@@ -7,7 +7,7 @@ import pytest
 
 import snapkv
 from snapkv import Ops, SnapKVError, SpaceOps
-from snapkv.engine.base import Put, Txn
+from snapkv.engine.contract import Put, Txn
 from snapkv.errors import (
     CompactedError,
     CorruptStoreError,

@@ -3,9 +3,9 @@
 import pytest
 
 from snapkv import CompactedError
-from snapkv.engine.base import Put
+from snapkv.coordination.leader import Leader
+from snapkv.engine.contract import Put
 from snapkv.errors import EngineBusyError, EngineUnavailableError, NoSpaceError, OutcomeUnknown
-from snapkv.leaders import Leader
 
 from .campaigns import LONG_S, WAIT_S, Campaign, standing, stood
 from .wrapping import LosingOnce, Wrapped, wrap_engines

@@ -10,7 +10,8 @@ import pytest
 from cases import cases
 
 from snapkv import Absent, ConflictError
-from snapkv.engine.base import Delete
+from snapkv.coordination.leader import Leader
+from snapkv.engine.contract import Delete
 from snapkv.errors import (
     CommitTooLargeError,
     EngineBusyError,
@@ -21,7 +22,6 @@ from snapkv.errors import (
     SessionLostError,
     StoreClosedError,
 )
-from snapkv.leaders import Leader
 from snapkv.model import Held
 
 from .campaigns import LONG_S, WAIT_S, Campaign, live_keys, standing, stood

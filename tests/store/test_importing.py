@@ -5,7 +5,7 @@ import random
 import pytest
 from cases import cases
 
-from snapkv.engine.base import Delete, Put
+from snapkv.engine.contract import Delete, Put
 from snapkv.errors import (
     CommitTooLargeError,
     ConflictError,
@@ -19,7 +19,7 @@ from snapkv.errors import (
     StoreNotFoundError,
     UnknownOptionError,
 )
-from snapkv.importing import ImportResult, import_prefix
+from snapkv.importing.import_prefix import ImportResult, import_prefix
 
 from .engines import ENGINES, Place, assert_sound, write_raw
 

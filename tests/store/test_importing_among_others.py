@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import pytest
 
 import snapkv
-from snapkv.engine.base import Put
+from snapkv.engine.contract import Put
 from snapkv.errors import (
     ConflictError,
     CrowdedError,
@@ -16,8 +16,8 @@ from snapkv.errors import (
     OnlyStoresError,
     StoreNotEmptyError,
 )
-from snapkv.import_writing import GUARD_TRIES_MAX, SPLIT_TRIES_MAX
-from snapkv.importing import import_prefix
+from snapkv.importing.import_prefix import import_prefix
+from snapkv.importing.writer import GUARD_TRIES_MAX, SPLIT_TRIES_MAX
 
 from .engines import ENGINES, Place, assert_sound, write_raw
 
@@ -208,8 +208,8 @@ def test_a_watch_that_lost_its_server_is_not_relied_on(
     store, other, place, engine, monkeypatch
 ) -> None:
     values = fill(engine, 20)
-    monkeypatch.setattr("snapkv.import_writing.Meanwhile.reopened", 1)
-    monkeypatch.setattr("snapkv.import_writing.Meanwhile.heard", None)  # not asked
+    monkeypatch.setattr("snapkv.importing.writer.Meanwhile.reopened", 1)
+    monkeypatch.setattr("snapkv.importing.writer.Meanwhile.heard", None)  # not asked
 
     def act(writes: int) -> None:
         if writes > FITS:

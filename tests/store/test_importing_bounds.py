@@ -5,12 +5,12 @@ import itertools
 import pytest
 
 import snapkv
-from snapkv.engine.base import Event, KeyValue, Put, WatchBatch
-from snapkv.engine.memory import MemoryEngine
+from snapkv.engine.contract import Event, KeyValue, Put, WatchBatch
+from snapkv.engine.memory.engine import MemoryEngine
 from snapkv.errors import CompactedError, EngineUnavailableError, InvalidURLError
-from snapkv.import_writing import DRAIN_S_MAX, HEAR_S_MAX, Meanwhile
-from snapkv.importing import import_prefix
-from snapkv.records import Layout
+from snapkv.importing.import_prefix import import_prefix
+from snapkv.importing.writer import DRAIN_S_MAX, HEAR_S_MAX, Meanwhile
+from snapkv.layout import Layout
 
 from .engines import write_raw
 
@@ -52,7 +52,7 @@ def put(key: bytes, revision: int) -> WatchBatch:
 @pytest.fixture
 def elapsed(monkeypatch):
     elapsed = [0.0]
-    monkeypatch.setattr("snapkv.import_writing.monotonic", lambda: elapsed[0])
+    monkeypatch.setattr("snapkv.importing.writer.monotonic", lambda: elapsed[0])
     return elapsed
 
 
@@ -116,7 +116,7 @@ def crowded(monkeypatch, elapsed):
             return watchers[-1]
 
         with monkeypatch.context() as patch:
-            patch.setattr("snapkv.import_writing.Meanwhile.__init__", _init(watch))
+            patch.setattr("snapkv.importing.writer.Meanwhile.__init__", _init(watch))
             patch.setattr(type(store), "commit", commit)
             yield store, watchers, says
 

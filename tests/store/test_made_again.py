@@ -5,7 +5,7 @@ import random
 import pytest
 
 from snapkv import KeyNotFoundError
-from snapkv.engine.base import Delete
+from snapkv.engine.contract import Delete
 
 from .engines import assert_sound, write_raw
 

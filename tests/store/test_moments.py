@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 
 from snapkv import ClockSkewError, Entry, KeyNotFoundError, format_time, pack, to_datetime
-from snapkv.engine.base import Put
+from snapkv.engine.contract import Put
 from snapkv.errors import (
     FutureRevisionError,
     InvalidKeyError,

@@ -5,9 +5,9 @@ from datetime import UTC, datetime
 import pytest
 from cases import cases
 
-import snapkv.observing
+import snapkv.observing.observe
 from snapkv import CompactedError, Difference, Entry, KeyNotFoundError, format_time, pack
-from snapkv.engine.base import Put
+from snapkv.engine.contract import Put
 from snapkv.errors import (
     FutureRevisionError,
     InvalidKeyError,
@@ -20,7 +20,7 @@ from snapkv.errors import (
     StoreNotFoundError,
     UnknownOptionError,
 )
-from snapkv.observing import observe
+from snapkv.observing.observe import observe
 from snapkv.timeline import moment
 
 from .engines import write_raw
@@ -456,10 +456,10 @@ def test_what_it_costs(cluster, three, monkeypatch):
     engines = []
 
     def opened(url, **how):
-        engines.append(Counting(snapkv.opening.open_engine(url, **how)))
+        engines.append(Counting(snapkv.reading.opening.open_engine(url, **how)))
         return engines[-1]
 
-    monkeypatch.setattr(snapkv.observing, "open_engine", opened)
+    monkeypatch.setattr(snapkv.observing.observe, "open_engine", opened)
     observed = cluster.observe()
     (engine,) = engines
     assert engine.calls == {"read": 1}

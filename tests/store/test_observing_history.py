@@ -2,9 +2,9 @@
 
 import pytest
 
-import snapkv.history
+import snapkv.reading.history
 from snapkv import Version
-from snapkv.engine.base import Delete, Put
+from snapkv.engine.contract import Delete, Put
 from snapkv.errors import InvalidKeyError
 
 from .engines import write_raw
@@ -88,7 +88,7 @@ def test_compaction_at_every_revision(lively):
 
 
 def test_a_long_history_takes_pages(cluster, monkeypatch):
-    monkeypatch.setattr(snapkv.history, "HISTORY_PAGE_VERSIONS", 4)
+    monkeypatch.setattr(snapkv.reading.history, "HISTORY_PAGE_VERSIONS", 4)
     for n in range(21):
         cluster.write(a=b"%d" % n)
         if n % 5 == 0:

@@ -7,16 +7,16 @@ import threading
 import pytest
 from etcd_server import eventually
 
-import snapkv.observing
+import snapkv.observing.observe
 import snapkv.timeline.feed
-from snapkv.engine.memory import MemoryEngine
+from snapkv.engine.memory.engine import MemoryEngine
 from snapkv.errors import (
     CompactedError,
     NotObservedError,
     StoreRecreatedError,
     StoreRestoredError,
 )
-from snapkv.opening import open_engine
+from snapkv.reading.opening import open_engine
 
 from .engines import ENGINES, Place
 from .observed import WAIT_S, Cluster
@@ -43,7 +43,7 @@ def exchangeable_in(cluster, monkeypatch):
         engines.append(Wrapped(open_engine(url, **how)))
         return engines[-1]
 
-    monkeypatch.setattr(snapkv.observing, "open_engine", opened)
+    monkeypatch.setattr(snapkv.observing.observe, "open_engine", opened)
     observed, ticks = cluster.observe(), []
     for n in range(10):
         cluster.write(a=b"%d" % n)

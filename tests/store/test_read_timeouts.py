@@ -7,7 +7,7 @@ from contextlib import nullcontext
 import pytest
 
 import snapkv
-import snapkv.deadline
+import snapkv.reading.deadline
 from snapkv import ReadTimeoutError
 from snapkv.clock import monotonic
 from snapkv.errors import InvalidOptionError, InvalidTypeError
@@ -68,7 +68,7 @@ def test_without_a_timeout_one_key_is_read_without_a_call_for_it(store):
     called = []
 
     def profile(frame, event, _):
-        if event == "call" and frame.f_code.co_filename == snapkv.deadline.__file__:
+        if event == "call" and frame.f_code.co_filename == snapkv.reading.deadline.__file__:
             called.append(frame.f_code.co_name)
 
     snap = store.at()
@@ -132,7 +132,9 @@ def test_a_longer_timeout_goes_before_the_one_of_opening(store, place, monkeypat
     ts = store.save("a", b"1")
     bounds = []
     monkeypatch.setattr(
-        snapkv.deadline, "no_later_than", lambda deadline: nullcontext(bounds.append(deadline))
+        snapkv.reading.deadline,
+        "no_later_than",
+        lambda deadline: nullcontext(bounds.append(deadline)),
     )
     with place.open(read_timeout=5) as hasty:
         bounds.clear()

@@ -3,14 +3,14 @@
 import pytest
 
 import snapkv
-import snapkv.entry
-import snapkv.observing
+import snapkv.observing.observe
+import snapkv.store.open
 import snapkv.timeline.feed
 import snapkv.timeline.timeline
 import snapkv.timeline.witness
 from snapkv import CompactedError
-from snapkv.engine.base import Delete
-from snapkv.engine.memory import MemoryEngine
+from snapkv.engine.contract import Delete
+from snapkv.engine.memory.engine import MemoryEngine
 from snapkv.errors import AccessDeniedError, StoreRecreatedError, StoreRestoredError
 
 from .engines import EMBEDDED, write_raw
@@ -234,7 +234,7 @@ class Place:
         """Set the server back to the commit number `to`; another program commits, time passes."""
         revision = self.store.at(self.stamps[to]).revision
         self.engine.inner = inner = backup(self.original, revision, same_cluster=True)
-        monkeypatch.setattr(snapkv.entry, "open_engine", lambda url, **rest: Wrapped(inner))
+        monkeypatch.setattr(snapkv.store.open, "open_engine", lambda url, **rest: Wrapped(inner))
         self.other = snapkv.open("memory:other", clock=self.clock)
         self.again = self.commit(self.other, b"new%d", new)
         self.passing.now += 1
@@ -386,7 +386,7 @@ def test_a_feed_that_was_denied_is_started_again(served):
 
 @pytest.mark.parametrize("new", [2, 20])
 def test_an_observed_watch_over_a_restore(served, monkeypatch, new):
-    monkeypatch.setattr(snapkv.observing, "open_engine", lambda url, **rest: served.engine)
+    monkeypatch.setattr(snapkv.observing.observe, "open_engine", lambda url, **rest: served.engine)
     observed = snapkv.observe("memory:observed", prefix="default/data/", clock=served.clock)
     with observed.watch(since=served.stamps[0], timeout=0) as watch:
         seen = [changes.changes[0].value for changes in watch]

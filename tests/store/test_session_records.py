@@ -5,9 +5,9 @@ from __future__ import annotations
 import msgpack
 import pytest
 
-from snapkv.engine.base import Delete, Put
+from snapkv.coordination.requests import SessionRecord, session_key
+from snapkv.engine.contract import Delete, Put
 from snapkv.errors import CorruptStoreError
-from snapkv.leased import SessionRecord, session_key
 
 from .engines import write_raw
 

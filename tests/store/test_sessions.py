@@ -11,7 +11,9 @@ from cases import cases
 
 from snapkv import ConflictError, HeadAt, Ops, SpaceOps
 from snapkv.clock import monotonic
-from snapkv.engine.base import Put, Range, Txn
+from snapkv.coordination.requests import SessionRecord
+from snapkv.coordination.session import SessionInfo
+from snapkv.engine.contract import Put, Range, Txn
 from snapkv.errors import (
     CommitTooLargeError,
     EngineUnavailableError,
@@ -22,9 +24,7 @@ from snapkv.errors import (
     SessionLostError,
     StoreClosedError,
 )
-from snapkv.leased import SessionRecord
 from snapkv.model import Held
-from snapkv.session import SessionInfo
 
 from .engines import SHARED
 from .wrapping import LosingOnce, Wrapped, wrap_engines

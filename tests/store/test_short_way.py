@@ -143,7 +143,7 @@ def test_it_gives_what_the_careful_way_gives(seeing):
 def test_what_others_wrote_after_the_newest_commit_is_looked_up_once(seeing):
     """Then the newest commit known may not be the newest: the timestamp key is read with it."""
     store, engine, stamps = seeing
-    write_raw(engine.inner, snapkv.engine.base.Put(b"foreign", b""))
+    write_raw(engine.inner, snapkv.engine.contract.Put(b"foreign", b""))
     late = stamps[2] + 5
     assert store.load("k", late) == b"2"
     assert any(len(ranges) > 1 for ranges in engine.reads)

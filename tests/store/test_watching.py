@@ -8,7 +8,7 @@ import pytest
 
 from snapkv import Change, CompactedError, Ops, SpaceOps, pack
 from snapkv.clock import monotonic
-from snapkv.engine.base import Delete, Put
+from snapkv.engine.contract import Delete, Put
 from snapkv.errors import InvalidTypeError, StoreClosedError
 
 from .engines import write_raw

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 
-import snapkv.entry
-from snapkv.engine.base import ALL_KEYS_END, Delete, Pairs, Put, Range, Txn, one_of
-from snapkv.engine.memory import MemoryEngine
+import snapkv.store.open
+from snapkv.engine.contract import ALL_KEYS_END, Delete, Pairs, Put, Range, Txn, one_of
+from snapkv.engine.memory.engine import MemoryEngine
 from snapkv.errors import OutcomeUnknown
-from snapkv.opening import open_engine
+from snapkv.reading.opening import open_engine
 
 WAIT_S = 20
 ROUND_TRIPS = (
@@ -133,7 +133,7 @@ def wrap_engines(monkeypatch, wrapper) -> list:
         wrapped.append(wrapper(open_engine(url, **rest)))
         return wrapped[-1]
 
-    monkeypatch.setattr(snapkv.entry, "open_engine", opened)
+    monkeypatch.setattr(snapkv.store.open, "open_engine", opened)
     return wrapped
 
 

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from snapkv.records import Mark
+from snapkv.layout import Mark
 from snapkv.timeline import anchors as anchors_module
 from snapkv.timeline.anchors import Anchors
 from unit.test_ring import marks

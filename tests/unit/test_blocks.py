@@ -6,7 +6,7 @@ from bisect import bisect_right
 
 import pytest
 
-from snapkv.records import Mark
+from snapkv.layout import Mark
 from snapkv.timeline import blocks
 from snapkv.timeline.blocks import Blocks
 

@@ -6,7 +6,7 @@ import pytest
 
 from snapkv.committer import pace as pace_module
 from snapkv.committer.pace import FORGET_S, LEAD_MS_MAX, Pace
-from snapkv.records import StampRecord
+from snapkv.layout import StampRecord
 from snapkv.times import pack
 
 NOW = pack(1_000_000)

@@ -5,8 +5,8 @@ import pytest
 
 import snapkv
 from snapkv.committer import compile_part
-from snapkv.committer.part import guards_max, nest
-from snapkv.engine.base import Delete, Limits, Put, Txn
+from snapkv.committer.operations import guards_max, nest
+from snapkv.engine.contract import Delete, Limits, Put, Txn
 from snapkv.engine.rules import check_distinct, check_limits
 from snapkv.errors import (
     CommitTooLargeError,
@@ -15,7 +15,7 @@ from snapkv.errors import (
     InvalidOptionError,
     InvalidTypeError,
 )
-from snapkv.records import Layout
+from snapkv.layout import Layout
 
 ETCD = Limits(key_bytes=1 << 20, value_bytes=1 << 20, request_bytes=1 << 30, ops_per_list=128)
 BUDGET = 126

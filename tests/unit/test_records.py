@@ -11,7 +11,7 @@ from snapkv.errors import (
     InvalidOptionError,
     InvalidTypeError,
 )
-from snapkv.records import (
+from snapkv.layout import (
     FORMAT,
     FormatRecord,
     Layout,

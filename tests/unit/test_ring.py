@@ -7,7 +7,7 @@ from bisect import bisect_right
 import pytest
 
 from snapkv.errors import InvalidOptionError, InvalidTypeError
-from snapkv.records import Mark
+from snapkv.layout import Mark
 from snapkv.timeline import Ring
 
 SLOTS = (1, 2, 3, 7, 1_024)

@@ -7,10 +7,9 @@ import random
 import pytest
 
 from snapkv.clock import HybridClock, ManualClock
+from snapkv.committer import backoff as rounds_module
 from snapkv.committer import pace as pace_module
-from snapkv.committer import rounds as rounds_module
-from snapkv.committer.pace import Pace
-from snapkv.committer.rounds import (
+from snapkv.committer.backoff import (
     AGE_AFTER,
     AGE_FLIGHTS,
     AGE_MS_MAX,
@@ -23,8 +22,9 @@ from snapkv.committer.rounds import (
     CLAIM_TICKS_AFTER,
     Rounds,
 )
-from snapkv.engine.base import KeyValue
-from snapkv.records import StampRecord
+from snapkv.committer.pace import Pace
+from snapkv.engine.contract import KeyValue
+from snapkv.layout import StampRecord
 from snapkv.times import pack, physical_ms
 
 NOW_MS = 1_000_000

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from snapkv.records import Mark
+from snapkv.layout import Mark
 from snapkv.timeline.anchors import Anchors
 from snapkv.timeline.search import (
     ORDINAL,

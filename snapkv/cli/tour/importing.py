@@ -25,13 +25,13 @@ from snapkv.cli.tour.errors import TourError
 from snapkv.cli.tour.git import SUBMODULE_MODE, Clone, Contents, GitCommit, TooLarge
 from snapkv.cli.tour.place import COMMIT_KEY, SPACE, Clock, imported_last
 from snapkv.clock import perf_counter
-from snapkv.engine.lmdb.records import KEY_BYTES_MAX
+from snapkv.engine.lmdb.format import KEY_BYTES_MAX
 from snapkv.errors import (
     CommitTooLargeError,
     ConflictError,
 )
+from snapkv.layout import NOTE_BYTES_MAX, Layout
 from snapkv.model import Guard
-from snapkv.records import NOTE_BYTES_MAX, Layout
 from snapkv.times import PHYSICAL_MS_MAX, physical_ms
 
 TREE_PREFIX = b"tree/"

@@ -12,9 +12,9 @@ import snapkv
 from snapkv.cli.exits import Exit
 from snapkv.cli.tour.errors import TourError
 from snapkv.cli.tour.git import Clone
-from snapkv.engine.base import Delete, Txn
+from snapkv.engine.contract import Delete, Txn
+from snapkv.engine.lmdb.directory import DATA_FILE, READERS_FILE
 from snapkv.engine.lmdb.lock import LOCK_FILE
-from snapkv.engine.lmdb.place import DATA_FILE, READERS_FILE
 from snapkv.errors import (
     CorruptStoreError,
     NotAStoreError,
@@ -23,8 +23,8 @@ from snapkv.errors import (
     Refused,
     StoreNotFoundError,
 )
-from snapkv.opening import open_engine
-from snapkv.records import Layout, prefix_end
+from snapkv.layout import Layout, prefix_end
+from snapkv.reading.opening import open_engine
 from snapkv.times import PHYSICAL_MS_MAX
 
 SPACE = "git"

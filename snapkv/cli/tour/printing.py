@@ -10,7 +10,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from snapkv.cli.forms import key_text
+from snapkv.cli.formats import key_text
 
 
 class PipeConsole(Console):

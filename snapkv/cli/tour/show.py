@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.text import Text
 
 from snapkv.cli.exits import Exit
-from snapkv.cli.forms import counted, key_text
+from snapkv.cli.formats import counted, key_text
 from snapkv.cli.output import tell, tell_error
 from snapkv.cli.tour import importing, place, sparked
 from snapkv.cli.tour.answers import Examiner, Report, TreeAnswer

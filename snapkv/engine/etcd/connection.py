@@ -12,7 +12,7 @@ from snapkv.clock import bounded, check_in_time, monotonic, pause
 from snapkv.engine.etcd import etcd_pb2 as pb
 from snapkv.engine.etcd.address import Login
 from snapkv.engine.etcd.endpoint import Endpoint
-from snapkv.engine.etcd.refusals import (
+from snapkv.engine.etcd.error_texts import (
     AUTH_NOT_ENABLED,
     COMPACTED,
     FUTURE,
@@ -26,7 +26,7 @@ from snapkv.engine.etcd.refusals import (
     refusal_of,
     too_large,
 )
-from snapkv.engine.etcd.rpc import (
+from snapkv.engine.etcd.grpc_client import (
     AUTHENTICATE,
     RANGE,
     STATUS,
@@ -46,7 +46,7 @@ from snapkv.errors import (
     SnapKVError,
     StoreClosedError,
 )
-from snapkv.forks import renew_in_children
+from snapkv.lifecycle import renew_in_children
 
 Q = TypeVar("Q", bound=Message)
 A = TypeVar("A", bound=Message)

@@ -6,8 +6,8 @@ import threading
 from collections.abc import Callable
 
 from snapkv.engine.etcd.address import Security
-from snapkv.engine.etcd.rpc import WATCH_ANSWER_BYTES_MAX, Channel, WatchStream
-from snapkv.forks import renew_in_children
+from snapkv.engine.etcd.grpc_client import WATCH_ANSWER_BYTES_MAX, Channel, WatchStream
+from snapkv.lifecycle import renew_in_children
 
 _abandoned: list[Channel | WatchStream] = []
 """Channels that can neither be used nor ended, nor collected, which ends them: a parent process's

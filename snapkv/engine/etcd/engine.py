@@ -9,28 +9,21 @@ import weakref
 from collections.abc import Callable
 
 from snapkv.clock import monotonic
-from snapkv.engine.base import (
-    KeyValue,
-    Lease,
-    Limits,
-    Range,
-    Txn,
-    TxnResult,
-)
+from snapkv.engine.contract import KeyValue, Lease, Limits, Range, Txn, TxnResult
+from snapkv.engine.etcd import codec as wire
 from snapkv.engine.etcd import etcd_pb2 as pb
-from snapkv.engine.etcd import wire
 from snapkv.engine.etcd.address import (
     Login,
     Security,
     endpoints_of,
     warn_of_plain_password,
 )
-from snapkv.engine.etcd.compacted import CompactionPoint
+from snapkv.engine.etcd.compaction import CompactionPoint
 from snapkv.engine.etcd.connection import Connection
 from snapkv.engine.etcd.endpoint import Endpoint
+from snapkv.engine.etcd.error_texts import COMPACTED
+from snapkv.engine.etcd.grpc_client import COMPACT, GRANT, KEEP_ALIVE, REVOKE, TXN, CallFailed
 from snapkv.engine.etcd.reading import KEY_BYTES_MAX, OPS_MAX, EtcdReads
-from snapkv.engine.etcd.refusals import COMPACTED
-from snapkv.engine.etcd.rpc import COMPACT, GRANT, KEEP_ALIVE, REVOKE, TXN, CallFailed
 from snapkv.engine.etcd.scan import PAGE_BYTES, PageSize
 from snapkv.engine.etcd.server import Server
 from snapkv.engine.etcd.watcher import EtcdWatcher
@@ -45,7 +38,7 @@ from snapkv.errors import (
     SnapKVError,
     StoreClosedError,
 )
-from snapkv.forks import renew_in_children
+from snapkv.lifecycle import renew_in_children
 
 REQUEST_BYTES_MAX = 1_572_864
 """The server's default of --max-request-bytes."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from snapkv.engine.base import (
+from snapkv.engine.contract import (
     Columns,
     GetResult,
     KeyValue,
@@ -17,13 +17,13 @@ from snapkv.engine.base import (
     Versions,
     one_of,
 )
+from snapkv.engine.etcd import codec as wire
 from snapkv.engine.etcd import etcd_pb2 as pb
-from snapkv.engine.etcd import wire
-from snapkv.engine.etcd.compacted import CompactionPoint
+from snapkv.engine.etcd.compaction import CompactionPoint
 from snapkv.engine.etcd.connection import Connection
-from snapkv.engine.etcd.cutter import Cutter
-from snapkv.engine.etcd.refusals import COMPACTED, OversizedAnswerError
-from snapkv.engine.etcd.rpc import RANGE, TXN, CallFailed
+from snapkv.engine.etcd.error_texts import COMPACTED, OversizedAnswerError
+from snapkv.engine.etcd.grpc_client import RANGE, TXN, CallFailed
+from snapkv.engine.etcd.ranges import Cutter
 from snapkv.engine.etcd.scan import PageSize, Scan
 from snapkv.engine.rules import check_piece_rows
 from snapkv.engine.scanned import Scanned, versions_of

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from snapkv.engine.base import Piece, Range
+from snapkv.engine.contract import Piece, Range
 from snapkv.engine.etcd import etcd_pb2 as pb
-from snapkv.engine.etcd.cutter import Ask, Cutter
-from snapkv.engine.etcd.refusals import OversizedAnswerError
+from snapkv.engine.etcd.error_texts import OversizedAnswerError
+from snapkv.engine.etcd.ranges import Ask, Cutter
 
 PAGE_ROWS_UNKNOWN = 4
 """The first page of all: the values may be of the largest size."""

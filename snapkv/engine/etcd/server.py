@@ -14,7 +14,7 @@ from http.client import HTTPException
 from ssl import SSLContext
 
 from snapkv.clock import bounded, monotonic
-from snapkv.engine.etcd.exchange import TIMEOUT_S, fetch
+from snapkv.engine.etcd.http import TIMEOUT_S, fetch
 from snapkv.errors import ServerWarning, SnapKVError
 
 SAMPLE_S = 300.0

@@ -11,19 +11,19 @@ from contextlib import suppress
 from itertools import groupby
 
 from snapkv.clock import monotonic
-from snapkv.engine.base import Event, WatchBatch
+from snapkv.engine.contract import Event, WatchBatch
 from snapkv.engine.etcd import etcd_pb2 as pb
+from snapkv.engine.etcd.codec import event_of
 from snapkv.engine.etcd.connection import Connection, Watching
-from snapkv.engine.etcd.refusals import DENIED
-from snapkv.engine.etcd.rpc import TOO_LARGE, CallFailed, ended_watch
-from snapkv.engine.etcd.wire import event_of
+from snapkv.engine.etcd.error_texts import DENIED
+from snapkv.engine.etcd.grpc_client import TOO_LARGE, CallFailed, ended_watch
 from snapkv.errors import (
     CompactedError,
     EngineUnavailableError,
     SnapKVError,
     StoreClosedError,
 )
-from snapkv.forks import renew_in_children
+from snapkv.lifecycle import renew_in_children
 
 QUEUE_BYTES_MAX = 16 << 20
 """What may wait to be taken; beyond it the server is not read from."""

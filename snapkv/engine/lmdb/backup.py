@@ -7,8 +7,9 @@ import shutil
 import tempfile
 
 from snapkv import files
-from snapkv.engine.lmdb import mdb, place
-from snapkv.engine.lmdb.env import Environment
+from snapkv.engine.lmdb import client as mdb
+from snapkv.engine.lmdb import directory as place
+from snapkv.engine.lmdb.environment import Environment
 from snapkv.errors import InvalidFileError
 
 

@@ -7,10 +7,10 @@ import struct
 from collections.abc import Generator, Iterator
 from typing import NamedTuple
 
-from snapkv.engine.lmdb import mdb, records
-from snapkv.engine.lmdb.env import Environment
-from snapkv.engine.lmdb.leases import Leases
-from snapkv.engine.lmdb.records import (
+from snapkv.engine.lmdb import client as mdb
+from snapkv.engine.lmdb import format as records
+from snapkv.engine.lmdb.environment import Environment
+from snapkv.engine.lmdb.format import (
     HEADER,
     HEADER_BYTES,
     LEASE_BYTES,
@@ -19,6 +19,7 @@ from snapkv.engine.lmdb.records import (
     STEM_END,
     SUFFIX_BYTES,
 )
+from snapkv.engine.lmdb.leases import Leases
 from snapkv.engine.lmdb.transaction import Transaction
 from snapkv.errors import SnapKVError
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from snapkv.engine.arrow import BYTES_MAX, columns_in
-from snapkv.engine.base import Columns, Range
-from snapkv.engine.lmdb import mdb
-from snapkv.engine.lmdb.env import Environment
+from snapkv.engine.contract import Columns, Range
+from snapkv.engine.lmdb import client as mdb
+from snapkv.engine.lmdb.environment import Environment
+from snapkv.engine.lmdb.format import HEADER_BYTES, LEASED, REMOVED, SUFFIX_BYTES, span_of
 from snapkv.engine.lmdb.reading import each_step, key_values
-from snapkv.engine.lmdb.records import HEADER_BYTES, LEASED, REMOVED, SUFFIX_BYTES, span_of
 from snapkv.engine.lmdb.walking import TAIL_BYTES, Records, Walk
 from snapkv.errors import CorruptStoreError
 from snapkv.extras import extra

@@ -15,9 +15,10 @@ Progress is a revision in the state record (`freed`), written with the work itse
 from __future__ import annotations
 
 from snapkv.clock import pause
-from snapkv.engine.lmdb import mdb, records
-from snapkv.engine.lmdb.env import Environment
-from snapkv.engine.lmdb.records import State
+from snapkv.engine.lmdb import client as mdb
+from snapkv.engine.lmdb import format as records
+from snapkv.engine.lmdb.environment import Environment
+from snapkv.engine.lmdb.format import State
 from snapkv.engine.lmdb.transaction import Transaction
 from snapkv.engine.lmdb.writing import locked
 from snapkv.errors import CompactedError, CorruptStoreError, FutureRevisionError

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from snapkv import files
 from snapkv.clock import SystemClock, bounded
-from snapkv.engine.base import (
+from snapkv.engine.contract import (
     Columns,
     GetResult,
     KeyValue,
@@ -23,18 +23,11 @@ from snapkv.engine.base import (
     Versions,
     one_of,
 )
-from snapkv.engine.lmdb import (
-    backup,
-    check,
-    compaction,
-    leasing,
-    pieces,
-    reading,
-    records,
-    registry,
-    writing,
-)
-from snapkv.engine.lmdb.env import Environment, Options
+from snapkv.engine.lmdb import backup, check, compaction, reading, registry, writing
+from snapkv.engine.lmdb import format as records
+from snapkv.engine.lmdb import lease_writes as leasing
+from snapkv.engine.lmdb import ranges as pieces
+from snapkv.engine.lmdb.environment import Environment, Options
 from snapkv.engine.lmdb.leases import Leases
 from snapkv.engine.lmdb.watcher import LmdbWatcher
 from snapkv.errors import (

@@ -11,8 +11,9 @@ from collections.abc import Iterator
 from itertools import takewhile
 
 from snapkv.clock import boot_tag, uptime_ns
-from snapkv.engine.lmdb import mdb, records
-from snapkv.engine.lmdb.records import DUE, HELD, LEASE, LeaseRecord, State
+from snapkv.engine.lmdb import client as mdb
+from snapkv.engine.lmdb import format as records
+from snapkv.engine.lmdb.format import DUE, HELD, LEASE, LeaseRecord, State
 from snapkv.engine.lmdb.transaction import Transaction
 from snapkv.errors import CorruptStoreError
 

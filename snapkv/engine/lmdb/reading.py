@@ -13,7 +13,7 @@ from operator import itemgetter
 from threading import get_ident
 from typing import TypeVar
 
-from snapkv.engine.base import (
+from snapkv.engine.contract import (
     GetResult,
     Header,
     KeyValue,
@@ -23,10 +23,10 @@ from snapkv.engine.base import (
     ReadResult,
     Versions,
 )
-from snapkv.engine.lmdb import mdb, records
-from snapkv.engine.lmdb.env import Environment
-from snapkv.engine.lmdb.leases import Leases, is_due
-from snapkv.engine.lmdb.records import (
+from snapkv.engine.lmdb import client as mdb
+from snapkv.engine.lmdb import format as records
+from snapkv.engine.lmdb.environment import Environment
+from snapkv.engine.lmdb.format import (
     HEADER,
     HEADER_BYTES,
     LEASE_BYTES,
@@ -42,6 +42,7 @@ from snapkv.engine.lmdb.records import (
     span_of,
     suffix_of,
 )
+from snapkv.engine.lmdb.leases import Leases, is_due
 from snapkv.engine.lmdb.walking import Found, Walk, unescaped
 from snapkv.errors import CompactedError, CorruptStoreError, FutureRevisionError
 

@@ -14,9 +14,11 @@ import threading
 
 from snapkv import files
 from snapkv.clock import bounded, monotonic
-from snapkv.engine.lmdb import mdb, place, records
-from snapkv.engine.lmdb.env import Environment, Options, extend_file
-from snapkv.engine.lmdb.place import Standing
+from snapkv.engine.lmdb import client as mdb
+from snapkv.engine.lmdb import directory as place
+from snapkv.engine.lmdb import format as records
+from snapkv.engine.lmdb.directory import Standing
+from snapkv.engine.lmdb.environment import Environment, Options, extend_file
 from snapkv.errors import InvalidOptionError, ReadOnlyError, SnapKVError
 
 FORK_WAIT_SECONDS_MAX = 10.0

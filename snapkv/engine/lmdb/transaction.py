@@ -5,8 +5,9 @@ from __future__ import annotations
 from types import TracebackType
 from typing import NamedTuple, Protocol
 
-from snapkv.engine.lmdb import mdb, records
-from snapkv.engine.lmdb.gate import Gate
+from snapkv.engine.lmdb import client as mdb
+from snapkv.engine.lmdb import format as records
+from snapkv.engine.lmdb.access import Gate
 
 
 class Databases(NamedTuple):

@@ -14,8 +14,8 @@ from itertools import chain, compress, islice
 from operator import itemgetter, ne
 from typing import NamedTuple
 
-from snapkv.engine.lmdb import mdb
-from snapkv.engine.lmdb.records import (
+from snapkv.engine.lmdb import client as mdb
+from snapkv.engine.lmdb.format import (
     HEADER_BYTES,
     LEASE_BYTES,
     REMOVED,

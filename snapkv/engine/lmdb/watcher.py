@@ -6,11 +6,13 @@ from collections import deque
 from collections.abc import Callable
 
 from snapkv.clock import monotonic
-from snapkv.engine.base import Event, KeyValue, WatchBatch, in_range
-from snapkv.engine.lmdb import leasing, reading, records
-from snapkv.engine.lmdb.env import Environment
+from snapkv.engine.contract import Event, KeyValue, WatchBatch, in_range
+from snapkv.engine.lmdb import format as records
+from snapkv.engine.lmdb import lease_writes as leasing
+from snapkv.engine.lmdb import reading
+from snapkv.engine.lmdb.environment import Environment
+from snapkv.engine.lmdb.format import State, checked_stem
 from snapkv.engine.lmdb.leases import is_due
-from snapkv.engine.lmdb.records import State, checked_stem
 from snapkv.engine.lmdb.transaction import Transaction
 from snapkv.errors import (
     CompactedError,

@@ -6,13 +6,15 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple, TypeAlias, TypeVar
 
-from snapkv.engine.apply import apply
-from snapkv.engine.base import Header, KeyValue, Limits, Put, Txn, TxnResult
-from snapkv.engine.lmdb import mdb, reading, records
-from snapkv.engine.lmdb.env import Environment
+from snapkv.engine.contract import Header, KeyValue, Limits, Put, Txn, TxnResult
+from snapkv.engine.embedded import apply
+from snapkv.engine.lmdb import client as mdb
+from snapkv.engine.lmdb import format as records
+from snapkv.engine.lmdb import reading
+from snapkv.engine.lmdb.environment import Environment
+from snapkv.engine.lmdb.format import REVISION_MAX
 from snapkv.engine.lmdb.leases import is_due
-from snapkv.engine.lmdb.newest import Newest, expire
-from snapkv.engine.lmdb.records import REVISION_MAX
+from snapkv.engine.lmdb.write_view import Newest, expire
 from snapkv.engine.rules import check_distinct, check_limits, measure
 from snapkv.errors import (
     EngineBusyError,

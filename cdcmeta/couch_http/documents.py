@@ -1,0 +1,179 @@
+"""One document: to get, to put, to delete; and local documents."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+from urllib.parse import parse_qsl, quote, unquote_to_bytes
+
+from starlette.responses import Response
+
+from cdcmeta.changes import reading
+from cdcmeta.changes.database import ChangesDB
+from cdcmeta.changes.documents import Doc, Edited, checked_id
+from cdcmeta.changes.local import PREFIX as LOCAL
+from cdcmeta.changes.reading import Found
+from cdcmeta.changes.revisions import Revision
+from cdcmeta.couch_http.answers import answer
+from cdcmeta.couch_http.errors import bad_request
+from cdcmeta.couch_http.multipart import MIXED, mixed
+from cdcmeta.couch_http.request import Call
+from cdcmeta.couch_http.service import settled
+from cdcmeta.couch_http.streaming import JSON
+from cdcmeta.errors import DocumentConflictError, DocumentNotFoundError, InvalidDocumentError
+
+T = TypeVar("T")
+NO_LOCAL_REV = "0-0"
+"""The revision of a local document that was deleted."""
+META = ("conflicts", "deleted_conflicts", "revs_info")
+"""What `meta` asks for: it tells of other branches, or of what is still stored."""
+TWO_REVS = "Document rev from request body and query string have different values"
+
+
+async def get(call: Call) -> Response:
+    """Answer `GET /{db}/{id}`."""
+    id = call.id
+    if id.startswith(LOCAL):
+        name = id.removeprefix(LOCAL)
+        db = call.db
+        return answer(await call.service.call(_locally, db, lambda: db.local.get(name)))
+    if "open_revs" in call.query:
+        return await _open_revs(call, id)
+    found = await call.service.call(_found, call.db, id, call.query.get("rev"), call.as_of)
+    headers = {"Cache-Control": "must-revalidate"}
+    meta = {name: call.flag("meta") or call.flag(name) for name in META}
+    if not any(meta.values()):  # those change while the revision stays
+        headers["ETag"] = f'"{found.leaf.revision}"'
+        if call.has(headers["ETag"]):
+            return Response(status_code=304, headers=headers)
+    doc = found.as_json(**meta, revisions=call.flag("revs"))
+    return Response(doc + b"\n", headers=headers, media_type=JSON)
+
+
+async def _open_revs(call: Call, id: str) -> Response:
+    revs = None if call.query["open_revs"] == "all" else call.json_of("open_revs")
+    if revs is not None and not isinstance(revs, list):
+        raise bad_request("`open_revs` is `all` or a list of revisions")
+    latest = call.flag("latest")
+    found = await call.service.call(call.db.open_revs, id, revs, latest=latest, as_of=call.as_of)
+    revisions = call.flag("revs")
+    told = [
+        {"missing": leaf} if isinstance(leaf, str) else {"ok": leaf_of(leaf, revisions)}
+        for leaf in found
+    ]
+    return mixed(told) if MIXED in call.request.headers.get("accept", "") else answer(told)
+
+
+def leaf_of(doc: Doc, revisions: bool) -> Doc:
+    """Return a leaf, with `_revisions` where they are wanted."""
+    if not revisions:
+        del doc["_revisions"]
+    return doc
+
+
+async def put(call: Call) -> Response:
+    """Answer `PUT /{db}/{id}`."""
+    id, rev = call.id, call.rev
+    call.check_no_multipart()
+    doc = await call.object()
+    if rev is not None:
+        if doc.get("_rev", rev) != rev:
+            raise bad_request(TWO_REVS)
+        doc["_rev"] = rev
+    if id.startswith(LOCAL):
+        name = id.removeprefix(LOCAL)
+        db = call.db
+        made = await call.service.call(_edit_local, db, id, lambda: _put_local(db, name, doc))
+        return answer({"ok": True, "id": id, "rev": made.rev or NO_LOCAL_REV}, 201)
+    new_edits = call.query.get("new_edits") != "false"
+    return await _edited(call, doc | {"_id": id}, new_edits=new_edits)
+
+
+async def post(call: Call) -> Response:
+    """Answer `POST /{db}`: a document, which gets an id unless it has one."""
+    call.check_json()
+    return await _edited(call, await call.object())
+
+
+async def _edited(call: Call, doc: dict[str, Any], *, new_edits: bool = True) -> Response:
+    db = call.db
+    edited = await call.service.call(_edit, db, doc, new_edits)
+    where = f"{call.base_url}{quote(db.name, safe='')}/{quote(edited.id, safe='')}"
+    headers = {"Location": where, "ETag": f'"{edited.rev}"'}
+    return answer({"ok": True, "id": edited.id, "rev": edited.rev}, 201, headers)
+
+
+async def copy(call: Call) -> Response:
+    """Answer `COPY /{db}/{id}`: the header Destination names the copy, and what it replaces."""
+    id, rev = _destination(call)
+    doc = (await call.service.call(_found, call.db, call.id, call.rev, None)).shown()
+    del doc["_rev"]
+    return await _edited(call, doc | {"_id": id} | ({} if rev is None else {"_rev": rev}))
+
+
+def _destination(call: Call) -> tuple[str, str | None]:
+    path, _, query = call.request.headers.get("destination", "").partition("?")
+    if not path or "://" in path:
+        raise bad_request("Destination header is mandatory for COPY, and names a document id.")
+    try:
+        id = unquote_to_bytes(path.lstrip("/").encode("latin-1")).decode()
+        return id, dict(parse_qsl(query)).get("rev")
+    except ValueError:
+        raise bad_request("the header Destination is not valid UTF-8") from None
+
+
+async def delete(call: Call) -> Response:
+    """Answer `DELETE /{db}/{id}`."""
+    id, rev = call.id, call.rev
+    if id.startswith(LOCAL):
+        name = id.removeprefix(LOCAL)
+        db = call.db
+        await call.service.call(_edit_local, db, id, lambda: db.local.remove(name, rev or ""))
+        return answer({"ok": True, "id": id, "rev": NO_LOCAL_REV})
+    edited = await call.service.call(_remove, call.db, id, rev)
+    return answer({"ok": True, "id": id, "rev": edited.rev}, headers={"ETag": f'"{edited.rev}"'})
+
+
+# --- in threads ---
+
+
+def _found(db: ChangesDB, id: str, rev: str | None, as_of: str | None) -> Found:
+    wanted = None if rev is None else Revision.parse(rev)
+    return reading.document(db.state(as_of), checked_id(id), wanted)
+
+
+def _edit(db: ChangesDB, doc: dict[str, Any], new_edits: bool) -> Edited:
+    write = db.bulk if new_edits else db.replicate
+    (found,) = settled(db, lambda: write([doc]))
+    if found.error is not None:
+        raise found.error
+    return found
+
+
+def _edit_local(db: ChangesDB, id: str, do: Callable[[], str | None]) -> Edited:
+    (found,) = settled(db, lambda: [Edited(id, _locally(db, do))])
+    return found
+
+
+def _put_local(db: ChangesDB, name: str, doc: dict[str, Any]) -> str | None:
+    deleted = doc.get("_deleted", False)
+    if not isinstance(deleted, bool):
+        raise InvalidDocumentError("_deleted is true or false")
+    if not deleted:
+        return db.local.put(name, doc)
+    db.local.remove(name, doc.get("_rev", ""))
+    return None
+
+
+def _locally(db: ChangesDB, do: Callable[[], T]) -> T:
+    """Do something with a local document; tell when it is the database that is not there."""
+    try:
+        return do()
+    except (DocumentNotFoundError, DocumentConflictError):
+        db.state()  # others may have deleted it
+        raise
+
+
+def _remove(db: ChangesDB, id: str, rev: str | None) -> Edited:
+    db.get(id)  # what is not there, or deleted, is not found, whatever the revision
+    return _edit(db, {"_id": id, "_rev": rev, "_deleted": True}, True)

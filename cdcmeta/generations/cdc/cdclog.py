@@ -1,0 +1,381 @@
+"""A table with a log of its changes: each commit writes rows and their log rows, or neither."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple, Protocol
+
+from cdcmeta.arguments import check_store
+from cdcmeta.errors import (
+    GenerationUnavailableError,
+    InvalidArgumentError,
+    MemberLostError,
+    WriteFromFutureError,
+)
+from cdcmeta.generations.cdc.rows import (
+    IMAGES,
+    OLD_PREFIX,
+    ROW_PREFIX,
+    LogRow,
+    Operation,
+    base_key,
+    encoded,
+    old_span_of,
+    row_of,
+    slot_of,
+    span_of,
+)
+from cdcmeta.generations.cdc.trimming import Trimmer, upgrade
+from cdcmeta.generations.log.binding import Binding, bound_to, merged
+from cdcmeta.generations.log.listing import unchanged
+from cdcmeta.generations.model.metadata import check_seconds
+from cdcmeta.generations.model.streams import StreamId
+from cdcmeta.generations.model.tokens import murmur3_token
+from snapkv import (
+    CommitTimeoutError,
+    CommitUnknownError,
+    ConflictError,
+    Entry,
+    Ops,
+    Snapshot,
+    SnapshotKV,
+    SpaceOps,
+    Stamp,
+    When,
+)
+from snapkv.clock import monotonic, pause
+from snapkv.model import Guard
+from snapkv.times import LOGICAL_BITS, dated
+from snapkv.tuples import Versionstamp
+
+TIMEOUT_S = 10.0
+COMMIT_S_MAX = 60.0
+"""The longest that a store lets one commit take."""
+FUTURE_LOOK_S = 0.25
+"""How often a write that is ahead of this clock looks whether it still is."""
+ROWS_MAX = 1 << 16
+"""Log rows of one commit: their place in it has 16 bits."""
+
+
+class Streams(Protocol):
+    """Who tells the stream of a write: `Member`, or `Generations` of one process's own."""
+
+    @property
+    def store(self) -> SnapshotKV | None:
+        """Return the store that its guards are of; None where it has none."""
+        ...
+
+    @property
+    def log(self) -> str | None:
+        """Return the space of the log that they are of; None where it has none."""
+        ...
+
+    def stream_of_commit(self, ts: int, token: int) -> StreamId:
+        """Return the stream of a commit, by the timestamp that the store chose for it."""
+        ...
+
+    def guards(self) -> Mapping[str, list[Guard]]:
+        """Return what must hold, by space, when that is committed."""
+        ...
+
+    def catch_up(self, timeout: float) -> None:
+        """Wait until what was known when a guard failed is known no more."""
+        ...
+
+
+class Change(NamedTuple):
+    """A row to be written, or removed (None), and what is known of the row before.
+
+    `before` is None where there was none, or where it was not read.
+    """
+
+    key: bytes
+    token: int
+    value: bytes | None
+    before: Entry | None
+
+
+class CdcLog:
+    """A table with a log of its changes, spread over the streams of the generations.
+
+    A log row's stream is chosen inside the commit, by the very timestamp that this gets; with a
+    `Member` the commit is also guarded by the newest generation, so it cannot land in a stream of
+    another one. Safe for threads.
+    """
+
+    def __init__(
+        self,
+        store: SnapshotKV,
+        streams: Streams,
+        name: str = "default",
+        *,
+        preimage: bool = False,
+        postimage: bool = False,
+    ) -> None:
+        """No round trip. Raises `InvalidArgumentError`, `snapkv.errors.InvalidKeyError` (name).
+
+        The store is the one that the member was made in: what guards its commits is there.
+
+        With `preimage` each change is logged behind the row as it was before, where there was one;
+        that is read first, and the commit is guarded by it. Then an insert is told from an update,
+        else all are updates. With `postimage` the row as it is then follows the change. All writers
+        of a table should agree on both.
+        """
+        if not isinstance(name, str) or not name:
+            raise InvalidArgumentError(f"a log's name is a text, not {name!r}")
+        check_store(store)
+        if not callable(getattr(streams, "stream", None)):
+            raise InvalidArgumentError(
+                f"streams are a Member or Generations, not {type(streams).__name__}"
+            )
+        if streams.store is not None and streams.store is not store:
+            raise InvalidArgumentError("a log's rows are in the store of its member's generations")
+        self.store, self.name, self._streams = store, name, streams
+        self._preimage, self._postimage = preimage, postimage
+        self._space = store.space(f"cdc/{name}")
+        log = streams.log
+        self._binding = None if log is None else Binding(store, self._space, name, log)
+
+    def write(
+        self,
+        key: bytes,
+        value: bytes | None,
+        *,
+        timeout: float = TIMEOUT_S,
+        note: str | None = None,
+    ) -> LogRow:
+        """Write a row, or remove it (None), with its log row; return that. One commit.
+
+        While the generation of now is not known here, the write waits for it. Raises
+        `GenerationUnavailableError` (by its kinds, when `timeout` seconds are over), and
+        `WriteFromFutureError` when that long the store's newest commit, of another clock, is
+        further ahead of this one than clocks may be apart: for a member two propagation
+        delays, else the leeway. `WrongGenerationLogError` where the table's streams are of
+        another log; and what `SnapshotKV.commit` raises. Of an unknown outcome
+        (`snapkv.CommitUnknownError`) `resolve` tells the row.
+        """
+        return _change_of(self.write_batch([(key, value)], timeout=timeout, note=note))
+
+    def write_batch(
+        self,
+        changes: Mapping[bytes, bytes | None] | Iterable[tuple[bytes, bytes | None]],
+        *,
+        timeout: float = TIMEOUT_S,
+        note: str | None = None,
+    ) -> list[LogRow]:
+        """Write several rows, or remove them (None), in one commit; return all its log rows.
+
+        They are in the order given, each with its images around it. Raises as `write`, and
+        `InvalidArgumentError` for no change, or a key that is there twice. With `preimage` each
+        row is guarded, and `SnapshotKV.guards_max` bounds how many.
+        """
+        check_seconds("timeout", timeout)
+        given, deadline = _checked(changes), monotonic() + timeout
+        built: dict[tuple[int, int], list[LogRow]] = {}
+
+        def build(stamp: Stamp) -> Ops:
+            guards = self._streams.guards()  # before the stream is asked for
+            built[stamp.ts, stamp.batch] = rows = self._logged(stamp, wanted)
+            guarded = {name: SpaceOps(guards=each) for name, each in guards.items()}
+            return Ops(spaces=merged(binding, guarded, self._ops(wanted, rows)), note=note)
+
+        lacking: GenerationUnavailableError | WriteFromFutureError | None = None
+        while True:
+            binding = self._binding.ops() if self._binding else {}
+            wanted = self._read_before(given)
+            is_overtaken = False
+            try:
+                left = min(COMMIT_S_MAX, max(0.001, deadline - monotonic()))
+                commit = self.store.commit(build, timeout=left)
+                return built[commit.ts, commit.batch]
+            except MemberLostError:
+                raise  # waiting does not help
+            except (GenerationUnavailableError, WriteFromFutureError) as e:
+                lacking = e
+            except ConflictError as e:
+                lacking, is_overtaken = None, self._is_overtaken(e, wanted)
+            except CommitTimeoutError as e:
+                if lacking is not None:
+                    raise lacking from e  # that is what the time went by with
+                raise
+            if (left := deadline - monotonic()) <= 0:
+                raise lacking or CommitTimeoutError("others were faster than the write")
+            if not is_overtaken:
+                self._wait(lacking, left)
+
+    def resolve(self, error: CommitUnknownError, *, timeout: float = TIMEOUT_S) -> LogRow | None:
+        """Return the row of a write whose outcome was unknown; None if it never will be there.
+
+        From any process: the error can be pickled. A watch of its very commit, and as
+        `SnapshotKV.resolve`, which raises what this raises; `CompactedError` when that commit's
+        history is gone, `InvalidArgumentError` when it wrote nothing to this log.
+        """
+        rows = self.resolve_batch(error, timeout=timeout)
+        return None if rows is None else _change_of(rows)
+
+    def resolve_batch(
+        self, error: CommitUnknownError, *, timeout: float = TIMEOUT_S
+    ) -> list[LogRow] | None:
+        """Return all log rows of a `write_batch`; as `resolve`."""
+        check_seconds("timeout", timeout)
+        if not isinstance(error, CommitUnknownError):
+            raise InvalidArgumentError(f"a CommitUnknownError is settled, not {error!r}")
+        ts, deadline = error.timestamp, monotonic() + timeout
+        left = min(COMMIT_S_MAX, timeout)
+        try:
+            if self.store.resolve(ts, error.nonce, guards=error.guards, timeout=left) is None:
+                return None
+        except ConflictError:
+            return None  # others of its group were committed, this was not
+        left = max(0.0, deadline - monotonic())
+        with self._space.watch(since=ts - 1, timeout=left) as watch:
+            changes = next(watch, None)  # what was committed comes, whatever time is left
+        found = [
+            row_of(change.key, change.value)
+            for change in changes or ()
+            if change.value is not None and change.key.startswith((ROW_PREFIX, OLD_PREFIX))
+        ]
+        rows = sorted(row for row in found if row.stamp[:2] == (ts, error.batch))
+        if not rows:
+            raise InvalidArgumentError(f"commit {dated(ts)} wrote nothing to this log")
+        return rows
+
+    def bind(self, log: str) -> None:
+        """Record that the table's streams are of the log in a space, unless that is recorded.
+
+        The first write with a member records it, too. Raises `WrongGenerationLogError`.
+        """
+        Binding(self.store, self._space, self.name, log).record()
+
+    def get(self, key: bytes, when: When | None = None) -> bytes | None:
+        """Return a row, now or as it was; None where there is none."""
+        if not isinstance(key, bytes):
+            raise InvalidArgumentError("keys and values are bytes")
+        (found,) = self._space.entries_of([base_key(key)], when)
+        return None if found is None else found.value
+
+    def read(self, stream: StreamId, begin: When, end: When | None = None) -> list[LogRow]:
+        """Return a stream's log rows in (begin, end], oldest first; without an end all of them.
+
+        A round trip for now, and one a page for the rows of all streams in its 64th of the ring.
+        Raises `InvalidArgumentError` for what is no `StreamId`.
+        """
+        if not isinstance(stream, StreamId):
+            raise InvalidArgumentError(f"a stream is a StreamId, not {stream!r}")
+        snapshot = self._space.at()
+        until = snapshot.timestamp if end is None else self._space.timestamp_of(end)
+        since = self._space.timestamp_of(begin)
+        spans = old_span_of(stream, since, until), span_of(slot_of(stream), since, until)
+        items = (item for span in spans for item in snapshot.items(start=span[0], end=span[1]))
+        return sorted(row for row in (row_of(*item) for item in items) if row.stream == stream)
+
+    def trim(self, until: When, *, unread: bool = False) -> int:
+        """Remove the log rows up to a time; return how many. The table's rows stay.
+
+        Never what a registered consumer has not passed, but with `unread`: a consumer that loses
+        rows by it raises `LogTrimmedError` when it goes on. In commits of a thousand rows; one that
+        is cut off is gone on with by the next. `GenerationLog.expire` calls it.
+        """
+        time = self._space.timestamp_of(until)
+        trimmer = Trimmer(self.store, self._space, self.name, bound_to(self._space))
+        return trimmer.trim(time, unread=unread)
+
+    def upgrade(self) -> int:
+        """Move log rows that an older version wrote to where they are read; return how many.
+
+        `StreamConsumer` and `trim` do it. No writer of the older version may run any more.
+        """
+        return upgrade(self._space)
+
+    def at(self, when: When | None = None) -> Snapshot[bytes]:
+        """Return a moment of the table and its log."""
+        return self._space.at(when)
+
+    # --- helpers ---
+
+    def _read_before(self, changes: Sequence[Change]) -> Sequence[Change]:
+        """Return changes with the rows before them, where those are wanted; one round trip."""
+        if not self._preimage:
+            return changes
+        entries = self._space.entries_of([base_key(change.key) for change in changes])
+        return [
+            change._replace(before=entry) for change, entry in zip(changes, entries, strict=True)
+        ]
+
+    def _logged(self, stamp: Stamp, changes: Sequence[Change]) -> list[LogRow]:
+        """Return the log rows of a commit."""
+        rows: list[LogRow] = []
+        counts: Counter[StreamId] = Counter()
+        for change in changes:
+            stream = self._streams.stream_of_commit(stamp.ts, change.token)
+            for operation, value in self._steps(change):
+                place = Versionstamp(stamp.ts, stamp.batch, len(rows))
+                number = counts[stream]
+                counts[stream] = number + 1
+                rows.append(LogRow(place, stream, change.key, value, operation, number, False))
+        return [
+            replace(row, end_of_batch=row.batch_seq_no == counts[row.stream] - 1) for row in rows
+        ]
+
+    def _steps(self, change: Change) -> Iterator[tuple[Operation, bytes | None]]:
+        """Yield what is logged of a change, in order."""
+        if change.before is not None:
+            yield Operation.PREIMAGE, change.before.value
+        if change.value is None:
+            yield Operation.ROW_DELETE, None
+            return
+        is_new = self._preimage and change.before is None
+        yield Operation.INSERT if is_new else Operation.UPDATE, change.value
+        if self._postimage:
+            yield Operation.POSTIMAGE, change.value
+
+    def _ops(self, changes: Sequence[Change], rows: Sequence[LogRow]) -> dict[str, SpaceOps]:
+        keys = {base_key(change.key): change for change in changes}
+        puts = {key: change.value for key, change in keys.items() if change.value is not None}
+        deletes = [key for key, change in keys.items() if change.value is None]
+        guards: list[Guard] = []
+        if self._preimage:
+            for key, (_, _, _, before) in keys.items():
+                guards.append(unchanged(key, 0 if before is None else before.revision))
+        return {self._space.name: SpaceOps(puts | encoded(rows), deletes, guards=guards)}
+
+    def _is_overtaken(self, error: ConflictError, changes: Sequence[Change]) -> bool:
+        """Return whether a row was written by another commit since it was read here."""
+        keys = {base_key(change.key) for change in changes}
+        return any(getattr(guard, "key", None) in keys for guard, _ in error.failed)
+
+    def _wait(
+        self, lacking: GenerationUnavailableError | WriteFromFutureError | None, left_s: float
+    ) -> None:
+        """Wait until a write may go better: for news of generations, or for this clock."""
+        if isinstance(lacking, WriteFromFutureError):
+            missing_ms = (lacking.ts - lacking.latest >> LOGICAL_BITS) + 1
+            pause(min(left_s, missing_ms / 1_000, FUTURE_LOOK_S))
+        else:
+            self._streams.catch_up(left_s)
+
+
+def _checked(changes: object) -> list[Change]:
+    """Return what was given as changes. Raises `InvalidArgumentError`."""
+    try:
+        pairs = changes.items() if isinstance(changes, Mapping) else changes
+        found = [(key, value) for key, value in pairs]  # type: ignore[attr-defined]
+    except (TypeError, ValueError) as e:
+        raise InvalidArgumentError(f"changes are a mapping or pairs: {e}") from e
+    for key, value in found:
+        if not isinstance(key, bytes) or not isinstance(value, bytes | None):
+            raise InvalidArgumentError("keys and values are bytes")
+    if not 1 <= len(found) <= ROWS_MAX // 3:
+        raise InvalidArgumentError(
+            f"one commit writes 1 to {ROWS_MAX // 3:,} rows, not {len(found):,}"
+        )
+    if len({key for key, _ in found}) < len(found):
+        raise InvalidArgumentError("a commit writes each row once: a key is there twice")
+    return [Change(key, murmur3_token(key), value, None) for key, value in found]
+
+
+def _change_of(rows: Sequence[LogRow]) -> LogRow:
+    """Return the first row that is no image."""
+    return next(row for row in rows if row.operation not in IMAGES)

@@ -1,0 +1,1 @@
+"""The log of generations in a store: it is listed, switched, joined, followed and expired."""

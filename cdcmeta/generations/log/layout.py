@@ -1,0 +1,320 @@
+"""Keys and values of a log of generations, in FoundationDB's tuple encoding.
+
+| key | value |
+|---|---|
+| `("head",)` | the newest generation's time; whoever needs to know it guards this key |
+| `("generation", time)` | one that operates from `time` on: a msgpack map |
+| `("rows", id, end)` | a range of its topology: `Topology.rows` |
+| `("switch",)` | the switch under way, a msgpack map; no key, none |
+| `("switch", "ack", id, session)` | a member has read the rows: the newest write it let through |
+| `("switch", "refusal", id, session)` | a member cannot: why |
+| `("switch", "aborted")` | the last switch that came to nothing: its id and why |
+| `("consumer", table, name, part, parts)` | how far a consumer has come, a msgpack map |
+| `("consumer", name)` | the same, of a version that did not record the table |
+| `("table", name)` | a table whose streams are of this log: nothing |
+| `("consumers",)` | how often consumers came and went |
+
+Ids have 16 random bytes, times are timestamps of snapkv.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeVar
+
+import msgpack
+
+from cdcmeta.errors import CorruptTopologyError, InvalidArgumentError
+from cdcmeta.generations.model.tokens import Sharding
+from snapkv.errors import CorruptStoreError, InvalidTupleError
+from snapkv.times import TIMESTAMP_MAX
+from snapkv.tuples import pack, unpack
+
+FORMAT = 0
+HEAD, SWITCH, ABORTED = pack(("head",)), pack(("switch",)), pack(("switch", "aborted"))
+CONSUMERS = pack(("consumers",))
+GENERATION_PREFIX, CONSUMER_PREFIX = pack(("generation",)), pack(("consumer",))
+TABLE_PREFIX = pack(("table",))
+ID_BYTES, NUMBER_BYTES, RING_BYTES = 16, 8, 8
+LATER_FIELDS = {"refines": None}
+"""What a record of an older version lacks."""
+STORING, PREPARED = "storing", "prepared"
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """A generation as it is listed: from when on it operates, and what it consists of.
+
+    `ring` is the digest of what it was made of; `made` the timestamp at which it was decided;
+    `expired` the one at which it was marked as superseded, None before. `refines` says whether each
+    of its ranges lies in one range of the generation before, None where there was none or an older
+    version made it. Where it does not, streams have no single stream that they go on.
+    """
+
+    time: int
+    id: bytes
+    ring: bytes
+    ranges: int
+    streams: int
+    made: int
+    expired: int | None = None
+    refines: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Switch:
+    """A switch of generations under way.
+
+    `phase` is `storing` while its rows are written, then `prepared`: the members are asked, and
+    from `not_before` on no write is safe until it is decided. After `deadline` anybody may end it.
+    `first` says that no generation was there before. `refines` as in `Generation`.
+    """
+
+    id: bytes
+    ring: bytes
+    ranges: int
+    streams: int
+    phase: str
+    not_before: int
+    deadline: int
+    first: bool
+    refines: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Aborted:
+    """The last switch that came to nothing, and why."""
+
+    id: bytes
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a consumer has come: in which generation, and up to which time."""
+
+    generation: int
+    position: int
+
+
+class ConsumerId(NamedTuple):
+    """Whose progress it is: that of one of the `parts` workers of a consumer of a table's log.
+
+    `table` is None for a consumer whose table an older version did not record.
+    """
+
+    table: str | None
+    name: str
+    part: int = 0
+    parts: int = 1
+
+
+def encode(record: Generation | Switch | Aborted | Progress) -> bytes:
+    """Return a record's bytes. Raises `InvalidArgumentError` for one that `decode` would refuse."""
+    fields = {name: getattr(record, name) for name in record.__slots__}
+    if problem := _problem(type(record), fields):
+        raise InvalidArgumentError(f"no {type(record).__name__}: {problem}")
+    return msgpack.packb({"format": FORMAT} | fields)  # type: ignore[no-any-return]
+
+
+def decode(kind: type[T], raw: bytes) -> T:
+    """Return the record of some bytes; fields nobody knows are passed over.
+
+    Raises `CorruptStoreError`, also for a field of another type or out of its range.
+    """
+    try:
+        fields = LATER_FIELDS | msgpack.unpackb(raw)
+        if fields["format"] != FORMAT:
+            raise CorruptStoreError(f"a record of format {fields['format']}, not {FORMAT}")
+        found = {name: fields[name] for name in kind.__slots__}  # type: ignore[attr-defined]
+    except (ValueError, KeyError, TypeError) as e:
+        raise CorruptStoreError(f"no {kind.__name__} can be read: {e!r}") from e
+    if problem := _problem(kind, found):
+        raise CorruptStoreError(f"no {kind.__name__} can be read: {problem}")
+    return kind(**found)
+
+
+def _problem(kind: type[Any], fields: Mapping[str, Any]) -> str | None:
+    """Return which field of a record holds what it may not, None when all is well."""
+    for name, value in fields.items():
+        is_valid = _VALID_NAMED.get(name) or _VALID[kind.__annotations__[name]]
+        if not is_valid(value):
+            return f"{name} is {value!r:.80}"
+    return None
+
+
+def _is_number(value: object) -> bool:
+    return type(value) is int and 0 <= value <= TIMESTAMP_MAX
+
+
+_VALID: dict[str, Callable[[Any], bool]] = {
+    "int": _is_number,
+    "int | None": lambda value: value is None or _is_number(value),
+    "bytes": lambda value: type(value) is bytes,
+    "str": lambda value: type(value) is str,
+    "bool": lambda value: type(value) is bool,
+    "bool | None": lambda value: value is None or type(value) is bool,
+}
+"""What a field of a record may hold, by its annotation."""
+_VALID_NAMED: dict[str, Callable[[Any], bool]] = {
+    "id": lambda value: type(value) is bytes and len(value) == ID_BYTES,
+    "phase": lambda value: value in (STORING, PREPARED),
+}
+"""The same for fields that hold less than their annotation says."""
+
+
+def generation_of(key: bytes, raw: bytes) -> Generation:
+    """Return the generation of a key and its value.
+
+    Raises `CorruptStoreError`, also where the two do not tell the same time.
+    """
+    found = decode(Generation, raw)
+    if key != generation_key(found.time):
+        raise CorruptStoreError(f"the key {key.hex()} is not that of generation {found.time}")
+    return found
+
+
+def space_of(name: str) -> str:
+    """Return the name of a log's space."""
+    return f"generations/{name}"
+
+
+def generation_key(time: int) -> bytes:
+    """Return the key of the generation from a time on."""
+    return pack(("generation", time))
+
+
+def rows_prefix(id: bytes) -> bytes:
+    """Return what the keys of a generation's ranges begin with."""
+    return pack(("rows", id))
+
+
+def row_key(prefix: bytes, end: bytes) -> bytes:
+    """Return the key of a range; `prefix` is its generation's."""
+    if b"\x00" in end:
+        return prefix + pack((end,))
+    return b"%b\x01%b\x00" % (prefix, end)  # the same, for the many
+
+
+def end_of(prefix: bytes, key: bytes) -> bytes:
+    """Return the range's end, of its key. Raises `CorruptTopologyError` for one that has none."""
+    packed = key[len(prefix) :]
+    if packed[:1] == b"\x01" and packed.find(b"\x00") == len(packed) - 1 == RING_BYTES + 1:
+        return packed[1:-1]  # bytes, and no byte of them is zero
+    try:
+        (end,) = unpack(packed)
+    except (InvalidTupleError, ValueError) as e:
+        raise CorruptTopologyError(f"the row {packed.hex():.80} is of no range: {e}") from e
+    if not isinstance(end, bytes) or len(end) != RING_BYTES:
+        raise CorruptTopologyError(f"the row {packed.hex():.80} is of no range")
+    return end
+
+
+def ack_prefix(id: bytes) -> bytes:
+    """Return what the keys of a switch's acknowledgements begin with."""
+    return pack(("switch", "ack", id))
+
+
+def ack_key(id: bytes, session: int) -> bytes:
+    """Return the key of a member's acknowledgement."""
+    return pack(("switch", "ack", id, session))
+
+
+def refusal_prefix(id: bytes) -> bytes:
+    """Return what the keys of a switch's refusals begin with."""
+    return pack(("switch", "refusal", id))
+
+
+def refusal_key(id: bytes, session: int) -> bytes:
+    """Return the key of a member's refusal."""
+    return pack(("switch", "refusal", id, session))
+
+
+def session_of(key: bytes) -> int:
+    """Return whose acknowledgement or refusal a key is. Raises `CorruptStoreError`."""
+    return _named(key, 4, int)
+
+
+def consumer_key(id: ConsumerId) -> bytes:
+    """Return the key of a consumer's progress. Raises `InvalidArgumentError` for a wrong name."""
+    if id.table is None:
+        return old_consumer_key(id.name)
+    return consumers_prefix(id.table, id.name) + pack((id.part, id.parts))
+
+
+def consumers_prefix(table: str, name: str) -> bytes:
+    """Return what the keys of all workers of a consumer begin with; raises as `consumer_key`."""
+    if not isinstance(table, str) or not table:
+        raise InvalidArgumentError(f"a table's name is a text that is not empty, not {table!r}")
+    return pack(("consumer", table, _checked_name(name)))
+
+
+def old_consumer_key(name: str) -> bytes:
+    """Return the key of older versions, which had no table; raises as `consumer_key`."""
+    return pack(("consumer", _checked_name(name)))
+
+
+def consumer_of(key: bytes) -> ConsumerId:
+    """Return whose progress a key holds. Raises `CorruptStoreError`."""
+    match _elements(key):
+        case ("consumer", str(name)):
+            return ConsumerId(None, name)
+        case ("consumer", str(table), str(name), int(part), int(parts)) if 0 <= part < parts:
+            return ConsumerId(table, name, part, parts)
+    raise CorruptStoreError(f"no key of this log: {key.hex():.80}")
+
+
+def table_key(table: str) -> bytes:
+    """Return the key that says that a table's streams are of this log."""
+    return pack(("table", table))
+
+
+def table_of(key: bytes) -> str:
+    """Return which table a key names. Raises `CorruptStoreError`."""
+    return _named(key, 2, str)
+
+
+def number(value: int) -> bytes:
+    """Return a number as the value of a key."""
+    return value.to_bytes(NUMBER_BYTES, "big")
+
+
+def number_of(raw: bytes) -> int:
+    """Return the number of a value. Raises `CorruptStoreError` where it has not eight bytes."""
+    if len(raw) != NUMBER_BYTES:
+        raise CorruptStoreError(f"a number has {NUMBER_BYTES} bytes, not {len(raw)}")
+    return int.from_bytes(raw, "big")
+
+
+def digest_of(ring: Mapping[int, Sharding]) -> bytes:
+    """Return 32 bytes that tell a ring from all others: its tokens and their owners' shards.
+
+    The ring is one that `checked_ring` returned: its tokens ascend.
+    """
+    facts = list(zip(ring, *zip(*ring.values(), strict=True), strict=True))
+    packed: Any = msgpack.packb(facts)
+    return hashlib.sha256(packed).digest()
+
+
+def _named(key: bytes, count: int, kind: type[T]) -> T:
+    """Return the last element of a key that has so many."""
+    elements = _elements(key)
+    if len(elements) != count or not isinstance(elements[-1], kind):
+        raise CorruptStoreError(f"no key of this log: {key.hex():.80}")
+    return elements[-1]
+
+
+def _elements(key: bytes) -> tuple[Any, ...]:
+    try:
+        return unpack(key)
+    except InvalidTupleError as e:
+        raise CorruptStoreError(f"no key of this log: {key.hex():.80}") from e
+
+
+def _checked_name(name: object) -> str:
+    if not isinstance(name, str) or not name:
+        raise InvalidArgumentError(f"a consumer's name is a text that is not empty, not {name!r}")
+    return name

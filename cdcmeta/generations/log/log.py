@@ -1,0 +1,292 @@
+"""A log of generations in a store: who lists, switches, joins and follows comes here."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from cdcmeta.arguments import check_store
+from cdcmeta.errors import ExpiryIncompleteError, InvalidArgumentError
+from cdcmeta.generations.cdc.trimming import Trimmer
+from cdcmeta.generations.log import expiry, layout, progress
+from cdcmeta.generations.log.expiry import Expired
+from cdcmeta.generations.log.layout import ConsumerId, Generation, Progress, Switch
+from cdcmeta.generations.log.listing import Listing, generations_at, read_state
+from cdcmeta.generations.log.member import Member
+from cdcmeta.generations.log.switching import Coordinator
+from cdcmeta.generations.model.making import ring_to_make
+from cdcmeta.generations.model.metadata import LEEWAY_S, Generations, check_seconds
+from cdcmeta.generations.model.tokens import Sharding
+from cdcmeta.generations.model.topology import Topology
+from snapkv import SnapKVError, SnapshotKV, pack
+from snapkv.errors import EngineUnavailableError, StoreClosedError
+
+PROPAGATION_DELAY_S = 30.0
+PATIENCE_S = 30.0
+CLOCK_SKEW_S_MAX = 3_600.0
+TIMEOUT_S = 120.0
+TTL_S = 10.0
+
+
+class GenerationLog(Listing):
+    """The generations of one ring, in a store; switched in two phases that all members vote on.
+
+    A new generation operates from `2 * propagation_delay + leeway` seconds on, as counted from its
+    commit; the first at once. `leeway` is how far clocks may be apart, `patience` how long a phase
+    of a switch may take until others may end it. A member whose newest write is later than
+    `clock_skew_max` seconds after the end of that phase has a wrong clock: the switch is aborted,
+    for the generation would have to begin behind that write. All processes should agree on them.
+
+    >>> import snapkv
+    >>> from cdcmeta.generations import Sharding
+    >>> with snapkv.open("memory:") as store:
+    ...     log = GenerationLog(store)
+    ...     first = log.regenerate_if_needed({100: Sharding(2), 110: Sharding(2)})
+    ...     with log.member("node-1") as member:
+    ...         member.stream(store.save("k", b"v"), 105).token
+    101
+
+    Making one asks nobody. What the store raises is passed on.
+    """
+
+    def __init__(
+        self,
+        store: SnapshotKV,
+        name: str = "default",
+        *,
+        propagation_delay: float = PROPAGATION_DELAY_S,
+        leeway: float = LEEWAY_S,
+        patience: float = PATIENCE_S,
+        clock_skew_max: float = CLOCK_SKEW_S_MAX,
+        random_bytes: Callable[[int], bytes] = os.urandom,
+    ) -> None:
+        """Raise `InvalidArgumentError`, `snapkv.errors.InvalidKeyError` (the name)."""
+        delays = {
+            "propagation_delay": propagation_delay,
+            "leeway": leeway,
+            "patience": patience,
+            "clock_skew_max": clock_skew_max,
+        }
+        for what, seconds in delays.items():
+            check_seconds(what, seconds)
+        if not isinstance(name, str) or not name:
+            raise InvalidArgumentError(f"a log's name is a text, not {name!r}")
+        check_store(store)
+        self.store, self.name, self.leeway = store, name, leeway
+        self._patience, self._clock_skew = patience, 2 * propagation_delay
+        self._margin = pack(round(max(leeway, propagation_delay) * 1_000))
+        self._random_bytes = random_bytes
+        space = store.space(layout.space_of(name))
+        super().__init__(space)
+        escaped = name.replace("%", "%25").replace("/", "%2F")  # no prefix of another log's
+        self._session_prefix = f"{layout.space_of(escaped)}/".encode()
+        self._coordinator = Coordinator(
+            store,
+            space,
+            self._session_prefix,
+            delay_ms=round((2 * propagation_delay + leeway) * 1_000),
+            patience_ms=round(patience * 1_000),
+            skew_ms_max=round(clock_skew_max * 1_000),
+            random_bytes=random_bytes,
+        )
+
+    @property
+    def space(self) -> str:
+        """The name of the space that it is kept in: what a table is bound to."""
+        return self._space.name
+
+    def __repr__(self) -> str:
+        return f"<GenerationLog {self.name!r}>"
+
+    # --- switching ---
+
+    def make(
+        self,
+        ring: Mapping[int, Sharding],
+        *,
+        streams_max: int | None = None,
+        limit: bool = False,
+        timeout: float = TIMEOUT_S,
+    ) -> Generation:
+        """Make a generation for a ring, whatever there is; return it when it is decided.
+
+        Its `refines` is False where a range of the ring lies in several of the one before (a token
+        went, or moved): then no stream goes on any one stream. Consumers read it all the same.
+
+        A switch to the same ring that is under way is joined, another one waited for. `streams_max`
+        and `limit` as in `Topology.make`. Five commits, one for each MB of streams, and the time
+        that the members take to answer.
+
+        Raises `InvalidArgumentError`, `TopologyTooLargeError`, `SwitchAbortedError` (a member
+        could not, or did not in time), `SwitchPendingError` (the timeout; it may still come; it
+        tells whose answers lack).
+        What is asked of the store is waited for beyond `timeout`, as long as it takes there.
+        """
+        return self._made(ring, streams_max, limit, timeout, force=True)
+
+    def regenerate_if_needed(
+        self,
+        ring: Mapping[int, Sharding],
+        *,
+        streams_max: int | None = None,
+        limit: bool = False,
+        timeout: float = TIMEOUT_S,
+    ) -> Generation:
+        """Return the newest generation if it was made for this very ring; else make one.
+
+        It sees each token that came or went, and each owner that changed its shards; and whether
+        `streams_max` and `limit` ask for as many streams as there are. As many at once as want to:
+        one generation comes of it. Raises as `make`.
+        """
+        return self._made(ring, streams_max, limit, timeout, force=False)
+
+    def repair(self, *, timeout: float = TIMEOUT_S) -> None:
+        """Complete a switch that was left half-way, or end it after its deadline.
+
+        Raises `InvalidArgumentError`, `SwitchPendingError`.
+        """
+        check_seconds("timeout", timeout)
+        self._coordinator.finish(timeout)
+
+    def pending(self) -> Switch | None:
+        """Return the switch that is under way, None where there is none."""
+        return read_state(self._space).switch
+
+    # --- consumers, and what nobody needs any more ---
+
+    def expire(self, retention: float, *, ttl: float | None = None) -> Expired:
+        """Mark superseded generations; remove them `retention` seconds after they were superseded.
+
+        With each its log rows go, of all tables that are known here. With a `ttl`, so do all log
+        rows older than so many seconds, whether consumers have read them or not (ScyllaDB keeps
+        them for a day); one that has not raises `LogTrimmedError`.
+
+        Superseded is one whose successor operates for a leeway already, and for a propagation
+        delay: until then it may be written to, by members whose clocks are behind this one. Never
+        the one that operates, nor one to come, nor one that a registered consumer has not passed.
+        One listing, and a commit for each generation and each thousand rows.
+
+        It goes by the clock of this process: one that is further ahead than both removes what
+        others still write to. Raises `ExpiryIncompleteError` where the rows of some tables could
+        not be removed, after all else was done.
+        """
+        check_seconds("retention", retention)
+        if ttl is not None:
+            check_seconds("ttl", ttl)
+        now = self.timestamp_of("-0s")
+        superseded, kept = max(0, now - self._margin), pack(round(retention * 1_000))
+        done = expiry.expire(self._space, superseded, kept)
+        state = self._space.at()
+        oldest = min((each.time for each in generations_at(state)), default=0)
+        ages = [(max(0, oldest - 1), False)]
+        if ttl is not None:
+            ages.append((max(0, now - pack(round(ttl * 1_000))), True))
+        tables = [layout.table_of(key) for key in state.keys(layout.TABLE_PREFIX)]
+        rows, failed = self._trimmed(tables, ages)
+        done = replace(done, rows=rows)
+        if failed:
+            raise ExpiryIncompleteError(failed, done) from next(iter(failed.values()))
+        return done
+
+    def _trimmed(
+        self, tables: Sequence[str], ages: Sequence[tuple[int, bool]]
+    ) -> tuple[int, dict[str, Exception]]:
+        """Trim tables up to each age (a time, whether unread rows go); return rows, and errors.
+
+        One that fails does not keep the others, unless the store cannot be reached.
+        """
+        rows, failed = 0, dict[str, Exception]()
+        for at, table in enumerate(tables):
+            trimmer = Trimmer(self.store, self.store.space(f"cdc/{table}"), table, self.space)
+            try:
+                for until, unread in ages:
+                    rows += trimmer.trim(until, unread=unread)
+            except (EngineUnavailableError, StoreClosedError) as e:
+                failed |= dict.fromkeys(tables[at:], e)
+                break
+            except SnapKVError as e:
+                failed[table] = e
+        return rows, failed
+
+    def consumers(self) -> dict[ConsumerId, Progress]:
+        """Return the registered consumers, and how far each has come."""
+        return progress.consumers(self._space)
+
+    def forget(self, consumer: str, table: str = "default") -> bool:
+        """Forget a consumer of a table, so that nothing is kept for it.
+
+        Return whether there was one. With it goes a consumer of this name that an older version
+        registered without its table.
+        """
+        return progress.forget(self._space, consumer, table)
+
+    def progress_of(self, consumer: ConsumerId) -> tuple[Progress, int] | None:
+        """Return how far a consumer has come and at which revision that was saved, or None.
+
+        Raises `ConsumerMismatchError` where the progress of this name is another consumer's.
+        """
+        return progress.progress_of(self._space, consumer)
+
+    def register(self, consumers: Sequence[ConsumerId], begin: Progress) -> None:
+        """Register the workers of a consumer, all or none, which begin there.
+
+        Raises `InvalidArgumentError` for a name in use, `GenerationNotFoundError`.
+        """
+        progress.register(self._space, consumers, begin)
+
+    def save(self, consumer: ConsumerId, revision: int, reached: Progress) -> int:
+        """Save a consumer's progress if nobody else did since a revision; return the next one.
+
+        Raises `ConsumerTakenError`, and what `SnapshotKV.commit` raises. Of an unknown outcome
+        `SnapshotKV.resolve` tells the commit, whose revision is the next one.
+        """
+        return progress.save(self._space, consumer, revision, reached)
+
+    # --- taking part ---
+
+    def member(
+        self, name: str = "", *, generations: Generations | None = None, ttl: float = TTL_S
+    ) -> Member:
+        """Return a new member: it holds the generations, and no switch happens without its vote.
+
+        It counts as long as its session lives, `ttl` seconds after the last sign of life. A switch
+        that its coordinator left between the phases is finished by members, after `patience`
+        seconds. Three round trips, and one for each generation. Raises `InvalidArgumentError` (the
+        name), and as `SnapshotKV.session`.
+        """
+        try:
+            value = self._session_prefix + name.encode()
+        except (AttributeError, UnicodeEncodeError) as e:
+            raise InvalidArgumentError(f"a member's name is a text, not {name!r}") from e
+        held = generations or Generations(leeway=self.leeway)
+        return Member(
+            self.store,
+            self._space,
+            value,
+            held,
+            ttl=ttl,
+            patience=self._patience,
+            clock_skew=self._clock_skew,
+            finish=self._coordinator.finish,
+        )
+
+    def _made(
+        self,
+        ring: Mapping[int, Sharding],
+        streams_max: int | None,
+        limit: bool,
+        timeout: float,
+        *,
+        force: bool,
+    ) -> Generation:
+        check_seconds("timeout", timeout)
+        wanted = ring_to_make(ring, streams_max, limit)
+        topology: list[Topology] = []
+
+        def make() -> Topology:
+            if not topology:
+                topology.append(Topology.of_ring(wanted, self._random_bytes))
+            return topology[0]
+
+        return self._coordinator.make(layout.digest_of(wanted), make, timeout, force=force)

@@ -1,0 +1,1 @@
+"""Generations as pure values and rules: no store, no clock."""

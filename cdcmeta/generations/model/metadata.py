@@ -1,0 +1,277 @@
+"""Generations: what a process knows of them, and the stream of each write by its time and token."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from bisect import bisect_left, bisect_right
+from math import inf
+from typing import NamedTuple
+
+import numpy as np
+
+from cdcmeta.errors import (
+    CDCMetaError,
+    GenerationNotRetrievedError,
+    GenerationUndecidedError,
+    InvalidArgumentError,
+    LateGenerationWarning,
+)
+from cdcmeta.generations.model.batches import Tokens
+from cdcmeta.generations.model.rules import TODAY, Rules, find
+from cdcmeta.generations.model.streams import StreamId
+from cdcmeta.generations.model.tokens import integer
+from cdcmeta.generations.model.topology import STREAM_DTYPE, Streams, Topology
+from snapkv.clock import Clock, SystemClock, pause
+from snapkv.model import Guard
+from snapkv.times import LOGICAL_BITS, check_timestamp, dated, pack
+
+LEEWAY_S = 5.0
+PAUSE_S = 0.05
+NEVER = 1 << 64
+
+
+class _Known(NamedTuple):
+    """What is known at a moment; replaced as a whole, so that readers need no lock."""
+
+    times: list[int]
+    topologies: list[Topology | None]
+    undecided_from: int
+
+
+class Generations:
+    """The generations that a process knows, by the timestamps from which each operates.
+
+    A write's stream is that of the generation which operates at the write's timestamp. Which
+    writes are accepted, the `rules` say: `TODAY` or `ORIGINAL`. `leeway` (seconds) is how far
+    clocks may be apart. Safe for threads; lookups take no lock.
+
+    >>> from snapkv import ManualClock, pack
+    >>> from cdcmeta.generations import Sharding, Topology
+    >>> generations = Generations(clock=ManualClock(100_000))
+    >>> generations.insert(pack(90_000), Topology.make({100: Sharding(2), 110: Sharding(2)}))
+    True
+    >>> generations.stream(pack(100_000), 105).token
+    101
+    """
+
+    def __init__(
+        self, *, leeway: float = LEEWAY_S, rules: Rules = TODAY, clock: Clock | None = None
+    ) -> None:
+        """Know nothing yet. Raises `InvalidArgumentError`."""
+        if not isinstance(rules, Rules):
+            raise InvalidArgumentError(f"rules are TODAY or ORIGINAL, not {rules!r}")
+        check_seconds("leeway", leeway)
+        self._leeway, self._rules = pack(round(leeway * 1_000)), rules
+        self._now_ms = (clock or SystemClock()).now_ms
+        self._accept = rules.accept
+        self._known = _Known([], [], NEVER)
+        self._lock = threading.Lock()
+        self.last_stream_timestamp = 0
+
+    def __repr__(self) -> str:
+        return f"<Generations from {self._known.times}>"
+
+    # --- asking ---
+
+    def stream(self, ts: int, token: int, ahead: int = 0) -> StreamId:
+        """Return the stream of a write with this timestamp and token; O(log ranges).
+
+        A timestamp that is up to `ahead` later than the clock is taken for the time it is now.
+
+        Raises `WriteFromFutureError`, `WriteFromPastError` (the client's doing),
+        `NoGenerationError`, `GenerationNotRetrievedError`, and `GenerationUndecidedError` while a
+        switch is prepared whose time is not known; `InvalidArgumentError` for what is no integer.
+        """
+        if type(ts) is not int:
+            ts = integer("a timestamp", ts)
+        while True:
+            known = self._known
+            times, topologies, undecided_from = known
+            now = self._now_ms() << LOGICAL_BITS
+            if now < ts <= now + ahead:
+                now = ts
+            at = self._accept(times, ts, now, self._leeway)
+            topology = topologies[at]
+            if topology is None or ts >= undecided_from:
+                raise self._unknown(known, at, ts)
+            if ts > self.last_stream_timestamp:
+                self.last_stream_timestamp = ts  # no call between: no other thread comes between
+            if known is self._known:  # so `hold` and those who learn see each write or forbid it
+                return topology.stream_for(token)
+
+    def stream_of_commit(self, ts: int, token: int) -> StreamId:
+        """Return the stream of a commit, by the timestamp it gets; nothing guards it: `stream`."""
+        return self.stream(ts, token)
+
+    def streams(self, timestamps: Tokens, tokens: Tokens) -> Streams:
+        """Return the streams of many writes, an array of `dtype V16`; O(writes log ranges).
+
+        `timestamps` and `tokens` are arrays of one length, of type uint64 and int64. One write
+        that is not accepted fails them all; raises as `stream`.
+        """
+        stamps, tokens = np.asarray(timestamps), np.asarray(tokens)
+        if stamps.shape != tokens.shape or stamps.ndim != 1:
+            raise InvalidArgumentError("timestamps and tokens are arrays of one length")
+        if stamps.dtype.kind not in "iu" or tokens.dtype != np.int64:
+            raise InvalidArgumentError("timestamps are integers, tokens are of type int64")
+        if not len(stamps):
+            return np.empty(0, STREAM_DTYPE)
+        oldest, newest = int(stamps.min()), int(stamps.max())
+        while True:
+            known, now = self._known, self._now_ms() << LOGICAL_BITS
+            places = {self._accepted(known, ts, now) for ts in (oldest, newest)}
+            if newest > self.last_stream_timestamp:
+                self.last_stream_timestamp = newest  # as in `stream`
+            if known is self._known:
+                break
+        if len(places) == 1:
+            return self._topology(known, places.pop()).streams_for(tokens)
+        found: Streams = np.empty(len(stamps), STREAM_DTYPE)
+        stamps = stamps.astype(np.uint64, copy=False)
+        own = np.searchsorted(np.array(known.times, np.uint64), stamps, "right") - 1
+        for at in np.unique(own).tolist():
+            where = np.flatnonzero(own == at)
+            self._accepted(known, int(stamps[where].min()), now)
+            found[where] = self._topology(known, at).streams_for(tokens[where])
+        return found
+
+    def streams_available(self) -> bool:
+        """Return whether some generation operates already."""
+        times = self._known.times
+        return bool(times) and times[0] <= self._now()
+
+    @property
+    def times(self) -> tuple[int, ...]:
+        """The timestamps of the generations that are known, with their topologies or without."""
+        return tuple(self._known.times)
+
+    @property
+    def store(self) -> None:
+        """The store that `guards` are of: none, for one alone."""
+        return None
+
+    @property
+    def log(self) -> None:
+        """The space of the log that they are of: none, for one alone."""
+        return None
+
+    def guards(self) -> dict[str, list[Guard]]:
+        """Return what must hold in a store when a write is committed: nothing, for one alone."""
+        return {}
+
+    def catch_up(self, timeout: float) -> None:
+        """Give whoever feeds it some time."""
+        pause(min(timeout, PAUSE_S))
+
+    # --- learning ---
+
+    def known_or_obsolete(self, time: int) -> bool:
+        """Return whether nothing is to be learnt of the generation from `time` on.
+
+        Its topology is here, or a later one has taken over.
+        """
+        known = self._known
+        at = find(known.times, time)
+        if at is not None and known.topologies[at] is not None:
+            return True
+        return self._rules.is_obsolete(known.times, time, self._now(), self._leeway)
+
+    def prepare(self, time: int) -> bool:
+        """Take note that a generation operates from `time` on; return whether its topology lacks.
+
+        Until it is inserted, its writes are refused rather than put into the streams before. It
+        may be asked again. Warns with `LateGenerationWarning` when writes of its time went there
+        already.
+        """
+        check_timestamp(time)
+        with self._lock:
+            if self.known_or_obsolete(time):
+                return False
+            if find(self._known.times, time) is None:
+                self._put(time, None)
+                self._check_late(time)
+        return True
+
+    def insert(self, time: int, topology: Topology) -> bool:
+        """Take in the generation from `time` on; return whether that was news.
+
+        Generations that nobody may write into any more are forgotten. Raises
+        `InvalidArgumentError`, `snapkv.errors.InvalidTimeError`.
+        """
+        check_timestamp(time)
+        if not isinstance(topology, Topology):
+            raise InvalidArgumentError(f"a topology is wanted, not {topology!r}")
+        with self._lock:
+            if self.known_or_obsolete(time):
+                return False
+            if find(self._known.times, time) is None:
+                self._check_late(time)
+            self._put(time, topology)
+            self._forget()
+        return True
+
+    def hold(self, undecided_from: int | None) -> int:
+        """Refuse writes from a timestamp on, where a generation to come may operate; None: none.
+
+        That is what a member does between the two phases of a switch. Return the timestamp of the
+        newest write that was let through before.
+        """
+        with self._lock:
+            since = NEVER if undecided_from is None else check_timestamp(undecided_from)
+            self._known = self._known._replace(undecided_from=since)
+            return self.last_stream_timestamp
+
+    # --- helpers ---
+
+    def _now(self) -> int:
+        return pack(self._now_ms())
+
+    def _put(self, time: int, topology: Topology | None) -> None:
+        times, topologies, undecided_from = self._known
+        times, topologies = times.copy(), topologies.copy()
+        at = bisect_left(times, time)
+        if find(times, time) is None:
+            times.insert(at, time)
+            topologies.insert(at, topology)
+        topologies[at] = topology
+        self._known = _Known(times, topologies, undecided_from)
+
+    def _forget(self) -> None:
+        times, topologies, undecided_from = self._known
+        first = self._rules.needed_from(times, self._now(), self._leeway)
+        self._known = _Known(times[first:], topologies[first:], undecided_from)
+
+    def _check_late(self, time: int) -> None:
+        """Tell when writes of a generation went to the one before it."""
+        times = self._known.times
+        at = bisect_right(times, time)
+        behind = times[at] if at < len(times) else NEVER
+        if time <= self.last_stream_timestamp < behind:
+            message = (
+                f"generation {dated(time)} was learnt of too late: a write at "
+                f"{dated(self.last_stream_timestamp)} went to a stream of the generation before"
+            )
+            warnings.warn(LateGenerationWarning(message), stacklevel=3)
+
+    def _accepted(self, known: _Known, ts: int, now: int) -> int:
+        at = self._accept(known.times, ts, now, self._leeway)
+        if known.topologies[at] is None or ts >= known.undecided_from:
+            raise self._unknown(known, at, ts)
+        return at
+
+    def _topology(self, known: _Known, at: int) -> Topology:
+        topology = known.topologies[at]
+        assert topology is not None
+        return topology
+
+    def _unknown(self, known: _Known, at: int, ts: int) -> CDCMetaError:
+        if known.topologies[at] is None:
+            return GenerationNotRetrievedError(known.times[at])
+        return GenerationUndecidedError(ts, known.undecided_from)
+
+
+def check_seconds(what: str, seconds: object) -> None:
+    """Raise `InvalidArgumentError` for what is no duration."""
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds < inf:
+        raise InvalidArgumentError(f"{what} is seconds, not {seconds!r}")

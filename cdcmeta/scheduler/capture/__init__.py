@@ -1,0 +1,1 @@
+"""A capture's side of a changefeed."""

@@ -1,0 +1,1 @@
+"""Tables, their states, and what to do next: pure."""

@@ -1,0 +1,415 @@
+"""One table's replication set: who holds it, and what follows from what happens to it.
+
+`step` is TiCDC's state machine with a token for each assignment. Facts 1.4 to 1.6 of its sources
+are the rows; where a token changes one, `tests/scheduler/test_transitions.py` says why.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from cdcmeta.scheduler.core.states import (
+    ENDED,
+    LIVE,
+    NO_PROGRESS,
+    Progress,
+    Role,
+    SetState,
+    TableState,
+    TableStatus,
+    Token,
+)
+from cdcmeta.scheduler.core.tasks import (
+    AddRequest,
+    AddTable,
+    CaptureLost,
+    Event,
+    Found,
+    GiveUp,
+    MoveTable,
+    RemoveRequest,
+    RemoveTable,
+    Report,
+    Send,
+)
+
+
+class Place(NamedTuple):
+    """What one capture is to a table, and under which token."""
+
+    capture: str
+    role: Role
+    token: Token
+
+    def as_primary(self) -> Place:
+        """Return it as the one that replicates."""
+        return Place(self.capture, Role.PRIMARY, self.token)
+
+
+class ReplicationSet(NamedTuple):
+    """All that the owner knows of a table."""
+
+    table: str
+    state: SetState = SetState.ABSENT
+    places: tuple[Place, ...] = ()
+    """One for each capture that holds it or was asked to, by name."""
+    progress: Progress = NO_PROGRESS
+    """Never goes backwards, whoever replicates."""
+
+    @property
+    def primary(self) -> Place | None:
+        """The capture that replicates, or was told to."""
+        return self._of(Role.PRIMARY)
+
+    @property
+    def secondary(self) -> Place | None:
+        """The capture that prepares to take over."""
+        return self._of(Role.SECONDARY)
+
+    @property
+    def is_undetermined(self) -> bool:
+        """Whether someone who stops may still write."""
+        return self._of(Role.UNDETERMINED) is not None
+
+    @property
+    def is_removed(self) -> bool:
+        """Whether nobody wants it and nobody holds it."""
+        return self.state is SetState.REMOVING and not self.places
+
+    @property
+    def starting(self) -> Place | None:
+        """The capture that was told to replicate, and has not reported that it does."""
+        is_starting = self.state is SetState.COMMIT and self.secondary is None
+        return self.primary if is_starting else None
+
+    def check(self) -> None:
+        """Raise `AssertionError` when an invariant does not hold. O(captures)."""
+        state, roles = self.state, [each.role for each in self.places]
+        names = [each.capture for each in self.places]
+        primaries, secondaries = roles.count(Role.PRIMARY), roles.count(Role.SECONDARY)
+        held = (SetState.PREPARE, SetState.COMMIT, SetState.REPLICATING)
+        rules = {
+            "a capture has one place": len(names) == len(set(names)),
+            "places are sorted": list(self.places) == sorted(self.places),
+            "who is in a state that needs places has some": state not in held or bool(roles),
+            "one primary": primaries <= 1,
+            "one secondary": secondaries <= 1,
+            "absent: nobody is asked": state is not SetState.ABSENT or primaries + secondaries == 0,
+            "prepare: somebody prepares": state is not SetState.PREPARE or secondaries == 1,
+            "commit: somebody is to replicate": state is not SetState.COMMIT
+            or primaries + secondaries > 0,
+            "replicating: by a primary": state is not SetState.REPLICATING or primaries == 1,
+            "replicating: nobody prepares": state is not SetState.REPLICATING or secondaries == 0,
+        }
+        for rule, holds in rules.items():
+            assert holds, f"{rule}: {self}"
+
+    def can_move_to(self, capture: str) -> bool:
+        """Return whether another capture could take over now."""
+        return self.state is SetState.REPLICATING and self.place(capture) is None
+
+    def place(self, capture: str) -> Place | None:
+        """Return what a capture is to the table."""
+        for place in self.places:
+            if place.capture == capture:
+                return place
+        return None
+
+    def _of(self, role: Role) -> Place | None:
+        for place in self.places:
+            if place.role is role:
+                return place
+        return None
+
+    # --- changes; each returns another set ---
+
+    def without(self, place: Place) -> ReplicationSet:
+        """Return it without a place; what it does next follows from who is left."""
+        left = tuple(each for each in self.places if each is not place)
+        return self._replace(places=left)._going_on()
+
+    def undetermined(self, place: Place) -> ReplicationSet:
+        """Return it with a capture that stops, and may still write."""
+        return self.given(place._replace(role=Role.UNDETERMINED))._going_on()
+
+    def given(self, place: Place, state: SetState | None = None) -> ReplicationSet:
+        """Return it with a place instead of that of its capture; in a state, or None: its own."""
+        table, before, places, progress = self
+        others = [each for each in places if each.capture != place.capture]
+        places = tuple(sorted((*others, place))) if others else (place,)
+        return ReplicationSet(table, before if state is None else state, places, progress)
+
+    def at(self, state: SetState) -> ReplicationSet:
+        """Return it in a state."""
+        return ReplicationSet(self.table, state, self.places, self.progress)
+
+    def folded(self, progress: Progress) -> ReplicationSet:
+        """Return it with what a writer says about its progress."""
+        table, state, places, before = self
+        farther = before.fold(progress)
+        if farther is before:
+            return self
+        # past the Python code of named tuples: each heartbeat does it for each table
+        return tuple.__new__(ReplicationSet, (table, state, places, farther))
+
+    def _going_on(self) -> ReplicationSet:
+        state = self.state
+        if state is not SetState.REMOVING and self.secondary is None:
+            if self.primary is None:
+                state = SetState.ABSENT
+            elif state is SetState.PREPARE:
+                state = SetState.REPLICATING
+            # in COMMIT the primary's removal may be on its way: its own report decides
+        return self.at(state)
+
+
+class Step(NamedTuple):
+    """What became of a set, and what to tell captures."""
+
+    set: ReplicationSet
+    messages: tuple[Send, ...] = ()
+
+
+def ending(rset: ReplicationSet) -> tuple[Place, ...]:
+    """Return the captures that have to stop, and have not reported that they did."""
+    if rset.state is SetState.REMOVING:
+        return rset.places
+    is_replaced = rset.state is SetState.COMMIT and rset.secondary is not None
+    return tuple(
+        [
+            place
+            for place in rset.places
+            if place.role is Role.UNDETERMINED or (is_replaced and place.role is Role.PRIMARY)
+        ]
+    )
+
+
+def going_on(rset: ReplicationSet, capture: str, status: TableStatus) -> ReplicationSet | None:
+    """Return what becomes of a set by the usual report: that its primary goes on replicating.
+
+    None for every other report: `step` answers these. It answers this one with the same set and
+    no message; to ask here first makes four objects fewer for each table of a heartbeat. Pure.
+    """
+    _, token, told, progress = status
+    if rset.state is not SetState.REPLICATING or told is not TableState.REPLICATING:
+        return None
+    for place in rset.places:
+        if place[0] == capture:
+            is_writer = place[1] is Role.PRIMARY and place[2] == token
+            return rset.folded(progress) if is_writer else None
+    return None
+
+
+def step(rset: ReplicationSet, event: Event, *, fresh: Token, is_settled: bool = True) -> Step:
+    """Return what follows from an event.
+
+    `fresh` is the token of the assignment that the event may begin: larger than all before it.
+    `is_settled` is False while a capture of an earlier owner's time has not told what it holds:
+    until it does, or has ended, nobody is promoted in a set without a primary. Pure; O(captures
+    of the set). What does not fit the state changes nothing: a task that comes too late, a report
+    about an assignment that is over.
+
+    >>> from cdcmeta.scheduler import AddTable, ReplicationSet, Token, step
+    >>> added, messages = step(ReplicationSet("t"), AddTable("t", "c1"), fresh=Token(7, 1))
+    >>> added.state.name, messages[0].capture, messages[0].request.is_prepare
+    ('PREPARE', 'c1', True)
+    """
+    match event:
+        case Report(capture, status):
+            return _reported(rset, capture, status, fresh, is_settled)
+        case CaptureLost(capture):
+            place = rset.place(capture)
+            return Step(rset) if place is None else _promoted(rset.without(place), is_settled)
+        case AddTable(_, capture):
+            return _added(rset, capture, fresh, SetState.ABSENT)
+        case MoveTable(_, capture):
+            return _added(rset, capture, fresh, SetState.REPLICATING)
+        case RemoveTable():
+            ended = rset._replace(state=SetState.REMOVING)
+            return Step(ended, tuple(_removal(rset, place) for place in rset.places))
+        case GiveUp(_, capture):
+            return _given_up(rset, capture)
+        case Found(capture, status):
+            return _found(rset, capture, status)
+
+
+def _added(rset: ReplicationSet, capture: str, fresh: Token, wanted: SetState) -> Step:
+    if rset.state is not wanted or rset.place(capture) is not None:
+        return Step(rset)
+    begun = rset.given(Place(capture, Role.SECONDARY, fresh), SetState.PREPARE)
+    return Step(begun, (_prepare(begun, capture, fresh),))
+
+
+def _given_up(rset: ReplicationSet, capture: str) -> Step:
+    place = rset.place(capture)
+    if place is None or (place.role is not Role.SECONDARY and place != rset.starting):
+        return Step(rset)
+    removal = _removal(rset, place)
+    if rset.state is SetState.PREPARE:
+        # it was never told to write, and under this token never will be: its end is no matter
+        return Step(rset.without(place), (removal,))
+    # it was told to write, or an earlier owner may have told it to: another capture is promoted
+    # only after this one has reported that it stopped, or has lost its registration
+    return Step(rset.undetermined(place), (removal,))
+
+
+def _reported(
+    rset: ReplicationSet, capture: str, status: TableStatus, fresh: Token, is_settled: bool
+) -> Step:
+    place = rset.place(capture)
+    if place is None or place.token != status.token:
+        if place is not None and _is_in_the_way(rset, place, status):
+            return Step(rset.undetermined(place._replace(token=status.token)))
+        if status.state not in LIVE:
+            return Step(rset)
+        orphan = RemoveRequest(rset.table, status.token)
+        return Step(rset, (Send(capture, orphan),))
+    if place.role is not Role.SECONDARY:
+        rset = rset.folded(status.progress)
+    if status.state in ENDED:
+        if rset.state is SetState.PREPARE and _may_retry(place, status):
+            again = rset.given(place._replace(token=fresh))
+            return Step(again, (_prepare(again, capture, fresh),))
+        return _promoted(rset.without(place), is_settled)
+    if status.state is TableState.STOPPING:
+        return Step(rset.undetermined(place))
+    if rset.state is SetState.REMOVING or place.role is Role.UNDETERMINED:
+        return Step(rset, (_removal(rset, place),))
+    if status.state is TableState.PREPARED:
+        return _prepared(rset, place, is_settled)
+    if status.state is TableState.REPLICATING:
+        return _replicating(rset, place)
+    return Step(rset)
+
+
+def _is_in_the_way(rset: ReplicationSet, place: Place, status: TableStatus) -> bool:
+    """Return whether a capture still stops an earlier assignment, so that it cannot prepare."""
+    return (
+        rset.state is SetState.PREPARE
+        and place.role is Role.SECONDARY
+        and status.state is TableState.STOPPING
+        and status.token < place.token
+    )
+
+
+def _may_retry(place: Place, status: TableStatus) -> bool:
+    """Return whether a preparation was lost: who says so has promised never to start it."""
+    return place.role is Role.SECONDARY and status.state is TableState.ABSENT
+
+
+def _prepared(rset: ReplicationSet, place: Place, is_settled: bool) -> Step:
+    if place.role is Role.SECONDARY:
+        primary = rset.primary
+        if primary is not None and not is_settled:
+            return Step(rset)  # it goes on: nobody could be promoted in its place
+        committing = rset.at(SetState.COMMIT)
+        if primary is not None:
+            return Step(committing, (_removal(rset, primary),))
+        return _promoted(committing, is_settled)
+    if rset.state is SetState.COMMIT and rset.secondary is None:
+        return Step(rset, (_commit(rset, place),))
+    return Step(rset)
+
+
+def _replicating(rset: ReplicationSet, place: Place) -> Step:
+    primary = rset.primary
+    if place.role is Role.SECONDARY:
+        if primary is not None:  # two writers: the one without a commit of ours ends
+            return Step(rset.undetermined(place), (_removal(rset, place),))
+        # the commit of an earlier owner, of which the report that we began from knew nothing
+        return Step(rset.given(place.as_primary(), SetState.REPLICATING))
+    if rset.state is SetState.COMMIT:
+        if rset.secondary is not None:
+            return Step(rset, (_removal(rset, place),))
+        return Step(rset.at(SetState.REPLICATING))
+    return Step(rset)
+
+
+def _promoted(rset: ReplicationSet, is_settled: bool) -> Step:
+    """Let the prepared secondary replicate, once nobody else could."""
+    secondary = rset.secondary
+    if (
+        rset.state is not SetState.COMMIT
+        or secondary is None
+        or rset.primary is not None
+        or rset.is_undetermined
+        or not is_settled
+    ):
+        return Step(rset)
+    primary = secondary.as_primary()
+    promoted = rset.given(primary)
+    return Step(promoted, (_commit(promoted, primary),))
+
+
+def _found(rset: ReplicationSet, capture: str, status: TableStatus) -> Step:
+    """Take in what a capture holds that could not be asked when the set was made."""
+    place = rset.place(capture)
+    if status.state in ENDED or (place is not None and place.token > status.token):
+        return Step(rset)
+    is_writer = status.state is TableState.REPLICATING
+    if is_writer and rset.primary is None and rset.state is not SetState.REMOVING:
+        left = tuple(each for each in rset.places if each.role is Role.UNDETERMINED)
+        found = Place(capture, Role.PRIMARY, status.token)
+        taken = rset._replace(state=SetState.REPLICATING, places=left).given(found)
+        return Step(taken.folded(status.progress))
+    # what is prepared may have been committed by an earlier owner: it has to end first
+    found = Place(capture, Role.UNDETERMINED, status.token)
+    return Step(rset.folded(status.progress).given(found), (_removal(rset, found),))
+
+
+def _prepare(rset: ReplicationSet, capture: str, token: Token) -> Send:
+    return Send(capture, AddRequest(rset.table, token, rset.progress, is_prepare=True))
+
+
+def _commit(rset: ReplicationSet, place: Place) -> Send:
+    return Send(place.capture, AddRequest(rset.table, place.token, rset.progress, is_prepare=False))
+
+
+def _removal(rset: ReplicationSet, place: Place) -> Send:
+    return Send(place.capture, RemoveRequest(rset.table, place.token))
+
+
+# --- a set from what captures tell a new owner ---
+
+
+def rebuilt(table: str, floor: Progress, found: list[tuple[str, TableStatus]]) -> ReplicationSet:
+    """Return the set that explains what captures tell a new owner of a table.
+
+    `floor` is the changefeed's progress; the set's is the farthest that anybody tells. The
+    newest token that replicates is the primary's; of what is prepared or preparing the newest is
+    the secondary's, if it is newer than that. All others may have been told to write by an
+    earlier owner, so nobody is promoted before they have ended; they are told to when they report
+    next. O(captures).
+
+    >>> from cdcmeta.scheduler import Progress, TableState, TableStatus, Token, rebuilt
+    >>> one = TableStatus("t", Token(3, 1), TableState.REPLICATING)
+    >>> other = TableStatus("t", Token(3, 9), TableState.PREPARED)
+    >>> rebuilt("t", Progress(), [("c1", one), ("c2", other)]).state.name
+    'COMMIT'
+    """
+    progress = floor
+    writers, waiting, places = [], [], []
+    for capture, status in found:
+        progress = progress.fold(status.progress)
+        if status.state in ENDED:
+            continue
+        place = Place(capture, Role.UNDETERMINED, status.token)
+        places.append(place)
+        if status.state is TableState.REPLICATING:
+            writers.append(place)
+        elif status.state in LIVE:
+            waiting.append((place, status.state))
+    rset = ReplicationSet(table, SetState.ABSENT, tuple(sorted(places)), progress)
+    writer = max(writers, key=_token, default=None)
+    if writer is not None:
+        primary = writer._replace(role=Role.PRIMARY)
+        rset = rset.given(primary)._replace(state=SetState.REPLICATING)
+    last, how = max(waiting, key=lambda each: each[0].token, default=(None, None))
+    if last is not None and (writer is None or last.token > writer.token):
+        state = SetState.COMMIT if how is TableState.PREPARED else SetState.PREPARE
+        rset = rset.given(last._replace(role=Role.SECONDARY))._replace(state=state)
+    return rset
+
+
+def _token(place: Place) -> Token:
+    return place.token

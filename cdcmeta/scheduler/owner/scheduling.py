@@ -1,0 +1,70 @@
+"""Asks the policies in their order; the first that wants something gets it."""
+
+from __future__ import annotations
+
+from cdcmeta.scheduler.core.policies import balance, basic, drain, move, rebalance
+from cdcmeta.scheduler.core.policies.facts import NOTHING, Facts, Plan
+from cdcmeta.scheduler.core.tasks import MoveTable, Task
+
+
+class SchedulerManager:
+    """What people asked for, and when the balance was looked at; the rest is in the policies.
+
+    Order: basic, drain, move, rebalance, balance. All but basic wait while as many moves are
+    under way as may be.
+    """
+
+    def __init__(self) -> None:
+        self.draining: str | None = None
+        """The capture that somebody wants to be emptied."""
+        self.moves: dict[str, str] = {}
+        """Where somebody wants tables to be."""
+        self.is_rebalance_asked = False
+        self._looked_at: int | None = None
+        self._is_forced = False
+
+    def ask_move(self, table: str, capture: str) -> bool:
+        """Note that a table is to be moved; False when another move of it is still to come."""
+        if table in self.moves:
+            return False
+        self.moves[table] = capture
+        return True
+
+    def plan(self, facts: Facts, now: int) -> Plan:
+        """Return what is to begin; `now` in microseconds."""
+        plan = basic.plan(facts)
+        if plan.tasks or facts.moves_in_flight >= facts.limits.moves_in_flight:
+            return plan
+        target = drain.target_of(facts, self.draining)
+        if self.draining is not None and drain.is_over(facts, self.draining):
+            self.draining = None
+        plan = drain.plan(facts, target)
+        if plan.tasks:
+            return plan
+        if facts.is_quiet and facts.is_complete:
+            self.moves = move.still_asked(facts, self.moves)
+        plan = move.plan(facts, self.moves)
+        if plan.tasks:
+            return plan
+        return self._even(facts, now)
+
+    def accepted(self, task: Task) -> None:
+        """Note that a task has begun."""
+        if isinstance(task, MoveTable) and self.moves.get(task.table) == task.capture:
+            del self.moves[task.table]
+
+    def _even(self, facts: Facts, now: int) -> Plan:
+        if self.is_rebalance_asked:
+            plan = rebalance.plan(facts)
+            if plan.tasks or (facts.is_quiet and facts.is_complete):
+                self.is_rebalance_asked = False
+            if rebalance.is_over(facts):
+                self.is_rebalance_asked = False
+            if plan.tasks:
+                return plan
+        if not balance.is_due(facts, self._looked_at, now, is_forced=self._is_forced):
+            return NOTHING
+        plan = balance.plan(facts)
+        if facts.is_quiet:
+            self._looked_at, self._is_forced = now, bool(plan.tasks)
+        return plan

@@ -1,0 +1,1 @@
+"""What owners and captures send each other."""

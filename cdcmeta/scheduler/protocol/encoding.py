@@ -1,0 +1,324 @@
+"""Messages as bytes: msgpack arrays, the first member of which is the version of the format.
+
+    [1, kind, [sender, to, owner_revision, capture_epoch, changefeed_epoch], body]
+
+The bodies are in `cdcmeta/DESIGN.md`, with their bytes. Reading is strict: what is not exactly of
+the shape is refused, before anything believes it. A message has one encoding, and nothing is
+encoded that reading refuses: both directions go through the same readers.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import Any, TypeVar
+
+import msgpack
+
+from cdcmeta.errors import InvalidMessageError, UnsupportedMessageError
+from cdcmeta.scheduler.core.states import INTEGER_MAX, Progress, TableState, TableStatus, Token
+from cdcmeta.scheduler.core.tasks import AddRequest, RemoveRequest, Request
+from cdcmeta.scheduler.protocol.messages import (
+    Announce,
+    Barrier,
+    Body,
+    DispatchTable,
+    DispatchTableResponse,
+    Envelope,
+    Header,
+    Heartbeat,
+    HeartbeatResponse,
+    Sync,
+)
+
+VERSION = 1
+MESSAGE_BYTES_MAX = 64 << 20
+TOLD_MAX = 60
+"""So much of a value is in an error message."""
+
+_Made = TypeVar("_Made", bound=tuple[Any, ...])
+_STATES = {state.value: state for state in TableState}
+
+
+def encode(envelope: Envelope) -> bytes:
+    """Return a message as bytes. O(size).
+
+    Raises `InvalidMessageError` for what `decode` would refuse or not give back as it was.
+
+    >>> from cdcmeta.scheduler.protocol import encoding, messages
+    >>> header = messages.Header("owner", "c1", 9, 3, 0)
+    >>> raw = encoding.encode(messages.Envelope(header, messages.Announce("1")))
+    >>> encoding.decode(raw).body
+    Announce(version='1')
+    """
+    try:
+        whole = _packed(envelope)
+        if _read(whole) != envelope:  # say, a list where a tuple should be
+            raise InvalidMessageError("a message that would come as another")
+        raw: bytes = msgpack.packb(whole)
+    except InvalidMessageError:
+        raise
+    except (TypeError, ValueError) as e:  # of other parts, or a text that is no UTF-8
+        raise InvalidMessageError(f"a message that cannot be encoded: {e}") from e
+    _check_size(len(raw))
+    return raw
+
+
+def decode(raw: bytes | bytearray | memoryview) -> Envelope:
+    """Return the message that bytes hold. O(size).
+
+    Raises `UnsupportedMessageError` for a version or kind of message that is not known here, and
+    `InvalidMessageError` for what is none, or is not what `encode` makes of it.
+    """
+    if not isinstance(raw, bytes | bytearray | memoryview):
+        raise InvalidMessageError(f"a message is bytes, not {_told(raw)}")
+    _check_size(raw.nbytes if isinstance(raw, memoryview) else len(raw))
+    raw = bytes(raw)
+    try:
+        whole = msgpack.unpackb(raw, use_list=False, strict_map_key=False)
+    except Exception as e:  # msgpack raises a dozen kinds
+        raise InvalidMessageError(f"no msgpack: {e}") from e
+    if type(whole) is not tuple or not whole or type(whole[0]) is not int:
+        raise InvalidMessageError("no array that begins with a version")
+    if whole[0] != VERSION:
+        raise UnsupportedMessageError(f"version {whole[0]} of messages; this reads {VERSION}")
+    envelope = _read(whole)
+    if msgpack.packb(whole) != raw:  # say, a number of more bytes than it needs
+        raise InvalidMessageError("a message in other bytes than its own")
+    return envelope
+
+
+def _check_size(size: int) -> None:
+    if size > MESSAGE_BYTES_MAX:
+        raise InvalidMessageError(f"a message of {size:,} bytes, more than {MESSAGE_BYTES_MAX:,}")
+
+
+def _packed(envelope: Envelope) -> tuple[Any, ...]:
+    header, body = envelope
+    kind = _KINDS.get(type(body))
+    if kind is None:
+        raise InvalidMessageError(f"{type(body).__name__} is no message")
+    number, packed, _ = kind
+    return VERSION, number, tuple(header), packed(body)
+
+
+def _read(whole: tuple[Any, ...]) -> Envelope:
+    _, number, header, body = _array(whole, 4, "a message")
+    if type(number) is not int or number not in _READERS:
+        raise UnsupportedMessageError(f"a message of kind {_told(number)}")
+    return Envelope(_header(header), _READERS[number](body))
+
+
+# --- parts; each refuses what is not of its shape ---
+
+
+def _array(value: Any, length: int, what: str) -> tuple[Any, ...]:
+    if type(value) is not tuple or len(value) != length:
+        raise InvalidMessageError(f"{what} is an array of {length}, not {_told(value)}")
+    return value
+
+
+def _text(value: Any, what: str) -> str:
+    if type(value) is not str:
+        raise InvalidMessageError(f"{what} is a text, not {_told(value)}")
+    return value
+
+
+def _name(value: Any, what: str) -> str:
+    name = _text(value, what)
+    if not name:
+        raise InvalidMessageError(f"{what} is empty")
+    return name
+
+
+def _integer(value: Any, what: str) -> int:
+    if type(value) is not int or not 0 <= value <= INTEGER_MAX:
+        raise InvalidMessageError(f"{what} is an integer from 0 to 2^63-1, not {_told(value)}")
+    return value
+
+
+def _check_integers(values: Iterable[Any], what: str) -> None:
+    for value in values:
+        if type(value) is not int or not 0 <= value <= INTEGER_MAX:
+            _integer(value, what)
+
+
+def _flag(value: Any, what: str) -> bool:
+    if type(value) is not bool:
+        raise InvalidMessageError(f"{what} is true or false, not {_told(value)}")
+    return value
+
+
+def _columns(rows: Any, what: str, *numbers: str) -> list[tuple[Any, ...]]:
+    """Return the columns of rows that begin with a table, no two with the same, then have numbers.
+
+    Columns, for there may be thousands of rows, and a call for each member would be dear.
+    """
+    if type(rows) is not tuple:
+        raise InvalidMessageError(f"tables is an array, not {_told(rows)}")
+    for row in rows:
+        _array(row, 1 + len(numbers), what)
+    columns = list(zip(*rows, strict=True)) or [()] * (1 + len(numbers))
+    for table in columns[0]:
+        _name(table, "a table")
+    if len(set(columns[0])) != len(rows):
+        [(twice, _)] = Counter(columns[0]).most_common(1)
+        raise InvalidMessageError(f"the table {_told(twice)} is there twice")
+    for number, column in zip(numbers, columns[1:], strict=True):
+        _check_integers(column, number)
+    return columns
+
+
+def _told(value: Any) -> str:
+    """Return a value in few words, in little time however large it is."""
+    kind = type(value)
+    if kind in (str, bytes):
+        return repr(value[:TOLD_MAX])[:TOLD_MAX]
+    if value is None or kind in (bool, float) or (kind is int and value.bit_length() <= 64):
+        return repr(value)
+    if kind in (tuple, list, dict):
+        return f"a {kind.__name__} of {len(value):,}"
+    return f"a value of type {kind.__name__}"
+
+
+def _header(value: Any) -> Header:
+    sender, to, *numbers = _array(value, 5, "a header")
+    _name(sender, "a sender")
+    _name(to, "a receiver")
+    _check_integers(numbers, "a revision or epoch")
+    return tuple.__new__(Header, value)
+
+
+def _token(owner: Any, number: Any) -> Token:
+    return Token(_integer(owner, "a token's owner"), _integer(number, "a token's number"))
+
+
+def _progress(value: Any) -> Progress:
+    _check_integers(_array(value, 3, "progress"), "a timestamp")
+    return tuple.__new__(Progress, value)
+
+
+def _pack_status(status: TableStatus) -> tuple[Any, ...]:
+    table, (owner, number), state, (checkpoint, resolved, synced) = status
+    if type(state) is not TableState:  # other enums and plain integers may be equal
+        raise InvalidMessageError(f"no state of a table: {_told(state)}")
+    return table, owner, number, state.value, checkpoint, resolved, synced
+
+
+def _status(value: Any) -> TableStatus:
+    """Return one status: as `_statuses` does, without columns."""
+    table, owner, number, state, *known = _array(value, 7, "a status")
+    _name(table, "a table")
+    token = _token(owner, number)
+    named = _STATES.get(_integer(state, "a state"))
+    _check_integers(known, "a timestamp")
+    if named is None:
+        raise InvalidMessageError(f"no state of a table: {state}")
+    return TableStatus(table, token, named, tuple.__new__(Progress, known))
+
+
+def _statuses(value: Any) -> tuple[TableStatus, ...]:
+    tables, owners, numbers, states, *known = _columns(value, "a status", *_STATUS_NUMBERS)
+    unknown = set(states) - _STATES.keys()
+    if unknown:
+        raise InvalidMessageError(f"no state of a table: {min(unknown)}")
+    named = map(_STATES.__getitem__, states)
+    tokens, progress = _made(Token, owners, numbers), _made(Progress, *known)
+    return tuple(_made(TableStatus, tables, tokens, named, progress))
+
+
+_STATUS_NUMBERS = ("a token's owner", "a token's number", "a state", *["a timestamp"] * 3)
+
+
+def _made(kind: type[_Made], *columns: Iterable[Any]) -> Iterator[_Made]:
+    """Do as `map(kind, *columns)` for a named tuple: to call that is Python code, this is C."""
+    return map(partial(tuple.__new__, kind), zip(*columns, strict=True))
+
+
+def _asked(value: Any) -> tuple[tuple[str, Token], ...]:
+    what = "a table asked about"
+    tables, owners, numbers = _columns(value, what, "a token's owner", "a token's number")
+    return tuple(zip(tables, _made(Token, owners, numbers), strict=True))
+
+
+def _barrier(value: Any) -> Barrier:
+    everywhere, tables = _array(value, 2, "a barrier")
+    _columns(tables, "the barrier of a table", "a barrier")
+    return Barrier(_integer(everywhere, "a barrier"), tables)
+
+
+def _pack_request(request: Request) -> tuple[Any, ...]:
+    if isinstance(request, AddRequest):
+        return request.table, *request.token, tuple(request.progress), request.is_prepare
+    if isinstance(request, RemoveRequest):
+        return request.table, *request.token
+    raise InvalidMessageError(f"{type(request).__name__} is no request")
+
+
+def _request(value: Any) -> Request:
+    if type(value) is tuple and len(value) == 3:
+        table, owner, number = value
+        return RemoveRequest(_name(table, "a table"), _token(owner, number))
+    table, owner, number, progress, is_prepare = _array(value, 5, "a request")
+    token, start = _token(owner, number), _progress(progress)
+    return AddRequest(_name(table, "a table"), token, start, _flag(is_prepare, "is_prepare"))
+
+
+def _sync(value: Any) -> Sync:
+    version, tables, is_stopping = _array(value, 3, "a sync")
+    leaves = _flag(is_stopping, "is_stopping")
+    return Sync(_text(version, "a version"), _statuses(tables), leaves)
+
+
+def _heartbeat(value: Any) -> Heartbeat:
+    tables, barrier, is_stopping, number = _array(value, 4, "a heartbeat")
+    leaves = _flag(is_stopping, "is_stopping")
+    return Heartbeat(_asked(tables), _barrier(barrier), leaves, _integer(number, "a round"))
+
+
+def _heartbeat_response(value: Any) -> HeartbeatResponse:
+    tables, is_stopping = _array(value, 2, "a response to a heartbeat")
+    return HeartbeatResponse(_statuses(tables), _flag(is_stopping, "is_stopping"))
+
+
+def _pack_heartbeat(body: Heartbeat) -> tuple[Any, ...]:
+    asked = tuple([(table, *token) for table, token in body.tables])
+    everywhere, tables = body.barrier
+    bounds = tuple([(table, timestamp) for table, timestamp in tables])
+    return asked, (everywhere, bounds), body.is_stopping, body.number
+
+
+def _pack_statuses(statuses: tuple[TableStatus, ...]) -> tuple[Any, ...]:
+    return tuple([_pack_status(status) for status in statuses])
+
+
+_KINDS: dict[type, tuple[int, Callable[[Any], Any], Callable[[Any], Body]]] = {
+    Announce: (
+        1,
+        lambda body: body.version,
+        lambda value: Announce(_text(value, "a version")),
+    ),
+    Sync: (
+        2,
+        lambda body: (body.version, _pack_statuses(body.tables), body.is_stopping),
+        _sync,
+    ),
+    Heartbeat: (3, _pack_heartbeat, _heartbeat),
+    HeartbeatResponse: (
+        4,
+        lambda body: (_pack_statuses(body.tables), body.is_stopping),
+        _heartbeat_response,
+    ),
+    DispatchTable: (
+        5,
+        lambda body: _pack_request(body.request),
+        lambda value: DispatchTable(_request(value)),
+    ),
+    DispatchTableResponse: (
+        6,
+        lambda body: _pack_status(body.status),
+        lambda value: DispatchTableResponse(_status(value)),
+    ),
+}
+_READERS = {number: reader for number, _, reader in _KINDS.values()}

@@ -1,0 +1,186 @@
+"""The command tick: one tick, or the ticker that stamps what others write."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from types import FrameType, TracebackType
+from typing import Annotated, Any
+
+import typer
+
+from snapkv.cli.exits import CommandError, Exit, code_of, message_of
+from snapkv.cli.formats import counted, time_text
+from snapkv.cli.options import (
+    CountOption,
+    JsonOption,
+    NameOption,
+    RawOption,
+    StoreOption,
+    WriterOption,
+    opened,
+)
+from snapkv.cli.output import Output, status_line, tell, tell_error
+from snapkv.clock import monotonic
+from snapkv.errors import SnapKVError
+from snapkv.model import Commit
+from snapkv.store.store import SnapshotKV
+from snapkv.times import duration_ms
+
+PERIOD_MS_MIN = 100
+WAIT_S_MAX = 3_600.0
+"""Longer waits are made of such."""
+
+
+def tick(
+    every: Annotated[
+        str | None,
+        typer.Option(
+            "--every", metavar="DURATION", help="Again and again, until Ctrl-C or SIGTERM."
+        ),
+    ] = None,
+    count: CountOption = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print no times.")] = False,
+    writer: WriterOption = None,
+    store: StoreOption = None,
+    name: NameOption = None,
+    as_json: JsonOption = False,
+    raw: RawOption = False,
+) -> None:
+    """Commit nothing but a time, and print it.
+
+    With --every it goes on until Ctrl-C or SIGTERM: the ticker that stamps what others write into
+    the same place. It tells when ticks begin to fail for now, goes on trying, and tells when they
+    work again. It prints nothing but with --json a line for each tick. Makes the store when there
+    is none.
+    """
+    out = Output(as_json, raw)
+    if every is None:
+        if count is not None:
+            raise CommandError("--count goes with --every")
+        with opened(store, name, create=True, writer=writer) as kv:
+            commit = kv.tick()
+        if not quiet:
+            out.committed(commit)
+        return
+    period_ms = duration_ms(every)
+    if period_ms < PERIOD_MS_MIN:
+        raise CommandError(f"--every takes {PERIOD_MS_MIN}ms at least")
+    with Stop() as stop, ExitStack() as stack:
+        shown = stack.enter_context(status_line(shown=not (quiet or as_json)))
+
+        def connect() -> SnapshotKV:
+            made = opened(
+                store, name, create=True, writer=writer, silent=True
+            )  # it tells of itself
+            return stack.enter_context(made)
+
+        def told(ticker: Ticker, commit: Commit) -> None:
+            if as_json and not quiet:
+                out.committed(commit, flush=True)
+            newest = time_text(commit.ts, raw=raw)
+            shown(f"ticking every {every}: {counted(ticker.ticks, 'tick')}, the newest at {newest}")
+
+        Ticker(connect, told).run(period_ms / 1_000, count, stop)
+
+
+class Stop:
+    """The wish to end: SIGINT or SIGTERM, heard while the block runs in the main thread.
+
+    A second signal does what it would without this. A signal that is ignored stays so. The
+    interpreter writes to a pipe as a signal comes: a handler in Python runs only when the main
+    thread does, so one that came just before a wait, or to another thread, would be heard after it.
+    """
+
+    def __init__(self) -> None:
+        self.wanted = False
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> Stop:
+        self._ear, self._mouth = os.pipe()
+        os.set_blocking(self._ear, False)
+        os.set_blocking(self._mouth, False)
+        self._mouth_before = signal.set_wakeup_fd(self._mouth, warn_on_full_buffer=False)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            if signal.getsignal(number) != signal.SIG_IGN:
+                self._before[number] = signal.signal(number, self._hear)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._forget()
+        signal.set_wakeup_fd(self._mouth_before)
+        os.close(self._mouth)
+        os.close(self._ear)
+
+    def wait(self, seconds: float) -> None:
+        """Return after some seconds, or at once when the end is wanted."""
+        until = monotonic() + seconds
+        while not self.wanted and (left := until - monotonic()) > 0:
+            if select.select([self._ear], [], [], min(left, WAIT_S_MAX))[0]:
+                os.read(self._ear, 4096)  # another signal's byte must not wake it for ever
+
+    def _hear(self, number: int, frame: FrameType | None) -> None:
+        self.wanted = True
+        self._forget()
+
+    def _forget(self) -> None:
+        while self._before:
+            signal.signal(*self._before.popitem())
+
+
+@dataclass(slots=True)
+class Ticker:
+    """Ticks at regular times, whatever passes in between; `told` hears of each tick."""
+
+    connect: Callable[[], SnapshotKV]
+    told: Callable[[Ticker, Commit], None]
+    store: SnapshotKV | None = None
+    ticks: int = 0
+    failed: int = 0
+    """How many ticks in a row, up to now."""
+
+    def run(self, every_s: float, count: int | None, stop: Stop) -> None:
+        """Tick `count` times (None: for ever), the first at once, until the end is wanted."""
+        began, number = monotonic(), 0
+        while not stop.wanted and (count is None or number < count):
+            self._try(stop)
+            number += 1
+            if count is None or number < count:
+                now = monotonic()
+                stop.wait(next_beat(began, every_s, now) - now)
+
+    def _try(self, stop: Stop) -> None:
+        """Tick; what can pass is told when it begins and when it is over."""
+        try:
+            if self.store is None:
+                self.store = self.connect()
+            commit = self.store.tick()
+        except SnapKVError as e:
+            if code_of(e) not in (Exit.LATER, Exit.UNKNOWN):
+                raise
+            if not self.failed:
+                tell_error(f"{message_of(e)}{'' if stop.wanted else '; it goes on trying'}")
+            self.failed += 1
+            return
+        if self.failed:
+            tell(f"snapkv: ticks again, after {counted(self.failed, 'tick')} that failed")
+        self.ticks, self.failed = self.ticks + 1, 0
+        self.told(self, commit)
+
+
+def next_beat(began: float, every: float, now: float) -> float:
+    """Return the next of the times began, began + every, ... that is not over; none is caught up.
+
+    >>> next_beat(10.0, 2.0, 10.5), next_beat(10.0, 2.0, 15.0), next_beat(10.0, 2.0, 12.0)
+    (12.0, 16.0, 14.0)
+    """
+    return began + every * ((now - began) // every + 1)

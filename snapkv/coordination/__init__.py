@@ -1,0 +1,1 @@
+"""Which processes are alive, and which of them leads."""

@@ -1,0 +1,307 @@
+"""Sessions: a lease that a thread keeps alive, and a key that tells others who is there."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from contextlib import suppress
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+from typing import Protocol
+
+from snapkv.clock import monotonic
+from snapkv.closing import Closing
+from snapkv.coordination.requests import (
+    REQUEST_S,
+    SESSIONS,
+    SessionRecord,
+    check_ttl,
+    check_value,
+    found,
+    lease_of,
+    revoke,
+    session_key,
+    transact,
+)
+from snapkv.engine.contract import Compare, Engine, Put, Range, Target, Txn
+from snapkv.errors import (
+    EngineBusyError,
+    LeaseNotFoundError,
+    SessionLostError,
+    SnapKVError,
+    StoreClosedError,
+)
+from snapkv.lifecycle import renew_in_children
+from snapkv.model import Held
+from snapkv.reading.deadline import check_wait
+from snapkv.reading.reader import Reader
+
+TTL_S = 10.0
+CLOSE_S = 5.0
+"""How long closing waits for the keeper, which may be inside a request."""
+KEEP_ALIVES_PER_TTL = 3
+RETRIES_PER_TTL = 12
+
+
+@dataclass(frozen=True, slots=True)
+class SessionInfo:
+    """A session as others see it; `revision` is the one that made it."""
+
+    id: int
+    value: bytes
+    writer: str
+    revision: int
+
+
+class Candidate(Protocol):
+    """What waits as long as a session lives."""
+
+    def wake(self) -> None:
+        """Look again whether the session lives."""
+        ...
+
+
+class Session(Closing):
+    """A sign of life in a store: while it is `alive`, its key and what was put under it stand.
+
+    A daemon thread renews the lease three times in its `ttl_s`. When the process dies or loses the
+    engine, the keys vanish `ttl_s` seconds after the last renewal. A session nobody refers to any
+    more is ended by its own thread, so keep the object, not only its `guard`. After a fork the
+    session is the parent's; in the child it is lost, and closing it does nothing.
+
+    Safe for threads, and usable as a context manager.
+    """
+
+    def __init__(self, core: Reader, writer: str, ttl: float = TTL_S, value: bytes = b"") -> None:
+        """Grant a lease and write the session's key, which names the writer; two round trips.
+
+        Raises `InvalidTypeError`, `InvalidOptionError`, `CommitTooLargeError`, `StoreClosedError`,
+        `EngineUnavailableError`, `EngineBusyError`, `NoSpaceError`, `AccessDeniedError`, and
+        `SessionLostError` when all that took longer than the lease lasts.
+        """
+        check_ttl(ttl)
+        self.value = check_value(value)
+        core.check_open()
+        self.record = SessionRecord(writer, value).encode()
+        core.engine.check_limits(
+            Txn(success=(Put(core.layout.live.encode(session_key(0)), self.record),))
+        )
+        self._core, self._lock, self._ended = core, threading.Lock(), threading.Event()
+        self._closed = self._gone = self._inherited = False
+        self._why = ""
+        self._candidates: weakref.WeakValueDictionary[str, Candidate] = (
+            weakref.WeakValueDictionary()
+        )
+        asked = monotonic()
+        self.id, self.ttl_s = core.engine.grant(float(ttl), timeout=REQUEST_S)
+        self._until = asked + self.ttl_s
+        self.key = core.layout.live.encode(session_key(self.id))
+        self.revision = 0
+        renew_in_children(self)
+        self._keeper = _Keeper(self, core.engine)
+        try:
+            self._keeper.thread.start()
+            self.revision = self._create()
+            core.follow(self._keeper)
+        except BaseException:
+            self.close()
+            raise
+
+    def _create(self) -> int:
+        """Write the key, once, however often that is sent; return the revision that made it."""
+        txn = Txn(
+            (Compare(self.key, Target.CREATE, "=", 0),),
+            (Put(self.key, self.record, lease=self.id),),
+            (Range(self.key, keys_only=True),),
+        )
+        answer = transact(self._core.engine, txn)
+        if answer.succeeded:
+            return answer.header.revision
+        return found(answer, 0).kvs[0].create_revision
+
+    def __repr__(self) -> str:
+        return f"<Session {self.id:x} {'alive' if self.alive else 'lost'}>"
+
+    # --- is it alive? ---
+
+    @property
+    def alive(self) -> bool:
+        """Whether it can be relied on: false before the engine lets the lease end, and for good.
+
+        By the local monotonic clock, counted from before the last renewal was asked for. No
+        round trip. A machine that was suspended may see it too late; `guard` does not.
+        """
+        with self._lock:
+            expired = not self._ended.is_set() and monotonic() >= self._until
+        if expired:
+            self._end("it was not kept alive in time")
+        return not self._ended.is_set()
+
+    @property
+    def left_s(self) -> float:
+        """Seconds that the session lives without another renewal; 0 when it is lost."""
+        return max(0.0, self._until - monotonic()) if self.alive else 0.0
+
+    @property
+    def guard(self) -> Held:
+        """What a commit takes to fail with `ConflictError` once the session has ended.
+
+        Raises `SessionLostError` in a forked child: the session that it would prove is another's.
+        """
+        self.check_ours()
+        return Held(session_key(self.id), self.revision)
+
+    def check(self) -> None:
+        """Raise `SessionLostError` when the session is not alive. No round trip."""
+        if not self.alive:
+            raise SessionLostError(f"session {self.id:x} has ended: {self._why}")
+
+    def check_ours(self) -> None:
+        """Raise `SessionLostError` in a forked child of the process that has the session."""
+        if self._inherited:
+            raise SessionLostError(f"session {self.id:x} has ended: {self._why}")
+
+    def wait_lost(self, timeout: float | None = None) -> bool:
+        """Wait until the session is lost or closed; False when `timeout` seconds passed first."""
+        check_wait(timeout)
+        deadline = None if timeout is None else monotonic() + timeout
+        while (left_s := self.left_s) > 0:
+            if deadline is not None:
+                left_s = min(left_s, deadline - monotonic())
+                if left_s <= 0:
+                    return False
+            self._ended.wait(left_s)
+        return True
+
+    # --- the end ---
+
+    def close(self) -> None:
+        """End the session: its keys vanish at once; twice is fine, and so is a lost one.
+
+        One round trip, bounded. When the engine cannot be reached, the lease ends by itself.
+        """
+        with self._lock:
+            first, self._closed = not self._closed, True
+        self._end("it was closed")
+        if self._inherited:
+            return
+        if first and not self._gone:
+            revoke(self._core.engine, self.id)
+        self._keeper.join()
+
+    def after_fork(self) -> None:
+        """Lose the session: the parent keeps it."""
+        self._lock, self._ended = threading.Lock(), threading.Event()
+        self._inherited, self._why = True, "it belongs to the process that this one was forked from"
+        self._ended.set()
+
+    def _end(self, why: str) -> None:
+        with self._lock:
+            if self._ended.is_set():
+                return
+            self._why = why
+            self._ended.set()
+            self._keeper.bell.put(None)
+            candidates = list(self._candidates.values())
+        for candidate in candidates:
+            candidate.wake()
+
+    def renew(self) -> float | None:
+        """Keep the lease alive; return the seconds until the next time, None when it ended."""
+        asked = monotonic()
+        if not self.alive:
+            return None
+        try:
+            timeout_s = min(self.left_s, self.ttl_s / KEEP_ALIVES_PER_TTL)
+            ttl_s = self._core.engine.keep_alive(self.id, timeout=timeout_s)
+        except LeaseNotFoundError:
+            self._gone = True
+            self._end("the engine let its lease end")
+            return None
+        except StoreClosedError:
+            self._end("the engine was closed")
+            return None
+        except SnapKVError:  # again, until the lease must have ended
+            return min(self.left_s, self.ttl_s / RETRIES_PER_TTL)
+        with self._lock:
+            if self._ended.is_set():
+                return None
+            self._until = max(self._until, asked + ttl_s)
+        return max(0.0, asked + ttl_s / KEEP_ALIVES_PER_TTL - monotonic())
+
+    # --- what waits with it ---
+
+    def belongs_to(self, core: Reader) -> bool:
+        """Return whether the session is one of that open store."""
+        return self._core is core
+
+    def enlist(self, name: str, candidate: Candidate) -> None:
+        """Wake a candidate when the session ends; one for each name.
+
+        Raises `EngineBusyError` when there is another one: the two would share a key.
+        """
+        with self._lock:
+            if self._candidates.setdefault(name, candidate) is not candidate:
+                raise EngineBusyError(
+                    f"session {self.id:x} stands in election {name!r} already, for another object"
+                )
+
+    def dismiss(self, name: str, candidate: Candidate) -> None:
+        """Forget a candidate."""
+        with self._lock:
+            if self._candidates.get(name) is candidate:
+                del self._candidates[name]
+
+
+class _Keeper:
+    """The thread that keeps a session alive, without keeping it from being forgotten.
+
+    It ends with the session: when that was closed or lost, or when nobody refers to it any more.
+    Then its bell rings: a simple queue, because garbage may be collected in any thread, in this
+    one too, while it holds any lock.
+    """
+
+    def __init__(self, session: Session, engine: Engine) -> None:
+        self.bell = bell = SimpleQueue[None]()
+        self._session = weakref.ref(session, lambda _: bell.put(None))
+        self._engine, self._lease = engine, session.id
+        self._wait_s: float | None = session.ttl_s / KEEP_ALIVES_PER_TTL
+        name = f"snapkv-session-{session.id:x}"
+        self.thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def _run(self) -> None:
+        while self._wait_s is not None:
+            with suppress(Empty):
+                self.bell.get(timeout=self._wait_s)
+            session = self._session()
+            if session is None:
+                revoke(self._engine, self._lease)
+                return
+            self._wait_s = session.renew()
+            del session  # or it would live as long as this thread
+
+    def join(self) -> None:
+        """Wait for the thread, which was told to end."""
+        if self.thread.ident is not None and self.thread is not threading.current_thread():
+            self.thread.join(CLOSE_S)
+
+    def close(self) -> None:
+        """Close the session with the store, or wait for the end of one that was forgotten."""
+        session = self._session()
+        if session is not None:
+            session.close()
+        else:
+            self.join()
+
+
+def sessions(core: Reader) -> list[SessionInfo]:
+    """Return the sessions that live, in the order in which they were made; one round trip."""
+    core.check_open()
+    start, end = core.layout.live.range_of(SESSIONS)
+    kvs = core.engine.read([Range(start, end)]).results[0].kvs
+    found = []
+    for kv in sorted(kvs, key=lambda kv: kv.create_revision):
+        record = SessionRecord.decode(kv.value)
+        lease = lease_of(kv.key)
+        found.append(SessionInfo(lease, record.value, record.writer, kv.create_revision))
+    return found

@@ -1,0 +1,147 @@
+"""Run a transaction against the state of an embedded engine: one interpreter for all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeAlias
+
+from snapkv.engine.contract import (
+    Compare,
+    Delete,
+    DeleteResult,
+    Header,
+    KeyValue,
+    Op,
+    Put,
+    PutResult,
+    Range,
+    RangeResult,
+    Result,
+    Target,
+    Txn,
+    TxnResult,
+)
+
+
+class State(Protocol):
+    """The newest state of an engine, inside its write lock."""
+
+    def newest(self, key: bytes) -> KeyValue | None:
+        """Return the key's newest version, None when it does not exist."""
+        ...
+
+    def range(self, wanted: Range) -> RangeResult:
+        """Answer a range of the newest state."""
+        ...
+
+    def put(self, key: bytes, value: bytes, lease: int) -> KeyValue | None:
+        """Write a key, attached to a lease (0: none); return what was there.
+
+        Raises `LeaseNotFoundError` when there is no such lease: nothing of the transaction may
+        then be kept.
+        """
+        ...
+
+    def delete(self, key: bytes, range_end: bytes) -> int:
+        """Remove a key or range; return how many keys were there."""
+        ...
+
+
+def apply(txn: Txn, state: State, header: Callable[[], Header]) -> TxnResult:
+    """Run `txn`: all compares first, nested ones too, then the chosen branches in order.
+
+    `header` is called after the writes: it tells the revision they made. Raises
+    `LeaseNotFoundError` from a put, in the middle of the writes.
+    """
+    chosen = _choose(txn, state)
+    results = _run(chosen.ops, state)
+    if _Outcome not in map(type, results):  # nothing was nested
+        return TxnResult(header(), chosen.succeeded, tuple(results))  # type: ignore[arg-type]
+    return _result(chosen.succeeded, results, header())
+
+
+class _Chosen:
+    """A transaction with its compares decided: whether it succeeded, and the branch to run."""
+
+    __slots__ = ("ops", "succeeded")
+
+    def __init__(self, succeeded: bool, ops: Sequence[Op | _Chosen]) -> None:
+        self.succeeded, self.ops = succeeded, ops
+
+
+class _Outcome:
+    """A nested transaction that ran, without its header."""
+
+    __slots__ = ("results", "succeeded")
+
+    def __init__(self, succeeded: bool, results: _Results) -> None:
+        self.succeeded, self.results = succeeded, results
+
+
+_NO_PREV = PutResult()
+_Results: TypeAlias = "list[RangeResult | PutResult | DeleteResult | _Outcome]"
+
+
+def _choose(txn: Txn, state: State) -> _Chosen:
+    succeeded = True
+    for compare in txn.compare:
+        if not _holds(compare, state.newest(compare.key)):
+            succeeded = False
+            break
+    ops: Sequence[Op | _Chosen] = txn.success if succeeded else txn.failure
+    if Txn in map(type, ops):
+        ops = [_choose(each, state) if isinstance(each, Txn) else each for each in ops]
+    return _Chosen(succeeded, ops)
+
+
+def _holds(compare: Compare, found: KeyValue | None) -> bool:
+    left: bytes | int
+    match compare.target:
+        case Target.VALUE:
+            if found is None:
+                return False
+            left = found.value
+        case Target.CREATE:
+            left = found.create_revision if found else 0
+        case Target.MOD:
+            left = found.mod_revision if found else 0
+        case Target.VERSION:
+            left = found.version if found else 0
+    right = compare.operand
+    match compare.op:
+        case "=":
+            return left == right
+        case "!=":
+            return left != right
+        case "<":
+            return left < right  # type: ignore[operator]
+        case ">":
+            return left > right  # type: ignore[operator]
+    raise ValueError(f"no compare operator: {compare.op!r}")
+
+
+def _run(ops: Sequence[Op | _Chosen], state: State) -> _Results:
+    results: _Results = []
+    for op in ops:
+        if isinstance(op, Put):
+            prev = state.put(op.key, op.value, op.lease)
+            results.append(PutResult(prev) if op.prev_kv else _NO_PREV)
+        elif isinstance(op, Delete):
+            results.append(DeleteResult(state.delete(op.key, op.range_end)))
+        elif isinstance(op, Range):
+            results.append(state.range(op))
+        elif isinstance(op, _Chosen):
+            results.append(_Outcome(op.succeeded, _run(op.ops, state)))
+        else:  # Txn never gets here: _choose replaced it
+            raise AssertionError(op)
+    return results
+
+
+def _result(succeeded: bool, results: _Results, header: Header) -> TxnResult:
+    told: list[Result] = []
+    for result in results:
+        if isinstance(result, _Outcome):
+            told.append(_result(result.succeeded, result.results, header))
+        else:
+            told.append(result)
+    return TxnResult(header, succeeded, tuple(told))

@@ -1,0 +1,160 @@
+"""Between the contract's values and etcd's messages, both ways."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from snapkv.engine.contract import (
+    Compare,
+    Delete,
+    DeleteResult,
+    Event,
+    Header,
+    KeyValue,
+    Op,
+    Put,
+    PutResult,
+    Range,
+    RangeResult,
+    ReadResult,
+    Result,
+    Target,
+    Txn,
+    TxnResult,
+)
+from snapkv.engine.etcd import etcd_pb2 as pb
+from snapkv.errors import EngineUnavailableError
+
+_OPERATORS = {
+    "=": pb.Compare.EQUAL,
+    "!=": pb.Compare.NOT_EQUAL,
+    "<": pb.Compare.LESS,
+    ">": pb.Compare.GREATER,
+}
+
+
+def range_request(wanted: Range, serializable: bool = False) -> pb.RangeRequest:
+    """Return a range as a message."""
+    return pb.RangeRequest(
+        key=wanted.key,
+        range_end=wanted.range_end,
+        revision=wanted.revision,
+        limit=wanted.limit,
+        keys_only=wanted.keys_only,
+        count_only=wanted.count_only,
+        serializable=serializable,
+    )
+
+
+def ranges_request(ranges: Sequence[Range], serializable: bool) -> pb.TxnRequest:
+    """Return several ranges as one read-only transaction."""
+    return pb.TxnRequest(
+        success=[pb.RequestOp(request_range=range_request(r, serializable)) for r in ranges]
+    )
+
+
+def txn_request(txn: Txn) -> pb.TxnRequest:
+    """Return a transaction as a message."""
+    return pb.TxnRequest(
+        compare=map(_compare, txn.compare),
+        success=map(_request_op, txn.success),
+        failure=map(_request_op, txn.failure),
+    )
+
+
+def _compare(compare: Compare) -> pb.Compare:
+    result, key, operand = _OPERATORS[compare.op], compare.key, compare.operand
+    match compare.target:
+        case Target.VALUE:
+            assert isinstance(operand, bytes)
+            return pb.Compare(result=result, target=pb.Compare.VALUE, key=key, value=operand)
+        case Target.CREATE:
+            assert isinstance(operand, int)
+            return pb.Compare(
+                result=result, target=pb.Compare.CREATE, key=key, create_revision=operand
+            )
+        case Target.MOD:
+            assert isinstance(operand, int)
+            return pb.Compare(result=result, target=pb.Compare.MOD, key=key, mod_revision=operand)
+        case Target.VERSION:
+            assert isinstance(operand, int)
+            return pb.Compare(result=result, target=pb.Compare.VERSION, key=key, version=operand)
+
+
+def _request_op(op: Op) -> pb.RequestOp:
+    if isinstance(op, Put):
+        put = pb.PutRequest(key=op.key, value=op.value, prev_kv=op.prev_kv, lease=op.lease)
+        return pb.RequestOp(request_put=put)
+    if isinstance(op, Delete):
+        delete = pb.DeleteRangeRequest(key=op.key, range_end=op.range_end)
+        return pb.RequestOp(request_delete_range=delete)
+    if isinstance(op, Range):
+        return pb.RequestOp(request_range=range_request(op))
+    return pb.RequestOp(request_txn=txn_request(op))
+
+
+def header_of(header: pb.ResponseHeader) -> Header:
+    """Return what comes with every answer."""
+    return Header(header.revision, header.cluster_id)
+
+
+def key_values(kvs: Iterable[pb.KeyValue]) -> list[KeyValue]:
+    """Return versions of keys; most of what a scan costs here, 0.7 us for each."""
+    new = tuple.__new__  # a fifth less than calling KeyValue
+    return [
+        new(
+            KeyValue,
+            (kv.key, kv.value, kv.create_revision, kv.mod_revision, kv.version, kv.lease),
+        )
+        for kv in kvs
+    ]
+
+
+def range_result(answer: pb.RangeResponse) -> RangeResult:
+    """Return the answer of a range."""
+    return RangeResult(key_values(answer.kvs), answer.count, answer.more)
+
+
+def read_result(answer: pb.TxnResponse, expected: int) -> ReadResult:
+    """Return the answers of a read-only transaction."""
+    results = [range_result(op.response_range) for op in answer.responses]
+    if len(results) != expected:
+        raise EngineUnavailableError(f"{len(results)} answers to {expected} ranges")
+    return ReadResult(header_of(answer.header), results)
+
+
+def txn_result(answer: pb.TxnResponse) -> TxnResult:
+    """Return the answer of a transaction; nested ones get the header of the whole."""
+    return _nested(answer, header_of(answer.header))
+
+
+def _nested(answer: pb.TxnResponse, header: Header) -> TxnResult:
+    results = tuple(_result(op, header) for op in answer.responses)
+    return TxnResult(header, answer.succeeded, results)
+
+
+def _result(op: pb.ResponseOp, header: Header) -> Result:
+    if op.HasField("response_range"):
+        return range_result(op.response_range)
+    if op.HasField("response_put"):
+        put = op.response_put
+        return PutResult(key_values([put.prev_kv])[0] if put.HasField("prev_kv") else None)
+    if op.HasField("response_delete_range"):
+        return DeleteResult(op.response_delete_range.deleted)
+    return _nested(op.response_txn, header)
+
+
+def event_of(event: pb.Event) -> Event:
+    """Return a change of a key."""
+    return Event(key_values([event.kv])[0], event.type == pb.Event.DELETE)
+
+
+def leases_in(txn: Txn) -> set[int]:
+    """Return the leases that a transaction puts keys under."""
+    found: set[int] = set()
+    for op in txn.success + txn.failure:
+        if isinstance(op, Put) and op.lease:
+            found.add(op.lease)
+        elif isinstance(op, Txn):
+            found |= leases_in(op)
+    return found

@@ -1,0 +1,94 @@
+"""Where compaction stands: etcd has no call for it, but two that give it away."""
+
+from __future__ import annotations
+
+from snapkv.clock import bounded, monotonic
+from snapkv.engine.etcd import etcd_pb2 as pb
+from snapkv.engine.etcd.connection import READ_TIMEOUT_S, TRY_S, Connection
+from snapkv.engine.etcd.error_texts import COMPACTED
+from snapkv.engine.etcd.grpc_client import RANGE, CallFailed, WatchStream, ended_watch
+from snapkv.errors import EngineUnavailableError
+
+
+class CompactionPoint:
+    """The compacted revision, found without an administrator's rights.
+
+    The oldest revision that can be read is found by asking: two reads while the point has not
+    moved, and when it has, a watch from there, which the server cancels with the answer. A watch
+    on history that is not compacted would make the server search it, so the reads come first.
+
+    What was found is never believed without asking: a cluster that was set back to a backup may
+    have more history than before.
+    """
+
+    def __init__(self, connection: Connection, home: bytes) -> None:
+        self._connection, self._home = connection, home
+        self._known = 0
+
+    def find(self, timeout: float | None = None) -> int:
+        """Return the compacted revision, 0 when nothing ever was; 1 to 3 round trips.
+
+        Raises `EngineUnavailableError` after `timeout` seconds.
+        """
+        bound_s = bounded(READ_TIMEOUT_S if timeout is None else timeout)
+        deadline, point, told = monotonic() + bound_s, self._known, False
+        while True:
+            if self._is_compacted(point or 1, deadline):
+                point, told = self._from_watch(point or 1, deadline), True
+            elif point <= 1 or told or self._is_compacted(point - 1, deadline):
+                self._known = point
+                return point
+            else:
+                point = 0  # what is before it can be read: the engine went back in time
+            if monotonic() >= deadline:
+                raise EngineUnavailableError(f"compaction ran away from who asks for {bound_s:g} s")
+
+    def _is_compacted(self, revision: int, deadline: float) -> bool:
+        """Return whether a revision can no longer be read; one in the future can."""
+        request = pb.RangeRequest(key=self._home, revision=revision, count_only=True)
+        try:
+            self._connection.read(RANGE, request, max(0.001, deadline - monotonic()))
+        except CallFailed as e:
+            return e.text.startswith(COMPACTED)
+        return False
+
+    def _from_watch(self, revision: int, deadline: float) -> int:
+        """Return what the server says to a watch from what is compacted."""
+        create = pb.WatchCreateRequest(key=self._home, start_revision=revision)
+        request, tries = pb.WatchRequest(create_request=create), 0
+        while True:
+            try:
+                found = self._asked(request, min(TRY_S, max(0.001, deadline - monotonic())))
+            except CallFailed as e:
+                failure = e
+            else:
+                return found
+            tries += 1
+            self._connection.wait_before(tries, deadline)
+            if monotonic() >= deadline:
+                raise EngineUnavailableError(
+                    f"no answer where compaction stands: {failure}"
+                ) from failure
+
+    def _asked(self, request: pb.WatchRequest, timeout: float) -> int:
+        watching = self._connection.watch(request, timeout)
+        try:
+            found = _compacted_in(watching.stream)
+        except CallFailed as e:
+            self._connection.broken(watching, e, renew=False)
+            watching.stream.cancel()
+            raise
+        except BaseException:  # to cancel takes a lock that this may have left taken
+            watching.endpoint.interrupted(watching.stream)
+            raise
+        watching.stream.cancel()  # now: what gRPC's thread ends later may hang the process's end
+        return found
+
+
+def _compacted_in(stream: WatchStream) -> int:
+    for answer in stream:
+        if answer.compact_revision:
+            return answer.compact_revision
+        if answer.canceled:
+            raise ended_watch(answer.cancel_reason)
+    raise CallFailed("UNAVAILABLE", "the stream ended")

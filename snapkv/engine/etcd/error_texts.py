@@ -1,0 +1,144 @@
+"""etcd's own error texts: which of them say that nothing was or will be applied, and what is told.
+
+Codes are ambiguous (a lost connection and a full queue are both UNAVAILABLE), texts are not. Any
+other failure after a request was sent leaves its outcome open.
+
+Definite, by where etcd checks (`server/etcdserver` of 3.5):
+
+| text | checked |
+|---|---|
+| request is too large, too many requests | before it is proposed |
+| too many operations, duplicate key, key is not provided | on arrival, from the request alone |
+| rpc not supported for learner, invalid auth token | on arrival |
+| authentication failed | of a login only |
+| permission denied, auth store is old, user name is empty | when applied, before it is executed |
+| requested lease not found | when applied: all puts, nested ones too, before the first is done |
+
+Not definite, but final (`MAY_BE_APPLIED`): the request is not on its way any more, and a look tells
+what became of it.
+
+* database space exceeded: checked before it is proposed, and once more when it is applied, where
+  etcd executes the transaction and then answers with the error all the same.
+* corrupt cluster: the member that answers executed nothing, but it says that members disagree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from snapkv.engine.etcd.grpc_client import CallFailed
+from snapkv.errors import (
+    AccessDeniedError,
+    CommitTooLargeError,
+    CorruptStoreError,
+    EngineBusyError,
+    EngineUnavailableError,
+    InvalidKeyError,
+    LeaseNotFoundError,
+    NoSpaceError,
+    SnapKVError,
+)
+
+COMPACTED = "etcdserver: mvcc: required revision has been compacted"
+FUTURE = "etcdserver: mvcc: required revision is a future revision"
+LEASE_NOT_FOUND = "etcdserver: requested lease not found"
+AUTH_NOT_ENABLED = "etcdserver: authentication is not enabled"
+DENIED = "etcdserver: permission denied"
+
+TOKEN_STALE = (
+    "etcdserver: invalid auth token",
+    "etcdserver: revision of auth store is old",
+    "etcdserver: user name is empty",
+)
+"""The token has to be renewed; the request was not applied."""
+
+TRY_ELSEWHERE = (
+    "etcdserver: rpc not supported for learner",
+    "etcdserver: too many requests",
+)
+"""Refused before it was proposed: it may be sent again, somewhere else or a little later."""
+
+NO_SPACE = "etcdserver: mvcc: database space exceeded"
+CORRUPT = "etcdserver: corrupt cluster"
+
+MAY_BE_APPLIED = (NO_SPACE, CORRUPT)
+"""The cluster has answered for good, but what it refuses may have been applied."""
+
+_ERRORS: dict[str, Callable[[str, int], SnapKVError]] = {
+    NO_SPACE: lambda text, size: NoSpaceError(
+        "the cluster is out of space (its quota): compact, defragment, then disarm the alarm"
+    ),
+    "etcdserver: request is too large": lambda text, size: too_large(size),
+    "etcdserver: too many operations in txn request": lambda text, size: CommitTooLargeError(
+        "the request in bytes (it has more operations than the server's --max-txn-ops)",
+        size,
+        size - 1,
+    ),
+    "etcdserver: duplicate key given in txn request": lambda text, size: InvalidKeyError(text),
+    "etcdserver: key is not provided": lambda text, size: InvalidKeyError(text),
+    CORRUPT: lambda text, size: CorruptStoreError(
+        "the cluster raised its alarm CORRUPT: its members disagree"
+    ),
+    DENIED: lambda text, size: AccessDeniedError("the user lacks the right to these keys"),
+    "etcdserver: authentication failed, invalid user ID or password": (
+        lambda text, size: AccessDeniedError("no such user, or a wrong password")
+    ),
+    LEASE_NOT_FOUND: lambda text, size: LeaseNotFoundError(0),
+}
+
+OVERSIZED_BY_GRPC = "received message larger than max"
+"""The server's gRPC says so before etcd sees the request; a client's says so of an answer."""
+
+
+DISTRUST = ("CERTIFICATE_VERIFY_FAILED", "is not in peer certificate")
+"""What gRPC says of a certificate of an unknown authority, or with another name."""
+
+
+class OversizedAnswerError(EngineUnavailableError):
+    """The answer is larger than the channel takes; only borrowed channels have a limit."""
+
+
+def is_oversized_answer(failure: CallFailed) -> bool:
+    """Return whether this side refused an answer for its size: asking again is no use."""
+    return OVERSIZED_BY_GRPC in failure.text.lower() and "CLIENT" in failure.text
+
+
+def too_large(size: int) -> CommitTooLargeError:
+    """Return what to tell about a request of so many bytes that the server does not take."""
+    what = "the request in bytes (see the server's --max-request-bytes)"
+    return CommitTooLargeError(what, size, size - 1)
+
+
+def is_distrust(failure: CallFailed) -> bool:
+    """Return whether a certificate is not accepted: time does not change that."""
+    return failure.code == "UNAVAILABLE" and any(text in failure.text for text in DISTRUST)
+
+
+def is_stale_token(failure: CallFailed) -> bool:
+    """Return whether a new token may help."""
+    return failure.text.startswith(TOKEN_STALE)
+
+
+def is_for_elsewhere(failure: CallFailed) -> bool:
+    """Return whether the request was turned away unread."""
+    return failure.text.startswith(TRY_ELSEWHERE)
+
+
+def may_be_applied(failure: CallFailed) -> bool:
+    """Return whether a request may have been applied that was refused: a look tells."""
+    return failure.text.startswith(MAY_BE_APPLIED)
+
+
+def refusal_of(failure: CallFailed, request_bytes: int = 0) -> SnapKVError | None:
+    """Return what to tell about a refusal; None when the failure is none.
+
+    It is definite unless `may_be_applied`.
+    """
+    for text, error in _ERRORS.items():
+        if failure.text.startswith(text):
+            return error(failure.text, request_bytes)
+    if is_stale_token(failure):
+        return AccessDeniedError("the cluster wants a user and a password")
+    if is_for_elsewhere(failure):
+        return EngineBusyError(failure.text)
+    return None

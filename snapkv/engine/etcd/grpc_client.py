@@ -1,0 +1,312 @@
+"""gRPC, as little of it as the engine needs: one endpoint's channel, calls, streams, failures.
+
+The only module that imports grpc. Retries and configuration from DNS are off: a request is sent
+once, and who repeats it knows why.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import os
+import queue
+import threading
+import weakref
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+# gRPC's default way of polling keeps state for the whole process that a forked child inherits
+# broken; with this one each call has its own. It is read when grpc is first imported.
+os.environ.setdefault("GRPC_POLL_STRATEGY", "poll")
+
+import grpc
+from google.protobuf.message import Message as Message
+
+from snapkv.engine.etcd import etcd_pb2 as pb
+from snapkv.engine.etcd.address import Security
+from snapkv.errors import EngineUnavailableError, SnapKVError
+from snapkv.lifecycle import Gate
+
+Q = TypeVar("Q", bound=Message)
+A = TypeVar("A", bound=Message)
+
+KEEPALIVE_MS = 10_000
+RECONNECT_MS_MIN = 50
+RECONNECT_MS_MAX = 1_000
+CONNECT_MS_MAX = 2_000
+"""How long a connection may take to come about: several exchanges over a slow network."""
+
+CLOSE_S = 2.0
+"""How long a channel may take to end its calls."""
+
+_OPTIONS: tuple[tuple[str, int], ...] = (
+    ("grpc.enable_retries", 0),
+    ("grpc.service_config_disable_resolution", 1),
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.max_send_message_length", -1),
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.keepalive_time_ms", KEEPALIVE_MS),
+    ("grpc.keepalive_timeout_ms", KEEPALIVE_MS // 2),
+    ("grpc.initial_reconnect_backoff_ms", RECONNECT_MS_MIN),
+    ("grpc.min_reconnect_backoff_ms", CONNECT_MS_MAX),
+    ("grpc.max_reconnect_backoff_ms", RECONNECT_MS_MAX),
+)
+
+WATCH_ANSWER_BYTES_MAX = 256 << 20
+"""What a catching-up watch may get at once: the server sends up to 1,000 revisions together."""
+
+_calls = Gate()
+"""A fork while a call is inside gRPC was seen to abort the child. Streams at rest do no harm; one
+that events come in by at that very moment did, in one fork of a hundred.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Method(Generic[Q, A]):
+    """A method by its name on the wire, and the class of its answers."""
+
+    path: str
+    answer: type[A]
+
+
+RANGE: Method[pb.RangeRequest, pb.RangeResponse] = Method(
+    "/etcdserverpb.KV/Range", pb.RangeResponse
+)
+TXN: Method[pb.TxnRequest, pb.TxnResponse] = Method("/etcdserverpb.KV/Txn", pb.TxnResponse)
+COMPACT: Method[pb.CompactionRequest, pb.CompactionResponse] = Method(
+    "/etcdserverpb.KV/Compact", pb.CompactionResponse
+)
+GRANT: Method[pb.LeaseGrantRequest, pb.LeaseGrantResponse] = Method(
+    "/etcdserverpb.Lease/LeaseGrant", pb.LeaseGrantResponse
+)
+REVOKE: Method[pb.LeaseRevokeRequest, pb.LeaseRevokeResponse] = Method(
+    "/etcdserverpb.Lease/LeaseRevoke", pb.LeaseRevokeResponse
+)
+KEEP_ALIVE: Method[pb.LeaseKeepAliveRequest, pb.LeaseKeepAliveResponse] = Method(
+    # a stream, but one request that ends its side looks the same on the wire
+    "/etcdserverpb.Lease/LeaseKeepAlive",
+    pb.LeaseKeepAliveResponse,
+)
+AUTHENTICATE: Method[pb.AuthenticateRequest, pb.AuthenticateResponse] = Method(
+    "/etcdserverpb.Auth/Authenticate", pb.AuthenticateResponse
+)
+STATUS: Method[pb.StatusRequest, pb.StatusResponse] = Method(
+    "/etcdserverpb.Maintenance/Status", pb.StatusResponse
+)
+TOO_LARGE = "RESOURCE_EXHAUSTED"
+WATCH_PATH = "/etcdserverpb.Watch/Watch"
+
+Metadata = tuple[tuple[str, str], ...]
+
+
+class CallFailed(SnapKVError, ConnectionError):
+    """A call ended with a status instead of an answer; `code` is its name, `text` what it says."""
+
+    def __init__(self, code: str, text: str) -> None:
+        super().__init__(f"{code}: {text}")
+        self.code, self.text = code, text
+
+
+def failure_of(error: grpc.RpcError) -> CallFailed:
+    """Return gRPC's error as ours."""
+    code = error.code() if hasattr(error, "code") else None
+    text = error.details() if hasattr(error, "details") else str(error)
+    return CallFailed(code.name if code is not None else "UNKNOWN", text or "")
+
+
+def ended_watch(reason: str) -> CallFailed:
+    """Return why a server ended a watch; Go puts "rpc error: code = ... desc = " before it."""
+    return CallFailed("CANCELLED", reason.rpartition(" desc = ")[2] or "the server ended the watch")
+
+
+class ChannelRetired(SnapKVError):
+    """The channel is no longer for new calls; this one was not sent."""
+
+
+class BorrowedClosedError(EngineUnavailableError):
+    """The channel is somebody else's, who has closed it; nothing was sent."""
+
+    def __init__(self) -> None:
+        super().__init__("the etcd3 client was closed; hand over a new one")
+
+
+_channels: weakref.WeakSet[Channel] = weakref.WeakSet()
+
+
+class Channel:
+    """A connection to one endpoint, made when it is first used.
+
+    One that is not `owned` is somebody else's, who closes it.
+    """
+
+    def __init__(self, channel: Any, *, owned: bool = False) -> None:
+        self._channel, self._owned = channel, owned
+        self._unary: dict[str, Any] = {}
+        self._lock = threading.Lock()
+        self._inside = 0  # calls on their way
+        self._retired = False
+        _channels.add(self)
+
+    @classmethod
+    def to(cls, endpoint: str, security: Security, *, answer_bytes_max: int = -1) -> Channel:
+        """Return a channel to `host:port`; nothing is sent yet.
+
+        A call whose answer is larger than `answer_bytes_max` (-1: no bound) fails with the code
+        `TOO_LARGE`.
+        """
+        options = (*_OPTIONS, ("grpc.max_receive_message_length", answer_bytes_max))
+        target = f"dns:///{endpoint}"  # or a host called "unix" would be a path
+        if not security.tls:
+            return cls(grpc.insecure_channel(target, options=options), owned=True)
+        authorities = security.authorities()
+        credentials = grpc.ssl_channel_credentials(authorities, security.key, security.cert)
+        return cls(grpc.secure_channel(target, credentials, options=options), owned=True)
+
+    def call(self, method: Method[Q, A], request: Q, timeout: float, metadata: Metadata) -> A:
+        """Send one request, once; `CallFailed` after `timeout` seconds at the latest.
+
+        Raises `ChannelRetired` and `BorrowedClosedError` when it was not sent for that.
+        """
+        send = self._unary.get(method.path)
+        if send is None:
+            send = self._channel.unary_unary(
+                method.path,
+                request_serializer=method_bytes,
+                response_deserializer=method.answer.FromString,
+            )
+            self._unary[method.path] = send
+        with _calls:
+            with self._lock:
+                if self._retired:
+                    raise ChannelRetired("the channel was replaced")
+                self._inside += 1
+            try:
+                return send(request, timeout=timeout, metadata=metadata)  # type: ignore[no-any-return]
+            except grpc.RpcError as e:
+                raise failure_of(e) from e
+            except ValueError as e:
+                raise self._closed(e) from e
+            finally:
+                with self._lock:
+                    self._inside -= 1
+                    over = self._is_over()
+                if over:
+                    self.close()
+
+    def _is_over(self) -> bool:
+        return self._retired and not self._inside
+
+    def retire(self) -> None:
+        """Take no more calls, and close once those on their way have ended.
+
+        A channel that is only forgotten goes on connecting until the garbage is collected.
+        """
+        with self._lock:
+            if not self._owned or self._retired:
+                return
+            self._retired = True
+            over = self._is_over()
+        if over:
+            self.close()
+
+    def watch(
+        self, first: pb.WatchRequest, metadata: Metadata, timeout: float | None
+    ) -> WatchStream:
+        """Open a stream of watch answers, for `timeout` seconds (None: until it is cancelled)."""
+        method = self._channel.stream_stream(
+            WATCH_PATH,
+            request_serializer=method_bytes,
+            response_deserializer=pb.WatchResponse.FromString,
+        )
+        try:
+            return WatchStream(method, first, metadata, timeout)
+        except ValueError as e:
+            raise self._closed(e) from e
+
+    def _closed(self, error: ValueError) -> SnapKVError:
+        """Return gRPC's error for a call on a closed channel as ours."""
+        return CallFailed("CANCELLED", str(error)) if self._owned else BorrowedClosedError()
+
+    def close(self) -> None:
+        """End the connection and all its calls.
+
+        gRPC waits until each call has ended, and one that an interrupt cut short never does: so it
+        waits in a thread, and this for `CLOSE_S` seconds at most.
+        """
+        closing = threading.Thread(target=self._channel.close, name="snapkv close", daemon=True)
+        try:
+            closing.start()
+        except RuntimeError:  # the process ends: Python 3.12 starts no more threads
+            self._channel.close()
+        else:
+            closing.join(CLOSE_S)
+
+
+def method_bytes(message: Message) -> bytes:
+    """Return a message's bytes."""
+    return message.SerializeToString()
+
+
+_streams: weakref.WeakSet[WatchStream] = weakref.WeakSet()
+
+
+@atexit.register
+def _keep_from_finalizers() -> None:
+    """Let no finalizer of gRPC's run once the process ends.
+
+    That of a stream takes a lock that a thread of gRPC may hold, and that thread is not there any
+    more: one process of 300 did not end. That of a channel waits for its calls: one that an
+    interrupt cut short never ends (one process of 8, after 30 interrupts).
+    """
+    for stream in list(_streams):
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(stream._call))
+    for channel in list(_channels):
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(channel._channel))
+
+
+class WatchStream:
+    """One open watch call: answers by iterating, questions by `ask`."""
+
+    def __init__(
+        self, method: Any, first: pb.WatchRequest, metadata: Metadata, timeout: float | None
+    ) -> None:
+        self._requests: queue.SimpleQueue[pb.WatchRequest | None] = queue.SimpleQueue()
+        self._requests.put(first)
+        with _calls:
+            self._call = method(self._asked(), metadata=metadata, timeout=timeout)
+        _streams.add(self)
+
+    def _asked(self) -> Iterator[pb.WatchRequest]:
+        """Yield requests to gRPC's thread, which asks for the next when it has sent the last."""
+        while (request := self._requests.get()) is not None:
+            with _calls:
+                yield request
+        with _calls:  # somebody let go of it: to end the requests would not end the answers
+            self._call.cancel()
+
+    def __iter__(self) -> Iterator[pb.WatchResponse]:
+        """Yield answers until the stream ends; raises `CallFailed` when it broke."""
+        try:
+            while True:
+                with _calls:
+                    pass  # nobody begins to read while the process forks
+                yield next(self._call)
+        except StopIteration:
+            return
+        except grpc.RpcError as e:
+            raise failure_of(e) from e
+
+    def ask_progress(self) -> None:
+        """Ask how far the stream has come; the answer is one of those iterated."""
+        self._requests.put(pb.WatchRequest(progress_request=pb.WatchProgressRequest()))
+
+    def let_go(self) -> None:
+        """End the stream soon, in gRPC's thread. Takes no lock: for finalizers."""
+        self._requests.put(None)
+
+    def cancel(self) -> None:
+        """End the stream, also for a thread that iterates; twice is fine."""
+        self._requests.put(None)
+        with _calls:
+            self._call.cancel()

@@ -1,0 +1,160 @@
+"""What stands at a path: nothing, a store, half a store, or something that is not ours.
+
+Everything here looks without changing anything. Looking comes before opening because LMDB
+reads its file through a memory map: touching a page beyond the end of a file that was cut short
+does not raise an error but kills the process.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import struct
+from enum import Enum
+from typing import NamedTuple
+
+from snapkv.clock import pause
+from snapkv.engine.lmdb import client as mdb
+from snapkv.engine.lmdb.format import META
+from snapkv.engine.lmdb.lock import LOCK_FILE, MARKER
+from snapkv.errors import CorruptStoreError, NotAStoreError, ReadOnlyError, StoreNotFoundError
+
+DATA_FILE, READERS_FILE = "data.mdb", "lock.mdb"
+_OURS = {DATA_FILE, READERS_FILE, LOCK_FILE}
+
+_MAGIC = 0xBEEFC0DE
+_PAGE_HEADER_BYTES = 16
+_META_PAGE = struct.Struct("=IIQQI92xQQ")
+"""magic, version, address, map size, page size (in the free list's record), .., last page, txn."""
+_PAGE_SIZES = {1 << bits for bits in range(8, 17)}
+_LOOKS_MAX, _LOOK_PAUSE_SECONDS = 5, 1e-3
+
+
+class Standing(Enum):
+    """What an opener has to do."""
+
+    MISSING = "make the directory and the store"
+    UNFINISHED = "make the store, or finish what somebody began"
+    COMPLETE = "open it"
+
+
+class Meta(NamedTuple):
+    """What the newest of LMDB's two meta pages says."""
+
+    page_bytes: int
+    map_bytes: int
+    last_page: int
+    txn: int
+
+
+def look(path: str) -> Standing:
+    """Return what stands at `path`.
+
+    Raises `NotAStoreError` when it is not ours, `CorruptStoreError` when it was and is damaged,
+    `ReadOnlyError` when we may not look.
+    """
+    try:
+        if not stat.S_ISDIR(os.stat(path).st_mode):
+            raise NotAStoreError(f"{path} is a file; a store is a directory")
+        names = set(os.listdir(path))
+    except FileNotFoundError:
+        return Standing.MISSING
+    except NotADirectoryError as e:
+        raise NotAStoreError(f"{path} lies below a file") from e
+    except PermissionError as e:
+        raise ReadOnlyError(f"{path}: {e}") from e
+    except OSError as e:  # a name that is too long, say
+        raise NotAStoreError(f"{path} cannot be a store: {e.strerror}") from e
+    marked = _is_marked(path)
+    data = os.path.join(path, DATA_FILE)
+    if DATA_FILE not in names or os.stat(data).st_size == 0:
+        if marked:
+            raise CorruptStoreError(f"{data} is missing or empty")
+        if foreign := sorted(names - _OURS):
+            raise NotAStoreError(f"{path} holds other things: {', '.join(foreign[:3])}")
+        return Standing.UNFINISHED
+    if marked:
+        read_meta(path)
+        return Standing.COMPLETE
+    if LOCK_FILE in names:
+        return Standing.UNFINISHED  # its maker may be at work: decide under the lock
+    _look_inside(path)
+    return Standing.COMPLETE
+
+
+def missing(path: str) -> StoreNotFoundError:
+    """Return the error for a path without a store, where none is to be made."""
+    return StoreNotFoundError(f"no store at {path}")
+
+
+def _is_marked(path: str) -> bool:
+    try:
+        with open(os.path.join(path, LOCK_FILE), "rb") as file:
+            return file.read(len(MARKER)) == MARKER
+    except OSError:
+        return False
+
+
+def _look_inside(path: str) -> None:
+    """Raise `NotAStoreError` unless the LMDB file is ours (a copy without the lock file, say).
+
+    Without LMDB's locks, because taking them writes to the directory of somebody else.
+    """
+    try:
+        meta = read_meta(path)
+        raw = mdb.open_raw(
+            path, map_bytes=meta.map_bytes, durability="sync", readonly=True, lock=False
+        )
+    except (CorruptStoreError, mdb.Error) as e:
+        raise NotAStoreError(f"{path} holds a data.mdb that is not ours") from e
+    try:
+        with raw.begin() as txn:
+            if txn.get(META) is None:
+                raise NotAStoreError(f"{path} is an LMDB environment that is not ours")
+    except mdb.Error as e:
+        raise NotAStoreError(f"{path} is an LMDB environment that is not ours") from e
+    finally:
+        raw.close()
+
+
+def read_meta(path: str) -> Meta:
+    """Return what LMDB's meta pages say, after comparing it with the length of the file.
+
+    Raises `CorruptStoreError`. Looks again a few times before it does: a commit that is just
+    being written may be seen half.
+    """
+    data = os.path.join(path, DATA_FILE)
+    for look_number in range(_LOOKS_MAX):
+        if look_number:
+            pause(_LOOK_PAUSE_SECONDS)
+        try:
+            return _read_meta(data)
+        except CorruptStoreError as e:
+            error = e
+        except PermissionError as e:
+            raise ReadOnlyError(f"{data}: {e}") from e
+    raise error
+
+
+def _read_meta(data: str) -> Meta:
+    with open(data, "rb", buffering=0) as file:
+        first = _meta_page(file.read(_PAGE_HEADER_BYTES + _META_PAGE.size), data)
+        file.seek(first.page_bytes)
+        second = _meta_page(file.read(_PAGE_HEADER_BYTES + _META_PAGE.size), data)
+        size = os.fstat(file.fileno()).st_size
+    newest = max(first, second, key=lambda meta: meta.txn)
+    needed = (newest.last_page + 1) * newest.page_bytes
+    if size < needed:
+        raise CorruptStoreError(f"{data} was cut short: {size:,} bytes, {needed:,} are in use")
+    return newest
+
+
+def _meta_page(raw: bytes, data: str) -> Meta:
+    try:
+        fields = _META_PAGE.unpack_from(raw, _PAGE_HEADER_BYTES)
+    except struct.error as e:
+        raise CorruptStoreError(f"{data} was cut short: not even the meta pages are whole") from e
+    magic, version, _, map_bytes, page_bytes, last_page, txn = fields
+    if magic != _MAGIC or version != 1 or page_bytes not in _PAGE_SIZES:
+        raise CorruptStoreError(f"{data} has a damaged meta page")
+    return Meta(page_bytes, map_bytes, last_page, txn)

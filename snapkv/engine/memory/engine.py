@@ -1,0 +1,414 @@
+"""The memory engine: the contract at its plainest, and the oracle of the other engines.
+
+Built on sortedcontainers. `memory:` is a new engine at each opening; `memory:NAME` is one that
+all openings of this process share, for as long as the process lives.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from itertools import takewhile
+
+from sortedcontainers import SortedDict
+
+from snapkv.clock import monotonic, uptime_ns
+from snapkv.engine.contract import (
+    ALL_KEYS_END,
+    Event,
+    GetResult,
+    Header,
+    KeyValue,
+    Lease,
+    Limits,
+    Piece,
+    Range,
+    RangeResult,
+    ReadResult,
+    Txn,
+    TxnResult,
+    Versions,
+    WatchBatch,
+    in_range,
+)
+from snapkv.engine.embedded import apply
+from snapkv.engine.leases import LeaseTable, is_id
+from snapkv.engine.memory.check import problems_of_log, problems_of_versions
+from snapkv.engine.memory.overlay import Overlay, answer
+from snapkv.engine.rules import check_distinct, check_limits, check_piece_rows
+from snapkv.engine.scanned import Scanned, versions_of
+from snapkv.errors import (
+    CompactedError,
+    EngineBusyError,
+    FutureRevisionError,
+    InvalidTypeError,
+    LeaseNotFoundError,
+    Refused,
+    StoreClosedError,
+)
+from snapkv.lifecycle import renew_in_children
+
+LIMITS = Limits(key_bytes=64 << 10, value_bytes=256 << 20, request_bytes=256 << 20)
+SCAN_PAGE_ROWS = 5_000
+WAIT_SECONDS_MAX = 3_600.0
+
+_shared: dict[str, MemoryEngine] = {}
+_shared_lock = threading.Lock()
+
+
+class MemoryEngine(Scanned):
+    """All versions of all keys in one process's memory; safe for threads."""
+
+    remote = False
+
+    def __init__(self, url: str = "memory:", *, limits: Limits = LIMITS) -> None:
+        self.url, self.limits = url, limits
+        self._versions: SortedDict[bytes, list[KeyValue]] = SortedDict()  # oldest first
+        self._log: list[tuple[Event, ...]] = []  # one entry a revision, from _log_start on
+        self._log_start = 2
+        self._revision = 1
+        self._compacted = 0
+        self._leases = LeaseTable()
+        self._cluster = random.SystemRandom().getrandbits(63)
+        self._writing = threading.Lock()  # held while a transaction is prepared and applied
+        self._writer = 0  # thread id
+        self._changed = threading.Condition()  # its lock: the data, held for moments only
+        self._closed = False
+        renew_in_children(self)
+
+    # --- reading ---
+
+    def get(self, key: bytes, revision: int = 0) -> GetResult:
+        """Answer one key at a revision; O(log versions)."""
+        with self._changed:
+            self._come_in()
+            revision = self._checked(revision)
+            kv = self._at(key, revision) if key in self._versions else None
+            return GetResult(Header(self._revision, self._cluster), kv)
+
+    def read(
+        self, ranges: Sequence[Range], *, serializable: bool = False, timeout: float | None = None
+    ) -> ReadResult:
+        """Answer all ranges from one state; O(log keys + log versions) a key."""
+        with self._changed:
+            self._come_in()
+            results = [self._range(r) for r in ranges]
+            return ReadResult(Header(self._revision, self._cluster), results)
+
+    def scan(
+        self, key: bytes, range_end: bytes, *, revision: int, keys_only: bool = False
+    ) -> Iterator[list[KeyValue]]:
+        """Yield pages of `SCAN_PAGE_ROWS` keys at one revision."""
+        while True:
+            wanted = Range(key, range_end, revision, SCAN_PAGE_ROWS, keys_only)
+            page = self.read([wanted]).results[0]
+            if page.kvs:
+                yield page.kvs
+            if not page.more:
+                return
+            key = page.kvs[-1].key + b"\0"
+
+    def pieces(self, key: bytes, range_end: bytes, *, revision: int, rows: int) -> list[Piece]:
+        """Cut a range between its keys, exactly; O(keys)."""
+        check_piece_rows(rows)
+        kvs = self.read([Range(key, range_end, revision)]).results[0].kvs
+        bounds = [key, *(kv.key for kv in kvs[rows::rows]), range_end]
+        sizes = (min(rows, len(kvs) - at) for at in range(0, len(kvs), rows))
+        return [Piece(*cut) for cut in zip(bounds, bounds[1:], sizes, strict=False)]
+
+    def _range(self, wanted: Range) -> RangeResult:
+        revision = self._checked(wanted.revision)
+        return answer(wanted, [kv for key in self._keys(wanted) if (kv := self._at(key, revision))])
+
+    def versions(self, key: bytes, revision: int, limit: int) -> Versions:
+        """Return versions of a key from a revision down; O(log versions + limit)."""
+        with self._changed:
+            self._come_in()
+            kvs: list[KeyValue] = self._versions.get(key, [])
+            at = bisect_right(kvs, self._checked(revision), key=lambda kv: kv.mod_revision)
+            newest_first = reversed(kvs[max(0, at - limit) : at])
+            return versions_of(list(takewhile(lambda kv: kv.version, newest_first)))
+
+    def _checked(self, revision: int) -> int:
+        """Return the revision that is read, for 0 the newest; raises when it is not held."""
+        if revision > self._revision:
+            raise FutureRevisionError(revision, self._revision)
+        if 0 < revision < self._compacted:
+            raise CompactedError(revision, self._compacted, unit="revision")
+        return revision or self._revision
+
+    def _keys(self, wanted: Range) -> Iterator[bytes]:
+        if not wanted.range_end:
+            return iter((wanted.key,) if wanted.key in self._versions else ())
+        end = None if wanted.range_end == ALL_KEYS_END else wanted.range_end
+        if end is not None and end <= wanted.key:
+            return iter(())
+        return self._versions.irange(wanted.key, end, inclusive=(True, False))  # type: ignore[no-any-return]
+
+    def _at(self, key: bytes, revision: int) -> KeyValue | None:
+        versions: list[KeyValue] = self._versions[key]
+        at = bisect_right(versions, revision, key=lambda kv: kv.mod_revision)
+        if at == 0 or versions[at - 1].version == 0:
+            return None
+        return versions[at - 1]
+
+    # --- writing ---
+
+    def transact(
+        self, prepare: Callable[[KeyValue | None], Txn], peek: bytes, *, timeout: float
+    ) -> TxnResult:
+        """Apply one transaction; readers wait for no one who prepares one."""
+        me = threading.get_ident()
+        if self._writer == me:
+            raise Refused(EngineBusyError("this thread is inside a transaction already"))
+        if not self._writing.acquire(timeout=max(0.0, timeout)):
+            raise Refused(EngineBusyError("another thread holds the write lock"))
+        try:
+            self._writer = me
+            txn = prepare(self._peek(peek))
+            self.check_limits(txn)
+            check_distinct(txn)
+            with self._changed:
+                self._come_in()
+                return self._apply(txn)
+        finally:
+            self._writer = 0
+            self._writing.release()
+
+    def _apply(self, txn: Txn) -> TxnResult:
+        state = self._overlay()
+        try:
+            result = apply(txn, state, lambda: Header(self._install(state), self._cluster))
+        except (InvalidTypeError, LeaseNotFoundError) as e:
+            raise Refused(e) from e
+        self._changed.notify_all()
+        return result
+
+    def _overlay(self) -> Overlay:
+        return Overlay(self._newest, self._range, self._leases, self._revision + 1)
+
+    def _peek(self, key: bytes) -> KeyValue | None:
+        with self._changed:
+            self._come_in()
+            return self._newest(key)
+
+    def after_fork(self) -> None:
+        """Renew the locks: other threads of the parent may have held them."""
+        self._writing, self._writer = threading.Lock(), 0
+        self._changed = threading.Condition()
+
+    def check_limits(self, txn: Txn) -> int:
+        """Return the size of `txn`; raise `CommitTooLargeError` when it is over `limits`."""
+        return check_limits(txn, self.limits)
+
+    def _newest(self, key: bytes) -> KeyValue | None:
+        return self._at(key, self._revision) if key in self._versions else None
+
+    def _install(self, state: Overlay) -> int:
+        if not state.written:
+            return self._revision
+        for kv in state.written.values():
+            if self._leases:
+                before = self._newest(kv.key)
+                self._leases.moved(kv.key, before.lease if before else 0, kv.lease)
+            self._versions.setdefault(kv.key, []).append(kv)
+        self._log.append(
+            tuple(Event(kv, kv.version == 0) for _, kv in sorted(state.written.items()))
+        )
+        self._revision = state.revision
+        return self._revision
+
+    # --- leases ---
+
+    def grant(self, ttl_s: float, *, timeout: float | None = None) -> Lease:
+        """Return a new lease of exactly `ttl_s` seconds, at most 9,000,000,000.
+
+        O(log leases). Raises `InvalidTypeError` or `InvalidOptionError` for a bad `ttl_s`.
+        """
+        with self._changed:
+            self._come_in()
+            lease = self._leases.grant(ttl_s)
+            self._changed.notify_all()  # watchers may have to wake up earlier
+            return lease
+
+    def keep_alive(self, lease: int, *, timeout: float | None = None) -> float:
+        """Start a lease's time anew; O(1)."""
+        with self._changed:
+            self._come_in()
+            return self._leases.keep_alive(lease)
+
+    def revoke(self, lease: int, *, timeout: float | None = None) -> None:
+        """End a lease and remove its keys, in one revision if it has any; O(keys)."""
+        with self._changed:
+            self._come_in()
+            if is_id(lease):
+                self._end(lease)
+
+    def _come_in(self) -> None:
+        """Begin a call: nothing of a closed engine, and of no lease whose time is over."""
+        self._check_open()
+        if self._leases.next_due_ns and uptime_ns() >= self._leases.next_due_ns:
+            for lease in self._leases.due():
+                self._end(lease)
+
+    def _end(self, lease: int) -> None:
+        state = self._overlay()
+        for key in self._leases.keys_of(lease):
+            state.delete(key, b"")
+        self._install(state)
+        self._leases.end(lease)
+        self._changed.notify_all()
+
+    # --- following ---
+
+    def watch(self, key: bytes, range_end: bytes, *, start_revision: int) -> MemoryWatcher:
+        """Return a watcher of a range from a revision on."""
+        self._check_open()
+        return MemoryWatcher(self, key, range_end, start_revision)
+
+    # --- forgetting ---
+
+    def compact(
+        self, revision: int, *, batches: int | None = None, timeout: float | None = None
+    ) -> None:
+        """Forget what is not part of the state at `revision` or newer; O(versions)."""
+        with self._changed:
+            self._come_in()
+            if revision > self._revision:
+                raise FutureRevisionError(revision, self._revision)
+            if revision < self._compacted:
+                raise CompactedError(revision, self._compacted, unit="revision")
+            self._compacted = revision
+            for key in list(self._versions):
+                kept = self._kept(self._versions[key], revision)
+                if kept:
+                    self._versions[key] = kept
+                else:
+                    del self._versions[key]
+            del self._log[: max(0, revision - self._log_start)]
+            self._log_start = max(self._log_start, revision)
+
+    @staticmethod
+    def _kept(versions: list[KeyValue], revision: int) -> list[KeyValue]:
+        """Return the newest version at `revision`, unless a removal, and everything newer."""
+        at = bisect_right(versions, revision, key=lambda kv: kv.mod_revision)
+        first = at - 1 if at and versions[at - 1].version else at
+        return versions[first:]
+
+    def compacted_revision(self) -> int:
+        """Return the oldest readable revision, 0 before any compaction."""
+        return self._compacted
+
+    # --- the rest ---
+
+    def server_time_ms(self, *, fresh: bool = False) -> tuple[int, int] | None:
+        """Return None: the clock is ours."""
+        return None
+
+    def info(self) -> dict[str, int | str]:
+        """Return sizes and revisions."""
+        with self._changed:
+            versions = sum(map(len, self._versions.values()))
+            return {
+                "engine": "memory",
+                "revision": self._revision,
+                "compacted_revision": self._compacted,
+                "keys": len(self._versions),
+                "leases": len(self._leases),
+                "versions": versions,
+            }
+
+    def check(self) -> list[str]:
+        """Return broken rules: of versions and their chains, of the log, of leases."""
+        with self._changed:
+            log = list(problems_of_log(self._log, self._log_start, self._revision))
+            newest = [versions[-1] for versions in self._versions.values()]
+            return [*log, *problems_of_versions(self._versions), *self._leases.problems(newest)]
+
+    def close(self) -> None:
+        """End watchers; a shared engine (`memory:NAME`) stays for its other users."""
+        if self.url != "memory:":
+            return
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StoreClosedError("the engine was closed")
+
+
+class MemoryWatcher:
+    """Replays the engine's log from a revision, then waits for more."""
+
+    reopened = 0
+
+    def __init__(self, engine: MemoryEngine, key: bytes, range_end: bytes, start: int) -> None:
+        self._engine, self._key, self._range_end = engine, key, range_end
+        self._next = max(1, start)
+        self._told = self._next - 1  # progress told so far
+        self._closed = False
+
+    def next(self, timeout: float | None) -> WatchBatch | None:
+        """Return the next batch, progress, or None after `timeout` seconds."""
+        deadline = None if timeout is None else monotonic() + timeout
+        engine = self._engine
+        with engine._changed:
+            while True:
+                if self._closed:
+                    raise StoreClosedError("the watch was closed")
+                engine._come_in()
+                if (batch := self._step()) is not None:
+                    return batch
+                left = None if deadline is None else deadline - monotonic()
+                if left is not None and left <= 0:
+                    return None
+                engine._changed.wait(_sooner(left, engine._leases.next_due_ns))
+
+    def _step(self) -> WatchBatch | None:
+        engine = self._engine
+        if self._next < engine._compacted:
+            raise CompactedError(self._next, engine._compacted, unit="revision")
+        while self._next <= engine._revision:
+            revision, self._next = self._next, self._next + 1
+            events = tuple(
+                event
+                for event in self._events_of(revision)
+                if in_range(event.kv.key, self._key, self._range_end)
+            )
+            if events:
+                self._told = revision
+                return WatchBatch(revision, events)
+        if self._told < engine._revision:
+            self._told = engine._revision
+            return WatchBatch(engine._revision, ())
+        return None
+
+    def _events_of(self, revision: int) -> tuple[Event, ...]:
+        at = revision - self._engine._log_start
+        return self._engine._log[at] if at >= 0 else ()
+
+    def close(self) -> None:
+        """End the watch, also for a thread that waits in `next`."""
+        with self._engine._changed:
+            self._closed = True
+            self._engine._changed.notify_all()
+
+
+def _sooner(seconds: float | None, due_ns: int) -> float | None:
+    """Return how long to wait for something, or for a lease that is due (0: none)."""
+    if not due_ns:
+        return seconds
+    until = max(0.0, (due_ns - uptime_ns()) / 1e9)
+    until = min(until, WAIT_SECONDS_MAX)  # a lease may be longer than a thread can wait
+    return until if seconds is None else min(seconds, until)
+
+
+def open_memory(url: str) -> MemoryEngine:
+    """Return the engine of a `memory:` URL; named ones are shared within the process."""
+    if url == "memory:":
+        return MemoryEngine()
+    with _shared_lock:
+        return _shared.setdefault(url, MemoryEngine(url))

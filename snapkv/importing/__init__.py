@@ -1,0 +1,1 @@
+"""Taking over keys that other programs wrote."""

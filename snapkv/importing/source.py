@@ -1,0 +1,137 @@
+"""What others write: foreign keys below a prefix, as they stand at one revision."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+
+from snapkv.engine.contract import Engine, KeyValue, Range
+from snapkv.errors import (
+    AccessDeniedError,
+    CorruptStoreError,
+    FormatError,
+    InvalidKeyError,
+)
+from snapkv.full_keys import FIRST_KEY
+from snapkv.layout import NAME_BYTES_MAX, FormatRecord, StampRecord, prefix_end
+
+FORMAT_SUFFIX = b"/sys/format"
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """What a foreign key is called in the store: without `cut` bytes, and with `under` before."""
+
+    cut: int
+    under: str
+
+    def of(self, stored: bytes) -> str:
+        """Return the new name; raises `InvalidKeyError` for what can have none."""
+        try:
+            name = stored[self.cut :].decode()
+        except UnicodeDecodeError as e:
+            raise InvalidKeyError(f"key {stored!r} is no UTF-8 text", stored) from e
+        if not self.under + name:
+            raise InvalidKeyError(f"key {stored!r} has no name without its prefix", stored)
+        return self.under + name
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """The foreign keys with a prefix at one revision; those below `roots` are stores of ours."""
+
+    engine: Engine
+    start: bytes
+    revision: int
+    roots: tuple[bytes, ...]
+    keys: int
+    left_out: int
+
+    def pairs(self, names: Names) -> Iterator[tuple[str, bytes]]:
+        """Yield new names and values, in order."""
+        first, end = self.start or FIRST_KEY, prefix_end(self.start)
+        with named_denials(self.engine.url):
+            for page in self.engine.scan(first, end, revision=self.revision):
+                for kv in page:
+                    if not kv.key.startswith(self.roots):
+                        yield names.of(kv.key), kv.value
+
+
+@contextmanager
+def named_denials(url: str) -> Iterator[None]:
+    """Say of errors about the right to read which place they are about: there may be two."""
+    try:
+        yield
+    except AccessDeniedError as e:
+        raise AccessDeniedError(f"{url}: {e}") from e
+
+
+def look(engine: Engine, start: bytes, names: Names) -> Source:
+    """Read the keys below a prefix, and refuse what cannot be taken over."""
+    first, end = start or FIRST_KEY, prefix_end(start)
+    answer = engine.read([Range(first, end, count_only=True)])
+    revision = answer.header.revision
+    _check_outside(engine, start)
+    found = _survey(engine.scan(first, end, revision=revision, keys_only=True), (), names)
+    roots = tuple(root for root in found.roots if _is_store(engine, root, revision))
+    if roots:
+        found = _survey(engine.scan(first, end, revision=revision, keys_only=True), roots, names)
+    if found.error is not None:
+        raise found.error
+    return Source(engine, start, revision, roots, found.keys, found.left_out)
+
+
+@dataclass(slots=True)
+class _Survey:
+    """What the keys of a source look like: their number, and what a store of ours may be."""
+
+    keys: int = 0
+    left_out: int = 0
+    roots: list[bytes] = field(default_factory=list)
+    error: InvalidKeyError | None = None
+
+
+def _survey(pages: Iterable[list[KeyValue]], roots: tuple[bytes, ...], names: Names) -> _Survey:
+    """Look at all keys, leaving out those below `roots`; the first bad one is the error."""
+    found = _Survey()
+    for page in pages:
+        for kv in page:
+            if kv.key.startswith(roots):
+                found.left_out += 1
+                continue
+            found.keys += 1
+            if kv.key.endswith(FORMAT_SUFFIX):
+                found.roots.append(kv.key[: 1 - len(FORMAT_SUFFIX)])
+            try:
+                names.of(kv.key)
+            except InvalidKeyError as e:
+                found.error = found.error or e
+    return found
+
+
+def _is_store(engine: Engine, root: bytes, revision: int) -> bool:
+    """Return whether the keys below a root are those of a store of ours."""
+    wanted = [Range(root + name, revision=revision) for name in (b"sys/format", b"sys/ts")]
+    format_, ts = (result.kvs for result in engine.read(wanted).results)
+    if not format_ or not ts:
+        return False
+    try:
+        FormatRecord.decode(format_[0].value)
+        StampRecord.decode(ts[0].value)
+    except (CorruptStoreError, FormatError) as e:
+        return isinstance(e, FormatError)
+    return True
+
+
+def _check_outside(engine: Engine, start: bytes) -> None:
+    """Refuse a prefix inside a store of ours: its dump is what carries one over."""
+    slashes = [at for at, byte in enumerate(start[: NAME_BYTES_MAX + 1]) if byte == ord("/")]
+    for at in slashes:
+        root = start[: at + 1]
+        with suppress(AccessDeniedError):  # who may not look there cannot see a store either
+            if _is_store(engine, root, 0):
+                name = root[:-1].decode(errors="backslashreplace")
+                raise InvalidKeyError(
+                    f"{start!r} lies in the snapkv store {name!r}: use its dump and load", start
+                )

@@ -1,0 +1,1 @@
+"""Time travel over keys that other programs write."""

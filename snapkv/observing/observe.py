@@ -1,0 +1,223 @@
+"""Observing: read-only time travel over keys that other programs write into the same engine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any, Self
+
+from snapkv.clock import Clock, HybridClock, SystemClock
+from snapkv.closing import Closing
+from snapkv.engine.contract import Engine
+from snapkv.errors import (
+    CompactedError,
+    InvalidTypeError,
+    StoreNotFoundError,
+    UnknownOptionError,
+)
+from snapkv.full_keys import FullKeys, stored_form
+from snapkv.layout import CREATION_ORDINAL, Layout, Mark
+from snapkv.model import K, Version
+from snapkv.observing.ticks import Ticks
+from snapkv.observing.watch import ObservedWatch
+from snapkv.reading import history as _history
+from snapkv.reading.changes import first_after
+from snapkv.reading.deadline import bounds, within
+from snapkv.reading.opening import COMMON_OPTIONS, open_engine, open_keys
+from snapkv.reading.reader import Reader
+from snapkv.reading.view import Moments
+from snapkv.reading.watch import Watch
+from snapkv.timeline import RING_SLOTS, RevisionPolicy, Timeline
+from snapkv.times import When
+
+OBSERVE_OPTIONS = ("prefix", "name", "ring_slots", "clock", "read_timeout")
+
+
+@dataclass(slots=True, eq=False)
+class Observer(Reader):
+    """The parts of an open observed prefix."""
+
+    def make_policy(self) -> RevisionPolicy:
+        """Return the policy of keys that change between marks, too."""
+        return Ticks(self.timeline)
+
+
+class Observed(Moments[K], Closing):
+    """Keys that others write, as they were at each tick of a time line beside them.
+
+    The reads of a store, with these differences:
+
+    * Keys are the full keys as they stand in the engine: text, in which bytes that are no UTF-8
+      are escaped (`surrogateescape`), or bytes, as the prefix was given.
+    * A foreign write carries the timestamp of the first tick (or commit of the store that ticks)
+      at or after it. So it happened after the tick before that one - skew, and before that tick +
+      skew + the tick's time of flight, where skew is how far the tickers' clocks may differ.
+    * What no tick has stamped yet is not seen: "now" is the newest tick. It costs two round
+      trips, the tick and then its state.
+    * Before the first tick nothing is known: `NotObservedError`, not an empty answer.
+    * A moment ends when compaction passes its tick: `CompactedError`, whose `earliest` is the
+      first tick that can still be read, None when that is still to come.
+    * `at(revision=...)` reads that very revision, ticked or not; the timestamp is that of the
+      newest tick at or before it, 0 when there is none. `at(final=True)` is refused: it would
+      have to tick.
+
+    Safe for threads and usable as a context manager. Made by `snapkv.observe`.
+    """
+
+    _core: Observer
+
+    def __enter__(self) -> Self:
+        self._core.check_open()
+        return self
+
+    def __repr__(self) -> str:
+        core = self._core
+        return f"<Observed {core.url} prefix={self._space.whole!r} name={core.layout.name!r}>"
+
+    def close(self) -> None:
+        """Close it; watches in other threads end with `StoreClosedError`. Twice is fine."""
+        self._core.close()
+
+    @bounds
+    def history(self, key: K, *, timeout: float | None = None) -> Iterator[Version]:
+        """Yield the observed versions of a key, oldest first, each with the tick that stamps it.
+
+        A removal has the value None. Writer and note are None, for nobody told, unless the store
+        that ticks made the version with a commit of its own. Versions newer than the newest tick
+        are left out. History begins where compaction left it: with the version that stood there,
+        whose `ts` is None when its tick is no longer on record. One watch over the key, one round
+        trip for each 128 versions, and 0 to 6 for each tick.
+
+        Raises `NotObservedError` before the first tick, `CompactedError`,
+        `EngineUnavailableError`, `ReadTimeoutError`.
+        """
+        return _history.observed_versions(self._core, self._space.encode(key))
+
+    def watch(
+        self, prefix: K | None = None, since: When | None = None, *, timeout: float | None = None
+    ) -> Watch[K]:
+        """Return an iterator of the ticks after `since` (None: after now) with what they stamp.
+
+        Each `Changes` holds all writes since the tick before, in the order of their revisions.
+        Each change has the commit that `history` shows: its own revision, the tick's timestamp,
+        and neither writer nor note, unless the store that ticks wrote it with a commit. Changes
+        wait for their tick; none twice, none missing; resumable from the last timestamp seen.
+        `since` a time before the first tick means from the engine's beginning. Iteration ends
+        when `timeout` seconds bring nothing (None: it waits); a tick that has come may take a
+        second longer, until all its changes have. Holds the writes since the tick before in
+        memory.
+
+        Raises `CompactedError` when changes after `since` may be gone, `EngineUnavailableError`.
+        """
+        core = self._core
+        core.check_open()
+        with within(self._read_timeout):
+            mark, first, after = self._watched_from(since)
+        return ObservedWatch(core, self._space, prefix, mark, first, after, timeout)
+
+    def _watched_from(self, since: When | None) -> tuple[Mark, int, int]:
+        """Return the mark to follow from, the first revision, and the timestamp that was seen."""
+        core = self._core
+        if since is None:
+            mark = core.timeline.head()
+            return mark, core.policy.moment(mark).next_revision(), 0
+        after = core.resolve(since)
+        try:
+            mark = core.timeline.at(after).mark
+            return mark, first_after(core, mark), after
+        except CompactedError as e:
+            raise CompactedError(after, core.policy.earliest()) from e
+
+    @bounds
+    def resolved(self, *, timeout: float | None = None) -> int:
+        """Return the timestamp at or below which nothing changes any more: that of the newest tick.
+
+        0 before the first one. One round trip. Raises `EngineUnavailableError`,
+        `ReadTimeoutError`.
+        """
+        self._core.check_open()
+        return self._core.timeline.head().timestamp
+
+    @bounds
+    def info(self, *, timeout: float | None = None) -> dict[str, Any]:
+        """Return facts about what is observed and its engine, for people, without secrets.
+
+        Raises `EngineUnavailableError`, `ReadTimeoutError`.
+        """
+        core = self._core
+        core.check_open()
+        head = core.timeline.head()
+        return {
+            "url": core.url,
+            "prefix": self._space.whole,
+            "name": core.layout.name,
+            "store_id": core.format.store_id.hex(),
+            "ticks": head.ordinal - CREATION_ORDINAL,
+            "newest_timestamp": head.timestamp,
+            "newest_revision": head.revision,
+            "earliest_timestamp": core.policy.earliest(),
+            "ring": f"{len(core.timeline.ring)} of {core.timeline.ring.slots}",
+            "engine": core.engine.info(),
+        }
+
+
+def observe(
+    url: str,
+    *,
+    prefix: K,
+    name: str = "default",
+    ring_slots: int = RING_SLOTS,
+    clock: Clock | None = None,
+    read_timeout: float | None = None,
+    **options: Any,
+) -> Observed[K]:
+    """Open keys that other programs write into an engine, for reading any moment of them.
+
+    `prefix` says which; as a str, keys are text, as bytes, bytes. The empty one means everything
+    in the engine, our own stores' keys included. The times are those of the store `name` in the
+    same engine, which something has to move: `snapkv tick --every 1s`, or commits to that store.
+    Nothing is ever written, nor made when it is not there. `url`, `ring_slots`, `clock`,
+    `read_timeout` and further options are those of `snapkv.open`. One round trip.
+
+    >>> import snapkv
+    >>> with snapkv.open("memory:cluster") as ticker:
+    ...     tick = ticker.tick()
+    ...     with snapkv.observe("memory:cluster", prefix="/registry/") as registry:
+    ...         len(registry.at(tick.ts))
+    0
+
+    Raises `StoreNotFoundError` when there is no such store to take times from, and as `open`.
+    """
+    if not isinstance(prefix, str | bytes):
+        raise InvalidTypeError(f"a prefix is a str or bytes, not {type(prefix).__name__}")
+    text = isinstance(prefix, str)
+    space = FullKeys(stored_form(prefix, "prefix", text=text), text=text)
+    layout = Layout(name)
+    if clock is not None and not callable(getattr(clock, "now_ms", None)):
+        raise InvalidTypeError(f"a clock has now_ms(), {type(clock).__name__} has not")
+    hybrid = HybridClock(clock or SystemClock())
+    hybrid.now_ms()
+    with within(read_timeout), ExitStack() as on_error:
+        try:
+            engine = _open_engine(url, layout.ts, options)
+            on_error.callback(engine.close)
+            ts, record, header = open_keys(engine, layout, "", create=False)
+        except StoreNotFoundError as e:
+            raise StoreNotFoundError(
+                f"{e}; to observe takes its times: keep `snapkv tick --every 1s` running there"
+            ) from e
+        timeline = Timeline(engine, layout.ts, ring_slots=ring_slots, on_seen=hybrid.merge)
+        timeline.open(ts, header)
+        core = Observer(url, engine, layout, record, hybrid, timeline, read_timeout=read_timeout)
+        on_error.pop_all()
+    return Observed(core, space)
+
+
+def _open_engine(url: str, home: bytes, options: dict[str, Any]) -> Engine:
+    """Open the engine that a URL names; an option of `open` that has no use here is unknown."""
+    try:
+        return open_engine(url, create=False, options=options, home=home)
+    except UnknownOptionError as e:
+        known = set(e.known) - set(COMMON_OPTIONS)
+        raise UnknownOptionError(e.option, (*OBSERVE_OPTIONS, *known)) from None

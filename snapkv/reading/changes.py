@@ -1,0 +1,160 @@
+"""What commits changed between two moments: a bounded replay, commit by commit."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from itertools import groupby
+from typing import NamedTuple
+
+from snapkv.engine.contract import Event, Range
+from snapkv.errors import CompactedError, StoreRestoredError
+from snapkv.layout import Mark, StampRecord
+from snapkv.reading.reader import Reader
+from snapkv.timeline.feed import replayed
+from snapkv.timeline.tracker import RESTORED
+
+PRIOR_READS_MAX = 128
+"""Values before a change, read in one round trip."""
+
+
+class Touched(NamedTuple):
+    """What a commit did to one stored key: its first and its last event there.
+
+    They are two only where other programs wrote to a store's own keys between two commits.
+    """
+
+    first: Event
+    last: Event
+
+    @property
+    def existed(self) -> bool:
+        """Whether the key was there before the commit."""
+        return self.first.is_delete or self.first.kv.version > 1
+
+    @property
+    def exists(self) -> bool:
+        """Whether the key is there after it."""
+        return not self.last.is_delete
+
+
+class CommitChanges(NamedTuple):
+    """A commit with what it did to keys of a range, in key order; a tick did nothing.
+
+    An observed write by another program has no stamp; `mark` is the one that stamps it, at the
+    write's own revision.
+    """
+
+    mark: Mark
+    stamp: StampRecord | None
+    touched: list[Touched]
+
+
+def changed(
+    reader: Reader, start: bytes, end: bytes, low: Mark, high: Mark
+) -> Iterator[CommitChanges]:
+    """Yield the commits in (low, high] with what they did to the range [start, end).
+
+    A write that came without a timestamp carries that of the first mark at or after it. In a
+    store it is part of that commit, and what was created and removed again within one commit is
+    left out; an observed one comes by itself, before the mark. Observed bounds may lie between
+    two marks. Costs two watches, of the time line and of the range. Raises `CompactedError` when
+    something in between is gone, and at the end `StoreRestoredError` when not all of it was of
+    one history.
+    """
+    if low.revision >= high.revision:
+        return
+    try:
+        reached, last = yield from _joined(reader, start, end, low, high)
+    except CompactedError as e:
+        raise CompactedError(low.timestamp, reader.policy.earliest()) from e
+    if reader.policy.at_head:
+        last = high
+    elif reader.engine.remote and reached.ordinal != high.ordinal:
+        raise StoreRestoredError(RESTORED)
+    check_unbroken(reader, last)
+
+
+def check_unbroken(reader: Reader, high: Mark) -> None:
+    """Raise `StoreRestoredError` when what was replayed up to a mark came of another history.
+
+    A watch tells nothing of a server that was exchanged under it. One round trip, none where
+    nobody can exchange the engine.
+    """
+    if reader.engine.remote:
+        reader.timeline.verify(high)
+
+
+def _joined(
+    reader: Reader, start: bytes, end: bytes, low: Mark, high: Mark
+) -> Generator[CommitChanges, None, tuple[Mark, Mark]]:
+    """Yield the commits; return the last mark up to `high`, and the last that stamped any."""
+    by_revision = groupby(_events(reader, start, end, low, high), lambda each: each.kv.mod_revision)
+    group, mark, reached = next(by_revision, None), low, low
+    for mark, stamp in _marks(reader, low, high):
+        own: list[Event] = []
+        while group is not None and group[0] <= mark.revision:
+            if group[0] == mark.revision or reader.policy.at_head:
+                own += group[1]
+            else:
+                yield CommitChanges(mark._replace(revision=group[0]), None, _touched(group[1]))
+            group = next(by_revision, None)
+        if mark.revision <= high.revision:
+            reached = mark
+            yield CommitChanges(mark, stamp, _touched(own))
+    return reached, mark
+
+
+def _marks(reader: Reader, low: Mark, high: Mark) -> Iterator[tuple[Mark, StampRecord | None]]:
+    """Yield the marks in (low, high], and the one after an observed bound between two marks."""
+    last = low
+    for mark, stamp in reader.timeline.replay(low, high):
+        yield mark, stamp
+        last = mark
+    if last.revision < high.revision and not reader.policy.at_head:
+        following = reader.timeline.following(high)
+        if following is not None:
+            yield following, None
+
+
+def _touched(events: Iterable[Event]) -> list[Touched]:
+    """Return what events of one commit did, in key order."""
+    touched: dict[bytes, Touched] = {}
+    for event in events:
+        seen = touched.get(event.kv.key)
+        touched[event.kv.key] = Touched(seen.first if seen else event, event)
+    done = [touched[key] for key in sorted(touched)]
+    return [each for each in done if each.existed or each.exists]
+
+
+def _events(reader: Reader, start: bytes, end: bytes, low: Mark, high: Mark) -> Iterator[Event]:
+    first = first_after(reader, low)
+    for batch in replayed(reader.engine, start, end, first, high.revision):
+        yield from batch.events
+
+
+def first_after(reader: Reader, mark: Mark) -> int:
+    """Return the revision from which a replay misses no change after a mark.
+
+    Keys that others write may be older than the creation of the time line, which saw none. Raises
+    `CompactedError` when changes after the mark are gone.
+    """
+    if reader.policy.at_head or mark != reader.timeline.creation:
+        return reader.policy.moment(mark).next_revision()
+    if reader.engine.compacted_revision() > 1:
+        raise CompactedError(mark.timestamp, reader.policy.earliest())
+    return 1
+
+
+def values_before(reader: Reader, touched: Sequence[Touched], low: Mark) -> list[bytes | None]:
+    """Return what stood in at most 128 keys just before they were touched; one round trip.
+
+    Raises `CompactedError`, which tells that the changes after `low` are not all there any more.
+    """
+    if not touched:
+        return []
+    ranges = [Range(each.first.kv.key, revision=each.first.kv.mod_revision - 1) for each in touched]
+    try:
+        results = reader.timeline.ask(ranges).results
+    except CompactedError as e:
+        raise CompactedError(low.timestamp, reader.policy.earliest()) from e
+    return [result.kvs[0].value if result.kvs else None for result in results]

@@ -1,0 +1,252 @@
+"""The commit log, and the versions of one key with who wrote them and why."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from itertools import islice
+
+from snapkv.engine.contract import Event, KeyValue, Range
+from snapkv.errors import (
+    CompactedError,
+    InvalidOptionError,
+    InvalidTypeError,
+)
+from snapkv.layout import CREATION_ORDINAL, Mark, StampRecord, prefix_end
+from snapkv.model import Commit, Version
+from snapkv.reading.changes import changed
+from snapkv.reading.reader import Reader
+from snapkv.timeline.feed import replayed
+from snapkv.times import When
+
+LOG_PAGE_COMMITS = 256
+"""Commits read at once, at most, when the log is walked newest first."""
+LOG_PAGE_COMMITS_MAX = 65_536
+"""Where ticks are told from commits, each page has four times as many, up to this."""
+HISTORY_PAGE_VERSIONS = 128
+FIRST_CREATION = 2
+"""A store made at this revision has an engine of its own: nothing can have been there before."""
+
+
+def commits(
+    core: Reader, since: When | None, until: When | None, limit: int | None, newest_first: bool
+) -> Iterator[Commit]:
+    """Yield the commits in (since, until], see `SnapshotKV.commits`."""
+    core.check_open()
+    if limit is not None:
+        if isinstance(limit, bool) or not isinstance(limit, int):
+            raise InvalidTypeError(f"limit is an int, not {type(limit).__name__}")
+        if limit < 0:
+            raise InvalidOptionError(f"limit is not negative: {limit}")
+    low, high = bounds(core, since, until)
+    bound = None if limit is None else min(limit, sys.maxsize)
+    if newest_first:
+        page = min(LOG_PAGE_COMMITS, bound or LOG_PAGE_COMMITS)
+        return islice(_backwards(core, low, high, since is None, page), bound)
+    return islice(_forwards(core, low, high, since is None), bound)
+
+
+def commits_and_ticks(
+    core: Reader,
+    since: When | None,
+    until: When | None,
+    *,
+    newest_first: bool,
+    wanted: int | None = None,
+) -> Iterator[tuple[Commit, bool]]:
+    """Yield the commits in (since, until], each with whether it is a tick and nothing else.
+
+    A tick changed no key, has no note, and is not a fence. Costs two watches over all keys of the
+    store, values included; newest first for each page, and pages grow: a day of ticks is some.
+    The first page has as many commits as are `wanted`.
+    """
+    core.check_open()
+    low, high = bounds(core, since, until)
+    inclusive = since is None and low.ordinal > 1  # of what compaction left, nobody knows
+    if inclusive and not newest_first:
+        yield commit_of(low, core.timeline.stamp(low)), False
+    if newest_first:
+        size = min(LOG_PAGE_COMMITS, wanted or LOG_PAGE_COMMITS)
+        yield from _pages_of_ticks(core, low, high, size)
+    else:
+        yield from _with_ticks(core, low, high)
+    if inclusive and newest_first:
+        yield commit_of(low, core.timeline.stamp(low)), False
+
+
+def _pages_of_ticks(
+    core: Reader, low: Mark, high: Mark, size: int
+) -> Iterator[tuple[Commit, bool]]:
+    while high.ordinal > max(low.ordinal, 1):
+        first = max(low.ordinal, high.ordinal - size)
+        after = low if first == low.ordinal else core.timeline.by_ordinal(first)
+        yield from reversed(list(_with_ticks(core, after, high)))
+        high, size = after, min(4 * size, LOG_PAGE_COMMITS_MAX)
+
+
+def _with_ticks(core: Reader, low: Mark, high: Mark) -> Iterator[tuple[Commit, bool]]:
+    layout = core.layout
+    own = layout.data.prefix, layout.spaces
+    for mark, stamp, touched in changed(core, own[0], prefix_end(own[1]), low, high):
+        assert stamp is not None, "every commit of a store has one"
+        # between the two stand leased keys, and stores whose names begin with that of this one
+        nothing = not any(each.last.kv.key.startswith(own) for each in touched)
+        is_tick = nothing and stamp.note is None and stamp.fence_of is None
+        yield commit_of(mark, stamp), is_tick
+
+
+def bounds(core: Reader, since: When | None, until: When | None) -> tuple[Mark, Mark]:
+    """Return the marks that (since, until] lies between; None: what compaction left, and now."""
+    low = _oldest(core) if since is None else _mark_of(core, core.resolve(since))
+    high = core.timeline.head() if until is None else _mark_of(core, core.resolve(until))
+    if since is None and high.ordinal < low.ordinal:
+        requested = core.resolve(until) if until is not None else 0
+        raise CompactedError(requested, core.policy.earliest())
+    return low, high
+
+
+def _oldest(core: Reader) -> Mark:
+    """Return the oldest mark after which no change is gone.
+
+    Of keys that others write that is the first one that can be read, or the creation, which saw
+    none, as long as everything is left.
+    """
+    if core.policy.at_head or core.engine.compacted_revision() <= 1:
+        return core.timeline.oldest()
+    earliest = core.policy.earliest()
+    return core.timeline.head() if earliest is None else core.timeline.at(earliest).mark
+
+
+def _mark_of(core: Reader, timestamp: int) -> Mark:
+    try:
+        return core.timeline.at(timestamp).mark
+    except CompactedError as e:
+        raise CompactedError(timestamp, core.policy.earliest()) from e
+
+
+def _forwards(core: Reader, low: Mark, high: Mark, inclusive: bool) -> Iterator[Commit]:
+    if inclusive and low.ordinal > 1:  # what compaction left begins with it
+        yield commit_of(low, core.timeline.stamp(low))
+    for mark, stamp in core.timeline.replay(low, high):
+        yield commit_of(mark, stamp)
+
+
+def _backwards(core: Reader, low: Mark, high: Mark, inclusive: bool, size: int) -> Iterator[Commit]:
+    while high.ordinal > max(low.ordinal, 1):
+        first = max(low.ordinal, high.ordinal - size)
+        after = low if first == low.ordinal else core.timeline.by_ordinal(first)
+        page = [commit_of(mark, stamp) for mark, stamp in core.timeline.replay(after, high)]
+        yield from reversed(page)
+        high = after
+    if inclusive and high.ordinal == low.ordinal > 1:
+        yield commit_of(low, core.timeline.stamp(low))
+
+
+def commit_of(mark: Mark, stamp: StampRecord) -> Commit:
+    """Return a version of the timestamp key as a commit."""
+    return Commit(mark.timestamp, 0, mark.revision, stamp.writer, stamp.note)
+
+
+def versions(core: Reader, key: bytes) -> Iterator[Version]:
+    """Yield the versions of a stored key, oldest first, see `View.history`."""
+    core.check_open()
+    newest, results = core.timeline.head_and([Range(key)])
+    until = max([newest.revision, *(kv.mod_revision for kv in results[0].kvs)])
+    compacted = core.engine.compacted_revision()
+    begin = max(core.timeline.creation.revision, compacted)
+    try:
+        if begin > FIRST_CREATION:
+            wanted = [Range(k, revision=begin) for k in (key, core.layout.ts)]
+            found, stamp = (result.kvs for result in core.engine.read(wanted).results)
+            if found and found[0].mod_revision < begin:
+                yield _at_compaction(found[0], stamp[0] if stamp else None)
+        for page in _pages(_events(core, key, begin, until)):
+            yield from _stamped(core, page)
+    except CompactedError as e:
+        if e.unit == "timestamp":
+            raise
+        raise CompactedError(newest.timestamp, core.timeline.earliest()) from e
+
+
+def _events(core: Reader, key: bytes, start: int, until: int) -> Iterator[Event]:
+    for batch in replayed(core.engine, key, b"", start, until):
+        yield from batch.events
+
+
+def _pages(events: Iterator[Event]) -> Iterator[list[Event]]:
+    while page := list(islice(events, HISTORY_PAGE_VERSIONS)):
+        yield page
+
+
+def _at_compaction(kv: KeyValue, stamp: KeyValue | None) -> Version:
+    """Return the version that stood at the compaction point, stamped if its commit is left."""
+    if stamp is None or stamp.mod_revision != kv.mod_revision:
+        return Version(None, kv.mod_revision, kv.value, None)
+    record = StampRecord.decode(stamp.value)
+    return Version(record.timestamp, kv.mod_revision, kv.value, record.writer, record.note)
+
+
+def _stamped(core: Reader, events: list[Event]) -> Iterator[Version]:
+    """Join events with who made them; a write without a stamp of its own has nobody."""
+    stamps = core.timeline.stamps([event.kv.mod_revision for event in events])
+    for event, found in zip(events, stamps, strict=True):
+        value = None if event.is_delete else event.kv.value
+        if found is not None and found[0].revision == event.kv.mod_revision:
+            mark, stamp = found
+            yield Version(mark.timestamp, mark.revision, value, stamp.writer, stamp.note)
+        else:
+            yield Version(None, event.kv.mod_revision, value, None)
+
+
+# --- of keys that others write ---
+
+
+def observed_versions(core: Reader, key: bytes) -> Iterator[Version]:
+    """Yield the observed versions of a stored key, oldest first, see `Observed.history`."""
+    core.check_open()
+    newest = core.policy.now().mark
+    compacted = core.engine.compacted_revision()
+    try:
+        if compacted > 1:
+            found = core.engine.read([Range(key, revision=compacted)]).results[0].kvs
+            if found and found[0].mod_revision < min(compacted, newest.revision + 1):
+                yield _observed_at_compaction(core, found[0], compacted)
+        for page in _pages(_events(core, key, max(1, compacted), newest.revision)):
+            yield from _observed(core, page)
+    except CompactedError as e:
+        raise CompactedError(newest.timestamp, core.policy.earliest()) from e
+
+
+def _observed_at_compaction(core: Reader, kv: KeyValue, compacted: int) -> Version:
+    """Return the version that stood at the compaction point, with its mark if that can be told.
+
+    Marks before the one in force there are on record no more, and one of them may have been the
+    first to see it. The first of all has none before it.
+    """
+    (in_force,) = core.timeline.stamps([compacted])
+    if in_force is not None and kv.mod_revision < in_force[0].revision:
+        mark = in_force[0]
+        if mark.ordinal > CREATION_ORDINAL:
+            ts = mark.timestamp if mark.ordinal == CREATION_ORDINAL + 1 else None
+            return Version(ts, kv.mod_revision, kv.value, None)
+    return _version(core, Event(kv, False), in_force)
+
+
+def _observed(core: Reader, events: list[Event]) -> Iterator[Version]:
+    in_force = core.timeline.stamps([event.kv.mod_revision for event in events])
+    for event, found in zip(events, in_force, strict=True):
+        yield _version(core, event, found)
+
+
+def _version(core: Reader, event: Event, in_force: tuple[Mark, StampRecord] | None) -> Version:
+    """Return an event with the first mark at or after it; `in_force` is the one at or before it.
+
+    Only what stands at a mark's own revision was written with it, by whom it names.
+    """
+    kv = event.kv
+    value = None if event.is_delete else kv.value
+    mark = core.timeline.creation if in_force is None else in_force[0]
+    if in_force and mark.ordinal > CREATION_ORDINAL and mark.revision == kv.mod_revision:
+        return Version(mark.timestamp, kv.mod_revision, value, in_force[1].writer, in_force[1].note)
+    following = core.timeline.following(mark)
+    return Version(following and following.timestamp, kv.mod_revision, value, None)

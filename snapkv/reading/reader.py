@@ -1,0 +1,202 @@
+"""What reading takes: the parts that an open store and an observed prefix have in common."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from snapkv.clock import HybridClock
+from snapkv.engine.contract import REVISION_MAX, Engine, KeyValue, Range, RangeResult
+from snapkv.errors import (
+    CompactedError,
+    InvalidOptionError,
+    InvalidTimeError,
+    InvalidTypeError,
+    StoreClosedError,
+)
+from snapkv.layout import FormatRecord, Layout
+from snapkv.lifecycle import renew_in_children
+from snapkv.reading.sources import Past, Source
+from snapkv.timeline import RevisionPolicy, Timeline
+from snapkv.times import When, is_likely, is_number, pack, resolve, revision_of, unlikely
+
+
+class Closable(Protocol):
+    """What is closed with the store."""
+
+    def close(self) -> None:
+        """Close it; twice is fine."""
+        ...
+
+
+@dataclass(slots=True, eq=False, weakref_slot=True)
+class Reader:
+    """An engine, a time line in it, and which moments one kind of keys has there."""
+
+    url: str
+    engine: Engine
+    layout: Layout
+    format: FormatRecord
+    clock: HybridClock
+    timeline: Timeline
+    policy: RevisionPolicy = field(init=False)
+    past: Past | None = field(default=None, kw_only=True)
+    read_timeout: float | None = field(default=None, kw_only=True)
+    closed: bool = field(default=False, kw_only=True)
+    followers: weakref.WeakSet[Closable] = field(default_factory=weakref.WeakSet, kw_only=True)
+    lock: threading.Lock = field(default_factory=threading.Lock, kw_only=True)
+
+    def __post_init__(self) -> None:
+        self.policy = self.make_policy()
+        renew_in_children(self)
+
+    def make_policy(self) -> RevisionPolicy:
+        """Return the policy of the keys: the time line itself for those of its own store."""
+        return self.timeline
+
+    def after_fork(self) -> None:
+        """Renew the lock."""
+        self.lock = threading.Lock()
+
+    def follow(self, follower: Closable) -> None:
+        """Close something with the store; `StoreClosedError` when that is closed already."""
+        with self.lock:
+            if not self.closed:
+                self.followers.add(follower)
+                return
+        follower.close()
+        raise StoreClosedError("the store was closed")
+
+    def check_open(self) -> None:
+        """Raise `StoreClosedError` after `close()`."""
+        if self.closed:
+            raise StoreClosedError("the store was closed")
+
+    def resolve(self, when: When) -> int:
+        """Return the timestamp of a moment as callers name it.
+
+        That of a revision is the timestamp of the newest commit at or below it; one round trip.
+        A number that hardly is a timestamp costs one more than others, to look at the head.
+        """
+        newest = self.timeline.newest_known().timestamp
+        if type(when) is int and newest // 100 <= when <= newest:  # a hot path
+            return when
+        if (revision := revision_of(when)) is not None:
+            self.check_open()
+            return self.policy.at_revision(revision).timestamp
+        timestamp = resolve(when, self.clock.now_ms())
+        if is_number(when):
+            self._check_likely(timestamp)
+        return timestamp
+
+    def _check_likely(self, number: int) -> None:
+        """Raise `InvalidTimeError` for a number that cannot be a timestamp of this store.
+
+        What is not before the first commit can, however old that is.
+        """
+        now = pack(self.clock.now_ms())
+        newest = max(self.timeline.newest_known().timestamp, now)
+        if is_likely(number, newest, now):
+            return
+        self.check_open()
+        head = self.timeline.head()
+        if is_likely(number, head.timestamp, now):
+            return
+        with suppress(CompactedError):
+            if number <= head.timestamp and self.timeline.at(number).mark.ordinal > 1:
+                return
+        raise unlikely(number, head.timestamp, head.revision)
+
+    def source(self, when: When | None, revision: int | None, final: bool) -> Source:
+        """Return the state at a moment: from the engine, or where compaction took it, the past."""
+        self.check_open()
+        if not isinstance(final, bool):
+            raise InvalidTypeError(f"final is a bool, not {type(final).__name__}")
+        if revision is not None and when is not None:
+            raise InvalidOptionError("give a time or a revision, not both")
+        if revision is None:
+            revision = revision_of(when)
+        if revision is not None:
+            if final:
+                raise InvalidOptionError("the state at a revision is final: leave final=True out")
+            return self._source_of_revision(revision)
+        if when is None:
+            return self.policy.now()
+        timestamp = self.resolve(when)
+        if final:
+            self.finish(timestamp)
+        try:
+            moment = self.policy.at(timestamp)
+            if self.past is not None:  # a moment found in memory may be compacted by now
+                moment.hold()
+            return moment
+        except CompactedError:
+            if (past := self._past_source(timestamp)) is None:
+                raise
+            return past
+
+    def get(self, keys: Sequence[bytes], when: When | None) -> list[KeyValue | None]:
+        """Return the versions of fewer than 128 stored keys at a time (None: now), of one state.
+
+        None where a key is absent. One round trip for now, for times at or above the newest
+        commit and for times in the ring, else as `source`. Raises as that.
+        """
+        timeline, at_head = self.timeline, self.policy.at_head
+        if when is None and not at_head:
+            return self.policy.now().get(keys)
+        if when is None:
+            if len(keys) == 1 and (found := timeline.point(keys[0], 0, timeline.epoch)) is not None:
+                return [found.kv]
+            return _versions(timeline.ask([Range(key) for key in keys]).results)
+        timestamp = self.resolve(when)
+        if at_head and timestamp >= timeline.newest_known().timestamp:
+            mark, results = timeline.head_and([Range(key) for key in keys])
+            if mark.timestamp <= timestamp:
+                return _versions(results)
+        try:
+            return self.policy.at(timestamp).get(keys)
+        except CompactedError:
+            if (past := self._past_source(timestamp)) is None:
+                raise
+            return past.get(keys)
+
+    def _past_source(self, timestamp: int) -> Source | None:
+        return None if self.past is None else self.past.source(timestamp)
+
+    def _source_of_revision(self, revision: int) -> Source:
+        if isinstance(revision, bool) or not isinstance(revision, int):
+            raise InvalidTypeError(f"a revision is an int, not {type(revision).__name__}")
+        if not 1 <= revision <= REVISION_MAX:
+            raise InvalidTimeError(f"revisions are 1 to 2^63 - 1, not {revision}", revision)
+        return self.policy.at_revision(revision)
+
+    def finish(self, timestamp: int) -> None:
+        """Make sure that nothing can commit at or below a timestamp any more."""
+        raise InvalidOptionError(
+            "final=True commits a tick, and this only reads: leave that to `snapkv tick`"
+        )
+
+    def stop(self) -> None:
+        """End what waits, beside followers; reading alone leaves nothing waiting."""
+
+    def close(self) -> None:
+        """Close everything, in the order that lets waiting threads go; twice is fine."""
+        with self.lock:
+            if self.closed:
+                return
+            self.closed = True
+            followers = list(self.followers)
+        for follower in followers:
+            follower.close()
+        self.stop()
+        self.timeline.close()
+        self.engine.close()
+
+
+def _versions(results: Sequence[RangeResult]) -> list[KeyValue | None]:
+    """Return what answers of one key each hold."""
+    return [result.kvs[0] if result.kvs else None for result in results]

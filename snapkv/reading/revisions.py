@@ -1,0 +1,117 @@
+"""The revisions of many moments at once, as callers give them: checked before anything is read."""
+
+from __future__ import annotations
+
+import sys
+from bisect import bisect_left
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from snapkv.errors import InvalidTypeError
+from snapkv.reading.reader import Reader
+from snapkv.times import When, check_timestamp, is_number, resolve, revision_of
+
+if TYPE_CHECKING:
+    from snapkv.timeline.arrays import Integers, Revisions
+
+
+def revisions_at(core: Reader, timestamps: Any) -> Any:
+    """Return the revisions of moments: of a numpy array an array, of an iterable a list.
+
+    Raises `InvalidTypeError` and `InvalidTimeError` for a bad one, as `Reader.source` does,
+    before it reads any of the others.
+    """
+    core.check_open()
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and isinstance(timestamps, numpy.ndarray):
+        return _of_array(core, timestamps)
+    if isinstance(timestamps, str | bytes):
+        given = type(timestamps).__name__
+        raise InvalidTypeError(f"timestamps is an iterable of times, not one {given}: use at()")
+    try:
+        moments = list(timestamps)
+    except TypeError:
+        given = type(timestamps).__name__
+        raise InvalidTypeError(
+            f"timestamps is an iterable of times or an array, not {given}: give a list"
+        ) from None
+    if set(map(type, moments)) <= {int}:
+        return _of_numbers(core, moments)
+    return _of_moments(core, moments)
+
+
+def _of_array(core: Reader, timestamps: Integers) -> Revisions:
+    if timestamps.dtype.kind not in "iu":
+        raise InvalidTypeError(
+            f"timestamps is an array of {timestamps.dtype}: give an array of integers, "
+            "or a list of dates"
+        )
+    if not timestamps.size:
+        return timestamps.astype("int64")
+    lowest, highest = int(timestamps.min()), int(timestamps.max())
+    positive = timestamps if lowest else timestamps[timestamps > 0]
+    _check(core, lowest, int(positive.min()) if positive.size else 0, highest)
+    if core.past is None:
+        core.source(lowest, None, False)
+        flat = timestamps.ravel().astype("uint64", copy=False)
+        return core.timeline.revisions_of_array(flat).reshape(timestamps.shape)
+    found = timestamps.astype("int64")
+    found.flat[:] = _read(core, timestamps.ravel().tolist())
+    return found
+
+
+def _of_numbers(core: Reader, numbers: list[int]) -> list[int]:
+    if not numbers:
+        return []
+    lowest = min(numbers)
+    _check(core, lowest, lowest or min(filter(None, numbers), default=0), max(numbers))
+    return _read(core, numbers)
+
+
+def _of_moments(core: Reader, moments: Sequence[When]) -> list[int]:
+    """Answer moments of any kind; those that name a revision cost a round trip each."""
+    now_ms = core.clock.now_ms()
+    resolved: list[int | None] = []  # None: it names a revision
+    numbers: list[int] = []
+    for when in moments:
+        if revision_of(when) is not None:
+            resolved.append(None)
+            continue
+        resolved.append(resolve(when, now_ms))
+        if is_number(when):
+            numbers.append(resolve(when, now_ms))
+    if numbers:
+        _check(core, min(numbers), min(filter(None, numbers), default=0), max(numbers))
+    times = [timestamp for timestamp in resolved if timestamp is not None]
+    found = iter(_read(core, times) if times else ())
+    named = {when for when, time in zip(moments, resolved, strict=True) if time is None}
+    of_named = {when: core.source(when, None, False).revision for when in named}
+    return [
+        of_named[when] if time is None else next(found)
+        for when, time in zip(moments, resolved, strict=True)
+    ]
+
+
+def _check(core: Reader, lowest: int, lowest_positive: int, highest: int) -> None:
+    """Raise for numbers that are not timestamps, or not of this store.
+
+    If the lowest above 0, which is always one, and the highest are, so are all in between.
+    """
+    for number in (lowest, highest):
+        check_timestamp(number)
+    for number in (lowest_positive, highest):
+        core.resolve(number)
+
+
+def _read(core: Reader, timestamps: Sequence[int]) -> list[int]:
+    """Return the revisions of times; where compaction took them, those that the past knows."""
+    if core.past is None:
+        core.source(min(timestamps), None, False)  # raises where there is nothing to see
+        return core.timeline.revisions_of(timestamps)
+    earliest = core.timeline.earliest()
+    distinct = sorted(set(timestamps))
+    old = distinct[: bisect_left(distinct, earliest)]
+    known = {timestamp: core.source(timestamp, None, False).revision for timestamp in old}
+    left = [timestamp for timestamp in timestamps if timestamp >= earliest]
+    found = iter(core.timeline.revisions_of(left) if left else ())
+    return [known.get(timestamp) or next(found) for timestamp in timestamps]

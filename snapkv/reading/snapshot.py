@@ -1,0 +1,291 @@
+"""A snapshot: the whole store at one moment, as a read-only mapping that never changes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, Self
+
+from snapkv.committer import listed
+from snapkv.engine.contract import ALL_KEYS_END, KeyValue, Pairs
+from snapkv.errors import (
+    InvalidKeyError,
+    InvalidOptionError,
+    InvalidTypeError,
+    KeyNotFoundError,
+)
+from snapkv.layout import Keyspace
+from snapkv.model import Difference, Entry, K
+from snapkv.reading.deadline import bounds
+from snapkv.reading.sources import Source, both_read, both_scanned
+
+if TYPE_CHECKING:
+    from snapkv.reading.arrow import Table
+
+
+class Snapshot(Mapping[K, bytes], Generic[K]):
+    """All keys at one moment; every read of one snapshot sees the same revision.
+
+    `timestamp` is the moment asked for (of the newest commit, when none was), `revision` that of
+    the newest commit at or before it. `final` says that no commit can land at or below
+    `timestamp` any more; when False, the same moment may be answered differently later.
+
+    Reading is lazy: a key costs one round trip, iterating one per page. Prefer `items()` over
+    `dict(snapshot)`, which reads key by key. `timeout` bounds a read in seconds, as in a store;
+    None means that of `at(timeout=...)`. Reads raise `CompactedError`, `EngineUnavailableError`,
+    `ReadTimeoutError`.
+    """
+
+    def __init__(
+        self, source: Source, space: Keyspace, *, read_timeout: float | None = None
+    ) -> None:
+        self._source, self._space, self._read_timeout = source, space, read_timeout
+
+    @property
+    def timestamp(self) -> int:
+        """The moment."""
+        return self._source.timestamp
+
+    @property
+    def revision(self) -> int:
+        """The revision of the newest commit at that moment."""
+        return self._source.revision
+
+    @property
+    def final(self) -> bool:
+        """Whether the answer is for ever."""
+        return self._source.final
+
+    def __repr__(self) -> str:
+        final = "final" if self.final else "not final"
+        return f"<Snapshot timestamp={self.timestamp} revision={self.revision} {final}>"
+
+    def __copy__(self) -> Self:
+        return self  # a value
+
+    def __deepcopy__(self, memo: object) -> Self:
+        return self
+
+    def __reduce__(self) -> NoReturn:
+        raise InvalidTypeError(
+            "a snapshot reads from its open store and cannot be pickled; pickle its timestamp, "
+            "and pass that to at() of a store that the other process opened"
+        )
+
+    def __getitem__(self, key: K) -> bytes:
+        """Return a value; `KeyNotFoundError` (a KeyError) when the key is absent."""
+        return self.entry(key).value
+
+    def __contains__(self, key: object) -> bool:
+        if not isinstance(key, str if self._space.text else bytes) or not key:
+            return False
+        read = self._entries_of if self._read_timeout is None else self.entries_of
+        try:
+            return read([key])[0] is not None  # type: ignore[list-item]
+        except InvalidKeyError:  # no such key can exist
+            return False
+
+    def __iter__(self) -> Iterator[K]:
+        return self.keys()
+
+    def __len__(self) -> int:
+        return self.count()
+
+    def entry(self, key: K, *, timeout: float | None = None) -> Entry:
+        """Return a key's value with the revisions it was written and created at.
+
+        Raises `KeyNotFoundError`, `InvalidKeyError`, and as all reads.
+        """
+        if timeout is None and self._read_timeout is None:  # the short way
+            (found,) = self._entries_of([key])
+        else:
+            (found,) = self.entries_of([key], timeout=timeout)
+        if found is None:
+            raise KeyNotFoundError(key, self.timestamp)
+        return found
+
+    @bounds
+    def entries_of(self, keys: Iterable[K], *, timeout: float | None = None) -> list[Entry | None]:
+        """Return the entries of given keys, None where one is absent; a round trip for each 128.
+
+        >>> import snapkv
+        >>> with snapkv.open("memory:") as store:
+        ...     ts = store.save("a", b"1")
+        ...     [entry and entry.value for entry in store.at().entries_of(["a", "b"])]
+        [b'1', None]
+        """
+        return self._entries_of(listed(keys, "keys"))
+
+    def _entries_of(self, keys: Iterable[K]) -> list[Entry | None]:
+        found = self._source.get([self._space.encode(key) for key in keys])
+        return [None if kv is None else entry_of(kv) for kv in found]
+
+    @bounds
+    def items_of(
+        self,
+        ranges: Iterable[tuple[K, K]],
+        *,
+        limit: int | None = None,
+        timeout: float | None = None,
+    ) -> list[list[tuple[K, bytes]]]:
+        """Return the keys and values in each of some short ranges [start, end).
+
+        With a `limit` the first so many of each. A round trip for each 128 ranges; what they hold
+        comes in one answer. Raises `InvalidOptionError` for a limit that is no positive number.
+
+        >>> import snapkv
+        >>> with snapkv.open("memory:") as store:
+        ...     commit = store.commit(puts={"a/1": b"1", "b/1": b"2", "b/2": b"3"})
+        ...     store.at().items_of([("a/", "a0"), ("b/2", "b0")])
+        [[('a/1', b'1')], [('b/2', b'3')]]
+        """
+        if limit is not None and (type(limit) is not int or limit < 1):
+            raise InvalidOptionError(f"a limit is a positive number of keys, not {limit!r}")
+        encode, decode = self._space.encode, self._space.decode
+        wanted = [
+            (encode(start), encode(end)) for start, end in map(_pair, listed(ranges, "ranges"))
+        ]
+        found = self._source.ranges(wanted, limit or 0)
+        return [[(decode(kv.key), kv.value) for kv in kvs] for kvs in found]
+
+    @bounds
+    def entries(
+        self,
+        prefix: K | None = None,
+        *,
+        start: K | None = None,
+        end: K | None = None,
+        timeout: float | None = None,
+    ) -> Iterator[tuple[K, Entry]]:
+        """Yield (key, entry) pairs in key order; bounded as `items`."""
+        decode = self._space.decode
+        low, high = self._range(prefix, start, end)
+        for page in self._source.scan(low, high) if _any(low, high) else ():
+            for kv in page:
+                yield decode(kv.key), entry_of(kv)
+
+    @bounds
+    def items(  # type: ignore[override]
+        self,
+        prefix: K | None = None,
+        *,
+        start: K | None = None,
+        end: K | None = None,
+        timeout: float | None = None,
+    ) -> Iterator[tuple[K, bytes]]:
+        """Yield (key, value) pairs in key order; with a prefix, exact to the byte, only those.
+
+        `start` (inclusive) and `end` (exclusive) are keys that bound it further.
+        """
+        for page in self.pairs(prefix, start, end):
+            yield from zip(self._space.decode_all(page.keys), page.values, strict=True)
+
+    @bounds
+    def keys(  # type: ignore[override]
+        self,
+        prefix: K | None = None,
+        *,
+        start: K | None = None,
+        end: K | None = None,
+        timeout: float | None = None,
+    ) -> Iterator[K]:
+        """Yield keys in order, without reading values; bounded as `items`."""
+        for page in self.pairs(prefix, start, end, keys_only=True):
+            yield from self._space.decode_all(page.keys)
+
+    def values(  # type: ignore[override]
+        self, prefix: K | None = None, *, timeout: float | None = None
+    ) -> Iterator[bytes]:
+        """Yield values in key order."""
+        return (value for _, value in self.items(prefix, timeout=timeout))
+
+    @bounds
+    def count(
+        self,
+        prefix: K | None = None,
+        *,
+        start: K | None = None,
+        end: K | None = None,
+        timeout: float | None = None,
+    ) -> int:
+        """Return the number of keys, bounded as `items`; one round trip."""
+        low, high = self._range(prefix, start, end)
+        return self._source.count(low, high) if _any(low, high) else 0
+
+    @bounds
+    def to_arrow(self, prefix: K | None = None, *, timeout: float | None = None) -> Table:
+        """Return the keys, with a prefix or all, as an Arrow table in key order.
+
+        Columns: key, value (binary), create_version and mod_version (revisions), key_version (how
+        often it was written since it was created). For pandas, polars and duckdb; needs pyarrow.
+        A round trip a page. Raises `InvalidKeyError` for an observed key that is no UTF-8 text.
+
+        >>> import snapkv
+        >>> with snapkv.open("memory:") as store:
+        ...     commit = store.commit(puts={"a": b"1", "b": b"2"})
+        ...     store.at().to_arrow().select(["key", "value"]).to_pylist()
+        [{'key': 'a', 'value': b'1'}, {'key': 'b', 'value': b'2'}]
+        """
+        from snapkv.reading import arrow
+
+        return arrow.snapshot_table(self._source.columns(*self._range(prefix)), self._space)
+
+    @bounds
+    def diff(
+        self, other: Snapshot[K], prefix: K | None = None, *, timeout: float | None = None
+    ) -> Iterator[Difference[K]]:
+        """Yield what differs from here to `other`, in key order.
+
+        Costs the changes in between when those are few and on record, else one pass over both.
+        Raises `InvalidTypeError` when `other` is not a snapshot of the same keys.
+        """
+        if not isinstance(other, Snapshot) or other._space != self._space:
+            raise InvalidTypeError(f"diff needs a snapshot of the same keys, not {other!r}")
+        start, end = self._range(prefix)
+        keys = self._source.changed(other._source, start, end)
+        pairs = (
+            both_scanned(self._source, other._source, start, end)
+            if keys is None
+            else both_read(self._source, other._source, keys)
+        )
+        for stored, before, after in pairs:
+            if before != after:
+                yield Difference(self._space.decode(stored), before, after)
+
+    def pairs(
+        self,
+        prefix: K | None,
+        start: K | None = None,
+        end: K | None = None,
+        *,
+        keys_only: bool = False,
+    ) -> Iterator[Pairs]:
+        """Yield what `items` does in pages, as the engine stores it; for layers of this package."""
+        low, high = self._range(prefix, start, end)
+        return self._source.pairs(low, high, keys_only=keys_only) if _any(low, high) else iter(())
+
+    def _range(
+        self, prefix: K | None, start: K | None = None, end: K | None = None
+    ) -> tuple[bytes, bytes]:
+        low, high = self._space.range_of(self._space.whole if prefix is None else prefix)
+        if start is not None:
+            low = max(low, self._space.encode(start))
+        if end is not None:
+            bound = self._space.encode(end)
+            high = bound if high == ALL_KEYS_END else min(high, bound)
+        return low, high
+
+
+def _pair(span: Any) -> tuple[Any, Any]:
+    if not isinstance(span, tuple | list) or len(span) != 2:
+        raise InvalidTypeError(f"a range is a pair of keys (start, end), not {span!r}")
+    return span[0], span[1]
+
+
+def _any(low: bytes, high: bytes) -> bool:
+    """Return whether a range can hold keys."""
+    return low < high or high == ALL_KEYS_END
+
+
+def entry_of(kv: KeyValue) -> Entry:
+    """Return an engine's version as users see it."""
+    return Entry(kv.value, kv.mod_revision, kv.create_revision, kv.version)

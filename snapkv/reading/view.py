@@ -1,0 +1,319 @@
+"""The reads that a store, each of its spaces, and an observed prefix share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Generic, overload
+
+from snapkv.committer import listed
+from snapkv.errors import KeyNotFoundError
+from snapkv.layout import Keyspace
+from snapkv.model import Difference, Entry, K, Version
+from snapkv.reading import history as _history
+from snapkv.reading.deadline import bounds, within
+from snapkv.reading.reader import Reader
+from snapkv.reading.revisions import revisions_at
+from snapkv.reading.snapshot import Snapshot, entry_of
+from snapkv.reading.watch import StoreWatch, Watch
+from snapkv.timeline import READS_MAX
+from snapkv.times import When, revision_of
+
+if TYPE_CHECKING:
+    from snapkv.reading.arrow import Table
+    from snapkv.timeline.arrays import Integers, Revisions
+
+
+class Moments(Generic[K]):
+    """Reading one kind of keys, at any moment.
+
+    Everywhere a time is taken, it may be a timestamp, an aware datetime, ISO text with an offset,
+    a relative text such as `-5m`, or a revision as `rev:4`. A date stands for the end of its
+    millisecond. A revision stands for the state at that revision, also between two commits; as an
+    end of a range (`since`, `until`) and in `compact` for the newest commit at or below it.
+
+    A number that cannot be a timestamp of this store is an `InvalidTimeError`: one below a
+    thousandth of its newest timestamp (revisions, unix seconds), or a century ahead. 0 is the
+    beginning.
+
+    `timeout` bounds a read in seconds: all its requests, retries, lookups and waits for locks
+    together; `ReadTimeoutError` (a TimeoutError) when that is not enough. Of an iterator it
+    bounds all steps together, without what the caller does in between. None means the
+    `read_timeout` that it was opened with, and without that, too, each request to an etcd cluster
+    is given up after 12 s without an answer (`EngineUnavailableError`), of which a read has a few.
+    """
+
+    def __init__(self, core: Reader, space: Keyspace) -> None:
+        self._core, self._space = core, space
+        self._read_timeout = core.read_timeout
+        # the short way, and where it may be tried: the careful one answers what it does not
+        self._is_plain = core.read_timeout is None and core.policy.at_head
+        self._encode, self._get = space.encode, core.timeline.get
+
+    @property
+    def reader(self) -> Reader:
+        """What this reads with, for layers of this package that read in bulk."""
+        return self._core
+
+    def load(self, key: K, ts: When | None = None, *, timeout: float | None = None) -> bytes:
+        """Return the value of a key, now or at a time.
+
+        One round trip for now, for times at or above the newest commit and for times in the
+        ring; 2 to 3 on average below it, and 6 at most over 30,000 revisions.
+
+        Raises `KeyNotFoundError` (a KeyError), `CompactedError`, `InvalidKeyError`,
+        `InvalidTimeError`, `EngineUnavailableError`, `ReadTimeoutError` (one of these, after
+        `timeout` seconds).
+        """
+        if timeout is None and self._is_plain and not self._core.closed:
+            kv = self._get(self._encode(key), ts)
+            if kv is not None:
+                return kv.value
+        return self._entry(key, ts, timeout).value
+
+    def entry(self, key: K, ts: When | None = None, *, timeout: float | None = None) -> Entry:
+        """Return a key's value with its revisions, now or at a time; costs and raises as `load`.
+
+        The revision is what the guard `AtRevision` takes.
+        """
+        if timeout is None and self._is_plain and not self._core.closed:
+            kv = self._get(self._encode(key), ts)
+            if kv is not None:
+                return entry_of(kv)
+        return self._entry(key, ts, timeout)
+
+    def _entry(self, key: K, ts: When | None, timeout: float | None) -> Entry:
+        (found,) = self.entries_of([key], ts, timeout=timeout)
+        if found is None:
+            raise KeyNotFoundError(key, None if ts is None else self._core.resolve(ts))
+        return found
+
+    @bounds
+    def entries_of(
+        self, keys: Iterable[K], ts: When | None = None, *, timeout: float | None = None
+    ) -> list[Entry | None]:
+        """Return the entries of given keys, None where one is absent, now or at a time.
+
+        All are of one state. Costs as `load` for fewer than 128 keys, else one round trip and one
+        for each 128 of them. Raises as `load`, but for `KeyNotFoundError`.
+        """
+        return self._entries_of(keys, ts)
+
+    def _entries_of(self, keys: Iterable[K], ts: When | None) -> list[Entry | None]:
+        self._core.check_open()
+        stored = [self._space.encode(key) for key in listed(keys, "keys")]
+        together = self._core.engine.limits.reads_together(stored)
+        of_revision = isinstance(ts, str) and revision_of(ts) is not None
+        if len(stored) >= READS_MAX or of_revision or not together:  # of now, its time is asked
+            found = self._core.source(ts, None, False).get(stored)
+        else:
+            found = self._core.get(stored, ts)
+        return [None if kv is None else entry_of(kv) for kv in found]
+
+    @bounds
+    def load_with_prefix(
+        self, prefix: K, ts: When | None = None, *, timeout: float | None = None
+    ) -> tuple[list[K], list[bytes]]:
+        """Return all keys with a prefix and their values, two lists in key order.
+
+        The prefix is exact to the byte; the empty one means everything. All of it is read at one
+        revision. Costs as `load`, and one round trip a page. Raises as `load`, but for
+        `KeyNotFoundError`.
+        """
+        keys: list[K] = []
+        values: list[bytes] = []
+        for page in self.at(ts, timeout=timeout).pairs(prefix):
+            keys += self._space.decode_all(page.keys)
+            values += page.values
+        return keys, values
+
+    @bounds
+    def at(
+        self,
+        when: When | None = None,
+        *,
+        revision: int | None = None,
+        final: bool = False,
+        timeout: float | None = None,
+    ) -> Snapshot[K]:
+        """Return the snapshot of a moment: of now, of a time, or of a revision.
+
+        A time after the newest commit is answered with the newest state and `final == False`:
+        another commit could still land at or below it. `final=True` commits a tick first, so that
+        none can; it refuses times beyond now + `max_clock_skew` with `ClockSkewError`.
+
+        `timeout` bounds this call, and is what each read of the snapshot is given unless it has
+        one of its own.
+
+        Costs one round trip for now, none for times in the ring, 2 to 3 on average below it.
+        Raises `CompactedError`, `FutureRevisionError`, `InvalidTimeError`,
+        `EngineUnavailableError`, `ReadTimeoutError`; with `final=True` as `commit`, too.
+        """
+        given = self._read_timeout if timeout is None else timeout
+        return Snapshot(self._core.source(when, revision, final), self._space, read_timeout=given)
+
+    @overload
+    def revisions_at(
+        self, timestamps: Iterable[When], *, timeout: float | None = None
+    ) -> list[int]: ...
+
+    @overload
+    def revisions_at(self, timestamps: Integers, *, timeout: float | None = None) -> Revisions: ...
+
+    @bounds
+    def revisions_at(self, timestamps: Any, *, timeout: float | None = None) -> Any:
+        """Return the revisions of many moments: `at(when).revision` of each, in the order given.
+
+        `timestamps` is an iterable of times of any kind, and the result a list of ints; or it is
+        a numpy array of integers, and the result an array of int64 in the same shape. They may
+        repeat, in any order.
+
+        None of them is read when one is not valid. Costs no round trip for times in the ring and
+        for those looked up before; the others together at most 4 to 12 where there are many of
+        them per 256 commits, and one watch over these commits; else a search for each, 2 to 3
+        round trips. A text such as `rev:4` costs one. O(log commits) for each time; holds 4,096
+        commits in memory at once. `numpy.searchsorted` on an array of all commits takes about as
+        long as this takes for times that are known.
+
+        >>> import snapkv
+        >>> with snapkv.open("memory:") as store:
+        ...     first, second = store.save("a", b"1"), store.save("a", b"2")
+        ...     revisions = store.revisions_at([second, first, first + 1, 0])
+        ...     revisions == [store.at(ts).revision for ts in (second, first, first + 1, 0)]
+        True
+
+        Raises `InvalidTypeError`, and what `at` raises for the earliest of them:
+        `CompactedError`, `InvalidTimeError`, `FutureRevisionError`, `EngineUnavailableError`,
+        `ReadTimeoutError`.
+        """
+        return revisions_at(self._core, timestamps)
+
+    @bounds
+    def timestamp_of(self, when: When) -> int:
+        """Return the timestamp that a time means here, by this store's clock; no round trip.
+
+        One for `rev:4`, which means the newest commit at or below that revision. Raises
+        `InvalidTimeError`, `InvalidTypeError`, `FutureRevisionError`, `CompactedError`.
+        """
+        return self._core.resolve(when)
+
+    @bounds
+    def diff(
+        self,
+        a: When | None,
+        b: When | None = None,
+        prefix: K | None = None,
+        *,
+        timeout: float | None = None,
+    ) -> Iterator[Difference[K]]:
+        """Yield what differs between two moments (None: now), in key order.
+
+        Raises as `at`.
+        """
+        before = self.at(a, timeout=timeout)
+        return before.diff(self.at(b, timeout=timeout), prefix)
+
+    @bounds
+    def changes_to_arrow(
+        self,
+        prefix: K | None = None,
+        since: When | None = None,
+        until: When | None = None,
+        *,
+        preimages: bool = False,
+        timeout: float | None = None,
+    ) -> Table:
+        """Return what the commits in (since, until] changed, as an Arrow table in commit order.
+
+        Columns: key, value (None for a removal), _change_type (insert, update_postimage, delete),
+        _commit_version (revision), _change_ordinal (place among the commit's changes of these
+        keys), _commit_timestamp (to the millisecond). With `preimages` a removal has the value
+        removed, and each update a row before it (update_preimage) with the value replaced. Without
+        `since` from what compaction left. Needs pyarrow. Costs two watches, and with `preimages`
+        a round trip for each 128 changes.
+
+        Raises `CompactedError`, `EngineUnavailableError`, `ReadTimeoutError`, and
+        `InvalidKeyError` for an observed key that is no UTF-8 text.
+        """
+        self._core.check_open()
+        tables = _tables()
+        span = tables.span_of(self._space, prefix)
+        return tables.changes_table(self._core, span, since, until, preimages)
+
+    @bounds
+    def history_to_arrow(
+        self,
+        prefix: K | None = None,
+        since: When | None = None,
+        until: When | None = None,
+        *,
+        timeout: float | None = None,
+    ) -> Table:
+        """Return every version that stood at some time in [since, until], as an Arrow table.
+
+        Columns: key, value, _version_from and _version_to (revisions; it stood from the one until
+        before the other), _timestamp_from and _timestamp_to. `_version_to` is None where it stood
+        at the end; `_timestamp_from` where compaction took the commit that wrote it. Sorted by key
+        and revision. Without `since` from what compaction left. Needs pyarrow. Costs a scan of the
+        beginning and two watches, and a few reads, or one watch, for the times of what stood then.
+
+        Raises as `changes_to_arrow`, and for what is observed `NotObservedError` when the first
+        tick came after `until`.
+        """
+        self._core.check_open()
+        tables = _tables()
+        return tables.history_table(self._core, tables.span_of(self._space, prefix), since, until)
+
+
+def _tables() -> ModuleType:
+    """Import what needs pyarrow, for those who use it."""
+    from snapkv.reading import tables
+
+    return tables
+
+
+class View(Moments[K]):
+    """Reading the keys of a store, and following them."""
+
+    @bounds
+    def history(self, key: K, *, timeout: float | None = None) -> Iterator[Version]:
+        """Yield the versions of a key, oldest first: when, what, who, and why.
+
+        A removal has the value None. History begins where compaction left it: with the version
+        that stood there, whose `ts` is None when its commit is no longer on record. One watch
+        over the key and one round trip for each 128 versions.
+
+        Raises `CompactedError`, `EngineUnavailableError`, `ReadTimeoutError`.
+        """
+        return _history.versions(self._core, self._space.encode(key))
+
+    def watch(
+        self, prefix: K | None = None, since: When | None = None, *, timeout: float | None = None
+    ) -> Watch[K]:
+        """Return an iterator of the commits after `since` (None: after now) with their changes.
+
+        In order, none twice, none missing; resumable from the last timestamp seen. Iteration ends
+        when `timeout` seconds bring nothing (None: it waits), but never before everything that
+        was committed before this call has come.
+
+        The `read_timeout` of `open` bounds this call, not the iteration.
+
+        >>> import snapkv
+        >>> with snapkv.open("memory:") as store:
+        ...     first = store.save("a", b"1")
+        ...     for changes in store.watch(since=0, timeout=0):
+        ...         print(changes.commit.ts == first, [(c.key, c.value) for c in changes])
+        True [('a', b'1')]
+
+        Raises `CompactedError` when commits after `since` are gone, `EngineUnavailableError`.
+        """
+        self._core.check_open()
+        timeline = self._core.timeline
+        with within(self._read_timeout):
+            head = timeline.head()
+            if since is None:
+                mark, after = head, 0
+            else:
+                after = self._core.resolve(since)
+                mark = timeline.at(after).mark
+            return StoreWatch(self._core, self._space, prefix, mark, head, after, timeout)

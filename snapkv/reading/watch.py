@@ -1,0 +1,214 @@
+"""Following a store: commits in order with their changes, none twice, none missing."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
+from typing import Any, Generic
+
+from snapkv.clock import monotonic
+from snapkv.closing import Closing
+from snapkv.engine.contract import Event, WatchBatch
+from snapkv.errors import (
+    CompactedError,
+    EngineUnavailableError,
+    StoreClosedError,
+    StoreRestoredError,
+)
+from snapkv.layout import Keyspace, Mark, StampRecord, prefix_end
+from snapkv.model import Change, Changes, Commit, K
+from snapkv.reading.deadline import check_wait
+from snapkv.reading.history import commit_of
+from snapkv.reading.reader import Reader
+from snapkv.timeline.feed import REPLAY_WAIT_S
+from snapkv.timeline.unbroken import Unbroken
+
+CATCH_UP_S = 0.05
+WAIT_S_MAX = 1e6
+"""A longer wait is one without a bound: clocks of some systems end at 292 years."""
+
+
+class Watch(Closing, ABC, Generic[K]):
+    """An iterator of `Changes`, one for each commit that changed a key with the prefix.
+
+    `timestamp` is that of the newest commit seen, matching or not: a new watch from there goes
+    on without gap or repetition. Iterating waits for ever, or until `timeout` seconds brought
+    nothing; `next(timeout=...)` waits so long once. Use it from one thread; `close()` may come
+    from any and ends the iteration, and `next` raises `StoreClosedError` from then on. Where
+    the store is closed instead, the iteration raises it, too: what follows was never given.
+
+    Errors: `CompactedError` when what comes next was compacted, `StoreRestoredError` when the
+    engine went back in time since (nothing of the other history is given), `StoreRecreatedError`,
+    `StoreClosedError`.
+    """
+
+    timestamp: int
+
+    def __init__(self, timeout: float | None) -> None:
+        check_wait(timeout)
+        self._timeout = timeout
+        self._ended = False  # by its own close(), while the store was open
+
+    @abstractmethod
+    def next(self, timeout: float | None = None) -> Changes[K] | None:
+        """Return the next commit's changes; None when `timeout` seconds (None: ever) had none."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """End the watch; twice is fine."""
+
+    def __iter__(self) -> Iterator[Changes[K]]:
+        return self
+
+    def __next__(self) -> Changes[K]:
+        try:
+            found = self._next_or_end()
+        except StoreClosedError:
+            if not self._ended:
+                raise
+            found = None
+        if found is None:
+            raise StopIteration
+        return found
+
+    def _next_or_end(self) -> Changes[K] | None:
+        """Return what iterating gives next, None at its end."""
+        return self.next(self._timeout)
+
+
+class StoreWatch(Watch[K]):
+    """A watch of a store: changes and their timestamp arrive together."""
+
+    def __init__(
+        self,
+        core: Reader,
+        space: Keyspace,
+        prefix: K | None,
+        mark: Mark,
+        head: Mark,
+        after: int,
+        timeout: float | None,
+    ) -> None:
+        super().__init__(timeout)
+        self._head = head  # what stood when the watch was made: it must come
+        self._core, self._space = core, space
+        self._range = space.range_of(space.whole if prefix is None else prefix)
+        self._unstamped: dict[bytes, Event] = {}
+        self._mark = mark
+        self.timestamp = max(after, mark.timestamp)
+        self._closed = False
+        self._watcher = self._watch()
+        core.follow(self)
+
+    def _watch(self) -> Unbroken:
+        """Watch the whole store, so that changes and their timestamp arrive together."""
+        root, start = self._core.layout.root, self._core.policy.moment(self._mark).next_revision()
+        timeline = self._core.timeline
+        return timeline.watch(root, prefix_end(root), start, lambda: timeline.verify(self._mark))
+
+    def _next_or_end(self) -> Changes[K] | None:
+        found = self.next(self._timeout)
+        deadline = monotonic() + REPLAY_WAIT_S
+        while found is None and self._mark.ordinal < self._head.ordinal:
+            if monotonic() >= deadline:
+                raise EngineUnavailableError(f"no event within {REPLAY_WAIT_S:.0f} s")
+            found = self.next(CATCH_UP_S)  # in slices: what comes may not match
+        return found
+
+    def next(self, timeout: float | None = None) -> Changes[K] | None:
+        """Return the next commit's changes; None when `timeout` seconds (None: ever) had none."""
+        check_wait(timeout)
+        deadline = deadline_of(timeout)
+        while True:
+            try:
+                batch = self._watcher.next(left_of(deadline))
+            except CompactedError:
+                self._go_on()
+                continue
+            if batch is None:
+                return None
+            found = self._take(batch)
+            if found is not None and found.changes:
+                return found
+
+    def close(self) -> None:
+        """End the watch; twice is fine."""
+        self._ended, self._closed = self._ended or not self._core.closed, True
+        self._watcher.close()
+
+    def _go_on(self) -> None:
+        """Go on behind what was compacted, if nothing of this store was in it.
+
+        Others who share the engine move the compaction point, too. `CompactedError` when commits
+        were lost to it.
+        """
+        self._watcher.close()
+        self._watcher = self._watch()
+        if self._closed:
+            self._watcher.close()
+
+    def _take(self, batch: WatchBatch) -> Changes[K] | None:
+        """Turn the events of one revision into a commit's changes.
+
+        Writes that came without a timestamp (by other programs) belong to the next commit: that
+        is how time travel sees them. Each change names the commit that it was written by.
+        """
+        stamped: tuple[Mark, StampRecord] | None = None
+        for event in batch.events:
+            if event.kv.key == self._core.layout.ts:
+                mark = mark_after(self._core, self._mark, event)
+                stamped = mark, StampRecord.decode(event.kv.value)
+            elif self._range[0] <= event.kv.key < self._range[1]:
+                self._unstamped[event.kv.key] = event
+        if stamped is None:
+            return None
+        mark, stamp = stamped
+        self._mark = mark
+        changes, self._unstamped = self._unstamped, {}
+        if mark.timestamp <= self.timestamp:
+            return None
+        self.timestamp = mark.timestamp
+        return Changes(
+            commit_of(mark, stamp), changed_at(mark, stamp, changes.values(), self._space)
+        )
+
+
+def mark_after(core: Reader, last: Mark, event: Event) -> Mark:
+    """Return the mark that an event of the timestamp key is: the one that follows the last.
+
+    Raises `StoreRestoredError` when it does not follow, `StoreRecreatedError`.
+    """
+    mark = core.timeline.mark_in(None if event.is_delete else event.kv)
+    if mark.ordinal != last.ordinal + 1:
+        raise StoreRestoredError("the engine was restored or replaced under this watch")
+    return mark
+
+
+def deadline_of(timeout: float | None) -> float | None:
+    """Return when a wait ends, None for one without a bound."""
+    return None if timeout is None or timeout > WAIT_S_MAX else monotonic() + timeout
+
+
+def left_of(deadline: float | None) -> float | None:
+    """Return the seconds up to a deadline."""
+    return None if deadline is None else max(0.0, deadline - monotonic())
+
+
+def changed_at(
+    mark: Mark, stamp: StampRecord, events: Iterable[Event], space: Keyspace
+) -> tuple[Change[Any], ...]:
+    """Return events as users see them, in key order, with the mark that stamps them.
+
+    Only what stands at the mark's own revision was written by whom it names.
+    """
+    own, changes = commit_of(mark, stamp), []
+    for event in sorted(events, key=_stored_key):
+        kv, commit = event.kv, own
+        if kv.mod_revision != mark.revision:
+            commit = Commit(mark.timestamp, 0, kv.mod_revision, None)
+        changes.append(Change(space.decode(kv.key), None if event.is_delete else kv.value, commit))
+    return tuple(changes)
+
+
+def _stored_key(event: Event) -> bytes:
+    return event.kv.key

@@ -1,0 +1,238 @@
+"""DataFrames by a call, where the session's time zone can be asked: the format cannot."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import ArrayType, DataType, MapType, StructType
+
+from snapkv.spark import errors as codes
+from snapkv.spark.errors import SourceError
+from snapkv.spark.keys import kinds
+from snapkv.spark.location import absolute
+from snapkv.spark.options import BINARY
+from snapkv.spark.sessions import Times, ensure_told, tell
+from snapkv.spark.source import SnapKVDataSource
+from snapkv.times import When
+
+ADDED, CHANGED, REMOVED = "added", "changed", "removed"
+COMPARED = ("key", "value")
+"""The columns of the two moments that differences are of."""
+_SAID = {
+    "store": "give url",
+    "path": "give url",
+    "keyPrefix": "give prefix",
+    "schema": "give schema, in this spelling",
+    "view": "each call has one view, the format has all",
+    "readChangeFeed": "read_changes reads changes",
+}
+"""What every call says by itself, or by a parameter, of the options of the format."""
+
+
+def register(spark: SparkSession) -> None:
+    """Make the format `snapkv` known to a session, where Spark has not found it by itself."""
+    tell(spark, SnapKVDataSource)
+
+
+def read_snapshot(
+    spark: SparkSession,
+    url: str,
+    as_of: When | None = None,
+    prefix: str | bytes = "",
+    *,
+    schema: StructType | str | None = None,
+    **options: Any,
+) -> DataFrame:
+    """Return a store as it was at a moment (None: now), a row for each key.
+
+    `as_of` is a time as everywhere in snapkv, or `rev:4`; naive text is in the session's time zone.
+    `prefix` is exact to the byte, and bytes where keys are. `schema` names the columns, which
+    `valueFormat` json and msgpack need. `options` are those of the format: `name`, `columns`,
+    `valueFormat`, ... The moment is pinned by this call: all actions on the DataFrame see the same
+    rows.
+
+        spark_df = read_snapshot(spark, "etcd://localhost:2379", "2026-11-20 14:05", "schema/")
+
+    Raises Spark's `AnalysisException`, whose message has a code such as
+    `[SNAPKV_TIMESTAMP_EARLIER_THAN_RETENTION]`, and `SourceError` for a time that is none and a
+    prefix that is not as keys are, and for options that parameters stand for.
+    """
+    _check_unsaid(options, timestampAsOf="give as_of")
+    if as_of is not None:
+        options = _joined(options, Times(spark, options).as_of(as_of))
+    return _frame(spark, url, prefix, schema, options)
+
+
+def read_changes(
+    spark: SparkSession,
+    url: str,
+    since: When,
+    until: When | None = None,
+    prefix: str | bytes = "",
+    *,
+    schema: StructType | str | None = None,
+    **options: Any,
+) -> DataFrame:
+    """Return what the commits after `since` up to `until` (None: now) changed, a row for each.
+
+    `since` is exclusive and `until` inclusive, as everywhere in snapkv; naive text is in the
+    session's time zone. Raises as `read_snapshot`, most of it at the first action.
+    """
+    _check_unsaid(
+        options,
+        startingTimestamp="give since",
+        startingVersion="give since",
+        endingTimestamp="give until",
+    )
+    times = Times(spark, options)
+    options["readChangeFeed"] = True
+    options = _joined(options, times.bounds(since, until, after=True))
+    return _frame(spark, url, prefix, schema, options)
+
+
+def read_history(
+    spark: SparkSession,
+    url: str,
+    since: When | None = None,
+    until: When | None = None,
+    prefix: str | bytes = "",
+    *,
+    schema: StructType | str | None = None,
+    **options: Any,
+) -> DataFrame:
+    """Return every version of every key that stood at some time in [since, until].
+
+    Without `since` from what compaction left; without `until` to now. Raises as `read_snapshot`.
+    """
+    _check_unsaid(options, startingTimestamp="give since", endingTimestamp="give until")
+    times = Times(spark, options)
+    options["view"] = "history"
+    options = _joined(options, times.bounds(since, until, after=False))
+    return _frame(spark, url, prefix, schema, options)
+
+
+def diff(
+    spark: SparkSession,
+    url: str,
+    t1: When,
+    t2: When | None = None,
+    prefix: str | bytes = "",
+    *,
+    schema: StructType | str | None = None,
+    **options: Any,
+) -> DataFrame:
+    """Return the keys that differ between two moments (None: now), a row for each.
+
+    Columns: key, change (added, changed, removed), before, after. Values are compared as they are
+    decoded, so a key that was changed and changed back does not differ, and maps whatever the order
+    of their keys. `schema` names the key and the value. Both moments are read as a whole, and
+    joined. Raises as `read_snapshot`, and `SourceError` for `columns` and other schemas.
+    """
+    _check_unsaid(
+        options,
+        timestampAsOf="give t1 and t2",
+        versionAsOf="give t1 and t2",
+        columns="those of a difference are given",
+    )
+    before, after = (
+        _compared(spark, url, when, prefix, schema, options).select(
+            "key", F.col("value").alias(name), F.lit(True).alias(f"is_{name}")
+        )
+        for when, name in ((t1, "before"), (t2, "after"))
+    )
+    change = (
+        F.when(F.col("is_before").isNull(), ADDED)
+        .when(F.col("is_after").isNull(), REMOVED)
+        .otherwise(CHANGED)
+    )
+    stood = F.col("is_before").eqNullSafe(F.col("is_after"))  # a value may be NULL where it stands
+    kind = before.schema["before"].dataType
+    same = _comparable(F.col("before"), kind).eqNullSafe(_comparable(F.col("after"), kind))
+    return (
+        before.join(after, "key", "full_outer")
+        .where(~(stood & same))
+        .select("key", change.alias("change"), "before", "after")
+    )
+
+
+def _compared(
+    spark: SparkSession,
+    url: str,
+    when: When | None,
+    prefix: str | bytes,
+    schema: StructType | str | None,
+    options: Mapping[str, Any],
+) -> DataFrame:
+    """Return the keys and values of a moment."""
+    columns = {} if schema is not None else {"columns": ",".join(COMPARED)}
+    frame = read_snapshot(spark, url, when, prefix, schema=schema, **options, **columns)
+    if sorted(frame.columns) != sorted(COMPARED):
+        raise SourceError(
+            codes.INVALID_SCHEMA,
+            f"the schema of a difference is of key and value, not {', '.join(frame.columns)}",
+        )
+    return frame
+
+
+def _comparable(column: Column, kind: DataType) -> Column:
+    """Return a value as Spark can compare it: without maps, whose entries are sorted instead."""
+    if isinstance(kind, MapType):
+        entry = StructType().add("key", kind.keyType).add("value", kind.valueType)
+        entries = F.transform(F.map_entries(column), lambda each: _comparable(each, entry))
+        return F.array_sort(entries)
+    if isinstance(kind, ArrayType):
+        return F.transform(column, lambda each: _comparable(each, kind.elementType))
+    if isinstance(kind, StructType) and len(kind):
+        parts = (_comparable(column.getField(f.name), f.dataType).alias(f.name) for f in kind)
+        return F.when(column.isNotNull(), F.struct(*parts))
+    return column
+
+
+def _check_unsaid(options: Mapping[str, Any], **said: str) -> None:
+    """Raise `SourceError` for an option that the call says itself; `said` tells what to do."""
+    advice = _SAID | said
+    names = {name.lower(): name for name in advice}
+    for name in options:
+        if (known := names.get(name.lower())) is not None:
+            raise SourceError(codes.INVALID_OPTION, f"no option {known} here: {advice[known]}")
+
+
+def _joined(options: dict[str, Any], asked: dict[str, str]) -> dict[str, Any]:
+    """Return options with those that parameters stand for. Raises `SourceError` for one twice."""
+    given = {name.lower() for name in options}
+    for name in asked:
+        if name.lower() in given:
+            raise SourceError(codes.INVALID_OPTION, f"no option {name} here: a parameter gives it")
+    return options | asked
+
+
+def _frame(
+    spark: SparkSession,
+    url: str,
+    prefix: str | bytes,
+    schema: StructType | str | None,
+    options: dict[str, Any],
+) -> DataFrame:
+    ensure_told(spark, SnapKVDataSource)
+    options["store"] = absolute(url)
+    if prefix:
+        options["keyPrefix"] = _text_of(prefix, options)
+    if schema is not None:  # as an option, for with .schema() Spark would pin at the first action
+        options["schema"] = schema.json() if isinstance(schema, StructType) else schema
+    return spark.read.format(SnapKVDataSource.name()).options(**options).load()
+
+
+def _text_of(prefix: str | bytes, options: Mapping[str, Any]) -> str:
+    """Return a prefix as the text of an option. Raises `SourceError` if keys are not like it."""
+    given = {name.lower(): value for name, value in options.items()}
+    format_ = str(given.get("keyformat", kinds("space" in given)[0])).lower()
+    wanted = bytes if format_ == BINARY else str
+    if not isinstance(prefix, wanted):
+        raise SourceError(
+            codes.INVALID_OPTION,
+            f"keys are {wanted.__name__} here, and so is their prefix, not {prefix!r}",
+        )
+    return prefix.hex() if isinstance(prefix, bytes) else prefix

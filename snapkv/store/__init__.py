@@ -1,0 +1,1 @@
+"""The store: what services open, write to and ask."""

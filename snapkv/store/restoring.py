@@ -1,0 +1,136 @@
+"""Restoring: one commit that makes the present equal a past moment."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from snapkv.committer import COMMIT_TIMEOUT_S_MAX
+from snapkv.dates import dated
+from snapkv.errors import (
+    ConflictError,
+    InvalidTimeError,
+    InvalidTypeError,
+    PrefixNotFoundError,
+)
+from snapkv.layout import prefix_end
+from snapkv.model import Commit, Difference, HeadAt, Ops
+from snapkv.reading.changes import changed
+from snapkv.reading.deadline import TimeLeft
+from snapkv.reading.history import bounds
+from snapkv.reading.reader import Reader
+from snapkv.reading.snapshot import Snapshot
+from snapkv.reading.view import View
+from snapkv.store.core import Core
+from snapkv.times import When, format_time
+
+TRIES = 8
+"""After so many commits of others that came first, it writes everything."""
+
+
+class Plan(NamedTuple):
+    """What restoring changes: from the state `head` to the state `past`."""
+
+    past: Snapshot[str]
+    head: Snapshot[str]
+    changes: list[Difference[str]]
+
+
+def planned(
+    keys: View[str],
+    when: When | None,
+    prefix: str = "",
+    *,
+    before_first: bool = False,
+    timeout: float | None = None,
+) -> Plan:
+    """Return what restoring a moment (None: now) would change now; raises as restoring does.
+
+    `timeout` is that of each read.
+    """
+    if not isinstance(prefix, str):
+        raise InvalidTypeError(f"a prefix is a str, not {type(prefix).__name__}")
+    past, head = keys.at(when, timeout=timeout), keys.at(timeout=timeout)
+    if not before_first and head.count():
+        _check_not_before_first(keys.reader, past)
+    return _plan(past, head, prefix)
+
+
+def restored(
+    keys: View[str],
+    core: Core,
+    when: When,
+    prefix: str,
+    note: str | None,
+    before_first: bool,
+    timeout: float | None,
+) -> Commit:
+    """Restore a moment, see `SnapshotKV.restore`."""
+    if when is None:
+        raise InvalidTypeError("restore takes a time or a revision, not None")
+    left = TimeLeft(timeout)
+    with left.reads():
+        plan = planned(keys, when, prefix, before_first=before_first, timeout=timeout)
+    if note is None:
+        note = f"restore {prefix[:80]!r} to {format_time(plan.past.timestamp)}"
+    for _ in range(TRIES):
+        ops = Ops(
+            puts={c.key: c.after for c in plan.changes if c.after is not None},
+            deletes=[c.key for c in plan.changes if c.after is None],
+            guards=[HeadAt(plan.head.revision)],
+            note=note,
+        )
+        try:
+            return _committed(core, ops, left)
+        except ConflictError:
+            with left.reads():
+                plan = _plan(plan.past, keys.at(timeout=timeout), prefix)
+    with left.reads():
+        puts = dict(plan.past.items(prefix))
+    return _committed(core, Ops(puts=puts, delete_prefixes=[prefix], note=note), left)
+
+
+def _committed(core: Core, ops: Ops, left: TimeLeft) -> Commit:
+    return core.commit(lambda _: ops, left.commit_s(COMMIT_TIMEOUT_S_MAX))
+
+
+def _plan(past: Snapshot[str], head: Snapshot[str], prefix: str) -> Plan:
+    changes = list(head.diff(past, prefix))
+    if prefix and not changes and not head.count(prefix):
+        raise PrefixNotFoundError(prefix, past.timestamp)
+    return Plan(past, head, changes)
+
+
+def _check_not_before_first(reader: Reader, past: Snapshot[str]) -> None:
+    """Raise `InvalidTimeError` for a moment before the first commit, if there is one.
+
+    Ticks are none, and neither are commits that saved no text key: a store may tick long before.
+    """
+    creation = reader.timeline.creation
+    if past.revision > creation.revision:
+        if past.count() or _had_keys(reader, past):
+            return
+        raise InvalidTimeError(
+            f"at {dated(past.timestamp)} no key had ever been saved: restoring it would remove "
+            "every key; pass before_first=True if that is meant",
+            past.timestamp,
+        )
+    first = reader.timeline.following(creation)
+    if first is not None:
+        raise InvalidTimeError(
+            f"{dated(past.timestamp)} is before the first commit of this store, at "
+            f"{dated(first.timestamp)}: restoring it would remove every key; "
+            "pass before_first=True if that is meant",
+            past.timestamp,
+        )
+
+
+def _had_keys(reader: Reader, past: Snapshot[str]) -> bool:
+    """Return whether a text key was ever saved up to a moment, or compaction hides it.
+
+    Two watches up to that moment; asked only where no key is there.
+    """
+    low, high = bounds(reader, None, past.timestamp)
+    if low.ordinal > reader.timeline.creation.ordinal:
+        return True
+    start = reader.layout.data.prefix
+    return any(each.touched for each in changed(reader, start, prefix_end(start), low, high))

@@ -1,0 +1,57 @@
+"""A byte-keyed space of a store: where layers above keep what they keep."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+from snapkv.committer import listed, pairs
+from snapkv.errors import InvalidOptionError, InvalidTypeError
+from snapkv.model import Commit, Guard, Ops, SpaceOps, Stamp
+from snapkv.reading.view import View
+from snapkv.store.core import Core
+
+
+class Space(View[bytes]):
+    """A byte-keyed space of a store, for layers above it; the same reads as the store."""
+
+    _core: Core
+
+    def __init__(self, core: Core, name: str) -> None:
+        super().__init__(core, core.layout.space(name))
+        self.name = name
+
+    def commit(
+        self,
+        build: Callable[[Stamp], SpaceOps] | None = None,
+        *,
+        puts: Mapping[bytes, bytes] = {},
+        deletes: Iterable[bytes] = (),
+        delete_prefixes: Iterable[bytes] = (),
+        guards: Iterable[Guard] = (),
+        note: str | None = None,
+        timeout: float | None = None,
+    ) -> Commit:
+        """Commit operations on this space alone; `SnapshotKV.commit` can span several.
+
+        Keywords as there, or a function that returns `SpaceOps` for the stamp; the note goes with
+        either. Raises as there.
+        """
+        if build is not None and not callable(build):
+            raise InvalidTypeError(
+                f"commit takes a function, not {type(build).__name__}; values: commit(puts=...)"
+            )
+        if build is not None and (puts or deletes or delete_prefixes or guards):
+            raise InvalidOptionError("give a function or keywords, not both")
+        name, ops = self.name, SpaceOps()
+        if build is None:
+            ops = SpaceOps(
+                dict(pairs(puts)),
+                listed(deletes, "deletes"),
+                listed(delete_prefixes, "delete_prefixes"),
+                listed(guards, "guards"),
+            )
+
+        def whole(stamp: Stamp) -> Ops:
+            return Ops(spaces={name: build(stamp) if build else ops}, note=note)
+
+        return self._core.commit(whole, timeout)
