@@ -1,6 +1,7 @@
-"""Forks: locks that another thread of the parent held would stay held for ever in the child.
+"""How objects begin anew in a forked child, and how they end with a `with` block.
 
-And calls into libraries that do not survive a fork must not be on their way when it happens.
+A lock that another thread of the parent held would stay held for ever in the child. And calls into
+libraries that do not survive a fork must not be on their way when it happens.
 """
 
 from __future__ import annotations
@@ -8,8 +9,9 @@ from __future__ import annotations
 import os
 import threading
 import weakref
+from abc import ABC, abstractmethod
 from types import TracebackType
-from typing import Protocol
+from typing import Protocol, Self
 
 
 class Renewable(Protocol):
@@ -110,3 +112,22 @@ os.register_at_fork(
     after_in_parent=_after_fork_in_parent,
     after_in_child=_after_fork_in_child,
 )
+
+
+class Closing(ABC):
+    """A context manager whose end is its own `close()`."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """End it; twice is fine."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()

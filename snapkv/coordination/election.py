@@ -17,7 +17,6 @@ import threading
 from contextlib import suppress
 
 from snapkv.clock import monotonic, pause
-from snapkv.closing import Closing
 from snapkv.coordination.candidate import Candidacy
 from snapkv.coordination.leader import Leader, Leaders, leader_of
 from snapkv.coordination.requests import (
@@ -40,7 +39,7 @@ from snapkv.errors import (
     SnapKVError,
     StoreClosedError,
 )
-from snapkv.lifecycle import renew_in_children
+from snapkv.lifecycle import Closing, renew_in_children
 from snapkv.model import Held
 from snapkv.reading.deadline import check_wait
 from snapkv.reading.reader import Reader

@@ -10,7 +10,6 @@ from queue import Empty, SimpleQueue
 from typing import Protocol
 
 from snapkv.clock import monotonic
-from snapkv.closing import Closing
 from snapkv.coordination.requests import (
     REQUEST_S,
     SESSIONS,
@@ -31,7 +30,7 @@ from snapkv.errors import (
     SnapKVError,
     StoreClosedError,
 )
-from snapkv.lifecycle import renew_in_children
+from snapkv.lifecycle import Closing, renew_in_children
 from snapkv.model import Held
 from snapkv.reading.deadline import check_wait
 from snapkv.reading.reader import Reader

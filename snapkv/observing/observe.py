@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from snapkv.clock import Clock, HybridClock, SystemClock
-from snapkv.closing import Closing
 from snapkv.engine.contract import Engine
 from snapkv.errors import (
     CompactedError,
@@ -18,6 +17,7 @@ from snapkv.errors import (
 )
 from snapkv.full_keys import FullKeys, stored_form
 from snapkv.layout import CREATION_ORDINAL, Layout, Mark
+from snapkv.lifecycle import Closing
 from snapkv.model import K, Version
 from snapkv.observing.ticks import Ticks
 from snapkv.observing.watch import ObservedWatch

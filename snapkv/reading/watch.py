@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Generic
 
 from snapkv.clock import monotonic
-from snapkv.closing import Closing
 from snapkv.engine.contract import Event, WatchBatch
 from snapkv.errors import (
     CompactedError,
@@ -16,6 +15,7 @@ from snapkv.errors import (
     StoreRestoredError,
 )
 from snapkv.layout import Keyspace, Mark, StampRecord, prefix_end
+from snapkv.lifecycle import Closing
 from snapkv.model import Change, Changes, Commit, K
 from snapkv.reading.deadline import check_wait
 from snapkv.reading.history import commit_of

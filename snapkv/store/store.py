@@ -6,13 +6,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, BinaryIO, Self
 
-from snapkv.closing import Closing
 from snapkv.committer import Check, Sent, compile_check, listed, pairs
 from snapkv.coordination.election import Election
 from snapkv.coordination.session import TTL_S, Session, SessionInfo, sessions
 from snapkv.errors import InvalidOptionError, InvalidTypeError, NotSupportedError
 from snapkv.files import FILE_MODE, FilePath, check_mode, checked_path
 from snapkv.layout import StampRecord
+from snapkv.lifecycle import Closing
 from snapkv.model import Build, Commit, Compaction, Guard, Ops
 from snapkv.reading import history as _history
 from snapkv.reading.deadline import bounds

@@ -16,14 +16,7 @@ ROOT = Path(__file__).parents[2]
 FLOORS = (
     ("snapkv._version", "snapkv.dates"),
     ("snapkv.errors",),
-    (
-        "snapkv.closing",
-        "snapkv.extras",
-        "snapkv.lifecycle",
-        "snapkv.model",
-        "snapkv.times",
-        "snapkv.tuples",
-    ),
+    ("snapkv.extras", "snapkv.lifecycle", "snapkv.model", "snapkv.times", "snapkv.tuples"),
     ("snapkv.clock", "snapkv.layout"),
     ("snapkv.files", "snapkv.full_keys"),
     ("snapkv.engine",),
