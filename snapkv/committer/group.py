@@ -1,9 +1,10 @@
-"""Who rides together: build the callers' operations at one timestamp, and take those that fit."""
+"""Who shares a transaction: build the callers' operations at one timestamp, take those that fit."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from snapkv.committer.intervals import Interval, covers, merge, overlap
 from snapkv.committer.operations import Part, compile_part, guards_max
 from snapkv.committer.queue import Call
 from snapkv.engine.contract import Engine, Txn
@@ -41,7 +42,7 @@ class Boarding:
         neighbours are not touched.
         """
         calls: list[Call] = []
-        parts: list[Part] = []
+        group = Group()
         txns: list[Txn] = []
         room = room_max = self._engine.limits.request_bytes - STAMP_BYTES_MAX
         misses = 0
@@ -58,23 +59,60 @@ class Boarding:
                 failed(call, e)
                 continue
             alone = call.alone or (calls and calls[0].alone)
-            if calls and (
-                alone or size > room or not all(goes_with(part, other) for other in parts)
-            ):
+            if calls and (alone or size > room or not group.takes(part)):
                 misses += 1
                 continue
             misses = 0
             room -= size
             calls.append(call)
-            parts.append(part)
+            group.add(part)
             txns.append(txn)
-        return calls, parts, txns
+        return calls, group.parts, txns
 
 
-def goes_with(part: Part, other: Part) -> bool:
-    """Return whether two parts may share a transaction: same note, no key in each other's way.
+class Group:
+    """The parts of one transaction, and what they write, remove and look at together.
 
-    A guard on the head goes with nobody: what else is committed beside it, it must not miss.
+    Two parts may share a transaction if they have the same note and neither writes or removes a key
+    that the other writes, removes or looks at. A part that looks at the head of the store shares
+    with none: every commit moves the head.
     """
-    alone = part.rides_alone or other.rides_alone
-    return not alone and part.note == other.note and not part.clashes(other)
+
+    def __init__(self) -> None:
+        self.parts: list[Part] = []
+        self._written: set[bytes] = set()
+        self._looked_at: set[bytes] = set()
+        self._removed: list[Interval] = []  # merged
+
+    def takes(self, part: Part) -> bool:
+        """Return whether a part may join; O(its keys), and those of the group if it removes any."""
+        if not self.parts:
+            return True
+        first = self.parts[0]
+        if part.note != first.note or part.rides_alone or first.rides_alone:
+            return False
+        looked_at = [check.key for check in part.checks]
+        removed = part.removed or self._removed
+        return (
+            self._written.isdisjoint(part.puts)
+            and self._written.isdisjoint(looked_at)
+            and self._looked_at.isdisjoint(part.puts)
+            and not (removed and self._removes_into(part, looked_at))
+        )
+
+    def _removes_into(self, part: Part, looked_at: list[bytes]) -> bool:
+        """Return whether the group removes what a part writes or looks at, or the other way."""
+        return (
+            any(covers(self._removed, key) for key in (*part.puts, *looked_at))
+            or any(covers(part.removed, key) for key in (*self._written, *self._looked_at))
+            or overlap(part.removed, self._removed)
+        )
+
+    def add(self, part: Part) -> None:
+        """Let a part join."""
+        self.parts.append(part)
+        self._written.update(part.puts)
+        for check in part.checks:
+            self._looked_at.add(check.key)
+        if part.removed:
+            self._removed = merge([*self._removed, *part.removed])

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from snapkv.committer.intervals import Interval, covers, cut, merge, overlap, point
+from snapkv.committer.intervals import Interval, cut, merge, point
 from snapkv.engine.contract import (
     REVISION_MAX,
     Compare,
@@ -77,7 +77,7 @@ class Part:
     @property
     def rides_alone(self) -> bool:
         """Whether a guard looks at the head of the store, which every part moves."""
-        return any(isinstance(check.guard, HeadAt) for check in self.checks)
+        return bool(self.checks) and any(isinstance(c.guard, HeadAt) for c in self.checks)
 
     def txn(self, budget: int | None) -> Txn:
         """Return the nested transaction: If guards Then writes Else what the guards look at.
@@ -103,24 +103,6 @@ class Part:
                 raise CommitTooLargeError("the number of guards", len(compares), budget)
             writes = nest(writes, budget)
         return Txn(tuple(compares), writes, tuple(seen))
-
-    def clashes(self, other: Part) -> bool:
-        """Return whether one part writes what the other writes or looks at.
-
-        Such parts must not share a transaction.
-        """
-        return (
-            self._writes_into(other)
-            or other._writes_into(self)
-            or overlap(self.removed, other.removed)
-        )
-
-    def _writes_into(self, other: Part) -> bool:
-        looked_at = [check.key for check in other.checks]
-        return any(key in other.puts for key in self.puts) or any(
-            key in self.puts or covers(self.removed, key)
-            for key in (looked_at + list(other.puts) if self.removed else looked_at)
-        )
 
 
 def guards_max(limits: Limits, parts_max: int) -> int | None:

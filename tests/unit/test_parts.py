@@ -1,10 +1,13 @@
 """One caller's part: operations in stored keys, nested as deep as an engine's lists need."""
 
+import random
+
 import numpy
 import pytest
 
 import snapkv
 from snapkv.committer import compile_part
+from snapkv.committer.group import Group
 from snapkv.committer.operations import guards_max, nest
 from snapkv.engine.contract import Delete, Limits, Put, Txn
 from snapkv.engine.rules import check_distinct, check_limits
@@ -121,6 +124,15 @@ def parts_of(*several):
     return [compiled(**ops) for ops in several]
 
 
+def may_join(first, *others):
+    """Whether the last of some parts may join a group of those before it."""
+    group = Group()
+    for part in (first, *others[:-1]):
+        assert group.takes(part)
+        group.add(part)
+    return group.takes(others[-1])
+
+
 @pytest.mark.parametrize(
     ("a", "b", "clash"),
     [
@@ -143,8 +155,43 @@ def parts_of(*several):
 )
 def test_who_may_share_a_transaction(a, b, clash):
     left, right = parts_of(a, b)
-    assert left.clashes(right) is clash
-    assert right.clashes(left) is clash
+    assert may_join(left, right) is not clash
+    assert may_join(right, left) is not clash
+
+
+def test_a_group_takes_who_may_share_with_each_of_it():
+    """Whether a part may join a group is decided at once, as if with each of its parts alone."""
+    seed = random.randrange(1 << 32)
+    print(f"seed {seed}")
+    rng = random.Random(seed)
+
+    def some(least=0):
+        return [
+            "".join(rng.choices("ab", k=rng.randrange(1, 4))) for _ in range(rng.choice((least, 1)))
+        ]
+
+    def any_part():
+        ops = {
+            "puts": dict.fromkeys(some(), b""),
+            "deletes": some() if rng.random() < 0.3 else (),
+            "delete_prefixes": some() if rng.random() < 0.2 else (),
+            "guards": [snapkv.Absent(key) for key in some()],
+            "note": rng.choice((None, None, None, "note")),
+        }
+        return compiled(**ops)
+
+    taken = left = 0
+    for _ in range(300):
+        group = Group()
+        for part in (any_part() for _ in range(6)):
+            alone = all(may_join(other, part) and may_join(part, other) for other in group.parts)
+            assert group.takes(part) is alone
+            if alone:
+                group.add(part)
+                taken += 1
+            else:
+                left += 1
+    assert min(taken, left) > 100
 
 
 def test_data_and_spaces_never_clash():
@@ -152,7 +199,7 @@ def test_data_and_spaces_never_clash():
         {"puts": {"a": b""}, "delete_prefixes": [""]},
         {"spaces": {"s": snapkv.SpaceOps(puts={b"a": b""}, delete_prefixes=[b""])}},
     )
-    assert not left.clashes(right)
+    assert may_join(left, right)
 
 
 @pytest.mark.parametrize(
