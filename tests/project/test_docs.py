@@ -4,6 +4,7 @@ import doctest
 import importlib
 import pkgutil
 import re
+import runpy
 from pathlib import Path
 
 import pytest
@@ -71,6 +72,20 @@ def test_the_readme_links_every_page() -> None:
     linked = {target for target, _ in LINK.findall((ROOT / "README.md").read_text())}
     pages = {str(page.relative_to(ROOT)) for page in ROOT.glob("docs/*.md")}
     assert pages <= linked
+
+
+def test_the_picture_of_the_floors_is_of_these_imports() -> None:
+    drawn = runpy.run_path(str(ROOT / "docs" / "draw_floors.py"))["draw"]()
+    assert (ROOT / "docs" / "floors.svg").read_text() == drawn, "run python docs/draw_floors.py"
+
+
+@pytest.mark.parametrize("page", ["CONTRIBUTING.md", "docs/architecture.md"])
+def test_the_files_that_a_page_names_exist(page: str) -> None:
+    named = re.findall(r"[a-z_]+(?:/[a-z_]+)+\.py", (ROOT / page).read_text())
+    assert len(named) > 5
+    roots = (ROOT, ROOT / "snapkv", ROOT / "cdcmeta" / "scheduler")
+    missing = [name for name in named if not any((root / name).exists() for root in roots)]
+    assert not missing
 
 
 def test_public_names_are_documented() -> None:
