@@ -28,19 +28,22 @@ class Pace:
 
     def __init__(self, max_clock_skew_ms: int) -> None:
         self._lead_max = pack(min(LEAD_MS_MAX, max_clock_skew_ms))
-        self._learned: tuple[int, float] | None = None  # a time, and when it was (monotonic)
+        self._learned: tuple[int, int, float] | None = None  # time, lead, when it was (monotonic)
 
     def followed(self, now: int) -> int:
-        """Return what the fastest clock shows while this one shows `now`, never less than `now`."""
+        """Return what the fastest clock shows while this one shows `now`, never less than `now`.
+
+        Both what passed since and the lead over this clock bound it: this clock may have been set
+        forward meanwhile, or, in a test, stand still.
+        """
         if self._learned is None:
             return now
-        time, learned_s = self._learned
+        time, lead, learned_s = self._learned
         elapsed_s = monotonic() - learned_s
         if elapsed_s >= FORGET_S:
             self._learned = None
             return now
-        time += round(elapsed_s * pack(1_000))
-        return time if now < time <= now + self._lead_max else now
+        return max(now, min(time + round(elapsed_s * pack(1_000)), now + lead))
 
     def learn(self, winner: StampRecord, sent: int, answered: int) -> None:
         """Take in a lost round: the stored stamp, and what this clock showed before and after.
@@ -52,4 +55,4 @@ class Pace:
             return  # its timestamp is that of another process's request
         time = winner.timestamp - winner.ahead + (answered - sent) // 2
         if self.followed(answered) < time <= answered + self._lead_max:
-            self._learned = time, monotonic()
+            self._learned = time, time - answered, monotonic()

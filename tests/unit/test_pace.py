@@ -96,9 +96,16 @@ def test_a_clock_beyond_the_bounds_is_not_followed(
     assert pace.followed(NOW) == NOW + pack(ahead_ms if followed else 0)
 
 
-def test_a_clock_that_is_set_back_follows_nothing_beyond_the_bound(now: list[float]) -> None:
+def test_a_clock_that_is_set_back_goes_on_with_its_lead(now: list[float]) -> None:
     pace = lost_to(StampRecord(NOW + pack(50)))
-    assert pace.followed(NOW - pack(LEAD_MS_MAX)) == NOW - pack(LEAD_MS_MAX)
+    back = NOW - pack(LEAD_MS_MAX)
+    assert pace.followed(back) == back + pack(50)
+
+
+def test_a_clock_that_stands_still_is_not_left_behind(now: list[float]) -> None:
+    pace = lost_to(StampRecord(NOW + pack(50)))
+    now[0] += 0.5
+    assert pace.followed(NOW) == NOW + pack(50)
 
 
 def test_a_fence_teaches_nothing(now: list[float]) -> None:
