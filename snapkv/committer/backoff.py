@@ -14,7 +14,7 @@ from snapkv.times import pack
 BACKOFF_S_MIN = 0.0005
 BACKOFF_DOUBLINGS_MAX = 2
 BACKOFF_S_MAX = 0.064
-AGE_AFTER = 2
+AGE_AFTER = 3
 AGE_FLIGHTS = 2
 AGE_MS_MAX = 32
 """By how many flights, and milliseconds at most, a timestamp is ahead for each lost round more."""
@@ -32,7 +32,7 @@ class Rounds:
     """The rounds that one caller has lost while it led.
 
     The longer a caller has waited, the further ahead its timestamp: by two flights for each round
-    that it lost after the second. So those that have just won lose next, and all get their turn.
+    that it lost after the third. So those that have just won lose next, and all get their turn.
 
     A large commit takes long to arrive, and whatever is committed meanwhile by others overtakes it.
     So after some rounds it claims the time at which it will arrive, going by the rounds that it
