@@ -49,9 +49,10 @@ def check_limits(txn: Txn, limits: Limits) -> int:
     size, longest = measure(txn)
     if size > limits.request_bytes:
         raise CommitTooLargeError("the request in bytes", size, limits.request_bytes)
-    # no value is larger than the whole
+    # No value is larger than the whole, and no list longer than what the whole has room for.
     is_small = longest <= limits.key_bytes and size <= limits.value_bytes
-    if limits.ops_per_list is not None or not is_small:
+    is_short = limits.ops_per_list is None or size <= OP_OVERHEAD_BYTES * limits.ops_per_list
+    if not (is_small and is_short):
         _check_lists(txn, limits, 0)
     return size
 
