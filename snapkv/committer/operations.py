@@ -162,9 +162,10 @@ def pairs(items: object) -> Iterable[tuple[Any, Any]]:
     if type(items) is dict or (type(items) is not tuple and isinstance(items, Mapping)):
         return items.items()
     try:
-        listed: list[Any] = list(items)  # type: ignore[call-overload]
+        given = iter(items)  # type: ignore[call-overload]
     except TypeError:
         raise InvalidTypeError(f"puts are a mapping, not {type(items).__name__}") from None
+    listed: list[Any] = list(given)  # what it raises is its own error
     for item in listed:
         if not isinstance(item, tuple) or len(item) != 2:
             raise InvalidTypeError(f"puts are a mapping or pairs, but hold {item!r}")
@@ -201,9 +202,10 @@ def listed(items: Iterable[object], what: str) -> list[Any]:
     if isinstance(items, str | bytes):
         raise InvalidTypeError(f"{what} is an iterable of keys, not one {type(items).__name__}")
     try:
-        return list(items)
+        given = iter(items)
     except TypeError:
         raise InvalidTypeError(f"{what} is an iterable, not {type(items).__name__}") from None
+    return list(given)  # what it raises is its own error
 
 
 def compile_check(guard: object, space: Keyspace, layout: Layout) -> Check:

@@ -17,11 +17,12 @@ from snapkv.errors import (
     InvalidTimeError,
     InvalidTypeError,
     StoreClosedError,
+    StoreRestoredError,
 )
 from snapkv.layout import FormatRecord, Layout
 from snapkv.lifecycle import renew_in_children
 from snapkv.reading.sources import Past, Source
-from snapkv.timeline import RevisionPolicy, Timeline
+from snapkv.timeline import RESTORES_MAX, RevisionPolicy, Timeline
 from snapkv.times import When, is_likely, is_number, pack, resolve, revision_of, unlikely
 
 
@@ -157,12 +158,17 @@ class Reader:
             mark, results = timeline.head_and([Range(key) for key in keys])
             if mark.timestamp <= timestamp:
                 return _versions(results)
-        try:
-            return self.policy.at(timestamp).get(keys)
-        except CompactedError:
-            if (past := self._past_source(timestamp)) is None:
-                raise
-            return past.get(keys)
+        for left in reversed(range(RESTORES_MAX)):
+            try:
+                return self.policy.at(timestamp).get(keys)
+            except StoreRestoredError:  # between the two, or it was noticed only now
+                if not left:
+                    raise
+            except CompactedError:
+                if (past := self._past_source(timestamp)) is None:
+                    raise
+                return past.get(keys)
+        raise AssertionError("the last try returns or raises")
 
     def _past_source(self, timestamp: int) -> Source | None:
         return None if self.past is None else self.past.source(timestamp)

@@ -7,7 +7,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from snapkv.errors import InvalidTypeError
+from snapkv.errors import CompactedError, InvalidTypeError
 from snapkv.reading.reader import Reader
 from snapkv.times import When, check_timestamp, is_number, resolve, revision_of
 
@@ -24,20 +24,23 @@ def revisions_at(core: Reader, timestamps: Any) -> Any:
     core.check_open()
     numpy = sys.modules.get("numpy")
     if numpy is not None and isinstance(timestamps, numpy.ndarray):
+        if isinstance(timestamps, numpy.ma.MaskedArray):
+            raise InvalidTypeError("timestamps is a masked array: give its compressed()")
         return _of_array(core, timestamps)
     if isinstance(timestamps, str | bytes):
         given = type(timestamps).__name__
         raise InvalidTypeError(f"timestamps is an iterable of times, not one {given}: use at()")
     try:
-        moments = list(timestamps)
+        moments = iter(timestamps)
     except TypeError:
         given = type(timestamps).__name__
         raise InvalidTypeError(
             f"timestamps is an iterable of times or an array, not {given}: give a list"
         ) from None
-    if set(map(type, moments)) <= {int}:
-        return _of_numbers(core, moments)
-    return _of_moments(core, moments)
+    listed = list(moments)
+    if set(map(type, listed)) <= {int}:
+        return _of_numbers(core, listed)
+    return _of_moments(core, listed)
 
 
 def _of_array(core: Reader, timestamps: Integers) -> Revisions:
@@ -108,10 +111,17 @@ def _read(core: Reader, timestamps: Sequence[int]) -> list[int]:
     if core.past is None:
         core.source(min(timestamps), None, False)  # raises where there is nothing to see
         return core.timeline.revisions_of(timestamps)
-    earliest = core.timeline.earliest()
     distinct = sorted(set(timestamps))
-    old = distinct[: bisect_left(distinct, earliest)]
-    known = {timestamp: core.source(timestamp, None, False).revision for timestamp in old}
-    left = [timestamp for timestamp in timestamps if timestamp >= earliest]
-    found = iter(core.timeline.revisions_of(left) if left else ())
-    return [known.get(timestamp) or next(found) for timestamp in timestamps]
+    known: dict[int, int] = {}
+    while True:
+        earliest = core.timeline.earliest()
+        at = bisect_left(distinct, earliest)
+        for timestamp in distinct[len(known) : at]:
+            known[timestamp] = core.source(timestamp, None, False).revision
+        left = distinct[at:]
+        try:
+            known |= zip(left, core.timeline.revisions_of(left) if left else (), strict=True)
+            return [known[timestamp] for timestamp in timestamps]
+        except CompactedError:  # meanwhile; it only rises, and ends at the head
+            if core.timeline.earliest() == earliest:
+                raise

@@ -33,7 +33,7 @@ class Moments(Generic[K]):
     end of a range (`since`, `until`) and in `compact` for the newest commit at or below it.
 
     A number that cannot be a timestamp of this store is an `InvalidTimeError`: one below a
-    thousandth of its newest timestamp (revisions, unix seconds), or a century ahead. 0 is the
+    hundredth of its newest timestamp (revisions, unix seconds), or a century ahead. 0 is the
     beginning.
 
     `timeout` bounds a read in seconds: all its requests, retries, lookups and waits for locks

@@ -12,3 +12,4 @@ from snapkv.timeline.ring import RING_SLOTS as RING_SLOTS
 from snapkv.timeline.ring import Ring as Ring
 from snapkv.timeline.search import READS_MAX as READS_MAX
 from snapkv.timeline.timeline import Timeline as Timeline
+from snapkv.timeline.tracker import RESTORES_MAX as RESTORES_MAX

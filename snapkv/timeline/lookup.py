@@ -138,7 +138,7 @@ class Lookup:
             self.blocks.clear()
 
     def check(self) -> None:
-        """Assert the invariants of the anchors."""
+        """Assert the invariants of anchors and blocks."""
         with self._lock:
             self._anchors.check()
             self.blocks.check()

@@ -1,4 +1,4 @@
-"""From a time to a revision: ring, anchors, search."""
+"""From a time to a revision: ring, blocks, search."""
 
 from __future__ import annotations
 

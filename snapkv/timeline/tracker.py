@@ -280,7 +280,7 @@ class Marks:
         return mark_of(kv)
 
     def check(self) -> None:
-        """Assert the invariants of ring and anchors."""
+        """Assert the invariants of ring, anchors and blocks."""
         with self._lock:
             self.ring.check()
             self._lookup.check()

@@ -185,6 +185,7 @@ BAD = [
     (5, InvalidTypeError),
     (None, InvalidTypeError),
     (np.array([1.5]), InvalidTypeError),
+    (np.ma.array([1, 2], mask=[True, False]), InvalidTypeError),
     (np.array([True]), InvalidTypeError),
     (np.array(["2026-01-01"], "datetime64[ms]"), InvalidTypeError),
     (np.array([-1]), InvalidTimeError),
@@ -247,6 +248,36 @@ def test_what_compaction_took(place, clock):
         gone = [10**9 + time // MILLISECOND for time in stamps[:60]]
         assert store.revisions_at(stamps) == gone + left
         assert store.revisions_at(np.array(stamps)).tolist() == gone + left
+
+
+def test_the_past_knows_what_compaction_takes_meanwhile(place, clock, monkeypatch):
+    writer = place.open(clock=clock, ring_slots=SLOTS)
+    stamps = []
+    for n in range(200):
+        stamps.append(writer.save("k", b"%d" % n))
+        clock.advance(10_000)
+    plain = bulk.revisions_of
+    before = [stamps[60], stamps[100]]
+
+    def compacted(*args):
+        if before:
+            writer.compact(before=before.pop(0))
+        return plain(*args)
+
+    with place.open(clock=clock, ring_slots=SLOTS, past=Past()) as store:
+        monkeypatch.setattr(bulk, "revisions_of", compacted)
+        found = store.revisions_at(stamps)
+        left = [store.at(time).revision for time in stamps[100:]]
+    gone = [10**9 + time // MILLISECOND for time in stamps[:100]]
+    assert (found, before) == (gone + left, [])
+
+
+def test_what_an_iterable_raises_is_its_own(store):
+    store.save("k", b"")
+    with pytest.raises(TypeError, match="NoneType"):
+        store.revisions_at(int(text) for text in ["1", None])
+    with pytest.raises(TypeError, match="NoneType"):
+        store.entries_of("k" * len(text) for text in [None])
 
 
 def test_compaction_while_the_marks_are_read(place, clock, monkeypatch):
