@@ -190,8 +190,8 @@ def going_on(rset: ReplicationSet, capture: str, status: TableStatus) -> Replica
     None for every other report: `step` answers these. It answers this one with the same set and
     no message; to ask here first makes four objects fewer for each table of a heartbeat. Pure.
     """
-    _, token, told, progress = status
-    if rset.state is not SetState.REPLICATING or told is not TableState.REPLICATING:
+    _, token, state, progress = status
+    if rset.state is not SetState.REPLICATING or state is not TableState.REPLICATING:
         return None
     for place in rset.places:
         if place[0] == capture:
