@@ -157,7 +157,12 @@ class Gateway:
             self.call("/v3/maintenance/alarm", {**alarm, "action": "DEACTIVATE"})
 
     def save_snapshot(self, path: Path) -> None:
-        """Write a backup of the whole node, as `etcdctl snapshot save` does."""
+        """Write a backup of the whole node, as `etcdctl snapshot save` does.
+
+        It holds all that was acknowledged before. A node alone backs up what it has applied,
+        and another node may have acknowledged more: a linearizable read waits for that.
+        """
+        self.revision()
         content = self.request("POST", "/v3/maintenance/snapshot", b"{}")
         answers = [json.loads(line) for line in content.splitlines() if line]
         path.write_bytes(b"".join(b64decode(answer["result"]["blob"]) for answer in answers))
