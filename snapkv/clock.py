@@ -1,4 +1,4 @@
-"""Time comes in here and nowhere else: wall clocks, waiting, and the hybrid logical clock."""
+"""Time: wall clocks, waiting, and the hybrid logical clock. No other module reads the time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from functools import cache
 from typing import Protocol
 from uuid import UUID
 
-from snapkv.errors import EngineUnavailableError, InvalidTimeError, InvalidTypeError
+from snapkv.arguments import check_int
+from snapkv.errors import EngineUnavailableError, InvalidTimeError
 from snapkv.lifecycle import renew_in_children
 from snapkv.times import LOGICAL_BITS, PHYSICAL_MS_MAX, TIMESTAMP_MAX
 
@@ -38,7 +39,7 @@ class SystemClock:
 
 
 class ManualClock:
-    """A clock that stands still until it is set: for tests, imports and replays.
+    """A clock that moves only when it is set: for tests, imports and replays.
 
     >>> clock = ManualClock(1_000)
     >>> clock.advance(5); clock.now_ms()
@@ -62,24 +63,24 @@ class ManualClock:
 
 
 def monotonic() -> float:
-    """Return seconds of a clock that never goes back: what deadlines are made of."""
+    """Return seconds of a clock that never goes back; deadlines count in them."""
     return time.monotonic()
 
 
 def uptime_ns() -> int:
     """Return nanoseconds that all processes of this machine count alike, until its next boot.
 
-    No change of the wall clock touches it, and it stands still while the machine sleeps, like
-    `monotonic`: who could not act in the meantime loses no time.
+    Changes of the wall clock do not affect it, and it stops while the machine sleeps, like
+    `monotonic`: a process that could not act meanwhile loses no time.
     """
     return time.monotonic_ns()  # of the whole system, on Linux since its boot
 
 
 @cache
 def boot_tag() -> int:
-    """Return 64 bits that tell this boot of the machine from others, never 0.
+    """Return 64 bits that identify this boot of the machine, never 0.
 
-    1 where the system does not name its boots.
+    1 if the system has no id of its boots.
     """
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
@@ -94,7 +95,7 @@ def pause(seconds: float) -> None:
 
 
 class _Limit(threading.local):
-    """Until when this thread may wait, in monotonic seconds."""
+    """The time until which this thread may wait, in monotonic seconds."""
 
     until = float("inf")
 
@@ -104,10 +105,10 @@ _limit = _Limit()
 
 @contextmanager
 def no_later_than(deadline: float) -> Iterator[None]:
-    """Bound what a block waits for by a deadline (monotonic seconds), however deep it asks.
+    """Bound all waits in a block by a deadline (monotonic seconds), however deep the calls.
 
-    For waits that take no bound as an argument; they ask `bounded` for theirs. A generator and no
-    class: one that an interrupt keeps from being left is closed with its frame, and ends the bound.
+    For waits that take no bound as an argument; they call `bounded`. This is a generator, not a
+    class: if an interrupt prevents `__exit__`, it is closed with its frame, which ends the bound.
     """
     outer, _limit.until = _limit.until, min(_limit.until, deadline)
     try:
@@ -117,7 +118,7 @@ def no_later_than(deadline: float) -> Iterator[None]:
 
 
 def bounded(seconds: float) -> float:
-    """Return how long this thread may wait for something that may take so many seconds.
+    """Return how long this thread may wait, `seconds` at most.
 
     >>> with no_later_than(monotonic() + 1.0):
     ...     bounded(0.5), bounded(60.0) <= 1.0
@@ -128,27 +129,28 @@ def bounded(seconds: float) -> float:
 
 
 def check_in_time() -> None:
-    """Raise `EngineUnavailableError` when this thread's bound has passed.
+    """Raise `EngineUnavailableError` if this thread's bound has passed.
 
-    For work in pieces that wait for nothing, or for too little to notice.
+    For work in pieces that do not wait, or not long enough to notice the bound.
     """
     if bounded(1.0) <= 0.0:
-        raise EngineUnavailableError("no time is left to go on")
+        raise EngineUnavailableError("the time for this read has passed")
 
 
 def perf_counter() -> float:
-    """Return seconds of the finest clock: what durations are measured with."""
+    """Return seconds of the finest clock, for measuring durations."""
     return time.perf_counter()
 
 
 class HybridClock:
     """Issues timestamps: max(wall clock, last seen + 1, last issued + 1); safe for threads.
 
-    The machine's clock fills the logical bits, too, with parts of a millisecond: processes that
-    commit in the same one seldom meet. Other clocks tell milliseconds, and count within each.
+    The machine's clock also fills the logical bits, with parts of a millisecond, so that processes
+    that commit in the same millisecond seldom claim the same timestamp. With another clock, the
+    logical bits count within each millisecond.
 
-    Source: Kulkarni et al., "Logical Physical Clocks", 2014. Safety of the store never depends
-    on it, only the meaning of times does.
+    Source: Kulkarni et al., "Logical Physical Clocks", 2014. The safety of a store never depends
+    on clocks, only the meaning of its times does.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -165,24 +167,26 @@ class HybridClock:
     def now_ms(self) -> int:
         """Return the wall clock's milliseconds since 1970.
 
-        Raises `InvalidTypeError`, `InvalidTimeError` when it returns anything else.
+        Raises `InvalidTypeError`, `InvalidTimeError` if the clock returns anything else.
         """
         now_ms = self.wall.now_ms()
-        if isinstance(now_ms, bool) or not isinstance(now_ms, int):
-            raise InvalidTypeError(f"the clock returned {now_ms!r}, not milliseconds as an int")
+        if type(now_ms) is not int:
+            check_int("the result of the clock's now_ms()", now_ms)
         if not 0 <= now_ms <= PHYSICAL_MS_MAX:
-            raise InvalidTimeError(f"the clock stands at {now_ms} ms, out of range", now_ms)
+            raise InvalidTimeError(
+                f"the clock shows {now_ms} ms since 1970, which is out of range", now_ms
+            )
         return now_ms
 
     def merge(self, seen: int) -> None:
-        """Never again issue anything at or below `seen`."""
+        """Never again issue a timestamp at or below `seen`."""
         with self._lock:
             self._last = max(self._last, seen)
 
     def reading(self) -> int:
         """Return the wall clock's time as a timestamp, whatever was issued or seen.
 
-        Raises `InvalidTypeError`, `InvalidTimeError` when the clock is out of range.
+        Raises `InvalidTypeError`, `InvalidTimeError` if the clock is out of range.
         """
         if self._now_ns is None:
             return self.now_ms() << LOGICAL_BITS
@@ -191,9 +195,9 @@ class HybridClock:
     def issue(self, ahead: int = 0, *, at: int | None = None) -> int:
         """Return a new timestamp, larger than all issued or seen; it counts as issued for ever.
 
-        It is larger by `ahead` than it needs to be. The wall clock counts as standing at `at`.
+        It is larger by `ahead` than it needs to be. `at` replaces the time of the wall clock.
 
-        Raises `InvalidTimeError` when 64 bits are used up or a wall clock is out of range.
+        Raises `InvalidTimeError` if 64 bits are used up or the wall clock is out of range.
         """
         now = self.reading() if at is None else at
         with self._lock:

@@ -29,6 +29,6 @@ def dated(timestamp: int) -> str:
     >>> dated(445644802596110336)
     '2023-11-14T22:13:29.903Z (445644802596110336)'
     """
-    if not 0 <= timestamp <= TIMESTAMP_MAX:  # an error never fails because of what it reports
+    if not 0 <= timestamp <= TIMESTAMP_MAX:  # making an error message must not fail
         return str(timestamp)
     return f"{date_text(timestamp)} ({timestamp})"

@@ -1,7 +1,7 @@
 """Every error of snapkv, grouped by when it happens.
 
-All derive from `SnapKVError`; each also derives from the builtin that a caller would
-catch, and carries its facts as attributes, so that nobody needs to parse a message.
+All derive from `SnapKVError`. Each also derives from the builtin that a caller would catch, and
+has its facts as attributes, so that no caller needs to parse a message.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from snapkv.dates import dated
 
 
 class SnapKVError(Exception):
-    """Base of all errors of this package; they can be copied and pickled with their facts."""
+    """Base of all errors of this package; copies and pickles keep their facts."""
 
     def __reduce__(self) -> tuple[object, ...]:
         return _rebuild, (type(self), self.args, self.__dict__)
@@ -32,19 +32,15 @@ class ClockWarning(UserWarning):
     """A store's newest timestamp is far ahead of the clock."""
 
 
-class PlainPasswordWarning(UserWarning):
-    """A password goes over the network without TLS: whoever listens there can read it."""
-
-
 class ServerWarning(UserWarning):
-    """The server is of a version with known bugs that lose or hide data."""
+    """The server has a version with known bugs, or gets a password over a network without TLS."""
 
 
-# --- what the caller handed over is not usable; nothing was written --------------------
+# --- an argument cannot be used; nothing was written ------------------------------------
 
 
 class InvalidKeyError(SnapKVError, ValueError):
-    """The key or prefix cannot be stored: empty, no UTF-8 text, or too long for the engine."""
+    """A key or prefix is empty, is not valid UTF-8, is too long, or is in one commit twice."""
 
     def __init__(self, message: str, key: object = None) -> None:
         super().__init__(message)
@@ -52,11 +48,18 @@ class InvalidKeyError(SnapKVError, ValueError):
 
 
 class InvalidTypeError(SnapKVError, TypeError):
-    """An argument has the wrong type."""
+    """An argument has the wrong type, or an option is unknown.
+
+    Of an unknown option, `option` is its name and `known` lists the options that exist.
+    """
+
+    def __init__(self, message: str, *, option: str = "", known: Iterable[str] = ()) -> None:
+        super().__init__(message)
+        self.option, self.known = option, tuple(sorted(known))
 
 
 class MissingExtraError(SnapKVError, ModuleNotFoundError):
-    """A module that only some uses need is not installed; `extra` installs it."""
+    """An optional dependency is not installed; `extra` names what installs it."""
 
     def __init__(self, message: str, extra: str, purpose: str, *, module: str) -> None:
         super().__init__(f"{message}; for {purpose}: pip install 'snapkv[{extra}]'")
@@ -65,11 +68,11 @@ class MissingExtraError(SnapKVError, ModuleNotFoundError):
 
 
 class InvalidTupleError(SnapKVError, ValueError):
-    """A tuple that has no encoding, or bytes that are no packed tuple."""
+    """A tuple cannot be encoded, or bytes are not a packed tuple."""
 
 
 class InvalidTimeError(SnapKVError, ValueError):
-    """The argument is no time that can be understood: naive, out of range, or no time at all."""
+    """A time is naive, out of range, or not written as a time."""
 
     def __init__(self, message: str, when: object = None) -> None:
         super().__init__(message)
@@ -77,99 +80,62 @@ class InvalidTimeError(SnapKVError, ValueError):
 
 
 class InvalidOptionError(SnapKVError, ValueError):
-    """An option has a value that it cannot take."""
-
-
-class UnknownOptionError(SnapKVError, TypeError):
-    """`open()` got an option that this engine does not know; `known` lists those it does."""
-
-    def __init__(self, option: str, known: Iterable[str]) -> None:
-        self.option, self.known = option, tuple(sorted(known))
-        super().__init__(f"unknown option {option!r}; known are: {', '.join(self.known)}")
-
-
-class InvalidURLError(SnapKVError, ValueError):
-    """The URL of a store names no engine, or not in the form that its engine takes."""
-
-    def __init__(self, message: str, url: str) -> None:
-        super().__init__(message)
-        self.url = url
+    """The value of an option, such as a URL or a number, cannot be used."""
 
 
 class InvalidFileError(SnapKVError, OSError):
-    """The file of a dump cannot be read or written at that path."""
+    """The file of a dump or backup cannot be read or written."""
 
 
 class FileMissingError(InvalidFileError, FileNotFoundError):
-    """There is no file of a dump at that path, or no folder for it."""
+    """The file of a dump, or its folder, does not exist."""
+
+
+class ArchiveError(SnapKVError, OSError):
+    """The files of an archive are missing, damaged, or of another store."""
+
+
+class ArchiveTakenError(ArchiveError):
+    """Another recorder writes to the archive: this one has to stop."""
 
 
 class NotSupportedError(SnapKVError, NotImplementedError):
-    """The engine of this store cannot do what was asked; the message names what can."""
-
-
-class DuplicateKeyError(SnapKVError, ValueError):
-    """One commit saves the same key twice."""
-
-    def __init__(self, key: str | bytes) -> None:
-        super().__init__(f"key {key!r} is saved twice in one commit")
-        self.key = key
+    """The call is not possible with this engine, or at this point; the message says what is."""
 
 
 class CommitTooLargeError(SnapKVError, ValueError):
     """The commit does not fit into one transaction of this engine; it is never split silently.
 
-    `what` names the limit, `size` is what the commit needs, `limit` what there is.
+    `what` names the measure, `size` is what the commit needs, `limit` what the engine takes.
     """
 
     def __init__(self, what: str, size: int, limit: int) -> None:
-        super().__init__(f"commit too large: {what} is {size:,}, the engine takes {limit:,}")
+        super().__init__(
+            f"commit too large: {what} is {size:,}, and the engine accepts at most {limit:,}"
+        )
         self.what, self.size, self.limit = what, size, limit
 
 
-class NestedCommitError(SnapKVError, RuntimeError):
-    """A function given to `commit()` tried to commit itself; it must only return operations."""
-
-
-# --- what was asked for is not there ---------------------------------------------------
+# --- the key, the moment or the revision does not exist ---------------------------------
 
 
 class KeyNotFoundError(SnapKVError, KeyError):
-    """The key does not exist at that moment."""
+    """The key does not exist at that moment, or no key has the prefix."""
 
-    def __init__(self, key: str | bytes, timestamp: int | None = None) -> None:
+    def __init__(self, key: str | bytes, timestamp: int | None = None, *, reason: str = "") -> None:
         super().__init__(key)
-        self.key, self.timestamp = key, timestamp
+        self.key, self.timestamp, self.reason = key, timestamp, reason
 
     def __str__(self) -> str:
         at = "" if self.timestamp is None else f" at {dated(self.timestamp)}"
-        return f"no key {self.key!r}{at}"
-
-
-class PrefixNotFoundError(KeyNotFoundError):
-    """No key has the prefix, neither now nor at the moment asked for."""
-
-    def __str__(self) -> str:
-        then = "" if self.timestamp is None else f", neither now nor at {dated(self.timestamp)}"
-        return f"no key begins with {self.key!r}{then}"
-
-
-class OnlyStoresError(KeyNotFoundError):
-    """An import found no foreign key with the prefix: all `left_out` ones are of snapkv stores."""
-
-    def __init__(self, prefix: str, left_out: int) -> None:
-        super().__init__(prefix)
-        self.left_out = left_out
-
-    def __str__(self) -> str:
-        return f"no key {self.key!r} but {self.left_out:,} of snapkv stores, which are left out"
+        return self.reason or f"no key {self.key!r}{at}"
 
 
 class CompactedError(SnapKVError, LookupError):
-    """The moment asked for was compacted away and is in no archive.
+    """The moment was compacted, and no archive has it.
 
-    `requested` is the timestamp (or, from an engine, the revision) asked for; `earliest` the
-    smallest one that can still be answered, None when it is unknown.
+    `requested` is the timestamp (or, from an engine, the revision) that was asked for; `earliest`
+    is the smallest one that can still be read, None when it is unknown.
     """
 
     def __init__(self, requested: int, earliest: int | None, *, unit: str = "timestamp") -> None:
@@ -189,26 +155,26 @@ class FutureRevisionError(SnapKVError, LookupError):
 
 
 class LeaseNotFoundError(SnapKVError, LookupError):
-    """The lease has ended or never was; its keys are gone.
+    """The lease has ended or never existed; it has no keys.
 
-    Of a transaction that names several, etcd does not tell which: `lease` is one of them.
+    etcd does not report which lease of a transaction is missing: then `lease` is one of them.
     """
 
     def __init__(self, lease: int) -> None:
-        super().__init__(f"lease {lease:x} has ended")
+        super().__init__(f"lease {lease:x} has ended; open a new session")
         self.lease = lease
 
 
 class NotObservedError(SnapKVError, LookupError):
-    """Nobody had ticked yet at that moment, so nobody knows what foreign keys were then.
+    """No tick had been committed yet at that moment, so the state of foreign keys is unknown.
 
-    `requested` is the timestamp asked for, `first` the earliest observed one, None when it is
-    unknown.
+    `requested` is the timestamp that was asked for, `first` the earliest observed one, None when
+    it is unknown.
     """
 
     def __init__(self, requested: int, first: int | None = None) -> None:
         known = "" if first is None else f"; observed since {dated(first)}"
-        super().__init__(f"nobody had ticked yet at {dated(requested)}{known}")
+        super().__init__(f"no tick had been committed yet at {dated(requested)}{known}")
         self.requested, self.first = requested, first
 
 
@@ -222,33 +188,18 @@ class ConflictError(SnapKVError, RuntimeError):
     written, 0 when it does not exist.
     """
 
-    def __init__(self, failed: Iterable[tuple[Any, int]]) -> None:
+    def __init__(self, failed: Iterable[tuple[Any, int]], message: str = "") -> None:
         self.failed = tuple(failed)
         what = "; ".join(f"{guard} but found revision {found}" for guard, found in self.failed)
-        super().__init__(f"guard failed: {what}")
-
-
-class CrowdedError(ConflictError):
-    """Others commit to the store so often that an import could not come between.
-
-    `tries` is how often it tried to commit `writes` keys, `failed` the guard of the last time;
-    `whole` says that `batches=True` would have made smaller commits.
-    """
-
-    def __init__(self, conflict: ConflictError, tries: int, writes: int, *, whole: bool) -> None:
-        super().__init__(conflict.failed)
-        self.tries, self.writes, self.whole = tries, writes, whole
-        keys = "1 key" if writes == 1 else f"{writes:,} keys"
-        message = f"others commit too often: {tries} tries of a commit of {keys} came too late"
-        self.args = (message + ("; batches=True makes smaller ones" if whole else ""),)
+        super().__init__(message or f"guard failed: {what}")
 
 
 class CommitTimeoutError(SnapKVError, TimeoutError):
-    """The deadline passed before the commit was sent, or after it was proven never to land."""
+    """The deadline passed, and the commit did not and will not happen."""
 
 
 class ClockSkewError(SnapKVError, RuntimeError):
-    """A clock is too far from another one, or a time asked for too far in the future."""
+    """A clock differs too much from another one, or a time is too far in the future."""
 
     def __init__(self, message: str, skew_ms: int, limit_ms: int) -> None:
         super().__init__(message)
@@ -256,21 +207,21 @@ class ClockSkewError(SnapKVError, RuntimeError):
 
 
 class StoreNotEmptyError(SnapKVError, FileExistsError):
-    """The store has keys where none may be."""
+    """The store has keys where the call needs an empty store or prefix."""
 
 
 # --- the commit may have happened ------------------------------------------------------
 
 
 class CommitUnknownError(SnapKVError, TimeoutError):
-    """Nobody knows yet whether the commit happened; settle it with `store.resolve(...)`.
+    """It is not known whether the commit happened; `store.resolve(...)` finds out.
 
-    `timestamp` and `nonce` name the commit, `batch` and `guards` the caller's part of it: each
-    guard with the stored key it looks at, as `resolve` takes them, and none where no other part
-    shares the commit, for then it landed only if they held.
-    `may_still_land` is False when the outcome is fixed but the history that would tell was
-    compacted; it stays True where nobody could look in time. Keep what `resolve` returns: after a
-    later compaction the outcome may no longer be decided.
+    `timestamp` and `nonce` identify the commit, `batch` and `guards` the caller's member of
+    its group, as `resolve` takes them. Each guard comes with its stored key; `guards` is empty when
+    the commit has no other parts, because then it landed only if they held.
+    `may_still_land` is False when the outcome is fixed but the history that shows it was
+    compacted; it is True when snapkv could not find out in time. Keep the answer of `resolve`:
+    after a later compaction the outcome may be impossible to find.
     """
 
     def __init__(
@@ -292,35 +243,7 @@ class CommitUnknownError(SnapKVError, TimeoutError):
         self.batch, self.guards = batch, guards
 
 
-class OutcomeUnknown(SnapKVError, ConnectionError):
-    """An engine's word to the committer: sent, and no answer that says what became of it.
-
-    `retry` says whether a new attempt (under a new timestamp) is worth while once this one is
-    proven dead; otherwise `cause` is what the caller is told. `answered` says that the engine is
-    done with this very request: applied or not, nothing of it can land later, so a look tells.
-    """
-
-    def __init__(
-        self,
-        message: str,
-        *,
-        retry: bool,
-        cause: SnapKVError | None = None,
-        answered: bool = False,
-    ) -> None:
-        super().__init__(message)
-        self.retry, self.cause, self.answered = retry, cause, answered
-
-
-class Refused(SnapKVError, ConnectionRefusedError):
-    """An engine's word to the committer: nothing of this was or ever will be applied."""
-
-    def __init__(self, error: SnapKVError) -> None:
-        super().__init__(str(error))
-        self.error = error
-
-
-# --- the store or its engine is in a state that we do not work with --------------------
+# --- the store or its engine cannot be used in its present state -------------------------
 
 
 class StoreClosedError(SnapKVError, ValueError):
@@ -328,15 +251,15 @@ class StoreClosedError(SnapKVError, ValueError):
 
 
 class StoreNotFoundError(SnapKVError, FileNotFoundError):
-    """There is no store at that place, and the caller did not want one made."""
+    """The URL holds no store, and the call does not create one."""
 
 
 class NotAStoreError(SnapKVError, ValueError):
-    """What is at that place was not written by snapkv."""
+    """The URL names data that is not a store of snapkv."""
 
 
 class FormatError(SnapKVError, ValueError):
-    """The store was written in a format that this version does not read.
+    """The store has a format that this version does not read.
 
     `found` and `supported` are format numbers.
     """
@@ -347,15 +270,15 @@ class FormatError(SnapKVError, ValueError):
 
 
 class CorruptStoreError(SnapKVError, OSError):
-    """What was read breaks a rule of the format; nothing is repaired silently."""
+    """Stored bytes break a rule of the format; snapkv repairs nothing silently."""
 
 
 class StoreRecreatedError(SnapKVError, RuntimeError):
-    """The timestamp key was deleted and made again: times and revisions no longer match."""
+    """The timestamp key was deleted and created anew: times and revisions no longer match."""
 
 
 class StoreRestoredError(SnapKVError, RuntimeError):
-    """The engine went back in time (restored from a backup, or replaced) under this reader."""
+    """The engine was replaced by an older copy of itself while this store was open."""
 
 
 class NoSpaceError(SnapKVError, OSError):
@@ -363,19 +286,19 @@ class NoSpaceError(SnapKVError, OSError):
 
 
 class SessionLostError(SnapKVError, ConnectionError):
-    """The session's lease has ended: its keys are gone, and others may hold what it held."""
+    """The session's lease has ended: its keys are gone, and another session may lead."""
 
 
 class AccessDeniedError(SnapKVError, PermissionError):
-    """The engine knows no such user or password, or the user lacks the right."""
+    """The engine rejects the user or the password, or the user lacks the right."""
 
 
 class ReadOnlyError(SnapKVError, PermissionError):
-    """The place of the store cannot be written."""
+    """The store cannot be written where it is."""
 
 
 class EngineBusyError(SnapKVError, TimeoutError):
-    """Another process holds what this call needs, for longer than the call may wait."""
+    """Another thread or process holds a lock for longer than this call may wait."""
 
 
 class EngineUnavailableError(SnapKVError, ConnectionError):
@@ -383,7 +306,7 @@ class EngineUnavailableError(SnapKVError, ConnectionError):
 
 
 class ReadTimeoutError(EngineUnavailableError, TimeoutError):
-    """The engine could not answer a read within the `timeout` seconds that it was given."""
+    """The engine did not answer a read within `timeout` seconds."""
 
     def __init__(self, timeout: float, why: str) -> None:
         super().__init__(f"the read took longer than its timeout of {timeout:g} s: {why}")

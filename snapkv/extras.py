@@ -12,8 +12,8 @@ from snapkv.errors import MissingExtraError
 def extra(name: str, purpose: str) -> Iterator[None]:
     """Name the extra that installs what the imports of the block lack.
 
-    Blocks may be nested: the innermost one speaks. Raises `MissingExtraError` where a module of
-    another project is missing.
+    Blocks may be nested: the innermost one names the extra. Raises `MissingExtraError` when a
+    module of another project is missing.
     """
     try:
         yield
@@ -21,5 +21,5 @@ def extra(name: str, purpose: str) -> Iterator[None]:
         raise
     except ModuleNotFoundError as e:
         if e.name is None or e.name.partition(".")[0] in ("snapkv", "cdcmeta"):
-            raise  # a mistake of our own, which no extra mends
+            raise  # a bug of snapkv, which no extra fixes
         raise MissingExtraError(str(e), name, purpose, module=e.name) from e

@@ -1,7 +1,7 @@
-"""Files by their path: written as a whole, or as they are; and read.
+"""Files by their path: replaced as a whole or written in place; and read.
 
 Only a regular file is ever replaced. A device, a FIFO and a descriptor of this process
-(`/dev/stdout`) are written to as they are: a rename would put a regular file in their place.
+(`/dev/stdout`) are written in place: a rename would put a regular file in their place.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ import re
 import select
 import stat
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import BinaryIO, TypeAlias, cast
 
+from snapkv.arguments import check_int, wrong_type
 from snapkv.clock import monotonic, pause
 from snapkv.errors import (
     FileMissingError,
     InvalidFileError,
     InvalidOptionError,
-    InvalidTypeError,
     NoSpaceError,
     SnapKVError,
 )
@@ -30,12 +30,12 @@ from snapkv.errors import (
 FilePath: TypeAlias = str | os.PathLike[str]
 
 FILE_MODE = 0o600
-"""The permissions of a file that is made, whatever the umask: what is kept may be secret."""
+"""The permissions of a new file, whatever the umask: its contents may be secret."""
 FIFO_WAIT_S = 60.0
 """How long opening a FIFO waits for a program at its other end."""
 
 STORE_FILES = frozenset({"data.mdb", "lock.mdb", "writer.lock"})
-"""What an lmdb store is made of: never replaced, for that would destroy the store."""
+"""The files of an lmdb store: never replaced, because that would destroy the store."""
 
 _FIFO_PAUSE_S = 0.02
 _LINKS_MAX = 40
@@ -49,12 +49,12 @@ def written(path: FilePath, mode: int | None = None) -> Iterator[BinaryIO]:
     A regular file, or none, is replaced by a complete new one, and stays as it was when the block
     raises. A symbolic link is followed: the file that it names is replaced, or made. A new file
     gets `FILE_MODE`, one that is replaced keeps its permissions; `mode` sets them either way.
-    A device, a FIFO or a descriptor of this process is written to as it is. Opening a FIFO waits
+    A device, a FIFO or a descriptor of this process is written in place. Opening a FIFO waits
     `FIFO_WAIT_S` for a reader; writing then waits for as long as the reader does.
 
     What the block raises passes through as it is.
 
-    Raises `InvalidFileError`, `FileMissingError` (there is no such folder), `NoSpaceError`.
+    Raises `InvalidFileError` (also for a missing folder), `NoSpaceError`.
     """
     name = checked_path(path)
     with typed_errors(name):
@@ -67,7 +67,7 @@ def written(path: FilePath, mode: int | None = None) -> Iterator[BinaryIO]:
         except FileNotFoundError:
             found = None
         if found is None and name.endswith("/"):
-            raise FileMissingError(f"{name}: there is no such folder")
+            raise FileMissingError(f"{name}: the folder does not exist")
         if found is None or stat.S_ISREG(found.st_mode):
             with _replacing(os.path.realpath(name), found, mode) as file, _passed_on():
                 yield _named(file, name)
@@ -80,7 +80,7 @@ def written(path: FilePath, mode: int | None = None) -> Iterator[BinaryIO]:
 def readable(path: FilePath) -> Iterator[BinaryIO]:
     """Yield a binary file to read from; a FIFO must have bytes for us within `FIFO_WAIT_S`.
 
-    What the block raises passes through as it is. Raises `InvalidFileError`, `FileMissingError`.
+    What the block raises passes through as it is. Raises `InvalidFileError`.
     """
     name = checked_path(path)
     with typed_errors(name):
@@ -93,7 +93,7 @@ def checked_path(path: FilePath) -> str:
     """Return the text of a path; raise `InvalidFileError` for one that no file can have."""
     name = os.fspath(path) if isinstance(path, os.PathLike) else path
     if not isinstance(name, str):
-        raise InvalidTypeError(f"the path of a file is a str or a Path, not {type(name).__name__}")
+        raise wrong_type("the path of a file", "a str or a Path", name)
     try:
         raw = os.fsencode(name)
     except UnicodeEncodeError:
@@ -104,15 +104,13 @@ def checked_path(path: FilePath) -> str:
 
 
 def check_mode(mode: object) -> int:
-    """Return the permissions of files; raise a typed error for what is none."""
-    if isinstance(mode, bool) or not isinstance(mode, int):
-        raise InvalidTypeError(f"mode is an int such as 0o640, not {type(mode).__name__}")
-    if mode & ~0o666 or mode & 0o600 != 0o600:
+    """Return the permissions of files; raises `InvalidTypeError`, `InvalidOptionError`."""
+    bits = check_int("mode", mode)
+    if bits & ~0o666 or bits & 0o600 != 0o600:
         raise InvalidOptionError(
-            f"mode {mode:#o} is not a mode of files: give the owner 0o600, and others none or some "
-            "of 0o066, as in 0o640"
+            f"mode must be 0o600 for the owner with none or some of 0o066, as 0o640, not {bits:#o}"
         )
-    return mode
+    return bits
 
 
 def set_mode(file: int | str, mode: int) -> None:
@@ -122,7 +120,7 @@ def set_mode(file: int | str, mode: int) -> None:
 
 
 def open_made(path: str, mode: int) -> int:
-    """Open a file for reading and writing; one that is made gets `mode`, whatever the umask."""
+    """Open a file for reading and writing; a new one gets `mode`, whatever the umask."""
     flags = os.O_RDWR | os.O_CLOEXEC
     while True:
         with suppress(FileNotFoundError):
@@ -134,9 +132,9 @@ def open_made(path: str, mode: int) -> int:
 
 
 def make_folder(path: str, mode: int) -> None:
-    """Make a folder, with its parents, in which files have that mode: who may read may enter it.
+    """Make a folder for files with that mode, and its parents: users who may read may enter it.
 
-    One that exists stays as it is, and parents are made as the umask says.
+    An existing folder stays as it is, and parents get the permissions of the umask.
     """
     os.makedirs(os.path.dirname(path), exist_ok=True)
     try:
@@ -148,7 +146,7 @@ def make_folder(path: str, mode: int) -> None:
 
 
 def folder_mode(mode: int) -> int:
-    """Return the permissions of a folder of files with that mode: who may read may enter it."""
+    """Return the permissions of a folder for files with that mode: readers may enter."""
     return mode | (mode & 0o444) >> 2
 
 
@@ -162,7 +160,7 @@ def sync_folder(path: str) -> None:
 
 
 def descriptor_of(path: str) -> int | None:
-    """Return which descriptor of this process a path names, as /dev/stdout and /dev/fd/5 do."""
+    """Return the descriptor of this process that a path names, such as /dev/stdout, or None."""
     ours = re.compile(rf"/proc/{os.getpid()}(/task/\d+)?/fd")
     for _ in range(_LINKS_MAX):
         folder, name = os.path.split(path)
@@ -175,11 +173,11 @@ def descriptor_of(path: str) -> int | None:
 
 
 def write_all(file: BinaryIO, data: bytes) -> None:
-    """Write bytes to a file that may take a part of them at a time, as raw ones do.
+    """Write bytes to a file that may take only a part of them at a time, as raw files do.
 
-    Raises `InvalidFileError` for a file that takes no more, and what its `write` raises.
+    Raises `InvalidFileError` for a file that takes none, and what its `write` raises.
     """
-    taken: object = file.write(data)  # of files that are not ours, whatever they return
+    taken: object = file.write(data)  # a file of the caller may return anything
     while isinstance(taken, int) and taken < len(data):
         if taken <= 0:
             raise InvalidFileError(f"the file takes none of {len(data):,} bytes: {file!r}")
@@ -191,7 +189,7 @@ def write_all(file: BinaryIO, data: bytes) -> None:
 
 @contextmanager
 def typed_errors(path: str) -> Iterator[None]:
-    """Turn the system's errors into ours, which name the path."""
+    """Turn the system's errors into errors of snapkv, which name the path."""
     try:
         yield
     except OSError as e:
@@ -203,12 +201,10 @@ def typed_errors(path: str) -> Iterator[None]:
 
 
 def _typed(error: OSError, path: str) -> SnapKVError:
-    typed: Callable[[str], SnapKVError] = InvalidFileError
-    if error.errno in _FULL:
-        typed = NoSpaceError
-    elif isinstance(error, FileNotFoundError):
-        typed = FileMissingError
-    return typed(f"{path}: {error.strerror or error}")
+    kind: type[SnapKVError] = NoSpaceError if error.errno in _FULL else InvalidFileError
+    if isinstance(error, FileNotFoundError):
+        kind = FileMissingError
+    return kind(f"{path}: {error.strerror or error}")
 
 
 class _PassedOnError(Exception):
@@ -253,7 +249,7 @@ def _named(file: BinaryIO, path: str) -> BinaryIO:
 
 @contextmanager
 def _replacing(path: str, found: os.stat_result | None, mode: int | None) -> Iterator[BinaryIO]:
-    """Yield a new file beside a path, which takes its place when it is complete."""
+    """Yield a new file in the folder of a path, which replaces the path when it is complete."""
     folder, name = os.path.split(path)
     if name in STORE_FILES and os.path.exists(os.path.join(folder, "writer.lock")):
         raise InvalidFileError(f"{path} is a file of an lmdb store: name another one")
@@ -273,9 +269,9 @@ def _replacing(path: str, found: os.stat_result | None, mode: int | None) -> Ite
 
 
 def _mode_like(fd: int, found: os.stat_result | None) -> int:
-    """Return the mode of the file that a new one replaces, and give that its owner and group.
+    """Return the mode of the replaced file, and give the new one its owner and group.
 
-    Where the group is not allowed, the one that the new file has gets no rights.
+    If that group is not allowed, the new file's own group gets no rights.
     """
     if found is None:
         return FILE_MODE
@@ -288,7 +284,7 @@ def _mode_like(fd: int, found: os.stat_result | None) -> int:
 
 
 def _as_it_is(path: str, found: os.stat_result) -> int:
-    """Open what is no regular file for writing."""
+    """Open something else than a regular file for writing."""
     deadline = monotonic() + FIFO_WAIT_S
     while True:
         try:

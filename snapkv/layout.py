@@ -19,12 +19,12 @@ from typing import Any, NamedTuple
 
 import msgpack
 
+from snapkv.arguments import check_text, wrong_type
 from snapkv.errors import (
     CorruptStoreError,
     FormatError,
     InvalidKeyError,
     InvalidOptionError,
-    InvalidTypeError,
 )
 
 FORMAT = 1
@@ -48,15 +48,15 @@ class Mark(NamedTuple):
 
 
 CREATION_ORDINAL = 1
-"""The mark of a store's creation, which is no commit."""
+"""The ordinal of a store's creation, which is not a commit."""
 
 
 @dataclass(frozen=True, slots=True)
 class StampRecord:
-    """The value of the timestamp key: who committed at which timestamp, and why.
+    """The value of the timestamp key: a commit's timestamp, nonce, writer and note.
 
-    `fence_of` is set in place of a commit: it proves the commit with that nonce dead. `ahead` is
-    by how much the timestamp is ahead of its writer's clock, where that matters (`Pace`).
+    A fence has `fence_of` instead: it proves that the commit with that nonce is dead. `ahead` is
+    how far the timestamp is ahead of its writer's clock, from a millisecond on (`Pace`).
     """
 
     timestamp: int
@@ -80,9 +80,9 @@ class StampRecord:
 
     @classmethod
     def decode(cls, value: bytes) -> StampRecord:
-        """Read a value of the timestamp key; unknown fields are passed over.
+        """Read a value of the timestamp key; unknown fields are ignored.
 
-        Raises `CorruptStoreError` when it is none.
+        Raises `CorruptStoreError` if it is not valid.
         """
         try:
             (timestamp,) = _BE64.unpack_from(value)
@@ -101,7 +101,7 @@ class StampRecord:
 
 
 def be64(timestamp: int) -> bytes:
-    """Return the 8 bytes that the guard of a commit compares with."""
+    """Return the 8 bytes that the guard of a commit compares."""
     return _BE64.pack(timestamp)
 
 
@@ -115,7 +115,7 @@ def stamp_of(value: bytes) -> int:
 
 @dataclass(frozen=True, slots=True)
 class FormatRecord:
-    """The value of the format key: which format, and which store this is."""
+    """The value of the format key: the format number and the store's id."""
 
     store_id: bytes
     format: int = FORMAT
@@ -127,7 +127,7 @@ class FormatRecord:
 
     @classmethod
     def decode(cls, value: bytes) -> FormatRecord:
-        """Read a format record; raises `FormatError` when it is newer than this code."""
+        """Read a format record; raises `FormatError` if this version cannot read it."""
         try:
             fields = msgpack.unpackb(value)
             found, store_id = fields["format"], fields["id"]
@@ -142,7 +142,7 @@ class FormatRecord:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Where a store named `name` keeps what; `name` is text, `/`-separated, without reserved parts.
+    """The keys of a store named `name`, a text of parts joined by `/`, none of them reserved.
 
     `root` is the prefix of everything in the store, `ts` the timestamp key, `format` the format
     key, `spaces` the prefix of all spaces. `data` are the users' keys; `live` are the leased keys,
@@ -161,8 +161,7 @@ class Layout:
     live: Keyspace = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.name, str):
-            raise InvalidTypeError(f"a store's name is a str, not {type(self.name).__name__}")
+        check_text("a store's name", self.name)
         names = self.name.removeprefix("/").split("/")
         if not all(names) or _RESERVED & set(names) or "\0" in self.name:
             raise InvalidOptionError(
@@ -180,13 +179,12 @@ class Layout:
             "data": Keyspace(root + b"data/", text=True),
             "live": Keyspace(root + b"live/", text=False),
         }
-        for name, value in parts.items():  # once: each commit and read asks for some
+        for name, value in parts.items():  # once: each commit and read needs some
             object.__setattr__(self, name, value)
 
     def space(self, name: str) -> Keyspace:
         """Return the byte-keyed space of that name; `a/b` and `a` do not overlap."""
-        if not isinstance(name, str):
-            raise InvalidTypeError(f"a space's name is a str, not {type(name).__name__}")
+        check_text("a space's name", name)
         if not name:
             raise InvalidKeyError("a space needs a name", name)
         return _space(self.spaces, name)
@@ -194,7 +192,7 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class Keyspace:
-    """One kind of keys of a store: how they are written below `prefix`, and read back."""
+    """Keys below a prefix of the engine: users' keys to stored keys, and back."""
 
     prefix: bytes
     text: bool
@@ -235,8 +233,69 @@ class Keyspace:
         if self.text:
             return encode_text(key, what)
         if not isinstance(key, bytes):
-            raise InvalidTypeError(f"a {what} of this space is bytes, not {type(key).__name__}")
+            raise wrong_type(what, "bytes", key)
         return key
+
+
+FIRST_KEY = b"\0"
+"""The smallest key: engines take neither an empty key nor a range that begins with one."""
+
+
+@dataclass(frozen=True, slots=True)
+class RawKeyspace(Keyspace):
+    r"""All keys of an engine below a prefix, which is a part of the key that users read and write.
+
+    As text, bytes that are not valid UTF-8 are escaped, as Python's `surrogateescape` does.
+
+    >>> keys = RawKeyspace(b"/registry/", text=True)
+    >>> keys.decode(b"/registry/\xff"), keys.encode("/registry/\udcff")
+    ('/registry/\udcff', b'/registry/\xff')
+    """
+
+    def encode(self, key: str | bytes) -> bytes:
+        """Return the stored form of a key; raises `InvalidKeyError` or `InvalidTypeError`."""
+        if not key and isinstance(key, str | bytes):
+            raise InvalidKeyError("a key is not empty", key)
+        return self._inside(key, "key")
+
+    def decode(self, stored: bytes) -> Any:
+        """Return the key as its user wrote it (str or bytes)."""
+        return stored.decode(errors="surrogateescape") if self.text else stored
+
+    def decode_all(self, stored: Iterable[bytes]) -> list[Any]:
+        """Return keys as their user wrote them."""
+        return list(map(self.decode, stored))
+
+    def range_of(self, prefix: str | bytes) -> tuple[bytes, bytes]:
+        """Return [start, end) of all keys with a prefix, which itself begins with `self.prefix`."""
+        start = self._inside(prefix, "prefix")
+        return start or FIRST_KEY, prefix_end(start)
+
+    @property
+    def whole(self) -> Any:
+        """The prefix that all keys have."""
+        return self.decode(self.prefix)
+
+    def _inside(self, key: str | bytes, what: str) -> bytes:
+        stored = raw_key(key, what, text=self.text)
+        if not stored.startswith(self.prefix):
+            raise InvalidKeyError(
+                f"{what} {key!r} is outside of the observed prefix {self.whole!r}", key
+            )
+        return stored
+
+
+def raw_key(key: object, what: str, *, text: bool) -> bytes:
+    """Return the bytes of a key or prefix, given as a str (`text`) or as bytes."""
+    if not isinstance(key, str if text else bytes):
+        raise wrong_type(what, "a str" if text else "bytes", key)
+    if isinstance(key, bytes):
+        return key
+    assert isinstance(key, str)
+    try:
+        return key.encode(errors="surrogateescape")
+    except UnicodeEncodeError as e:
+        raise InvalidKeyError(f"{what} {key!r} cannot be encoded as bytes", key) from e
 
 
 @lru_cache(maxsize=256)
@@ -257,11 +316,11 @@ def space_name(relative: bytes) -> str:
 def encode_text(text: object, what: str) -> bytes:
     """Return UTF-8 of a text; raises a typed error for anything else (lone surrogates too)."""
     if not isinstance(text, str):
-        raise InvalidTypeError(f"a {what} is a str, not {type(text).__name__}")
+        raise wrong_type(what, "a str", text)
     try:
         return text.encode()
     except UnicodeEncodeError as e:
-        raise InvalidKeyError(f"{what} {text!r} is no UTF-8 text", text) from e
+        raise InvalidKeyError(f"{what} {text!r} is not valid UTF-8", text) from e
 
 
 def prefix_end(prefix: bytes) -> bytes:
@@ -270,7 +329,7 @@ def prefix_end(prefix: bytes) -> bytes:
     >>> prefix_end(b"a/"), prefix_end(b"a\xff")
     (b'a0', b'b')
 
-    A prefix of nothing but 0xff has no end within bytes: it returns b"\0", "to the last key".
+    A prefix of 0xff bytes only has no end; then it returns b"\0", which means "to the last key".
     """
     stripped = prefix.rstrip(b"\xff")
     if not stripped:

@@ -1,7 +1,7 @@
-"""How objects begin anew in a forked child, and how they end with a `with` block.
+"""Objects that survive a fork, and objects that a `with` block closes.
 
-A lock that another thread of the parent held would stay held for ever in the child. And calls into
-libraries that do not survive a fork must not be on their way when it happens.
+A lock that another thread of the parent held would stay held for ever in the child. And no call
+may be inside a library that does not survive a fork while the process forks.
 """
 
 from __future__ import annotations
@@ -15,29 +15,29 @@ from typing import Protocol, Self
 
 
 class Renewable(Protocol):
-    """What must be renewed in a forked child before it is used."""
+    """An object that must be renewed in a forked child before it is used."""
 
     def after_fork(self) -> None:
         """Make new locks, and drop what another thread may have left half-changed."""
         ...
 
 
-class Gate:
-    """Lets nobody through while the process forks: `with gate:` around what a fork would break.
+class ForkBarrier:
+    """Blocks threads while the process forks; `with barrier:` around a call that a fork breaks.
 
-    A fork waits for those inside, `FORK_WAIT_S` at most. Costs about a microsecond.
+    A fork waits for the threads inside, `FORK_WAIT_S` at most. Costs about a microsecond.
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()  # an interrupt can leave a Condition's lock taken for ever
+        self._lock = threading.Lock()  # an interrupt can leave a Condition's lock taken
         self._inside = 0
-        self._shut = False
-        _gates.add(self)
+        self._closed = False
+        _barriers.add(self)
 
     def __enter__(self) -> None:
         while True:
             with self._lock:
-                if not self._shut:
+                if not self._closed:
                     self._inside += 1
                     return
             _pause()
@@ -51,27 +51,27 @@ class Gate:
         with self._lock:
             self._inside -= 1
 
-    def shut(self) -> None:
-        """Let nobody in, and wait for those inside."""
+    def close(self) -> None:
+        """Let no thread in, and wait for those inside."""
         with self._lock:
-            self._shut = True
+            self._closed = True
         for _ in range(round(FORK_WAIT_S / LOOK_S)):
             if not self._inside:
                 return
             _pause()
 
     def open(self) -> None:
-        """Let them in again."""
-        self._shut = False
+        """Let threads in again."""
+        self._closed = False
 
     def after_fork(self) -> None:
-        """Start anew in a child: who was inside is not here."""
+        """Start anew in a child, which has none of the threads inside."""
         self._lock = threading.Lock()
-        self._inside, self._shut = 0, False
+        self._inside, self._closed = 0, False
 
 
 LOOK_S = 0.001
-"""How often it is looked whether the last one is out, or the fork is over."""
+"""How often a thread checks whether the last one is out, or the fork is over."""
 
 
 def _pause() -> None:
@@ -79,9 +79,9 @@ def _pause() -> None:
 
 
 FORK_WAIT_S = 5.0
-"""Longer than the longest call, which an endpoint that does not answer makes of each (4 s)."""
+"""Longer than the longest call, which is 4 s at an endpoint that does not answer."""
 
-_gates: weakref.WeakSet[Gate] = weakref.WeakSet()
+_barriers: weakref.WeakSet[ForkBarrier] = weakref.WeakSet()
 _renewables: weakref.WeakSet[Renewable] = weakref.WeakSet()
 
 
@@ -91,18 +91,18 @@ def renew_in_children(renewable: Renewable) -> None:
 
 
 def _before_fork() -> None:
-    for gate in list(_gates):
-        gate.shut()
+    for barrier in list(_barriers):
+        barrier.close()
 
 
 def _after_fork_in_parent() -> None:
-    for gate in list(_gates):
-        gate.open()
+    for barrier in list(_barriers):
+        barrier.open()
 
 
 def _after_fork_in_child() -> None:
-    for gate in list(_gates):
-        gate.after_fork()
+    for barrier in list(_barriers):
+        barrier.after_fork()
     for renewable in list(_renewables):
         renewable.after_fork()
 
@@ -115,11 +115,11 @@ os.register_at_fork(
 
 
 class Closing(ABC):
-    """A context manager whose end is its own `close()`."""
+    """A context manager that ends with its own `close()`."""
 
     @abstractmethod
     def close(self) -> None:
-        """End it; twice is fine."""
+        """Close it; a second call does nothing."""
 
     def __enter__(self) -> Self:
         return self

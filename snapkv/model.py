@@ -1,4 +1,4 @@
-"""The values that the API takes and gives: commits, entries, changes, guards, operations."""
+"""The values of the API: commits, entries, changes, guards, operations."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ K = TypeVar("K", str, bytes)
 
 
 class Stamp(NamedTuple):
-    """What a commit is known by before it is sent: its timestamp and its place in the group."""
+    """The identity of a commit before it is sent: its timestamp and its index in the group."""
 
     ts: int
     batch: int
@@ -18,11 +18,11 @@ class Stamp(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """One commit: (`ts`, `batch`) identifies it, `revision` is where the engine put it.
+    """One commit, identified by (`ts`, `batch`); `revision` is the engine's.
 
-    Commits of one group share `ts` and `revision`; in the log they are one, with batch 0. A write
-    by another program, which only observing shows, has its own revision, the `ts` of the first
-    tick at or after it, and None for `writer` and `note`.
+    Commits of one group share `ts` and `revision`; the log shows them as one, with batch 0. A write
+    by another program, seen in an observed prefix, has its own revision, the `ts` of the first tick
+    at or after it, and None for `writer` and `note`.
     """
 
     ts: int
@@ -43,10 +43,10 @@ class Entry(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """One version of a key: `value` is None where it was removed.
+    """One version of a key: `value` is None if the key was removed.
 
     `ts`, `writer` and `note` are None for a version older than the compaction point whose
-    commit is no longer on record.
+    commit was compacted.
     """
 
     ts: int | None
@@ -58,7 +58,7 @@ class Version:
 
 @dataclass(frozen=True, slots=True)
 class Difference(Generic[K]):
-    """A key that differs between two moments; None stands for absent."""
+    """A key that differs between two moments; None means absent."""
 
     key: K
     before: bytes | None
@@ -69,7 +69,7 @@ class Difference(Generic[K]):
 class Change(Generic[K]):
     """What a commit did to a key: its new value, None for a removal.
 
-    `commit` says when it was written and by whom, as `history` does.
+    `commit` has its time, writer and note, as `history` returns them.
     """
 
     key: K
@@ -82,8 +82,8 @@ class Changes(Generic[K]):
     """One commit with its changes, in key order; or all that one tick stamps of observed keys.
 
     Observed changes are in the order of their revisions, then of keys: each write between two
-    ticks is there, with a commit of its own (`change.commit`). `commit` is then the newest of
-    these, and has no writer and no note where there are several. All of them carry `commit.ts`,
+    ticks is included, with a commit of its own (`change.commit`). `commit` is then the newest of
+    these, and has no writer and no note if there are several. All of them carry `commit.ts`,
     so a watch that goes on after it misses and repeats nothing.
     """
 
@@ -117,7 +117,7 @@ class Absent:
 
 @dataclass(frozen=True, slots=True)
 class HeadAt:
-    """Guard: nothing at all was committed to the store after this revision."""
+    """Guard: no commit of the store is newer than this revision."""
 
     revision: int
 
@@ -127,7 +127,7 @@ class HeadAt:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """Guard: a session or a leadership still holds; `Session.guard` and `Election.guard` are such.
+    """Guard: a session or a leadership still holds, from `Session.guard` or `Election.guard`.
 
     `key` is its leased key (below `N/live/`), `revision` the one that made it.
     """
@@ -154,7 +154,7 @@ class SpaceOps:
 
 @dataclass(frozen=True, slots=True)
 class Ops:
-    """What one commit does, returned by the function given to `commit(build)`.
+    """The operations of one commit, returned by the function in `commit(build)`.
 
     Removals come first, then saves: a key that is saved is never removed by the same commit.
     `spaces` maps names of spaces to their operations in the same commit.
@@ -169,12 +169,12 @@ class Ops:
 
 
 Build = Callable[[Stamp], Ops]
-"""What `commit(build)` takes: a pure function, called again for every new timestamp."""
+"""The argument of `commit(build)`: a pure function, called again for every new timestamp."""
 
 
 @dataclass(frozen=True, slots=True)
 class Compaction:
-    """What `compact()` did: history before `earliest` (at `revision`) is gone."""
+    """The result of `compact()`: history before `earliest` (at `revision`) is removed."""
 
     revision: int
     earliest: int

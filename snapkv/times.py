@@ -1,6 +1,6 @@
 """Timestamps: `physical milliseconds << 18 | logical`, 64 bits, a plain int in the API.
 
-The layout is that of PD and of Milvus's timestamp oracle. A date stands for the *end* of its
+The layout is that of PD and of Milvus's timestamp oracle. A date means the *end* of its
 millisecond, so that a time copied from a display finds its commit.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from datetime import datetime, timedelta
 
+from snapkv.arguments import check_int
 from snapkv.dates import EPOCH, date_of, date_text
 from snapkv.dates import LOGICAL_BITS as LOGICAL_BITS
 from snapkv.dates import TIMESTAMP_MAX as TIMESTAMP_MAX
@@ -38,7 +39,9 @@ def pack(physical_ms: int, logical: int = 0) -> int:
     262149
     """
     if not 0 <= physical_ms <= PHYSICAL_MS_MAX or not 0 <= logical <= LOGICAL_MASK:
-        raise InvalidTimeError(f"no timestamp: {physical_ms} ms, logical {logical}", physical_ms)
+        raise InvalidTimeError(
+            f"{physical_ms} ms, logical {logical} is not a valid timestamp", physical_ms
+        )
     return physical_ms << LOGICAL_BITS | logical
 
 
@@ -48,7 +51,7 @@ def physical_ms(timestamp: int) -> int:
 
 
 def end_of_ms(ms: int) -> int:
-    """Return the largest timestamp of a millisecond, which is what a date stands for."""
+    """Return the largest timestamp of a millisecond, which is what a date means."""
     return pack(ms, LOGICAL_MASK)
 
 
@@ -73,11 +76,11 @@ def format_time(timestamp: int) -> str:
 
 
 def check_timestamp(timestamp: int) -> int:
-    """Return the timestamp when it is one; raise `InvalidTypeError` or `InvalidTimeError`."""
-    if isinstance(timestamp, bool) or not isinstance(timestamp, int):
-        raise InvalidTypeError(f"a timestamp is an int, not {type(timestamp).__name__}")
+    """Return a valid timestamp; raise `InvalidTypeError` or `InvalidTimeError` if it is not one."""
+    if type(timestamp) is not int:
+        check_int("timestamp", timestamp)
     if not 0 <= timestamp <= TIMESTAMP_MAX:
-        raise InvalidTimeError(f"timestamp {timestamp} is not in 0..2^64-1", timestamp)
+        raise InvalidTimeError(f"timestamp must be from 0 to 2^64 - 1, not {timestamp}", timestamp)
     return timestamp
 
 
@@ -114,7 +117,7 @@ def is_digits(text: str) -> bool:
 
 
 def is_number(when: When) -> bool:
-    """Return whether a time was given as a timestamp, rather than as a date or a relative text."""
+    """Return whether a time is a timestamp, not a date or a relative text."""
     return is_digits(when.strip()) if isinstance(when, str) else isinstance(when, int)
 
 
@@ -124,7 +127,7 @@ def revision_of(when: When | None) -> int | None:
     >>> revision_of("rev:4"), revision_of("-5m")
     (4, None)
 
-    Raises `InvalidTimeError` when what follows `rev:` is not a revision.
+    Raises `InvalidTimeError` if the text after `rev:` is not a revision.
     """
     if not isinstance(when, str) or not (text := when.strip()).startswith(_REVISION):
         return None
@@ -137,9 +140,9 @@ def revision_of(when: When | None) -> int | None:
 def is_likely(number: int, newest: int, now: int) -> bool:
     """Return whether a number can be a timestamp of a store whose newest is `newest`.
 
-    0 always can: the beginning. No other number below a thousandth of the newest, of a newest
-    after the year 2000 a hundredth (unix microseconds are 1/262 of the timestamp of their time),
-    nor a century above it and the clock, which stands at the timestamp `now`.
+    0 always can: the beginning. Other numbers must be at least a thousandth of the newest, or, if
+    that is after the year 2000, a hundredth (unix microseconds are 1/262 of the timestamp of their
+    time), and at most a century above both it and the clock, whose timestamp is `now`.
 
     >>> newest = pack(1_795_386_000_000)
     >>> [is_likely(number, newest, newest) for number in (newest, 0, 4, newest // 262, 4 * newest)]
@@ -150,7 +153,7 @@ def is_likely(number: int, newest: int, now: int) -> bool:
 
 
 def unlikely(number: int, newest: int | None = None, revision: int = 0) -> InvalidTimeError:
-    """Return the error for a number that is no timestamp here; it says what the number may be.
+    """Return the error for a number that is unlikely a timestamp; it suggests what it may be.
 
     `newest` and `revision` are the store's newest, where there is one.
     """
@@ -170,21 +173,21 @@ def duration_ms(text: str | timedelta | float) -> int:
     >>> duration_ms("1.5h"), duration_ms(2), duration_ms(timedelta(days=1))
     (5400000, 2000, 86400000)
 
-    Raises `InvalidTimeError` when it is none, or negative.
+    Raises `InvalidTimeError` if it is not a duration, or negative.
     """
     if isinstance(text, timedelta):
         ms = text / timedelta(milliseconds=1)
     elif isinstance(text, str):
         match = _RELATIVE.fullmatch("+" + text.strip())
         if match is None:
-            raise InvalidTimeError(f"no duration: {text!r} (write 30s, 5m, 12h, 7d)", text)
+            raise InvalidTimeError(f"{text!r} is not a duration: write 30s, 5m, 12h, 7d", text)
         ms = float(match[2]) * _UNIT_MS[match[3]]
     elif isinstance(text, int | float) and not isinstance(text, bool):
         ms = text * 1_000
     else:
         raise InvalidTypeError(f"a duration is a number, text or timedelta, not {text!r}")
     if not 0 <= ms <= PHYSICAL_MS_MAX:
-        raise InvalidTimeError(f"a duration is not negative, and finite: {text!r}", text)
+        raise InvalidTimeError(f"a duration must be finite and not negative: {text!r}", text)
     return round(ms)
 
 
@@ -198,12 +201,14 @@ def _resolve_text(text: str, now_ms: int) -> int:
     if is_digits(text):
         return check_timestamp(int(text[:_DIGITS_MAX]))
     if revision_of(text) is not None:
-        raise InvalidTimeError(f"{text!r} is a revision: only an open store knows its time", text)
+        raise InvalidTimeError(
+            f"{text!r} is a revision: only an open store can return its time", text
+        )
     try:
         parsed = datetime.fromisoformat(text)
     except ValueError:
         raise InvalidTimeError(
-            f"no time: {text!r} (write {_EXAMPLE}, -5m, -7d, rev:4, or a timestamp)", text
+            f"{text!r} is not a time: write {_EXAMPLE}, -5m, -7d, rev:4, or a timestamp", text
         ) from None
     return end_of_ms(_ms_of(parsed, text))
 
@@ -212,9 +217,9 @@ def _ms_of(moment: datetime, given: object) -> int:
     if moment.tzinfo is None or moment.utcoffset() is None:
         text = moment.replace(tzinfo=None).isoformat()
         raise InvalidTimeError(
-            f"time without an offset: {given!s} (write {text}Z for UTC, or {text}+01:00)"
+            f"{given!s} has no offset: write {text}Z for UTC, or {text}+01:00"
             if isinstance(given, str)
-            else f"datetime without a zone: {given!s} (add tzinfo=UTC, or .astimezone())",
+            else f"datetime {given!s} has no zone: add tzinfo=UTC, or call .astimezone()",
             given,
         )
     ms = (moment - EPOCH) // timedelta(milliseconds=1)

@@ -1,8 +1,8 @@
 """FoundationDB's tuple encoding: tuples as bytes that sort as the tuples do.
 
-A packed tuple is its elements' encodings, one after the other, each after a type code. So whatever
-begins with a tuple stands together, and in order. The format is FoundationDB's (`design/tuple.md`
-there), byte for byte; only what never was in use there is left out.
+A packed tuple is its elements' encodings, one after the other, each after a type code. So all keys
+that begin with one tuple are adjacent, and in order. The format is FoundationDB's (its
+`design/tuple.md`), byte for byte, without the type codes that were never in use there.
 
 | code | element | encoding |
 |---|---|---|
@@ -27,11 +27,12 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 from uuid import UUID
 
+from snapkv.arguments import check_bytes, wrong_type
 from snapkv.errors import InvalidTupleError, InvalidTypeError
 
 INT_BYTES_MAX = 255
 NESTED_MAX = 100
-"""Tuples in tuples: deeper ones are taken for an attack, or a mistake."""
+"""Deeper nested tuples are rejected as an attack or a mistake."""
 
 NULL, BYTES, TEXT, NESTED = 0x00, 0x01, 0x02, 0x05
 NEGATIVE, ZERO, POSITIVE = 0x0B, 0x14, 0x1D
@@ -41,17 +42,17 @@ _STAMP = struct.Struct(">QHH")
 
 
 class Single(float):
-    """A float of 32 bits: another type than `float`, for it is encoded as another."""
+    """A float of 32 bits; a type of its own, because its encoding differs from that of `float`."""
 
     def __repr__(self) -> str:
         return f"Single({float(self)!r})"
 
 
 class Versionstamp(NamedTuple):
-    """Where something stands among all commits: 12 bytes that sort in commit order.
+    """A position in the order of all commits: 12 bytes that sort in commit order.
 
-    `version` is the commit's timestamp (64 bits), `batch` its part of the group, `user` counts
-    within the part (16 bits each).
+    `version` is the commit's timestamp (64 bits), `batch` its index in the group, `user` counts
+    within the batch (16 bits each).
     """
 
     version: int
@@ -88,7 +89,7 @@ def pack(elements: tuple[Element, ...]) -> bytes:
     no encoding.
     """
     if not isinstance(elements, tuple) or isinstance(elements, Versionstamp):
-        raise InvalidTypeError(f"pack takes a tuple, not {type(elements).__name__}")
+        raise wrong_type("the argument of pack", "a tuple", elements)
     packed = []
     for element in elements:
         kind = type(element)
@@ -105,17 +106,16 @@ def pack(elements: tuple[Element, ...]) -> bytes:
 
 
 def unpack(packed: bytes) -> tuple[Element, ...]:
-    """Return the tuple of some bytes; strict: what `pack` would not write is refused.
+    """Return the tuple of some bytes; strict: raises for bytes that `pack` would not write.
 
-    But for 2^64 - 1 and its negative, which FoundationDB's Python binding writes in a longer form.
+    It also takes the longer form of 2^64 - 1 and its negative, as FoundationDB's Python writes it.
 
     >>> unpack(bytes.fromhex("0261001501"))
     ('a', 1)
 
-    Raises `InvalidTupleError`, which says at which byte.
+    Raises `InvalidTupleError`, with the byte's position.
     """
-    if not isinstance(packed, bytes):
-        raise InvalidTypeError(f"unpack takes bytes, not {type(packed).__name__}")
+    check_bytes("the argument of unpack", packed)
     found: list[Element] = []
     at, end = 0, len(packed)
     while at < end:
@@ -185,7 +185,7 @@ def _text(text: str) -> bytes:
         raw = text.encode()
         return _terminated(b"\x02", raw) if 0 in raw else b"\x02%b\x00" % raw
     except UnicodeEncodeError as e:
-        raise InvalidTupleError(f"{text!r} is no UTF-8 text") from e
+        raise InvalidTupleError(f"{text!r} is not valid UTF-8") from e
 
 
 def _integer(number: int) -> bytes:
@@ -281,7 +281,7 @@ def _utf8(raw: bytes, at: int) -> str:
     try:
         return raw.decode()
     except UnicodeDecodeError as e:
-        raise InvalidTupleError(f"the text at byte {at} is no UTF-8: {e}") from e
+        raise InvalidTupleError(f"the text at byte {at} is not valid UTF-8: {e}") from e
 
 
 def _decode_integer(packed: bytes, at: int) -> tuple[int, int]:

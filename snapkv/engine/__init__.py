@@ -1,1 +1,1 @@
-"""Engines: where the bytes live. `base` is the contract, the others keep it."""
+"""Engines: where the bytes live. `contract` defines them; memory, lmdb and etcd implement it."""

@@ -12,14 +12,14 @@ with extra("arrow", "tables"):
     import pyarrow as pa
 
 BYTES_MAX = 1 << 30
-"""Beyond any value: where slices end, for Arrow takes no open end."""
+"""Larger than any value: the end of slices, because Arrow has no open end."""
 BATCH_ROWS = 10_000
 BATCH_BYTES = 64 << 20
-"""Values of one batch, give or take the last one: a column of 2 GiB would be no array any more."""
+"""Values of one batch, without the last one: an array of Arrow holds less than 2 GiB."""
 
 
 def columns_in(pages: Iterable[Sequence[Any]]) -> Iterator[Columns]:
-    """Yield the pages of a scan, none of them empty, as columns of what one batch takes.
+    """Yield the pages of a scan, none of them empty, as columns of at most one batch each.
 
     A page holds `KeyValue`s, or messages of etcd, which have the same fields.
     """
@@ -31,15 +31,20 @@ def columns_in(pages: Iterable[Sequence[Any]]) -> Iterator[Columns]:
             pa.array([row.mod_revision for row in page], pa.int64()),
             pa.array([row.version for row in page], pa.int64()),
         )
-        yield from _batches(whole)
+        yield from batches_of(whole)
 
 
-def _batches(some: Columns) -> Iterator[Columns]:
-    """Yield columns in parts of what one batch takes; cutting copies nothing."""
+def blank(rows: int) -> pa.Array:
+    """Return a column of empty values."""
+    return pa.repeat(pa.scalar(b"", pa.binary()), rows)
+
+
+def batches_of(some: Columns) -> Iterator[Columns]:
+    """Yield columns cut into batches, without copying."""
     rows = len(some.keys)
     if rows > BATCH_ROWS or (rows > 1 and some.values.nbytes >= BATCH_BYTES):
         half = BATCH_ROWS if rows > BATCH_ROWS else rows // 2
-        yield from _batches(Columns(*(column.slice(0, half) for column in some)))
-        yield from _batches(Columns(*(column.slice(half) for column in some)))
+        yield from batches_of(Columns(*(column.slice(0, half) for column in some)))
+        yield from batches_of(Columns(*(column.slice(half) for column in some)))
     else:
         yield some

@@ -1,4 +1,4 @@
-"""What engines answer in bulk: columns of bytes and numbers in place of an object a key."""
+"""Answers in bulk: columns of bytes and numbers instead of one object per key."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ class Columns(NamedTuple):
 
 
 class Pairs(NamedTuple):
-    """Keys in order, and their values beside them; no values where only keys were wanted."""
+    """Keys in order, and their values; no values with `keys_only`."""
 
     keys: list[bytes]
     values: list[bytes]
 
 
 class Versions(NamedTuple):
-    """Versions of a key that follow each other, newest first, as columns; of one creation.
+    """Successive versions of a key since one creation, newest first, as columns.
 
-    `version` is that of the newest one. Without any, both numbers are 0.
+    `version` is that of the newest one. Without versions both numbers are 0.
     """
 
     revisions: list[int]

@@ -1,28 +1,28 @@
-r"""The contract of an engine: etcd's semantics, cut to what snapkv uses.
+r"""The contract of an engine: the part of etcd's semantics that snapkv uses.
 
 Nouns: a *revision* counts writing transactions; a *KeyValue* is one version of a key; a `Txn`
 is `If compare Then success Else failure`, nested where one list is not enough; a `Watcher`
-replays and follows events. Engines know nothing of timestamps.
+replays old events and waits for new ones. Engines do not use timestamps.
 
-Rules every engine keeps (the conformance suite holds each of them against all engines):
+The rules of all engines (the conformance suite tests each rule on each engine):
 
-* A new engine is at revision 1. A transaction that changes something raises the revision by
-  one, and all its changes carry that revision; one that changes nothing (deleting absent keys,
-  reading) does not.
-* Compares see the state before the transaction, in nested transactions too. A VALUE compare
-  on a missing key is false, whatever the operator; the others compare with 0.
-* A list of operations may not put a key twice, or put a key that it also deletes
-  (`ValueError`; a caller's bug, checked before anything is written).
-* The ranges of a transaction read the newest state (`ValueError` for one with a revision): etcd
-  before 3.7 lets its members diverge otherwise.
+* A new engine is at revision 1. A transaction that changes a key raises the revision by one, and
+  all its changes have that revision; a transaction that changes nothing (it deletes absent keys,
+  or only reads) does not.
+* Compares read the state before the transaction, in nested transactions too. On a missing key a
+  VALUE compare is false, whatever the operator; the other targets compare with 0.
+* A list of operations must not put a key twice, or put a key that it also deletes (`ValueError`,
+  raised before anything is written).
+* The ranges of a transaction read the newest state (`ValueError` for a range with a revision):
+  otherwise the members of an etcd before 3.7 may diverge.
 * Reading at revision r (0 = newest) needs compacted <= r <= current: otherwise
   `CompactedError` (unit "revision") or `FutureRevisionError`.
 * `version` counts the puts since the key was created; a delete ends it.
 * A range is [key, range_end); an empty `range_end` means the one key, b"\\0" means "to the end".
 * A read is a consistent snapshot; its answers are in ascending key order.
 * A lease that is revoked, or not kept alive for its time, ends: its keys are removed in one
-  revision of its own. After that no read, compare or keep-alive finds it alive, and watchers
-  are told without anybody writing.
+  revision of its own. After that no read, compare or keep-alive finds the lease, and watchers get
+  the removals even if no process writes.
 """
 
 from __future__ import annotations
@@ -56,7 +56,8 @@ class KeyValue(NamedTuple):
 class Range(NamedTuple):
     """A read of a key or a range, at a revision (0 = newest).
 
-    `count_only` returns no keys; `keys_only` empty values; `limit` (0 = none) cuts the answer.
+    With `count_only` the answer has no keys, with `keys_only` empty values, with a `limit`
+    (0 = none) at most so many keys.
     """
 
     key: bytes
@@ -68,9 +69,9 @@ class Range(NamedTuple):
 
 
 class Put(NamedTuple):
-    """A write of a key; `prev_kv` asks for what was there.
+    """A write of a key; `prev_kv` asks for the version before it.
 
-    With a `lease` the key vanishes when that ends; without one it is detached from any.
+    With a `lease` the key is removed when the lease ends; without, the key has no lease any more.
     """
 
     key: bytes
@@ -87,7 +88,7 @@ class Delete(NamedTuple):
 
 
 class Target(Enum):
-    """What of a key a compare looks at."""
+    """The property of a key that a compare reads."""
 
     VALUE = "value"
     CREATE = "create"
@@ -116,15 +117,15 @@ Op = Range | Put | Delete | Txn
 
 
 class RangeResult(NamedTuple):
-    """Answer of a `Range`: `count` is the whole range's, whatever the limit."""
+    """Answer of a `Range`: `count` counts the whole range, whatever the limit."""
 
     kvs: list[KeyValue]
-    count: int  # type: ignore[assignment]  # etcd's word; nobody counts in this tuple
+    count: int  # type: ignore[assignment]  # etcd's name; hides tuple.count
     more: bool = False
 
 
 class PutResult(NamedTuple):
-    """Answer of a `Put`: the pair before it, when asked for and there was one."""
+    """Answer of a `Put`: the version before it, if `prev_kv` asked for it and the key existed."""
 
     prev: KeyValue | None = None
 
@@ -136,16 +137,16 @@ class DeleteResult(NamedTuple):
 
 
 class Header(NamedTuple):
-    """What comes with every answer: the engine's newest revision, and which engine it is."""
+    """Comes with every answer: the engine's newest revision, and an id of the engine."""
 
     revision: int
     cluster: int
 
 
 class TxnResult(NamedTuple):
-    """Answer of a `Txn`: which branch ran, and its operations' answers, in order.
+    """Answer of a `Txn`: which branch ran, and the answers of its operations, in order.
 
-    `header` of a nested transaction is that of the whole.
+    A nested transaction has the `header` of the outer one.
     """
 
     header: Header
@@ -193,23 +194,24 @@ class WatchBatch(NamedTuple):
 class Watcher(Protocol):
     """A stream of events, from one thread at a time.
 
-    `reopened` counts how often it lost its server and found one again: what is there may be another
-    history, restored from a backup, which only who knows marks can tell. 0 in embedded engines.
+    `reopened` counts reconnects. After a reconnect the server may have been restored from a
+    backup. The engine cannot detect that; callers that hold a mark must check it. 0 in embedded
+    engines.
     """
 
     @property
     def reopened(self) -> int:
-        """How often the server was lost and found again."""
+        """How often the watcher has reconnected."""
         ...
 
     def next(self, timeout: float | None) -> WatchBatch | None:
-        """Return the next batch; None when `timeout` seconds (None: no bound) brought nothing.
+        """Return the next batch; None when none comes in `timeout` seconds (None: no bound).
 
-        Revisions rise strictly among batches with events. A batch without events tells progress,
-        at most once per progress made; embedded engines give it with `timeout=0` too, others have
-        to ask their server, which they do while somebody waits. Raises `CompactedError` (unit
-        "revision") when what comes next was compacted; `StoreClosedError` after `close()`, also
-        of the engine, from any thread.
+        Revisions rise strictly among batches with events. A batch without events reports progress,
+        once for each new revision. Embedded engines report it with `timeout=0` too; etcd has to ask
+        the server, and does so while a caller waits. Raises `CompactedError` (unit "revision") when
+        the next event was compacted; `StoreClosedError` after `close()` of the watcher or of the
+        engine, from any thread.
         """
         ...
 
@@ -219,7 +221,7 @@ class Watcher(Protocol):
 
 
 class Piece(NamedTuple):
-    """A part of a range, [key, range_end); about how many keys a scan of it meets."""
+    """A part of a range, [key, range_end), and about how many keys a scan of it reads."""
 
     key: bytes
     range_end: bytes
@@ -232,7 +234,7 @@ class Reads(Protocol):
     def get(self, key: bytes, revision: int = 0) -> GetResult:
         """Answer one key at a revision (0 = newest): the short path of most reads.
 
-        It returns and raises what `read` of that one key does, by fewer steps.
+        It returns and raises the same as `read` of that one key, in fewer steps.
         """
         ...
 
@@ -241,17 +243,17 @@ class Reads(Protocol):
     ) -> ReadResult:
         """Answer all ranges from one consistent state, in one round trip.
 
-        Ranges at revisions may take several, where one request takes no more. With `serializable`
-        an answer at an old revision may come from any copy. Retried inside; raises
-        `EngineUnavailableError` once `timeout` seconds are over.
+        Ranges at revisions may take several round trips, if they do not fit into one request. With
+        `serializable`, any member may answer at an old revision. The engine retries; it raises
+        `EngineUnavailableError` after `timeout` seconds.
         """
         ...
 
     def versions(self, key: bytes, revision: int, limit: int) -> Versions:
-        """Return versions of a key in force at a revision (not 0) and before, newest first.
+        """Return the version of a key at a revision (not 0) and those before it, newest first.
 
-        They follow each other without a gap, back to the key's creation at most: `limit` of them,
-        or fewer where a remote engine would have to ask again; none where the key is absent.
+        They are successive, and none is older than the key's creation. Returns at most `limit`, and
+        fewer if a remote engine needed another request; none if the key is absent.
         """
         ...
 
@@ -264,25 +266,22 @@ class Reads(Protocol):
     def pairs(
         self, key: bytes, range_end: bytes, *, revision: int, keys_only: bool = False
     ) -> Iterator[Pairs]:
-        """Yield what `scan` does as keys and values alone: the short path of listings."""
+        """Yield the pages of `scan` as keys and values only: the short path of listings."""
         ...
 
     def columns(
         self, key: bytes, range_end: bytes, *, revision: int, keys_only: bool = False
     ) -> Iterator[Columns]:
-        """Yield what `scan` does as columns, which readers of very many keys want; needs pyarrow.
-
-        The keys' leases are not among them.
-        """
+        """Yield the pages of `scan` as columns, without leases; needs pyarrow."""
         ...
 
     def pieces(self, key: bytes, range_end: bytes, *, revision: int, rows: int) -> list[Piece]:
         """Cut a range into pieces of about `rows` keys each, for readers that work side by side.
 
-        They come in order and without gaps: the first begins at `key`, each next one where the one
-        before ends, the last ends at `range_end`. A range without keys gives no pieces, or such
-        that hold nothing. At a revision (not 0); costs less than a scan, not nothing. Raises
-        `ValueError` unless `rows` is at least 1.
+        The pieces are in order and without gaps: the first begins at `key`, each next one where the
+        one before ends, the last ends at `range_end`. A range without keys gives no pieces or empty
+        ones. At a revision (not 0); cheaper than a scan, but not free. Raises `ValueError` unless
+        `rows` is at least 1.
         """
         ...
 
@@ -295,25 +294,25 @@ class Writes(Protocol):
     ) -> TxnResult:
         """Send one transaction, once, and return its answer.
 
-        `prepare` is called once, with the newest version of the key `peek` when the engine can
-        hold the state still until the answer (embedded engines, which call it inside their write
-        lock), otherwise with None. What it raises passes through and nothing is written.
+        The engine calls `prepare` once: embedded engines inside their write lock, with the newest
+        version of the key `peek`; remote engines with None. An error of `prepare` passes through,
+        and nothing is written.
 
-        Raises `Refused` when nothing of it was or ever will be applied; whatever else comes up
-        after `prepare` returned, `OutcomeUnknown` first of all, leaves the outcome open.
+        Raises `Refused` when nothing was or ever will be applied. Any other error after `prepare`
+        returned, such as `OutcomeUnknown`, leaves the outcome open.
         """
         ...
 
     def check_limits(self, txn: Txn) -> int:
         """Return a transaction's size in bytes, as it counts against `Limits.request_bytes`.
 
-        Raises `CommitTooLargeError` when the engine would not take it.
+        Raises `CommitTooLargeError` when it is over the engine's limits.
         """
         ...
 
 
 class Watches(Protocol):
-    """Following."""
+    """Watching."""
 
     def watch(self, key: bytes, range_end: bytes, *, start_revision: int) -> Watcher:
         """Return a watcher of [key, range_end) from `start_revision` on, inclusive.
@@ -324,7 +323,7 @@ class Watches(Protocol):
 
 
 class Compacts(Protocol):
-    """Forgetting."""
+    """Compaction."""
 
     def compact(
         self, revision: int, *, batches: int | None = None, timeout: float | None = None
@@ -332,10 +331,11 @@ class Compacts(Protocol):
         """Make everything before the state at `revision` unreadable, and free its space.
 
         Space is freed in bounded batches; `batches` bounds their number in this call (None: all),
-        a later call goes on. `timeout` bounds each wait for other writers in seconds (None: the
-        engine's own bound); `EngineBusyError` then. `CompactedError` when it is compacted already
-        beyond `revision`; compacting to the compacted revision again only goes on with freeing;
-        `FutureRevisionError` when `revision` is newer than the newest.
+        and a later call continues. Compacting to the compacted revision again only continues to
+        free. `timeout` bounds each wait for other writers in seconds (None: the engine's own
+        bound). Raises `EngineBusyError` when that wait is over, `CompactedError` when the engine
+        is already compacted beyond `revision`, `FutureRevisionError` when `revision` is newer than
+        the newest.
         """
         ...
 
@@ -345,53 +345,52 @@ class Compacts(Protocol):
 
 
 class Lease(NamedTuple):
-    """A right that ends by itself: keys put under it vanish `ttl_s` seconds after the last sign."""
+    """A lease: its keys are removed `ttl_s` seconds after the last `keep_alive`."""
 
     id: int
     ttl_s: float
 
 
 class Leases(Protocol):
-    """Keys that vanish when nobody keeps them alive."""
+    """Leases: their keys are removed unless the lease is kept alive."""
 
     def grant(self, ttl_s: float, *, timeout: float | None = None) -> Lease:
         """Return a new lease of at least `ttl_s` seconds; the engine may make it longer.
 
-        Raises `EngineUnavailableError` once `timeout` seconds are over; a lease that was made
-        without an answer ends by itself.
+        Raises `EngineUnavailableError` after `timeout` seconds. If the server granted the lease
+        but its answer was lost, the lease ends by itself.
         """
         ...
 
     def keep_alive(self, lease: int, *, timeout: float | None = None) -> float:
-        """Start a lease's time anew; return its seconds, counted from before this call at least.
+        """Restart a lease's time; return its seconds, counted from before this call at least.
 
         Raises `LeaseNotFoundError` when it has ended.
         """
         ...
 
     def revoke(self, lease: int, *, timeout: float | None = None) -> None:
-        """End a lease and remove its keys, in one revision; one that has ended is fine."""
+        """End a lease and remove its keys, in one revision; do nothing if it has ended."""
         ...
 
 
 class Engine(Reads, Writes, Watches, Compacts, Leases, Protocol):
-    """All of it, and the life of the engine."""
+    """All of the above, and the life of the engine."""
 
     url: str
     limits: Limits
     remote: bool
-    """Whether the other side may be exchanged while nobody looks."""
+    """Whether a server answers, which may be replaced at any time."""
 
     def close(self) -> None:
-        """Free what the engine holds; calling it twice is fine, using it then is an error."""
+        """Free the engine's resources; a second call does nothing, any other call then raises."""
         ...
 
     def server_time_ms(self, *, fresh: bool = False) -> tuple[int, int] | None:
-        """Return (milliseconds since 1970, uncertainty) of the server's clock; None: there is none.
+        """Return (milliseconds since 1970, uncertainty) of the server's clock; None without one.
 
-        Of an engine that processes of one machine share, it is the machine's clock.
-
-        With `fresh` the clock is looked at again, which may take a second; otherwise no waiting.
+        The clock of an embedded engine is the machine's. With `fresh` the engine reads the server's
+        clock again, which may take a second; otherwise the call does not wait.
         """
         ...
 
@@ -400,7 +399,7 @@ class Engine(Reads, Writes, Watches, Compacts, Leases, Protocol):
         ...
 
     def check(self) -> list[str]:
-        """Return every broken rule of what is stored, as texts; an empty list when all is well."""
+        """Return the problems found in the stored bytes, as texts."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""Run a transaction against the state of an embedded engine: one interpreter for all of them."""
+"""Running a transaction on the state of an embedded engine; all embedded engines use it."""
 
 from __future__ import annotations
 
@@ -35,22 +35,22 @@ class State(Protocol):
         ...
 
     def put(self, key: bytes, value: bytes, lease: int) -> KeyValue | None:
-        """Write a key, attached to a lease (0: none); return what was there.
+        """Write a key, attached to a lease (0: none); return the version before.
 
-        Raises `LeaseNotFoundError` when there is no such lease: nothing of the transaction may
+        Raises `LeaseNotFoundError` when the lease does not exist: nothing of the transaction may
         then be kept.
         """
         ...
 
     def delete(self, key: bytes, range_end: bytes) -> int:
-        """Remove a key or range; return how many keys were there."""
+        """Remove a key or range; return how many keys it removed."""
         ...
 
 
 def apply(txn: Txn, state: State, header: Callable[[], Header]) -> TxnResult:
     """Run `txn`: all compares first, nested ones too, then the chosen branches in order.
 
-    `header` is called after the writes: it tells the revision they made. Raises
+    `header` is called after the writes and returns the revision that they made. Raises
     `LeaseNotFoundError` from a put, in the middle of the writes.
     """
     chosen = _choose(txn, state)
@@ -117,7 +117,7 @@ def _holds(compare: Compare, found: KeyValue | None) -> bool:
             return left < right  # type: ignore[operator]
         case ">":
             return left > right  # type: ignore[operator]
-    raise ValueError(f"no compare operator: {compare.op!r}")
+    raise ValueError(f"unknown compare operator: {compare.op!r}")
 
 
 def _run(ops: Sequence[Op | _Chosen], state: State) -> _Results:
@@ -138,10 +138,10 @@ def _run(ops: Sequence[Op | _Chosen], state: State) -> _Results:
 
 
 def _result(succeeded: bool, results: _Results, header: Header) -> TxnResult:
-    told: list[Result] = []
+    answers: list[Result] = []
     for result in results:
         if isinstance(result, _Outcome):
-            told.append(_result(result.succeeded, result.results, header))
+            answers.append(_result(result.succeeded, result.results, header))
         else:
-            told.append(result)
-    return TxnResult(header, succeeded, tuple(told))
+            answers.append(result)
+    return TxnResult(header, succeeded, tuple(answers))

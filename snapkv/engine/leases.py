@@ -1,7 +1,7 @@
-"""Leases of embedded engines: what a ttl and an id may be, and the table of the memory engine.
+"""Leases of embedded engines: valid ttls and ids, and the lease table of the memory engine.
 
-Times are of `clock.uptime_ns`, which setting the wall clock does not touch. A lease is alive
-before its due time and has ended from that moment on, whether or not anybody looked since.
+Times are of `clock.uptime_ns`, which setting the wall clock does not change. A lease is alive
+before its due time and has ended from that moment on, even if no call has noticed yet.
 """
 
 from __future__ import annotations
@@ -11,12 +11,13 @@ import math
 import random
 from collections.abc import Iterable, Iterator
 
+from snapkv.arguments import check_int, check_seconds
 from snapkv.clock import uptime_ns
 from snapkv.engine.contract import KeyValue, Lease
-from snapkv.errors import InvalidOptionError, InvalidTypeError, LeaseNotFoundError
+from snapkv.errors import LeaseNotFoundError
 
 TTL_SECONDS_MAX = 9_000_000_000
-"""What etcd takes; in nanoseconds it still fits into 63 bits."""
+"""The limit of etcd; in nanoseconds it fits into 63 bits."""
 ID_MAX = (1 << 63) - 1
 _STALE_TURNS_MIN = 64
 
@@ -26,26 +27,20 @@ _random = random.SystemRandom()
 def ttl_ns_of(ttl_s: float) -> int:
     """Return a time to live in nanoseconds, rounded up.
 
-    Raises `InvalidTypeError` for what is no number, `InvalidOptionError` for one out of range.
+    Raises `InvalidTypeError`, `InvalidOptionError`.
     """
-    if isinstance(ttl_s, bool) or not isinstance(ttl_s, int | float):
-        raise InvalidTypeError(f"ttl_s is a number of seconds, not {type(ttl_s).__name__}")
-    if not 0 < ttl_s <= TTL_SECONDS_MAX:  # nan neither
-        raise InvalidOptionError(
-            f"ttl_s is {ttl_s!r}, it must be above 0 and at most {TTL_SECONDS_MAX:,}"
-        )
+    check_seconds("ttl_s", ttl_s, above=0, most=TTL_SECONDS_MAX)
     return math.ceil(ttl_s * 1_000_000_000)
 
 
 def new_id() -> int:
-    """Return a new id: positive, 63 bits, not to be guessed."""
+    """Return a new random id: positive, 63 bits."""
     return _random.randint(1, ID_MAX)
 
 
 def is_id(lease: int) -> bool:
-    """Return whether a number may be a lease's; raises `InvalidTypeError` when it is no int."""
-    if isinstance(lease, bool) or not isinstance(lease, int):
-        raise InvalidTypeError(f"a lease is named by an int, not {type(lease).__name__}")
+    """Return whether an integer may be a lease's id; raises `InvalidTypeError`."""
+    check_int("lease", lease)
     return 0 < lease <= ID_MAX
 
 
@@ -63,9 +58,14 @@ class _Held:
 class LeaseTable:
     """Leases and their keys, for one thread at a time.
 
-    `next_due_ns` is never later than the earliest due time, and 0 without leases: so looking
-    whether any is due costs a comparison. Each lease has one turn in a heap; keeping it alive
-    leaves that where it is, and when the turn comes early it is put back.
+    `next_due_ns` is never later than the earliest due time, and 0 without leases: so checking
+    whether a lease is due costs one comparison. Each lease has one turn in a heap. `keep_alive`
+    leaves the turn where it is; `due` puts it back when it comes too early:
+
+        grant 5 s at 0      due 5   turn (5, lease)
+        keep alive at 3     due 8   turn (5, lease)
+        `due` at 5          due 8   turn (8, lease): too early, put back
+        `due` at 8          the lease has ended
     """
 
     def __init__(self) -> None:
@@ -86,11 +86,11 @@ class LeaseTable:
             lease = new_id()
         self._held[lease] = held
         heapq.heappush(self._turns, (held.due_ns, lease))
-        self._look()
+        self._update_next_due()
         return Lease(lease, held.ttl_s)
 
     def keep_alive(self, lease: int) -> float:
-        """Start its time anew and return that; raises `LeaseNotFoundError`. O(1)."""
+        """Restart its time and return its ttl; raises `LeaseNotFoundError`. O(1)."""
         held = self._held.get(lease) if is_id(lease) else None
         if held is None:
             raise LeaseNotFoundError(lease)
@@ -98,7 +98,7 @@ class LeaseTable:
         return held.ttl_s
 
     def due(self) -> Iterator[int]:
-        """Yield the leases whose time is over; whoever takes one ends it before the next."""
+        """Yield the leases whose time is over; the caller ends each before the next."""
         now = uptime_ns()
         while self._turns and self._turns[0][0] <= now:
             _, lease = self._turns[0]
@@ -109,7 +109,7 @@ class LeaseTable:
                 heapq.heapreplace(self._turns, (held.due_ns, lease))
             else:
                 yield lease
-        self._look()
+        self._update_next_due()
 
     def keys_of(self, lease: int) -> list[bytes]:
         """Return the keys of a lease, ascending; none when it has ended."""
@@ -117,22 +117,22 @@ class LeaseTable:
         return sorted(held.keys) if held else []
 
     def end(self, lease: int) -> None:
-        """Forget a lease, which by now has no keys."""
+        """Delete a lease, which has no keys any more."""
         held = self._held.pop(lease, None)
         assert not (held and held.keys)
         if len(self._turns) > 2 * len(self._held) + _STALE_TURNS_MIN:
             self._turns = [(each.due_ns, id_) for id_, each in self._held.items()]
             heapq.heapify(self._turns)
-        self._look()
+        self._update_next_due()
 
     def moved(self, key: bytes, before: int, after: int) -> None:
-        """Take note that a key left one lease for another (0: none)."""
+        """Move a key from one lease to another (0: none)."""
         if before:
             self._held[before].keys.discard(key)
         if after:
             self._held[after].keys.add(key)
 
-    def _look(self) -> None:
+    def _update_next_due(self) -> None:
         if self._held:
             self.next_due_ns = self._turns[0][0]
         else:
@@ -145,7 +145,7 @@ class LeaseTable:
         listed = {(id_, key) for id_, held in self._held.items() for key in held.keys}
         # a leased key is listed by a lease that is alive, and no other is
         for lease, key in sorted(leased ^ listed):
-            yield f"{key!r} and lease {lease:x} do not know each other"
+            yield f"only one of {key!r} and lease {lease:x} names the other"
         # every lease has its turn, not after its due time
         turns = {id_: due for due, id_ in self._turns}
         for id_, held in self._held.items():

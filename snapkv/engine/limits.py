@@ -1,4 +1,4 @@
-"""What an engine takes: the sizes of keys, values and requests."""
+"""The limits of an engine: the sizes of keys, values and requests."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 READ_BYTES = 256
-"""What a read takes of a request at most, beside its key."""
+"""The most bytes that a read takes of a request, beside its key."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What an engine takes; None means that only memory binds."""
+    """The limits of an engine; None means no limit but memory."""
 
     key_bytes: int
     value_bytes: int
@@ -19,7 +19,7 @@ class Limits:
     ops_per_list: int | None = None
 
     def reads_together(self, keys: Sequence[bytes], *, beside: int = 2) -> bool:
-        """Tell whether keys can be read in one request, with a few short ones beside them."""
+        """Return whether one request can read these keys and a few short ones."""
         ops = len(keys) + beside
         size = sum(map(len, keys)) + ops * READ_BYTES
         return size <= self.request_bytes and (

@@ -1,4 +1,4 @@
-"""What callers must keep to: the limits of an engine, no key written twice, pieces that hold."""
+"""Rules for callers: the limits of an engine, no key written twice, pieces of at least one row."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from snapkv.engine.contract import Delete, Limits, Op, Put, Range, Txn, in_range
 from snapkv.errors import CommitTooLargeError
 
 OP_OVERHEAD_BYTES = 32
-"""What an operation costs beside its keys and values, rounded up (etcd's messages need less)."""
+"""The bytes of an operation beside its keys and values, rounded up (etcd's messages need less)."""
 
 
 def op_bytes(op: Op) -> int:
@@ -49,7 +49,7 @@ def check_limits(txn: Txn, limits: Limits) -> int:
     size, longest = measure(txn)
     if size > limits.request_bytes:
         raise CommitTooLargeError("the request in bytes", size, limits.request_bytes)
-    # No value is larger than the whole, and no list longer than what the whole has room for.
+    # No value is larger than the request, and no list longer than the request has room for.
     is_small = longest <= limits.key_bytes and size <= limits.value_bytes
     is_short = limits.ops_per_list is None or size <= OP_OVERHEAD_BYTES * limits.ops_per_list
     if not (is_small and is_short):
@@ -58,7 +58,7 @@ def check_limits(txn: Txn, limits: Limits) -> int:
 
 
 def _check_lists(txn: Txn, limits: Limits, used: int) -> None:
-    """Check one transaction whose surrounding lists hold `used` operations: it gets the rest."""
+    """Check a transaction inside lists of `used` operations, which count against its limit."""
     for ops in (txn.success, txn.failure):
         longest = used + max(len(ops), len(txn.compare))
         if limits.ops_per_list is not None and longest > limits.ops_per_list:
@@ -73,10 +73,10 @@ def _check_lists(txn: Txn, limits: Limits, used: int) -> None:
 
 
 def check_distinct(txn: Txn) -> None:
-    """Raise `ValueError` when one run could write a key twice, or reads at an old revision.
+    """Raise `ValueError` if `txn` could write a key twice, or reads at an old revision.
 
-    Puts of one list (nested ones included; the two branches of one nested transaction may share
-    keys) must differ, and no delete range may cover a put. Overlapping deletes are fine.
+    The keys put in one list must differ, nested lists included; but the two branches of a nested
+    transaction may put the same keys. No delete range may cover a put. Deletes may overlap.
     O(n log n). Source of the rule: etcd's `checkIntervals`.
     """
     for ops in (txn.success, txn.failure):
@@ -94,7 +94,7 @@ def _check_writes(ops: Sequence[Op]) -> tuple[set[bytes], list[tuple[bytes, byte
         elif isinstance(op, Delete):
             deletes.append((op.key, op.range_end))
         elif isinstance(op, Range) and op.revision:
-            raise ValueError("a range of a transaction reads the newest state")
+            raise ValueError("ranges of a transaction read the newest state: leave out revision")
         elif isinstance(op, Txn):
             branches = [_check_writes(op.success), _check_writes(op.failure)]
             _join(puts, branches[0][0] | branches[1][0])
@@ -118,6 +118,6 @@ def _check_cover(puts: list[bytes], deletes: list[tuple[bytes, bytes]]) -> None:
 
 
 def check_piece_rows(rows: int) -> None:
-    """Raise `ValueError` for a size of pieces that would never come to an end."""
+    """Raise `ValueError` unless pieces have at least one row."""
     if rows < 1:
-        raise ValueError(f"a piece of {rows} rows cannot be")
+        raise ValueError(f"rows must be at least 1, not {rows}")

@@ -1,4 +1,4 @@
-"""What an engine answers from its own scan."""
+"""Pairs, columns and versions made from an engine's scan."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from snapkv.engine.contract import Columns, KeyValue, Pairs, Versions
 
 
 class Scanned(ABC):
-    """The listings of an engine for which a scan is the fastest of them."""
+    """The listings of an engine whose `scan` is its fastest listing."""
 
     @abstractmethod
     def scan(

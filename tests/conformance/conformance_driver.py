@@ -30,7 +30,8 @@ from snapkv.engine.contract import (
     Watcher,
     one_of,
 )
-from snapkv.errors import Refused, SnapKVError, StoreClosedError
+from snapkv.engine.errors import Refused
+from snapkv.errors import SnapKVError, StoreClosedError
 
 WAIT_SECONDS_MAX = 20.0
 TTL_SECONDS = 0.6

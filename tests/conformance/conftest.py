@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 from conformance_driver import Driver
@@ -64,8 +65,10 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Run on all engines; on the cluster that all tests share, unless they need a new one."""
     if "make" in metafunc.fixturenames:
-        new = metafunc.definition.get_closest_marker("new_engine") is not None
-        kinds = [kind for kind in ENGINES if not (new and kind == "three nodes")]
+        kinds: list[Any] = [kind for kind in ENGINES if kind != "three nodes"]
+        if metafunc.definition.get_closest_marker("new_engine") is None:
+            one_process = pytest.mark.xdist_group("three nodes")
+            kinds.append(pytest.param("three nodes", marks=one_process))
         metafunc.parametrize("make", kinds, indirect=True)
 
 

@@ -34,7 +34,8 @@ from snapkv.engine.contract import (
     Txn,
     WatchBatch,
 )
-from snapkv.errors import InvalidOptionError, InvalidTypeError, LeaseNotFoundError, Refused
+from snapkv.engine.errors import Refused
+from snapkv.errors import InvalidOptionError, InvalidTypeError, LeaseNotFoundError
 
 # --- granting, attaching, revoking ---------------------------------------------------------
 

@@ -6,7 +6,8 @@ import pytest
 from conformance_driver import ALL, FIRST, Driver
 
 from snapkv.engine.contract import Put, Range, Txn
-from snapkv.errors import Refused, StoreClosedError
+from snapkv.engine.errors import Refused
+from snapkv.errors import StoreClosedError
 
 
 def test_an_engine_tells_about_itself(db: Driver) -> None:

@@ -203,27 +203,33 @@ steps = st.one_of(
 
 
 @pytest.mark.new_engine
-@settings(
-    suppress_health_check=[
-        HealthCheck.function_scoped_fixture,  # `make` makes a new engine at each call
-        HealthCheck.too_slow,
-        HealthCheck.data_too_large,
-    ]
-)
-@given(program=st.lists(steps, min_size=1, max_size=14), start=st.integers(0, 14))
-def test_random_programs(make: Callable[[], Driver], program: list[Any], start: int) -> None:
-    db = make()
-    try:
-        model = Model(db.head())
-        play(db, model, ("grant",))
-        play(db, model, ("grant",))
-        for step in program:
-            play(db, model, step)
-        for revision in range(max(model.base, model.compacted), model.head + 1):
-            compare_state(db, model, revision)
-        compare_watch(db, model, max(start + model.base, model.compacted, 1))
-    finally:
-        db.finish()
+def test_random_programs(make: Callable[[], Driver], request: pytest.FixtureRequest) -> None:
+    """On etcd a quarter of them, as each takes ten times as long there."""
+    engine = request.node.callspec.params["make"]
+    examples = settings.default.max_examples // (4 if engine == "etcd" else 1)
+    slow = [HealthCheck.too_slow, HealthCheck.data_too_large]
+
+    @settings(max_examples=examples, suppress_health_check=slow)
+    @given(program=st.lists(steps, min_size=1, max_size=14), start=st.integers(0, 14))
+    def run(program: list[Any], start: int) -> None:
+        db = make()
+        try:
+            play_program(db, program, start)
+        finally:
+            db.finish()
+
+    run()
+
+
+def play_program(db: Driver, program: list[Any], start: int) -> None:
+    model = Model(db.head())
+    play(db, model, ("grant",))
+    play(db, model, ("grant",))
+    for step in program:
+        play(db, model, step)
+    for revision in range(max(model.base, model.compacted), model.head + 1):
+        compare_state(db, model, revision)
+    compare_watch(db, model, max(start + model.base, model.compacted, 1))
 
 
 def play(db: Driver, model: Model, step: Any) -> None:

@@ -21,7 +21,8 @@ from snapkv.engine.contract import (
     Txn,
     TxnResult,
 )
-from snapkv.errors import CommitTooLargeError, Refused, SnapKVError
+from snapkv.engine.errors import Refused
+from snapkv.errors import CommitTooLargeError, SnapKVError
 
 
 def test_each_changing_transaction_is_one_revision(db: Driver) -> None:

@@ -193,10 +193,10 @@ class Two:
         first = Caller(lambda: store.save("stall", b"stall-value"))
         stall.wait_triggered()
         callers: list[Caller] = []
-        queue = store._core.committer._turnstile
+        queue = store._core.committer._queue
         for act in acts:
             callers.append(Caller(act))
-            eventually(lambda: len(queue.queue) == len(callers), "a caller in the queue")
+            eventually(lambda: len(queue.waiting) == len(callers), "a caller in the queue")
         yield callers
         stall.release()
         first.value()

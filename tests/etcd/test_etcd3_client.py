@@ -163,8 +163,8 @@ for options in ({"max_txn_ops": 1}, {"max_request_bytes": "1"}, {"ca_cert": "x"}
     assert told[3:] == [
         "InvalidOptionError True False",
         "InvalidTypeError False False",
-        "UnknownOptionError True True",
-        "UnknownOptionError True True",
+        "InvalidTypeError True True",
+        "InvalidTypeError True True",
     ]
 
 
@@ -247,4 +247,4 @@ print(time.monotonic() - began < 3)
 """,
         etcd,
     )
-    assert told.splitlines() == ["the etcd3 client was closed; hand over a new one"] * 3 + ["True"]
+    assert told.splitlines() == ["the etcd3 client was closed; pass a new one"] * 3 + ["True"]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from etcd_protocol import History
 from etcd_server import EtcdCluster, EtcdProxy, EtcdServer
+from sampling import some
 
 import snapkv
 from snapkv import Absent, AtRevision, Commit, ConflictError, Snapshot, SnapshotKV
@@ -28,19 +30,6 @@ pytestmark = pytest.mark.kills_etcd
 def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdCluster]:
     with EtcdCluster(tmp_path_factory.mktemp("cluster")) as cluster:
         yield cluster
-
-
-def restore(cluster: EtcdCluster, backup: Path, *, same_cluster: bool) -> None:
-    """Set all nodes back; under another token they become another cluster."""
-    if same_cluster:
-        cluster.restore_snapshot(backup)
-        return
-    for node in cluster.nodes:
-        node.kill()
-    for node in cluster.nodes:
-        token = f"--initial-cluster-token=restored-{backup.stem}"
-        node.restore_snapshot(backup, token, wait=False)
-    cluster.wait_healthy()
 
 
 def written(store: SnapshotKV, backup: Path, cluster: EtcdCluster) -> list[Commit]:
@@ -77,7 +66,7 @@ def test_open_snapshots_say_so_and_the_store_goes_on(
         snaps = [store.at(commits[2].ts), store.at(commits[SAVED + 2].ts), store.at()]
         assert [snap["k"] for snap in snaps] == [b"2", b"8", b"11"]
         cluster_id = store.info()["engine"]["cluster"]
-        restore(nodes, backup, same_cluster=same_cluster)
+        nodes.restore_snapshot(backup, token=None if same_cluster else f"token of {name}")
         if first == "store":
             assert store.load("k") == b"5"
         elif first == "snapshot":
@@ -109,7 +98,7 @@ def check_going_on(store: SnapshotKV, commits: list[Commit], cluster: EtcdCluste
     node = cluster.nodes[0]
     head = History(node.gateway, node.client_port, first=again.revision)
     assert [change.revision for change in head.changes] == [again.revision] * 2
-    store._core.timeline.check()
+    store._core.timeline.tracker.check()
 
 
 def test_a_commit_of_unknown_outcome_from_before(nodes: EtcdCluster, tmp_path: Path) -> None:
@@ -118,7 +107,7 @@ def test_a_commit_of_unknown_outcome_from_before(nodes: EtcdCluster, tmp_path: P
     with snapkv.open(nodes.url, name="unknown") as store:
         commits = written(store, backup, nodes)
         stamps = {c.ts: s.nonce for c in commits for s in _stamps(store, c)}
-        restore(nodes, backup, same_cluster=True)
+        nodes.restore_snapshot(backup)
         kept, lost = commits[SAVED - 1], commits[SAVED + 1]
         with snapkv.open(nodes.url, name="unknown") as other:
             assert other.resolve(kept.ts, stamps[kept.ts]).revision == kept.revision
@@ -184,11 +173,15 @@ def test_an_idle_store_notices_a_restore_that_was_caught_up_with(
             assert [store.load("k", c.ts) for c in commits] == values
             assert [store.load_with_prefix("k", c.ts)[1] for c in commits] == [[v] for v in values]
         assert [store.at(c.ts).revision for c in new] == [c.revision for c in new]
-        store._core.timeline.check()
+        store._core.timeline.tracker.check()
 
 
-@pytest.mark.parametrize("new", [1, 5, 20, 21, 40])
-@pytest.mark.parametrize("first", ["now", "snapshot", "page", "past", "newest past", "commit"])
+FIRST_AFTER = ["now", "snapshot", "page", "past", "newest past", "commit"]
+
+
+@pytest.mark.parametrize(
+    ("first", "new"), some(itertools.product(FIRST_AFTER, [1, 5, 20, 21, 40]), one_in=3)
+)
 def test_revisions_that_were_raised_do_not_hide_a_restore(
     node: EtcdServer, tmp_path: Path, first: str, new: int
 ) -> None:
@@ -230,7 +223,7 @@ def test_revisions_that_were_raised_do_not_hide_a_restore(
             store.load("k", base[1].ts)
         assert caught.value.earliest == base[2].ts
         assert [c.ts for c in store.commits(since=base[2].ts)][:new] == [c.ts for c in later]
-        store._core.timeline.check()
+        store._core.timeline.tracker.check()
 
 
 @pytest.mark.parametrize("flags", [(), RAISED], ids=["", "raised"])
@@ -243,7 +236,7 @@ def test_a_lost_answer_after_a_restore_is_not_taken_for_dead(
         committed(store, b"base", 3)
         node.gateway.save_snapshot(backup)
         committed(store, b"old", 20)
-        known = store._core.timeline.newest_known().ordinal
+        known = store._core.timeline.tracker.newest.ordinal
         node.restore_snapshot(backup, *flags)
 
         def others() -> bool:

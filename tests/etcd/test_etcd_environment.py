@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from etcd_server import make_certificates
 
-from snapkv.engine.etcd.address import CREDENTIALS, Login, Security, without_environment
+from snapkv.engine.etcd.security import CREDENTIALS, Login, Security, without_environment
 from snapkv.errors import InvalidOptionError
 
 

@@ -43,18 +43,20 @@ first = store.save("start", b"0")
 """
 
 
-ABORTED = re.compile(rf"child ended with {signal.SIGABRT:#x}$", re.MULTILINE)
-IN_GRPC = re.compile(r"^[EF]\d{4} .* ev_poll_posix\.cc:\d+\]", re.MULTILINE)
-"""gRPC says where it aborts a process; that file says more to each child, but not as an error."""
+BROKEN = re.compile(rf"child ended with ({signal.SIGABRT:#x}|{signal.SIGSEGV:#x})$", re.MULTILINE)
+IN_GRPC = re.compile(r"^[EF]\d{4} .* ev_poll_posix\.cc:\d+\]|^\[mutex\.cc : \d+\]", re.MULTILINE)
+"""gRPC says where it aborts a process; that file says more to each child, but not as an error.
+A lock of gRPC's that reports itself was left broken by the fork: no code asks for such reports.
+"""
 
 
-def run(body: str, server: EtcdServer, *, aborts_max: int = 0) -> None:
+def run(body: str, server: EtcdServer, *, broken_max: int = 0) -> None:
     """Run a program of its own: forks of the tests' process would carry all of pytest along.
 
-    It is run again after gRPC aborted a child, `aborts_max` times: docs/etcd.md tells how often
-    that happens. Whatever else goes wrong fails at once.
+    It is run again after gRPC broke a child, `broken_max` times: docs/etcd.md has the rates.
+    Whatever else goes wrong fails at once.
     """
-    for left in reversed(range(aborts_max + 1)):
+    for left in reversed(range(broken_max + 1)):
         done = subprocess.run(
             [sys.executable, "-c", PRELUDE + body, server.url],
             capture_output=True,
@@ -62,8 +64,8 @@ def run(body: str, server: EtcdServer, *, aborts_max: int = 0) -> None:
             timeout=60,
             env={**os.environ, "PYTHONPATH": str(ROOT)},
         )
-        aborted = ABORTED.search(done.stderr) and IN_GRPC.search(done.stderr)
-        if not (aborted and left):
+        broken = BROKEN.search(done.stderr) and IN_GRPC.search(done.stderr)
+        if not (broken and left):
             break
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
 
@@ -134,7 +136,7 @@ assert not errors, errors
 assert len(list(store.at().keys("child/"))) == 30
 store.close()
 """
-    run(WORK + body, etcd)
+    run(WORK + body, etcd, broken_max=1)
 
 
 @pytest.mark.parametrize("how", ["os._exit(0)", "sys.exit(0)"])
@@ -187,25 +189,37 @@ use("parent")
 store.close()
 """
     calls = """
-from snapkv.engine.etcd import grpc_client as rpc
+from snapkv.engine.etcd import connection, grpc_client as rpc
+connection.TRY_S = 1.0  # a fork waits until the attempts of the calls are over
 def store_calls():
     return rpc._calls._inside >= 4
 """
     try:
-        run(WORK + calls + body, etcd, aborts_max=1)
+        run(WORK + calls + body, etcd, broken_max=1)
     finally:
         os.kill(etcd.pid, signal.SIGCONT)
 
 
-@pytest.mark.parametrize(("where", "runs"), [("F1123 1 ev_poll_posix.cc:471]", 2), ("no", 1)])
-def test_only_an_abort_inside_grpc_is_tried_again(where: str, runs: int, etcd: EtcdServer) -> None:
+@pytest.mark.parametrize(
+    ("line", "end", "runs"),
+    [
+        ("F1123 1 ev_poll_posix.cc:471]", "SIGABRT", 2),
+        ("[mutex.cc : 451] RAW: Lock blocking", "SIGSEGV", 2),
+        ("F1123 1 ev_poll_posix.cc:471]", "SIGKILL", 1),
+        ("no", "SIGABRT", 1),
+        ("no", "SIGSEGV", 1),
+    ],
+)
+def test_only_a_child_that_grpc_broke_is_tried_again(
+    line: str, end: str, runs: int, etcd: EtcdServer
+) -> None:
     body = f"""
 def work():
-    print({where!r}, file=sys.stderr, flush=True)
-    os.kill(os.getpid(), signal.SIGABRT)
+    print({line!r}, file=sys.stderr, flush=True)
+    os.kill(os.getpid(), signal.{end})
 reap(child(work))
 """
-    with pytest.raises(AssertionError, match="child ended with 0x6"):
-        run(body, etcd, aborts_max=1)
+    with pytest.raises(AssertionError, match="child ended with 0x"):
+        run(body, etcd, broken_max=1)
     with snapkv.open(etcd.url) as store:
         assert len(list(store.history("start"))) == runs

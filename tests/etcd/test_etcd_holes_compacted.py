@@ -1,6 +1,6 @@
 """The hole H9: what compaction between sending and looking leaves decidable, on a real server.
 
-A is behind the proxy, B is not; see `test_etcd_holes.py`.
+The store A talks through a proxy, which loses or delays its messages; B talks to the server.
 """
 
 from __future__ import annotations

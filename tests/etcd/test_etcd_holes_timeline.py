@@ -114,7 +114,7 @@ def test_h10_lookups_below_the_ring_are_few_round_trips(two: Two, calls: Calls) 
     for at in rng.sample(range(len(commits) - RING), min(150, len(commits) - RING)):
         wanted = commits[at]
         when = wanted.ts + rng.choice([0, (commits[at + 1].ts - wanted.ts) // 2])
-        a._core.timeline._lookup.clear()
+        a._core.timeline.tracker.lookup.clear()
         found: list[int] = []
         costs.append(calls.during(lambda when=when, to=found: to.append(a.at(when).revision)))
         assert found == [wanted.revision], f"seed {seed}: {when}"
@@ -124,7 +124,7 @@ def test_h10_lookups_below_the_ring_are_few_round_trips(two: Two, calls: Calls) 
     two.proxy.latency_s = SLOW_S  # where the engine may be exchanged between any two answers
     slow = []
     for wanted in rng.sample(commits[:-RING], SLOW_LOOKUPS):
-        a._core.timeline._lookup.clear()
+        a._core.timeline.tracker.lookup.clear()
         slow.append(calls.during(lambda when=wanted.ts: a.load("k", when)))
     two.proxy.latency_s = 0
     assert max(slow) <= 7, f"seed {seed}: {slow}"  # the last one reads the value
@@ -163,8 +163,8 @@ def look_everywhere(two: Two, store: SnapshotKV) -> None:
         stamps = [mark.timestamp for mark in marks if mark.timestamp]  # 1 would be no timestamp
         for ts in {0, *(stamp + d for stamp in stamps for d in (-1, 0, 1))}:
             assert store.at(ts).revision == max(m.revision for m in marks if m.timestamp <= ts)
-        store._core.timeline.check()
-    ring = store._core.timeline.ring
+        store._core.timeline.tracker.check()
+    ring = store._core.timeline.tracker.ring
     held = [ring.newest] if ring.newest else []
     while held and (newer := ring.after(held[-1])):
         held.append(newer)
@@ -192,8 +192,8 @@ def test_h10_the_watch_fills_the_ring_of_who_only_reads(two: Two, calls: Calls) 
     timeline = a._core.timeline
 
     def caught_up() -> bool:
-        timeline._follow()
-        newest = timeline.ring.newest
+        timeline.tracker.follow()
+        newest = timeline.tracker.ring.newest
         return newest is not None and newest.timestamp == commits[-1].ts
 
     eventually(caught_up, "the watch to bring everything")
@@ -217,7 +217,7 @@ def test_h10_a_watch_that_compaction_overtakes(two: Two) -> None:
     for commit in commits[:2]:
         with pytest.raises(CompactedError):
             a.at(commit.ts)["b"]
-    a._core.timeline.check()
+    a._core.timeline.tracker.check()
 
 
 # --- compaction at every boundary ---------------------------------------------------------------

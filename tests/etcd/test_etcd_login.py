@@ -29,9 +29,10 @@ from etcd_server import EtcdPool, EtcdProxy, EtcdServer, Gateway, enable_auth, e
 import snapkv
 from snapkv.clock import pause
 from snapkv.engine.contract import Range
+from snapkv.engine.errors import Refused
 from snapkv.engine.etcd import EtcdEngine
 from snapkv.engine.etcd.address import is_loopback
-from snapkv.errors import AccessDeniedError, PlainPasswordWarning, Refused
+from snapkv.errors import AccessDeniedError, ServerWarning
 
 KEY = b"default/k"
 END = b"default0"
@@ -351,7 +352,7 @@ def warned(url: str, **options: object) -> list[str]:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         snapkv.open(url, **options).close()
-    return [str(w.message) for w in caught if w.category is PlainPasswordWarning]
+    return [str(w.message) for w in caught if w.category is ServerWarning]
 
 
 def test_a_password_that_leaves_the_machine_without_tls_is_warned_of(guarded: EtcdServer) -> None:

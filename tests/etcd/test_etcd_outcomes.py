@@ -291,7 +291,7 @@ def test_closing_in_flight_is_unknown_and_who_waits_is_refused(two: Two) -> None
     call = Caller(lambda: a.commit(puts={"a": b"a-value"}))
     delayed.wait_answered()
     waiting = Caller(lambda: a.commit(puts={"waiting": b"1"}))
-    eventually(lambda: a._core.committer._turnstile.queue, "a caller in the queue")
+    eventually(lambda: a._core.committer._queue.waiting, "a caller in the queue")
     started = time.monotonic()
     a.close()
     error = call.error()

@@ -12,6 +12,7 @@ from etcd_server import EtcdServer, eventually
 
 import snapkv
 from snapkv.engine.contract import ALL_KEYS_END, Delete, Put, Range, Txn
+from snapkv.engine.errors import OutcomeUnknown, Refused
 from snapkv.engine.etcd import EtcdEngine
 from snapkv.engine.etcd.error_texts import (
     is_for_elsewhere,
@@ -29,8 +30,6 @@ from snapkv.errors import (
     InvalidKeyError,
     LeaseNotFoundError,
     NoSpaceError,
-    OutcomeUnknown,
-    Refused,
     SnapKVError,
 )
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Iterator, Sequence
 
 import pytest
 from etcd_engines import head, opened, transact
 from etcd_server import EtcdServer
+from sampling import some
 
 from snapkv.engine.contract import ALL_KEYS_END, Put, Range, Txn
 from snapkv.engine.etcd import EtcdEngine
@@ -94,18 +96,18 @@ RANGES = [
 ]
 
 
-@pytest.mark.parametrize(("key", "end"), RANGES)
-@pytest.mark.parametrize("keys_only", [False, True])
-@pytest.mark.parametrize("page_bytes", [PAGE_BYTES, SMALL_PAGE_BYTES])
+@pytest.mark.parametrize(
+    ("wanted", "keys_only", "page_bytes"),
+    some(itertools.product(RANGES, [False, True], [PAGE_BYTES, SMALL_PAGE_BYTES]), one_in=3),
+)
 def test_a_scan_is_the_memory_engines(
-    key: bytes,
-    end: bytes,
+    wanted: tuple[bytes, bytes],
     keys_only: bool,
     page_bytes: int,
     pair: tuple[EtcdEngine, MemoryEngine],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    engine, memory = pair
+    (key, end), (engine, memory) = wanted, pair
     monkeypatch.setattr(engine._page_size, "page_bytes", page_bytes)
     at = head(memory) - 3
     pages = [list(e.scan(key, end, revision=at, keys_only=keys_only)) for e in (engine, memory)]
@@ -115,12 +117,13 @@ def test_a_scan_is_the_memory_engines(
     assert all(pages[0])  # none is empty
 
 
-@pytest.mark.parametrize(("key", "end"), RANGES)
-@pytest.mark.parametrize("rows", [100, 5_000])
+@pytest.mark.parametrize(
+    ("wanted", "rows"), some(itertools.product(RANGES, [100, 5_000]), one_in=3)
+)
 def test_pieces_hold_the_memory_engines_keys(
-    key: bytes, end: bytes, rows: int, pair: tuple[EtcdEngine, MemoryEngine]
+    wanted: tuple[bytes, bytes], rows: int, pair: tuple[EtcdEngine, MemoryEngine]
 ) -> None:
-    engine, memory = pair
+    (key, end), (engine, memory) = wanted, pair
     at = head(memory)
     pieces = engine.pieces(key, end, revision=at, rows=rows)
     whole = memory.read([Range(key, end, at, keys_only=True)]).results[0].kvs

@@ -12,8 +12,9 @@ from etcd_server import Certificates, EtcdServer, make_certificates
 
 import snapkv
 from snapkv.clock import SystemClock, monotonic
+from snapkv.engine.errors import Refused
 from snapkv.engine.etcd.authorities import GRPC_VARIABLE, system_authorities
-from snapkv.errors import EngineUnavailableError, Refused
+from snapkv.errors import EngineUnavailableError
 
 
 @pytest.fixture(scope="module")
@@ -132,7 +133,7 @@ def test_a_certificate_that_does_not_fit_is_told_at_once(
     """Waiting does not change it, so nobody is made to."""
     others = make_certificates(tmp_path)
     began = monotonic()
-    with pytest.raises(EngineUnavailableError, match="the certificate does not fit"):
+    with pytest.raises(EngineUnavailableError, match="its certificate is not trusted"):
         snapkv.open(serving.url, ca_cert=str(others.ca))
     assert monotonic() - began < 6.0
 

@@ -159,7 +159,7 @@ def test_a_revision_larger_than_a_message(
                 events = events_until(watcher, gone)
                 assert [event.kv.key for event in events] == names
                 assert all(event.is_delete for event in events)
-                assert watcher._following._in_fragments == in_fragments
+                assert watcher._reader._in_fragments == in_fragments
 
 
 def seen_fragments(engine: EtcdEngine, revision: int) -> int:
@@ -249,12 +249,10 @@ def test_a_slow_taker_holds_the_reader_up_and_loses_nothing(engine: EtcdEngine) 
     first = put(engine, b"s/0000", value)
     newest = [put(engine, b"s/%04d" % i, value) for i in range(1, 40)][-1]
     watcher = engine.watch(b"s/", b"s0", start_revision=first)
-    full = lambda: watcher._following.queued_bytes >= QUEUE_BYTES_MAX  # noqa: E731
+    full = lambda: watcher._reader.queued_bytes >= QUEUE_BYTES_MAX  # noqa: E731
     eventually(full, "a full queue")
     with pytest.raises(AssertionError):  # it stays at its bound, plus the one that overflowed it
-        eventually(
-            lambda: watcher._following.queued_bytes > QUEUE_BYTES_MAX + (2 << 20), wait_s=0.5
-        )
+        eventually(lambda: watcher._reader.queued_bytes > QUEUE_BYTES_MAX + (2 << 20), wait_s=0.5)
     began = monotonic()
     assert get(engine, b"s/0000") == value  # calls are not held up by it
     other = engine.watch(b"s/0039", b"", start_revision=newest)
@@ -271,7 +269,7 @@ def test_watchers_that_nobody_reads_hold_no_call_up(engine: EtcdEngine) -> None:
     newest = [put(engine, b"s/%d" % i, value) for i in range(1, 30)][-1]
     ignored = [engine.watch(b"s/", b"s0", start_revision=first) for _ in range(4)]
     for watcher in ignored:
-        eventually(lambda w=watcher: w._following.queued_bytes >= QUEUE_BYTES_MAX, "a full queue")
+        eventually(lambda w=watcher: w._reader.queued_bytes >= QUEUE_BYTES_MAX, "a full queue")
     began = monotonic()
     for i in range(50):
         put(engine, b"k", b"%d" % i)
@@ -318,12 +316,12 @@ def test_what_came_before_a_compaction_is_still_told(etcd: EtcdServer, proxy: Et
     with opened(proxy.url) as engine:
         first = put(engine, b"k", b"1")
         watcher = engine.watch(b"k", b"", start_revision=first)
-        eventually(lambda: watcher._following.queue, "the first event")
+        eventually(lambda: watcher._reader.queue, "the first event")
         proxy.refuse()
         newest = [etcd.gateway.put(b"k", b"%d" % i) for i in range(5)][-1]
         etcd.gateway.compact(newest)
         proxy.resume()
-        eventually(lambda: watcher._following.error, "the refusal")
+        eventually(lambda: watcher._reader.error, "the refusal")
         batch = watcher.next(1.0)
         assert batch is not None
         assert batch.revision == first

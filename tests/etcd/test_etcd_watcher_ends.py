@@ -72,7 +72,7 @@ def test_a_full_queue_is_closed_too(engine: EtcdEngine) -> None:
     for i in range(30):
         put(engine, b"s/%d" % i, value)
     watcher = engine.watch(b"s/", b"s0", start_revision=1)
-    eventually(lambda: watcher._following.queued_bytes >= QUEUE_BYTES_MAX, "a full queue")
+    eventually(lambda: watcher._reader.queued_bytes >= QUEUE_BYTES_MAX, "a full queue")
     watcher.close()
     reader = watcher._thread
     assert reader is not None
@@ -115,7 +115,7 @@ def test_a_thread_that_cannot_start_is_told(
 
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", fails)
-        with pytest.raises(EngineUnavailableError, match="no thread to watch"):
+        with pytest.raises(EngineUnavailableError, match="cannot start a thread"):
             engine.watch(b"k", b"", start_revision=1)
     newest = put(engine, b"k")
     assert len(events_until(engine.watch(b"k", b"", start_revision=newest), newest)) == 1
@@ -154,7 +154,7 @@ def test_dropped_watchers_leave_no_thread(state: str, proxy: EtcdProxy) -> None:
             if state in ("taken from", "refused"):
                 events_until(watcher, newest)
             elif state == "full":
-                full = lambda w=watcher: w._following.queued_bytes >= QUEUE_BYTES_MAX  # noqa: E731
+                full = lambda w=watcher: w._reader.queued_bytes >= QUEUE_BYTES_MAX  # noqa: E731
                 eventually(full, "a full queue")
                 del full
         if state == "refused":

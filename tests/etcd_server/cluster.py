@@ -112,12 +112,15 @@ class EtcdCluster:
 
         eventually(healthy, "a healthy cluster")
 
-    def restore_snapshot(self, snapshot: Path) -> None:
-        """Set all nodes back to what the `gateway` of one of them saved, and restart them."""
+    def restore_snapshot(self, snapshot: Path, *, token: str | None = None) -> None:
+        """Set all nodes back to what the `gateway` of one of them saved, and restart them.
+
+        Under another `token` they become another cluster.
+        """
         for node in self.nodes:
             node.kill()
         for node in self.nodes:
-            node.restore_snapshot(snapshot, wait=False)
+            node.restore_snapshot(snapshot, token=token, wait=False)
         self.wait_healthy()
 
     def _votes(self) -> dict[EtcdServer, tuple[str, str]]:

@@ -168,11 +168,15 @@ class EtcdServer:
         shutil.copytree(copied, self.data)
         self.start()
 
-    def restore_snapshot(self, snapshot: Path, *flags: str, wait: bool = True) -> None:
+    def restore_snapshot(
+        self, snapshot: Path, *flags: str, token: str | None = None, wait: bool = True
+    ) -> None:
         """Replace the data by what `gateway.save_snapshot` wrote, and restart, as operators do.
 
-        The members stay; leases, and all revisions after the snapshot, are gone.
+        The members stay; leases, and all revisions after the snapshot, are gone. Under another
+        `token` it becomes another cluster, and stays it at later restores.
         """
+        self._token = token or self._token
         self.kill()
         shutil.rmtree(self.data, ignore_errors=True)
         command = [str(restorer()), "snapshot", "restore", str(snapshot), "--name", self.name]

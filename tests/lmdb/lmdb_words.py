@@ -6,6 +6,7 @@ from snapkv.engine.contract import Delete, Put, Range, Txn, TxnResult
 from snapkv.engine.lmdb import LmdbEngine
 
 FIRST = ALL = b"\0"
+WAIT_SECONDS_MAX = 20.0
 
 
 def run_txn(engine: LmdbEngine, *ops: object, timeout: float = 20.0) -> TxnResult:
@@ -32,3 +33,15 @@ def keys(engine: LmdbEngine, revision: int = 0) -> list[bytes]:
 
 def head(engine: LmdbEngine) -> int:
     return engine.read([]).header.revision
+
+
+def leased(engine: LmdbEngine, lease: int, *names: bytes) -> int:
+    return run_txn(engine, *(Put(name, b"v", lease=lease) for name in names)).header.revision
+
+
+def gone(engine: LmdbEngine, start: int) -> list[tuple[int, list[bytes]]]:
+    """Return the next batch of a new watcher as (revision, removed keys)."""
+    batch = engine.watch(FIRST, ALL, start_revision=start).next(WAIT_SECONDS_MAX)
+    assert batch is not None
+    assert all(event.is_delete for event in batch.events)
+    return [(batch.revision, [event.kv.key for event in batch.events])]

@@ -12,7 +12,7 @@ from lmdb_words import delete, put, run_txn
 
 from snapkv.engine.contract import Put
 from snapkv.engine.lmdb import LmdbEngine
-from snapkv.engine.lmdb.format import HEADER, State, be64, encode_changes, stem_of, suffix_of
+from snapkv.engine.lmdb.records import HEADER, State, be64, encode_changes, stem_of, suffix_of
 
 
 def at(key: bytes, revision: int) -> bytes:
@@ -25,11 +25,11 @@ Plant = Callable[[Any, Any, Any, Any], object]
 PLANTS: dict[str, tuple[Plant, str]] = {
     "a record without a log entry": (
         lambda t, m, r, g: t.put(at(b"z", 4), HEADER.pack(4, 1, 0), db=r),
-        "the log tells of",
+        "the log has",
     ),
     "a log entry without its record": (
         lambda t, m, r, g: t.delete(at(b"b", 4), db=r),
-        "there is no record",
+        "no record exists",
     ),
     "a missing log entry": (lambda t, m, r, g: t.delete(be64(5), db=g), "log: revision"),
     "a log that ends early": (lambda t, m, r, g: t.delete(be64(7), db=g), "log: ends"),
@@ -76,7 +76,7 @@ PLANTS: dict[str, tuple[Plant, str]] = {
         "the newest revision is",
     ),
     "a short record": (lambda t, m, r, g: t.put(at(b"b", 4), b"x", db=r), "too short"),
-    "no record at all": (lambda t, m, r, g: t.put(b"garbage...", b"x", db=r), "is no record"),
+    "no record at all": (lambda t, m, r, g: t.put(b"garbage...", b"x", db=r), "has an invalid key"),
     "a log entry that is cut": (lambda t, m, r, g: t.put(be64(7), b"\0\0", db=g), "cut short"),
 }
 

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from lmdb_words import ALL, FIRST, get, head, keys, put, run_txn
 
 from snapkv.engine.contract import Compare, Delete, Put, Range, Target, Txn
-from snapkv.engine.lmdb import LmdbEngine
-from snapkv.engine.lmdb import format as records
-from snapkv.errors import CommitTooLargeError, CorruptStoreError, InvalidKeyError, Refused
+from snapkv.engine.errors import Refused
+from snapkv.engine.lmdb import LmdbEngine, records
+from snapkv.errors import CommitTooLargeError, CorruptStoreError, InvalidKeyError
 
 Opened = Callable[..., LmdbEngine]
 LONGEST = 501

@@ -13,8 +13,9 @@ from lmdb_processes import Child
 from lmdb_words import ALL, FIRST, get, head, keys, put
 
 from snapkv.clock import monotonic, pause
+from snapkv.engine.errors import Refused
 from snapkv.engine.lmdb import LmdbEngine
-from snapkv.errors import EngineBusyError, Refused
+from snapkv.errors import EngineBusyError
 
 Opened = Callable[..., LmdbEngine]
 

@@ -14,14 +14,9 @@ from lmdb_words import get, head, keys, put
 
 from snapkv.clock import monotonic
 from snapkv.engine.contract import KeyValue, Put, Txn
+from snapkv.engine.errors import Refused
 from snapkv.engine.lmdb import LmdbEngine
-from snapkv.errors import (
-    EngineBusyError,
-    InvalidOptionError,
-    Refused,
-    StoreClosedError,
-    StoreNotFoundError,
-)
+from snapkv.errors import EngineBusyError, InvalidOptionError, StoreClosedError, StoreNotFoundError
 
 Opened = Callable[..., LmdbEngine]
 

@@ -10,7 +10,7 @@ from lmdb_words import head, run_txn
 
 from snapkv.engine.contract import Delete, Put
 from snapkv.engine.lmdb import LmdbEngine, walking
-from snapkv.engine.lmdb.format import span_of
+from snapkv.engine.lmdb.records import span_of
 from snapkv.engine.lmdb.walking import Found, Walk
 from snapkv.errors import CorruptStoreError
 
@@ -127,13 +127,13 @@ def test_a_record_that_is_cut_short_is_told(tmp_path: Path, versions: int) -> No
         cursor = txn.cursor()
         cursor.set_range(b"k00150")
         raw = cursor.key()
-    engine._env.hold(1)
+    engine._env.acquire(1)
     try:
         with engine._env.writing() as txn:
             txn.txn.put(raw, b"short", db=txn.databases.records)
             txn.commit()
     finally:
-        engine._env.let_go()
+        engine._env.release()
     for listed in (engine.pairs, engine.scan, engine.columns):
         with pytest.raises(CorruptStoreError):
             list(listed(b"\0", b"\0", revision=head(engine)))

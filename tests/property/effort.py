@@ -11,5 +11,5 @@ EFFORT = settings(
     stateful_step_count=_STEPS,
 )
 
-SERVER_EFFORT = settings(max_examples=max(10, _PROFILE_EXAMPLES // 5), stateful_step_count=_STEPS)
+SERVER_EFFORT = settings(max_examples=max(8, _PROFILE_EXAMPLES // 12), stateful_step_count=_STEPS)
 """Where each program gets a server of its own, and its waits are real."""

@@ -191,7 +191,7 @@ class Run:
                 else:
                     assert told == model.history(key)
             self.check_differences(reader)
-            reader._core.timeline.check()
+            reader._core.timeline.tracker.check()
         self.follow()
 
     def check_differences(self, reader) -> None:

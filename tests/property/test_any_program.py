@@ -42,7 +42,7 @@ from snapkv import (
     SpaceOps,
     pack,
 )
-from snapkv.errors import PrefixNotFoundError
+from snapkv.errors import KeyNotFoundError
 from snapkv.times import physical_ms
 
 RINGS = (1, 2, 7, 1_024)
@@ -244,7 +244,7 @@ class Program(RuleBasedStateMachine):
             commit = store.restore(when, prefix, note="restored", before_first=True)
         except CompactedError:
             assert when < self.earliest
-        except PrefixNotFoundError:
+        except KeyNotFoundError:
             assert not [key for key in then.keys() | now.keys() if key.startswith(prefix)]
         else:
             self.added(which, commit, changes, "restored")

@@ -147,7 +147,7 @@ def test_an_offset_that_is_none_is_named_and_told_how_to_write_one(offset):
         with pytest.raises(InvalidTimeError) as caught:
             understood(text, NOW_MS, BERLIN)
         assert str(caught.value) == (
-            f"no time: {text!r}: {offset} is not an offset from UTC "
+            f"{text!r} is not a valid time: {offset} is not an offset from UTC "
             "(write +02:00, -05:30 or Z, at most 23 hours)"
         )
 
@@ -157,7 +157,8 @@ def test_a_day_or_time_that_is_none_is_told_in_our_words(text):
     with pytest.raises(InvalidTimeError) as caught:
         understood(text, NOW_MS, BERLIN)
     assert str(caught.value).startswith(
-        f"no time: {text!r}: there is no such day or time of day (write 2026-01-31 14:05, "
+        f"{text!r} is not a valid time: that day or time of day does not exist "
+        "(write 2026-01-31 14:05, "
     )
 
 

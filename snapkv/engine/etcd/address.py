@@ -1,36 +1,15 @@
-"""Where a cluster listens and how to be let in: the URL and the options of the engine."""
+"""The endpoints in the URL of a cluster."""
 
 from __future__ import annotations
 
 import ipaddress
-import os
 import re
-import ssl
-import warnings
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
 
-from snapkv.engine.etcd.authorities import system_authorities
-from snapkv.errors import (
-    InvalidOptionError,
-    InvalidTypeError,
-    InvalidURLError,
-    PlainPasswordWarning,
-)
+from snapkv.errors import InvalidOptionError
 
 PORT = 2379
 SCHEME = "etcd://"
 _ENDPOINT = re.compile(r"(?P<host>\[[^\s\[\]]+\]|[^\s:\[\]]+)(:(?P<port>[0-9]{1,5})?)?")
-
-USER_VARIABLE = "SNAPKV_ETCD_USER"
-PASSWORD_VARIABLE = "SNAPKV_ETCD_PASSWORD"  # noqa: S105  # a name, no secret
-CA_VARIABLE = "SNAPKV_ETCD_CACERT"
-CERT_VARIABLE = "SNAPKV_ETCD_CERT"
-KEY_VARIABLE = "SNAPKV_ETCD_KEY"
-CREDENTIALS = ("user", "password", "ca_cert", "cert", "key")
-"""The options that the environment stands in for when they are not given; "" is given: none."""
 
 
 def endpoints_of(url: str) -> tuple[str, ...]:
@@ -39,20 +18,20 @@ def endpoints_of(url: str) -> tuple[str, ...]:
     >>> endpoints_of("etcd://a,b:2380,[::1]:2379")
     ('a:2379', 'b:2380', '[::1]:2379')
 
-    Raises `InvalidURLError`, without repeating what may be a secret.
+    Raises `InvalidOptionError`, without repeating what may be a secret.
     """
     rest = url.removeprefix(SCHEME)
     if not url.startswith(SCHEME):
-        raise InvalidURLError("an etcd URL is etcd://HOST:PORT,HOST:PORT", SCHEME)
+        raise InvalidOptionError("an etcd URL has the form etcd://HOST:PORT,HOST:PORT")
     if "@" in rest:
-        message = "an etcd URL holds no secrets: give user= and password= as options, or set "
-        raise InvalidURLError(f"{message}{USER_VARIABLE} and {PASSWORD_VARIABLE}", SCHEME)
+        message = "an etcd URL must not hold secrets: give user= and password= as options, or set "
+        raise InvalidOptionError(f"{message}SNAPKV_ETCD_USER and SNAPKV_ETCD_PASSWORD")
     rest = rest.removesuffix("/")
     if "/" in rest or "?" in rest:
-        raise InvalidURLError("an etcd URL has no path: the store's name is name=", SCHEME)
+        raise InvalidOptionError("an etcd URL has no path: `name=` selects the store")
     endpoints = tuple(_endpoint(part.strip()) for part in rest.split(","))
     if len(set(endpoints)) < len(endpoints):
-        raise InvalidURLError("an endpoint stands twice in the URL", url)
+        raise InvalidOptionError("the URL names an endpoint twice")
     return endpoints
 
 
@@ -61,120 +40,8 @@ def _endpoint(text: str) -> str:
     port = int(match["port"] or PORT) if match else 0
     if match is None or not 0 < port < 65_536 or not text.isprintable():
         host = text.partition(":")[0]  # what follows may be a password
-        raise InvalidURLError(f"the endpoint {host!r}... is no HOST:PORT", SCHEME)
+        raise InvalidOptionError(f"the endpoint {host!r}... is not HOST:PORT")
     return f"{match['host']}:{port}"
-
-
-@dataclass(frozen=True, slots=True)
-class Security:
-    """The certificates of TLS, as PEM bytes; `tls` False means a plain connection."""
-
-    tls: bool = False
-    ca: bytes | None = None
-    cert: bytes | None = field(default=None, repr=False)
-    key: bytes | None = field(default=None, repr=False)
-    paths: tuple[str | None, str | None, str | None] = (None, None, None)
-
-    @classmethod
-    def of(
-        cls, tls: bool | None, ca_cert: str | None, cert: str | None, key: str | None
-    ) -> Security:
-        """Read certificates from their files; the environment stands in for what is not given.
-
-        An empty path is given: there is none, whatever the environment says. Raises
-        `InvalidOptionError` when a file cannot be read or half of a pair is missing.
-        """
-        paths = (
-            _or_variable(ca_cert, CA_VARIABLE),
-            _or_variable(cert, CERT_VARIABLE),
-            _or_variable(key, KEY_VARIABLE),
-        )
-        if tls is not None and not isinstance(tls, bool):
-            raise InvalidTypeError(f"tls is a bool, not {type(tls).__name__}")
-        if tls is False or (tls is None and not any(paths)):
-            if any((ca_cert, cert, key)):
-                raise InvalidOptionError("certificates are given, but tls=False")
-            return cls()
-        for path in paths:
-            if path is not None and not isinstance(path, str | os.PathLike):
-                raise InvalidTypeError(f"a certificate is a path, not {type(path).__name__}")
-        if (paths[1] is None) != (paths[2] is None):
-            raise InvalidOptionError("a client certificate needs both cert= and key=")
-        ca_pem, cert_pem, key_pem = (_pem(path) for path in paths)
-        return cls(True, ca_pem, cert_pem, key_pem, paths)
-
-    def authorities(self) -> bytes | None:
-        """Return whom to trust, for gRPC: the CA that was given, or those of the system."""
-        return self.ca or system_authorities()
-
-    def context(self) -> ssl.SSLContext | None:
-        """Return the same for plain HTTPS, None without TLS.
-
-        Raises `InvalidOptionError` for what is no certificate or no key to it.
-        """
-        if not self.tls:
-            return None
-        path, cert_path, key_path = self.paths
-        try:
-            context = ssl.create_default_context(cadata=self.ca.decode() if self.ca else None)
-            path = f"{cert_path}, {key_path}"
-            if cert_path:
-                # without a password of its own OpenSSL asks the terminal for one
-                context.load_cert_chain(cert_path, key_path, password="")
-        except (OSError, ValueError) as e:
-            raise InvalidOptionError(f"{path}: not usable for TLS: {e}") from e
-        return context
-
-
-def _or_variable(given: str | None, variable: str) -> str | None:
-    return (os.environ.get(variable) if given is None else given) or None
-
-
-def _pem(path: str | None) -> bytes | None:
-    if path is None:
-        return None
-    try:
-        pem = Path(path).read_bytes()
-    except (OSError, ValueError) as e:
-        raise InvalidOptionError(f"{path}: {getattr(e, 'strerror', None) or e}") from e
-    if b"-----BEGIN" not in pem:
-        raise InvalidOptionError(f"{path} holds no PEM")
-    return pem
-
-
-@dataclass(frozen=True, slots=True)
-class Login:
-    """A user and its password, which is never shown."""
-
-    user: str
-    password: str = field(repr=False)
-
-    @classmethod
-    def of(cls, user: str | None, password: str | None) -> Login | None:
-        """Return what was given, or what the environment says; None when there is no user.
-
-        Two empty texts are given: nobody, whatever the environment says. Raises
-        `InvalidOptionError` for half of a pair.
-        """
-        if user is None and password is None:
-            user = os.environ.get(USER_VARIABLE) or None
-        if user is not None and password is None:
-            password = os.environ.get(PASSWORD_VARIABLE)
-        return None if user == password == "" else cls.given(user, password)
-
-    @classmethod
-    def given(cls, user: str | None, password: str | None) -> Login | None:
-        """Return what was given, and nothing else; None when neither was. Raises as `of`."""
-        for text in (user, password):
-            if text is not None and not isinstance(text, str):
-                raise InvalidTypeError(f"user and password are str, not {type(text).__name__}")
-        if user is None and password is None:
-            return None
-        if not user or password is None:
-            raise InvalidOptionError("user= and password= go together")
-        if not (_is_text(user) and _is_text(password)):
-            raise InvalidOptionError("user and password are text that UTF-8 can hold")
-        return cls(user, password)
 
 
 def is_loopback(address: str) -> bool:
@@ -190,34 +57,3 @@ def is_loopback(address: str) -> bool:
         return host.removesuffix(".") == "localhost"
     mapped = getattr(number, "ipv4_mapped", None)
     return bool((mapped or number).is_loopback)
-
-
-def warn_of_plain_password(addresses: Iterable[str], login: Login | None, *, tls: bool) -> None:
-    """Warn of a password that goes beyond this machine without TLS, once for all endpoints."""
-    beyond = [address for address in addresses if not is_loopback(address)]
-    if login is not None and beyond and not tls:
-        warnings.warn(
-            f"the password of user {login.user!r} is sent to {', '.join(beyond)} without TLS, "
-            f"so that it can be read on the way: give tls=True, or ca_cert= ({CA_VARIABLE})",
-            PlainPasswordWarning,
-            stacklevel=6,
-        )
-
-
-def _is_text(text: str) -> bool:
-    """Return whether a text can be sent; raises nothing, for errors would hold the text."""
-    return not any("\ud800" <= letter <= "\udfff" for letter in text)
-
-
-def without_environment(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return options for the engine that the environment stands in for none of.
-
-    >>> without_environment({"user": "ann", "password": "secret"})["ca_cert"]
-    ''
-
-    Raises `InvalidOptionError` for half of a user and password.
-    """
-    given = {option: value for option, value in options.items() if value is not None}
-    if ("user" in given) != ("password" in given):
-        raise InvalidOptionError("user= and password= go together")
-    return dict.fromkeys(CREDENTIALS, "") | given

@@ -17,7 +17,7 @@ _HASHED = re.compile(r"[0-9a-f]{8}\.[0-9]+")
 def system_authorities() -> bytes | None:
     """Return what OpenSSL trusts here, as PEM: its file and its folders; None when there is none.
 
-    The variables SSL_CERT_FILE and SSL_CERT_DIR stand in for the system's places, as in OpenSSL.
+    The variables SSL_CERT_FILE and SSL_CERT_DIR replace the system's places, as in OpenSSL.
     Without them gRPC's own variable goes first, which is gRPC's to read.
     """
     places = ssl.get_default_verify_paths()
@@ -30,7 +30,7 @@ def system_authorities() -> bytes | None:
     for folder in filter(None, folders.split(os.pathsep)):
         with contextlib.suppress(OSError):
             paths += sorted(p for p in Path(folder).iterdir() if _HASHED.fullmatch(p.name))
-    found: dict[bytes, None] = {}  # most stand in the file and in the folder
+    found: dict[bytes, None] = {}  # most are in the file and in the folder
     for path in paths:
         with contextlib.suppress(OSError, ValueError):
             found.update(dict.fromkeys(_CERTIFICATE.findall(path.read_bytes())))

@@ -1,4 +1,4 @@
-"""Where compaction stands: etcd has no call for it, but two that give it away."""
+"""Finding the compacted revision: etcd has no call for it, but two whose answers show it."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from snapkv.errors import EngineUnavailableError
 class CompactionPoint:
     """The compacted revision, found without an administrator's rights.
 
-    The oldest revision that can be read is found by asking: two reads while the point has not
-    moved, and when it has, a watch from there, which the server cancels with the answer. A watch
-    on history that is not compacted would make the server search it, so the reads come first.
+    While the compacted revision stays the same, two reads confirm it: one at it, one before it.
+    After it has moved, a watch from there finds the new one: the server cancels the watch with the
+    answer. The reads come first, because a watch on readable history makes the server search it.
 
-    What was found is never believed without asking: a cluster that was set back to a backup may
-    have more history than before.
+    A remembered revision is always confirmed: a cluster that was restored from a backup may have
+    more history than before.
     """
 
     def __init__(self, connection: Connection, home: bytes) -> None:
@@ -31,20 +31,22 @@ class CompactionPoint:
         Raises `EngineUnavailableError` after `timeout` seconds.
         """
         bound_s = bounded(READ_TIMEOUT_S if timeout is None else timeout)
-        deadline, point, told = monotonic() + bound_s, self._known, False
+        deadline, point, confirmed = monotonic() + bound_s, self._known, False
         while True:
             if self._is_compacted(point or 1, deadline):
-                point, told = self._from_watch(point or 1, deadline), True
-            elif point <= 1 or told or self._is_compacted(point - 1, deadline):
+                point, confirmed = self._from_watch(point or 1, deadline), True
+            elif point <= 1 or confirmed or self._is_compacted(point - 1, deadline):
                 self._known = point
                 return point
             else:
-                point = 0  # what is before it can be read: the engine went back in time
+                point = 0  # the revision before it can be read: the engine went back in time
             if monotonic() >= deadline:
-                raise EngineUnavailableError(f"compaction ran away from who asks for {bound_s:g} s")
+                raise EngineUnavailableError(
+                    f"the compacted revision changed at each look for {bound_s:g} s"
+                )
 
     def _is_compacted(self, revision: int, deadline: float) -> bool:
-        """Return whether a revision can no longer be read; one in the future can."""
+        """Return whether a revision was compacted; False for one in the future."""
         request = pb.RangeRequest(key=self._home, revision=revision, count_only=True)
         try:
             self._connection.read(RANGE, request, max(0.001, deadline - monotonic()))
@@ -53,7 +55,7 @@ class CompactionPoint:
         return False
 
     def _from_watch(self, revision: int, deadline: float) -> int:
-        """Return what the server says to a watch from what is compacted."""
+        """Return the compacted revision that the server sends when it cancels a watch."""
         create = pb.WatchCreateRequest(key=self._home, start_revision=revision)
         request, tries = pb.WatchRequest(create_request=create), 0
         while True:
@@ -67,21 +69,21 @@ class CompactionPoint:
             self._connection.wait_before(tries, deadline)
             if monotonic() >= deadline:
                 raise EngineUnavailableError(
-                    f"no answer where compaction stands: {failure}"
+                    f"the server did not return its compacted revision: {failure}"
                 ) from failure
 
     def _asked(self, request: pb.WatchRequest, timeout: float) -> int:
-        watching = self._connection.watch(request, timeout)
+        open_watch = self._connection.watch(request, timeout)
         try:
-            found = _compacted_in(watching.stream)
+            found = _compacted_in(open_watch.stream)
         except CallFailed as e:
-            self._connection.broken(watching, e, renew=False)
-            watching.stream.cancel()
+            self._connection.broken(open_watch, e, renew=False)
+            open_watch.stream.cancel()
             raise
         except BaseException:  # to cancel takes a lock that this may have left taken
-            watching.endpoint.interrupted(watching.stream)
+            open_watch.endpoint.interrupted(open_watch.stream)
             raise
-        watching.stream.cancel()  # now: what gRPC's thread ends later may hang the process's end
+        open_watch.stream.cancel()  # now: what gRPC's thread ends later may hang the process's end
         return found
 
 

@@ -1,4 +1,4 @@
-"""Calls to a cluster: whichever endpoint answers, with a token that is renewed, within a bound."""
+"""Calls to a cluster: at any endpoint that answers, with a renewed token, in bounded time."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from typing import NamedTuple, TypeVar
 
 from snapkv.clock import bounded, check_in_time, monotonic, pause
+from snapkv.engine.errors import OutcomeUnknown, Refused
 from snapkv.engine.etcd import etcd_pb2 as pb
-from snapkv.engine.etcd.address import Login
 from snapkv.engine.etcd.endpoint import Endpoint
 from snapkv.engine.etcd.error_texts import (
     AUTH_NOT_ENABLED,
@@ -30,44 +30,38 @@ from snapkv.engine.etcd.grpc_client import (
     AUTHENTICATE,
     RANGE,
     STATUS,
-    BorrowedClosedError,
     CallFailed,
     ChannelRetired,
+    ClientClosedError,
     Message,
     Metadata,
     Method,
     WatchStream,
 )
-from snapkv.errors import (
-    AccessDeniedError,
-    EngineUnavailableError,
-    OutcomeUnknown,
-    Refused,
-    SnapKVError,
-    StoreClosedError,
-)
+from snapkv.engine.etcd.security import Login
+from snapkv.errors import AccessDeniedError, EngineUnavailableError, SnapKVError, StoreClosedError
 from snapkv.lifecycle import renew_in_children
 
 Q = TypeVar("Q", bound=Message)
 A = TypeVar("A", bound=Message)
 
 READ_TIMEOUT_S = 12.0
-"""How long a call that may be repeated is tried, unless the caller says."""
+"""How long a call that may be repeated is tried, without a timeout of the caller."""
 TRY_S = 4.0
 """How long one endpoint may take to answer before the next one is asked."""
 TRY_S_MIN = 0.5
 READ_TRY_S_MIN = 0.1
-"""The same, where little time is left; a read is repeated, so it may be less than for a write."""
+"""The same when little time is left; shorter than for a write, because a read is repeated."""
 VERSION_S = 1.0
 NO_ANSWER = frozenset(("UNAVAILABLE", "DEADLINE_EXCEEDED", "CANCELLED"))
 RETRY_S_MIN = 0.01
 RETRY_S_MAX = 0.5
 RENEWALS_MAX = 4
-"""Tokens that one call may use up: the rights may change while it is on its way."""
+"""New tokens for one call: its rights may change several times while it runs."""
 
 
 class Connection:
-    """A cluster as one thing to call; safe for threads and forks."""
+    """The endpoints of a cluster behind one interface; safe for threads and forks."""
 
     def __init__(
         self, endpoints: Sequence[Endpoint], login: Login | None, *, token: str | None = None
@@ -75,7 +69,9 @@ class Connection:
         self._endpoints = tuple(endpoints)
         self._login, self._token = login, token
         self._at = 0
-        self._strangers: set[str] = set()  # said that they are no etcd, since one last was
+        self._strangers: set[str] = (
+            set()
+        )  # endpoints that did not answer as etcd since one last did
         self._closed = False
         self._lock = threading.Lock()
         self._renewing = threading.Lock()
@@ -95,7 +91,7 @@ class Connection:
         return tuple(e.address for e in self._endpoints[at:] + self._endpoints[:at])
 
     def close(self) -> None:
-        """Close all channels; calls on their way fail."""
+        """Close all channels; running calls fail."""
         self._closed = True
         for endpoint in self._endpoints:
             endpoint.close()
@@ -103,10 +99,10 @@ class Connection:
     # --- calls that may be repeated ---
 
     def read(self, method: Method[Q, A], request: Q, timeout: float | None = None) -> A:
-        """Call until an endpoint answers; the next one is asked when one does not.
+        """Call one endpoint after another until one answers.
 
-        Raises `EngineUnavailableError` after `timeout` seconds, what the cluster refuses with,
-        and `CallFailed` with the text `COMPACTED` or `FUTURE`.
+        Raises `EngineUnavailableError` after `timeout` seconds, the cluster's own errors, and
+        `CallFailed` with the text `COMPACTED` or `FUTURE`.
         """
         bound_s = bounded(READ_TIMEOUT_S if timeout is None else timeout)
         check_in_time()
@@ -133,7 +129,7 @@ class Connection:
     def _raise_if_final(
         self, failure: CallFailed, endpoint: Endpoint, request: Message | None = None
     ) -> None:
-        """Raise what asking again, or asking another endpoint, would not change."""
+        """Raise an error that another attempt, or another endpoint, would return too."""
         if self._closed:
             raise StoreClosedError("the engine was closed") from failure
         if failure.text.startswith((COMPACTED, FUTURE)):
@@ -142,7 +138,9 @@ class Connection:
             message = "an answer is larger than the client's channel takes (see its grpc_options)"
             raise OversizedAnswerError(message) from failure
         if self._are_strangers(failure, endpoint):
-            what = "the certificate does not fit" if is_distrust(failure) else "that is no etcd"
+            what = (
+                "its certificate is not trusted" if is_distrust(failure) else "this is not an etcd"
+            )
             raise EngineUnavailableError(f"{endpoint.address}: {what}: {failure}") from failure
         size = 0 if request is None else request.ByteSize()
         if OVERSIZED_BY_GRPC in failure.text.lower():
@@ -152,9 +150,9 @@ class Connection:
             raise error from failure
 
     def _are_strangers(self, failure: CallFailed, endpoint: Endpoint) -> bool:
-        """Return whether all endpoints have said in a row that they are no etcd of ours.
+        """Return whether all endpoints, one after another, did not answer as etcd.
 
-        One alone may be a proxy whose backend is being exchanged: HTTP's 404 looks like that.
+        One alone may be a proxy whose backend is being replaced: that looks like HTTP's 404.
         """
         if failure.code != "UNIMPLEMENTED" and not is_distrust(failure):
             self._strangers.discard(endpoint.address)
@@ -163,17 +161,17 @@ class Connection:
         return self._strangers.issuperset(e.address for e in self._endpoints)
 
     def _try_s(self, left_s: float, tries: int) -> float:
-        """Return how long an endpoint is waited for, so that there is time to ask all of them."""
+        """Return how long to wait for one endpoint, so that there is time for all of them."""
         unasked = max(1, len(self._endpoints) - tries)
         return max(0.001, min(left_s, TRY_S, max(READ_TRY_S_MIN, left_s / unasked)))
 
     def _try_once_s(self, left_s: float) -> float:
-        """Return the same for what is sent once: another endpoint settles what became of it."""
+        """Return the same for a request that is sent once: another endpoint finds its outcome."""
         share = left_s if len(self._endpoints) == 1 else max(TRY_S_MIN, left_s / 2)
         return min(left_s, TRY_S, share)
 
     def wait_before(self, tries: int, deadline: float) -> None:
-        """Wait a little, longer each time that all endpoints were asked in vain."""
+        """Wait a little, longer after each round of all endpoints."""
         rounds = tries // len(self._endpoints)
         if rounds:
             wait = min(RETRY_S_MAX, RETRY_S_MIN * 2 ** min(rounds, 10))
@@ -182,16 +180,16 @@ class Connection:
     # --- calls that are sent once ---
 
     def ready(self, home: bytes, timeout: float) -> None:
-        """Make sure that there is an endpoint to send to; no round trip while there is one.
+        """Make sure that an endpoint answers; no round trip while one is known to.
 
         Raises as `read`.
         """
         if not self._current().proven:
-            with contextlib.suppress(AccessDeniedError):  # who says so is there
+            with contextlib.suppress(AccessDeniedError):  # an answer, too
                 self.read(RANGE, pb.RangeRequest(key=home, count_only=True), timeout)
 
     def send(self, method: Method[Q, A], request: Q, timeout: float) -> A:
-        """Send a request that must not be applied twice: again only after a definite refusal.
+        """Send a request that must not be applied twice; repeat it only if it was rejected.
 
         Raises `Refused` and `OutcomeUnknown`.
         """
@@ -200,10 +198,14 @@ class Connection:
             endpoint, token = self._current(), self._token
             left = deadline - monotonic()
             if left <= 0:
-                raise Refused(EngineUnavailableError("the cluster turned the request away"))
+                raise Refused(
+                    EngineUnavailableError(
+                        "the cluster rejected the request for now; try again later"
+                    )
+                )
             try:
                 return self._call(endpoint, method, request, self._try_once_s(left), token)
-            except BorrowedClosedError as e:
+            except ClientClosedError as e:
                 raise Refused(e) from e
             except CallFailed as e:
                 failure = e
@@ -218,11 +220,11 @@ class Connection:
             ):
                 outcome = self._outcome(failure, request)
                 if isinstance(outcome, OutcomeUnknown) and not outcome.answered:
-                    self._move_on(endpoint)  # who answers or refuses is there
+                    self._move_on(endpoint)  # it did not answer
                 raise outcome from failure
 
     def _outcome(self, failure: CallFailed, request: Message) -> Refused | OutcomeUnknown:
-        """Return what is known of a request that failed."""
+        """Return the outcome of a request that failed."""
         size = request.ByteSize()
         error = refusal_of(failure, size)
         if error is not None and may_be_applied(failure):
@@ -241,25 +243,25 @@ class Connection:
 
     # --- streams ---
 
-    def watch(self, first: pb.WatchRequest, timeout: float | None = None) -> Watching:
-        """Open a watch at the endpoint in use; it breaks when that does."""
+    def watch(self, first: pb.WatchRequest, timeout: float | None = None) -> OpenWatch:
+        """Open a watch at the current endpoint; it ends with the connection."""
         endpoint, token = self._current(), self._token
         stream = endpoint.watches().watch(first, self._metadata(token), timeout)
-        return Watching(endpoint, token, stream)
+        return OpenWatch(endpoint, token, stream)
 
     def is_alive(self, endpoint: Endpoint, home: bytes, timeout: float) -> bool:
         """Return whether an endpoint answers on the connection of its watches; one round trip."""
         request = pb.RangeRequest(key=home, count_only=True, serializable=True)
         try:
             endpoint.watches().call(RANGE, request, timeout, self._metadata(self._token))
-        except BorrowedClosedError:
+        except ClientClosedError:
             return False
         except CallFailed as e:
             return refusal_of(e) is not None
         return True
 
     def server_version(self) -> str | None:
-        """Return the server's version; "" when it does not tell, None when it did not answer.
+        """Return the server's version; "" when it is not in the answer, None without an answer.
 
         One round trip, `VERSION_S` seconds at most.
         """
@@ -272,20 +274,20 @@ class Connection:
         except CallFailed as e:
             return None if e.code in NO_ANSWER or is_stale_token(e) else ""
 
-    def broken(self, watching: Watching, failure: CallFailed, *, renew: bool) -> None:
-        """Take in that a watch broke, so that the next one is opened where it works.
+    def broken(self, open_watch: OpenWatch, failure: CallFailed, *, renew: bool) -> None:
+        """Prepare for the next watch after one failed: a new token, or another endpoint.
 
-        `renew` asks for a new token in any case. Raises what trying again would not change.
+        `renew` requests a new token in any case. Raises errors that are final.
         """
         if renew or is_stale_token(failure):
             try:
-                if self._renewed(watching.token, monotonic() + TRY_S):
+                if self._renewed(open_watch.token, monotonic() + TRY_S):
                     return
-            except EngineUnavailableError:  # no quorum, say: there will be another time
-                self._move_on(watching.endpoint)
+            except EngineUnavailableError:  # no quorum, for example: the next attempt may succeed
+                self._move_on(open_watch.endpoint)
                 return
-        self._raise_if_final(failure, watching.endpoint)
-        self._move_on(watching.endpoint)
+        self._raise_if_final(failure, open_watch.endpoint)
+        self._move_on(open_watch.endpoint)
 
     # --- endpoints and tokens ---
 
@@ -295,7 +297,7 @@ class Connection:
         return self._endpoints[self._at]
 
     def _move_on(self, endpoint: Endpoint) -> None:
-        """Ask the next endpoint from now on, unless another thread has moved on already."""
+        """Use the next endpoint from now on, unless another thread has moved on already."""
         endpoint.drop()
         with self._lock:
             if self._endpoints[self._at] is endpoint:
@@ -330,22 +332,22 @@ class Connection:
 
     @staticmethod
     def _metadata(token: str | None) -> Metadata:
-        """Return what goes with each call: turn away at once where there is no leader."""
+        """Return the metadata of each call: a member without a leader rejects it at once."""
         leader = (("hasleader", "true"),)
         return leader if token is None else (*leader, ("token", token))
 
     def _renewed(self, used: str | None, deadline: float) -> bool:
-        """Get a new token in place of the one that was used; False when nobody can.
+        """Get a new token in place of the used one; False without a login.
 
         Raises `AccessDeniedError` for a wrong password, `EngineUnavailableError`.
         """
         if self._login is None:
             return False
         if not self._renewing.acquire(timeout=max(0.0, deadline - monotonic())):
-            raise EngineUnavailableError("no new token in time")
+            raise EngineUnavailableError("the cluster returned no new token in time")
         try:
             if self._token != used:
-                return True  # another thread was quicker
+                return True  # another thread renewed it
             request = pb.AuthenticateRequest(name=self._login.user, password=self._login.password)
             self._token = self._authenticate(request, deadline)
             return True
@@ -372,7 +374,7 @@ class Connection:
                 raise EngineUnavailableError(f"no token in time: {failure}") from failure
 
 
-class Watching(NamedTuple):
+class OpenWatch(NamedTuple):
     """An open watch stream, where it is open, and the token it was opened with."""
 
     endpoint: Endpoint

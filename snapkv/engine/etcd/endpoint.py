@@ -5,22 +5,22 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from snapkv.engine.etcd.address import Security
 from snapkv.engine.etcd.grpc_client import WATCH_ANSWER_BYTES_MAX, Channel, WatchStream
+from snapkv.engine.etcd.security import Security
 from snapkv.lifecycle import renew_in_children
 
 _abandoned: list[Channel | WatchStream] = []
-"""Channels that can neither be used nor ended, nor collected, which ends them: a parent process's
-in a forked child, and those in which an interrupt may have left a lock of gRPC's taken."""
+"""Channels that must not be used, closed or garbage-collected (which closes them): those of the
+parent in a forked child, and those in which an interrupt may have left a lock of gRPC taken."""
 
 
 class Endpoint:
-    """One endpoint with its channels: a watch that nobody reads must not hold up calls.
+    """One endpoint with its channels: an unread watch cannot block calls, which have their own.
 
-    The main thread has its own. Ctrl-C is raised there, often while gRPC holds a lock of the
-    channel, which then stays taken: what others have on their way must not be on that channel.
+    The main thread has channels of its own. Ctrl-C is raised there, often while gRPC holds a lock
+    of the channel, which then stays taken: calls of other threads must not use that channel.
 
-    `proven` says that the last call was answered on this thread's channel.
+    `proven` says that the last call on this thread's channel was answered.
     """
 
     def __init__(
@@ -64,15 +64,15 @@ class Endpoint:
         return _of_thread(self._watches, self._make_watches)
 
     def drop(self) -> None:
-        """Let the next call connect anew: this connection may lead nowhere; others finish on it."""
+        """Let the next call connect anew: this connection may be dead; running calls finish."""
         dropped, self._calls, self._proven = self._calls, {}, set()
         for channel in dropped.values():
             channel.retire()
 
     def interrupted(self, stream: WatchStream | None = None) -> None:
-        """Let this thread connect anew: an interrupt may have left a lock taken for ever.
+        """Let this thread connect anew: an interrupt may have left a lock of gRPC taken.
 
-        That of a `stream`, too, which it was reading.
+        A `stream` that the thread was reading is abandoned, too.
         """
         self.proven = False
         if stream is not None:
@@ -87,13 +87,13 @@ class Endpoint:
             channel.close()
 
     def after_fork(self) -> None:
-        """Connect anew: the parent's connections are no use here."""
+        """Connect anew: the child cannot use the parent's connections."""
         _abandoned.extend((*self._calls.values(), *self._watches.values()))
         self._calls, self._watches, self._proven = {}, {}, set()
 
 
 class _Main:
-    """Which thread is the main one: in a forked child that is the thread that forked."""
+    """The id of the main thread; in a forked child that is the thread that forked."""
 
     def __init__(self) -> None:
         self.ident = threading.main_thread().ident

@@ -8,16 +8,13 @@ import threading
 import weakref
 from collections.abc import Callable
 
+from snapkv.arguments import check_int
 from snapkv.clock import monotonic
 from snapkv.engine.contract import KeyValue, Lease, Limits, Range, Txn, TxnResult
-from snapkv.engine.etcd import codec as wire
+from snapkv.engine.errors import Refused
+from snapkv.engine.etcd import codec
 from snapkv.engine.etcd import etcd_pb2 as pb
-from snapkv.engine.etcd.address import (
-    Login,
-    Security,
-    endpoints_of,
-    warn_of_plain_password,
-)
+from snapkv.engine.etcd.address import endpoints_of
 from snapkv.engine.etcd.compaction import CompactionPoint
 from snapkv.engine.etcd.connection import Connection
 from snapkv.engine.etcd.endpoint import Endpoint
@@ -25,19 +22,12 @@ from snapkv.engine.etcd.error_texts import COMPACTED
 from snapkv.engine.etcd.grpc_client import COMPACT, GRANT, KEEP_ALIVE, REVOKE, TXN, CallFailed
 from snapkv.engine.etcd.reading import KEY_BYTES_MAX, OPS_MAX, EtcdReads
 from snapkv.engine.etcd.scan import PAGE_BYTES, PageSize
+from snapkv.engine.etcd.security import Login, Security, warn_of_plain_password
 from snapkv.engine.etcd.server import Server
 from snapkv.engine.etcd.watcher import EtcdWatcher
 from snapkv.engine.leases import is_id, ttl_ns_of
 from snapkv.engine.rules import check_distinct, check_limits
-from snapkv.errors import (
-    CompactedError,
-    InvalidOptionError,
-    InvalidTypeError,
-    LeaseNotFoundError,
-    Refused,
-    SnapKVError,
-    StoreClosedError,
-)
+from snapkv.errors import CompactedError, LeaseNotFoundError, SnapKVError, StoreClosedError
 from snapkv.lifecycle import renew_in_children
 
 REQUEST_BYTES_MAX = 1_572_864
@@ -100,22 +90,22 @@ class EtcdEngine(EtcdReads):
             check_distinct(txn)
         except SnapKVError as e:
             raise Refused(e) from e
-        request = wire.txn_request(txn)
+        request = codec.txn_request(txn)
         try:
             answer = self._connection.send(TXN, request, max(0.001, deadline - monotonic()))
         except Refused as e:
             if isinstance(e.error, LeaseNotFoundError):
-                raise Refused(LeaseNotFoundError(max(wire.leases_in(txn), default=0))) from e
+                raise Refused(LeaseNotFoundError(max(codec.leases_in(txn), default=0))) from e
             raise
         except StoreClosedError as e:  # before it was sent, or after a refusal
             raise Refused(e) from e
-        return wire.txn_result(answer)
+        return codec.txn_result(answer)
 
     def check_limits(self, txn: Txn) -> int:
         """Return the size of `txn`; raise `CommitTooLargeError` when it is over `limits`."""
         return check_limits(txn, self.limits)
 
-    # --- following ---
+    # --- watching ---
 
     def watch(self, key: bytes, range_end: bytes, *, start_revision: int) -> EtcdWatcher:
         """Return a watcher of a range; a stream and two threads of its own."""
@@ -135,15 +125,15 @@ class EtcdEngine(EtcdReads):
             watcher.close()
         return watcher
 
-    # --- forgetting ---
+    # --- compaction ---
 
     def compact(
         self, revision: int, *, batches: int | None = None, timeout: float | None = None
     ) -> None:
         """Compact the whole cluster; the server frees in the background. Needs the role root.
 
-        Nobody else's writing is in the way, so `batches` changes nothing; `timeout` bounds the
-        wait for an answer in seconds.
+        The server frees in the background, so `batches` has no effect; `timeout` bounds the wait
+        for an answer in seconds.
         """
         self._check_open()
         try:
@@ -206,7 +196,7 @@ class EtcdEngine(EtcdReads):
         }
 
     def check(self) -> list[str]:
-        """Return what the cluster says is wrong with it."""
+        """Return the problems that the cluster reports."""
         self._check_open()
         return self._server.complaints()
 
@@ -237,11 +227,11 @@ def open_etcd(
 ) -> EtcdEngine:
     """Return the engine of an `etcd://` URL; one plain request, the rest when it is used.
 
-    Raises `InvalidURLError`, `InvalidOptionError`; warns with `ServerWarning`, and with
-    `PlainPasswordWarning` when a password goes beyond this machine without TLS.
+    Raises `InvalidOptionError`; warns with `ServerWarning`, also when a password goes beyond this
+    machine without TLS.
     """
-    check_number("max_request_bytes", max_request_bytes, 8 << 10)
-    check_number("max_txn_ops", max_txn_ops, 48)
+    check_int("max_request_bytes", max_request_bytes, 8 << 10)
+    check_int("max_txn_ops", max_txn_ops, 48)
     security = Security.of(tls, ca_cert, cert, key)
     endpoints = [Endpoint.at(address, security) for address in endpoints_of(url)]
     login = Login.of(user, password)
@@ -257,11 +247,3 @@ def open_etcd(
         max_request_bytes=max_request_bytes,
         max_txn_ops=max_txn_ops,
     )
-
-
-def check_number(option: str, value: object, least: int) -> None:
-    """Raise a typed error for an option that is no int, or less than it can be."""
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise InvalidTypeError(f"{option} is an int, not {type(value).__name__}")
-    if value < least:
-        raise InvalidOptionError(f"{option} is {value}, the least is {least}")

@@ -1,9 +1,9 @@
-"""etcd's own error texts: which of them say that nothing was or will be applied, and what is told.
+"""etcd's error texts: which mean that a request is not applied, and the errors to raise for them.
 
 Codes are ambiguous (a lost connection and a full queue are both UNAVAILABLE), texts are not. Any
 other failure after a request was sent leaves its outcome open.
 
-Definite, by where etcd checks (`server/etcdserver` of 3.5):
+Definite, by the place where etcd checks (`server/etcdserver` of 3.5):
 
 | text | checked |
 |---|---|
@@ -14,11 +14,11 @@ Definite, by where etcd checks (`server/etcdserver` of 3.5):
 | permission denied, auth store is old, user name is empty | when applied, before it is executed |
 | requested lease not found | when applied: all puts, nested ones too, before the first is done |
 
-Not definite, but final (`MAY_BE_APPLIED`): the request is not on its way any more, and a look tells
-what became of it.
+Not definite, but final (`MAY_BE_APPLIED`): etcd has finished with the request, and a read finds its
+outcome.
 
 * database space exceeded: checked before it is proposed, and once more when it is applied, where
-  etcd executes the transaction and then answers with the error all the same.
+  etcd executes the transaction and still answers with the error.
 * corrupt cluster: the member that answers executed nothing, but it says that members disagree.
 """
 
@@ -56,13 +56,13 @@ TRY_ELSEWHERE = (
     "etcdserver: rpc not supported for learner",
     "etcdserver: too many requests",
 )
-"""Refused before it was proposed: it may be sent again, somewhere else or a little later."""
+"""Rejected before it was proposed: it may be sent again, to another member or a little later."""
 
 NO_SPACE = "etcdserver: mvcc: database space exceeded"
 CORRUPT = "etcdserver: corrupt cluster"
 
 MAY_BE_APPLIED = (NO_SPACE, CORRUPT)
-"""The cluster has answered for good, but what it refuses may have been applied."""
+"""The answer is final, but the rejected request may have been applied."""
 
 _ERRORS: dict[str, Callable[[str, int], SnapKVError]] = {
     NO_SPACE: lambda text, size: NoSpaceError(
@@ -87,30 +87,30 @@ _ERRORS: dict[str, Callable[[str, int], SnapKVError]] = {
 }
 
 OVERSIZED_BY_GRPC = "received message larger than max"
-"""The server's gRPC says so before etcd sees the request; a client's says so of an answer."""
+"""From the server's gRPC, of a request that etcd never saw; from the client's, of an answer."""
 
 
 DISTRUST = ("CERTIFICATE_VERIFY_FAILED", "is not in peer certificate")
-"""What gRPC says of a certificate of an unknown authority, or with another name."""
+"""gRPC's texts for a certificate of an unknown authority, or for another host."""
 
 
 class OversizedAnswerError(EngineUnavailableError):
-    """The answer is larger than the channel takes; only borrowed channels have a limit."""
+    """The answer is larger than the channel takes; only an etcd3 client's channel has a limit."""
 
 
 def is_oversized_answer(failure: CallFailed) -> bool:
-    """Return whether this side refused an answer for its size: asking again is no use."""
+    """Return whether this client rejected an answer for its size: a retry would fail, too."""
     return OVERSIZED_BY_GRPC in failure.text.lower() and "CLIENT" in failure.text
 
 
 def too_large(size: int) -> CommitTooLargeError:
-    """Return what to tell about a request of so many bytes that the server does not take."""
+    """Return the error for a request of so many bytes that the server does not take."""
     what = "the request in bytes (see the server's --max-request-bytes)"
     return CommitTooLargeError(what, size, size - 1)
 
 
 def is_distrust(failure: CallFailed) -> bool:
-    """Return whether a certificate is not accepted: time does not change that."""
+    """Return whether a certificate is not accepted: a retry would fail, too."""
     return failure.code == "UNAVAILABLE" and any(text in failure.text for text in DISTRUST)
 
 
@@ -120,19 +120,19 @@ def is_stale_token(failure: CallFailed) -> bool:
 
 
 def is_for_elsewhere(failure: CallFailed) -> bool:
-    """Return whether the request was turned away unread."""
+    """Return whether the request was rejected unread."""
     return failure.text.startswith(TRY_ELSEWHERE)
 
 
 def may_be_applied(failure: CallFailed) -> bool:
-    """Return whether a request may have been applied that was refused: a look tells."""
+    """Return whether a rejected request may have been applied."""
     return failure.text.startswith(MAY_BE_APPLIED)
 
 
 def refusal_of(failure: CallFailed, request_bytes: int = 0) -> SnapKVError | None:
-    """Return what to tell about a refusal; None when the failure is none.
+    """Return the error to raise when etcd rejected the request, None for any other failure.
 
-    It is definite unless `may_be_applied`.
+    The rejection is definite unless `may_be_applied`.
     """
     for text, error in _ERRORS.items():
         if failure.text.startswith(text):

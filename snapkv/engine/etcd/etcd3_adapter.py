@@ -1,15 +1,16 @@
-"""An engine on the connection of an `etcd3` client (python-etcd3) that a service holds already."""
+"""An engine on the connection of an `etcd3` client (python-etcd3) that a service already has."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from snapkv.engine.etcd.address import Login, warn_of_plain_password
+from snapkv.arguments import check_int
 from snapkv.engine.etcd.connection import Connection
 from snapkv.engine.etcd.endpoint import Endpoint
-from snapkv.engine.etcd.engine import REQUEST_BYTES_MAX, EtcdEngine, check_number
+from snapkv.engine.etcd.engine import REQUEST_BYTES_MAX, EtcdEngine
 from snapkv.engine.etcd.grpc_client import Channel
 from snapkv.engine.etcd.reading import OPS_MAX
+from snapkv.engine.etcd.security import Login, warn_of_plain_password
 from snapkv.engine.etcd.server import Server
 from snapkv.errors import EngineUnavailableError, InvalidTypeError
 
@@ -17,27 +18,27 @@ ANSWER_BYTES = 1 << 20
 """Pages of scans on a channel that may take no more than 4 MiB, which is gRPC's default."""
 
 
-class BorrowedEndpoint(Endpoint):
-    """The endpoint of somebody else's channel: never closed, never made anew."""
+class Etcd3Endpoint(Endpoint):
+    """An endpoint that uses the channel of an etcd3 client; it never closes or replaces it."""
 
     def __init__(self, address: str, channel: Any) -> None:
-        self._borrowed: Channel | None = Channel(channel)
-        super().__init__(address, self._lent)
+        self._channel: Channel | None = Channel(channel)
+        super().__init__(address, self._of_client)
 
-    def _lent(self) -> Channel:
-        if self._borrowed is None:
+    def _of_client(self) -> Channel:
+        if self._channel is None:
             raise EngineUnavailableError(
-                "the etcd3 client was made before this process was forked; hand over a new one"
+                "the etcd3 client was made before this process was forked; pass a new one"
             )
-        return self._borrowed
+        return self._channel
 
     def close(self) -> None:
         """Leave the channel to its owner."""
 
     def after_fork(self) -> None:
-        """Forget the channel: it does not survive."""
+        """Forget the channel, which does not survive a fork."""
         super().after_fork()
-        self._borrowed = None
+        self._channel = None
 
 
 def engine_on(
@@ -52,12 +53,12 @@ def engine_on(
     """Return an engine on an etcd3 client's channel, with its token.
 
     The client keeps no credentials, so renewing the token needs `user` and `password`; the
-    environment does not stand in, for the client is not of its making. Raises `InvalidTypeError`
-    when the client is none of etcd3's. Over TLS it warns with `ServerWarning`: how to reach the
-    server's clock is not known.
+    environment is not read, because it did not make the client. Raises `InvalidTypeError` for
+    anything but an etcd3 client. Over TLS it warns with `ServerWarning`: the engine cannot read
+    the server's clock.
     """
-    check_number("max_request_bytes", max_request_bytes, 8 << 10)
-    check_number("max_txn_ops", max_txn_ops, 48)
+    check_int("max_request_bytes", max_request_bytes, 8 << 10)
+    check_int("max_txn_ops", max_txn_ops, 48)
     channel, address = getattr(client, "channel", None), getattr(client, "_url", None)
     if not callable(getattr(channel, "unary_unary", None)) or not isinstance(address, str):
         raise InvalidTypeError(
@@ -66,7 +67,7 @@ def engine_on(
             "in the environment"
         )
     token = dict(getattr(client, "metadata", None) or ()).get("token")
-    endpoint, login = BorrowedEndpoint(address, channel), Login.given(user, password)
+    endpoint, login = Etcd3Endpoint(address, channel), Login.given(user, password)
     secure = getattr(client, "uses_secure_channel", False)
     warn_of_plain_password([address], login, tls=secure)
     connection = Connection([endpoint], login, token=token)

@@ -1,7 +1,7 @@
-"""gRPC, as little of it as the engine needs: one endpoint's channel, calls, streams, failures.
+"""The part of gRPC that the engine needs: the channel of an endpoint, calls, streams, failures.
 
 The only module that imports grpc. Retries and configuration from DNS are off: a request is sent
-once, and who repeats it knows why.
+once, and only the engine repeats it.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ import grpc
 from google.protobuf.message import Message as Message
 
 from snapkv.engine.etcd import etcd_pb2 as pb
-from snapkv.engine.etcd.address import Security
+from snapkv.engine.etcd.security import Security
 from snapkv.errors import EngineUnavailableError, SnapKVError
-from snapkv.lifecycle import Gate
+from snapkv.lifecycle import ForkBarrier
 
 Q = TypeVar("Q", bound=Message)
 A = TypeVar("A", bound=Message)
@@ -35,7 +35,7 @@ KEEPALIVE_MS = 10_000
 RECONNECT_MS_MIN = 50
 RECONNECT_MS_MAX = 1_000
 CONNECT_MS_MAX = 2_000
-"""How long a connection may take to come about: several exchanges over a slow network."""
+"""How long connecting may take: several exchanges over a slow network."""
 
 CLOSE_S = 2.0
 """How long a channel may take to end its calls."""
@@ -54,11 +54,11 @@ _OPTIONS: tuple[tuple[str, int], ...] = (
 )
 
 WATCH_ANSWER_BYTES_MAX = 256 << 20
-"""What a catching-up watch may get at once: the server sends up to 1,000 revisions together."""
+"""The largest answer of a watch: while it catches up, the server sends 1,000 revisions at once."""
 
-_calls = Gate()
-"""A fork while a call is inside gRPC was seen to abort the child. Streams at rest do no harm; one
-that events come in by at that very moment did, in one fork of a hundred.
+_calls = ForkBarrier()
+"""A fork while a call is inside gRPC was seen to abort the child. An idle stream does no
+harm; one that receives events at that moment did, in one fork of a hundred.
 """
 
 
@@ -101,7 +101,7 @@ Metadata = tuple[tuple[str, str], ...]
 
 
 class CallFailed(SnapKVError, ConnectionError):
-    """A call ended with a status instead of an answer; `code` is its name, `text` what it says."""
+    """A call ended with a status instead of an answer: its name `code` and its `text`."""
 
     def __init__(self, code: str, text: str) -> None:
         super().__init__(f"{code}: {text}")
@@ -121,14 +121,14 @@ def ended_watch(reason: str) -> CallFailed:
 
 
 class ChannelRetired(SnapKVError):
-    """The channel is no longer for new calls; this one was not sent."""
+    """The channel was replaced; this call was not sent."""
 
 
-class BorrowedClosedError(EngineUnavailableError):
-    """The channel is somebody else's, who has closed it; nothing was sent."""
+class ClientClosedError(EngineUnavailableError):
+    """The etcd3 client has closed its channel; nothing was sent."""
 
     def __init__(self) -> None:
-        super().__init__("the etcd3 client was closed; hand over a new one")
+        super().__init__("the etcd3 client was closed; pass a new one")
 
 
 _channels: weakref.WeakSet[Channel] = weakref.WeakSet()
@@ -137,7 +137,7 @@ _channels: weakref.WeakSet[Channel] = weakref.WeakSet()
 class Channel:
     """A connection to one endpoint, made when it is first used.
 
-    One that is not `owned` is somebody else's, who closes it.
+    A channel that is not `owned` belongs to an etcd3 client, which closes it.
     """
 
     def __init__(self, channel: Any, *, owned: bool = False) -> None:
@@ -166,7 +166,7 @@ class Channel:
     def call(self, method: Method[Q, A], request: Q, timeout: float, metadata: Metadata) -> A:
         """Send one request, once; `CallFailed` after `timeout` seconds at the latest.
 
-        Raises `ChannelRetired` and `BorrowedClosedError` when it was not sent for that.
+        Raises `ChannelRetired` and `ClientClosedError` when it was not sent for that.
         """
         send = self._unary.get(method.path)
         if send is None:
@@ -226,7 +226,7 @@ class Channel:
 
     def _closed(self, error: ValueError) -> SnapKVError:
         """Return gRPC's error for a call on a closed channel as ours."""
-        return CallFailed("CANCELLED", str(error)) if self._owned else BorrowedClosedError()
+        return CallFailed("CANCELLED", str(error)) if self._owned else ClientClosedError()
 
     def close(self) -> None:
         """End the connection and all its calls.
@@ -282,7 +282,7 @@ class WatchStream:
         while (request := self._requests.get()) is not None:
             with _calls:
                 yield request
-        with _calls:  # somebody let go of it: to end the requests would not end the answers
+        with _calls:  # released: ending the requests would not end the answers
             self._call.cancel()
 
     def __iter__(self) -> Iterator[pb.WatchResponse]:
@@ -290,7 +290,7 @@ class WatchStream:
         try:
             while True:
                 with _calls:
-                    pass  # nobody begins to read while the process forks
+                    pass  # no thread begins to read while the process forks
                 yield next(self._call)
         except StopIteration:
             return
@@ -298,10 +298,10 @@ class WatchStream:
             raise failure_of(e) from e
 
     def ask_progress(self) -> None:
-        """Ask how far the stream has come; the answer is one of those iterated."""
+        """Request the progress of the stream; the answer is one of those iterated."""
         self._requests.put(pb.WatchRequest(progress_request=pb.WatchProgressRequest()))
 
-    def let_go(self) -> None:
+    def cancel_soon(self) -> None:
         """End the stream soon, in gRPC's thread. Takes no lock: for finalizers."""
         self._requests.put(None)
 

@@ -1,10 +1,10 @@
-"""Cutting a range where its keys part, by counting.
+"""Splitting a range into pieces of about equal size, by counting.
 
-etcd counts 3 to 8 million keys a second, but an empty range in 5 us. So what is asked about is
-mostly empty, and no key is counted twice before it is known that its piece is too large. A path
-tells where to ask: a key of the range, or one of the range beside it, for what stands beside each
-other is mostly made alike. At each of its bytes the keys part into those that go on along the
-path and those that have another byte there, the siblings; all siblings of a path are disjoint.
+etcd counts 3 to 8 million keys a second, but an empty range in 5 us. So most counted ranges should
+be empty, and a key is counted again only when its piece is too large. A path says what to count: a
+key of the range, or of the range before it, because neighbouring keys mostly look alike. At each
+byte of the path, the keys divide into those that continue along the path and those with another
+byte, the siblings; all siblings of a path are disjoint.
 
 Measured: 1,000,000 keys into pieces of 50,000 in 0.3 s, twice what it takes to count them, into
 pieces of 10,000 in 0.5 s; keys of few and long directories are counted up to seven times.
@@ -21,29 +21,31 @@ Ask = Callable[[Sequence[Range]], list[RangeResult]]
 """Answers ranges in as few round trips as the server allows."""
 
 SAMPLE_ROWS = 16
-"""Read to find a path, and for keys that are prefixes of others: they would part one by one."""
+"""Rows that are read to find a path; also, keys that are prefixes of other keys would be cut off
+one by one."""
 RANGES_MIN = 128
-"""Bytes of a path are asked about together until their siblings are so many ranges."""
+"""So many ranges of siblings are counted in one request, for several bytes of a path."""
 FINE_RANGES_MAX = 512
-"""From then on a byte of a path costs two ranges only, and after as many more a stretch of it."""
+"""After so many ranges each byte of a path gets two ranges only; after twice as many, several
+bytes together do."""
 DIGITS, HEX_EDGES = b"0123456789", b"0123456789:ABCDEFGabcdefg"
 TEXT, TEXT_EDGES = bytes(range(0x20, 0x80)), bytes(range(0x20, 0x81))
 ALL_EDGES = bytes(range(0x100))
-"""Siblings like the path's byte are counted one by one, those between them together."""
+"""Siblings of the same kind as the byte of the path get a range each, the rest share ranges."""
 
 
-class Cutter:
+class RangeSplitter:
     """Cuts ranges at one revision into pieces of about `rows` keys, at most twice that."""
 
     def __init__(self, ask: Ask, revision: int, rows: int) -> None:
         self._ask, self._revision, self._rows = ask, revision, rows
 
     def pieces(self, key: bytes, range_end: bytes) -> list[Piece]:
-        """Cut a range that nothing is known of; an empty one gives no pieces."""
+        """Split a range; an empty one gives no pieces."""
         return self._cut(self._sampled(key, range_end), key, range_end)
 
     def counted(self, piece: Piece, path: bytes) -> list[Piece]:
-        """Cut a range whose keys were counted already along a path; a small one stays whole."""
+        """Split a range whose size is known, along a path; a small one stays whole."""
         return self._cut([(piece, path)], piece.key, piece.range_end)
 
     def _cut(self, todo: list[tuple[Piece, bytes]], key: bytes, range_end: bytes) -> list[Piece]:
@@ -112,7 +114,7 @@ class Cutter:
 
 
 def _steps(path: bytes, piece: Piece) -> Iterator[tuple[bytes, list[tuple[bytes, bytes]]]]:
-    """Yield how far a path was followed, and ranges of what parts from it there, many at once."""
+    """Yield a prefix of a path, and the ranges of siblings up to there."""
     length, stride, asked = 0, 1, 0
     spans: list[tuple[bytes, bytes]] = []
     while length < len(path):
@@ -148,12 +150,12 @@ def _siblings(
 
 
 def _edges(byte: int) -> bytes:
-    """Return where ranges begin among the bytes that stand where a path has `byte`."""
+    """Return the bytes at which the ranges of siblings of `byte` begin."""
     return HEX_EDGES if byte in DIGITS else TEXT_EDGES if byte in TEXT else ALL_EDGES
 
 
 def _lower_end(one: bytes, other: bytes) -> bytes:
-    """Return the end of what lies below two ends."""
+    """Return the lower of two ends of ranges."""
     if ALL_KEYS_END in (one, other):
         return other if one == ALL_KEYS_END else one
     return min(one, other)

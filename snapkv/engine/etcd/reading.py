@@ -17,13 +17,13 @@ from snapkv.engine.contract import (
     Versions,
     one_of,
 )
-from snapkv.engine.etcd import codec as wire
+from snapkv.engine.etcd import codec
 from snapkv.engine.etcd import etcd_pb2 as pb
 from snapkv.engine.etcd.compaction import CompactionPoint
 from snapkv.engine.etcd.connection import Connection
 from snapkv.engine.etcd.error_texts import COMPACTED, OversizedAnswerError
 from snapkv.engine.etcd.grpc_client import RANGE, TXN, CallFailed
-from snapkv.engine.etcd.ranges import Cutter
+from snapkv.engine.etcd.ranges import RangeSplitter
 from snapkv.engine.etcd.scan import PageSize, Scan
 from snapkv.engine.rules import check_piece_rows
 from snapkv.engine.scanned import Scanned, versions_of
@@ -54,18 +54,19 @@ class EtcdReads(Scanned):
             return one_of(self.read([Range(key, revision=revision)]))
         try:
             answer = self._connection.read(RANGE, pb.RangeRequest(key=key, revision=revision))
-        except CallFailed:  # a revision that is not held: `read` finds out which are
+        except CallFailed:  # a revision that cannot be read: `read` finds out which can
             return one_of(self.read([Range(key, revision=revision)]))
-        kvs = wire.key_values(answer.kvs)
-        return GetResult(wire.header_of(answer.header), kvs[0] if kvs else None)
+        kvs = codec.key_values(answer.kvs)
+        return GetResult(codec.header_of(answer.header), kvs[0] if kvs else None)
 
     def read(
         self, ranges: Sequence[Range], *, serializable: bool = False, timeout: float | None = None
     ) -> ReadResult:
         """Answer all ranges from one state; one round trip, about 1 us for a row.
 
-        More than one for what is larger than the server takes; then all but one must be at
-        revisions. Raises `InvalidKeyError` for others, and for keys that fit into no request.
+        Several round trips if the server does not take it as one request; then all ranges but one
+        must have revisions. Raises `InvalidKeyError` otherwise, and for a key too long
+        for any request.
         """
         self._check_open()
         if not self.limits.reads_together([key + end for key, end, *_ in ranges], beside=0):
@@ -95,21 +96,25 @@ class EtcdReads(Scanned):
         self, ranges: Sequence[Range], serializable: bool, timeout: float | None
     ) -> ReadResult:
         if len(ranges) == 1:
-            request = wire.range_request(ranges[0], serializable)
+            request = codec.range_request(ranges[0], serializable)
             answer = self._connection.read(RANGE, request, timeout)
-            return ReadResult(wire.header_of(answer.header), [wire.range_result(answer)])
-        txn = wire.ranges_request(ranges, serializable)
-        return wire.read_result(self._connection.read(TXN, txn, timeout), len(ranges))
+            return ReadResult(codec.header_of(answer.header), [codec.range_result(answer)])
+        txn = codec.ranges_request(ranges, serializable)
+        return codec.read_result(self._connection.read(TXN, txn, timeout), len(ranges))
 
     def _fitting(self, ranges: Sequence[Range]) -> list[list[Range]]:
         """Cut ranges into requests that the server takes."""
         if sum(wanted.revision <= 0 for wanted in ranges) > 1 < len(ranges):
-            raise InvalidKeyError("keys of now are read together, and these are too many or long")
+            raise InvalidKeyError(
+                "keys of the newest state must fit into one request; these are too many or too long"
+            )
         parts: list[list[Range]] = []
         for wanted in ranges:
             keys = [key + end for key, end, *_ in (*(parts[-1] if parts else ()), wanted)]
             if not self.limits.reads_together(keys[-1:], beside=0):
-                raise InvalidKeyError(f"a key of {len(wanted.key):,} bytes is longer than any")
+                raise InvalidKeyError(
+                    f"a key of {len(wanted.key):,} bytes is too long for any request"
+                )
             if not parts or not self.limits.reads_together(keys, beside=0):
                 parts.append([])
             parts[-1].append(wanted)
@@ -129,7 +134,7 @@ class EtcdReads(Scanned):
         return FutureRevisionError(max(wanted.revision for wanted in ranges), newest)
 
     def versions(self, key: bytes, revision: int, limit: int) -> Versions:
-        """Return the versions of a key in force at the 128 newest revisions; one round trip."""
+        """Return the versions of a key at a revision and the 127 before it; one round trip."""
         first = max(1, revision - min(limit, OPS_MAX) + 1)
         try:
             answers = self._ask([Range(key, revision=at) for at in range(revision, first - 1, -1)])
@@ -147,7 +152,7 @@ class EtcdReads(Scanned):
         self, key: bytes, range_end: bytes, *, revision: int, keys_only: bool = False
     ) -> Iterator[list[KeyValue]]:
         """Yield pages of about 4 MiB from bounded ranges; a round trip each, a few to cut them."""
-        return map(wire.key_values, self._pages(key, range_end, revision, keys_only))
+        return map(codec.key_values, self._pages(key, range_end, revision, keys_only))
 
     def pairs(
         self, key: bytes, range_end: bytes, *, revision: int, keys_only: bool = False
@@ -176,12 +181,12 @@ class EtcdReads(Scanned):
         if not self.limits.reads_together([wanted.key + wanted.range_end], beside=0):
             self._fitting([wanted])  # raises
         try:
-            return self._connection.read(RANGE, wire.range_request(wanted, serializable=True))
+            return self._connection.read(RANGE, codec.range_request(wanted, serializable=True))
         except CallFailed as e:
             if e.text.startswith(COMPACTED):
                 raise self._compacted_error([wanted]) from e
         try:
-            return self._connection.read(RANGE, wire.range_request(wanted))
+            return self._connection.read(RANGE, codec.range_request(wanted))
         except CallFailed as e:
             if e.text.startswith(COMPACTED):
                 raise self._compacted_error([wanted]) from e
@@ -190,11 +195,11 @@ class EtcdReads(Scanned):
     def pieces(self, key: bytes, range_end: bytes, *, revision: int, rows: int) -> list[Piece]:
         """Cut a range by counting; none has more than twice `rows` keys.
 
-        One round trip where there is nothing to cut, else about one for each byte that all keys
+        One round trip if the range stays whole, else about one for each byte that all keys
         share, and the server's time for counting: 2 to 4 times that of counting all keys.
         """
         check_piece_rows(rows)
-        return Cutter(self._ask, revision, rows).pieces(key, range_end)
+        return RangeSplitter(self._ask, revision, rows).pieces(key, range_end)
 
     def _ask(self, ranges: Sequence[Range]) -> list[RangeResult]:
         """Answer ranges at an old revision, which any member may do."""

@@ -12,15 +12,15 @@ from collections.abc import Callable, Iterator, Sequence
 from snapkv.engine.contract import Piece, Range
 from snapkv.engine.etcd import etcd_pb2 as pb
 from snapkv.engine.etcd.error_texts import OversizedAnswerError
-from snapkv.engine.etcd.ranges import Ask, Cutter
+from snapkv.engine.etcd.ranges import Ask, RangeSplitter
 
 PAGE_ROWS_UNKNOWN = 4
 """The first page of all: the values may be of the largest size."""
 PAGE_ROWS_FIRST = 256
 PAGE_ROWS_MAX = 20_000
-"""For small rows, which take about 350 bytes more each as objects; larger pages were no faster."""
+"""For small rows, which take about 350 bytes more each as objects; larger pages are as slow."""
 PAGE_BYTES = 4 << 20
-"""What a page is meant to take: its number of rows follows the size of those before."""
+"""The intended size of a page: its number of rows follows from the sizes of earlier rows."""
 SAMPLE_ROWS = 256
 """Rows of a page that are weighed, at even distances."""
 GROWTH_MAX = 64
@@ -79,8 +79,8 @@ class Scan:
             if page.kvs:
                 yield list(page.kvs)  # protobuf makes an object a row for each walk over them
             if page.more:
-                # A page first: keys that are prefixes of others come before those, and would be
-                # cut off one by one.
+                # Read a page first: keys that are prefixes of the next ones would be cut off one
+                # by one.
                 last = page.kvs[-1].key
                 rest = Piece(last + b"\0", range_end, page.count - len(page.kvs))
                 spans += [piece[:2] for piece in reversed(self._cut(rest, last))]
@@ -105,4 +105,4 @@ class Scan:
     def _cut(self, rest: Piece, last: bytes) -> list[Piece]:
         """Return the pieces in which the rest behind the key `last` is read, itself if small."""
         rows = PIECE_PAGES * self._fitting
-        return Cutter(self._ask, self._revision, rows).counted(rest, path=last)
+        return RangeSplitter(self._ask, self._revision, rows).counted(rest, path=last)

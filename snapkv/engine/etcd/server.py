@@ -1,4 +1,4 @@
-"""What the server says of itself, mostly by HTTP: its version, and the only clock it shows."""
+"""The server's version and clock, mostly by HTTP: the only way etcd shows its clock."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ from snapkv.engine.etcd.http import TIMEOUT_S, fetch
 from snapkv.errors import ServerWarning, SnapKVError
 
 SAMPLE_S = 300.0
-"""The server's clock is looked at so often; in between the local monotonic clock goes on."""
+"""How often the server's clock is read; in between the local monotonic clock is added."""
 SAMPLE_AGAIN_S = 15.0
-"""After a failure it is tried again so soon."""
+"""How soon it is read again after a failure."""
 OPENING_S = 2 * TIMEOUT_S
 """How long opening waits for the first look; where it has not ended by then, gRPC is asked for the
 version, which takes a second more at most."""
 FRESH_S = 1.0
-"""Whoever doubts the last look gets another one, but not more often than this."""
+"""`fresh` reads the clock again, but not more often than this."""
 FRESH_WAIT_S = 1.0
 ASK_AGAIN_S = 1.0
-"""How long after a version that was not told for want of an answer it is asked for again."""
+"""How soon the version is requested again after a request without an answer."""
 DATE_GRAIN_MS = 1_000
 NO_ETCD = (ValueError, KeyError, TypeError, OverflowError)
-"""What reading the answer of something else comes to."""
+"""Raised by parsing the answer of another server than etcd."""
 DRIFT_PPM = 200
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One look at the server: its time in the middle of the exchange, and how wrong that may be."""
+    """The server's time in the middle of one exchange, and its uncertainty."""
 
     at_s: float
     server_ms: int | None
@@ -45,7 +45,7 @@ class Sample:
     version: str
 
     def time_ms(self, now_s: float) -> tuple[int, int] | None:
-        """Return the server's time now, and its uncertainty; None when it told no time."""
+        """Return the server's time now, and its uncertainty; None if it is unknown."""
         if self.server_ms is None:
             return None
         passed_ms = round((now_s - self.at_s) * 1_000)
@@ -69,10 +69,10 @@ def sample(endpoint: str, context: SSLContext | None) -> Sample:
 
 
 class Server:
-    """The newest look at the server; looking is done beside whoever asks, in a short-lived thread.
+    """The newest sample of the server's clock and version; a short-lived thread takes samples.
 
-    `ask_version` asks for the version in another way than HTTP: it returns the version, an empty
-    text when that is not told, and None when nothing was answered.
+    `ask_version` requests the version without HTTP: it returns the version, an empty text when
+    the answer has none, and None without an answer.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class Server:
     ) -> None:
         self._addresses, self._context, self._ask_version = addresses, context, ask_version
         self._sample: Sample | None = None
-        self._told: str | None = None  # what `ask_version` found
+        self._version: str | None = None  # what `ask_version` found
         self._next_at = self._fresh_at = self._ask_at = -math.inf
         self._looking: threading.Thread | None = None
         self._clockless = False  # the last look found servers, but no clock
@@ -92,41 +92,41 @@ class Server:
 
     @property
     def version(self) -> str | None:
-        """The server's version, None when it never said; one round trip while it is unknown."""
+        """The server's version, None if unknown; one round trip while it is unknown."""
         if self._sample is not None:
             return self._sample.version
-        if self._told is None and monotonic() >= self._ask_at:
+        if self._version is None and monotonic() >= self._ask_at:
             self._ask()
-        return self._told or None
+        return self._version or None
 
     def _ask(self) -> str | None:
         """Ask for the version by gRPC; keep and return it, None when nothing was answered."""
-        told = None
+        version = None
         with contextlib.suppress(SnapKVError):
-            told = self._ask_version()
+            version = self._ask_version()
         self._ask_at = monotonic() + ASK_AGAIN_S
-        if told is not None:
-            self._told = told
-        return told
+        if version is not None:
+            self._version = version
+        return version
 
     def tells_progress_truly(self) -> bool:
-        """Return whether a watch's answer about its progress can be relied on.
+        """Return whether a watch's answer about its progress is reliable.
 
-        Not while the version is unknown; but a server that keeps it to itself, by HTTP and by
-        gRPC, is trusted, for with the others reading history would wait for minutes.
+        It is not while the version is unknown. A server that hides its version, by HTTP and by
+        gRPC, is trusted: otherwise reading history would wait for minutes.
         """
         version = self.version
         if version is None:
-            return self._told is not None
+            return self._version is not None
         found = numbers_of(version)
         return found is None or found >= TRUE_PROGRESS
 
     def time_ms(self, *, fresh: bool = False) -> tuple[int, int] | None:
-        """Return the server's clock and its uncertainty; None when it never told.
+        """Return the server's clock and its uncertainty; None if it is unknown.
 
-        No waiting: every `SAMPLE_S` another look is begun, and the old one serves meanwhile. With
-        `fresh` that is done now (but not twice in `FRESH_S`) and waited for, `FRESH_WAIT_S` at
-        most. Warns of what `look` would have warned of, had it been known by then.
+        It does not wait: every `SAMPLE_S` a thread takes a new sample, and the old one is used
+        meanwhile. With `fresh` a new one is taken now (but not twice in `FRESH_S`), and the call
+        waits for it, `FRESH_WAIT_S` at most. Gives the warnings of `look` that come late.
         """
         looking = self._look(fresh)
         if fresh and looking is not None:
@@ -138,35 +138,37 @@ class Server:
         return None if found is None else found.time_ms(monotonic())
 
     def look(self) -> None:
-        """Look for the first time; `OPENING_S` seconds and a question by gRPC at most.
+        """Take the first sample; `OPENING_S` seconds and a request by gRPC at most.
 
-        Warns with `ServerWarning` of versions with known bugs, and when there is no clock to see:
-        each once, here or, where it is not known in time, at the first `time_ms` after it is.
+        Warns with `ServerWarning` of versions with known bugs, and of a server without a clock:
+        once each, here or at the first `time_ms` after it becomes known.
         """
         looking = self._look(False)
         if looking is not None:
             looking.join(bounded(OPENING_S))
-        version = self.version  # by gRPC where HTTP does not tell it, or not yet
+        version = self.version  # by gRPC if HTTP has not returned it
         self._warn(etcd=version is not None)
 
     def _warn(self, *, etcd: bool) -> None:
-        """Warn of what is known by now, of each thing once.
+        """Give the warnings that are due, each once.
 
-        Without `etcd` it may be that the server is something else, which has no clock to miss.
+        Without `etcd` the server may be something else, whose clock does not matter.
         """
         found, clockless = self._sample, not self._addresses() or (etcd and self._clockless)
-        version = self._told if found is None else found.version
+        version = self._version if found is None else found.version
         if version and not self._advised:
             self._advised = True
             if advice := advice_on(version):
                 warnings.warn(advice, ServerWarning, stacklevel=4)
         if clockless and not self._warned:
             self._warned = True
-            message = "the server shows no clock by HTTP: the local one is not checked against it"
+            message = (
+                "the server shows no clock by HTTP: snapkv cannot check the local clock against it"
+            )
             warnings.warn(message, ServerWarning, stacklevel=4)
 
     def _look(self, fresh: bool) -> threading.Thread | None:
-        """Begin to look if it is time; return the thread that looks, if one does."""
+        """Begin a sample if it is due; return the thread that takes it, if any."""
         with self._lock:
             if self._looking is not None and self._looking.is_alive():
                 return self._looking
@@ -186,10 +188,10 @@ class Server:
             return self._looking
 
     def _sample_one(self) -> None:
-        """Look at the first endpoint that shows a clock.
+        """Take a sample from the first endpoint that shows a clock.
 
-        A proxy may hide it: what was seen before then goes on, for a clock that nobody can check
-        is no better than one that looked wrong.
+        When a proxy hides it, the earlier sample stays in use: an unknown clock is as bad as
+        one that differs.
         """
         for address in self._addresses():
             with contextlib.suppress(OSError, HTTPException, *NO_ETCD):
@@ -202,11 +204,11 @@ class Server:
                     self._sample = found
         if self._sample is not None:
             self._clockless = self._sample.server_ms is None
-        elif not (self._warned and self._told):  # nobody is there, or nobody who speaks HTTP
+        elif not (self._warned and self._version):  # no server, or one without HTTP
             self._clockless = self._ask() is not None
 
     def complaints(self) -> list[str]:
-        """Return what the endpoints' health checks complain about; empty when all is well.
+        """Return the problems that the endpoints' health checks report.
 
         `EXCHANGE_S` seconds for each endpoint at most.
         """
@@ -217,7 +219,7 @@ class Server:
                 if str(health.get("health")) != "true":
                     found.append(f"{address} is not healthy: {health.get('reason') or health}")
             except (OSError, HTTPException, ValueError, AttributeError) as e:
-                found.append(f"{address} does not tell how it is: {e}")
+                found.append(f"{address} does not report its health: {e}")
         return found
 
     def after_fork(self) -> None:
@@ -230,7 +232,7 @@ TRUE_PROGRESS = (3, 5, 8)
 
 
 def numbers_of(version: str) -> tuple[int, int, int] | None:
-    """Return a version as numbers, None for what is none.
+    """Return a version as numbers, None if it is not one.
 
     >>> numbers_of("3.6.0-rc.1")
     (3, 6, 0)

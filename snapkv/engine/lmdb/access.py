@@ -1,4 +1,4 @@
-"""Who of this process is inside LMDB, and how to have it alone for a moment."""
+"""Access of this process's threads to an LMDB environment: shared, or exclusive for a moment."""
 
 from __future__ import annotations
 
@@ -14,85 +14,86 @@ _PAUSE_SECONDS_MIN, _PAUSE_SECONDS_MAX = 50e-6, 2e-3
 _OWNER = "owner"
 
 
-class Gate:
-    """Counts the threads inside; shuts when someone needs the environment alone.
+class Access:
+    """Counts the threads that use the environment; one thread can have it alone.
 
-    Entering adds to a set and then looks whether somebody claimed the gate; shutting claims it
-    and then looks at the set. Each step is one atomic call, so one of the two always sees the
-    other, the way in costs no lock, and an interrupt between two steps leaves nothing locked:
-    what it leaves in the set or as a claim is mended when that thread comes next.
+    `enter` adds the thread to a set and then checks for a claim; `acquire` makes a claim and then
+    checks the set. Each step is one atomic call, so one of the two always sees the other. `enter`
+    takes no lock, and an interrupt between two steps leaves none locked. The entry or claim that
+    an interrupt leaves behind is removed at the next call of the same thread.
     """
 
     __slots__ = ("active", "claim")
 
     def __init__(self) -> None:
         self.active: set[int] = set()
-        self.claim: dict[str, int] = {}  # at most one entry: who has the environment alone
+        self.claim: dict[str, int] = {}  # at most one entry: the thread with exclusive access
 
     def enter(self) -> None:
-        """Come in; waits, bounded, while somebody has the environment alone."""
+        """Begin to use the environment; waits, bounded, while another thread has it alone."""
         me = threading.get_ident()
         self.active.add(me)
-        if self.claim and self._shut_by_other(me):
+        if self.claim and self._claimed_by_other(me):
             self._wait(me)
 
     def leave(self) -> None:
-        """Go out; doing so twice is fine."""
+        """End the use; a second call does nothing."""
         self.active.discard(threading.get_ident())
 
-    def _shut_by_other(self, me: int) -> bool:
+    def _claimed_by_other(self, me: int) -> bool:
         return self.claim.get(_OWNER, me) != me
 
     def _wait(self, me: int) -> None:
         for _ in _pauses(bounded(WAIT_SECONDS_MAX)):
             self.active.discard(me)
-            if not self._shut_by_other(me):
+            if not self._claimed_by_other(me):
                 self.active.add(me)
-                if not self._shut_by_other(me):
+                if not self._claimed_by_other(me):
                     return
         self.active.discard(me)
-        raise EngineBusyError("another thread kept the environment to itself for too long")
+        raise EngineBusyError("another thread had exclusive access to the environment for too long")
 
-    def close(self, timeout: float) -> bool:
-        """Shut the gate and wait until the others are out; False (and open) when they stay.
+    def acquire(self, timeout: float) -> bool:
+        """Claim exclusive access and wait until the other threads left; False when they stay.
 
-        Whoever got True calls `open`.
+        After True the caller must call `release`.
         """
         me = threading.get_ident()
         for _ in _pauses(timeout):
             if self.claim.setdefault(_OWNER, me) == me and self.active <= {me}:
                 return True
-        self.open()
+        self.release()
         return False
 
-    def open(self) -> None:
-        """Let the others in again, if it was this thread that shut the gate."""
+    def release(self) -> None:
+        """Give up exclusive access, if this thread has it."""
         if self.claim.get(_OWNER) == threading.get_ident():
             self.claim.clear()
 
     @contextmanager
-    def alone(self, timeout: float = WAIT_SECONDS_MAX) -> Iterator[None]:
-        """Have the environment alone inside; `EngineBusyError` when others do not leave."""
+    def exclusive(self, timeout: float = WAIT_SECONDS_MAX) -> Iterator[None]:
+        """Have exclusive access inside; `EngineBusyError` when the other threads do not leave."""
         try:
-            if not self.close(timeout):
+            if not self.acquire(timeout):
                 raise EngineBusyError("a transaction of another thread does not end")
             yield
         finally:
-            self.open()
+            self.release()
 
     @contextmanager
-    def calm(self) -> Iterator[None]:
-        """Let the others leave, from inside the gate.
+    def pause_others(self) -> Iterator[None]:
+        """Let the other threads leave, for a thread that has entered itself.
 
-        When somebody else is shutting it they leave anyway, and that one waits for us: waiting
-        for our turn to shut it would be a deadlock.
+        If another thread is already waiting for exclusive access, do not claim it too: that
+        thread waits for us, so both would deadlock. Its claim makes the remaining threads leave
+        anyway.
         """
         try:
             if self.claim.setdefault(_OWNER, me := threading.get_ident()) == me:
-                self.close(WAIT_SECONDS_MAX)
+                self.acquire(WAIT_SECONDS_MAX)
             yield
         finally:
-            self.open()
+            self.release()
 
 
 def _pauses(seconds: float) -> Iterator[None]:

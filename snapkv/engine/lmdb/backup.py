@@ -1,4 +1,4 @@
-"""A copy of a whole directory while others write: LMDB's own, of one moment."""
+"""A copy of a whole store while other threads and processes write: LMDB's own, of one moment."""
 
 from __future__ import annotations
 
@@ -7,18 +7,17 @@ import shutil
 import tempfile
 
 from snapkv import files
-from snapkv.engine.lmdb import client as mdb
-from snapkv.engine.lmdb import directory as place
+from snapkv.engine.lmdb import client, directory
 from snapkv.engine.lmdb.environment import Environment
 from snapkv.errors import InvalidFileError
 
 
 def backup(env: Environment, path: str, mode: int) -> None:
-    """Make a directory that holds what stands now, history and all, without free pages.
+    """Create a directory with the present state and its history, without free pages.
 
-    It appears when it is complete. Writers go on; but the copy is one read transaction: while it
-    runs, the file does not reuse pages, and a commit of this process that needs a larger map
-    waits. Raises `InvalidFileError` (also when something is at `path`), `NoSpaceError`.
+    It appears when it is complete. Writers continue, but the copy is one read transaction: while
+    it runs, the file does not reuse pages, and a commit of this process that needs a larger map
+    waits. Raises `InvalidFileError` (also when `path` exists), `NoSpaceError`.
     """
     target = os.path.abspath(files.checked_path(path))
     with files.typed_errors(target):
@@ -28,7 +27,7 @@ def backup(env: Environment, path: str, mode: int) -> None:
             prefix=".snapkv-", suffix=".partial", dir=os.path.dirname(target)
         )
         try:
-            _copy(env, os.path.join(partial, place.DATA_FILE), target, mode)
+            _copy(env, os.path.join(partial, directory.DATA_FILE), target, mode)
             files.set_mode(partial, files.folder_mode(mode))
             files.sync_folder(partial)
             os.rename(partial, target)
@@ -45,8 +44,8 @@ def _copy(env: Environment, data: str, target: str, mode: int) -> None:
             assert env.raw is not None
             try:
                 env.raw.copyfd(fd, compact=True)
-            except mdb.Error as e:
-                raise mdb.translate(e, target) from e
+            except client.Error as e:
+                raise client.translate(e, target) from e
         os.fsync(fd)
     finally:
         os.close(fd)

@@ -1,4 +1,4 @@
-"""Checking: every rule of what is stored, in one read transaction, at a bounded memory."""
+"""Checking all rules of the stored bytes, in one read transaction and bounded memory."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import struct
 from collections.abc import Generator, Iterator
 from typing import NamedTuple
 
-from snapkv.engine.lmdb import client as mdb
-from snapkv.engine.lmdb import format as records
+from snapkv.engine.lmdb import client, records
 from snapkv.engine.lmdb.environment import Environment
-from snapkv.engine.lmdb.format import (
+from snapkv.engine.lmdb.leases import Leases
+from snapkv.engine.lmdb.records import (
     HEADER,
     HEADER_BYTES,
     LEASE_BYTES,
@@ -19,7 +19,6 @@ from snapkv.engine.lmdb.format import (
     STEM_END,
     SUFFIX_BYTES,
 )
-from snapkv.engine.lmdb.leases import Leases
 from snapkv.engine.lmdb.transaction import Transaction
 from snapkv.errors import SnapKVError
 
@@ -50,7 +49,7 @@ def _problems(txn: Transaction) -> Iterator[str]:
     # each change of the log has its record (checked there): so equal numbers mean each record
     # has its change
     if logged != written:
-        yield f"the log tells of {logged} changes after revision {freed}, records of {written}"
+        yield f"the log has {logged} changes after revision {freed}, the records have {written}"
     yield from _lease_problems(txn)
 
 
@@ -83,9 +82,9 @@ def _log_problems(txn: Transaction) -> Generator[str, None, int]:
     return changes
 
 
-def _change_problems(found: mdb.Cursor, key: bytes, at: int, removed: bool) -> Iterator[str]:
+def _change_problems(found: client.Cursor, key: bytes, at: int, removed: bool) -> Iterator[str]:
     if not found.set_key(records.stem_of(key) + records.suffix_of(at)):
-        yield f"{key!r}: the log tells of revision {at}, there is no record"
+        yield f"{key!r}: the log has revision {at}, but no record exists"
     elif records.is_removal(found.value()) != removed:
         yield f"{key!r}: log and record of {at} disagree about a removal"
 
@@ -106,8 +105,8 @@ def _record_problems(txn: Transaction) -> Generator[str, None, int]:
     for raw, value in txn.cursor().iternext():
         stem, suffix = raw[:-SUFFIX_BYTES], raw[-SUFFIX_BYTES:]
         # a record's key is a stem and a revision, its value begins with a header
-        if len(raw) > mdb.MAX_KEY_BYTES or not stem.endswith(STEM_END):
-            yield f"record {raw!r} is no record"
+        if len(raw) > client.MAX_KEY_BYTES or not stem.endswith(STEM_END):
+            yield f"record {raw!r} has an invalid key"
             continue
         try:
             created, version, flags = HEADER.unpack_from(value)
@@ -138,7 +137,7 @@ def _leased(raw: bytes, value: bytes, flags: int) -> Generator[str, None, int]:
     """Return the lease of a record, 0 for none."""
     if not flags & LEASED:
         return 0
-    # a lease's id stands behind the header, and a removal has none
+    # a lease's id follows the header, and a removal has none
     if flags & REMOVED or len(value) < HEADER_BYTES + LEASE_BYTES:
         yield f"record {raw!r} cannot have a lease"
         return 0
@@ -151,23 +150,23 @@ def _lease_problems(txn: Transaction) -> Iterator[str]:
     found, _ = records.decode_format(txn.txn.get(records.FORMAT_KEY, db=txn.databases.meta))
     if (found == records.FORMAT) != (state.boot == 0):
         yield f"format {found}, the leases are of boot {state.boot:x}"
-    # each lease has its turn at its due time, and there are no others
+    # each lease has one entry at its due time, and no entry is without a lease
     turns = 0
     for due, lease in leases.by_due():
         turns += 1
         record = leases.find(lease)
         if record is None or record.due != due:
-            yield f"lease {lease:x} is said to be due at {due}, its record is {record}"
+            yield f"lease {lease:x} is listed as due at {due}, its record is {record}"
         if turns == 1 and due != state.due:
             yield f"state: the next lease is due at {state.due}, it should be {due}"
     if turns == 0 and state.due:
-        yield f"state: a lease is due at {state.due}, there is none"
+        yield f"state: a lease is due at {state.due}, but no lease exists"
     if turns != (alive := sum(1 for _ in leases.each())):
         yield f"{alive} leases, {turns} due times"
     # keys are listed by leases that are alive
     for lease, _ in itertools.groupby(leases.held(), key=lambda pair: pair[0]):
         if leases.find(lease) is None:
-            yield f"lease {lease:x} has ended and still lists keys"
+            yield f"lease {lease:x} has ended but still lists keys"
 
 
 def _version_problems(this: _Version, newest: int) -> Iterator[str]:
@@ -191,7 +190,7 @@ def _pair_problems(this: _Version, newer: _Version, freed: int) -> Iterator[str]
     expected = (1, newer.revision) if this.removed else (this.version + 1, this.created)
     if not newer.removed and (newer.version, newer.created) != expected:
         yield f"{name}: version {newer.version} of {newer.created}, it should be {expected}"
-    # nobody removes what is not there
+    # only an existing key can be removed
     if newer.removed and this.removed:
         yield f"{name}: removed twice"
     # what was superseded at or below the freed revision is gone; so is a removal there

@@ -1,4 +1,4 @@
-"""The door through which the third-party `lmdb` client enters; no other module imports it."""
+"""The third-party `lmdb` client; no other module imports it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ ReadersFullError = lmdb.ReadersFullError
 BadValsizeError = lmdb.BadValsizeError
 
 ABORTED_FOR_SURE = (lmdb.MapFullError, lmdb.TxnFullError, lmdb.BadTxnError)
-"""LMDB finds these before it writes the first page of a commit."""
+"""LMDB raises these before it writes the first page of a commit."""
 
 _CORRUPT = (
     lmdb.CorruptedError,
@@ -56,8 +56,8 @@ def open_raw(
 ) -> RawEnvironment:
     """Open the LMDB environment of an existing directory.
 
-    No read transactions are kept for later (`max_spare_txns`): their slots in the shared reader
-    table would be freed by a forked child that closes what it inherited.
+    LMDB keeps no read transactions for reuse (`max_spare_txns`): a forked child that closes the
+    inherited environment would free their slots in the shared reader table.
     """
     return lmdb.open(
         path,
@@ -80,12 +80,12 @@ def error_number(error: BaseException) -> int:
 
 
 def translate(error: BaseException, path: str) -> SnapKVError:
-    """Return our error for one of LMDB or of the system."""
+    """Return the snapkv error for one of LMDB or of the system."""
     text = f"{path}: {error}"
     number = error_number(error)
     if isinstance(error, lmdb.DiskError | lmdb.MapFullError) or number in _FULL:
         return NoSpaceError(text)
-    if number == errno.EIO and disk_is_full(path):  # LMDB's word for a short write
+    if number == errno.EIO and disk_is_full(path):  # LMDB reports a short write so
         return NoSpaceError(text)
     if isinstance(error, lmdb.ReadonlyError) or number in _FORBIDDEN:
         return ReadOnlyError(text)
@@ -97,14 +97,14 @@ def translate(error: BaseException, path: str) -> SnapKVError:
 
 
 def disk_is_full(path: str) -> bool:
-    """Return whether writes at `path` are cut short: next to no space, or a file size limit."""
+    """Return whether writes at `path` may be cut short: little free space, or a file size limit."""
     free = free_bytes(path)
     limited = resource.getrlimit(resource.RLIMIT_FSIZE)[0] != resource.RLIM_INFINITY
     return limited or (free is not None and free < _FULL_FREE_BYTES)
 
 
 def free_bytes(path: str) -> int | None:
-    """Return the free space of the file system of `path`; None when it does not tell."""
+    """Return the free space of the file system of `path`; None if unknown."""
     try:
         found = os.statvfs(path)
     except OSError:

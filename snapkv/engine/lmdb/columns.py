@@ -1,7 +1,7 @@
-"""Reading a range as columns: the records of a walk, sorted out by numpy and Arrow.
+"""Reading a range as columns, with numpy and Arrow.
 
-For readers of very many keys. What a scan does in Python is done here by a few calls a chunk: which
-version of each key is the newest at a revision, and what its header says.
+For very many keys. A few calls per chunk find the version of each key at a revision, and decode its
+header; a scan does that in Python for each key.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator
 
 from snapkv.engine.arrow import BYTES_MAX, columns_in
 from snapkv.engine.contract import Columns, Range
-from snapkv.engine.lmdb import client as mdb
+from snapkv.engine.lmdb import client
 from snapkv.engine.lmdb.environment import Environment
-from snapkv.engine.lmdb.format import HEADER_BYTES, LEASED, REMOVED, SUFFIX_BYTES, span_of
 from snapkv.engine.lmdb.reading import each_step, key_values
+from snapkv.engine.lmdb.records import HEADER_BYTES, LEASED, REMOVED, SUFFIX_BYTES, span_of
 from snapkv.engine.lmdb.walking import TAIL_BYTES, Records, Walk
 from snapkv.errors import CorruptStoreError
 from snapkv.extras import extra
@@ -25,7 +25,7 @@ with extra("arrow", "tables"):
     from numpy.typing import NDArray
 
 CHUNK_RECORDS_FIRST, CHUNK_RECORDS = 256, 4_096
-"""More than a scan takes at once: each call of Arrow's has a price of its own."""
+"""More than a scan takes at once, because each call of Arrow costs time."""
 
 
 def columns(
@@ -41,29 +41,29 @@ def columns(
         begin=CHUNK_RECORDS_FIRST,
     )
 
-    def step(cursor: mdb.Cursor, newest: int) -> list[Columns]:
+    def step(cursor: client.Cursor, newest: int) -> list[Columns]:
         records = walk.take(cursor, newest)
         if not records.raws:
             return []
-        found = _sorted_out(walk, records, revision, keys_only)
+        found = _selected(walk, records, revision, keys_only)
         if found is None:
-            return list(columns_in([key_values(walk.sorted_out(records), keys_only)]))
+            return list(columns_in([key_values(walk.selected(records), keys_only)]))
         return [found] if len(found.keys) else []
 
     for some in each_step(env, wanted, walk, step):
         yield from some
 
 
-def _sorted_out(walk: Walk, records: Records, revision: int, keys_only: bool) -> Columns | None:
-    """Return those in force at the revision as columns, without removals.
+def _selected(walk: Walk, records: Records, revision: int, keys_only: bool) -> Columns | None:
+    """Return the versions at the revision as columns, without removals.
 
-    None where there are leases, whose headers are longer, or more bytes than one array takes.
+    None if records have leases, whose headers are longer, or more bytes than one array takes.
     """
     column, values = pa.array(records.raws, pa.binary()), pa.array(records.values, pa.binary())
     if isinstance(values, pa.ChunkedArray):
         return None
     _, ends, data = _buffers(column)
-    modified = ~_big_endian(data, ends - SUFFIX_BYTES)  # newest first, so it stands inverted
+    modified = ~_big_endian(data, ends - SUFFIX_BYTES)  # stored inverted: the newest first
     stems = pc.binary_slice(column, 0, -TAIL_BYTES)
     starts, ends, data = _buffers(values)
     if (ends - starts).min() < HEADER_BYTES:

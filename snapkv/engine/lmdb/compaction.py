@@ -1,24 +1,25 @@
-"""Forgetting: make old revisions unreadable at once, then free their space in small steps.
+"""Compaction: make old revisions unreadable at once, then free their space in small steps.
 
-The log drives it. Its entry at L names the keys that L wrote; for each of them
-the record before L is superseded at L, hence at any compacted revision >= L, and goes. If L
-removed the key, the record of the removal goes too: absent and removed read the same. When all
-entries up to C are worked off in order, each key has at most one record at or below C, its
-state at C. Entries below C go with their work; the one at C stays, since a watch may start there.
+It follows the log. The log entry of revision L names the keys that L wrote. For each of them, the
+record before L is superseded at L, hence at any compacted revision >= L: it is deleted. If L
+removed the key, the record of the removal is deleted, too: absent and removed keys read the same.
+After all entries up to C, each key has at most one record at or below C, its state at C. A log
+entry below C is deleted with its records; the one at C stays, because a watch may start there.
 
-Example, key k written at 2, 5 and 9, removed at 12; compact(9) frees k@2 (entry 5) and k@5
-(entry 9); compact(12) frees k@9 and k@12 (entry 12), whose log entry still tells of the removal.
+Example: key k is written at 2, 5 and 9, and removed at 12.
 
-Progress is a revision in the state record (`freed`), written with the work itself.
+    compact(9)    entry 5 deletes k@2, entry 9 deletes k@5; k@9 and k@12 remain
+    compact(12)   entry 12 deletes k@9 and k@12; the log entry 12 still names the removal
+
+The state record keeps the progress, a revision (`freed`); it is written in the same transactions.
 """
 
 from __future__ import annotations
 
 from snapkv.clock import pause
-from snapkv.engine.lmdb import client as mdb
-from snapkv.engine.lmdb import format as records
+from snapkv.engine.lmdb import client, records
 from snapkv.engine.lmdb.environment import Environment
-from snapkv.engine.lmdb.format import State
+from snapkv.engine.lmdb.records import State
 from snapkv.engine.lmdb.transaction import Transaction
 from snapkv.engine.lmdb.writing import locked
 from snapkv.errors import CompactedError, CorruptStoreError, FutureRevisionError
@@ -27,7 +28,7 @@ BATCH_LOG_ENTRIES = 1_000
 BATCH_KEYS = 5_000
 """Keys after which a batch ends, at the end of a revision."""
 BREATH_SECONDS = 4e-3
-"""Pause between batches: other processes look for the write lock every 2 ms at most."""
+"""Pause between batches: other processes try the write lock every 2 ms at most."""
 
 
 def compact(env: Environment, revision: int, batches: int | None, wait_s: float) -> None:
@@ -55,18 +56,18 @@ def _set_compacted(env: Environment, revision: int) -> bool:
 
 
 def _free_batch(env: Environment) -> bool:
-    """Work off some log entries; return whether nothing is left."""
+    """Process some log entries; return whether none are left."""
     with env.writing() as txn:
         now = txn.state
         if now.freed >= now.compacted:
             return True
-        freed = _work_off(txn, now)
+        freed = _free_entries(txn, now)
         txn.put_state(now._replace(freed=freed))
         txn.commit()
         return freed >= now.compacted
 
 
-def _work_off(txn: Transaction, now: State) -> int:
+def _free_entries(txn: Transaction, now: State) -> int:
     """Free what some log entries superseded; return the revision up to which all is freed."""
     log, found = txn.txn.cursor(txn.databases.log), txn.cursor()
     entries = keys = 0
@@ -82,19 +83,19 @@ def _work_off(txn: Transaction, now: State) -> int:
                 keys += 1
         if revision == now.compacted:
             return revision
-        at = log.delete()  # goes on to the next entry
+        at = log.delete()  # moves on to the next entry
     else:
         if at:
             return records.from_be64(log.key()) - 1
     return now.compacted
 
 
-def _free_superseded(found: mdb.Cursor, key: bytes, revision: int) -> None:
+def _free_superseded(found: client.Cursor, key: bytes, revision: int) -> None:
     """Free the record of `key` before `revision`, and its own one when that is a removal."""
     stem = records.stem_of(key)
     raw = stem + records.suffix_of(revision)
     if not found.set_key(raw):
-        raise CorruptStoreError(f"the log tells of {key!r} at {revision}, there is no record")
+        raise CorruptStoreError(f"the log has {key!r} at {revision}, but no record exists")
     removed = records.is_removal(found.value())
     at = found.delete() if removed else found.next()
     if at and found.key().startswith(stem):

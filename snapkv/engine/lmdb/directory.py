@@ -1,8 +1,8 @@
-"""What stands at a path: nothing, a store, half a store, or something that is not ours.
+"""Inspecting a path before it is opened: a store, an unfinished one, other files, or nothing.
 
-Everything here looks without changing anything. Looking comes before opening because LMDB
-reads its file through a memory map: touching a page beyond the end of a file that was cut short
-does not raise an error but kills the process.
+Nothing here changes a file. A path is inspected before it is opened, because LMDB reads its file
+through a memory map: touching a page beyond the end of a truncated file does not raise an error
+but kills the process.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from enum import Enum
 from typing import NamedTuple
 
 from snapkv.clock import pause
-from snapkv.engine.lmdb import client as mdb
-from snapkv.engine.lmdb.format import META
+from snapkv.engine.lmdb import client
 from snapkv.engine.lmdb.lock import LOCK_FILE, MARKER
+from snapkv.engine.lmdb.records import META
 from snapkv.errors import CorruptStoreError, NotAStoreError, ReadOnlyError, StoreNotFoundError
 
 DATA_FILE, READERS_FILE = "data.mdb", "lock.mdb"
@@ -30,16 +30,16 @@ _PAGE_SIZES = {1 << bits for bits in range(8, 17)}
 _LOOKS_MAX, _LOOK_PAUSE_SECONDS = 5, 1e-3
 
 
-class Standing(Enum):
-    """What an opener has to do."""
+class DirectoryState(Enum):
+    """The state of a directory, and what opening it has to do."""
 
-    MISSING = "make the directory and the store"
-    UNFINISHED = "make the store, or finish what somebody began"
+    MISSING = "create the directory and the store"
+    UNFINISHED = "create the store, or finish creating it"
     COMPLETE = "open it"
 
 
 class Meta(NamedTuple):
-    """What the newest of LMDB's two meta pages says."""
+    """The fields of the newer one of LMDB's two meta pages."""
 
     page_bytes: int
     map_bytes: int
@@ -47,20 +47,20 @@ class Meta(NamedTuple):
     txn: int
 
 
-def look(path: str) -> Standing:
-    """Return what stands at `path`.
+def state_of(path: str) -> DirectoryState:
+    """Return the state of the directory `path`.
 
-    Raises `NotAStoreError` when it is not ours, `CorruptStoreError` when it was and is damaged,
-    `ReadOnlyError` when we may not look.
+    Raises `NotAStoreError` for anything but a store, `CorruptStoreError` for a damaged one,
+    `ReadOnlyError` when it cannot be read.
     """
     try:
         if not stat.S_ISDIR(os.stat(path).st_mode):
             raise NotAStoreError(f"{path} is a file; a store is a directory")
         names = set(os.listdir(path))
     except FileNotFoundError:
-        return Standing.MISSING
+        return DirectoryState.MISSING
     except NotADirectoryError as e:
-        raise NotAStoreError(f"{path} lies below a file") from e
+        raise NotAStoreError(f"{path} is below a file, not in a directory") from e
     except PermissionError as e:
         raise ReadOnlyError(f"{path}: {e}") from e
     except OSError as e:  # a name that is too long, say
@@ -71,19 +71,21 @@ def look(path: str) -> Standing:
         if marked:
             raise CorruptStoreError(f"{data} is missing or empty")
         if foreign := sorted(names - _OURS):
-            raise NotAStoreError(f"{path} holds other things: {', '.join(foreign[:3])}")
-        return Standing.UNFINISHED
+            raise NotAStoreError(
+                f"{path} is not a store; it holds other files: {', '.join(foreign[:3])}"
+            )
+        return DirectoryState.UNFINISHED
     if marked:
         read_meta(path)
-        return Standing.COMPLETE
+        return DirectoryState.COMPLETE
     if LOCK_FILE in names:
-        return Standing.UNFINISHED  # its maker may be at work: decide under the lock
-    _look_inside(path)
-    return Standing.COMPLETE
+        return DirectoryState.UNFINISHED  # perhaps being created: decide under the lock
+    _check_inside(path)
+    return DirectoryState.COMPLETE
 
 
 def missing(path: str) -> StoreNotFoundError:
-    """Return the error for a path without a store, where none is to be made."""
+    """Return the error for a path without a store."""
     return StoreNotFoundError(f"no store at {path}")
 
 
@@ -95,37 +97,37 @@ def _is_marked(path: str) -> bool:
         return False
 
 
-def _look_inside(path: str) -> None:
-    """Raise `NotAStoreError` unless the LMDB file is ours (a copy without the lock file, say).
+def _check_inside(path: str) -> None:
+    """Raise `NotAStoreError` unless the LMDB file is a store (a copy without the lock file, say).
 
-    Without LMDB's locks, because taking them writes to the directory of somebody else.
+    Without LMDB's locks, because locking writes files into a directory that may not be a store.
     """
     try:
         meta = read_meta(path)
-        raw = mdb.open_raw(
+        raw = client.open_raw(
             path, map_bytes=meta.map_bytes, durability="sync", readonly=True, lock=False
         )
-    except (CorruptStoreError, mdb.Error) as e:
-        raise NotAStoreError(f"{path} holds a data.mdb that is not ours") from e
+    except (CorruptStoreError, client.Error) as e:
+        raise NotAStoreError(f"{path} holds a data.mdb that is not of snapkv") from e
     try:
         with raw.begin() as txn:
             if txn.get(META) is None:
-                raise NotAStoreError(f"{path} is an LMDB environment that is not ours")
-    except mdb.Error as e:
-        raise NotAStoreError(f"{path} is an LMDB environment that is not ours") from e
+                raise NotAStoreError(f"{path} is an LMDB environment that is not of snapkv")
+    except client.Error as e:
+        raise NotAStoreError(f"{path} is an LMDB environment that is not of snapkv") from e
     finally:
         raw.close()
 
 
 def read_meta(path: str) -> Meta:
-    """Return what LMDB's meta pages say, after comparing it with the length of the file.
+    """Return the newer meta page of LMDB, after checking the length of the file.
 
-    Raises `CorruptStoreError`. Looks again a few times before it does: a commit that is just
-    being written may be seen half.
+    Raises `CorruptStoreError`, after a few more attempts: a commit that is just being written may
+    be half visible.
     """
     data = os.path.join(path, DATA_FILE)
-    for look_number in range(_LOOKS_MAX):
-        if look_number:
+    for attempt in range(_LOOKS_MAX):
+        if attempt:
             pause(_LOOK_PAUSE_SECONDS)
         try:
             return _read_meta(data)

@@ -1,4 +1,4 @@
-"""The engine that `lmdb:path` names: the contract over one shared environment."""
+"""The engine of `lmdb:path`: the contract on a shared environment."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 
 from snapkv import files
+from snapkv.arguments import check_int
 from snapkv.clock import SystemClock, bounded
 from snapkv.engine.contract import (
     Columns,
@@ -23,17 +24,23 @@ from snapkv.engine.contract import (
     Versions,
     one_of,
 )
-from snapkv.engine.lmdb import backup, check, compaction, reading, registry, writing
-from snapkv.engine.lmdb import format as records
-from snapkv.engine.lmdb import lease_writes as leasing
-from snapkv.engine.lmdb import ranges as pieces
+from snapkv.engine.lmdb import (
+    backup,
+    check,
+    compaction,
+    lease_writes,
+    ranges,
+    reading,
+    records,
+    registry,
+    writing,
+)
 from snapkv.engine.lmdb.environment import Environment, Options
 from snapkv.engine.lmdb.leases import Leases
 from snapkv.engine.lmdb.watcher import LmdbWatcher
 from snapkv.errors import (
     EngineBusyError,
     InvalidOptionError,
-    InvalidTypeError,
     NoSpaceError,
     ReadOnlyError,
     StoreClosedError,
@@ -43,11 +50,11 @@ DURABILITIES = ("sync", "relaxed", "none")
 MAP_BYTES = 64 << 20
 MAP_BYTES_MIN = 64 << 10
 MAP_BYTES_MAX = 1 << 47
-"""What a process can address."""
+"""The address space of a process."""
 REQUEST_BYTES_MAX = 64 << 20
 REQUEST_BYTES_MIN = 8 << 10
 EXPIRE_SECONDS_MAX = 0.25
-"""What a read waits to end a lease that is due."""
+"""How long a read waits for the write lock to end a lease that is due."""
 
 
 class LmdbEngine:
@@ -73,9 +80,9 @@ class LmdbEngine:
         mode: int = files.FILE_MODE,
     ) -> None:
         if durability not in DURABILITIES:
-            raise InvalidOptionError(f"durability {durability!r} is none of {DURABILITIES}")
-        _check_bytes("map_bytes", map_bytes, MAP_BYTES_MIN)
-        _check_bytes("request_bytes_max", request_bytes_max, REQUEST_BYTES_MIN)
+            raise InvalidOptionError(f"durability must be in {DURABILITIES}, not {durability!r}")
+        check_int("map_bytes", map_bytes, MAP_BYTES_MIN, MAP_BYTES_MAX)
+        check_int("request_bytes_max", request_bytes_max, REQUEST_BYTES_MIN, MAP_BYTES_MAX)
         files.check_mode(mode)
         path = os.fspath(path)
         self.url = f"lmdb:{path}"
@@ -110,15 +117,14 @@ class LmdbEngine:
     ) -> ReadResult:
         """Answer all ranges from one state; a seek for a key, about a microsecond for a row.
 
-        When a lease is due it is ended first. If that cannot be done (another process keeps the
-        write lock for longer than `EXPIRE_SECONDS_MAX`, the disk is full) the newest state is
-        answered without the keys of that lease. A store that is open for reading only answers
-        as if leases never ended by themselves.
+        A lease that is due is ended first. If that fails (another process keeps the write lock for
+        longer than `EXPIRE_SECONDS_MAX`, the disk is full), the answer leaves out the keys of that
+        lease. A store that is open for reading only answers as if leases never ended.
         """
         env = self._env
         while (found := reading.read(env, ranges)) is None:
             try:
-                leasing.expire_due(env, min(EXPIRE_SECONDS_MAX, _wait(timeout)))
+                lease_writes.expire_due(env, min(EXPIRE_SECONDS_MAX, _wait(timeout)))
             except (EngineBusyError, NoSpaceError):
                 return reading.read_around(env, ranges)
         return found
@@ -132,7 +138,7 @@ class LmdbEngine:
     ) -> Iterator[list[KeyValue]]:
         """Yield pages of up to some thousand keys, each from a read transaction of its own.
 
-        What leases have come due since cannot change what stood at `revision`.
+        A lease that comes due meanwhile does not change the state at `revision`.
         """
         return reading.scan(lambda: self._env, key, range_end, revision, keys_only)
 
@@ -152,7 +158,7 @@ class LmdbEngine:
 
     def pieces(self, key: bytes, range_end: bytes, *, revision: int, rows: int) -> list[Piece]:
         """Cut a range by its records, all versions counted; 0.1 us for each."""
-        return pieces.pieces(lambda: self._env, key, range_end, revision, rows)
+        return ranges.pieces(lambda: self._env, key, range_end, revision, rows)
 
     # --- writing ---
 
@@ -174,19 +180,19 @@ class LmdbEngine:
     def grant(self, ttl_s: float, *, timeout: float | None = None) -> Lease:
         """Return a new lease of exactly `ttl_s` seconds, at most 9,000,000,000.
 
-        One durable commit. The first lease of a store raises its format: versions that know no
+        One durable commit. The first lease of a store raises its format: versions without
         leases cannot open it from then on. Raises `InvalidTypeError` or `InvalidOptionError` for
         a bad `ttl_s`, `EngineBusyError` when the write lock stays taken for `timeout` seconds.
         """
-        return leasing.grant(self._writable(), ttl_s, _wait(timeout))
+        return lease_writes.grant(self._writable(), ttl_s, _wait(timeout))
 
     def keep_alive(self, lease: int, *, timeout: float | None = None) -> float:
-        """Start a lease's time anew: one durable commit, O(log leases)."""
-        return leasing.keep_alive(self._writable(), lease, _wait(timeout))
+        """Restart a lease's time: one durable commit, O(log leases)."""
+        return lease_writes.keep_alive(self._writable(), lease, _wait(timeout))
 
     def revoke(self, lease: int, *, timeout: float | None = None) -> None:
         """End a lease and remove its keys, in one revision if it has any."""
-        leasing.revoke(self._writable(), lease, _wait(timeout))
+        lease_writes.revoke(self._writable(), lease, _wait(timeout))
 
     def _writable(self) -> Environment:
         env = self._env
@@ -194,18 +200,18 @@ class LmdbEngine:
             raise ReadOnlyError(f"{env.path}: the store is open for reading only")
         return env
 
-    # --- following ---
+    # --- watching ---
 
     def watch(self, key: bytes, range_end: bytes, *, start_revision: int) -> LmdbWatcher:
         """Return a watcher of a range from a revision on."""
         return LmdbWatcher(self._env, lambda: not self._closed, key, range_end, start_revision)
 
-    # --- forgetting ---
+    # --- compaction ---
 
     def compact(
         self, revision: int, *, batches: int | None = None, timeout: float | None = None
     ) -> None:
-        """Forget what is not part of the state at `revision` or newer."""
+        """Delete versions that are not part of the state at `revision` or newer."""
         env = self._writable()
         compaction.compact(env, revision, batches, _wait(timeout))
 
@@ -236,15 +242,15 @@ class LmdbEngine:
             }
 
     def check(self) -> list[str]:
-        """Return broken rules of what is stored; reads everything in one transaction."""
+        """Return broken rules of the stored bytes; reads everything in one transaction."""
         return check.check(self._env)
 
     def backup(self, path: str, mode: int) -> None:
-        """Copy the whole directory to a new one, as it stands at one moment; writers go on."""
+        """Copy the whole directory to a new one, at one moment; writers continue."""
         backup.backup(self._env, path, mode)
 
     def close(self) -> None:
-        """Give the environment back; ends watchers of this engine. Twice is fine."""
+        """Release the environment, end this engine's watchers; a second call does nothing."""
         with self._closing:
             if self._closed:
                 return
@@ -255,10 +261,3 @@ class LmdbEngine:
 
 def _wait(timeout: float | None) -> float:
     return bounded(writing.LOCK_SECONDS_MAX) if timeout is None else timeout
-
-
-def _check_bytes(option: str, value: object, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise InvalidTypeError(f"{option} is an int, not {type(value).__name__}")
-    if not least <= value <= MAP_BYTES_MAX:
-        raise InvalidOptionError(f"{option} is {value}, not in {least} to {MAP_BYTES_MAX}")

@@ -45,7 +45,7 @@ def keep_alive(env: Environment, lease: int, wait_s: float) -> float:
         return found.ttl / _NS
 
     left = _changing(env, wait_s, work) if is_id(lease) else None
-    if left is None:  # raised out here: what else was due has ended all the same
+    if left is None:  # raised outside the transaction, which ended the leases that were due
         raise LeaseNotFoundError(lease)
     return left
 
@@ -76,10 +76,10 @@ def _changing(env: Environment, wait_s: float, work: Callable[[Transaction], T])
 
 
 def expire_due(env: Environment, wait_s: float) -> None:
-    """End what is due, unless somebody else just did.
+    """End the leases that are due, unless another process just did.
 
-    In the middle of this thread's own transaction the lock is held already; what is due then
-    ends before that transaction.
+    Inside a transaction of this thread the lock is held already; then they end before that
+    transaction.
     """
     if env.ready().lock.held():
         expire_held(env)

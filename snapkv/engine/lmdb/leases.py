@@ -1,8 +1,8 @@
 """Leases in one transaction: their records, and whether one is due.
 
-Due times are of `clock.uptime_ns`, which all processes of the machine share, and mean something
-only within one boot. So the state record names the boot that its due times belong to; who finds
-another one starts the time of every lease anew.
+Due times are of `clock.uptime_ns`, which all processes of the machine share, and are valid only
+within one boot. The state record names that boot; a writer that finds another boot there restarts
+the time of every lease.
 """
 
 from __future__ import annotations
@@ -11,9 +11,8 @@ from collections.abc import Iterator
 from itertools import takewhile
 
 from snapkv.clock import boot_tag, uptime_ns
-from snapkv.engine.lmdb import client as mdb
-from snapkv.engine.lmdb import format as records
-from snapkv.engine.lmdb.format import DUE, HELD, LEASE, LeaseRecord, State
+from snapkv.engine.lmdb import client, records
+from snapkv.engine.lmdb.records import DUE, HELD, LEASE, LeaseRecord, State
 from snapkv.engine.lmdb.transaction import Transaction
 from snapkv.errors import CorruptStoreError
 
@@ -27,13 +26,13 @@ def is_due(state: State) -> bool:
 
 
 class Leases:
-    """The leases of one transaction; what changes them is for write transactions only."""
+    """The leases of one transaction; only write transactions may change them."""
 
     def __init__(self, transaction: Transaction) -> None:
         self._transaction = transaction
         self._txn, self._meta = transaction.txn, transaction.databases.meta
 
-    # --- looking ---
+    # --- reading ---
 
     def find(self, lease: int) -> LeaseRecord | None:
         """Return a lease that is alive, else None."""
@@ -74,7 +73,7 @@ class Leases:
         return self._txn.get(HELD + records.be64(lease) + key, db=self._meta) is not None
 
     def _with(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
-        cursor: mdb.Cursor = self._txn.cursor(self._meta)
+        cursor: client.Cursor = self._txn.cursor(self._meta)
         if cursor.set_range(prefix):
             for key, value in cursor.iternext():
                 if not key.startswith(prefix):
@@ -90,16 +89,16 @@ class Leases:
         record = LeaseRecord(ttl_ns, uptime_ns() + ttl_ns)
         self._txn.put(LEASE + records.be64(lease), record.encode(), db=self._meta)
         self._txn.put(records.due_key(record.due, lease), b"", db=self._meta)
-        self._tell_due()
+        self._put_due()
 
     def remove(self, lease: int) -> None:
-        """Forget a lease, whose keys are gone."""
+        """Delete a lease that has no keys any more."""
         found = self.find(lease)
         if found is None:
             raise CorruptStoreError(f"lease {lease:x} is due and has no record")
         self._txn.delete(LEASE + records.be64(lease), db=self._meta)
         self._txn.delete(records.due_key(found.due, lease), db=self._meta)
-        self._tell_due()
+        self._put_due()
 
     def renew_all(self) -> None:
         """Start the time of every lease anew, in this boot."""
@@ -107,15 +106,15 @@ class Leases:
             self.put(lease, found.ttl, after=found)
 
     def attach(self, lease: int, key: bytes) -> None:
-        """List a key as one of a lease's."""
+        """Add a key to the list of a lease."""
         self._txn.put(HELD + records.be64(lease) + key, b"", db=self._meta)
 
     def detach(self, lease: int, key: bytes) -> None:
-        """List a key as one of a lease's no more."""
+        """Remove a key from the list of a lease."""
         self._txn.delete(HELD + records.be64(lease) + key, db=self._meta)
 
-    def _tell_due(self) -> None:
-        """Write the earliest due time where every transaction sees it."""
+    def _put_due(self) -> None:
+        """Write the earliest due time into the state record."""
         state = self._transaction.state
         if state.boot == 0:
             self._raise_format()
@@ -123,7 +122,7 @@ class Leases:
         self._transaction.put_state(state._replace(due=due, boot=boot_tag()))
 
     def _raise_format(self) -> None:
-        """Keep those away who do not know leases: they would take ids for parts of values."""
+        """Raise the format, so that versions without leases do not take ids for parts of values."""
         raw = self._txn.get(records.FORMAT_KEY, db=self._meta)
         _, cluster = records.decode_format(raw)
         raised = records.encode_format(cluster, records.LEASED_FORMAT)

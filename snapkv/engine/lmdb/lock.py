@@ -1,7 +1,7 @@
 r"""The writer lock: one writer at a time, over all threads and processes, with a bounded wait.
 
-LMDB has a writer mutex of its own, but nobody can wait for it with a bound. So all writers come
-through here first, and find that mutex free. The lock is `flock` on `writer.lock`; the kernel
+LMDB has a writer mutex of its own, but waiting for it cannot be bounded. So all writers take this
+lock first, and find that mutex free. The lock is `flock` on `writer.lock`; the kernel
 frees it when its holder dies. Bytes of that file: 0..11 `snapkv lmdb\n` once the store is
 complete, 16..31 the process id of the last holder, for messages.
 """
@@ -27,14 +27,14 @@ _PAUSE_SECONDS_MIN, _PAUSE_SECONDS_MAX = 50e-6, 2e-3
 class WriterLock:
     """Held by one thread of one process; threads of this process take it in turn.
 
-    Whoever calls `acquire` does so inside a `try` that ends with `release`, which frees whatever
-    this thread got hold of and is fine when that is nothing: so an interrupt loses nothing.
+    Call `acquire` inside a `try` that ends with `release`, which frees the lock if this thread
+    holds it, and does nothing otherwise: so an interrupt loses nothing.
     """
 
     def __init__(self, path: str, fd: int | None) -> None:
         self.path, self._fd = path, fd
-        # `with` on the plain lock, not on the condition: its way in and out is one step each, so
-        # that an interrupt cannot come between taking it and knowing about it
+        # `with` on the plain lock, not on the condition: entering and leaving it is one step, so an
+        # interrupt cannot come between taking the lock and entering the block
         self._mutex = threading.Lock()
         self._turn = threading.Condition(self._mutex)
         self._owner: int | None = None
@@ -45,14 +45,14 @@ class WriterLock:
     def open(cls, directory: str, mode: int) -> WriterLock:
         """Open the lock file of a directory; raises `OSError` when it cannot be written.
 
-        One that is made gets the permissions `mode`.
+        A new file gets the permissions `mode`.
         """
         path = os.path.join(directory, LOCK_FILE)
         return cls(path, files.open_made(path, mode))
 
     @property
     def readonly(self) -> bool:
-        """Whether there is no file that could be locked."""
+        """Whether the lock file could not be opened for writing."""
         return self._fd is None and not self.closed
 
     def acquire(self, timeout: float) -> None:
@@ -93,8 +93,8 @@ class WriterLock:
             fcntl.flock(self._fd, fcntl.LOCK_UN)
         with self._mutex:
             if self._waiting:
-                self._turn.notify_all()  # first: an interrupt behind it leaves the rest to be done
-            self._owner = self._waiting[0] if self._waiting else None  # it leaves by itself
+                self._turn.notify_all()  # first: after an interrupt the rest is done again
+            self._owner = self._waiting[0] if self._waiting else None  # it leaves the queue itself
 
     def held(self) -> bool:
         """Return whether this thread holds the lock."""
@@ -142,7 +142,7 @@ class WriterLock:
         return text.decode("ascii", "replace") or "?"
 
     def marked(self) -> bool:
-        """Return whether the store was completely made once."""
+        """Return whether the store was created completely."""
         return self._fd is not None and os.pread(self._fd, len(MARKER), 0) == MARKER
 
     def mark(self) -> None:

@@ -1,6 +1,6 @@
-"""Cutting a range into pieces by walking over the keys of its records, without their values.
+"""Splitting a range into pieces by walking over the keys of its records, without their values.
 
-A piece counts records, those of old versions and removals too: that is what a scan walks over.
+The size of a piece counts records, also of old versions and removals: a scan reads all of them.
 Measured: 0.1 us a record, where reading it takes 1.6.
 """
 
@@ -11,10 +11,10 @@ from bisect import bisect_left
 from collections.abc import Callable
 
 from snapkv.engine.contract import Piece, Range
-from snapkv.engine.lmdb import client as mdb
+from snapkv.engine.lmdb import client
 from snapkv.engine.lmdb.environment import Environment
-from snapkv.engine.lmdb.format import SUFFIX_BYTES, key_of, span_of
 from snapkv.engine.lmdb.reading import revision_in
+from snapkv.engine.lmdb.records import SUFFIX_BYTES, key_of, span_of
 from snapkv.engine.lmdb.walking import behind_key, seek
 from snapkv.engine.rules import check_piece_rows
 
@@ -25,10 +25,10 @@ STRIDE_RECORDS = 10_000
 def pieces(
     env: Callable[[], Environment], key: bytes, range_end: bytes, revision: int, rows: int
 ) -> list[Piece]:
-    """Return pieces of `rows` records each; every stride looks at compaction again.
+    """Return pieces of `rows` records each; every stride checks for compaction again.
 
-    A piece ends behind a key, so that no key's versions are parted: those that a stride did not
-    get to are passed over by a seek, as a scan would do it.
+    A piece ends after a key, so that the versions of a key stay together: a seek skips those that
+    a stride did not reach, as in a scan.
     """
     check_piece_rows(rows)
     found: list[Piece] = []
@@ -53,7 +53,7 @@ def pieces(
     return found
 
 
-def _stride(cursor: mdb.Cursor, target: bytes, beyond: bytes, limit: int) -> list[bytes]:
+def _stride(cursor: client.Cursor, target: bytes, beyond: bytes, limit: int) -> list[bytes]:
     """Return the keys of up to `limit` records of [target, beyond)."""
     if not seek(cursor, target):
         return []

@@ -23,10 +23,10 @@ from snapkv.engine.contract import (
     ReadResult,
     Versions,
 )
-from snapkv.engine.lmdb import client as mdb
-from snapkv.engine.lmdb import format as records
+from snapkv.engine.lmdb import client, records
 from snapkv.engine.lmdb.environment import Environment
-from snapkv.engine.lmdb.format import (
+from snapkv.engine.lmdb.leases import Leases, is_due
+from snapkv.engine.lmdb.records import (
     HEADER,
     HEADER_BYTES,
     LEASE_BYTES,
@@ -42,7 +42,6 @@ from snapkv.engine.lmdb.format import (
     span_of,
     suffix_of,
 )
-from snapkv.engine.lmdb.leases import Leases, is_due
 from snapkv.engine.lmdb.walking import Found, Walk, unescaped
 from snapkv.errors import CompactedError, CorruptStoreError, FutureRevisionError
 
@@ -59,22 +58,22 @@ Step = TypeVar("Step")
 def get(env: Environment, key: bytes, revision: int) -> GetResult | None:
     """Answer one key by one seek in a transaction of its own, inside of one function.
 
-    None wherever it is not that plain: while another thread has the environment alone or it has to
-    be mended, at a revision that is not held, for a lease that is due, an odd key, an error of
-    LMDB. `read` answers then, and raises.
+    None in all other cases: another thread has exclusive access, the environment is stale, the
+    revision cannot be read, a lease is due, the key is too long, LMDB raises an error. Then `read`
+    answers or raises.
     """
-    gate, me = env.gate, get_ident()
-    gate.active.add(me)
-    txn = cursor = None  # to be freed before the gate is left: see `Transaction`
+    access, me = env.access, get_ident()
+    access.active.add(me)
+    txn = cursor = None  # to be freed before `access` is left: see `Transaction`
     try:
         raw, databases = env.raw, env.databases
-        if gate.claim or env.stale or raw is None or databases is None:
+        if access.claim or env.stale or raw is None or databases is None:
             return None
         txn = raw.begin()
-        known = env.known
-        if known is None or known.txn != txn.id():
-            known = env.look(txn)
-        state = known.state
+        cached = env.cached
+        if cached is None or cached.txn != txn.id():
+            cached = env.read_state(txn)
+        state = cached.state
         if revision == 0:
             if state.due and not env.readonly and is_due(state):
                 return None
@@ -89,21 +88,21 @@ def get(env: Environment, key: bytes, revision: int) -> GetResult | None:
             return None
         cursor = txn.cursor(databases.records)
         if not cursor.set_range(stem + suffix):
-            return known.absent
+            return cached.absent
         found, value = cursor.item()
         if not found.startswith(stem):
-            return known.absent
+            return cached.absent
         created, version, flags = _UNPACK_HEADER(value)
         if flags:
-            return known.absent if flags & REMOVED else None
+            return cached.absent if flags & REMOVED else None
         modified = REVISION_MAX - _UNPACK(found, length)[0]
         kv = _new(KeyValue, (key, value[HEADER_BYTES:], created, modified, version, 0))
-        return _new(GetResult, (known.header, kv))
-    except (mdb.Error, OSError, struct.error):
+        return _new(GetResult, (cached.header, kv))
+    except (client.Error, OSError, struct.error):
         return None
     finally:
         cursor = txn = None
-        gate.active.discard(me)
+        access.active.discard(me)
 
 
 def read(env: Environment, ranges: Sequence[Range]) -> ReadResult | None:
@@ -117,7 +116,7 @@ def read(env: Environment, ranges: Sequence[Range]) -> ReadResult | None:
 
 
 def read_around(env: Environment, ranges: Sequence[Range]) -> ReadResult:
-    """Answer all ranges, passing over keys of leases that must end and cannot be ended now."""
+    """Answer all ranges, without the keys of leases that are due but cannot be ended now."""
     with env.reading() as txn:
         state, cursor, over = txn.state, txn.cursor(), Leases(txn).over()
         results = [
@@ -194,11 +193,11 @@ def each_step(
     env: Callable[[], Environment],
     wanted: Range,
     walk: Walk,
-    step: Callable[[mdb.Cursor, int], Step],
+    step: Callable[[client.Cursor, int], Step],
 ) -> Iterator[Step]:
     """Yield the steps of a walk, each from a read transaction that looks at compaction again.
 
-    `env` tells the environment, or raises once the engine was closed.
+    `env` returns the environment, or raises after the engine was closed.
     """
     while walk.target is not None:
         with env().reading() as txn:
@@ -219,13 +218,13 @@ def revision_in(state: State, wanted: Range) -> int:
     return revision
 
 
-def point(cursor: mdb.Cursor, key: bytes, revision: int) -> KeyValue | None:
+def point(cursor: client.Cursor, key: bytes, revision: int) -> KeyValue | None:
     """Return the version of a key at a revision (`REVISION_MAX`: the newest): one seek."""
     return point_of(cursor, key, records.checked_stem(key), revision)
 
 
-def point_of(cursor: mdb.Cursor, key: bytes, stem: bytes, revision: int) -> KeyValue | None:
-    """Return what `point` does of a key whose stem is known already."""
+def point_of(cursor: client.Cursor, key: bytes, stem: bytes, revision: int) -> KeyValue | None:
+    """Return the same as `point`, for a key with its stem."""
     suffix = _NOW if revision == REVISION_MAX else suffix_of(revision)
     if not cursor.set_range(stem + suffix):
         return None
@@ -234,7 +233,7 @@ def point_of(cursor: mdb.Cursor, key: bytes, stem: bytes, revision: int) -> KeyV
 
 
 def answer(
-    cursor: mdb.Cursor,
+    cursor: client.Cursor,
     state: State,
     wanted: Range,
     revision: int,
@@ -266,7 +265,7 @@ def _answer_point(found: KeyValue | None, wanted: Range) -> RangeResult:
     return RangeResult([found._replace(value=b"") if wanted.keys_only else found], 1)
 
 
-def _count(cursor: mdb.Cursor, walk: Walk, over: Container[int]) -> int:
+def _count(cursor: client.Cursor, walk: Walk, over: Container[int]) -> int:
     """Return how many keys are left of a walk, without those of leases `over`."""
     count = 0
     walk.skip_values()
@@ -279,7 +278,7 @@ def _count(cursor: mdb.Cursor, walk: Walk, over: Container[int]) -> int:
 
 
 def existing(
-    cursor: mdb.Cursor, first: bytes, beyond: bytes, revision: int
+    cursor: client.Cursor, first: bytes, beyond: bytes, revision: int
 ) -> Iterator[tuple[bytes, bytes]]:
     """Yield the record of each key that exists in a span at a revision, without its value."""
     walk = Walk(first, beyond, revision, keys_only=True)

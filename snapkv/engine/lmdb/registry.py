@@ -1,9 +1,8 @@
-"""The environments of this process: one for each directory, whoever opens it; and forks.
+"""The environments of this process, one for each directory; and forks.
 
-LMDB forbids opening one environment twice in a process, and using an inherited one after a
-fork. So engines share an `Environment`, found by the identity of its data file, and a fork waits
-until no transaction runs; the child closes what it inherited and opens its own when it first
-needs it.
+LMDB forbids opening an environment twice in a process, and using an inherited one after a fork. So
+engines share an `Environment`, found by the identity of its data file. A fork waits until no
+transaction runs; the child closes the inherited environments and opens its own at their first use.
 """
 
 from __future__ import annotations
@@ -14,10 +13,8 @@ import threading
 
 from snapkv import files
 from snapkv.clock import bounded, monotonic
-from snapkv.engine.lmdb import client as mdb
-from snapkv.engine.lmdb import directory as place
-from snapkv.engine.lmdb import format as records
-from snapkv.engine.lmdb.directory import Standing
+from snapkv.engine.lmdb import client, directory, records
+from snapkv.engine.lmdb.directory import DirectoryState
 from snapkv.engine.lmdb.environment import Environment, Options, extend_file
 from snapkv.errors import InvalidOptionError, ReadOnlyError, SnapKVError
 
@@ -29,7 +26,7 @@ _lock = threading.Lock()
 
 
 def acquire(path: str, options: Options, *, create: bool) -> Environment:
-    """Return the environment of a directory, opened or shared; every one needs a `release`."""
+    """Return the environment of a directory, opened or shared; each call needs a `release`."""
     path = os.path.abspath(path)
     with _lock:
         env = _shared(path)
@@ -39,7 +36,7 @@ def acquire(path: str, options: Options, *, create: bool) -> Environment:
         elif env.options.durability != options.durability:
             raise InvalidOptionError(
                 f"{path} is open in this process with durability={env.options.durability!r}, "
-                f"it cannot be opened with {options.durability!r} beside that"
+                f"so it cannot be opened with {options.durability!r} too"
             )
         env.references += 1
         return env
@@ -55,9 +52,9 @@ def release(env: Environment) -> None:
 
 
 def _shared(path: str) -> Environment | None:
-    """Return the open environment on the very data file that stands at `path` now."""
+    """Return the open environment of the data file that is at `path` now."""
     try:
-        found = os.stat(os.path.join(path, place.DATA_FILE))
+        found = os.stat(os.path.join(path, directory.DATA_FILE))
     except OSError:
         return None
     file_id = found.st_dev, found.st_ino
@@ -65,18 +62,18 @@ def _shared(path: str) -> Environment | None:
 
 
 def _open(path: str, options: Options, create: bool) -> Environment:
-    standing = place.look(path)
-    if standing is Standing.COMPLETE:
+    state = directory.state_of(path)
+    if state is DirectoryState.COMPLETE:
         return _opened(path, options)
     if not create:
-        raise place.missing(path)
+        raise directory.missing(path)
     try:
         files.make_folder(path, options.mode)
         env = _created(path, options)
     except OSError as e:
         if isinstance(e, SnapKVError):
             raise
-        raise mdb.translate(e, path) from e
+        raise client.translate(e, path) from e
     return env
 
 
@@ -93,13 +90,13 @@ def _opened(path: str, options: Options) -> Environment:
 
 
 def _created(path: str, options: Options) -> Environment:
-    """Make a store, or wait for somebody who is making it."""
+    """Create a store, or wait for the process that is creating it."""
     env = Environment(path, options)
     if env.readonly:
-        raise ReadOnlyError(f"{path} cannot be written, so no store can be made there")
+        raise ReadOnlyError(f"{path} cannot be written, so no store can be created there")
     try:
         env.lock.acquire(bounded(CREATE_WAIT_SECONDS_MAX))
-        if place.look(path) is not Standing.COMPLETE:
+        if directory.state_of(path) is not DirectoryState.COMPLETE:
             _initialise(env)
             env.lock.mark()
         if env.raw is None:
@@ -114,15 +111,15 @@ def _created(path: str, options: Options) -> Environment:
 
 def _initialise(env: Environment) -> None:
     """Write revision 1 in one transaction; the names in LMDB's main database come with it."""
-    data = os.path.join(env.path, place.DATA_FILE)
+    data = os.path.join(env.path, directory.DATA_FILE)
     if os.path.exists(data) and os.path.getsize(data):
-        place.read_meta(env.path)
+        directory.read_meta(env.path)
     os.close(files.open_made(data, env.mode))
     env.open_raw(env.options.map_bytes, write=True)
     assert env.raw is not None
     if not _is_blank(env.raw):
         env.close_raw()
-        env.open()  # complete but not marked: its maker died in between, or it is not ours
+        env.open()  # complete but not marked: its creator died in between, or it is not a store
         return
     map_bytes = env.raw.info()["map_size"]
     extend_file(env.path, map_bytes)
@@ -138,7 +135,7 @@ def _initialise(env: Environment) -> None:
         files.sync_folder(folder)
 
 
-def _is_blank(raw: mdb.RawEnvironment) -> bool:
+def _is_blank(raw: client.RawEnvironment) -> bool:
     with raw.begin() as txn:
         return txn.stat()["entries"] == 0
 
@@ -147,7 +144,7 @@ def _is_blank(raw: mdb.RawEnvironment) -> bool:
 
 
 class _Fork:
-    """What the forking thread holds from before the fork until after it."""
+    """What the forking thread holds during the fork."""
 
     registry = False
     quiet: dict[int, bool] = {}  # noqa: RUF012, one per process
@@ -157,14 +154,14 @@ def _before_fork() -> None:
     deadline = monotonic() + FORK_WAIT_SECONDS_MAX
     _Fork.registry = _lock.acquire(timeout=FORK_WAIT_SECONDS_MAX)
     _Fork.quiet = {
-        id(env): env.gate.close(max(0.0, deadline - monotonic())) for env in _environments
+        id(env): env.access.acquire(max(0.0, deadline - monotonic())) for env in _environments
     }
 
 
 def _after_in_parent() -> None:
     for env in _environments:
         if _Fork.quiet.get(id(env)):
-            env.gate.open()
+            env.access.release()
     if _Fork.registry:
         _lock.release()
 

@@ -5,40 +5,40 @@ from __future__ import annotations
 from types import TracebackType
 from typing import NamedTuple, Protocol
 
-from snapkv.engine.lmdb import client as mdb
-from snapkv.engine.lmdb import format as records
-from snapkv.engine.lmdb.access import Gate
+from snapkv.engine.lmdb import client, records
+from snapkv.engine.lmdb.access import Access
 
 
 class Databases(NamedTuple):
     """The handles of the named databases."""
 
-    meta: mdb.Database
-    records: mdb.Database
-    log: mdb.Database
+    meta: client.Database
+    records: client.Database
+    log: client.Database
 
 
 class Owner(Protocol):
-    """What a transaction needs of the environment that it runs in."""
+    """The part of the environment that a transaction uses."""
 
     path: str
-    gate: Gate
+    access: Access
     databases: Databases | None
-    running_write: mdb.Transaction | None
+    running_write: client.Transaction | None
 
-    def begin(self, write: bool) -> mdb.Transaction:
-        """Begin a transaction inside the gate."""
+    def begin(self, write: bool) -> client.Transaction:
+        """Begin a transaction inside `access`."""
         ...
 
-    def commit(self, txn: mdb.Transaction, changed: records.State | None) -> None:
-        """Commit, and wake who waits for changes."""
+    def commit(self, txn: client.Transaction, changed: records.State | None) -> None:
+        """Commit, and wake waiting watchers."""
         ...
 
 
 class Transaction:
     """A transaction between `with` and its end, where it is aborted unless it was committed.
 
-    Errors of LMDB inside come out as ours, except those that mean "abort, grow, try again".
+    Errors of LMDB inside become errors of snapkv, except `MapFullError`: then the caller aborts,
+    makes the map larger and tries again.
     """
 
     __slots__ = ("_begun", "_ended", "_env", "_write", "databases", "state", "txn")
@@ -46,7 +46,7 @@ class Transaction:
     def __init__(self, env: Owner, write: bool) -> None:
         self._env, self._write = env, write
         self._begun = self._ended = False
-        self.txn: mdb.Transaction
+        self.txn: client.Transaction
         self.state: records.State
         self.databases: Databases
 
@@ -60,10 +60,10 @@ class Transaction:
             self.state = records.decode_state(self.txn.get(records.STATE_KEY, db=databases.meta))
         except BaseException as e:
             self._end()
-            if isinstance(e, mdb.Error):
-                raise mdb.translate(e, env.path) from e
-            if isinstance(e, OSError) and mdb.error_number(e):
-                raise mdb.translate(e, env.path) from e
+            if isinstance(e, client.Error):
+                raise client.translate(e, env.path) from e
+            if isinstance(e, OSError) and client.error_number(e):
+                raise client.translate(e, env.path) from e
             raise
         return self
 
@@ -74,17 +74,17 @@ class Transaction:
         traceback: TracebackType | None,
     ) -> None:
         self._end()
-        if isinstance(error, mdb.Error) and not isinstance(error, mdb.MapFullError):
-            raise mdb.translate(error, self._env.path) from error
+        if isinstance(error, client.Error) and not isinstance(error, client.MapFullError):
+            raise client.translate(error, self._env.path) from error
 
     def _end(self) -> None:
-        """Abort what is still running, and free it, before leaving the gate.
+        """Abort a running transaction, and free it, before leaving `access`.
 
         Aborting is not enough: py-lmdb keeps a reader's slot until its object is freed.
         """
         try:
             if self._begun and self._write and not self._ended:
-                self._abort_calmly()
+                self._abort_undisturbed()
             elif self._begun:
                 self.txn.abort()
         finally:
@@ -93,18 +93,18 @@ class Transaction:
                 del self.txn
             if self._write:
                 self._env.running_write = None
-            self._env.gate.leave()
+            self._env.access.leave()
 
-    def _abort_calmly(self) -> None:
-        """Abort a write transaction while nobody reads.
+    def _abort_undisturbed(self) -> None:
+        """Abort a write transaction while no other thread reads.
 
         py-lmdb's abort waits for a moment at which no thread is inside any call on the
         environment. With two threads that read without a break such a moment may never come.
         """
-        with self._env.gate.calm():
+        with self._env.access.pause_others():
             self.txn.abort()
 
-    def cursor(self) -> mdb.Cursor:
+    def cursor(self) -> client.Cursor:
         """Return a cursor over the records."""
         return self.txn.cursor(self.databases.records)
 

@@ -1,9 +1,8 @@
-"""Walking over the keys of a span that exist at a revision: one way for all ranges.
+"""Walking over the keys of a span that exist at a revision; all range reads use it.
 
-Where keys have few versions, a chunk of records is taken by two walks in C (their keys, then their
-values: no pairs are made) and sorted out by a few calls for all of it. Where they have many, each
-key costs a seek to its version and one past the rest. A walk looks which of the two its last keys
-would have needed.
+Where keys have few versions, two passes in C read a chunk of records (first their keys, then their
+values), and a few calls per chunk select the versions. Where keys have many versions, each
+key costs two seeks: to its version, and to the next key. A walk chooses by the keys it read last.
 """
 
 from __future__ import annotations
@@ -14,8 +13,8 @@ from itertools import chain, compress, islice
 from operator import itemgetter, ne
 from typing import NamedTuple
 
-from snapkv.engine.lmdb import client as mdb
-from snapkv.engine.lmdb.format import (
+from snapkv.engine.lmdb import client
+from snapkv.engine.lmdb.records import (
     HEADER_BYTES,
     LEASE_BYTES,
     REMOVED,
@@ -26,18 +25,18 @@ from snapkv.engine.lmdb.format import (
 from snapkv.errors import CorruptStoreError
 
 CHUNK_RECORDS_FIRST, CHUNK_RECORDS_PROBED = 16, 64
-"""In the first chunk, and in one that looks how many versions there are by now."""
+"""In the first chunk, and in one that probes how many versions the next keys have."""
 CHUNK_RECORDS = 1_024
-"""More would not stay in a processor's cache while they are sorted out."""
+"""More would not stay in a processor's cache."""
 GROWTH = 8
 CHUNK_BYTES, VALUES_AT_ONCE = 8 << 20, 48
-"""What the values of a step take at most, but for its last ones, which come so many at once."""
+"""The most bytes of values in a step, without its last `VALUES_AT_ONCE` values."""
 VERSIONS_MAX, VERSIONS_MAX_NOW = 3, 2
 """With more versions a key, seeks are faster: two a key, or one where no version is too new."""
 SOUGHT_MIN, SOUGHT_MAX = 64, 2_048
-"""Keys found by seeks before a chunk is walked over: they may have few versions again."""
+"""Keys found by seeks before a chunk is read again, in case the next keys have few versions."""
 SOUGHT_FIRST = 16
-"""A walk begins with seeks: most ranges are short, and what is behind them is no concern."""
+"""A walk begins with seeks, because most ranges are short."""
 
 TAIL_BYTES = SUFFIX_BYTES + len(STEM_END)
 _BEHIND_STEM = b"\0\x02"
@@ -46,9 +45,9 @@ _flags_of = itemgetter(HEADER_BYTES - 1)
 
 
 class Records(NamedTuple):
-    """Records as they follow each other; `single`: one of each key, none of a removal.
+    """Successive records; `single`: one of each key, none of a removal.
 
-    `current` says that none is too new. Of walks that want keys only, values are cut off.
+    `current` says that none is newer than the revision. With `keys_only` values are cut off.
     """
 
     raws: list[bytes]
@@ -58,9 +57,9 @@ class Records(NamedTuple):
 
 
 class Found(NamedTuple):
-    """Records of keys that exist, one of each: names are keys as they are escaped.
+    """Records of existing keys, one of each; names are escaped keys.
 
-    `leased` says that some are leased.
+    `leased` says that some have a lease.
     """
 
     raws: list[bytes]
@@ -96,22 +95,22 @@ class Walk:
         """Cut values off from now on, as for `keys_only`."""
         self._kept_bytes = _HEAD_BYTES
 
-    def step(self, cursor: mdb.Cursor, newest: int, limit: int = 0) -> Found:
+    def step(self, cursor: client.Cursor, newest: int, limit: int = 0) -> Found:
         """Return the records of the next keys, up to `limit` (0: as many as are good to take).
 
-        Possibly none, and not at the end yet. `newest` is the revision of the cursor's state.
+        They may be none before the end of the walk. `newest` is the revision of the cursor's state.
         """
-        found = self.sorted_out(self.take(cursor, newest, limit))
+        found = self.selected(self.take(cursor, newest, limit))
         if limit and len(found.names) > limit:
             raws, names, values, leased = found
             found = Found(raws[:limit], names[:limit], values[:limit], leased)
             self.target = found.names[-1] + _BEHIND_STEM
         return found
 
-    def take(self, cursor: mdb.Cursor, newest: int, limit: int = 0) -> Records:
-        """Return the next records, of which the caller sorts out those in force and calls `adapt`.
+    def take(self, cursor: client.Cursor, newest: int, limit: int = 0) -> Records:
+        """Return the next records; the caller selects versions from them and calls `adapt`.
 
-        The first is the newest of its key, or the newest of it at the revision.
+        The first is the newest of its key, or the version at the revision.
         """
         assert self.target is not None
         if not seek(cursor, self.target):
@@ -142,7 +141,7 @@ class Walk:
         return Records(raws, values, self._revision >= newest, False)
 
     def _behind(self, raw: bytes) -> bytes:
-        """Return where to go on behind a record: at the version in force, or the next key."""
+        """Return where to continue after a record: at the key's version, or at the next key."""
         if raw[-SUFFIX_BYTES:] < self._suffix:
             return raw[:-SUFFIX_BYTES] + self._suffix
         return behind_key(raw)
@@ -159,10 +158,10 @@ class Walk:
             values += some
         return values
 
-    def sorted_out(self, records: Records) -> Found:
-        """Return those in force at the revision, without removals.
+    def selected(self, records: Records) -> Found:
+        """Return the version of each key at the revision, without removals.
 
-        Records of a key stand newest first: it is the first of each that is not too new.
+        Records of a key are newest first: its version is the first that is not too new.
         """
         raws, values, is_current, is_single = records
         names = [raw[:-TAIL_BYTES] for raw in raws]
@@ -184,15 +183,15 @@ class Walk:
         return Found(raws, names, values, any(map(_flags_of, values)))
 
     def adapt(self, records: int, keys: int, is_current: bool) -> None:
-        """Choose how to go on, after some records of some keys were walked over."""
+        """Choose between seeks and chunks, by the numbers of records and keys read last."""
         self._many = records > keys * (VERSIONS_MAX_NOW if is_current else VERSIONS_MAX)
         if self._many:
             self._sought = max(SOUGHT_MIN, min(SOUGHT_MAX, 2 * self._sought))
         else:
             self._sought = 0
 
-    def _seek_each(self, cursor: mdb.Cursor, limit: int) -> Records:
-        """Find the next keys by seeks; the cursor stands at the first record of one."""
+    def _seek_each(self, cursor: client.Cursor, limit: int) -> Records:
+        """Find the next keys by seeks; the cursor is at the first record of one."""
         raws: list[bytes] = []
         values: list[bytes] = []
         set_range, key_of, value_of = cursor.set_range, cursor.key, cursor.value
@@ -210,7 +209,7 @@ class Walk:
                     target = None
                     break
                 raw = key_of()
-                if raw[:-SUFFIX_BYTES] != stem:  # the key was made later, and this is the next one
+                if raw[:-SUFFIX_BYTES] != stem:  # the key was created later; this is the next key
                     target = raw
                     continue
             value = value_of()
@@ -252,15 +251,15 @@ def unescaped(names: list[bytes]) -> list[bytes]:
 
 
 def behind_key(raw: bytes) -> bytes:
-    """Return what is above all records of the key that the record `raw` is of, and not more."""
+    """Return the lower bound of the keys after that of the record `raw`."""
     return raw[:-TAIL_BYTES] + _BEHIND_STEM
 
 
-def seek(cursor: mdb.Cursor, target: bytes) -> bool:
+def seek(cursor: client.Cursor, target: bytes) -> bool:
     """Go to the first record at or above `target`, which may be longer than LMDB's keys."""
-    if len(target) <= mdb.MAX_KEY_BYTES:
+    if len(target) <= client.MAX_KEY_BYTES:
         return cursor.set_range(target)
-    found = cursor.set_range(target[: mdb.MAX_KEY_BYTES])
+    found = cursor.set_range(target[: client.MAX_KEY_BYTES])
     while found and cursor.key() < target:
         found = cursor.next()
     return found

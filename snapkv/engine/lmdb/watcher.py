@@ -1,4 +1,4 @@
-"""Watching: replay the log from a revision, then wait for more, from any process."""
+"""Watching: replay the log from a revision, then wait for commits of any process."""
 
 from __future__ import annotations
 
@@ -7,12 +7,10 @@ from collections.abc import Callable
 
 from snapkv.clock import monotonic
 from snapkv.engine.contract import Event, KeyValue, WatchBatch, in_range
-from snapkv.engine.lmdb import format as records
-from snapkv.engine.lmdb import lease_writes as leasing
-from snapkv.engine.lmdb import reading
+from snapkv.engine.lmdb import lease_writes, reading, records
 from snapkv.engine.lmdb.environment import Environment
-from snapkv.engine.lmdb.format import State, checked_stem
 from snapkv.engine.lmdb.leases import is_due
+from snapkv.engine.lmdb.records import State, checked_stem
 from snapkv.engine.lmdb.transaction import Transaction
 from snapkv.errors import (
     CompactedError,
@@ -24,7 +22,7 @@ from snapkv.errors import (
 )
 
 LOG_ENTRIES_MAX = 1_000
-"""Log entries looked at in one read transaction."""
+"""Log entries read in one read transaction."""
 EVENT_BYTES_MAX = 4 << 20
 """Bytes of events after which a chunk ends, at the end of a revision."""
 POLL_SECONDS_MIN, POLL_SECONDS_MAX = 1e-3, 50e-3
@@ -33,10 +31,9 @@ POLL_SECONDS_MIN, POLL_SECONDS_MAX = 1e-3, 50e-3
 class LmdbWatcher:
     """A stream of the events of [key, range_end), from one thread at a time.
 
-    Commits of this process wake it; those of other processes are found by looking at LMDB's
+    Commits of this process wake it; it finds those of other processes by polling LMDB's
     transaction number, which costs no transaction, after pauses that grow while nothing happens.
-    A lease that comes due meanwhile is ended by whoever waits (in one process, and every one
-    tries); only a store that is open for reading waits for others to do it.
+    A waiting watcher ends leases that come due, unless the store is open for reading only.
     """
 
     reopened = 0
@@ -53,10 +50,10 @@ class LmdbWatcher:
             checked_stem(key)
         self._env, self._is_open = env, is_open
         self._key, self._range_end = key, range_end
-        self._next = max(1, start)  # the revision to be looked at next
-        self._told = self._next - 1  # how far the reader knows
+        self._next = max(1, start)  # the next revision to read
+        self._reported = self._next - 1  # the newest revision that `next` returned
         self._ready: deque[WatchBatch] = deque()
-        self._state = State(0, 0, 0)  # when the log was last looked at
+        self._state = State(0, 0, 0)  # at the last read of the log
         self._seen_txn = -1  # LMDB's transaction number when the log was last read to its end
         self._seen_commits = 0
         self._closed = False
@@ -64,7 +61,7 @@ class LmdbWatcher:
     def next(self, timeout: float | None) -> WatchBatch | None:
         """Return the next batch, progress, or None after `timeout` seconds.
 
-        A backlog is worked off whatever the timeout: None always means "caught up".
+        It returns a backlog whatever the timeout: None always means "caught up".
         """
         deadline = None if timeout is None else monotonic() + timeout
         length = POLL_SECONDS_MIN
@@ -72,7 +69,7 @@ class LmdbWatcher:
             self._check_open()
             if self._ready:
                 batch = self._ready.popleft()
-                self._told = batch.revision
+                self._reported = batch.revision
                 return batch
             if self._look() or self._ended_lease():
                 continue
@@ -89,7 +86,7 @@ class LmdbWatcher:
             raise StoreClosedError("the engine was closed")
 
     def _wait(self, seconds: float) -> None:
-        """Wait for a commit of this process since the last look, or for its time to end."""
+        """Wait for a commit of this process since the last read, for `seconds` at most."""
         env = self._env
         with env.changed_lock:
             if not self._closed and self._is_open() and env.commits == self._seen_commits:
@@ -100,7 +97,7 @@ class LmdbWatcher:
                     env.watching -= 1
 
     def _look(self) -> bool:
-        """Read a chunk of the log; False when it brought nothing and there is no more."""
+        """Read a chunk of the log; False when it had no events and was the last one."""
         self._seen_commits, newest = self._env.commits, self._env.last_txn()
         if newest == self._seen_txn and newest >= 0:
             return False
@@ -113,21 +110,21 @@ class LmdbWatcher:
             self._read_chunk(txn)
         if self._next > head:
             self._seen_txn = seen
-            told = self._ready[-1].revision if self._ready else self._told
-            if told < head:
+            reported = self._ready[-1].revision if self._ready else self._reported
+            if reported < head:
                 self._ready.append(WatchBatch(head, ()))
         return bool(self._ready) or self._next <= head
 
     def _ended_lease(self) -> bool:
-        """End the leases that are due; False when there are none, or it has to wait."""
+        """End the leases that are due; False without any, or while the lock is taken."""
         if self._env.readonly or not is_due(self._state):
             return False
         try:
-            leasing.expire_due(self._env, POLL_SECONDS_MAX)
+            lease_writes.expire_due(self._env, POLL_SECONDS_MAX)
         except (EngineBusyError, NoSpaceError):
             return False  # the next turn tries again, or finds it done
         except (SnapKVError, OSError):
-            self._check_open()  # closed meanwhile: that is the word for whatever came of it
+            self._check_open()  # if closed meanwhile, raise that
             raise
         return True
 
@@ -171,5 +168,5 @@ def _event(txn: Transaction, revision: int, key: bytes, removed: bool) -> Event:
         return Event(KeyValue(key, b"", 0, revision, 0), True)
     kv = reading.point(txn.cursor(), key, revision)
     if kv is None or kv.mod_revision != revision:
-        raise CorruptStoreError(f"the log tells of {key!r} at {revision}, there is no record")
+        raise CorruptStoreError(f"the log has {key!r} at {revision}, but no record exists")
     return Event(kv, False)

@@ -5,10 +5,9 @@ from __future__ import annotations
 from snapkv.clock import boot_tag, uptime_ns
 from snapkv.engine.contract import KeyValue, Range, RangeResult
 from snapkv.engine.leases import is_id
-from snapkv.engine.lmdb import format as records
-from snapkv.engine.lmdb import reading
-from snapkv.engine.lmdb.format import HEADER, REMOVED, REVISION_MAX, State
+from snapkv.engine.lmdb import reading, records
 from snapkv.engine.lmdb.leases import Leases, is_due
+from snapkv.engine.lmdb.records import HEADER, REMOVED, REVISION_MAX, State
 from snapkv.engine.lmdb.transaction import Transaction
 from snapkv.errors import LeaseNotFoundError
 
@@ -16,10 +15,10 @@ _new = tuple.__new__  # of a named tuple, without the call of its own constructo
 _REMOVAL = HEADER.pack(0, 0, REMOVED)
 
 
-class Newest:
+class WriteView:
     """The newest state inside a write transaction, with what was written so far.
 
-    `seen` holds what was read: compares look at what is put afterwards.
+    `seen` caches the versions that were read: compares read keys before they are put.
     """
 
     def __init__(self, transaction: Transaction) -> None:
@@ -44,7 +43,7 @@ class Newest:
         return reading.answer(self._cursor, self._state, wanted, revision)
 
     def put(self, key: bytes, value: bytes, lease: int) -> KeyValue | None:
-        """Write a key; return what was there. Raises `LeaseNotFoundError`."""
+        """Write a key; return the version before. Raises `LeaseNotFoundError`."""
         if lease and (not is_id(lease) or Leases(self._transaction).find(lease) is None):
             raise LeaseNotFoundError(lease)
         seen, stem = self.seen, records.checked_stem(key)
@@ -59,7 +58,7 @@ class Newest:
         return prev
 
     def delete(self, key: bytes, range_end: bytes) -> int:
-        """Remove a key or range; return how many keys were there."""
+        """Remove a key or range; return how many keys it removed."""
         first, beyond = records.span_of(key, range_end)
         found = [
             (raw[: -records.SUFFIX_BYTES], records.lease_of(value))
@@ -108,8 +107,8 @@ def expire(transaction: Transaction) -> None:
 def end(transaction: Transaction, lease: int) -> None:
     """End a lease that is alive: remove its keys, in one revision if it has any."""
     leases = Leases(transaction)
-    newest = Newest(transaction)
+    view = WriteView(transaction)
     for key in list(leases.keys_of(lease)):
-        newest.delete(key, b"")
-    newest.finish()
+        view.delete(key, b"")
+    view.finish()
     leases.remove(lease)

@@ -8,20 +8,17 @@ from typing import NamedTuple, TypeAlias, TypeVar
 
 from snapkv.engine.contract import Header, KeyValue, Limits, Put, Txn, TxnResult
 from snapkv.engine.embedded import apply
-from snapkv.engine.lmdb import client as mdb
-from snapkv.engine.lmdb import format as records
-from snapkv.engine.lmdb import reading
+from snapkv.engine.errors import OutcomeUnknown, Refused
+from snapkv.engine.lmdb import client, reading, records
 from snapkv.engine.lmdb.environment import Environment
-from snapkv.engine.lmdb.format import REVISION_MAX
 from snapkv.engine.lmdb.leases import is_due
-from snapkv.engine.lmdb.write_view import Newest, expire
+from snapkv.engine.lmdb.records import REVISION_MAX
+from snapkv.engine.lmdb.write_view import WriteView, expire
 from snapkv.engine.rules import check_distinct, check_limits, measure
 from snapkv.errors import (
     EngineBusyError,
     EngineUnavailableError,
     NoSpaceError,
-    OutcomeUnknown,
-    Refused,
     SnapKVError,
     StoreClosedError,
 )
@@ -30,10 +27,10 @@ GROWTHS_MAX = 40
 """Doublings of the map for one transaction: from 4 KiB to more than any disk."""
 
 SHORT_KEY_BYTES = records.KEY_BYTES_MAX // 2
-"""A key that the engine takes, whatever its bytes: each zero byte counts twice."""
+"""A key of this length fits, whatever its bytes: each zero byte counts twice."""
 
 LOCK_SECONDS_MAX = 30.0
-"""What a call waits for the write lock when its caller names no bound."""
+"""How long a call waits for the write lock without a timeout."""
 
 T = TypeVar("T")
 
@@ -41,10 +38,10 @@ Prepare: TypeAlias = Callable[[KeyValue | None], Txn]
 
 
 class Seen(NamedTuple):
-    """What a key was when it was peeked at, at which revision.
+    """The version of a key that was peeked at, and the revision of that read.
 
-    With the lock held that may still not be the newest: a lease may have ended since, and a writer
-    that was killed in the middle of its commit may have left one that readers do not see yet.
+    It may not be the newest, although the lock is held: a lease may have ended since, and a writer
+    that was killed in its commit may have left a revision that readers do not see yet.
     """
 
     key: bytes
@@ -58,7 +55,7 @@ def transact(
     """Run one transaction while holding the write lock.
 
     `prepare` is called with the lock held but outside any LMDB transaction: it may take long,
-    raise, be interrupted, even fork. Nobody can write in between.
+    raise, be interrupted, even fork. No other writer can come in between.
     """
     try:
         lock = env.ready().lock
@@ -77,14 +74,14 @@ def transact(
         return _sent(env, limits, txn, Seen(peek, peeked, revision))
     finally:
         try:
-            env.let_go()
+            env.release()
         except BaseException:  # an interrupt cut it short
-            env.let_go()
+            env.release()
             raise
 
 
 def check(txn: Txn, limits: Limits) -> int:
-    """Return the size of `txn`; raise `CommitTooLargeError` or `InvalidKeyError` if not taken."""
+    """Return the size of `txn`; raise `CommitTooLargeError`, `InvalidKeyError` over `limits`."""
     size, longest = measure(txn)
     if longest <= SHORT_KEY_BYTES and size <= min(limits.value_bytes, limits.request_bytes):
         return size
@@ -110,7 +107,7 @@ def _locked_peek(env: Environment, peek: bytes, timeout: float) -> tuple[KeyValu
 
 
 def _sent(env: Environment, limits: Limits, txn: Txn, seen: Seen) -> TxnResult:
-    """Apply and commit; whatever fails before the commit is a refusal."""
+    """Apply and commit; any failure before the commit raises `Refused`."""
     try:
         needed = check(txn, limits)
         env.check_space(needed)
@@ -126,7 +123,7 @@ def growing(env: Environment, needed_bytes: int, attempt: Callable[[], T]) -> T:
     for _ in range(GROWTHS_MAX):
         try:
             return attempt()
-        except mdb.MapFullError:
+        except client.MapFullError:
             env.grow(needed_bytes)
     raise NoSpaceError(f"{env.path}: the map cannot grow any more")
 
@@ -136,31 +133,31 @@ def _attempt(env: Environment, txn: Txn, seen: Seen) -> TxnResult:
         before = transaction.state.revision
         if transaction.state.due:
             expire(transaction)
-        newest = Newest(transaction)
+        view = WriteView(transaction)
         if seen.revision == transaction.state.revision:
-            newest.seen[seen.key] = seen.kv
-        result = apply(txn, newest, lambda: Header(newest.finish(), env.cluster))
+            view.seen[seen.key] = seen.kv
+        result = apply(txn, view, lambda: Header(view.finish(), env.cluster))
         transaction.commit(changed=transaction.state.revision > before)
         return result
 
 
 def locked(env: Environment, wait_s: float, work: Callable[[], T]) -> T:
-    """Do some work under the write lock, again with a larger map when that was full.
+    """Do some work under the write lock, again with a larger map if that was full.
 
-    The work must be fine to do twice: what came of a commit that failed is not told.
+    The work must be repeatable: the outcome of a failed commit stays unknown.
     """
     if env.ready().lock.held():
         raise EngineBusyError("this thread is inside a transaction already")
     try:
-        env.hold(wait_s)
+        env.acquire(wait_s)
         return growing(env, 0, work)  # copies of tree pages: freeing needs space, too
     except OutcomeUnknown as e:
         raise e.cause or e from e
     finally:
         try:
-            env.let_go()
+            env.release()
         except BaseException:  # an interrupt cut it short
-            env.let_go()
+            env.release()
             raise
 
 
@@ -175,12 +172,12 @@ def expire_held(env: Environment) -> None:
 
     try:
         growing(env, 0, attempt)
-    except OutcomeUnknown as e:  # whether it happened or not: whoever comes next looks again
+    except OutcomeUnknown as e:  # whether or not it happened: the next call checks again
         raise e.cause or e from e
 
 
 def _point_keys(txn: Txn) -> list[bytes]:
-    """All single keys that a transaction names, nested ones included."""
+    """Return all single keys that a transaction names, nested ones included."""
     keys = []
     for compare in txn.compare:
         keys.append(compare.key)

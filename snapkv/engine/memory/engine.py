@@ -34,6 +34,7 @@ from snapkv.engine.contract import (
     in_range,
 )
 from snapkv.engine.embedded import apply
+from snapkv.engine.errors import Refused
 from snapkv.engine.leases import LeaseTable, is_id
 from snapkv.engine.memory.check import problems_of_log, problems_of_versions
 from snapkv.engine.memory.overlay import Overlay, answer
@@ -45,7 +46,6 @@ from snapkv.errors import (
     FutureRevisionError,
     InvalidTypeError,
     LeaseNotFoundError,
-    Refused,
     StoreClosedError,
 )
 from snapkv.lifecycle import renew_in_children
@@ -74,7 +74,7 @@ class MemoryEngine(Scanned):
         self._cluster = random.SystemRandom().getrandbits(63)
         self._writing = threading.Lock()  # held while a transaction is prepared and applied
         self._writer = 0  # thread id
-        self._changed = threading.Condition()  # its lock: the data, held for moments only
+        self._changed = threading.Condition()  # its lock guards the data, and is held only briefly
         self._closed = False
         renew_in_children(self)
 
@@ -83,7 +83,7 @@ class MemoryEngine(Scanned):
     def get(self, key: bytes, revision: int = 0) -> GetResult:
         """Answer one key at a revision; O(log versions)."""
         with self._changed:
-            self._come_in()
+            self._begin_call()
             revision = self._checked(revision)
             kv = self._at(key, revision) if key in self._versions else None
             return GetResult(Header(self._revision, self._cluster), kv)
@@ -93,7 +93,7 @@ class MemoryEngine(Scanned):
     ) -> ReadResult:
         """Answer all ranges from one state; O(log keys + log versions) a key."""
         with self._changed:
-            self._come_in()
+            self._begin_call()
             results = [self._range(r) for r in ranges]
             return ReadResult(Header(self._revision, self._cluster), results)
 
@@ -111,7 +111,7 @@ class MemoryEngine(Scanned):
             key = page.kvs[-1].key + b"\0"
 
     def pieces(self, key: bytes, range_end: bytes, *, revision: int, rows: int) -> list[Piece]:
-        """Cut a range between its keys, exactly; O(keys)."""
+        """Split a range exactly; O(keys)."""
         check_piece_rows(rows)
         kvs = self.read([Range(key, range_end, revision)]).results[0].kvs
         bounds = [key, *(kv.key for kv in kvs[rows::rows]), range_end]
@@ -125,14 +125,14 @@ class MemoryEngine(Scanned):
     def versions(self, key: bytes, revision: int, limit: int) -> Versions:
         """Return versions of a key from a revision down; O(log versions + limit)."""
         with self._changed:
-            self._come_in()
+            self._begin_call()
             kvs: list[KeyValue] = self._versions.get(key, [])
             at = bisect_right(kvs, self._checked(revision), key=lambda kv: kv.mod_revision)
             newest_first = reversed(kvs[max(0, at - limit) : at])
             return versions_of(list(takewhile(lambda kv: kv.version, newest_first)))
 
     def _checked(self, revision: int) -> int:
-        """Return the revision that is read, for 0 the newest; raises when it is not held."""
+        """Return the revision that is read, for 0 the newest; raises when it cannot be read."""
         if revision > self._revision:
             raise FutureRevisionError(revision, self._revision)
         if 0 < revision < self._compacted:
@@ -159,7 +159,7 @@ class MemoryEngine(Scanned):
     def transact(
         self, prepare: Callable[[KeyValue | None], Txn], peek: bytes, *, timeout: float
     ) -> TxnResult:
-        """Apply one transaction; readers wait for no one who prepares one."""
+        """Apply one transaction; readers do not wait for `prepare`."""
         me = threading.get_ident()
         if self._writer == me:
             raise Refused(EngineBusyError("this thread is inside a transaction already"))
@@ -171,7 +171,7 @@ class MemoryEngine(Scanned):
             self.check_limits(txn)
             check_distinct(txn)
             with self._changed:
-                self._come_in()
+                self._begin_call()
                 return self._apply(txn)
         finally:
             self._writer = 0
@@ -191,7 +191,7 @@ class MemoryEngine(Scanned):
 
     def _peek(self, key: bytes) -> KeyValue | None:
         with self._changed:
-            self._come_in()
+            self._begin_call()
             return self._newest(key)
 
     def after_fork(self) -> None:
@@ -228,26 +228,26 @@ class MemoryEngine(Scanned):
         O(log leases). Raises `InvalidTypeError` or `InvalidOptionError` for a bad `ttl_s`.
         """
         with self._changed:
-            self._come_in()
+            self._begin_call()
             lease = self._leases.grant(ttl_s)
             self._changed.notify_all()  # watchers may have to wake up earlier
             return lease
 
     def keep_alive(self, lease: int, *, timeout: float | None = None) -> float:
-        """Start a lease's time anew; O(1)."""
+        """Restart a lease's time; O(1)."""
         with self._changed:
-            self._come_in()
+            self._begin_call()
             return self._leases.keep_alive(lease)
 
     def revoke(self, lease: int, *, timeout: float | None = None) -> None:
         """End a lease and remove its keys, in one revision if it has any; O(keys)."""
         with self._changed:
-            self._come_in()
+            self._begin_call()
             if is_id(lease):
                 self._end(lease)
 
-    def _come_in(self) -> None:
-        """Begin a call: nothing of a closed engine, and of no lease whose time is over."""
+    def _begin_call(self) -> None:
+        """Begin a call: raise if the engine is closed, and end the leases that are due."""
         self._check_open()
         if self._leases.next_due_ns and uptime_ns() >= self._leases.next_due_ns:
             for lease in self._leases.due():
@@ -261,21 +261,21 @@ class MemoryEngine(Scanned):
         self._leases.end(lease)
         self._changed.notify_all()
 
-    # --- following ---
+    # --- watching ---
 
     def watch(self, key: bytes, range_end: bytes, *, start_revision: int) -> MemoryWatcher:
         """Return a watcher of a range from a revision on."""
         self._check_open()
         return MemoryWatcher(self, key, range_end, start_revision)
 
-    # --- forgetting ---
+    # --- compaction ---
 
     def compact(
         self, revision: int, *, batches: int | None = None, timeout: float | None = None
     ) -> None:
-        """Forget what is not part of the state at `revision` or newer; O(versions)."""
+        """Delete versions that are not part of the state at `revision` or newer; O(versions)."""
         with self._changed:
-            self._come_in()
+            self._begin_call()
             if revision > self._revision:
                 raise FutureRevisionError(revision, self._revision)
             if revision < self._compacted:
@@ -304,7 +304,7 @@ class MemoryEngine(Scanned):
     # --- the rest ---
 
     def server_time_ms(self, *, fresh: bool = False) -> tuple[int, int] | None:
-        """Return None: the clock is ours."""
+        """Return None: the engine has no clock but the process's."""
         return None
 
     def info(self) -> dict[str, int | str]:
@@ -341,14 +341,14 @@ class MemoryEngine(Scanned):
 
 
 class MemoryWatcher:
-    """Replays the engine's log from a revision, then waits for more."""
+    """Replays the engine's log from a revision, then waits for new entries."""
 
     reopened = 0
 
     def __init__(self, engine: MemoryEngine, key: bytes, range_end: bytes, start: int) -> None:
         self._engine, self._key, self._range_end = engine, key, range_end
         self._next = max(1, start)
-        self._told = self._next - 1  # progress told so far
+        self._reported = self._next - 1  # progress reported so far
         self._closed = False
 
     def next(self, timeout: float | None) -> WatchBatch | None:
@@ -359,7 +359,7 @@ class MemoryWatcher:
             while True:
                 if self._closed:
                     raise StoreClosedError("the watch was closed")
-                engine._come_in()
+                engine._begin_call()
                 if (batch := self._step()) is not None:
                     return batch
                 left = None if deadline is None else deadline - monotonic()
@@ -379,10 +379,10 @@ class MemoryWatcher:
                 if in_range(event.kv.key, self._key, self._range_end)
             )
             if events:
-                self._told = revision
+                self._reported = revision
                 return WatchBatch(revision, events)
-        if self._told < engine._revision:
-            self._told = engine._revision
+        if self._reported < engine._revision:
+            self._reported = engine._revision
             return WatchBatch(engine._revision, ())
         return None
 
@@ -398,7 +398,7 @@ class MemoryWatcher:
 
 
 def _sooner(seconds: float | None, due_ns: int) -> float | None:
-    """Return how long to wait for something, or for a lease that is due (0: none)."""
+    """Return how long to wait: `seconds`, or until a lease is due (0: none)."""
     if not due_ns:
         return seconds
     until = max(0.0, (due_ns - uptime_ns()) / 1e9)

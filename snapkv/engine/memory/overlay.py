@@ -47,7 +47,7 @@ class Overlay:
         return answer(wanted, kvs)
 
     def put(self, key: bytes, value: bytes, lease: int) -> KeyValue | None:
-        """Write a key; return what was there. Raises `LeaseNotFoundError`."""
+        """Write a key; return the version before. Raises `LeaseNotFoundError`."""
         if lease and not (is_id(lease) and lease in self._leases):
             raise LeaseNotFoundError(lease)
         prev = self.newest(key)
@@ -56,7 +56,7 @@ class Overlay:
         return prev
 
     def delete(self, key: bytes, range_end: bytes) -> int:
-        """Remove a key or range; return how many keys were there."""
+        """Remove a key or range; return how many keys it removed."""
         if range_end:
             found = self.range(Range(key, range_end)).kvs
         else:

@@ -1,4 +1,4 @@
-r"""The bytes of the lmdb engine: what stands in its three named databases.
+r"""The bytes of the lmdb engine: the contents of its three named databases.
 
     database  key                              value
     meta      b"format"                        be32(engine format) + 8 bytes cluster id
@@ -11,15 +11,15 @@ r"""The bytes of the lmdb engine: what stands in its three named databases.
     log       be64(revision)                   for each changed key, ascending:
                                                flags + be16(length of key) + key
 
-`escape` writes 00 as 00 FF. So "a" sorts before "ab", all records of a key stand together with
-the newest first, and a range of keys is a range of records. Flags: bit 0 = the key was removed;
-bit 1 = 8 bytes with the id of its lease stand between the header and the value.
+`escape` writes 00 as 00 FF. So "a" sorts before "ab", all records of a key are together, the
+newest first, and a range of keys is a range of records. Flags: bit 0 = the key was removed;
+bit 1 = the id of its lease, 8 bytes, follows the header.
 
-Times are nanoseconds of `clock.uptime_ns`; the earliest due time is 0 without leases. They hold
-within one boot, which `boot` tells: `clock.boot_tag`, never 0.
+Times are nanoseconds of `clock.uptime_ns`; the earliest due time is 0 without leases. They are
+valid within one boot, which `boot` identifies: `clock.boot_tag`, never 0.
 
-Format 1 has no leases. The first grant makes it format 2, once and for all, since a program that
-does not know bit 1 would take the id for a part of the value; one that has the store open then
+Format 1 has no leases. The first grant changes it to format 2 for ever, because a program that does
+not know bit 1 would take the id for a part of the value. Such a program that has the store open
 stops at the longer state record. A store that never had a lease stays readable by both.
 
 Vectors: key b"a\0" at revision 2, created then, value b"v", without and with lease 7:
@@ -42,7 +42,7 @@ FORMAT, LEASED_FORMAT = 1, 2
 META, RECORDS, LOG = b"meta", b"records", b"log"
 FORMAT_KEY, STATE_KEY = b"format", b"state"
 LEASE, DUE, HELD = b"\x01", b"\x02", b"\x03"
-"""What the keys of records about leases begin with."""
+"""First bytes of the keys of lease records."""
 
 REVISION_MAX = (1 << 64) - 1
 REMOVED, LEASED = 1, 2
@@ -64,7 +64,7 @@ _BE64 = struct.Struct(">Q")
 
 
 class State(NamedTuple):
-    """Where the engine stands: `freed` trails `compacted` while compaction still frees space.
+    """The state record: `freed` is below `compacted` while compaction still frees space.
 
     `due` is when the next lease ends, 0 without leases; `boot` is 0 before the first lease.
     """
@@ -85,9 +85,9 @@ _NO_LEASES = bytes(_LEASED_STATE.size - _STATE.size)
 
 @lru_cache(maxsize=16)
 def decode_state(value: bytes | None) -> State:
-    """Read the state record; raises `CorruptStoreError` when it is none.
+    """Read the state record; raises `CorruptStoreError`.
 
-    Every transaction does; mostly it is the same again, and looking that up costs less.
+    Every transaction reads it; mostly it is unchanged, and the cache costs less.
     """
     if value is not None:
         if len(value) == _STATE.size:
@@ -109,7 +109,7 @@ class LeaseRecord(NamedTuple):
 
 
 def decode_lease(value: bytes) -> LeaseRecord:
-    """Read the record of a lease; raises `CorruptStoreError` when it is none."""
+    """Read the record of a lease; raises `CorruptStoreError`."""
     if len(value) != _LEASE.size:
         raise CorruptStoreError("the record of a lease has the wrong size")
     return LeaseRecord(*_LEASE.unpack(value))
@@ -197,7 +197,7 @@ def body_of(value: bytes) -> bytes:
 
 
 def is_removal(value: bytes) -> bool:
-    """Return whether a record tells of a removal; `CorruptStoreError` when it is too short."""
+    """Return whether a record is of a removal; `CorruptStoreError` when it is too short."""
     if len(value) < HEADER_BYTES:
         raise CorruptStoreError("a record is too short")
     return bool(value[HEADER_BYTES - 1] & REMOVED)

@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from snapkv.errors import InvalidKeyError, InvalidTypeError
-from snapkv.full_keys import FullKeys
+from snapkv.layout import RawKeyspace
 
-TEXT, BYTES = FullKeys(b"/r/", text=True), FullKeys(b"/r/", text=False)
+TEXT, BYTES = RawKeyspace(b"/r/", text=True), RawKeyspace(b"/r/", text=False)
 
 
 @given(st.binary())
@@ -33,7 +33,7 @@ def test_keys_outside_are_refused(key):
 
 
 def test_what_stands_for_no_bytes_is_refused():
-    with pytest.raises(InvalidKeyError, match="stands for no bytes"):
+    with pytest.raises(InvalidKeyError, match="cannot be encoded as bytes"):
         TEXT.encode("/r/\ud800")
 
 
@@ -43,9 +43,9 @@ def test_other_types_are_refused(wrong):
         for use in (keys.encode, keys.range_of):
             with pytest.raises(InvalidTypeError):
                 use(wrong)
-    with pytest.raises(InvalidTypeError, match="a key is a str here, not bytes"):
+    with pytest.raises(InvalidTypeError, match="key must be a str, not bytes"):
         TEXT.encode(b"/r/a")
-    with pytest.raises(InvalidTypeError, match="a prefix is bytes here, not str"):
+    with pytest.raises(InvalidTypeError, match="prefix must be bytes, not str"):
         BYTES.range_of("/r/a")
 
 
@@ -56,7 +56,7 @@ def test_ranges_are_exact_to_the_byte():
 
 
 def test_the_empty_prefix_is_everything():
-    for keys, empty in ((FullKeys(b"", text=True), ""), (FullKeys(b"", text=False), b"")):
+    for keys, empty in ((RawKeyspace(b"", text=True), ""), (RawKeyspace(b"", text=False), b"")):
         assert keys.whole == empty
         assert keys.range_of(empty) == (b"\0", b"\0"), "from the smallest key there is, to the end"
         with pytest.raises(InvalidKeyError):
@@ -64,5 +64,5 @@ def test_the_empty_prefix_is_everything():
 
 
 def test_spaces_of_the_same_bytes_are_not_the_same_keys():
-    assert FullKeys(b"/r/", text=True) == TEXT != BYTES
-    assert FullKeys(b"/s/", text=True) != TEXT
+    assert RawKeyspace(b"/r/", text=True) == TEXT != BYTES
+    assert RawKeyspace(b"/s/", text=True) != TEXT

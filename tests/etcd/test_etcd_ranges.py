@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from snapkv.engine.contract import Put, Range, RangeResult, Txn
-from snapkv.engine.etcd.ranges import Cutter
+from snapkv.engine.etcd.ranges import RangeSplitter
 from snapkv.engine.memory.engine import MemoryEngine
 
 OPS = 128
@@ -82,7 +82,7 @@ def test_cutting_costs_few_round_trips_and_little_counting(shape: str) -> None:
     keys, requests_max, counted_max = SHAPES[shape]
     ask = Counted(keys)
     rows = len(keys) // 20
-    pieces = Cutter(ask, ask.revision, rows).pieces(START, END)
+    pieces = RangeSplitter(ask, ask.revision, rows).pieces(START, END)
     assert sum(piece.rows for piece in pieces) == len(keys)
     assert max(piece.rows for piece in pieces) <= 2 * rows
     assert 10 <= len(pieces) <= 40
@@ -94,14 +94,14 @@ def test_a_small_range_costs_one_round_trip() -> None:
     ask = Counted({b"%03d" % i for i in range(200)})
     for key, end, pieces in ((START, END, 1), (START + b"007", b"", 1), (b"y", b"z", 0)):
         ask.requests = 0
-        assert len(Cutter(ask, ask.revision, 100).pieces(key, end)) == pieces
+        assert len(RangeSplitter(ask, ask.revision, 100).pieces(key, end)) == pieces
         assert ask.requests == 1
 
 
 def test_keys_of_thousands_of_bytes_take_no_thousands_of_round_trips() -> None:
     keys = {b"p" * 8_000 + b"%02d" % i for i in range(60)}
     ask = Counted(keys)
-    pieces = Cutter(ask, ask.revision, 10).pieces(START, END)
+    pieces = RangeSplitter(ask, ask.revision, 10).pieces(START, END)
     assert sum(piece.rows for piece in pieces) == len(keys)
     assert 3 <= len(pieces) <= 12
     assert ask.requests < 60

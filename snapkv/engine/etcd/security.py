@@ -1,0 +1,170 @@
+"""TLS and logins: certificates, users and passwords, from options and the environment."""
+
+from __future__ import annotations
+
+import os
+import ssl
+import warnings
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from snapkv.arguments import check_bool, check_text, wrong_type
+from snapkv.engine.etcd.address import is_loopback
+from snapkv.engine.etcd.authorities import system_authorities
+from snapkv.errors import (
+    InvalidOptionError,
+    ServerWarning,
+)
+
+USER_VARIABLE = "SNAPKV_ETCD_USER"
+PASSWORD_VARIABLE = "SNAPKV_ETCD_PASSWORD"  # noqa: S105  # a name, no secret
+CA_VARIABLE = "SNAPKV_ETCD_CACERT"
+CERT_VARIABLE = "SNAPKV_ETCD_CERT"
+KEY_VARIABLE = "SNAPKV_ETCD_KEY"
+CREDENTIALS = ("user", "password", "ca_cert", "cert", "key")
+"""Options that come from the environment when they are not given; "" means none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Security:
+    """The certificates of TLS, as PEM bytes; `tls` False means a plain connection."""
+
+    tls: bool = False
+    ca: bytes | None = None
+    cert: bytes | None = field(default=None, repr=False)
+    key: bytes | None = field(default=None, repr=False)
+    paths: tuple[str | None, str | None, str | None] = (None, None, None)
+
+    @classmethod
+    def of(
+        cls, tls: bool | None, ca_cert: str | None, cert: str | None, key: str | None
+    ) -> Security:
+        """Read certificates from their files; the environment names those that are not given.
+
+        An empty path means no certificate, whatever the environment says. Raises
+        `InvalidOptionError` when a file cannot be read or half of a pair is missing.
+        """
+        paths = (
+            _or_variable(ca_cert, CA_VARIABLE),
+            _or_variable(cert, CERT_VARIABLE),
+            _or_variable(key, KEY_VARIABLE),
+        )
+        if tls is not None:
+            check_bool("tls", tls)
+        if tls is False or (tls is None and not any(paths)):
+            if any((ca_cert, cert, key)):
+                raise InvalidOptionError("certificates are given, but tls=False")
+            return cls()
+        for path in paths:
+            if path is not None and not isinstance(path, str | os.PathLike):
+                raise wrong_type("ca_cert, cert and key", "paths", path)
+        if (paths[1] is None) != (paths[2] is None):
+            raise InvalidOptionError("a client certificate needs both cert= and key=")
+        ca_pem, cert_pem, key_pem = (_pem(path) for path in paths)
+        return cls(True, ca_pem, cert_pem, key_pem, paths)
+
+    def authorities(self) -> bytes | None:
+        """Return the authorities to trust, for gRPC: `ca_cert`, or those of the system."""
+        return self.ca or system_authorities()
+
+    def context(self) -> ssl.SSLContext | None:
+        """Return the same for plain HTTPS, None without TLS.
+
+        Raises `InvalidOptionError` for an unusable certificate or key.
+        """
+        if not self.tls:
+            return None
+        path, cert_path, key_path = self.paths
+        try:
+            context = ssl.create_default_context(cadata=self.ca.decode() if self.ca else None)
+            path = f"{cert_path}, {key_path}"
+            if cert_path:
+                # without a password of its own OpenSSL asks the terminal for one
+                context.load_cert_chain(cert_path, key_path, password="")
+        except (OSError, ValueError) as e:
+            raise InvalidOptionError(f"{path}: not usable for TLS: {e}") from e
+        return context
+
+
+def _or_variable(given: str | None, variable: str) -> str | None:
+    return (os.environ.get(variable) if given is None else given) or None
+
+
+def _pem(path: str | None) -> bytes | None:
+    if path is None:
+        return None
+    try:
+        pem = Path(path).read_bytes()
+    except (OSError, ValueError) as e:
+        raise InvalidOptionError(f"{path}: {getattr(e, 'strerror', None) or e}") from e
+    if b"-----BEGIN" not in pem:
+        raise InvalidOptionError(f"{path} does not hold PEM")
+    return pem
+
+
+@dataclass(frozen=True, slots=True)
+class Login:
+    """A user and its password, which is never shown."""
+
+    user: str
+    password: str = field(repr=False)
+
+    @classmethod
+    def of(cls, user: str | None, password: str | None) -> Login | None:
+        """Return the login that is given or in the environment; None without a user.
+
+        Two empty texts mean no login, whatever the environment says. Raises
+        `InvalidOptionError` for half of a pair.
+        """
+        if user is None and password is None:
+            user = os.environ.get(USER_VARIABLE) or None
+        if user is not None and password is None:
+            password = os.environ.get(PASSWORD_VARIABLE)
+        return None if user == password == "" else cls.given(user, password)
+
+    @classmethod
+    def given(cls, user: str | None, password: str | None) -> Login | None:
+        """Return what was given, and nothing else; None when neither was. Raises as `of`."""
+        for text in (user, password):
+            if text is not None:
+                check_text("user and password", text)
+        if user is None and password is None:
+            return None
+        if not user or password is None:
+            raise InvalidOptionError("user= and password= go together")
+        if not (_is_text(user) and _is_text(password)):
+            raise InvalidOptionError("user and password must be valid UTF-8")
+        return cls(user, password)
+
+
+def warn_of_plain_password(addresses: Iterable[str], login: Login | None, *, tls: bool) -> None:
+    """Warn of a password that goes beyond this machine without TLS, once for all endpoints."""
+    beyond = [address for address in addresses if not is_loopback(address)]
+    if login is not None and beyond and not tls:
+        warnings.warn(
+            f"the password of user {login.user!r} is sent to {', '.join(beyond)} without TLS, "
+            f"so that it can be read on the way: give tls=True, or ca_cert= ({CA_VARIABLE})",
+            ServerWarning,
+            stacklevel=6,
+        )
+
+
+def _is_text(text: str) -> bool:
+    """Return whether a text can be sent; raises nothing, for errors would hold the text."""
+    return not any("\ud800" <= letter <= "\udfff" for letter in text)
+
+
+def without_environment(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options that the environment does not add to.
+
+    >>> without_environment({"user": "ann", "password": "secret"})["ca_cert"]
+    ''
+
+    Raises `InvalidOptionError` for half of a user and password.
+    """
+    given = {option: value for option, value in options.items() if value is not None}
+    if ("user" in given) != ("password" in given):
+        raise InvalidOptionError("user= and password= go together")
+    return dict.fromkeys(CREDENTIALS, "") | given

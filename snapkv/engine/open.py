@@ -1,0 +1,133 @@
+"""From the URL of a store to its engine: the schemes, and the options that each engine has."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+from snapkv.arguments import check_known, check_text
+from snapkv.engine.contract import Engine
+from snapkv.errors import InvalidOptionError
+
+TELLTALES = "@?="
+"""Characters next to a secret in the URL of any engine."""
+
+COMMON_OPTIONS = (
+    "name",
+    "ring_slots",
+    "clock",
+    "retain",
+    "writer",
+    "commit_timeout",
+    "read_timeout",
+    "max_clock_skew",
+    "create",
+    "past",
+)
+
+
+def _memory(url: str, create: bool, home: bytes, environment: bool, **options: Any) -> Engine:
+    from snapkv.engine.memory.engine import open_memory
+
+    return open_memory(url)
+
+
+def _lmdb(url: str, create: bool, home: bytes, environment: bool, **options: Any) -> Engine:
+    from snapkv.engine.lmdb import LmdbEngine
+
+    return LmdbEngine(_lmdb_path(url), create=create, **options)
+
+
+def _lmdb_path(url: str) -> str:
+    """Return the path of an lmdb URL; raise `InvalidOptionError` where it would surprise."""
+    path = url.removeprefix("lmdb:")
+    try:
+        unusable = not path.strip("/") or b"\0" in os.fsencode(path)
+    except UnicodeEncodeError:
+        unusable = True
+    if unusable:
+        raise InvalidOptionError(f"{url!r} needs the path of a directory, as in lmdb:./meta")
+    if path.startswith("//"):
+        rest = path.strip("/")
+        raise InvalidOptionError(
+            f"{url!r} has no host, so no '//': write lmdb:{rest} for a path from here, "
+            f"lmdb:/{rest} for one from the root"
+        )
+    if path.startswith("~"):
+        literal, likely = f"lmdb:./{path}", _directory_url(path)
+        advice = f"{likely}, or {literal}" if likely != literal else literal
+        raise InvalidOptionError(
+            f"{url!r}: '~' is not expanded here; write {advice} for a directory of that name"
+        )
+    return path
+
+
+def _directory_url(path: str) -> str:
+    """Return the URL that a path is most likely meant to be."""
+    path = os.path.expanduser(path)
+    return f"lmdb:./{path}" if path.startswith("~") else f"lmdb:{path}"  # no such user exists
+
+
+def _etcd(url: str, create: bool, home: bytes, environment: bool, **options: Any) -> Engine:
+    from snapkv.engine.etcd import open_etcd
+    from snapkv.engine.etcd.security import without_environment
+
+    return open_etcd(url, home=home, **(options if environment else without_environment(options)))
+
+
+_ENGINES: dict[str, tuple[Callable[..., Engine], tuple[str, ...]]] = {
+    "etcd": (
+        _etcd,
+        (
+            "ca_cert",
+            "cert",
+            "key",
+            "max_request_bytes",
+            "max_txn_ops",
+            "password",
+            "tls",
+            "user",
+        ),
+    ),
+    "memory": (_memory, ()),
+    "lmdb": (_lmdb, ("durability", "map_bytes", "mode", "request_bytes_max")),
+}
+
+
+def open_engine(
+    url: str,
+    *,
+    create: bool,
+    options: dict[str, Any],
+    home: bytes = b"\0",
+    environment: bool = True,
+) -> Engine:
+    """Return the engine that a URL names; only that one is imported.
+
+    `home` is a key that its user may read, for an engine that has questions of its own. Where
+    `environment` is False, no option is taken from environment variables.
+
+    Raises `InvalidOptionError`, `InvalidTypeError` for an unknown option, and what the engine
+    raises.
+    """
+    check_text("url", url)
+    scheme, colon, _ = url.partition(":")
+    if not colon or scheme not in _ENGINES:
+        known = ", ".join(f"{name}:" for name in _ENGINES)
+        shown = _shown(url)
+        path = shown == url != "" and (not colon or "/" in scheme)
+        advice = f"for a directory write {_directory_url(url)}; " if path else ""
+        message = f"no engine for {shown!r}; {advice}a URL begins with one of {known}"
+        raise InvalidOptionError(message)
+    opener, known_options = _ENGINES[scheme]
+    check_known(options, known_options, also=COMMON_OPTIONS)
+    return opener(url, create, home, environment, **options)
+
+
+def _shown(url: str) -> str:
+    """Return the part of an invalid URL that may be shown: the rest may be a password."""
+    if not any(mark in url for mark in TELLTALES):
+        return url
+    scheme, colon, _ = url.partition(":")
+    return f"{scheme}:..." if colon and _shown(scheme) == scheme else "..."
