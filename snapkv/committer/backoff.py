@@ -1,4 +1,4 @@
-"""Rounds lost to other commits: how long to wait after one, and how far ahead to claim."""
+"""Backoff after lost rounds: how long to wait, and how far ahead to claim a timestamp."""
 
 from __future__ import annotations
 
@@ -17,38 +17,58 @@ BACKOFF_S_MAX = 0.064
 AGE_AFTER = 3
 AGE_FLIGHTS = 2
 AGE_MS_MAX = 32
-"""By how many flights, and milliseconds at most, a timestamp is ahead for each lost round more."""
-CLAIM_TICKS_AFTER = 4
+"""From the fourth lost round on, each one moves the timestamp `AGE_FLIGHTS` further ahead, and all
+of them `AGE_MS_MAX` at most."""
+CLAIM_STEPS_AFTER = 4
 CLAIM_MS_AFTER = 8
 CLAIM_MS_MAX = 16
 CLAIM_FLIGHT_MS_MAX = 2_000
 CLAIM_FLIGHTS = 1.5
 FLIGHTS_LEFT_MIN = 2
-"""A new round begins only while so many of the shortest lost one fit before the deadline: what is
-sent later ends as unknown, where nothing at all needs to be."""
+"""A new round begins only if this many times the shortest lost round fits before the deadline. A
+request sent later would often have an unknown outcome, which is worse than none sent."""
 
 
-class Rounds:
-    """The rounds that one caller has lost while it led.
+# For example, a caller whose rounds take 5 ms each (the flight: request, answer, and the time
+# between) loses every round. The fastest clock of all writers shows t when it issues a timestamp:
+#
+#     lost   timestamp                    why
+#     0-3    t                            new timestamps win by themselves, most of the time
+#     4      t + 10 ms                    two flights: writers that won lately claim less, and lose
+#     5      t + 20 ms                    two more
+#     6      t + 30 ms
+#     7-     t + 32 ms                    the bound
+#
+# A commit of 12,000 keys takes 300 ms to arrive. After its fourth lost round it claims t + 450 ms,
+# one and a half flights, which is about when it arrives; what other writers commit until then is
+# below that, so it wins.
+#
+# If some clock was wrong and the newest timestamp n is ahead of all clocks, then all writers count
+# up from n, and "t + 10 ms" is below n, too. There the caller issues n + 1 at first, n + 1 + 256
+# logical steps after four lost rounds (262,144 are a millisecond), 512 after five, and n + 1 ms
+# after eight, 2 ms after nine, up to 16 ms.
 
-    The longer a caller has waited, the further ahead its timestamp: by two flights for each round
-    that it lost after the third. So those that have just won lose next, and all get their turn.
 
-    A large commit takes long to arrive, and whatever is committed meanwhile by others overtakes it.
-    So after some rounds it claims the time at which it will arrive, going by the rounds that it
-    lost. Both are counted from the fastest clock (`Pace`), so however many claim so, timestamps do
-    not run away from it.
+class Backoff:
+    """The rounds that one leader has lost, and what follows from them for its next round.
 
-    Where the newest timestamp is ahead of all clocks, everybody counts up from it. There a caller
-    that lost often claims some ticks, which beats others who count up from the same one, then up to
-    `CLAIM_MS_MAX` milliseconds. Claims never leave the fastest clock far behind.
+    The more rounds a caller has lost, the further ahead its timestamp (aging): by two flights for
+    each lost round after the third. So writers that have just won lose next, and all get a turn.
+
+    A large commit takes long to arrive, and commits of other writers overtake it meanwhile. So
+    after some rounds it claims the time at which it will arrive, estimated from its lost rounds.
+    Both claims count from the fastest clock (`Pace`), so timestamps do not run away from that
+    clock, however many writers claim.
+
+    If the newest timestamp is ahead of all clocks, all writers count up from it. There a caller
+    that lost often claims some ticks more than the other writers, then up to `CLAIM_MS_MAX` ms.
     """
 
     def __init__(self, rng: random.Random, pace: Pace) -> None:
         self._rng, self._pace = rng, pace
         self.lost = 0
         self.ahead = 0
-        """By how much the timestamp of this round is ahead of the clock; 0 for less than 1 ms."""
+        """How far the timestamp of this round is ahead of the clock; 0 for less than 1 ms."""
         self._sent_at, self._sent = 0.0, 0
         self._newest_s, self._shortest_s = 0.0, float("inf")
 
@@ -65,38 +85,37 @@ class Rounds:
         """Issue a timestamp further ahead than the clock, for a caller that lost."""
         flight_ms = self._shortest_s * 1_000
         later_ms = min(AGE_MS_MAX, AGE_FLIGHTS * max(0, self.lost - AGE_AFTER) * flight_ms)
-        if self.lost >= CLAIM_TICKS_AFTER:
+        if self.lost >= CLAIM_STEPS_AFTER:
             later_ms = max(later_ms, min(CLAIM_FLIGHT_MS_MAX, CLAIM_FLIGHTS * flight_ms))
         ticks = 0
         if self.lost >= CLAIM_MS_AFTER:
             ticks = pack(min(CLAIM_MS_MAX, self.lost - CLAIM_MS_AFTER + 1))
-        elif self.lost >= CLAIM_TICKS_AFTER:
+        elif self.lost >= CLAIM_STEPS_AFTER:
             ticks = 1 << (self.lost + 4)
         return clock.issue(ticks, at=at + round(later_ms * pack(1)))
 
     def lose(self, clock: HybridClock, stored: KeyValue) -> None:
-        """End a round in which another commit took the place: the stored one."""
+        """End a round that another commit won: the stored one."""
         self.lost += 1
         self._newest_s = monotonic() - self._sent_at
         self._shortest_s = min(self._shortest_s, self._newest_s)
         try:
             winner = StampRecord.decode(stored.value)
         except CorruptStoreError:
-            return  # `check` reports it; its timestamp was merged
+            return  # `check` reports it; its timestamp is merged already
         self._pace.learn(winner, self._sent, clock.reading())
 
     def wait_s(self) -> float:
         """Return how long to wait before the next round, at random.
 
-        About as long as a flight takes, and longer each time, but not much: while some wait, those
-        that won win again.
+        Up to one flight at first, up to four later. Longer waits would let the winners win again.
         """
         flight_s = max(BACKOFF_S_MIN, self._newest_s)
         doublings = min(self.lost - 1, BACKOFF_DOUBLINGS_MAX)
         return self._rng.uniform(0, min(BACKOFF_S_MAX, flight_s * 2**doublings))
 
     def fits(self, left_s: float) -> bool:
-        """Tell whether another round may be answered within the time left."""
+        """Return whether another round can be answered within the time left."""
         if self.lost == 0:
             return left_s > 0
         return left_s > FLIGHTS_LEFT_MIN * self._shortest_s

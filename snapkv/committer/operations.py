@@ -1,4 +1,4 @@
-"""One caller's part of a commit: checked, in stored keys, and as a nested transaction."""
+"""One caller's operations: checked, translated to stored keys, and as a nested transaction."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from snapkv.arguments import check_int, wrong_type
 from snapkv.committer.intervals import Interval, cut, merge, point
 from snapkv.engine.contract import (
     REVISION_MAX,
@@ -22,8 +23,7 @@ from snapkv.engine.contract import (
 )
 from snapkv.errors import (
     CommitTooLargeError,
-    DuplicateKeyError,
-    InvalidOptionError,
+    InvalidKeyError,
     InvalidTypeError,
 )
 from snapkv.layout import NOTE_BYTES_MAX, Keyspace, Layout, encode_text
@@ -32,7 +32,7 @@ from snapkv.model import AtRevision, Guard, HeadAt, Held, Ops, SpaceOps
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A guard with the key it looks at, as stored: that of one space or another."""
+    """A guard with the stored key that it checks, in one of the store's spaces."""
 
     guard: Guard
     key: bytes
@@ -52,9 +52,9 @@ class Check:
                 return Compare(self.key, Target.CREATE, "=", 0)
 
     def failed_at(self, seen: RangeResult) -> int | None:
-        """Return None if the guard holds, else at which revision its key was last written.
+        """Return None if the guard holds, else the revision at which its key was last written.
 
-        `seen` is a read of the key; 0 stands for an absent one.
+        `seen` is a read of the key. The revision is 0 if the key is absent.
         """
         kv = seen.kvs[0] if seen.kvs else KeyValue(self.key, b"", 0, 0, 0)
         compare = self.compare
@@ -63,8 +63,8 @@ class Check:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """What one caller's operations write, remove and look at; all in stored keys.
+class Operations:
+    """What one caller writes, removes and checks, in stored keys.
 
     `removed` is merged and never covers a key of `puts`.
     """
@@ -75,17 +75,17 @@ class Part:
     note: str | None
 
     @property
-    def rides_alone(self) -> bool:
-        """Whether a guard looks at the head of the store, which every part moves."""
+    def checks_head(self) -> bool:
+        """Whether a guard checks the head of the store, which every commit moves."""
         return bool(self.checks) and any(isinstance(c.guard, HeadAt) for c in self.checks)
 
     def txn(self, budget: int | None) -> Txn:
-        """Return the nested transaction: If guards Then writes Else what the guards look at.
+        """Return the nested transaction: If guards Then writes Else read the guards' keys.
 
-        `budget` is what `guards_max` returns. The order of the writes does not matter, for no two
-        touch the same key.
+        `budget` is what `guards_max` returns. The order of the writes does not matter, because no
+        two write the same key.
 
-        Raises `CommitTooLargeError` when guards or writes need more lists than the engine nests.
+        Raises `CommitTooLargeError` if guards or writes need more lists than the engine nests.
         """
         compares: list[Compare] = []
         seen: list[Op] = []
@@ -105,15 +105,15 @@ class Part:
         return Txn(tuple(compares), writes, tuple(seen))
 
 
-def guards_max(limits: Limits, parts_max: int) -> int | None:
-    """Return how long a part's own lists may be, what the list around them leaves; None: any."""
-    return None if limits.ops_per_list is None else limits.ops_per_list - 1 - parts_max
+def guards_max(limits: Limits, members_max: int) -> int | None:
+    """Return how long a member's own lists may be beside the group's list; None: any length."""
+    return None if limits.ops_per_list is None else limits.ops_per_list - 1 - members_max
 
 
 def nest(ops: tuple[Op, ...], budget: int) -> tuple[Op, ...]:
     """Return `ops` as lists of transactions, so that no path holds more than `budget` operations.
 
-    etcd gives a nested list what the lists around it left, so the best split into depth d uses
+    In etcd the lists on a path share one budget, so the best split into depth d uses
     budget / d at each level. Raises `CommitTooLargeError` beyond depth 3, about (budget / 3)^3.
 
     >>> len(nest(tuple(Delete(bytes([i])) for i in range(200)), 126))
@@ -130,13 +130,13 @@ def nest(ops: tuple[Op, ...], budget: int) -> tuple[Op, ...]:
     raise CommitTooLargeError("the number of operations", len(ops), (budget // 3) ** 3)
 
 
-def compile_part(ops: Ops, layout: Layout) -> Part:
+def compile_operations(ops: Ops, layout: Layout) -> Operations:
     """Check operations and translate them to stored keys; O(n log n).
 
     Raises `InvalidKeyError`, `InvalidTypeError`, `InvalidOptionError` (the note).
     """
     if not isinstance(ops, Ops):
-        raise InvalidTypeError(f"commit needs Ops, not {type(ops).__name__}")
+        raise wrong_type("what is committed", "Ops", ops)
     if ops.note is not None:
         _check_note(ops.note)
     puts: dict[bytes, bytes] = {}
@@ -151,24 +151,26 @@ def compile_part(ops: Ops, layout: Layout) -> Part:
         _add(layout.space(name), space_ops, layout, puts, removed, checks)
     if removed:
         removed = cut(merge(removed), sorted(puts))
-    return Part(puts, removed, tuple(checks), ops.note)
+    return Operations(puts, removed, tuple(checks), ops.note)
 
 
 def pairs(items: object) -> Iterable[tuple[Any, Any]]:
     """Return the pairs of a mapping or of an iterable of pairs.
 
-    Raises `InvalidTypeError` when it is neither.
+    Raises `InvalidTypeError` if it is neither.
     """
     if type(items) is dict or (type(items) is not tuple and isinstance(items, Mapping)):
         return items.items()
     try:
-        given = iter(items)  # type: ignore[call-overload]
+        items_read = iter(items)  # type: ignore[call-overload]
     except TypeError:
-        raise InvalidTypeError(f"puts are a mapping, not {type(items).__name__}") from None
-    listed: list[Any] = list(given)  # what it raises is its own error
+        raise wrong_type("puts", "a mapping or (key, value) pairs", items) from None
+    listed: list[Any] = list(items_read)  # what the iterable raises passes through
     for item in listed:
         if not isinstance(item, tuple) or len(item) != 2:
-            raise InvalidTypeError(f"puts are a mapping or pairs, but hold {item!r}")
+            raise InvalidTypeError(
+                f"puts must be a mapping or (key, value) pairs, but hold {item!r}"
+            )
     return listed
 
 
@@ -183,9 +185,9 @@ def _add(
     for key, value in pairs(ops.puts):
         stored = space.encode(key)
         if not isinstance(value, bytes):
-            raise InvalidTypeError(f"value of {key!r} is {type(value).__name__}, not bytes")
+            raise wrong_type(f"the value of {key!r}", "bytes", value)
         if stored in puts:
-            raise DuplicateKeyError(key)
+            raise InvalidKeyError(f"key {key!r} is saved twice in one commit", key)
         puts[stored] = value
     if type(ops.deletes) is not tuple or ops.deletes:
         removed += [point(space.encode(key)) for key in listed(ops.deletes, "deletes")]
@@ -198,26 +200,22 @@ def _add(
 
 
 def listed(items: Iterable[object], what: str) -> list[Any]:
-    """Return the items of an iterable; `InvalidTypeError` for a text, bytes, or what is none."""
+    """Return the items of an iterable; `InvalidTypeError` for a str, bytes, or a non-iterable."""
     if isinstance(items, str | bytes):
-        raise InvalidTypeError(f"{what} is an iterable of keys, not one {type(items).__name__}")
+        raise wrong_type(what, "an iterable of keys", items)
     try:
-        given = iter(items)
+        items_read = iter(items)
     except TypeError:
-        raise InvalidTypeError(f"{what} is an iterable, not {type(items).__name__}") from None
-    return list(given)  # what it raises is its own error
+        raise wrong_type(what, "an iterable of keys", items) from None
+    return list(items_read)  # what the iterable raises passes through
 
 
 def compile_check(guard: object, space: Keyspace, layout: Layout) -> Check:
-    """Check a guard and translate its key, which is one of `space`, to the stored one."""
+    """Check a guard and translate its key in `space` to the stored key."""
     if not isinstance(guard, Guard):
         raise InvalidTypeError(f"a guard is AtRevision, Absent, HeadAt or Held, not {guard!r}")
     if isinstance(guard, AtRevision | HeadAt | Held):
-        revision: object = guard.revision
-        if isinstance(revision, bool) or not isinstance(revision, int):
-            raise InvalidTypeError(f"a revision is an int, not {type(revision).__name__}")
-        if not 1 <= revision <= REVISION_MAX:
-            raise InvalidOptionError(f"a guard's revision is in 1 to 2^63 - 1, not {revision}")
+        check_int("a guard's revision", guard.revision, 1, REVISION_MAX)
     match guard:
         case HeadAt():
             return Check(guard, layout.ts)

@@ -1,41 +1,41 @@
-"""What callers are told: the guards that did not hold, and commits of unknown outcome."""
+"""Outcomes of commits: the guards that failed, and commits of unknown outcome."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from snapkv.committer.operations import Check, Part
-from snapkv.committer.request import Attempt, Sent
+from snapkv.committer.operations import Check, Operations
+from snapkv.committer.request import Request, SentRequest
 from snapkv.dates import dated
 from snapkv.engine.contract import RangeResult, TxnResult
 from snapkv.errors import CommitUnknownError
 
-Unheld = list[tuple[Check, int]]
-"""Guards that did not hold, with the revisions that they found."""
+FailedGuards = list[tuple[Check, int]]
+"""Guards that failed, each with the revision at which its key was last written."""
 
 
-def add_note(error: BaseException, attempt: Attempt[Any]) -> None:
+def add_note(error: BaseException, request: Request[Any]) -> None:
     """Name the commit whose outcome an interrupt leaves open, for `resolve`."""
-    stamp = attempt.sent.stamp
+    stamp = request.sent.stamp
     error.add_note(f"outcome unknown: commit {dated(stamp.timestamp)}, nonce {stamp.nonce.hex()}")
 
 
-def read_back(part: Part, result: object) -> Unheld:
-    """Return the guards of a part that did not hold, from what it read when it was skipped."""
+def failed_guards(ops: Operations, result: object) -> FailedGuards:
+    """Return the guards that failed, from what a skipped transaction read; none of an applied."""
     assert isinstance(result, TxnResult)
     if result.succeeded:
         return []
-    unheld = []
-    for check, seen in zip(part.checks, result.results, strict=True):
+    failed = []
+    for check, seen in zip(ops.checks, result.results, strict=True):
         assert isinstance(seen, RangeResult)
         if (found := check.failed_at(seen)) is not None:
-            unheld.append((check, found))
-    assert unheld, "a skipped part has a guard that did not hold"
-    return unheld
+            failed.append((check, found))
+    assert failed, "a skipped transaction has a guard that failed"
+    return failed
 
 
 def unknown(
-    sent: Sent,
+    sent: SentRequest,
     checks: tuple[Check, ...],
     *,
     why: str,

@@ -2,8 +2,8 @@
 
 A timestamp is a guess that must exceed the newest stored one. While several processes commit at
 once, those whose clocks are behind guess too low and lose nearly every round. So a process that
-lost a round learns how far the winner's clock is ahead, and for a short time issues timestamps from
-there. Safety does not depend on it: each commit is still guarded by its timestamp.
+lost a round learns how far the winner's clock is ahead, and follows that clock for a short time.
+Safety does not depend on it: each commit is still guarded by its timestamp.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from snapkv.times import pack
 LEAD_MS_MAX = 1_000
 """A clock further ahead than this is not followed."""
 FORGET_S = 1.0
-"""How long a faster clock is followed; while rounds are lost it is learned again."""
+"""How long a faster clock is followed; each lost round learns it anew."""
 
 
 class Pace:
-    """What the fastest clock among contenders shows, as last learned, and how long ago that was.
+    """The fastest clock among the writers of a store, as last learned from a lost round.
 
-    Only clocks are followed, not the timestamps that were claimed further ahead after lost rounds:
-    a stamp says by how much it is ahead of its writer's clock. Else each process would go on from
-    the claims of the others, and timestamps would run away from all clocks.
+    Only clocks are followed, not timestamps that were claimed further ahead after lost rounds: a
+    stamp records how far it is ahead of its writer's clock. Otherwise each process would count up
+    from the claims of the other processes, and timestamps would run away from all clocks.
     """
 
     def __init__(self, max_clock_skew_ms: int) -> None:
@@ -33,8 +33,8 @@ class Pace:
     def followed(self, now: int) -> int:
         """Return what the fastest clock shows while this one shows `now`, never less than `now`.
 
-        Both what passed since and the lead over this clock bound it: this clock may have been set
-        forward meanwhile, or, in a test, stand still.
+        It is bounded by the time that passed since, and by the lead over this clock: this clock
+        may have been set forward meanwhile, or, in a test, not move.
         """
         if self._learned is None:
             return now
@@ -46,10 +46,11 @@ class Pace:
         return max(now, min(time + round(elapsed_s * pack(1_000)), now + lead))
 
     def learn(self, winner: StampRecord, sent: int, answered: int) -> None:
-        """Take in a lost round: the stored stamp, and what this clock showed before and after.
+        """Learn from a lost round: the stored stamp, and what this clock showed before and after.
 
-        The stamp was made before the request came to the server, which was about half way. So the
-        other clock is never taken for faster than it is, where both ways take equally long.
+        The winner's stamp was made before our request reached the server, which was about half way
+        between the two. So the other clock is never estimated as faster than it is, provided that
+        both ways take equally long.
         """
         if winner.fence_of is not None:
             return  # its timestamp is that of another process's request

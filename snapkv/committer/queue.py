@@ -1,4 +1,4 @@
-"""Who leads and who waits: the queue of callers, and the handing over of the lead."""
+"""The queue of commits: which caller's thread sends for all of them, and which wait."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import threading
 from dataclasses import dataclass
 
 from snapkv.clock import monotonic
-from snapkv.committer.request import Attempt
-from snapkv.errors import NestedCommitError, StoreClosedError
+from snapkv.committer.request import Request
+from snapkv.errors import NotSupportedError, StoreClosedError
 from snapkv.model import Build, Commit
 
 
 class Signal:
-    """Wakes the one thread that waits for it; an `Event` would take ten times as long.
+    """Wakes the one thread that waits for it; ten times as fast as an `Event`.
 
-    `set` is called under the lock of the queue, so no two threads call it at once.
+    Callers of `set` hold the lock of the queue, so no two threads call it at once.
     """
 
     __slots__ = ("_taken",)
@@ -24,7 +24,7 @@ class Signal:
         self._taken.acquire()
 
     def set(self) -> None:
-        """Let the waiting thread go on, or the one that comes to wait."""
+        """Wake the thread that waits, or the next one that calls `wait`."""
         if self._taken.locked():
             self._taken.release()
 
@@ -37,16 +37,17 @@ class Signal:
 class Call:
     """One caller's commit, from the queue to its outcome.
 
-    `done` is set once, under the turnstile's lock: with the outcome, or because its caller left.
+    `done` is set once, under the lock of the queue: with the outcome, or when the caller leaves.
     """
 
     build: Build
     deadline: float
     at_least: int = 0
     is_tick: bool = False
-    alone: bool = False  # a group with it was refused, and nobody knows for whose sake
+    alone: bool = False
+    """Commits in a transaction of its own: the engine rejected a group, perhaps because of it."""
     woken: Signal | None = None
-    """Of one that has to wait, for its outcome or for the lead."""
+    """Set when the call has an outcome or the lead; None for a call that never waits."""
     leads: bool = False
     done: bool = False
     result: Commit | None = None
@@ -58,85 +59,109 @@ class Call:
         return max(0.0, self.deadline - monotonic())
 
     def finish(self, *, result: Commit | None = None, error: BaseException | None = None) -> None:
-        """Tell the outcome, unless the caller has left or was told; call it under the lock."""
+        """Set the outcome unless the call is done; the caller of this holds the queue's lock."""
         if not self.done:
-            self.result, self.error, self.done = result, error, True
             if self.woken is not None:
-                self.woken.set()
+                self.woken.set()  # first: an interrupt here leaves the call to the next leader
+            self.result, self.error, self.done = result, error, True
 
 
-class Turnstile:
-    """A queue of calls of which one leads; no thread of its own.
+class CommitQueue:
+    """Calls that wait for a commit. One of them leads: its thread sends for all of them.
 
-    The first to come leads at once. A leader that leaves passes the lead on: first to a caller
-    whose transaction is still open (`attempt`), then to the one that waits longest.
+    It needs no thread of its own. The first call leads at once; a leader that leaves hands the lead
+    over, first to a call of the transaction whose outcome is open (`request`), then to the call
+    that has waited longest.
+
+    For example, threads A to D, of which B and C come while A's transaction is on its way, and D
+    while that of B and C is:
+
+        event                        leader   request   waiting
+        A joins: it leads            A        -         A
+        A sends                      A        A         -
+        B and C join and wait        A        A         B C
+        A is answered and leaves     -> B     -         B C
+        B wakes, sends for both      B        B C       -
+        D joins and waits            B        B C       D
+        B is answered: B, C finish   B        -         D
+        B leaves                     -> D     -         D
+
+    "-> B" means that B has the lead and its thread is about to wake: `_leader` is 0, so a call that
+    joins now waits. If B's deadline passes before the answer, B raises `CommitUnknownError` and
+    leaves while `request` is still open. Then C gets the lead and finds out the outcome first; D
+    waits for that, since at most one request is open at a time.
+
+    A thread may be interrupted anywhere (Ctrl-C), so each step of a hand-over can be repeated.
     """
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.queue: list[Call] = []
-        self.attempt: Attempt[Call] | None = None
-        self._leader: int | None = None  # thread id; 0 while the next one wakes
+        self.waiting: list[Call] = []
+        self.request: Request[Call] | None = None
+        self._leader: int | None = None  # thread id; 0 while the next leader wakes up
         self._closed = False
 
-    def enter(self, call: Call) -> None:
-        """Join the queue; `call.leads` tells whether to lead at once."""
+    def join(self, call: Call) -> None:
+        """Add a call; it leads (`call.leads`) if no other call does."""
         with self.lock:
             if self._leader == threading.get_ident():
-                raise NestedCommitError("commit() called from inside a function given to commit()")
+                raise NotSupportedError("commit() called from inside a function given to commit()")
             if self._closed:
                 raise StoreClosedError("the store was closed")
             if self._leader is not None:
-                call.woken = Signal()  # before others see it
-            self.queue.append(call)
+                call.woken = Signal()  # before other threads can see the call
+            self.waiting.append(call)
             if self._leader is None:
                 call.leads = True  # first, so that an interrupt here cannot lose the lead
                 self._leader = threading.get_ident()
 
     def wait(self, call: Call) -> bool:
         """Wait for an outcome or for the lead until the deadline; return whether to lead."""
-        if not call.leads and call.woken is not None:
-            call.woken.wait(call.left_s)
-        with self.lock:
-            if call.leads:
-                self._leader = threading.get_ident()
-            return call.leads and not call.done
+        while True:
+            if not call.leads and call.woken is not None:
+                call.woken.wait(call.left_s)
+            with self.lock:
+                if call.leads:
+                    self._leader = threading.get_ident()
+                if call.leads or call.done or not call.left_s:
+                    return call.leads and not call.done
 
     def leave(self, call: Call) -> None:
-        """Let a caller go, with or without an outcome; what it sent goes on without it.
+        """Remove a call, with or without an outcome, and hand its lead over.
 
-        Doing it again completes one that an interrupt cut short, and else changes nothing.
+        What the call has sent goes on without it. Calling this again completes a call of it that
+        an interrupt cut short; otherwise it changes nothing.
         """
         me = threading.get_ident()
         with self.lock:
             call.done = True
-            if call in self.queue:
-                self.queue.remove(call)
+            if call in self.waiting:
+                self.waiting.remove(call)
             if call.leads:
                 self._leader = me
                 call.leads = False
             if self._leader == me:
-                self._pass_on()
+                self._hand_over()
 
-    def _pass_on(self) -> None:
-        """Give the lead away; wherever it is cut short, doing it again completes it."""
-        riders = [c for c in self.attempt.calls if not c.done] if self.attempt else []
-        if not riders:
-            self.attempt = None  # nobody is left to tell; its timestamp stays issued
-        waiting = riders or self.queue
-        if not waiting:
+    def _hand_over(self) -> None:
+        """Give the lead to the next call; repeating it completes one that was interrupted."""
+        members = [c for c in self.request.calls if not c.done] if self.request else []
+        if not members:
+            self.request = None  # no caller waits for its outcome; its timestamp stays issued
+        heirs = members or self.waiting
+        if not heirs:
             self._leader = None
             return
-        waiting[0].leads = True
-        if waiting[0].woken is not None:
-            waiting[0].woken.set()
+        heirs[0].leads = True
+        if heirs[0].woken is not None:
+            heirs[0].woken.set()
         self._leader = 0
 
     def close(self) -> None:
-        """Refuse newcomers and those who wait; what is in flight is told when it is settled."""
+        """Reject new calls and those that wait; calls that were sent still get their outcome."""
         with self.lock:
             self._closed = True
-            for call in self.queue:
+            for call in self.waiting:
                 if not call.leads:
                     call.finish(error=StoreClosedError("the store was closed"))
-            self.queue = [call for call in self.queue if not call.done]
+            self.waiting = [call for call in self.waiting if not call.done]

@@ -1,4 +1,4 @@
-"""One attempt: one timestamp and nonce, one request, and the judgement of what became of it."""
+"""A request: one timestamp and one nonce, the transaction that is sent, and how to recognize it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Generic, Protocol, TypeVar
 
-from snapkv.committer.operations import Check, Part
+from snapkv.committer.operations import Check, Operations
 from snapkv.engine.contract import (
     Compare,
     Header,
@@ -22,29 +22,42 @@ from snapkv.engine.contract import (
     Txn,
     TxnResult,
 )
-from snapkv.errors import OutcomeUnknown, StoreRecreatedError
+from snapkv.engine.errors import OutcomeUnknown
+from snapkv.errors import StoreRecreatedError
 from snapkv.layout import Mark, StampRecord, be64, stamp_of
 
 C = TypeVar("C")
 
 
 class Verdict(Enum):
-    """What became of a request."""
+    """The outcome of a request."""
 
     LANDED = auto()
     DEAD = auto()
     UNDECIDABLE = auto()
 
 
-class History(Protocol):
-    """What the committer asks of the time line."""
+class Tracker(Protocol):
+    """What the committer needs of the marks that are known."""
 
-    def newest_known(self) -> Mark:
-        """Return the newest mark seen so far, without asking the engine."""
+    newest: Mark
+    """The newest mark seen so far."""
+
+    def add_own(self, prev: Mark, own: Mark, header: Header, before: Mark) -> None:
+        """Add a commit of this process: the mark it replaced, its own, the newest when sent."""
+        ...
+
+
+class History(Protocol):
+    """What the committer needs of the time line."""
+
+    @property
+    def tracker(self) -> Tracker:
+        """The marks that are known."""
         ...
 
     def find(self, timestamp: int) -> tuple[Mark, StampRecord] | None:
-        """Return the commit with exactly this timestamp; `CompactedError` when it is gone."""
+        """Return the commit with exactly this timestamp; `CompactedError` if it was compacted."""
         ...
 
     def oldest(self) -> Mark:
@@ -52,20 +65,16 @@ class History(Protocol):
         ...
 
     def verify(self, mark: Mark) -> None:
-        """Raise `StoreRestoredError` when a mark is of another history than the engine holds."""
-        ...
-
-    def own(self, prev: Mark, own: Mark, header: Header, before: Mark) -> None:
-        """Take in a commit of this process, what it replaced, and what was newest when sent."""
+        """Raise `StoreRestoredError` if the engine holds another history than that of a mark."""
         ...
 
 
 @dataclass(slots=True)
-class Sent:
-    """What is known of a request once it is on its way; enough to settle it from anywhere.
+class SentRequest:
+    """A request once it is on its way: enough for any process to find out its outcome.
 
-    `known_ordinal` is the newest ordinal that stood when it was sent, as far as known; 0 when
-    nobody remembers. `before` is the newest mark that this process knew of then.
+    `known_ordinal` is the newest ordinal that its sender knew to be stored when it was sent; 0 if
+    that is not remembered. `before` is the newest mark that this process knew then.
     """
 
     stamp: StampRecord
@@ -73,27 +82,27 @@ class Sent:
     before: Mark
     known_ordinal: int = 0
 
-    def commit_txn(self, ts_key: bytes, parts: Sequence[Txn]) -> Txn:
-        """Return the transaction: guard Then timestamp and parts Else read the timestamp.
+    def commit_txn(self, ts_key: bytes, members: Sequence[Txn]) -> Txn:
+        """Return the transaction: If guard Then timestamp and members Else read the timestamp.
 
-        A part that rides alone takes the timestamp along into its own branch: when it is skipped,
-        nothing is written, and the log tells of no commit that never happened. Without guards it
-        needs no branch: one flat list, which is less to send and to run.
+        With one member the timestamp is written in the member's own branch. If its guards fail,
+        nothing is written, and the log holds no commit that never happened. Without guards it
+        needs no branch: one flat list is less to send and to run.
         """
         put = Put(ts_key, self.stamp.encode(), prev_kv=True)
-        if len(parts) == 1:
-            compares, success, failure = parts[0]
+        if len(members) == 1:
+            compares, success, failure = members[0]
             writes: tuple[Op, ...] = (put, *success)
             if compares:
                 writes = (Txn(compares, writes, failure),)
             return Txn(self._guard(ts_key), writes, (Range(ts_key),))
-        return Txn(self._guard(ts_key), (put, *parts), (Range(ts_key),))
+        return Txn(self._guard(ts_key), (put, *members), (Range(ts_key),))
 
     def fence_txn(self, ts_key: bytes, writer: str) -> Txn:
         """Return the transaction that takes this timestamp away from the request.
 
-        It must not carry the commit's own nonce where a commit has it, or a fence that landed
-        would later be taken for the commit.
+        The fence has the commit's nonce in a field of its own. In the field of a commit's nonce,
+        a fence that landed would later be mistaken for the commit.
         """
         fence = StampRecord(self.stamp.timestamp, b"", writer, fence_of=self.stamp.nonce)
         put = Put(ts_key, fence.encode(), prev_kv=True)
@@ -106,7 +115,7 @@ class Sent:
         )
 
     def is_mine(self, stored: StampRecord) -> bool:
-        """Return whether a stored stamp is this very commit."""
+        """Return whether a stored stamp is that of this commit."""
         return (
             stored.timestamp == self.stamp.timestamp
             and stored.fence_of is None
@@ -114,9 +123,9 @@ class Sent:
         )
 
     def refused_by(self, answer: TxnResult) -> KeyValue:
-        """Return the timestamp key that refused the guard.
+        """Return the timestamp key that made the guard fail.
 
-        Raises `StoreRecreatedError` when it refused for another reason than its timestamp.
+        Raises `StoreRecreatedError` if the guard failed for another reason than the timestamp.
         """
         (found,) = answer.results
         stored = self.found_in(found)
@@ -124,46 +133,46 @@ class Sent:
             raise StoreRecreatedError("the timestamp key went back in time")
         return stored
 
-    def found_in(self, looked: Result) -> KeyValue | None:
-        """Return the timestamp key that a look found, None while its timestamp is smaller.
+    def found_in(self, read: Result) -> KeyValue | None:
+        """Return the timestamp key that a read found, None while its timestamp is smaller.
 
         Once it is not smaller the guard is false for ever: the request has landed or is dead.
-        Raises `StoreRecreatedError` when another key is in its place.
+        Raises `StoreRecreatedError` if another key is in its place.
         """
-        assert isinstance(looked, RangeResult)
-        if not looked.kvs or looked.kvs[0].create_revision != self.created:
-            raise StoreRecreatedError("the timestamp key was deleted or made again")
-        stored = looked.kvs[0]
+        assert isinstance(read, RangeResult)
+        if not read.kvs or read.kvs[0].create_revision != self.created:
+            raise StoreRecreatedError("the timestamp key was deleted or recreated")
+        stored = read.kvs[0]
         return stored if stamp_of(stored.value) >= self.stamp.timestamp else None
 
 
 @dataclass(slots=True, eq=False)
-class Attempt(Generic[C]):
-    """Calls that ride in one transaction; a call's batch is its place in `calls`.
+class Request(Generic[C]):
+    """The group of calls in one transaction; a call's batch is its index in `calls`.
 
-    `unknown` is what the engine raised in place of an answer.
+    `unknown` is what the engine raised instead of an answer.
     """
 
-    sent: Sent
+    sent: SentRequest
     calls: list[C]
-    parts: list[Part]
+    operations: list[Operations]
     unknown: BaseException | None = None
 
     def checks(self, batch: int) -> tuple[Check, ...]:
-        """Return the guards that tell whether a part was applied, once the request has landed.
+        """Return the guards that decide, once the request has landed, whether a member was applied.
 
-        None of one that rode alone: its timestamp is in the branch of its guards.
+        There are none if the member is alone: its timestamp is in the branch of its guards.
         """
-        return self.parts[batch].checks if len(self.parts) > 1 else ()
+        return self.operations[batch].checks if len(self.operations) > 1 else ()
 
     @property
     def answered(self) -> bool:
-        """Whether the engine is done with the request, though nobody knows what became of it."""
+        """Whether the engine is done with the request, though its outcome is unknown."""
         return isinstance(self.unknown, OutcomeUnknown) and self.unknown.answered
 
 
 def marks_of(put: Result, timestamp: int, revision: int) -> tuple[Mark, Mark]:
-    """Return the mark that a landed put of the timestamp key replaced, and its own."""
+    """Return the mark that a put of the timestamp key replaced, and the mark of the put."""
     assert isinstance(put, PutResult)
     assert put.prev is not None, "the guard holds only for a key that exists"
     prev = Mark(stamp_of(put.prev.value), put.prev.mod_revision, put.prev.version)

@@ -1,15 +1,15 @@
 """A candidate's key in an election: made, changed and removed by requests that may be repeated.
 
-What was sent and not answered may arrive late, when much has happened since. So each request has
+A request that was not answered may arrive late, when much has happened since. So each request has
 a guard that makes a late copy harmless:
 
-* the key is made only while the session's key is unchanged; removing it after an unknown outcome
-  writes that one again, as it was;
+* the key is made only while the session's key is unchanged; removing the candidate's key after an
+  unknown outcome writes the session's key again, with the same value, so that the guard fails;
 * it is changed only at its last revision;
 * it is removed only with its create revision.
 
-An engine that is out of space still removes keys, but writes none again: then what stands is
-removed, and the rest, that no late copy makes it anew, is left to the next removal.
+An engine that is out of space removes keys but writes none. Then only the candidate's key is
+removed; the next removal also makes late copies harmless.
 """
 
 from __future__ import annotations
@@ -25,42 +25,40 @@ from snapkv.errors import NoSpaceError, SessionLostError, SnapKVError
 class Candidacy:
     """One try to lead, from its key's creation to its removal; requests from one thread at a time.
 
-    `revision` made the key, 0 before. `elected` is told by the election; `ended` says that the
-    candidate resigned, gave up or was deposed; `removed` that its key is gone.
+    `revision` is the one that made the key, 0 before. The election sets `elected`, and `ended` when
+    the candidate has resigned, timed out or lost its key; `removed` means that the key is gone.
     """
 
     def __init__(self, engine: Engine, session: Session, key: bytes, before: Candidacy | None):
-        """Begin with `before`, the last one that stood in this election: its key may be left."""
+        """`before` is this process's previous candidacy in the election: its key may be left."""
         self.session, self.key, self.revision = session, key, 0
         self.elected = self.ended = self.removed = False
         self._engine, self._mod = engine, 0
         left = before if before is not None and before.key == key and not before.removed else None
-        # whether a copy of a request that makes the key may still arrive, or may have arrived
+        # whether a copy of a request that makes the key may still arrive, or may have been applied
         self._open: bool = left is not None and left._open
-        self._may_stand = left is not None
+        self._may_exist = left is not None
 
     def create(self, value: bytes, check: Callable[[], None]) -> None:
-        """Make the key, once, however often that is sent; or take over what `before` left there.
+        """Make the key, once, however often that is sent; or take over the key that `before` left.
 
         `check` raises what ends the candidacy. Raises `CommitTooLargeError`, and as `transact`.
         """
-        put, is_open, self._open = self._put(value), self._open, True
-
-        def left_open() -> None:
-            nonlocal is_open
-            is_open = True
-
+        put = self._put(value)
         try:
-            self._create(value, put, check, left_open)
-        except SnapKVError:  # after anything else, what stands is not known
-            is_open |= self._may_stand and not self.revision
-            self._open = is_open
+            self._create(value, put, check)
+        except SnapKVError:
+            if self._may_exist and not self.revision:
+                self._open = True
             raise
-        self._open = is_open
+        except BaseException:
+            self._open = True
+            raise
 
-    def _create(
-        self, value: bytes, put: Put, check: Callable[[], None], left_open: Callable[[], None]
-    ) -> None:
+    def _create(self, value: bytes, put: Put, check: Callable[[], None]) -> None:
+        def on_open() -> None:
+            self._open = True
+
         session, seen = self.session, self.session.revision
         while not self.revision:
             check()
@@ -70,7 +68,7 @@ class Candidacy:
                 (put,),
                 (Range(self.key), Range(session.key, keys_only=True)),
             )
-            answer = transact(self._engine, txn, left_open=left_open)
+            answer = transact(self._engine, txn, on_open=on_open)
             if answer.succeeded:
                 self.revision = self._mod = answer.header.revision
                 break
@@ -81,7 +79,7 @@ class Candidacy:
                     self.write(value)
 
     def write(self, value: bytes) -> None:
-        """Change the key's value; raises `SessionLostError` when the key is gone."""
+        """Change the key's value; raises `SessionLostError` if the key is gone."""
         put = self._put(value)
         while True:
             unchanged = Compare(self.key, Target.MOD, "=", self._mod)
@@ -94,17 +92,18 @@ class Candidacy:
                 self.ended = True
                 raise SessionLostError(f"candidate {self.key!r} was removed")
             self._mod = kvs[0].mod_revision
-            if kvs[0].value == value:  # an earlier copy did it
+            if kvs[0].value == value:  # an earlier copy was applied
                 return
 
     def remove(self) -> None:
-        """Remove the key, for good; nothing to do when it is gone.
+        """Remove the key, if it exists, and make sure that no late copy makes it again.
 
-        Raises `NoSpaceError` when it is gone, but a late copy may make it anew; and as `transact`.
+        Raises `NoSpaceError` if the key is removed, but a late copy may make it again; and as
+        `transact`.
         """
         try:
             if self._open:
-                self._remove_and_shut_out()
+                self._remove_and_stop_copies()
             elif self.revision:
                 self._remove_at(self.revision)
         except NoSpaceError:
@@ -113,13 +112,13 @@ class Candidacy:
                 self._remove_at(kv.create_revision)
             raise
         except SessionLostError:
-            pass  # it went with the session
+            pass  # the key vanished with the session
 
     def _remove_at(self, revision: int) -> None:
         mine = Compare(self.key, Target.CREATE, "=", revision)
         transact(self._engine, Txn((mine,), (Delete(self.key),)))
 
-    def _remove_and_shut_out(self) -> None:
+    def _remove_and_stop_copies(self) -> None:
         session = self.session
         seen = session.revision
         while True:
@@ -138,7 +137,7 @@ class Candidacy:
         return put
 
     def _written(self, answer: TxnResult) -> int:
-        """Return at which revision the session's key was last written: the second range says."""
+        """Return the revision that last wrote the session's key, from the second range."""
         kvs = found(answer, 1).kvs
         if not kvs:
             raise SessionLostError(f"session {self.session.id:x} has ended: its key is gone")

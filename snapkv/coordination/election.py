@@ -1,14 +1,14 @@
-"""Elections: of those who stand for a name, one leads at a time, and its commits can prove it.
+"""Elections: one of the candidates for a name leads at a time, and its commits can prove it.
 
-Each candidate puts a key (`leased.py`) under its session's lease. The one with the smallest create
-revision leads; each other waits for the end of the key just before its own, so that one end wakes
-one candidate. What was sent and not answered may arrive late: each request has a guard that makes
-it harmless then.
+Each candidate puts a key (`requests.py`) under its session's lease. The candidate with the smallest
+create revision leads. Each other one waits until the key just before its own is removed, so that
+each removal wakes one candidate. A request that was not answered may arrive late; its guards make
+it harmless then (`candidate.py`).
 Source of the recipe: etcd's `client/v3/concurrency/election.go`.
 
-Two leaders at one time cannot be told apart by clocks: one may stand still and not know that its
-lease ended. Hence `Election.guard`: a commit with it succeeds only while the leader's own key
-stands, and as long as that stands nobody else is elected.
+A process may believe that it leads although its lease has ended, for example after it was
+suspended. Clocks cannot exclude that; `Election.guard` does: a commit with it succeeds only while
+the leader's own key exists, and no other candidate is elected as long as it exists.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from __future__ import annotations
 import threading
 from contextlib import suppress
 
+from snapkv.arguments import check_bytes
 from snapkv.clock import monotonic, pause
 from snapkv.coordination.candidate import Candidacy
 from snapkv.coordination.leader import Leader, Leaders, leader_of
@@ -23,7 +24,6 @@ from snapkv.coordination.requests import (
     REQUEST_S,
     candidate_key,
     check_ttl,
-    check_value,
     election_prefix,
 )
 from snapkv.coordination.session import TTL_S, Session
@@ -51,10 +51,10 @@ LOOK_AGAIN_S = 5.0
 
 
 class Election(Closing):
-    """A place in an election, from `store.election(name)`: stand in it, lead, resign.
+    """One candidate of an election, from `store.election(name)`: it campaigns, leads and resigns.
 
     `campaign` may be called by one thread at a time, everything else by any. As a context manager
-    it resigns at the end. In a forked child nothing of it is left: the parent leads.
+    it resigns at the end. A forked child is not a candidate: the candidacy stays the parent's.
     """
 
     def __init__(
@@ -66,9 +66,9 @@ class Election(Closing):
         session: Session | None = None,
         ttl: float = TTL_S,
     ) -> None:
-        """Take a place; no round trip. Without a session, each campaign makes one of its own.
+        """Prepare a candidate; no round trip. Without a session, each campaign makes its own.
 
-        `writer` is the name that such a session carries.
+        `writer` is the name in such a session's record.
 
         Raises `InvalidTypeError`, `InvalidKeyError`, `InvalidOptionError`, `StoreClosedError`.
         """
@@ -82,7 +82,7 @@ class Election(Closing):
         longest = core.layout.live.encode(candidate_key(self._prefix, 0))
         if len(longest) > core.engine.limits.key_bytes:
             raise InvalidKeyError(f"the name is too long for a key: {name[:80]!r}...", name)
-        self._given = session
+        self._session = session
         self._candidacy: Candidacy | None = None
         self._watcher: Watcher | None = None
         self._guard: Held | None = None
@@ -120,46 +120,48 @@ class Election(Closing):
 
     @property
     def revision(self) -> int:
-        """The fencing token: it grows with every leadership of anybody; 0 before one was won here.
+        """The fencing token: larger for each new leader of the election; 0 before one was won here.
 
-        It is the create revision of the leader's key, and stays after the end of the leadership.
+        It is the create revision of the leader's key, and remains after the leadership has ended.
         """
         return self._guard.revision if self._guard is not None else 0
 
     @property
     def guard(self) -> Held:
-        """What a commit takes to fail with `ConflictError` unless this leadership still holds.
+        """A guard: a commit with it raises `ConflictError` unless this leadership still holds.
 
-        Raises `SessionLostError` when none was ever won here.
+        Raises `SessionLostError` if no election was won here.
         """
         if self._guard is None:
             raise SessionLostError(f"election {self.name!r} was not won here")
         return self._guard
 
-    # --- standing ---
+    # --- campaigning ---
 
     def campaign(self, value: bytes = b"", timeout: float | None = None) -> Election:
-        """Stand in the election and wait until it is won; return this object.
+        """Become a candidate and wait until the election is won; return this object.
 
-        `value` is what others see of the leader. Whoever leads already only proclaims it. With a
-        `timeout` (seconds; None: no bound) the candidacy is withdrawn when that passes. It costs
-        two round trips, two more for a session of its own, and while it waits one watch.
+        Other processes read `value` as the leader's; a candidate that leads already only proclaims
+        it. If `timeout` seconds (None: no bound) pass first, the candidacy is withdrawn. Costs two
+        round trips, two more for a session of its own, and one watch while it waits.
 
-        The timeout bounds the wait for others. An engine that does not answer is asked a little
-        longer, 10 s for each request, so that no candidate is left behind.
+        The timeout bounds the wait for other candidates. Requests to an engine that does not
+        answer may take longer, 10 s each, so that no candidate is left behind.
 
-        Raises `EngineBusyError` when the time passed while another one led, when `resign` ended
-        the wait, or when another thread campaigns with this object; `SessionLostError`;
+        Raises `EngineBusyError` if the time passed while another candidate led, if `resign` ended
+        the wait, or if another thread campaigns with this object; `SessionLostError`;
         `EngineUnavailableError`; `NoSpaceError`; `AccessDeniedError`; `StoreClosedError`;
         `InvalidTypeError`; `CommitTooLargeError`.
         """
-        check_value(value)
+        check_bytes("value", value)
         check_wait(timeout)
         self._core.check_open()
         deadline = None if timeout is None else monotonic() + timeout
         campaigning = self._campaigning
         if not campaigning.acquire(blocking=False):
-            raise EngineBusyError(f"another thread campaigns in election {self.name!r} with this")
+            raise EngineBusyError(
+                f"another thread already campaigns in election {self.name!r} with this object"
+            )
         try:
             if self.leading:
                 self.proclaim(value)
@@ -170,22 +172,24 @@ class Election(Closing):
             campaigning.release()
 
     def _campaign(self, value: bytes, deadline: float | None) -> None:
-        candidacy = self._stand()
+        candidacy = self._enter()
         try:
             with self._requesting:
                 candidacy.create(value, lambda: self._check(candidacy))
             while not self._is_elected(candidacy, deadline):
-                pass  # it waited for the end of the one before
+                pass  # it waited for the candidate before it
         except BaseException:
             candidacy.ended = True
-            with suppress(SnapKVError):  # the key goes with its session, or with the next one's
+            with suppress(
+                SnapKVError
+            ):  # the key ends with its session, or the next candidacy removes it
                 self._withdraw(candidacy)
             raise
 
-    def _stand(self) -> Candidacy:
-        before, session = self._candidacy, self._given
+    def _enter(self) -> Candidacy:
+        before, session = self._candidacy, self._session
         if session is None:
-            if before is not None:  # its lease may outlive what its session here could rely on
+            if before is not None:  # its lease may outlive its session here
                 before.ended = True
                 self._withdraw(before)
             session = Session(self._core, self._writer, self._ttl)
@@ -197,12 +201,12 @@ class Election(Closing):
         return new
 
     def _is_elected(self, candidacy: Candidacy, deadline: float | None) -> bool:
-        """Look who is before us; wait for the end of the last of them, and return False."""
+        """Return whether no candidate is before us; else wait for the last of those to end."""
         self._check(candidacy)
         try:
             answer = self._core.engine.read([self._range(keys_only=True)], timeout=REQUEST_S)
             kvs = answer.results[0].kvs
-            self._check_stands(candidacy, kvs)
+            self._check_exists(candidacy, kvs)
             ahead = [kv for kv in kvs if kv.create_revision < candidacy.revision]
             if not ahead:
                 self._check(candidacy)
@@ -212,8 +216,8 @@ class Election(Closing):
             last = max(ahead, key=lambda kv: kv.create_revision)
             self._wait_for_end(candidacy, last.key, answer.header.revision + 1, deadline)
         except CompactedError:
-            pass  # what happened since the read is known by the next one
-        except EngineUnavailableError:  # the session's life bounds how long we try
+            pass  # the next read shows what has happened
+        except EngineUnavailableError:  # the session's life bounds how often this is tried
             self._check_time(deadline)
             pause(RETRY_S)
         return False
@@ -231,28 +235,28 @@ class Election(Closing):
                     left_s = min(left_s, max(0.0, deadline - monotonic()))
                 batch = watcher.next(min(left_s, LOOK_AGAIN_S))
                 if batch is None or any(event.is_delete for event in batch.events):
-                    return  # to look who is before us now: one lost event must not stop us
+                    return  # read the candidates again: one lost event must not stop us
         except StoreClosedError:
-            self._check(candidacy)  # woken: it tells why
+            self._check(candidacy)  # it was woken: raise the reason
             raise
         finally:
             self._watcher = None
             watcher.close()
 
     def wake(self) -> None:
-        """End the waiting of a campaign, which then looks for the reason."""
+        """End the wait of a campaign, which then raises the reason."""
         watcher = self._watcher
         if watcher is not None:
             watcher.close()
 
     def _check(self, candidacy: Candidacy) -> None:
-        """Raise what ends a candidacy."""
+        """Raise the error that has ended a candidacy, if any."""
         self._core.check_open()
         if candidacy.ended:
-            raise EngineBusyError(f"election {self.name!r}: it was resigned while it waited")
+            raise EngineBusyError(f"election {self.name!r}: resigned while it waited")
         candidacy.session.check()
 
-    def _check_stands(self, candidacy: Candidacy, kvs: list[KeyValue]) -> None:
+    def _check_exists(self, candidacy: Candidacy, kvs: list[KeyValue]) -> None:
         ours = (candidacy.key, candidacy.revision)
         if ours not in ((kv.key, kv.create_revision) for kv in kvs):
             self._check(candidacy)
@@ -260,16 +264,18 @@ class Election(Closing):
 
     def _check_time(self, deadline: float | None) -> None:
         if deadline is not None and monotonic() >= deadline:
-            raise EngineBusyError(f"election {self.name!r}: another one led for all of the timeout")
+            raise EngineBusyError(
+                f"election {self.name!r}: another candidate led until the timeout passed"
+            )
 
     # --- leading and resigning ---
 
     def proclaim(self, value: bytes) -> None:
-        """Change what others see of this leader; the leadership and its guard stay. One round trip.
+        """Change the leader's value; the leadership and its guard stay. One round trip.
 
-        Raises `SessionLostError` when this process does not lead (any more).
+        Raises `SessionLostError` if this process does not lead, or not any more.
         """
-        check_value(value)
+        check_bytes("value", value)
         self._core.check_open()
         candidacy = self._candidacy
         if candidacy is None or not candidacy.elected or candidacy.ended:
@@ -279,11 +285,11 @@ class Election(Closing):
             candidacy.write(value)
 
     def resign(self) -> None:
-        """Give up the leadership, or the candidacy that another thread waits with; twice is fine.
+        """Give up the leadership, or the candidacy that another thread waits with; may be repeated.
 
         The next candidate leads at once. One round trip. Raises `EngineUnavailableError` or
-        `EngineBusyError` when the engine does not answer, `NoSpaceError` where removing needs
-        space (lmdb); then the key stands until the session ends, or until it is resigned again.
+        `EngineBusyError` if the engine does not answer, and `NoSpaceError` if removing needs space
+        (lmdb); then the key exists until the session ends, or until this is called again.
         """
         candidacy = self._candidacy
         if candidacy is None:
@@ -293,7 +299,7 @@ class Election(Closing):
         self._withdraw(candidacy)
 
     def close(self) -> None:
-        """Resign; an engine that does not answer is no error: the key ends with its session."""
+        """Resign; never fails: the key of an engine that does not answer ends with its session."""
         with suppress(SnapKVError):
             self.resign()
 
@@ -302,7 +308,7 @@ class Election(Closing):
         with self._requesting:
             if candidacy.removed or candidacy is not self._candidacy:
                 return
-            if session is not self._given:
+            if session is not self._session:
                 session.close()
             elif session.alive and not self._core.closed:  # else the key goes with the session
                 candidacy.remove()
@@ -312,12 +318,12 @@ class Election(Closing):
     # --- looking ---
 
     def leader(self) -> Leader | None:
-        """Return who leads, None when nobody stands. One round trip."""
+        """Return the leader, None without a candidate. One round trip."""
         self._core.check_open()
         return leader_of(self._core.engine.read([self._range()]).results[0].kvs)
 
     def watch_leader(self, timeout: float | None = None) -> Leaders:
-        """Return an iterator of the leaders, from the present one on; it ends as `Leaders` says."""
+        """Return an iterator of the leaders, from the present one on: see `Leaders`."""
         self._core.check_open()
         return Leaders(self._core, self._range(), timeout)
 

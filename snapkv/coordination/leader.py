@@ -1,4 +1,4 @@
-"""Who leads an election: the keys of its candidates, read once or followed.
+"""The leader of an election, from the keys of its candidates: read once, or followed.
 
 The candidate whose key has the smallest create revision leads. Keys sort by lease, not by that.
 """
@@ -20,7 +20,7 @@ from snapkv.reading.watch import WAIT_S_MAX
 
 @dataclass(frozen=True, slots=True)
 class Leader:
-    """Who leads: the bytes it stands for, the id of its session, the revision of its candidacy."""
+    """A leader: its value, the id of its session, the create revision of its candidate's key."""
 
     value: bytes
     session: int
@@ -28,7 +28,7 @@ class Leader:
 
 
 def leader_of(kvs: Iterable[KeyValue]) -> Leader | None:
-    """Return who leads among the candidates' keys, None when there are none."""
+    """Return the leader among the candidates' keys, None if there are none."""
     first = min(kvs, key=lambda kv: kv.create_revision, default=None)
     if first is None:
         return None
@@ -38,24 +38,24 @@ def leader_of(kvs: Iterable[KeyValue]) -> Leader | None:
 class Leaders(Closing):
     """An iterator of the leaders of an election: the present one, then each change of them.
 
-    A change is another leader or another proclaimed value; none comes twice in a row, and times
-    without a leader are passed over. None is missed, except where compaction overtakes it.
-    Iterating waits for ever, or until `timeout` seconds brought nothing; `next(timeout=...)` waits
-    so long once. Use it from one thread; `close()` may come from any, and `StoreClosedError` is
-    then raised there. One round trip and one watch.
+    A change is another leader or another proclaimed value. No leader is returned twice in a row,
+    and times without a leader are skipped. No change is missed unless compaction overtakes it.
+    Iteration waits for ever, or ends after `timeout` seconds without a change; `next(timeout=...)`
+    waits so long once. Use it from one thread. Any thread may call `close()`, which raises
+    `StoreClosedError` in the one that waits. One round trip and one watch.
     """
 
     def __init__(self, core: Reader, wanted: Range, timeout: float | None) -> None:
         check_wait(timeout)
         self._core, self._wanted, self._timeout = core, wanted, timeout
         self._candidates: dict[bytes, KeyValue] = {}
-        self._told: Leader | None = None
+        self._returned: Leader | None = None
         self._closed = False
         self._watcher = self._start()
         core.follow(self)
 
     def _start(self) -> Watcher:
-        """Read who stands, and watch from there."""
+        """Read the candidates, and watch them from that revision on."""
         answer = self._core.engine.read([self._wanted])
         self._candidates = {kv.key: kv for kv in answer.results[0].kvs}
         start, end = self._wanted.key, self._wanted.range_end
@@ -71,15 +71,15 @@ class Leaders(Closing):
         return leader
 
     def next(self, timeout: float | None = None) -> Leader | None:
-        """Return the next leader; None when `timeout` seconds (None: ever) had none."""
+        """Return the next leader; None if `timeout` seconds (None: no bound) pass without one."""
         check_wait(timeout)
         deadline = None if timeout is None else monotonic() + timeout
         while True:
             if self._closed:
                 raise StoreClosedError("the watch was closed")
             leader = leader_of(self._candidates.values())
-            if leader is not None and leader != self._told:
-                self._told = leader
+            if leader is not None and leader != self._returned:
+                self._returned = leader
                 return leader
             left = None if deadline is None else max(0.0, deadline - monotonic())
             left = None if left is not None and left > WAIT_S_MAX else left
@@ -93,7 +93,7 @@ class Leaders(Closing):
             self._take(batch)
 
     def close(self) -> None:
-        """End the watch; twice is fine."""
+        """End the watch; may be repeated."""
         self._closed = True
         self._watcher.close()
 

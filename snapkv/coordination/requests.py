@@ -1,13 +1,13 @@
-"""Leased keys: their bytes, and requests that may be sent again until they are answered.
+"""Leased keys: their bytes, and requests that are sent again until they are answered.
 
-Keys and values (below the store's `N/live/`, which is not part of time travel):
+Keys and values (below the store's `N/live/`, which has no time travel):
 
 | key | value |
 |---|---|
 | `session/<lease id>` | msgpack map: `w` the writer (text), `v` the user's bytes |
 | `election/<name>/<lease id>` | the candidate's bytes |
 
-A lease id has 16 hex digits; `%` and `/` of a name are written `%25` and `%2F`. Readers pass over
+A lease id has 16 hex digits; `%` and `/` of a name are written `%25` and `%2F`. Readers ignore
 unknown fields.
 
 >>> session_key(0x5F)
@@ -26,17 +26,15 @@ from dataclasses import dataclass
 
 import msgpack
 
+from snapkv.arguments import check_seconds
 from snapkv.clock import monotonic, pause
 from snapkv.engine.contract import Engine, RangeResult, Txn, TxnResult
+from snapkv.engine.errors import OutcomeUnknown, Refused
 from snapkv.errors import (
     CorruptStoreError,
     EngineUnavailableError,
     InvalidKeyError,
-    InvalidOptionError,
-    InvalidTypeError,
     LeaseNotFoundError,
-    OutcomeUnknown,
-    Refused,
     SessionLostError,
     SnapKVError,
 )
@@ -66,14 +64,14 @@ class SessionRecord:
 
     @classmethod
     def decode(cls, stored: bytes) -> SessionRecord:
-        """Read a session's value; raises `CorruptStoreError` when it is none."""
+        """Read a session's value; raises `CorruptStoreError` if it is not one."""
         try:
             fields = msgpack.unpackb(stored)
             writer, value = fields["w"], fields["v"]
             if not isinstance(writer, str) or not isinstance(value, bytes):
                 raise TypeError("the writer is text, the value is bytes")
         except (ValueError, KeyError, TypeError, msgpack.UnpackException) as e:
-            raise CorruptStoreError(f"a session's key holds no session: {stored[:40]!r}") from e
+            raise CorruptStoreError(f"a session's key has an invalid value: {stored[:40]!r}") from e
         return cls(writer, value)
 
 
@@ -83,7 +81,7 @@ def session_key(lease: int) -> bytes:
 
 
 def lease_of(key: bytes) -> int:
-    """Return the lease that a leased key names at its end.
+    """Return the lease whose id a leased key ends with.
 
     >>> lease_of(b"default/live/session/000000000000005f")
     95
@@ -91,7 +89,7 @@ def lease_of(key: bytes) -> int:
     try:
         return int(key.rpartition(b"/")[2], 16)
     except ValueError as e:
-        raise CorruptStoreError(f"key {key!r} names no lease") from e
+        raise CorruptStoreError(f"key {key!r} does not end with a lease id") from e
 
 
 def election_prefix(name: str) -> bytes:
@@ -110,56 +108,71 @@ def candidate_key(prefix: bytes, lease: int) -> bytes:
 # --- requests ---
 
 
+# For example, a session's key is made by "If it does not exist Then put it Else read it":
+#
+#     first copy                 second copy                what transact does
+#     applied                                               returns: succeeded
+#     applied, answer lost       not applied: key exists    returns: not succeeded, with the key
+#     lost                       applied                    returns: succeeded
+#     delayed, answer lost       applied                    returns: succeeded; the first copy may
+#                                                           still arrive, and its guard stops it
+#     "no space", applied        (a look: key exists)       returns: not succeeded, with the key
+#     "no space", not applied    (a look: no key)           raises NoSpaceError
 def transact(
     engine: Engine,
     txn: Txn,
     timeout: float = REQUEST_S,
-    left_open: Callable[[], None] = lambda: None,
+    on_open: Callable[[], None] = lambda: None,
 ) -> TxnResult:
-    """Send a transaction until it is answered: one that may be repeated, by its guards.
+    """Send a transaction until it is answered; its guards must fail once it was applied.
 
-    They must not hold any more once it was applied. `left_open` is called when a copy of it may
-    still arrive, or may have been applied, whether or not a later one is answered.
+    An answer that leaves open whether it was applied (`OutcomeUnknown.answered`) is followed by a
+    look: the same guards, without writes. `on_open` is called if a copy may still arrive, or may
+    have been applied without an answer, even if a later copy is answered.
 
-    Raises `SessionLostError` when its lease has ended, `EngineUnavailableError` when `timeout`
-    seconds brought no answer, and what else the engine refuses it with.
+    Raises `SessionLostError` if its lease has ended, `EngineUnavailableError` if no answer came
+    within `timeout` seconds, and the engine's other errors.
     """
-    deadline, wait_s, refusal, sent = monotonic() + timeout, RETRY_S_MIN, None, txn
+    deadline, wait_s = monotonic() + timeout, RETRY_S_MIN
     while True:
-        left_s = max(0.0, deadline - monotonic())
         try:
-            answer = _send(engine, sent, left_s)
-            if refusal is None or not answer.succeeded:
-                return answer
-            break  # its guards still hold, so it was not applied
+            return _send(engine, txn, max(0.0, deadline - monotonic()))
         except OutcomeUnknown as e:
-            if e.answered and refusal is None:  # out of space, say: applied or not, a look tells
-                refusal, sent = e.cause or e, Txn(txn.compare, (), txn.failure)
-                continue
-            left_open()
+            if e.answered and txn.success:
+                return _look(engine, txn, deadline - monotonic(), e.cause or e, on_open)
+            on_open()
             if not e.retry:
                 raise (e.cause or e) from e
-            error = EngineUnavailableError(f"no answer tells what became of a request: {e}")
+            error = EngineUnavailableError(f"a request was not answered: {e}")
         except EngineUnavailableError as e:
             error = e
         except SnapKVError:
-            if refusal is not None:
-                left_open()
-            raise
+            raise  # it was not applied
         except BaseException:
-            left_open()
+            on_open()
             raise
         if monotonic() + wait_s >= deadline:
-            if refusal is not None:
-                left_open()
             raise error
         pause(wait_s)
         wait_s = min(2 * wait_s, RETRY_S_MAX)
-    raise refusal
+
+
+def _look(
+    engine: Engine, txn: Txn, timeout: float, rejection: Exception, on_open: Callable[[], None]
+) -> TxnResult:
+    """Return what a transaction's guards read if it was applied; else raise the rejection."""
+    try:
+        answer = transact(engine, Txn(txn.compare, (), txn.failure), timeout)
+    except BaseException:
+        on_open()
+        raise
+    if answer.succeeded:  # its guards still hold, so it was not applied
+        raise rejection
+    return answer
 
 
 def _send(engine: Engine, txn: Txn, timeout: float) -> TxnResult:
-    """Send a transaction once; whatever but `OutcomeUnknown` is raised, nothing was applied."""
+    """Send a transaction once; errors other than `OutcomeUnknown` mean that it was not applied."""
     try:
         return engine.transact(lambda _: txn, txn.compare[0].key, timeout=timeout)
     except LeaseNotFoundError as e:
@@ -171,14 +184,14 @@ def _send(engine: Engine, txn: Txn, timeout: float) -> TxnResult:
 
 
 def found(answer: TxnResult, at: int) -> RangeResult:
-    """Return what the range at that place of a transaction found."""
+    """Return the result of the range at an index of a transaction."""
     result = answer.results[at]
     assert isinstance(result, RangeResult)
     return result
 
 
 def revoke(engine: Engine, lease: int) -> None:
-    """End a lease; when that fails it ends by itself."""
+    """End a lease; if that fails, it ends by itself."""
     with suppress(SnapKVError):
         engine.revoke(lease, timeout=REVOKE_S)
 
@@ -187,15 +200,5 @@ def revoke(engine: Engine, lease: int) -> None:
 
 
 def check_ttl(ttl: object) -> None:
-    """Raise `InvalidTypeError` or `InvalidOptionError` for what is no time to live."""
-    if isinstance(ttl, bool) or not isinstance(ttl, int | float):
-        raise InvalidTypeError(f"a ttl is seconds, not {type(ttl).__name__}")
-    if not 0 < ttl <= TTL_S_MAX:
-        raise InvalidOptionError(f"a ttl is in (0, {TTL_S_MAX:.0f}] s, not {ttl}")
-
-
-def check_value(value: object) -> bytes:
-    """Return the value of a leased key; `InvalidTypeError` for anything but bytes."""
-    if not isinstance(value, bytes):
-        raise InvalidTypeError(f"a value is bytes, not {type(value).__name__}")
-    return value
+    """Raise `InvalidTypeError` or `InvalidOptionError` for an invalid time to live."""
+    check_seconds("ttl", ttl, above=0, most=TTL_S_MAX)

@@ -1,4 +1,4 @@
-"""Sessions: a lease that a thread keeps alive, and a key that tells others who is there."""
+"""Sessions: a lease that a thread renews, and a key that shows that its process lives."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Protocol
 
+from snapkv.arguments import check_bytes
 from snapkv.clock import monotonic
 from snapkv.coordination.requests import (
     REQUEST_S,
     SESSIONS,
     SessionRecord,
     check_ttl,
-    check_value,
     found,
     lease_of,
     revoke,
@@ -44,7 +44,7 @@ RETRIES_PER_TTL = 12
 
 @dataclass(frozen=True, slots=True)
 class SessionInfo:
-    """A session as others see it; `revision` is the one that made it."""
+    """A session as any process reads it; `revision` is the one that made it."""
 
     id: int
     value: bytes
@@ -53,33 +53,34 @@ class SessionInfo:
 
 
 class Candidate(Protocol):
-    """What waits as long as a session lives."""
+    """A candidate that waits as long as its session lives."""
 
     def wake(self) -> None:
-        """Look again whether the session lives."""
+        """Check again whether the session lives."""
         ...
 
 
 class Session(Closing):
-    """A sign of life in a store: while it is `alive`, its key and what was put under it stand.
+    """A process's sign of life in a store: keys under its lease exist while it is `alive`.
 
-    A daemon thread renews the lease three times in its `ttl_s`. When the process dies or loses the
-    engine, the keys vanish `ttl_s` seconds after the last renewal. A session nobody refers to any
-    more is ended by its own thread, so keep the object, not only its `guard`. After a fork the
-    session is the parent's; in the child it is lost, and closing it does nothing.
+    A daemon thread renews the lease three times in its `ttl_s`. If the process dies or loses the
+    engine, the keys vanish `ttl_s` seconds after the last renewal. The thread ends a session that
+    is no longer referred to, so keep the object, not only its `guard`. After a fork the session is
+    the parent's; in the child it is lost, and closing it does nothing.
 
     Safe for threads, and usable as a context manager.
     """
 
     def __init__(self, core: Reader, writer: str, ttl: float = TTL_S, value: bytes = b"") -> None:
-        """Grant a lease and write the session's key, which names the writer; two round trips.
+        """Grant a lease and write the session's key with the writer's name; two round trips.
 
         Raises `InvalidTypeError`, `InvalidOptionError`, `CommitTooLargeError`, `StoreClosedError`,
         `EngineUnavailableError`, `EngineBusyError`, `NoSpaceError`, `AccessDeniedError`, and
-        `SessionLostError` when all that took longer than the lease lasts.
+        `SessionLostError` if that took longer than the lease lasts.
         """
         check_ttl(ttl)
-        self.value = check_value(value)
+        check_bytes("value", value)
+        self.value = value
         core.check_open()
         self.record = SessionRecord(writer, value).encode()
         core.engine.check_limits(
@@ -107,7 +108,7 @@ class Session(Closing):
             raise
 
     def _create(self) -> int:
-        """Write the key, once, however often that is sent; return the revision that made it."""
+        """Make the key, once, however often that is sent; return the revision that made it."""
         txn = Txn(
             (Compare(self.key, Target.CREATE, "=", 0),),
             (Put(self.key, self.record, lease=self.id),),
@@ -125,10 +126,10 @@ class Session(Closing):
 
     @property
     def alive(self) -> bool:
-        """Whether it can be relied on: false before the engine lets the lease end, and for good.
+        """Whether the session can be relied on: false before the engine ends the lease, for good.
 
-        By the local monotonic clock, counted from before the last renewal was asked for. No
-        round trip. A machine that was suspended may see it too late; `guard` does not.
+        Counted by the local monotonic clock from before the last renewal was sent. No round trip.
+        A machine that was suspended may notice the end too late; `guard` never does.
         """
         with self._lock:
             expired = not self._ended.is_set() and monotonic() >= self._until
@@ -138,20 +139,20 @@ class Session(Closing):
 
     @property
     def left_s(self) -> float:
-        """Seconds that the session lives without another renewal; 0 when it is lost."""
+        """Seconds that the session lives without another renewal; 0 if it is lost."""
         return max(0.0, self._until - monotonic()) if self.alive else 0.0
 
     @property
     def guard(self) -> Held:
-        """What a commit takes to fail with `ConflictError` once the session has ended.
+        """A guard: a commit with it raises `ConflictError` once the session has ended.
 
-        Raises `SessionLostError` in a forked child: the session that it would prove is another's.
+        Raises `SessionLostError` in a forked child: the session is the parent's.
         """
         self.check_ours()
         return Held(session_key(self.id), self.revision)
 
     def check(self) -> None:
-        """Raise `SessionLostError` when the session is not alive. No round trip."""
+        """Raise `SessionLostError` if the session is not alive. No round trip."""
         if not self.alive:
             raise SessionLostError(f"session {self.id:x} has ended: {self._why}")
 
@@ -161,7 +162,7 @@ class Session(Closing):
             raise SessionLostError(f"session {self.id:x} has ended: {self._why}")
 
     def wait_lost(self, timeout: float | None = None) -> bool:
-        """Wait until the session is lost or closed; False when `timeout` seconds passed first."""
+        """Wait until the session is lost or closed; False if `timeout` seconds pass first."""
         check_wait(timeout)
         deadline = None if timeout is None else monotonic() + timeout
         while (left_s := self.left_s) > 0:
@@ -175,9 +176,9 @@ class Session(Closing):
     # --- the end ---
 
     def close(self) -> None:
-        """End the session: its keys vanish at once; twice is fine, and so is a lost one.
+        """End the session: its keys vanish at once. May be repeated, and called for a lost one.
 
-        One round trip, bounded. When the engine cannot be reached, the lease ends by itself.
+        One round trip, bounded. If the engine cannot be reached, the lease ends by itself.
         """
         with self._lock:
             first, self._closed = not self._closed, True
@@ -191,7 +192,7 @@ class Session(Closing):
     def after_fork(self) -> None:
         """Lose the session: the parent keeps it."""
         self._lock, self._ended = threading.Lock(), threading.Event()
-        self._inherited, self._why = True, "it belongs to the process that this one was forked from"
+        self._inherited, self._why = True, "it belongs to the parent of this process"
         self._ended.set()
 
     def _end(self, why: str) -> None:
@@ -206,7 +207,7 @@ class Session(Closing):
             candidate.wake()
 
     def renew(self) -> float | None:
-        """Keep the lease alive; return the seconds until the next time, None when it ended."""
+        """Renew the lease; return the seconds until the next renewal, None if it has ended."""
         asked = monotonic()
         if not self.alive:
             return None
@@ -220,7 +221,7 @@ class Session(Closing):
         except StoreClosedError:
             self._end("the engine was closed")
             return None
-        except SnapKVError:  # again, until the lease must have ended
+        except SnapKVError:  # try again until the lease must have ended
             return min(self.left_s, self.ttl_s / RETRIES_PER_TTL)
         with self._lock:
             if self._ended.is_set():
@@ -228,21 +229,21 @@ class Session(Closing):
             self._until = max(self._until, asked + ttl_s)
         return max(0.0, asked + ttl_s / KEEP_ALIVES_PER_TTL - monotonic())
 
-    # --- what waits with it ---
+    # --- candidates ---
 
     def belongs_to(self, core: Reader) -> bool:
-        """Return whether the session is one of that open store."""
+        """Return whether the session belongs to that open store."""
         return self._core is core
 
     def enlist(self, name: str, candidate: Candidate) -> None:
-        """Wake a candidate when the session ends; one for each name.
+        """Wake a candidate when the session ends; one candidate for each election.
 
-        Raises `EngineBusyError` when there is another one: the two would share a key.
+        Raises `EngineBusyError` if the election has another one: the two would share a key.
         """
         with self._lock:
             if self._candidates.setdefault(name, candidate) is not candidate:
                 raise EngineBusyError(
-                    f"session {self.id:x} stands in election {name!r} already, for another object"
+                    f"session {self.id:x} already has a candidate in election {name!r}"
                 )
 
     def dismiss(self, name: str, candidate: Candidate) -> None:
@@ -253,11 +254,11 @@ class Session(Closing):
 
 
 class _Keeper:
-    """The thread that keeps a session alive, without keeping it from being forgotten.
+    """The thread that renews a session's lease; it holds no reference to the session.
 
-    It ends with the session: when that was closed or lost, or when nobody refers to it any more.
-    Then its bell rings: a simple queue, because garbage may be collected in any thread, in this
-    one too, while it holds any lock.
+    It ends when the session is closed, lost, or no longer referred to. Then its bell rings: a
+    simple queue, because garbage may be collected in any thread, also in this one, while it holds
+    any lock.
     """
 
     def __init__(self, session: Session, engine: Engine) -> None:
@@ -280,12 +281,12 @@ class _Keeper:
             del session  # or it would live as long as this thread
 
     def join(self) -> None:
-        """Wait for the thread, which was told to end."""
+        """Wait for the thread, whose bell has rung."""
         if self.thread.ident is not None and self.thread is not threading.current_thread():
             self.thread.join(CLOSE_S)
 
     def close(self) -> None:
-        """Close the session with the store, or wait for the end of one that was forgotten."""
+        """Close the session with the store, or wait for the thread of one that was forgotten."""
         session = self._session()
         if session is not None:
             session.close()
@@ -294,7 +295,7 @@ class _Keeper:
 
 
 def sessions(core: Reader) -> list[SessionInfo]:
-    """Return the sessions that live, in the order in which they were made; one round trip."""
+    """Return the live sessions in the order in which they were made; one round trip."""
     core.check_open()
     start, end = core.layout.live.range_of(SESSIONS)
     kvs = core.engine.read([Range(start, end)]).results[0].kvs

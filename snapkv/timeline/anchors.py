@@ -1,4 +1,4 @@
-"""Anchors: marks found by searching, kept because history does not change."""
+"""Anchors: single marks that searches found, kept because history does not change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Blocks of marks below the ring: what lookups found, and the marks around it."""
+"""Blocks: marks below the ring that lookups read, with the marks around them."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from snapkv.layout import Mark
 from snapkv.timeline.steps import Steps
 
 MARKS_MAX = 1 << 18
-"""At about 20 bytes each; beyond that all are forgotten."""
+"""About 20 bytes each; when there are more, all are dropped."""
 RUN_MARKS_MAX = 512
-"""Longer runs are cut, so that adding to one copies few marks."""
+"""Longer runs are split, so that adding to one copies few marks."""
 
 
 class _Run(NamedTuple):
-    """Marks that follow each other; never changed, so that it is read without a lock.
+    """Consecutive marks; immutable, so that it is read without a lock.
 
-    The last of `revisions` is 0, for what follows the last mark is not known; its own revision is
-    `last_revision`. `ordinal` is that of the first.
+    The last of `revisions` is 0, because the mark after the last one is not known; the last mark's
+    own revision is `last_revision`. `ordinal` is that of the first mark.
     """
 
     timestamps: array[int]
@@ -35,33 +35,33 @@ class _Run(NamedTuple):
 
 
 class Blocks:
-    """Marks in runs without gaps, in the order of their times.
+    """Runs of consecutive marks, in the order of their times.
 
-    A time between two marks that follow each other is answered; in a gap, what was in force is
-    not known. `revision_at` and `find` need no lock: a run that they take by mistake, while another
-    thread adds one, does not hold the time. One thread at a time may `add` and `clear`.
+    A time between two consecutive marks is answered; in a gap between runs the mark in force is
+    not known. `revision_at` and `find` need no lock: while another thread adds a run they may pick
+    a wrong run, but that one does not contain the time. One thread at a time may `add` and `clear`.
     """
 
     def __init__(self) -> None:
         self._starts: list[int] = []  # the first timestamp of each run
         self._runs: list[_Run] = []
         self._marks = 0
-        self._changing = False  # stays set where an interrupt cut a change short
+        self._changing = False  # stays set if an interrupt cut a change short
 
     def __len__(self) -> int:
         """Return the number of marks."""
         return self._marks
 
     def clear(self) -> None:
-        """Forget all marks."""
+        """Drop all marks."""
         self._changing = True
         self._starts, self._runs, self._marks = [], [], 0
         self._changing = False
 
     def add(self, ordinal: int, timestamps: Sequence[int], revisions: Sequence[int]) -> None:
-        """Keep marks that follow each other, oldest first; O(runs behind them).
+        """Add consecutive marks, oldest first; O(runs behind them).
 
-        `ordinal` is that of the first. Runs that they overlap or continue become one with them.
+        `ordinal` is that of the first mark. Runs that overlap or touch them are joined with them.
         """
         if self._changing or self._marks + len(timestamps) > MARKS_MAX:
             self.clear()
@@ -85,7 +85,7 @@ class Blocks:
     def revision_at(self, timestamp: int) -> int:
         """Return the revision of the newest mark at or below `timestamp`; O(log marks).
 
-        0 where that is not known, and sometimes while another thread changes them.
+        0 if that is not known, and sometimes while another thread changes the blocks.
         """
         try:
             timestamps, revisions, _, _ = self._runs[bisect_right(self._starts, timestamp) - 1]
@@ -94,10 +94,10 @@ class Blocks:
         return revisions[bisect_right(timestamps, timestamp) - 1]  # below the first: the last, 0
 
     def copy(self) -> tuple[array[int], array[int]]:
-        """Return the timestamps and revisions of one moment, 0 where not known; O(marks), no lock.
+        """Return a copy of all timestamps and revisions, 0 where not known; O(marks), no lock.
 
-        Where a run begins with the last mark of the one before it, that mark stands there twice,
-        the second time with its revision.
+        If a run begins with the last mark of the run before it, that mark is contained twice, the
+        second time with its revision.
         """
         timestamps, revisions = array("Q"), array("Q")
         for run in self._runs.copy():
@@ -106,12 +106,12 @@ class Blocks:
         return timestamps, revisions
 
     def steps(self) -> Steps:
-        """Return the revisions of all times as steps; O(marks), needs no lock."""
+        """Return the revisions of all times as steps; O(marks), no lock."""
         timestamps, revisions = self.copy()
         return Steps(timestamps.tolist(), [0, *revisions])
 
     def find(self, timestamp: int) -> Mark | None:
-        """Return the newest mark at or below `timestamp`, None where `revision_at` returns 0."""
+        """Return the newest mark at or below `timestamp`, None if `revision_at` returns 0."""
         try:
             run = self._runs[bisect_right(self._starts, timestamp) - 1]
         except IndexError:
@@ -138,7 +138,7 @@ class Blocks:
 def _joined(
     runs: Sequence[_Run], ordinal: int, timestamps: Sequence[int], revisions: Sequence[int]
 ) -> tuple[int, array[int], array[int]]:
-    """Return marks together with those of runs that they overlap or continue, as one run."""
+    """Return marks joined with the runs that overlap or touch them, as one run."""
     times, at = array("Q", timestamps), array("Q", revisions)
     if not runs:
         return ordinal, times, at
@@ -158,7 +158,7 @@ def _joined(
 
 
 def _cut(ordinal: int, timestamps: array[int], revisions: array[int]) -> list[_Run]:
-    """Return marks as runs, of which each begins with the last mark of the one before it."""
+    """Split marks into runs; each begins with the last mark of the run before it."""
     made = []
     for low in range(0, max(1, len(timestamps) - 1), RUN_MARKS_MAX - 1):
         high = min(low + RUN_MARKS_MAX, len(timestamps))

@@ -1,4 +1,4 @@
-"""Many times at once: the marks that they need are read once, not by a search for each time."""
+"""Lookups of many times at once: the marks around them are read once, not by many searches."""
 
 from __future__ import annotations
 
@@ -8,21 +8,20 @@ from contextlib import suppress
 from typing import Protocol, TypeVar
 
 from snapkv.clock import check_in_time
-from snapkv.engine.contract import Engine
 from snapkv.errors import CompactedError, StoreRestoredError
 from snapkv.layout import Mark, StampRecord, stamp_of
 from snapkv.timeline.blocks import MARKS_MAX
-from snapkv.timeline.lookup import Lookup
+from snapkv.timeline.continuity import RESTORED
 from snapkv.timeline.moment import Moment
 from snapkv.timeline.steps import Steps
-from snapkv.timeline.tracker import RESTORED, RESTORES_MAX
+from snapkv.timeline.tracker import RESTORES_MAX, Tracker
 
 SEARCH_MARKS = 256
-"""To read so many marks in a row costs about as much as to search for one."""
+"""Reading so many consecutive marks costs about as much as one search."""
 COPIED_MAX = 16
-"""To copy so many marks in blocks costs about as much as to ask the blocks for one time."""
+"""Copying so many marks of blocks costs about as much as one lookup in the blocks."""
 PAGE_MARKS = 4_096
-"""So many marks are held at once while they are read in a row."""
+"""So many marks are held in memory at once while consecutive marks are read."""
 
 Answer = TypeVar("Answer")
 
@@ -30,13 +29,7 @@ Answer = TypeVar("Answer")
 class TimeLine(Protocol):
     """What a lookup of many times needs of a time line."""
 
-    engine: Engine
-    key: bytes
-    epoch: int
-
-    def steps(self) -> Steps:
-        """Return the revisions of the times in the ring."""
-        ...
+    tracker: Tracker
 
     def at(self, timestamp: int) -> Moment:
         """Return the moment of a timestamp."""
@@ -50,23 +43,19 @@ class TimeLine(Protocol):
         """Return the smallest timestamp that the engine can still answer."""
         ...
 
-    def assure(self) -> None:
-        """Notice an engine that went back."""
-        ...
 
-
-def revisions_of(line: TimeLine, lookup: Lookup, timestamps: Sequence[int]) -> list[int]:
+def revisions_of(line: TimeLine, timestamps: Sequence[int]) -> list[int]:
     """Return the revisions of the newest marks at or below some times, in any order.
 
-    No round trip for those in the ring and in blocks. The others cost the searches for the first
-    and the last of them, and then the cheaper of two: one watch over the marks in between, or a
-    search for each. Of a local engine the marks in between are read in pages.
+    Times in the ring and in blocks cost no round trip. For the rest, the first and the last time
+    are searched for, and the times between them cost the cheaper of two: one watch over the marks
+    in between, or a search for each. In an embedded engine those marks are read in pages.
 
     Raises `CompactedError`, `StoreRestoredError`, `EngineUnavailableError`.
     """
 
     def answer() -> list[int]:
-        steps, blocks = line.steps(), lookup.blocks
+        steps, blocks = line.tracker.steps(), line.tracker.lookup.blocks
         if len(blocks) <= COPIED_MAX * len(timestamps) and (
             not steps.times or min(timestamps) < steps.times[0]
         ):
@@ -76,44 +65,46 @@ def revisions_of(line: TimeLine, lookup: Lookup, timestamps: Sequence[int]) -> l
             return found
         pairs = list(zip(timestamps, found, strict=True))
         rest = sorted({timestamp for timestamp, revision in pairs if not revision})
-        searched = dict(zip(rest, searched_for(line, lookup, rest), strict=True))
+        searched = dict(zip(rest, searched_for(line, rest), strict=True))
         return [revision or searched[timestamp] for timestamp, revision in pairs]
 
     return in_one_history(line, answer)
 
 
 def in_one_history(line: TimeLine, answer: Callable[[], Answer]) -> Answer:
-    """Return what `answer` returns; call it again where the engine was restored meanwhile."""
+    """Return what `answer` returns; call it again if the engine was restored meanwhile."""
     for _ in range(RESTORES_MAX):
-        epoch = line.epoch
+        epoch = line.tracker.continuity.epoch
         with suppress(StoreRestoredError):
             found = answer()
-            if epoch == line.epoch:
+            if epoch == line.tracker.continuity.epoch:
                 return found
     raise StoreRestoredError(RESTORED)
 
 
-def searched_for(line: TimeLine, lookup: Lookup, timestamps: Sequence[int]) -> list[int]:
-    """Return the revisions of rising times, of those in blocks without a search."""
-    pairs = [(timestamp, lookup.blocks.revision_at(timestamp)) for timestamp in timestamps]
+def searched_for(line: TimeLine, timestamps: Sequence[int]) -> list[int]:
+    """Return the revisions of rising times; those in blocks need no search."""
+    blocks = line.tracker.lookup.blocks
+    pairs = [(timestamp, blocks.revision_at(timestamp)) for timestamp in timestamps]
     unknown = [timestamp for timestamp, revision in pairs if not revision]
-    found = iter(_Search(line, lookup, unknown).run() if unknown else ())
+    found = iter(_Search(line, unknown).run() if unknown else ())
     return [revision or next(found) for _, revision in pairs]
 
 
 class _Search:
-    """The revisions of rising times that differ from each other."""
+    """Finds the revisions of distinct rising times."""
 
-    def __init__(self, line: TimeLine, lookup: Lookup, timestamps: Sequence[int]) -> None:
-        self._line, self._lookup, self._timestamps = line, lookup, timestamps
-        self._generation = lookup.generation
+    def __init__(self, line: TimeLine, timestamps: Sequence[int]) -> None:
+        self._line, self._timestamps = line, timestamps
+        self._lookup = line.tracker.lookup
+        self._epoch = line.tracker.continuity.epoch
         self._found = [0] * len(timestamps)
 
     def run(self) -> list[int]:
         """Find all of them."""
         end = len(self._timestamps)
         self._between(0, end, self._mark_of(0), self._mark_of(end - 1))
-        self._line.assure()
+        self._line.tracker.continuity.assure()
         return self._found
 
     def _mark_of(self, at: int) -> Mark:
@@ -140,7 +131,7 @@ class _Search:
         """Find those in [first, end) from all marks in [low, high]."""
         wanted = self._timestamps[first:end]
         found = [high.revision] * len(wanted)
-        runs = self._from_server if self._line.engine.remote else self._from_pages
+        runs = self._from_server if self._line.tracker.engine.remote else self._from_pages
         keep = high.ordinal - low.ordinal < MARKS_MAX // 2
         try:
             for run in runs(low, high):
@@ -148,10 +139,10 @@ class _Search:
                 times, revisions = [mark[0] for mark in run], [mark[1] for mark in run]
                 at, until = bisect_left(wanted, times[0]), bisect_left(wanted, times[-1])
                 found[at:until] = Steps(times, [0, *revisions]).revisions_of(wanted[at:until])
-                if keep:  # without the mark of the store's creation, which is no commit
+                if keep:  # without the mark of the store's creation: it is not a commit
                     start = 1 if run[0].ordinal == 1 else 0
                     self._lookup.keep_block(
-                        run[start].ordinal, times[start:], revisions[start:], self._generation
+                        run[start].ordinal, times[start:], revisions[start:], self._epoch
                     )
         except CompactedError:
             raise CompactedError(wanted[0], self._line.earliest()) from None
@@ -159,7 +150,7 @@ class _Search:
 
     def _from_pages(self, low: Mark, high: Mark) -> Iterator[list[Mark]]:
         """Yield runs of marks, the newest run first; the last of a run is the first of the next."""
-        engine, key, after = self._line.engine, self._line.key, high
+        engine, key, after = self._line.tracker.engine, self._line.tracker.key, high
         while after.ordinal > low.ordinal:
             limit = min(PAGE_MARKS, after.ordinal - low.ordinal)
             page = engine.versions(key, after.revision - 1, limit)

@@ -1,35 +1,31 @@
-"""The live feed of the timestamp key: what keeps the ring current with other writers."""
+"""The feed: a watch over the timestamp key that brings other writers' commits to the ring."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
 from snapkv.clock import bounded, check_in_time
-from snapkv.engine.contract import Engine, KeyValue, WatchBatch
+from snapkv.engine.contract import Engine, WatchBatch
 from snapkv.errors import EngineUnavailableError, StoreClosedError
-from snapkv.layout import Mark, stamp_of
-from snapkv.timeline.unbroken import Unbroken
+from snapkv.layout import Mark
+from snapkv.timeline.continuity import ContinuousWatcher
+from snapkv.timeline.search import mark_of
 
 REPLAY_WAIT_S = 30.0
-"""How long a replay of known history may wait for its next event."""
+"""How long a replay of existing history may wait for its next event."""
 FEED_LAG_RINGS_MAX = 4
 """The feed is started anew when it is more commits than this many rings behind."""
 FEED_LAG_REVISIONS_MAX = 65_536
-"""The same for revisions, most of which are then other stores'."""
-
-
-def mark_of(kv: KeyValue) -> Mark:
-    """Return the mark that a version of the timestamp key is."""
-    return Mark(stamp_of(kv.value), kv.mod_revision, kv.version)
+"""The same for revisions, most of which then belong to other stores."""
 
 
 def replayed(
     engine: Engine, key: bytes, range_end: bytes, first: int, until: int
 ) -> Iterator[WatchBatch]:
-    """Yield what was written to a range from revision `first` to `until`, from one watch.
+    """Yield the events of a range from revision `first` to `until`, from one watch.
 
-    Raises `CompactedError` (unit "revision") when compaction overtakes it, and
-    `EngineUnavailableError` when nothing comes for `REPLAY_WAIT_S`.
+    Raises `CompactedError` (unit "revision") if compaction overtakes it, and
+    `EngineUnavailableError` if nothing comes for `REPLAY_WAIT_S`.
     """
     if first > until:
         return
@@ -47,14 +43,14 @@ def replayed(
 
 
 class Feed:
-    """A watch over the timestamp key, drained by whoever looks something up: it has no thread.
+    """A watch over the timestamp key, drained by the lookups that need it: it has no thread.
 
     `watch` opens it at a revision.
     """
 
-    def __init__(self, watch: Callable[[int], Unbroken]) -> None:
+    def __init__(self, watch: Callable[[int], ContinuousWatcher]) -> None:
         self._watch = watch
-        self._watcher: Unbroken | None = None
+        self._watcher: ContinuousWatcher | None = None
         self._ordinal = self._revision = 0  # how far it was drained
 
     @property
@@ -63,14 +59,14 @@ class Feed:
         return self._watcher is not None
 
     def is_far_behind(self, newest: Mark, slots: int) -> bool:
-        """Return whether catching up costs more than starting anew at the newest marks."""
+        """Return whether catching up costs more than starting again at the newest marks."""
         return (
             newest.ordinal - self._ordinal > FEED_LAG_RINGS_MAX * slots
             or newest.revision - self._revision > FEED_LAG_REVISIONS_MAX
         )
 
     def start(self, revision: int, ordinal: int) -> None:
-        """Watch from a revision on, inclusive, where the mark with that ordinal stands."""
+        """Watch from a revision on, inclusive, which is that of the mark with that ordinal."""
         self.stop()
         self._ordinal, self._revision = ordinal, revision
         self._watcher = self._watch(revision)
@@ -84,8 +80,8 @@ class Feed:
     def drain(self) -> Iterator[Mark]:
         """Yield the marks that have come, without waiting.
 
-        Raises `CompactedError` when compaction overtook the feed, `StoreRestoredError`, and what
-        else ended the watch.
+        Raises `CompactedError` if compaction overtook the feed, `StoreRestoredError`, and any other
+        error that ended the watch.
         """
         watcher = self._watcher
         while watcher is not None:

@@ -1,4 +1,4 @@
-"""Marks that are not in the ring: anchors first, then a search of the timestamp key's history."""
+"""Lookups of marks below the ring: in anchors first, then in the timestamp key's history."""
 
 from __future__ import annotations
 
@@ -11,38 +11,32 @@ from snapkv.errors import CompactedError, SnapKVError, StoreRestoredError
 from snapkv.layout import Mark, stamp_of
 from snapkv.timeline.anchors import Anchors
 from snapkv.timeline.blocks import Blocks
-from snapkv.timeline.feed import mark_of
-from snapkv.timeline.search import TIMESTAMP, Block, Bracket, search, search_blocks
-from snapkv.timeline.witness import Witness
+from snapkv.timeline.continuity import Continuity
+from snapkv.timeline.search import TIMESTAMP, Block, Bracket, mark_of, search, search_blocks
 
 BLOCK_MARKS = 128
-"""So many marks are read at once in an embedded engine."""
+"""So many marks are read at once from an embedded engine."""
 
 
 class Lookup:
     """Finds marks in the engine; safe for threads, holds no lock while it reads.
 
-    `creation` stands for the time before the first commit; it is set when the store is opened.
+    `creation` is the mark of the time before the first commit; it is set when the store is opened.
     """
 
-    def __init__(self, engine: Engine, key: bytes, witness: Witness) -> None:
-        self._engine, self._key, self._witness = engine, key, witness
+    def __init__(self, engine: Engine, key: bytes, continuity: Continuity) -> None:
+        self._engine, self._key, self._continuity = engine, key, continuity
         self._anchors, self.blocks = Anchors(), Blocks()
         self._lock = threading.Lock()
         self.creation = Mark(0, 0, 1)
 
-    @property
-    def generation(self) -> int:
-        """The number of the history: what was found in another one is not kept."""
-        return self._witness.generation
-
     def between(self, field: int, wanted: int, known: Iterable[Mark]) -> tuple[Mark, Mark]:
         """Return the newest mark with `mark[field] <= wanted`, and the one after it.
 
-        `known` are marks at hand, one of them above `wanted`; 0 to 5 round trips, or some blocks
-        of an embedded engine: see `search` and `search_blocks`.
-        Raises `CompactedError` when that part of the history is gone. What it finds means nothing
-        when the engine was restored meanwhile.
+        `known` are marks that bound the search, one of them above `wanted`. Costs 0 to 5 round
+        trips, or some blocks of an embedded engine: see `search` and `search_blocks`.
+        Raises `CompactedError` if that part of the history is gone. The caller must discard the
+        result if the engine was restored meanwhile.
         """
         bracket = Bracket(field, wanted, *self._bounds(field, wanted, known))
         try:
@@ -56,83 +50,83 @@ class Lookup:
         return search_blocks(bracket, self._read_block)
 
     def _read_block(self, revision: int) -> Block:
-        """Return the mark in force at a revision and those before it, and keep them."""
-        generation = self._witness.generation
+        """Read the mark in force at a revision and those before it; keep them as a block."""
+        epoch = self._continuity.epoch
         found = self._engine.versions(self._key, revision, BLOCK_MARKS)
         if found.create_revision != self.creation.revision:
             return Block(revision, 0, (), ())
         timestamps, revisions = [*map(stamp_of, reversed(found.values))], found.revisions[::-1]
         ordinal = found.version - len(revisions) + 1
-        if ordinal == 1:  # the creation, which is no commit
+        if ordinal == 1:  # the creation is not a commit
             del timestamps[0], revisions[0]
             ordinal = 2
         block = Block(revision, ordinal, timestamps, revisions)
         if timestamps:
-            self.keep_block(ordinal, timestamps, revisions, generation)
-            self.keep((block.mark(0), block.mark(len(revisions) - 1)), generation)
+            self.keep_block(ordinal, timestamps, revisions, epoch)
+            self.keep((block.mark(0), block.mark(len(revisions) - 1)), epoch)
         return block
 
     def probe(self, revisions: Sequence[int]) -> list[Mark]:
-        """Return the marks in force at some revisions, and keep them as anchors; one round trip."""
-        generation = self._witness.generation
+        """Read the marks in force at some revisions; keep them as anchors; one round trip."""
+        epoch = self._continuity.epoch
         ranges = [Range(self._key, revision=r) for r in revisions]
-        answer = self._witness.read(ranges, serializable=True)
+        answer = self._continuity.read(ranges, serializable=True)
         marks = [self.mark_in(result) or self.creation for result in answer.results]
-        self.keep(marks, generation)
+        self.keep(marks, epoch)
         return marks
 
     def mark_in(self, result: RangeResult) -> Mark | None:
-        """Return the mark that was read, None before this store was made.
+        """Return the mark that was read, None before this store was created.
 
-        What stood under its name before, another store that was removed, has no marks of ours.
+        The timestamp key of an earlier store with the same name has no marks of this one.
         """
         kv = result.kvs[0] if result.kvs else None
         ours = kv is not None and kv.create_revision == self.creation.revision
         return mark_of(kv) if kv is not None and ours else None
 
-    def keep(self, marks: Iterable[Mark], generation: int) -> None:
-        """Keep marks as anchors; not those found in a generation that is over."""
+    def keep(self, marks: Iterable[Mark], epoch: int) -> None:
+        """Keep marks as anchors, unless the epoch in which they were found is over."""
         with self._lock:
-            if generation != self._witness.generation:
+            if epoch != self._continuity.epoch:
                 return
             for mark in marks:
                 if mark.ordinal > 1:
                     self._anchors.add(mark)
 
-    def learn(self, floor: Mark, after: Mark, generation: int) -> None:
-        """Keep two marks that follow each other, so that the next lookup there reads nothing.
+    def learn(self, floor: Mark, after: Mark, epoch: int) -> None:
+        """Keep two consecutive marks, so that the next lookup between them reads nothing.
 
-        In an embedded engine a search has read the marks around them, too; where none was needed,
+        In an embedded engine a search has also read the marks around them; if no search was needed,
         a block is read now.
         """
         if self.blocks.find(floor.timestamp) is not None:
             return
         marks = [after]
-        if floor.timestamp:  # the creation's is 0: it is no commit
+        if floor.timestamp:  # 0 is the creation's: it is not a commit
             marks.insert(0, floor)
             if not self._engine.remote:
-                with suppress(SnapKVError):  # the lookup itself has succeeded
+                with suppress(SnapKVError):  # the lookup itself has succeeded already
                     self._read_block(floor.revision)
         timestamps, revisions = [m.timestamp for m in marks], [m.revision for m in marks]
-        self.keep_block(marks[0].ordinal, timestamps, revisions, generation)
+        self.keep_block(marks[0].ordinal, timestamps, revisions, epoch)
 
     def keep_block(
-        self, ordinal: int, timestamps: Sequence[int], revisions: Sequence[int], generation: int
+        self, ordinal: int, timestamps: Sequence[int], revisions: Sequence[int], epoch: int
     ) -> None:
-        """Keep marks that follow each other, oldest first; `ordinal` is that of the first.
+        """Keep consecutive marks, oldest first, unless their epoch is over.
 
-        Not those found in a generation that is over.
+        `ordinal` is that of the first mark.
         """
         with self._lock:
-            if generation == self._witness.generation:
+            if epoch == self._continuity.epoch:
                 self.blocks.add(ordinal, timestamps, revisions)
 
     def after_fork(self) -> None:
-        """Renew the lock, and forget what another thread may have left half-changed."""
+        """Renew the lock; drop what another thread may have left half-changed."""
         self._lock, self._anchors, self.blocks = threading.Lock(), Anchors(), Blocks()
 
     def clear(self) -> None:
-        """Forget what was found."""
+        """Drop all marks."""
         with self._lock:
             self._anchors.clear()
             self.blocks.clear()
@@ -152,12 +146,12 @@ class Lookup:
             else:
                 high = mark if high is None or mark.ordinal < high.ordinal else high
         assert low is not None
-        if high is None:  # only what is older than the newest is searched: that is gone
+        if high is None:  # searches are for marks older than the newest: that one is gone
             raise StoreRestoredError("the engine was restored or replaced before a search")
         return low, high
 
     def _from_compaction(self, bracket: Bracket, error: CompactedError) -> tuple[Mark, Mark]:
-        """Search again from the oldest revision that is left, if that is not too new."""
+        """Search again from the compaction point, if `wanted` is not older than that."""
         while True:
             compacted = error.earliest or self._engine.compacted_revision()
             try:
@@ -171,4 +165,4 @@ class Lookup:
             except CompactedError as e:
                 if e.unit == "timestamp" or e.earliest == error.earliest:
                     raise
-                error = e  # compaction went on meanwhile: it only rises, and ends at head
+                error = e  # compaction went on; it only rises, and ends at the head

@@ -1,4 +1,4 @@
-"""A moment: the state of some keys at one time, pinned to a revision that shows it."""
+"""A moment: the state of some keys at one time, read at a revision that shows it."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from snapkv.timeline.feed import replayed
 from snapkv.timeline.search import READS_MAX
 
 if TYPE_CHECKING:
-    from snapkv.timeline.tracker import Marks
+    from snapkv.timeline.tracker import Tracker
 
 Page = TypeVar("Page")
 
 DIFF_REPLAY_COMMITS_MAX = 1_000
-"""Up to so many commits between two moments their events are replayed, beyond that both scanned."""
+"""With at most so many commits between two moments, `changed` replays their events."""
 DIFF_REPLAY_EVENTS_MAX = 1 << 17
-"""The same for events, of which one tick of an observed prefix may stamp any number."""
+"""The same for events: one tick of an observed prefix may stamp any number of them."""
 
 
 class RevisionPolicy(Protocol):
@@ -35,8 +35,8 @@ class RevisionPolicy(Protocol):
     """Whether the engine's newest state is that of the newest mark."""
 
     @property
-    def marks(self) -> Marks:
-        """The marks that the moments are made of."""
+    def tracker(self) -> Tracker:
+        """The marks of the store."""
         ...
 
     def now(self) -> Moment:
@@ -56,11 +56,11 @@ class RevisionPolicy(Protocol):
         ...
 
     def until(self, moment: Moment) -> int:
-        """Return the last revision known to show a moment's state; `CompactedError` if gone."""
+        """Return the last revision that is known to show a moment's state; or `CompactedError`."""
         ...
 
     def earliest(self) -> int | None:
-        """Return the smallest timestamp that can still be answered, None when none can."""
+        """Return the smallest timestamp that can still be answered, None if none can."""
         ...
 
 
@@ -71,13 +71,22 @@ class Moment:
     of revision 3 and is read there. When compaction passes revision 3, `reading` moves up to 6,
     which shows the same state. When compaction passes 6, reads raise `CompactedError`.
 
-    `epoch` is that of the marks when the moment was found. When they notice an engine that
-    was restored, theirs grows, and reads of older moments raise `StoreRestoredError`.
+    `epoch` is that of the `Continuity` when the moment was found. When a restored engine is
+    noticed, that grows, and reads of older moments raise `StoreRestoredError`.
 
     Safe for threads.
     """
 
-    __slots__ = ("_marks", "_policy", "epoch", "final", "mark", "reading", "revision", "timestamp")
+    __slots__ = (
+        "_policy",
+        "_tracker",
+        "epoch",
+        "final",
+        "mark",
+        "reading",
+        "revision",
+        "timestamp",
+    )
 
     def __init__(
         self,
@@ -88,17 +97,17 @@ class Moment:
         epoch: int,
         reading: int,
     ) -> None:
-        self._policy, self._marks = policy, policy.marks
+        self._policy, self._tracker = policy, policy.tracker
         self.timestamp, self.mark, self.final = timestamp, mark, final
         self.epoch, self.reading, self.revision = epoch, reading, mark.revision
 
     def get(self, keys: Sequence[bytes]) -> list[KeyValue | None]:
-        """Return the versions of stored keys, None where one is absent; a round trip for each 128.
+        """Return the versions of stored keys, None for absent ones; one round trip for each 128.
 
         Raises `CompactedError`, `StoreRestoredError`, as all reads of a moment.
         """
         if len(keys) == 1:
-            found = self._marks.point(keys[0], self.reading, self.epoch)
+            found = self._tracker.point(keys[0], self.reading, self.epoch)
             if found is not None:
                 return [found.kv]
         results = self._read_all([Range(key) for key in keys])
@@ -107,7 +116,7 @@ class Moment:
     def ranges(
         self, wanted: Sequence[tuple[bytes, bytes]], limit: int = 0
     ) -> list[Sequence[KeyValue]]:
-        """Return what some short ranges hold, `limit` keys of each (0: all), as `get`."""
+        """Return the versions in some short ranges, `limit` keys of each (0: all), as `get`."""
         ranges = [Range(start, end, limit=limit) for start, end in wanted]
         return [result.kvs for result in self._read_all(ranges)]
 
@@ -128,7 +137,7 @@ class Moment:
         while True:
             reading = self.reading
             try:
-                answer = self._marks.ask([_at(r, reading) for r in ranges])
+                answer = self._tracker.read([_at(r, reading) for r in ranges])
                 break
             except CompactedError:
                 self._move_up(reading)
@@ -143,10 +152,10 @@ class Moment:
     def scan(
         self, start: bytes, end: bytes, *, keys_only: bool = False
     ) -> Iterator[list[KeyValue]]:
-        """Yield the range [start, end) in pages; a compaction in between moves or ends it.
+        """Yield the range [start, end) in pages; compaction meanwhile moves or ends the scan.
 
-        A page does not show which history it is of. So a remote engine that was not asked for a
-        while is asked before the first page and after the last one: a round trip more.
+        A page does not show which history it is of. So continuity is checked before the first page
+        and after the last one: up to one round trip each on a remote engine.
         """
 
         def pages(engine: Engine, start: bytes, revision: int) -> Iterator[list[KeyValue]]:
@@ -177,16 +186,16 @@ class Moment:
         last_of: Callable[[Page], bytes],
     ) -> Iterator[Page]:
         while True:
-            self._marks.assure()
+            self._tracker.continuity.assure()
             self._check_epoch()
             reading = self.reading
             try:
-                for page in read(self._marks.engine, key, reading):
+                for page in read(self._tracker.engine, key, reading):
                     check_in_time()
                     yield page
                     key = last_of(page) + b"\0"
                     self._check_epoch()
-                self._marks.assure()
+                self._tracker.continuity.assure()
                 self._check_epoch()
                 return
             except CompactedError:
@@ -201,7 +210,7 @@ class Moment:
         """Return the sorted keys of a range that were written between two moments.
 
         From a replay of at most `DIFF_REPLAY_COMMITS_MAX` commits and `DIFF_REPLAY_EVENTS_MAX`
-        events; None where it would be longer, was compacted, or `other` is of other keys.
+        events; None if it would be longer, was compacted, or `other` is of other keys.
         """
         if not isinstance(other, Moment) or other._policy is not self._policy:
             return None
@@ -213,15 +222,15 @@ class Moment:
         written: set[bytes] = set()
         events = 0
         try:
-            for batch in replayed(self._marks.engine, start, end, low.reading + 1, high.reading):
+            for batch in replayed(self._tracker.engine, start, end, low.reading + 1, high.reading):
                 written.update(event.kv.key for event in batch.events)
                 events += len(batch.events)
                 if events > DIFF_REPLAY_EVENTS_MAX:
                     return None
         except CompactedError:
             return None
-        if not written:  # else the keys are read next, which notices a restored engine
-            self._marks.assure()
+        if not written:  # otherwise the caller reads these keys, which notices a restored engine
+            self._tracker.continuity.assure()
         low._check_epoch()
         high._check_epoch()
         return sorted(written)
@@ -229,11 +238,11 @@ class Moment:
     def next_revision(self) -> int:
         """Return the revision from which a watch misses no change after this moment.
 
-        The one after the mark as long as that is left, else the one after the last revision of
-        the same state. Raises `CompactedError` when changes after the moment are gone.
+        That is the one after the mark, or, if compaction took it, the one after the last revision
+        of the same state. Raises `CompactedError` if changes after the moment are gone.
         """
         start = self.mark.revision + 1
-        engine = self._marks.engine
+        engine = self._tracker.engine
         if start >= engine.compacted_revision():
             return start
         try:
@@ -247,32 +256,32 @@ class Moment:
     # --- compaction and restores ---
 
     def hold(self) -> None:
-        """Make sure that a moment, found without asking the engine, can still be read."""
+        """Make sure that a moment, found without a read of the engine, can still be read."""
         reading = self.reading
-        if reading < self._marks.engine.compacted_revision():
+        if reading < self._tracker.engine.compacted_revision():
             self._move_up(reading)
 
     def _move_up(self, failed: int) -> None:
-        """Read the same state at a newer revision than the one that failed.
+        """Move `reading` up to the last revision of the same state, after `failed` was compacted.
 
-        Another thread may have done so already. Raises `CompactedError` when there is none.
+        Another thread may have moved it already. Raises `CompactedError` if that is compacted, too.
         """
         try:
             until = self._policy.until(self)
         except CompactedError:
             until = 0
         self._check_epoch()
-        if until <= failed or until < self._marks.engine.compacted_revision():
+        if until <= failed or until < self._tracker.engine.compacted_revision():
             raise CompactedError(self.timestamp, self._policy.earliest()) from None
         self.reading = max(self.reading, until)
 
     def _look_for_restore(self) -> None:
-        """Raise `StoreRestoredError` when a revision once read is in the future now."""
-        self._marks.head_and(())
+        """Raise `StoreRestoredError` if a restore is why a revision is in the future now."""
+        self._tracker.head_and(())
         self._check_epoch()
 
     def _check_epoch(self) -> None:
-        if self.epoch != self._marks.epoch:
+        if self.epoch != self._tracker.continuity.epoch:
             raise StoreRestoredError("the engine was restored or replaced since this was pinned")
 
 

@@ -1,11 +1,11 @@
-"""The ring: the newest marks of the time line in a circular array, searched by bisection."""
+"""The ring: the newest marks of the time line, in a circular array that is bisected."""
 
 from __future__ import annotations
 
 import itertools
 from bisect import bisect_right
 
-from snapkv.errors import InvalidOptionError, InvalidTypeError
+from snapkv.arguments import check_int
 from snapkv.layout import Mark
 from snapkv.timeline.steps import Steps
 
@@ -15,7 +15,7 @@ _new = tuple.__new__  # of a named tuple, without the call of its own constructo
 
 
 class Ring:
-    """One contiguous run of ordinals, the newest `slots` of what it was given.
+    """The newest marks, at most `slots`, with consecutive ordinals.
 
     `0..max_pos` and, once it has wrapped, `min_pos..slots-1` are two rising runs. With 4 slots,
     after marks 1 to 6:
@@ -27,18 +27,14 @@ class Ring:
     """
 
     def __init__(self, slots: int = RING_SLOTS) -> None:
-        if isinstance(slots, bool) or not isinstance(slots, int):
-            raise InvalidTypeError(f"ring_slots is an int, not {type(slots).__name__}")
-        if not 1 <= slots <= RING_SLOTS_MAX:
-            raise InvalidOptionError(f"ring_slots is {slots}, not in 1..{RING_SLOTS_MAX:,}")
-        self.slots = slots
+        self.slots = check_int("ring_slots", slots, 1, RING_SLOTS_MAX)
         self._timestamps = [0] * slots
         self._revisions = [0] * slots
-        self._changes = 0  # odd while a change is under way, for readers without the lock
+        self._changes = 0  # odd during a change, for readers without the lock
         self.clear()
 
     def clear(self) -> None:
-        """Forget all marks."""
+        """Drop all marks."""
         self._changes |= 1
         self.min_pos = 0
         self.max_pos = -1
@@ -64,9 +60,9 @@ class Ring:
         return self._mark(self.min_pos) if self._size else None
 
     def append(self, mark: Mark) -> bool:
-        """Take the mark that follows the newest; return False (and change nothing) for any other.
+        """Add the mark that follows the newest; return False, and change nothing, for any other.
 
-        An empty ring takes any. O(1).
+        An empty ring takes any mark. O(1).
         """
         if self._size and mark.ordinal != self._newest_ordinal + 1:
             return False
@@ -83,7 +79,7 @@ class Ring:
         return True
 
     def restart(self, *marks: Mark) -> None:
-        """Forget all and hold these marks, which follow each other."""
+        """Drop all marks and hold these consecutive ones."""
         self.clear()
         for mark in marks:
             self.append(mark)
@@ -122,7 +118,7 @@ class Ring:
         return revision if changes == self._changes else 0
 
     def steps(self) -> Steps:
-        """Return the revisions of all times as steps: what this ring knows, copied; O(slots)."""
+        """Return the revisions of all times in the ring as steps; O(slots)."""
         if not self._size:
             return Steps([], [0])
         split, size, ended = self.min_pos, self._size, self._timestamps[self.max_pos] + 1
@@ -132,7 +128,7 @@ class Ring:
         )
 
     def after(self, mark: Mark) -> Mark | None:
-        """Return the mark that follows, None when the ring does not hold it."""
+        """Return the mark after another one, None if the ring does not hold it."""
         back = self._newest_ordinal - mark.ordinal - 1
         if not 0 <= back < self._size:
             return None

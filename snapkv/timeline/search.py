@@ -1,6 +1,6 @@
 """Search the history of the timestamp key for a mark.
 
-In a remote engine by a guess and then 127 reads at once, in an embedded one by blocks of marks.
+In a remote engine by one guess and then 127 reads at a time, in an embedded one by blocks of marks.
 """
 
 from __future__ import annotations
@@ -10,16 +10,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from snapkv.layout import Mark
+from snapkv.engine.contract import KeyValue
+from snapkv.layout import Mark, stamp_of
 
 READS_MAX = 128
 """Reads in one transaction, where etcd limits them."""
 PROBES_MAX = READS_MAX - 1
-"""Those of one wide step: the witness rides along, see `witness.py`."""
+"""Those of one wide step: one more reads the witness, see `continuity.py`."""
 NEAR_PROBES_MAX = 64
-"""Those of them that stand around the guess, next to each other; the others are spread evenly."""
+"""So many of them are consecutive revisions around the guess; the rest are spread evenly."""
 ABOVE_GUESS = 32
-"""A block is read from so many revisions above a guess downwards: guesses err both ways."""
+"""A block ends so many revisions above a guess, because guesses err both ways."""
 
 TIMESTAMP, REVISION, ORDINAL = range(3)
 """Fields of a `Mark` that can be searched by."""
@@ -28,10 +29,15 @@ Probe = Callable[[Sequence[int]], list[Mark]]
 """Reads the mark in force at each of some revisions, in one round trip."""
 
 
-class Block(NamedTuple):
-    """Marks that follow each other, oldest first, up to the one in force at revision `until`.
+def mark_of(kv: KeyValue) -> Mark:
+    """Return the mark of a version of the timestamp key."""
+    return Mark(stamp_of(kv.value), kv.mod_revision, kv.version)
 
-    `ordinal` is that of the first. Without any marks: `until` is before the first commit.
+
+class Block(NamedTuple):
+    """Consecutive marks, oldest first, up to the one in force at revision `until`.
+
+    `ordinal` is that of the first mark. A block without marks has `until` before the first commit.
     """
 
     until: int
@@ -52,14 +58,14 @@ class Block(NamedTuple):
 
 
 ReadBlock = Callable[[int], Block]
-"""Reads the marks in force at a revision and before."""
+"""Reads the mark in force at a revision, and those before it."""
 
 
 @dataclass(slots=True)
 class Bracket:
     """Two marks around the wanted one: `low[field] <= wanted < high[field]`.
 
-    `low` is known to be in force up to the revision `low_until`, so the search goes on above it.
+    `low` is known to be in force up to the revision `low_until`; the search continues above that.
     """
 
     field: int
@@ -73,11 +79,11 @@ class Bracket:
 
     @property
     def found(self) -> bool:
-        """Whether nothing lies between the two."""
+        """Whether no mark is between the two."""
         return self.high.ordinal == self.low.ordinal + 1 or self.low_until + 1 >= self.high.revision
 
     def narrow(self, revision: int, mark: Mark) -> None:
-        """Take in that `mark` is in force at `revision`."""
+        """Narrow the bracket by the mark that is in force at `revision`."""
         if mark[self.field] <= self.wanted:
             if revision > self.low_until:
                 self.low, self.low_until = mark, revision
@@ -85,7 +91,7 @@ class Bracket:
             self.high = mark
 
     def take(self, block: Block) -> None:
-        """Take in a block of marks."""
+        """Narrow the bracket by a block of marks."""
         at, newest = block.find(self.field, self.wanted), len(block.revisions) - 1
         if at < newest:
             after = block.mark(max(at, -1) + 1)
@@ -102,7 +108,7 @@ class Bracket:
         """Guess the wanted revision from a straight line through both marks."""
         low, high = self.low[self.field], self.high[self.field]
         if self.field == TIMESTAMP and self.low.ordinal == 1:
-            return None  # the creation's timestamp is 0: the line would lead nowhere
+            return None  # the creation's timestamp is 0: a line from there is useless
         share = (self.wanted - low) / (high - low)
         guess = self.low.revision + int(share * (self.high.revision - self.low.revision))
         return min(max(guess, self.low_until + 1), self.high.revision - 1)
@@ -110,8 +116,8 @@ class Bracket:
     def spread(self) -> list[int]:
         """Return up to `PROBES_MAX` open revisions: around the guess, and evenly over the rest.
 
-        Where commits come steadily, the ones around the guess end the search; where they do not,
-        the even ones cut what is open to a 64th at least.
+        If commits come at a steady rate, the revisions around the guess end the search; otherwise
+        the even ones reduce the open range to a 64th at least.
         """
         first, last = self.low_until + 1, self.high.revision - 1
         width = last - first + 1
@@ -129,7 +135,7 @@ def search(bracket: Bracket, probe: Probe) -> tuple[Mark, Mark]:
 
     Cost: 2 round trips when commits come at a steady rate, one of them a single read; otherwise 2
     to 3 on average and at most 1 + log(revisions) / log(64), rounded up: 4 for 30,000 revisions.
-    What `probe` raises passes through.
+    Errors of `probe` pass through.
     """
     if not bracket.found and (guess := bracket.interpolate()) is not None:
         bracket.narrow(guess, probe([guess])[0])
@@ -141,10 +147,10 @@ def search(bracket: Bracket, probe: Probe) -> tuple[Mark, Mark]:
 
 
 def search_blocks(bracket: Bracket, read: ReadBlock) -> tuple[Mark, Mark]:
-    """Return what `search` does, from blocks of marks: for an engine that answers without delay.
+    """Return what `search` returns, from blocks of marks: for an engine that answers at once.
 
-    Cost: one block or two where commits come at a steady rate, else 2 log2(revisions) at most:
-    after a guess that missed, one is read in the middle of what is open.
+    Cost: one block or two if commits come at a steady rate, else 2 log2(revisions) at most: after
+    a guess that missed, a block is read in the middle of the open range.
     """
     guess: int | None = None
     while not bracket.found:

@@ -1,4 +1,4 @@
-"""The revisions of times as steps: what is in force from one mark up to the next."""
+"""The revisions of times as steps: each is in force from one mark up to the next."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import NamedTuple
 class Steps(NamedTuple):
     """`revisions[i]` is in force from `times[i - 1]` until before `times[i]`.
 
-    It is 0 where that is not known, as before the first of the `times`. So there is one revision
-    more than there are times.
+    It is 0 where that is not known, for example before the first of the `times`. There is one
+    more revision than there are times.
     """
 
     times: list[int]
@@ -28,7 +28,7 @@ class Steps(NamedTuple):
         return list(map(self.revisions.__getitem__, at))
 
     def after(self, older: Steps) -> Steps:
-        """Return these steps, and before the first of them others.
+        """Return `older` steps followed by these, which replace what they overlap.
 
         >>> Steps([20], [0, 4]).after(Steps([10, 15], [0, 3, 0])).revisions_of([9, 10, 15, 20])
         [0, 3, 0, 4]

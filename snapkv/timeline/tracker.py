@@ -1,10 +1,11 @@
-"""What a time line has learned of an engine: marks, and that they are still of its history."""
+"""The marks of a store as far as this process knows them, and the feed that brings new ones."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
 
+from snapkv.clock import monotonic
 from snapkv.engine.contract import (
     Engine,
     GetResult,
@@ -18,28 +19,33 @@ from snapkv.errors import (
     CompactedError,
     FutureRevisionError,
     SnapKVError,
+    StoreClosedError,
     StoreRecreatedError,
     StoreRestoredError,
 )
 from snapkv.layout import Mark
 from snapkv.lifecycle import renew_in_children
-from snapkv.timeline.feed import Feed, mark_of
+from snapkv.timeline.continuity import RESTORED, Continuity, ContinuousWatcher
+from snapkv.timeline.feed import Feed
 from snapkv.timeline.lookup import Lookup
 from snapkv.timeline.ring import Ring
-from snapkv.timeline.unbroken import Unbroken
-from snapkv.timeline.witness import Witness
+from snapkv.timeline.search import ORDINAL, TIMESTAMP, mark_of
+from snapkv.timeline.steps import Steps
 
 RESTORES_MAX = 3
-"""So many restores in a row may come between a question and its answer."""
-RESTORED = "the engine was restored or replaced under this store"
+"""The most restores in a row that one lookup survives."""
+FEED_RETRY_S = 5.0
+"""After the feed failed, lookups search for so long before one of them starts it again."""
 
 
-class Marks:
-    """The marks of one store's timestamp key as far as they are known, of one history.
+class Tracker:
+    """The marks of one store's timestamp key as far as they are known, all of one history.
 
-    A mark is one version of the timestamp key. The ring holds the newest marks, anchors hold what
-    searches found; both only ever speed things up. An engine that holds another history is noticed
-    by its revision or by the `Witness`: then `epoch` grows and all that was learned is dropped.
+    A mark is one version of the timestamp key. The ring holds the newest marks, `lookup` those
+    that searches found; both only speed things up. When the engine turns out to hold another
+    history, by its header or by the `Continuity`, the epoch grows and all marks are dropped.
+
+    Safe for threads; holds no lock while it reads.
     """
 
     def __init__(
@@ -47,48 +53,49 @@ class Marks:
     ) -> None:
         self.engine, self.key, self._on_seen = engine, key, on_seen
         self.ring = Ring(ring_slots)
-        self._witness = Witness(engine, key, self._lost)
-        self._lookup = Lookup(engine, key, self._witness)
+        self.continuity = Continuity(engine, key, self._break)
+        self.lookup = Lookup(engine, key, self.continuity)
         self._feed = Feed(self._watch_marks)
         self._feed_after = float("-inf")  # when the feed may be started again
-        self._lock = threading.Lock()  # ring, anchors, newest, epoch: never held while reading
+        self._lock = threading.Lock()  # ring, newest, shown, header; never held while reading
         self._feed_lock = threading.Lock()  # one thread at a time drains the feed
-        self._newest = self._lookup.creation
-        self._shown = self._newest, 0  # the same, and the last revision that is known to show it
+        self.newest = self.lookup.creation
+        """The newest mark seen so far."""
+        self.shown = self.newest, 0
+        """The same, and the last revision at which it is known to be the newest."""
         self._header = Header(0, 0)
-        self.epoch = 0
         renew_in_children(self)
 
     def after_fork(self) -> None:
-        """Renew the locks, and forget what another thread may have left half-changed."""
+        """Renew the locks; drop what another thread may have left half-changed."""
         self._lock, self._feed_lock = threading.Lock(), threading.Lock()
         self._feed = Feed(self._watch_marks)
         self.ring = Ring(self.ring.slots)
-        self._lookup.after_fork()
+        self.lookup.after_fork()
 
     def open(self, kv: KeyValue, header: Header) -> None:
         """Start from the timestamp key as it is; reads nothing else, never walks history."""
-        self._lookup.creation = Mark(0, kv.create_revision, 1)
-        self._newest = mark_of(kv)
-        self._shown = self._newest, header.revision
-        self._witness.see(self._newest)
+        self.lookup.creation = Mark(0, kv.create_revision, 1)
+        self.newest = mark_of(kv)
+        self.shown = self.newest, header.revision
+        self.continuity.see(self.newest)
         self._header = header
-        self._on_seen(self._newest.timestamp)
+        self._on_seen(self.newest.timestamp)
 
     def close(self) -> None:
         """Stop the feed."""
         self._feed.stop()
 
-    # --- what comes in ---
+    # --- new marks ---
 
-    def own(self, prev: Mark, own: Mark, header: Header, before: Mark) -> None:
-        """Take in a commit of this process, and the mark it replaced.
+    def add_own(self, prev: Mark, own: Mark, header: Header, before: Mark) -> None:
+        """Add a commit of this process, and the mark `prev` that it replaced.
 
-        `before` is the newest mark known when it was sent: an engine where something older
-        stood in that place went back in time.
+        `before` is the newest mark known when the commit was sent. If the engine had an older one
+        in that place, it has lost history.
         """
         with self._lock:
-            certain = prev == self._witness.mark or not self._witness.in_doubt
+            certain = prev == self.continuity.witness or not self.continuity.in_doubt
             newest, replaced = self.ring.newest, prev.ordinal < before.ordinal
             for known in (before, newest):
                 if known is not None and prev.ordinal == known.ordinal and prev != known:
@@ -105,16 +112,21 @@ class Marks:
             if not self._feed.running:
                 self.ring.restart(prev, own)
 
+    def see(self, mark: Mark) -> None:
+        """Add a mark of the history that is known."""
+        with self._lock:
+            self._see(mark)
+
     def _see(self, mark: Mark, *, certain: bool = True) -> None:
-        """Take in a mark; `certain` says whether it is of the history that was learned."""
+        """Add a mark; `certain` means that it is of the history that is known."""
         if certain:
-            self._witness.see(mark)
-        if mark.ordinal > self._newest.ordinal:
-            self._newest = mark
-            self._shown = mark, mark.revision
+            self.continuity.see(mark)
+        if mark.ordinal > self.newest.ordinal:
+            self.newest = mark
+            self.shown = mark, mark.revision
             self._on_seen(mark.timestamp)
 
-    def _fed(self, mark: Mark) -> None:
+    def _add_fed(self, mark: Mark) -> None:
         with self._lock:
             self._see(mark)
             newest = self.ring.newest
@@ -122,36 +134,40 @@ class Marks:
                 return
             self.ring.restart(mark)
 
-    def ask(self, ranges: Sequence[Range]) -> ReadResult:
-        """Read linearizably, and notice an engine that went back since before the request.
+    # --- reading, and noticing a restored engine ---
 
-        One round trip: what tells a remote engine that went back and on rides along, see `Witness`.
+    def read(self, ranges: Sequence[Range]) -> ReadResult:
+        """Read linearizably; notice an engine that was restored before the request.
+
+        One round trip: the witness that shows a restore of a remote engine is read with `ranges`.
         """
         before = self._header
-        answer = self._witness.read(ranges)
+        answer = self.continuity.read(ranges)
         if answer.header != before:
-            self._hear(answer.header, before)
+            self._take_header(answer.header, before)
         return answer
 
     def point(self, key: bytes, revision: int, epoch: int) -> GetResult | None:
-        """Answer one key at a revision, as of the history of `epoch`; one round trip, no lock.
+        """Answer one key at a revision, in the history of `epoch`; one round trip, no lock.
 
-        None where `ask` has to answer: the engine raises, it holds another history, or the
-        witness is due.
+        None if `read` has to answer: the engine raises, it holds another history, or the witness
+        is due.
         """
         before, engine = self._header, self.engine
         try:
-            found = self._witness.get(key, revision) if engine.remote else engine.get(key, revision)
+            found = (
+                self.continuity.get(key, revision) if engine.remote else engine.get(key, revision)
+            )
         except SnapKVError:
             return None
         if found is None:
             return None
         if found.header != before:
-            self._hear(found.header, before)
-        return found if epoch == self.epoch else None
+            self._take_header(found.header, before)
+        return found if epoch == self.continuity.epoch else None
 
-    def _hear(self, header: Header, before: Header) -> None:
-        """Take in an answer's header; `before` was the newest one when it was asked."""
+    def _take_header(self, header: Header, before: Header) -> None:
+        """Take an answer's header; `before` was the newest one when the request was sent."""
         with self._lock:
             known = self._header
             if header.cluster == known.cluster and header.revision >= known.revision:
@@ -159,49 +175,26 @@ class Marks:
             elif header.cluster != before.cluster or header.revision < before.revision:
                 self._start_over(header)
 
-    def assure(self) -> None:
-        """Notice a remote engine that went back; a round trip if it was not asked for a while."""
-        self._witness.assure()
-
-    def verify(self, mark: Mark) -> None:
-        """Make sure that a mark is of the history that the engine holds; one round trip or two.
-
-        `StoreRestoredError` when it is not. Of one that was compacted, what is left must be able
-        to follow it.
-        """
-        kvs: list[KeyValue] = []
-        try:
-            answer = self._witness.attended([Range(self.key, revision=mark.revision)])
-            kvs = answer.results[0].kvs
-        except CompactedError as e:
-            if self._witness.outlived(mark, e):
-                return
-        except FutureRevisionError:
-            self._witness.attended(())
-        if not kvs or mark not in (mark_of(kvs[0]), Mark(0, kvs[0].mod_revision, 1)):
-            raise StoreRestoredError(RESTORED)
-
-    def _lost(self, generation: int, header: Header) -> None:
+    def _break(self, epoch: int, header: Header) -> None:
         with self._lock:
-            if generation == self._witness.generation:
+            if epoch == self.continuity.epoch:
                 self._start_over(header)
 
     def _start_over(self, header: Header) -> None:
-        """Drop all that was learned of an engine that is no longer there."""
-        self.epoch += 1
-        self._witness.forget()  # first: what searches bring from now on is not kept
+        """Drop all marks: the engine holds another history."""
+        self.continuity.start_over()
         self.ring.clear()
-        self._lookup.clear()
+        self.lookup.clear()
         self._feed.stop()
         self._header = header
-        self._newest = self._lookup.creation
-        self._shown = self._newest, 0
+        self.newest = self.lookup.creation
+        self.shown = self.newest, 0
 
     # --- the head ---
 
     def head(self) -> Mark:
         """Return the newest mark; one round trip, linearizable."""
-        epoch, (newest, shown_at) = self.epoch, self._shown
+        epoch, (newest, shown_at) = self.continuity.epoch, self.shown
         found = self.point(self.key, 0, epoch)
         if found is not None:
             if found.header.revision == shown_at:
@@ -214,73 +207,151 @@ class Marks:
     def head_and(self, ranges: Sequence[Range]) -> tuple[Mark, list[RangeResult]]:
         """Return the newest mark and the newest state of `ranges`, read together."""
         for _ in range(RESTORES_MAX):
-            epoch = self.epoch
-            answer = self.ask([Range(self.key), *ranges])
-            mark = self._newest_in(answer.results[0])
+            epoch = self.continuity.epoch
+            answer = self.read([Range(self.key), *ranges])
+            mark = self.newest_in(answer.results[0])
             if self._take_head(mark, answer.header, epoch):
                 return mark, answer.results[1:]
         raise StoreRestoredError(RESTORED)
 
     def _take_head(self, mark: Mark, header: Header, epoch: int) -> bool:
-        """Take in the mark that was the newest at a revision, unless that was another history."""
+        """Add the mark that was the newest at a revision, unless that was another history."""
         with self._lock:
-            if epoch != self.epoch:
+            if epoch != self.continuity.epoch:
                 return False
             self._see(mark)
-            if mark == self._newest and header.revision > self._shown[1]:
-                self._shown = mark, header.revision
+            if mark == self.newest and header.revision > self.shown[1]:
+                self.shown = mark, header.revision
             return True
 
-    def newest_known(self) -> Mark:
-        """Return the newest mark seen so far, without asking the engine."""
-        return self._newest
+    # --- known marks ---
 
     @property
     def creation(self) -> Mark:
-        """The mark of the store's creation: no commit, it stands for the time before the first."""
-        return self._lookup.creation
+        """The mark of the store's creation: not a commit, but the time before the first one."""
+        return self.lookup.creation
 
-    def _known(self) -> list[Mark]:
-        """Return the marks at hand that can bound a search."""
-        with self._lock:
-            marks = (self.ring.oldest, self.ring.newest, self._newest)
-            return [mark for mark in marks if mark is not None]
-
-    def _newest_in(self, result: RangeResult) -> Mark:
+    def newest_in(self, result: RangeResult) -> Mark:
+        """Return the mark of a read of the timestamp key; raises `StoreRecreatedError`."""
         return self.mark_in(result.kvs[0] if result.kvs else None)
-
-    def _watch_marks(self, revision: int) -> Unbroken:
-        return self.watch(self.key, b"", revision, self._check_feed)
-
-    def _check_feed(self) -> None:
-        """Raise `StoreRestoredError` when a feed opened anew brings another history."""
-        epoch = self.epoch
-        self._witness.attended(())
-        if epoch != self.epoch:
-            raise StoreRestoredError(RESTORED)
-
-    def watch(
-        self, key: bytes, range_end: bytes, start: int, check: Callable[[], None]
-    ) -> Unbroken:
-        """Watch a range from a revision on; `check` raises when it is of another history."""
-        return Unbroken(
-            self.engine.watch(key, range_end, start_revision=start),
-            check=check,
-            epoch=lambda: self.epoch,
-            remote=self.engine.remote,
-        )
 
     def mark_in(self, kv: KeyValue | None) -> Mark:
         """Return the mark of a version of the timestamp key, if it is the key that was opened.
 
-        Raises `StoreRecreatedError` when it is not, or was removed (None).
+        Raises `StoreRecreatedError` if it is another key, or was removed (None).
         """
-        if kv is None or kv.create_revision != self._lookup.creation.revision:
-            raise StoreRecreatedError("the timestamp key was deleted or made again")
+        if kv is None or kv.create_revision != self.lookup.creation.revision:
+            raise StoreRecreatedError("the timestamp key was deleted or recreated")
         return mark_of(kv)
+
+    def floor(self, timestamp: int) -> tuple[Mark | None, Mark, int]:
+        """Return the newest mark at or below a time, the newest mark of all, and the epoch.
+
+        The first is None unless the ring holds it, or it is the newest one.
+        """
+        with self._lock:
+            floor, newest, epoch = self.ring.find(timestamp), self.newest, self.continuity.epoch
+        if floor is None and timestamp == newest.timestamp > 0:
+            floor = newest
+        return floor, newest, epoch
+
+    def after(self, mark: Mark) -> Mark:
+        """Return the mark after one that is older than the newest known; 0 to 6 round trips."""
+        with self._lock:
+            after = self.ring.after(mark)
+        return after if after is not None else self.between(ORDINAL, mark.ordinal)[1]
+
+    def between(self, field: int, wanted: int) -> tuple[Mark, Mark]:
+        """Return the newest mark with `mark[field] <= wanted`, which is old, and the one after it.
+
+        0 to 6 round trips. Raises `StoreRestoredError` if the engine is restored meanwhile.
+        """
+        continuity = self.continuity
+        epoch = continuity.epoch
+        self.follow()
+        with self._lock:
+            if (
+                epoch == continuity.epoch
+                and field == TIMESTAMP
+                and (floor := self.ring.find(wanted))
+            ):
+                after = self.ring.after(floor)
+                if after is not None:
+                    return floor, after
+        try:
+            found = self.lookup.between(field, wanted, self._known())
+            if field == TIMESTAMP:
+                self.lookup.learn(*found, epoch)
+        except FutureRevisionError:
+            self.head()
+            if epoch == continuity.epoch:
+                raise
+        if epoch != continuity.epoch:
+            raise StoreRestoredError(RESTORED)
+        return found
+
+    def _known(self) -> list[Mark]:
+        """Return known marks that can bound a search."""
+        with self._lock:
+            marks = (self.ring.oldest, self.ring.newest, self.newest)
+            return [mark for mark in marks if mark is not None]
+
+    def steps(self) -> Steps:
+        """Return the revisions of the times in the ring, copied; no round trip."""
+        with self._lock:
+            return self.ring.steps()
+
+    # --- the feed ---
+
+    def follow(self) -> None:
+        """Bring the ring up to date from the feed; start the feed if it does not run."""
+        if not self._feed_lock.acquire(blocking=False):
+            return  # another thread drains it; this search does without
+        try:
+            if self._feed.running or monotonic() >= self._feed_after:
+                self._drain_feed()
+        except StoreClosedError:
+            raise
+        except StoreRestoredError:
+            self._feed.stop()
+        except SnapKVError:  # the search does without; it raises if reading is denied, too
+            self._feed.stop()
+            self._feed_after = monotonic() + FEED_RETRY_S
+        finally:
+            self._feed_lock.release()
+
+    def _drain_feed(self) -> None:
+        newest = self.newest
+        if not self._feed.running or self._feed.is_far_behind(newest, self.ring.slots):
+            self._start_feed(newest)
+        try:
+            for mark in self._feed.drain():
+                self._add_fed(mark)
+        except CompactedError:
+            self._start_feed(newest)
+
+    def _start_feed(self, newest: Mark) -> None:
+        """Watch from the oldest version that fits the ring, or that compaction left."""
+        epoch = self.continuity.epoch
+        first = max(1, newest.ordinal - self.ring.slots + 1)
+        start = newest.revision
+        if first < newest.ordinal:
+            try:
+                found = self.lookup.between(ORDINAL, first, [newest, *self._known()])
+                start = found[0].revision
+            except CompactedError:
+                start = 0
+        if epoch != self.continuity.epoch:
+            raise StoreRestoredError(RESTORED)
+        self._feed.start(max(start, self.engine.compacted_revision()), first)
+        with self._lock:
+            self.ring.clear()
+
+    def _watch_marks(self, revision: int) -> ContinuousWatcher:
+        return self.continuity.watch(self.key, b"", revision, self.continuity.verify_epoch)
 
     def check(self) -> None:
         """Assert the invariants of ring, anchors and blocks."""
         with self._lock:
             self.ring.check()
-            self._lookup.check()
+            self.lookup.check()

@@ -3,7 +3,13 @@
 from collections.abc import Iterator
 
 import pytest
-from protocol_remote import Network, VirtualTime, patched_time, remote_scheme
+from protocol_line import Line
+from protocol_remote import (
+    Network,
+    VirtualTime,
+    patched_time,
+    remote_scheme,
+)
 
 
 @pytest.fixture
@@ -17,3 +23,10 @@ def time() -> Iterator[VirtualTime]:
     virtual = VirtualTime()
     with patched_time(virtual):
         yield virtual
+
+
+@pytest.fixture
+def line(network: Network) -> Iterator[Line]:
+    line = Line(network)
+    yield line
+    line.gate.open()

@@ -19,6 +19,7 @@ import msgpack
 import pytest
 
 import snapkv
+from snapkv.engine import open as opening
 from snapkv.engine.contract import (
     GetResult,
     KeyValue,
@@ -32,16 +33,10 @@ from snapkv.engine.contract import (
     Versions,
     one_of,
 )
+from snapkv.engine.errors import OutcomeUnknown, Refused
 from snapkv.engine.memory.engine import LIMITS, MemoryEngine, MemoryWatcher
 from snapkv.engine.rules import check_distinct
-from snapkv.errors import (
-    EngineUnavailableError,
-    OutcomeUnknown,
-    Refused,
-    SnapKVError,
-    StoreClosedError,
-)
-from snapkv.reading import opening
+from snapkv.errors import EngineUnavailableError, SnapKVError, StoreClosedError
 
 TS_KEY = b"default/sys/ts"
 DATA = b"default/data/"
@@ -221,8 +216,6 @@ _networks: dict[int, Network] = {}
 
 class Remote:
     """The engine of one client of a `Network`."""
-
-    remote = True
 
     remote = True
 
@@ -472,14 +465,11 @@ class VirtualTime:
 @contextmanager
 def patched_time(time: Any) -> Iterator[None]:
     """Let committer and time line see another time than the machine's."""
-    from snapkv.committer import backoff as rounds
-    from snapkv.committer import committer, pace
-    from snapkv.committer import queue as turnstile
-    from snapkv.committer import recovery as settle
-    from snapkv.timeline import timeline, witness
+    from snapkv.committer import backoff, committer, pace, queue, recovery
+    from snapkv.timeline import continuity, tracker
 
     with pytest.MonkeyPatch.context() as patch:
-        for module in (committer, pace, rounds, settle, turnstile, timeline, witness):
+        for module in (committer, pace, backoff, recovery, queue, tracker, continuity):
             patch.setattr(module, "monotonic", time.monotonic)
             if hasattr(module, "pause"):
                 patch.setattr(module, "pause", time.pause)

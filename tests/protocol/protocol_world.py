@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import pytest
 from protocol_remote import (
@@ -26,9 +26,10 @@ from protocol_remote import (
 )
 
 import snapkv
-from snapkv.committer import queue as turnstile
+from snapkv.committer.queue import Call, CommitQueue
 from snapkv.engine.contract import KeyValue, Range, ReadResult, Txn, TxnResult
-from snapkv.errors import EngineUnavailableError, NoSpaceError, OutcomeUnknown, Refused
+from snapkv.engine.errors import OutcomeUnknown, Refused
+from snapkv.errors import EngineUnavailableError, NoSpaceError
 
 STEPS_MAX = 20_000
 SWITCH_WAIT_S = 30.0
@@ -50,21 +51,55 @@ class Chooser(Protocol):
     def read_fails(self, world: World) -> bool: ...
 
 
+class Worker:
+    """A thread that runs one task after another: starting a thread for each task costs more.
+
+    It waits for a task's first turn in `turn`, as the task does for the next ones.
+    """
+
+    _idle: ClassVar[list[Worker]] = []
+
+    def __init__(self) -> None:
+        self._body: Callable[[], None] = lambda: None
+        self.turn, self._ended = threading.Lock(), threading.Lock()
+        self.turn.acquire()
+        threading.Thread(target=self._run, daemon=True).start()
+
+    @classmethod
+    def taken(cls, body: Callable[[], None]) -> Worker:
+        """Return an idle worker, or a new one; it runs `body` when it is its turn."""
+        worker = cls._idle.pop() if cls._idle else cls()
+        worker._body = body
+        worker._ended.acquire()
+        return worker
+
+    def _run(self) -> None:
+        while True:
+            self.turn.acquire()
+            self._body()
+            self._ended.release()
+
+    def join(self) -> bool:
+        """Wait for the end of the body, then become idle; return False if it does not end."""
+        if not self._ended.acquire(timeout=SWITCH_WAIT_S):
+            return False
+        self._ended.release()
+        self._idle.append(self)
+        return True
+
+
 class Task:
-    """A thread that runs only when it is its turn."""
+    """A function that runs, in a thread of its own, only when it is its turn."""
 
     def __init__(self, world: World, name: str, process: str, body: Callable[[], None]) -> None:
         self.world, self.name, self.process, self._body = world, name, process, body
-        self.turn = threading.Lock()
-        self.turn.acquire()
         self.event: SimEvent | None = None
         self.wake_at: float | None = None
         self.doomed = self.done = self.at_request = False
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        self._thread.start()
+        self._worker = Worker.taken(self._run)
+        self.turn = self._worker.turn
 
     def _run(self) -> None:
-        self._await_turn()
         try:
             if not self.doomed:
                 self._body()
@@ -87,8 +122,7 @@ class Task:
             raise Crash
 
     def join(self) -> None:
-        self._thread.join(SWITCH_WAIT_S)
-        assert not self._thread.is_alive(), f"{self.name} hangs"
+        assert self._worker.join(), f"{self.name} hangs"
 
 
 class SimEvent:
@@ -367,10 +401,10 @@ def worlds() -> Iterator[Callable[[World], World]]:
         def pause(self, seconds: float) -> None:
             inside["world"].pause(seconds)
 
-    enter = turnstile.Turnstile.enter
+    join = CommitQueue.join
 
-    def entering(self: turnstile.Turnstile, call: turnstile.Call[Any]) -> None:
-        enter(self, call)
+    def joining(self: CommitQueue, call: Call[Any]) -> None:
+        join(self, call)
         if call.woken is not None:
             call.woken = SimEvent(inside["world"])
 
@@ -379,7 +413,7 @@ def worlds() -> Iterator[Callable[[World], World]]:
         return world
 
     with remote_scheme(), patched_time(Time()), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(turnstile.Turnstile, "enter", entering)
+        patch.setattr(CommitQueue, "join", joining)
         yield begin
 
 

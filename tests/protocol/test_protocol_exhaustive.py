@@ -14,12 +14,12 @@ import pytest
 from protocol_checker import Judge, Told
 from protocol_remote import Message
 from protocol_world import World, opened, worlds
+from sampling import SOAK
 
 import snapkv
 from snapkv import Absent, CommitUnknownError, ConflictError, HeadAt
 from snapkv.errors import SnapKVError
 
-SOAK = os.environ.get("HYPOTHESIS_PROFILE") == "soak"
 FATES = ("arrives", "lost", "answer lost", "delayed")
 REFUSALS = ("arrives", "answered, applied", "answered, not applied", "delayed", "refused")
 """As of a server out of space, which refuses what it applied, and fences too."""

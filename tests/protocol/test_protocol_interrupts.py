@@ -18,8 +18,8 @@ import snapkv
 from snapkv import CommitTimeoutError, CommitUnknownError, ConflictError
 
 PLACES_MAX = 2_000
-TIMEOUT_S = WAIT_S
-"""Never over, unless something hangs: a busy machine may take its time."""
+TIMEOUT_S = 2 * WAIT_S
+"""Longer than a test waits for a caller: one that only its deadline wakes hangs."""
 
 
 def interrupted_at(place: int, run: Callable[[], Any]) -> tuple[bool, Any]:
@@ -67,7 +67,7 @@ class Ride:
         )
         until(lambda: leader_waits(store, leader))
         rider = Caller(lambda: store.commit(puts={"rider": b""}, timeout=TIMEOUT_S))
-        until(lambda: len(store._core.committer._turnstile.queue) >= 1 + leader.is_alive())
+        until(lambda: len(store._core.committer._queue.waiting) >= 1 + leader.is_alive())
         gate.open()
         first.value()
         self.finished, self.leader = leader.value()
@@ -91,7 +91,7 @@ class Ride:
 
 
 def leader_waits(store: snapkv.SnapshotKV, leader: Caller) -> bool:
-    return bool(store._core.committer._turnstile.queue) or not leader.is_alive()
+    return bool(store._core.committer._queue.waiting) or not leader.is_alive()
 
 
 @pytest.mark.parametrize(

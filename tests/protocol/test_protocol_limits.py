@@ -11,7 +11,7 @@ from protocol_remote import TS_KEY, Network, remote_scheme
 import snapkv
 from snapkv import Absent, CommitTooLargeError
 from snapkv.committer.intervals import covers, cut, merge, overlap
-from snapkv.committer.operations import compile_part, nest
+from snapkv.committer.operations import compile_operations, nest
 from snapkv.engine.contract import Delete, Limits, Op, Put, Range, Txn
 from snapkv.engine.memory.engine import MemoryEngine
 from snapkv.engine.rules import op_bytes
@@ -240,7 +240,7 @@ def test_intervals_against_sets(some, holes, others) -> None:
 
 
 def test_a_part_never_removes_what_it_saves() -> None:
-    part = compile_part(
+    part = compile_operations(
         snapkv.Ops({"a/1": b"", "a/2": b""}, delete_prefixes=["a/", "a/1"]), Layout("default")
     )
     assert not any(covers(part.removed, key) for key in part.puts)

@@ -13,12 +13,12 @@ import pytest
 from protocol_checker import Judge, Told
 from protocol_remote import Message
 from protocol_world import Crash, Task, World, opened, worlds
+from sampling import SOAK
 
 import snapkv
 from snapkv import Absent, AtRevision, CommitUnknownError, ConflictError, HeadAt
 from snapkv.errors import InvalidTimeError, SnapKVError
 
-SOAK = os.environ.get("HYPOTHESIS_PROFILE") == "soak"
 RUNS_MAX = int(os.environ.get("PROTOCOL_RUNS", 1_000_000))
 BUDGET_S = 600.0 if SOAK else 20.0
 RUNS_MIN = 500
@@ -233,7 +233,7 @@ class Simulation(World):
                             assert self.compacted
                             continue
                         self.lookups.append((ts, snap.revision, snap.final))
-            store._core.timeline.check()
+            store._core.timeline.tracker.check()
         for ts, revision, final in self.lookups:
             floor = max(s.revision for s in stamps if s.ts <= ts)
             if final:

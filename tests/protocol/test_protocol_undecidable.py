@@ -12,7 +12,7 @@ from collections import defaultdict
 import pytest
 from protocol_remote import TS_KEY, Network
 
-from snapkv.committer import Sent
+from snapkv.committer import SentRequest
 from snapkv.committer.request import Verdict
 from snapkv.engine.contract import Range
 from snapkv.layout import StampRecord
@@ -33,7 +33,7 @@ class Case:
         self.network = network = Network()
         store = network.open("A", 0)
         self.created = store._core.committer.created
-        self.before = store._core.timeline.newest_known()
+        self.before = store._core.timeline.tracker.newest
         for ms in range(1, known):
             self._put(stamp(ms, "B"))
         self.known = known
@@ -48,8 +48,8 @@ class Case:
         if kept:
             network.base.compact(network.journal.stamps[-kept].revision)
 
-    def _sent(self, record: StampRecord, known: int = 0) -> Sent:
-        return Sent(record, self.created, self.before, known_ordinal=known)
+    def _sent(self, record: StampRecord, known: int = 0) -> SentRequest:
+        return SentRequest(record, self.created, self.before, known_ordinal=known)
 
     def _put(self, record: StampRecord) -> None:
         answer = self.network.apply(self._sent(record).commit_txn(TS_KEY, ()))
@@ -72,7 +72,7 @@ class Case:
         """Settle it as a process that has just opened the store."""
         store = self.network.open("C", 0, ring_slots=ring_slots)
         self.ours.known_ordinal = known
-        return store._core.committer._settler.settle(self.ours, 1e12)[0]
+        return store._core.committer._recovery.recover(self.ours, 1e12)[0]
 
 
 def cases(others_max: int) -> list[tuple[int, tuple[int, ...], int | None, int]]:
