@@ -1,8 +1,8 @@
-"""Taking over keys that other programs wrote: the newest state of a prefix becomes a store's.
+"""Importing keys that other programs wrote: a store gets the newest state of a prefix.
 
-The source is read at one revision: first its keys alone, which finds names that cannot be taken
-over and the stores of ours among them, then the values, merged in order with what the store holds
-below the same names. Only what differs is committed.
+The source is read at one revision. A first pass over its keys finds names that a store cannot hold,
+and the keys of snapkv stores. A second pass merges its keys and values with those of the store
+below the same names, and commits the differences.
 """
 
 from __future__ import annotations
@@ -12,27 +12,26 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
-from snapkv.errors import InvalidOptionError, KeyNotFoundError, OnlyStoresError
-from snapkv.full_keys import FIRST_KEY
+from snapkv.engine.open import open_engine
+from snapkv.errors import InvalidOptionError, KeyNotFoundError
 from snapkv.importing.plan import SHOWN_CHARS, Plan
-from snapkv.importing.source import Names, Source, look, named_denials
+from snapkv.importing.source import Names, Source, named_denials, read_source
 from snapkv.importing.writer import Progress, carry_out
-from snapkv.layout import NOTE_BYTES_MAX, encode_text
+from snapkv.layout import FIRST_KEY, NOTE_BYTES_MAX, encode_text
 from snapkv.model import Commit
-from snapkv.reading.opening import open_engine
 from snapkv.store.store import SnapshotKV
 
 COUNTED_NOTE_BYTES_MAX = 48
-"""What "import 3 of 12: " takes of a note at most."""
+"""The most bytes that "import 3 of 12: " takes of a note."""
 
 
 @dataclass(frozen=True, slots=True)
 class ImportResult:
     """What an import did, or with `dry_run` would do.
 
-    `keys` is how many the source has at its `revision`, without the `left_out` ones of stores of
-    ours; of them `saved` were new or different. `commits` is how many it took, or would take if
-    nobody else commits. `newest` is the last commit, None without any.
+    `keys` counts the keys of the source at its `revision`, without the `left_out` keys of snapkv
+    stores; of them `saved` were new or different. `commits` counts the commits; `newest` is the
+    last one, None without any.
     """
 
     keys: int
@@ -58,25 +57,25 @@ def import_prefix(
     source_options: Mapping[str, Any] | None = None,
     dry_run: bool = False,
 ) -> ImportResult:
-    """Commit the newest state of keys that others wrote, read at one revision, to a store.
+    """Commit the newest state of keys that other programs wrote, read at one revision, to a store.
 
-    `source_url` is any engine's, often that of the store's own etcd; `source_options` are its
-    options as for `open`. Without them the environment stands in (`SNAPKV_ETCD_USER` and the
-    like); where they are given, {} too, they are all that the source is told, so that no password
-    of the store's own cluster goes to another one. Keys keep their full names, unless `strip`
-    takes the prefix off; `under` is put before them. With `replace`, what differs below the new
-    names is replaced and what the source has not is removed. Without it nothing may stand there,
-    but keys with the very values of the source: so an import that was interrupted goes on where
-    it was.
+    `source_url` is the URL of any engine, often of the store's own etcd; `source_options` are its
+    options as for `open`. Without `source_options` the environment provides them
+    (`SNAPKV_ETCD_USER` and the like). With `source_options`, {} too, the environment is not read,
+    so no password of the store's own cluster goes to another one.
 
-    It is one commit. When that does not fit, `batches` makes it several, each small enough, which
-    readers see arrive; with the note "import 3 of 12: ...". When others commit to the store, each
-    commit has to come between theirs: with `batches`, one that cannot is made smaller, and there
-    are more than were foreseen. A lease of the source is not kept.
-    Keys of stores of ours are no foreign keys: inside of one nothing can be imported, and stores
-    that stand among the keys are left out. `dry_run` writes nothing.
+    Keys keep their full names; `strip` removes the prefix, and `under` is put before them. With
+    `replace`, keys below the new names that differ are replaced, and keys that the source does not
+    have are removed. Without it, the store may hold there only keys with the same values as the
+    source: so an interrupted import can continue.
 
-    Reads the source's keys (twice where stores of ours are among them), then its values and those
+    The import is one commit. With `batches=True`, an import that is too large for one commit
+    becomes several, each small enough, with notes "import 3 of 12: ..."; readers see them one by
+    one. Each commit is tried 8 times while other writers commit to the store. Leases of the source
+    are not imported. Keys of snapkv stores are not imported either: a prefix inside a store raises,
+    and stores among the keys are left out. `dry_run` writes nothing.
+
+    Reads the keys of the source (twice if snapkv stores are among them), then its values and those
     of the store, twice with several commits. Holds one commit in memory at a time.
 
     >>> import snapkv
@@ -84,29 +83,28 @@ def import_prefix(
     ...     import_prefix(store, "memory:cluster-1", "/registry/")
     Traceback (most recent call last):
     ...
-    snapkv.errors.KeyNotFoundError: no key '/registry/'
+    snapkv.errors.KeyNotFoundError: no key begins with '/registry/'
 
-    Raises before anything is written: `KeyNotFoundError` when no key has the prefix, or only
-    keys of stores of ours, `InvalidKeyError` for a key that is no text, too long, or empty without
-    its prefix, `StoreNotEmptyError`, `CommitTooLargeError`; `StoreNotFoundError` and others as
-    `open` for the source. `ConflictError` when somebody else writes below the new names
-    meanwhile, which names a key of those, or when others commit too often for a commit to come
-    between; `CompactedError` (unit "revision") when the source's revision is compacted meanwhile;
-    and as `commit`. What was committed stays, and a second import goes on from there.
+    Raises before anything is written: `KeyNotFoundError` when no key has the prefix, or only keys
+    of snapkv stores; `InvalidKeyError` for a key that is not valid UTF-8, is too long, or is empty
+    without its prefix; `StoreNotEmptyError`, `CommitTooLargeError`; `StoreNotFoundError` and other
+    errors of `open` for the source. Raises later: `ConflictError` when another writer changes a
+    key below the new names, or commits first in all 8 attempts; `CompactedError` (unit "revision")
+    when the source's revision is compacted; and as `commit`. Committed batches stay, and a second
+    import continues after them.
     """
     start = encode_text(prefix, "prefix")
     names = Names(len(start) if strip else 0, _checked_text(under, "under"))
     why = _checked_note(note, f"{prefix[:SHOWN_CHARS]!r} from {source_url}")
     with ExitStack() as at_end:
-        source = _looked_at(source_url, source_options, start, names, at_end)
+        source = _opened_source(source_url, source_options, start, names, at_end)
         if not source.keys:
-            error = OnlyStoresError(prefix, source.left_out) if source.left_out else None
-            raise error or KeyNotFoundError(prefix)
+            raise KeyNotFoundError(prefix, reason=_nothing_found(prefix, source.left_out))
         target = under + ("" if strip else prefix)
         plan = Plan(store, source, names, target, replace)
         todo = plan.count(batches)
         if not dry_run:
-            todo = carry_out(plan, todo, why, progress or (lambda *_: None), batches)
+            todo = carry_out(plan, todo, why, progress or (lambda *_: None))
     return ImportResult(
         source.keys,
         todo.commits,
@@ -118,10 +116,17 @@ def import_prefix(
     )
 
 
-def _looked_at(
+def _nothing_found(prefix: str, left_out: int) -> str:
+    if not left_out:
+        return f"no key begins with {prefix!r}"
+    keys = "1 key" if left_out == 1 else f"{left_out:,} keys"
+    return f"prefix {prefix!r} holds only {keys} of snapkv stores; there is nothing to import"
+
+
+def _opened_source(
     url: str, options: Mapping[str, Any] | None, start: bytes, names: Names, at_end: ExitStack
 ) -> Source:
-    """Open the source, which `at_end` closes, and look at its keys."""
+    """Open the source, which `at_end` closes, and read its keys."""
     with named_denials(url):
         engine = open_engine(
             url,
@@ -131,7 +136,7 @@ def _looked_at(
             environment=options is None,
         )
         at_end.callback(engine.close)
-        return look(engine, start, names)
+        return read_source(engine, start, names)
 
 
 def _checked_text(text: str, what: str) -> str:

@@ -1,4 +1,4 @@
-"""The plan of an import: what makes a store's keys below a prefix equal to a source's.
+"""The plan of an import: the writes that make a store's keys equal to those of a source.
 
 Both sides are read at one moment and merged in order; nothing is written here.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from snapkv.committer.group import PARTS_MAX, STAMP_BYTES_MAX
+from snapkv.committer.group import MEMBERS_MAX, STAMP_BYTES_MAX
 from snapkv.engine.contract import Delete, Put, Txn
 from snapkv.engine.rules import OP_OVERHEAD_BYTES, op_bytes
 from snapkv.errors import CommitTooLargeError, InvalidKeyError, StoreNotEmptyError
@@ -18,7 +18,7 @@ from snapkv.reading.snapshot import Snapshot
 from snapkv.store.store import SnapshotKV
 
 GUARD_BYTES = 512
-"""What the guard of a commit takes of its request at most."""
+"""The most bytes that the guard of a commit takes of its request."""
 SHOWN_CHARS = 80
 
 Write = tuple[str, bytes | None]
@@ -27,7 +27,7 @@ Write = tuple[str, bytes | None]
 
 @dataclass(frozen=True, slots=True)
 class Todo:
-    """How much there is to write, and the writes themselves when they are one commit."""
+    """The number of writes, and the writes themselves if they are one commit."""
 
     saved: int = 0
     removed: int = 0
@@ -38,7 +38,7 @@ class Todo:
 
 @dataclass(slots=True)
 class Plan:
-    """What makes the store's keys below `target` equal to the source's."""
+    """The writes that make the store's keys below `target` equal to the source's."""
 
     store: SnapshotKV
     source: Source
@@ -52,12 +52,12 @@ class Plan:
     def __post_init__(self) -> None:
         limits = self.store._core.engine.limits
         self.bytes_max = limits.request_bytes - STAMP_BYTES_MAX - GUARD_BYTES
-        fan = None if limits.ops_per_list is None else (limits.ops_per_list - 1 - PARTS_MAX) // 3
-        self.ops_max = None if fan is None else fan**3  # what `committer.part.nest` has room for
+        fan = None if limits.ops_per_list is None else (limits.ops_per_list - 1 - MEMBERS_MAX) // 3
+        self.ops_max = None if fan is None else fan**3  # the room of `operations.nest`
         self.head = self.store.at()
 
     def count(self, batches: bool) -> Todo:
-        """Go through it all once, and refuse what cannot be written; nothing is written yet."""
+        """Count all writes; raises for a key or value that cannot be written. Writes nothing."""
         counted = Todo()
         bytes_all = 0
         for ops, size in self.batches():
@@ -77,9 +77,9 @@ class Plan:
         return counted
 
     def batches(self) -> Iterator[tuple[list[Write], int]]:
-        """Yield the writes in pieces that fit into a commit each, with their bytes.
+        """Yield the writes in batches that each fit into a commit, with their bytes.
 
-        The same ones every time, for both sides are read at one moment.
+        Each call yields the same ones, because both sides are read at one moment.
         """
         ops: list[Write] = []
         size = 0
@@ -94,7 +94,7 @@ class Plan:
             yield ops, size
 
     def _size(self, write: Write) -> int:
-        """Return what a write takes of a request at most; raises when it fits into none."""
+        """Return the most bytes that a write takes of a request; raises when it is too large."""
         key, value = write
         stored = self.store._core.layout.data.encode(key)
         if value is None:
@@ -113,7 +113,7 @@ class Plan:
         return size
 
     def _writes(self) -> Iterator[Write]:
-        """Yield what differs, in key order; raises when something is in the way."""
+        """Yield the differences in key order; raises `StoreNotEmptyError` without `replace`."""
         ours, theirs = self.head.items(self.target), self.source.pairs(self.names)
         old, new = next(ours, None), next(theirs, None)
         while old is not None or new is not None:
@@ -136,10 +136,10 @@ class Plan:
             return
         if removes:
             raise StoreNotEmptyError(
-                f"the store's key {key!r} is in the way: the source has no such key; "
-                "replace=True would remove it"
+                f"the store has key {key!r}, which the source does not have; "
+                "pass replace=True to remove it"
             )
         raise StoreNotEmptyError(
-            f"the store has a key {key!r} that differs from what is imported; "
-            "replace=True replaces it"
+            f"the store has key {key!r} with another value than the source; "
+            "pass replace=True to overwrite it"
         )

@@ -1,4 +1,4 @@
-"""What others write: foreign keys below a prefix, as they stand at one revision."""
+"""The source of an import: the keys with a prefix at one revision."""
 
 from __future__ import annotations
 
@@ -13,25 +13,24 @@ from snapkv.errors import (
     FormatError,
     InvalidKeyError,
 )
-from snapkv.full_keys import FIRST_KEY
-from snapkv.layout import NAME_BYTES_MAX, FormatRecord, StampRecord, prefix_end
+from snapkv.layout import FIRST_KEY, NAME_BYTES_MAX, FormatRecord, StampRecord, prefix_end
 
 FORMAT_SUFFIX = b"/sys/format"
 
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """What a foreign key is called in the store: without `cut` bytes, and with `under` before."""
+    """Names of foreign keys in the store: without `cut` bytes, and with `under` before them."""
 
     cut: int
     under: str
 
     def of(self, stored: bytes) -> str:
-        """Return the new name; raises `InvalidKeyError` for what can have none."""
+        """Return the new name of a key; raises `InvalidKeyError` if it cannot have one."""
         try:
             name = stored[self.cut :].decode()
         except UnicodeDecodeError as e:
-            raise InvalidKeyError(f"key {stored!r} is no UTF-8 text", stored) from e
+            raise InvalidKeyError(f"key {stored!r} is not valid UTF-8", stored) from e
         if not self.under + name:
             raise InvalidKeyError(f"key {stored!r} has no name without its prefix", stored)
         return self.under + name
@@ -39,7 +38,7 @@ class Names:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """The foreign keys with a prefix at one revision; those below `roots` are stores of ours."""
+    """The keys with a prefix at one revision; those below `roots` belong to snapkv stores."""
 
     engine: Engine
     start: bytes
@@ -60,31 +59,31 @@ class Source:
 
 @contextmanager
 def named_denials(url: str) -> Iterator[None]:
-    """Say of errors about the right to read which place they are about: there may be two."""
+    """Name the URL in an `AccessDeniedError`: source and store may be two clusters."""
     try:
         yield
     except AccessDeniedError as e:
         raise AccessDeniedError(f"{url}: {e}") from e
 
 
-def look(engine: Engine, start: bytes, names: Names) -> Source:
-    """Read the keys below a prefix, and refuse what cannot be taken over."""
+def read_source(engine: Engine, start: bytes, names: Names) -> Source:
+    """Read the keys below a prefix; raises `InvalidKeyError` for one that cannot be imported."""
     first, end = start or FIRST_KEY, prefix_end(start)
     answer = engine.read([Range(first, end, count_only=True)])
     revision = answer.header.revision
     _check_outside(engine, start)
-    found = _survey(engine.scan(first, end, revision=revision, keys_only=True), (), names)
+    found = _counted(engine.scan(first, end, revision=revision, keys_only=True), (), names)
     roots = tuple(root for root in found.roots if _is_store(engine, root, revision))
     if roots:
-        found = _survey(engine.scan(first, end, revision=revision, keys_only=True), roots, names)
+        found = _counted(engine.scan(first, end, revision=revision, keys_only=True), roots, names)
     if found.error is not None:
         raise found.error
     return Source(engine, start, revision, roots, found.keys, found.left_out)
 
 
 @dataclass(slots=True)
-class _Survey:
-    """What the keys of a source look like: their number, and what a store of ours may be."""
+class _KeyCounts:
+    """Counts of a source's keys, and the possible roots of snapkv stores among them."""
 
     keys: int = 0
     left_out: int = 0
@@ -92,9 +91,9 @@ class _Survey:
     error: InvalidKeyError | None = None
 
 
-def _survey(pages: Iterable[list[KeyValue]], roots: tuple[bytes, ...], names: Names) -> _Survey:
-    """Look at all keys, leaving out those below `roots`; the first bad one is the error."""
-    found = _Survey()
+def _counted(pages: Iterable[list[KeyValue]], roots: tuple[bytes, ...], names: Names) -> _KeyCounts:
+    """Count all keys, leaving out those below `roots`; keep the error of the first bad one."""
+    found = _KeyCounts()
     for page in pages:
         for kv in page:
             if kv.key.startswith(roots):
@@ -111,7 +110,7 @@ def _survey(pages: Iterable[list[KeyValue]], roots: tuple[bytes, ...], names: Na
 
 
 def _is_store(engine: Engine, root: bytes, revision: int) -> bool:
-    """Return whether the keys below a root are those of a store of ours."""
+    """Return whether the keys below a root are those of a snapkv store."""
     wanted = [Range(root + name, revision=revision) for name in (b"sys/format", b"sys/ts")]
     format_, ts = (result.kvs for result in engine.read(wanted).results)
     if not format_ or not ts:
@@ -125,13 +124,13 @@ def _is_store(engine: Engine, root: bytes, revision: int) -> bool:
 
 
 def _check_outside(engine: Engine, start: bytes) -> None:
-    """Refuse a prefix inside a store of ours: its dump is what carries one over."""
+    """Raise `InvalidKeyError` for a prefix inside a snapkv store, which needs dump and load."""
     slashes = [at for at, byte in enumerate(start[: NAME_BYTES_MAX + 1]) if byte == ord("/")]
     for at in slashes:
         root = start[: at + 1]
-        with suppress(AccessDeniedError):  # who may not look there cannot see a store either
+        with suppress(AccessDeniedError):  # a user without the right cannot read a store there
             if _is_store(engine, root, 0):
                 name = root[:-1].decode(errors="backslashreplace")
                 raise InvalidKeyError(
-                    f"{start!r} lies in the snapkv store {name!r}: use its dump and load", start
+                    f"{start!r} is inside the snapkv store {name!r}: use dump and load", start
                 )

@@ -7,16 +7,16 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, Self
 
+from snapkv.arguments import check_known, wrong_type
 from snapkv.clock import Clock, HybridClock, SystemClock
 from snapkv.engine.contract import Engine
+from snapkv.engine.open import COMMON_OPTIONS, open_engine
 from snapkv.errors import (
     CompactedError,
     InvalidTypeError,
     StoreNotFoundError,
-    UnknownOptionError,
 )
-from snapkv.full_keys import FullKeys, stored_form
-from snapkv.layout import CREATION_ORDINAL, Layout, Mark
+from snapkv.layout import CREATION_ORDINAL, Layout, Mark, RawKeyspace, raw_key
 from snapkv.lifecycle import Closing
 from snapkv.model import K, Version
 from snapkv.observing.ticks import Ticks
@@ -24,9 +24,9 @@ from snapkv.observing.watch import ObservedWatch
 from snapkv.reading import history as _history
 from snapkv.reading.changes import first_after
 from snapkv.reading.deadline import bounds, within
-from snapkv.reading.opening import COMMON_OPTIONS, open_engine, open_keys
+from snapkv.reading.opening import open_keys
 from snapkv.reading.reader import Reader
-from snapkv.reading.view import Moments
+from snapkv.reading.view import KeyspaceReads
 from snapkv.reading.watch import Watch
 from snapkv.timeline import RING_SLOTS, RevisionPolicy, Timeline
 from snapkv.times import When
@@ -43,24 +43,24 @@ class Observer(Reader):
         return Ticks(self.timeline)
 
 
-class Observed(Moments[K], Closing):
-    """Keys that others write, as they were at each tick of a time line beside them.
+class Observed(KeyspaceReads[K], Closing):
+    """Keys that other programs write, as they were at each tick of a time line beside them.
 
     The reads of a store, with these differences:
 
-    * Keys are the full keys as they stand in the engine: text, in which bytes that are no UTF-8
-      are escaped (`surrogateescape`), or bytes, as the prefix was given.
+    * Keys are the full keys of the engine, as text or bytes like the given prefix. In text, bytes
+      that are not valid UTF-8 are escaped (`surrogateescape`).
     * A foreign write carries the timestamp of the first tick (or commit of the store that ticks)
       at or after it. So it happened after the tick before that one - skew, and before that tick +
       skew + the tick's time of flight, where skew is how far the tickers' clocks may differ.
-    * What no tick has stamped yet is not seen: "now" is the newest tick. It costs two round
-      trips, the tick and then its state.
-    * Before the first tick nothing is known: `NotObservedError`, not an empty answer.
+    * Writes that no tick has stamped yet are not seen: "now" is the newest tick. It costs two
+      round trips, the tick and then its state.
+    * Times before the first tick raise `NotObservedError`; they are not empty.
     * A moment ends when compaction passes its tick: `CompactedError`, whose `earliest` is the
-      first tick that can still be read, None when that is still to come.
-    * `at(revision=...)` reads that very revision, ticked or not; the timestamp is that of the
-      newest tick at or before it, 0 when there is none. `at(final=True)` is refused: it would
-      have to tick.
+      first tick that can still be read, None if there is none yet.
+    * `at(revision=...)` reads exactly that revision, ticked or not; the timestamp is that of the
+      newest tick at or before it, 0 if there is none. `at(final=True)` raises: it would have to
+      tick.
 
     Safe for threads and usable as a context manager. Made by `snapkv.observe`.
     """
@@ -83,11 +83,11 @@ class Observed(Moments[K], Closing):
     def history(self, key: K, *, timeout: float | None = None) -> Iterator[Version]:
         """Yield the observed versions of a key, oldest first, each with the tick that stamps it.
 
-        A removal has the value None. Writer and note are None, for nobody told, unless the store
-        that ticks made the version with a commit of its own. Versions newer than the newest tick
-        are left out. History begins where compaction left it: with the version that stood there,
-        whose `ts` is None when its tick is no longer on record. One watch over the key, one round
-        trip for each 128 versions, and 0 to 6 for each tick.
+        A removal has the value None. Writer and note are None, because they are not known, unless
+        the store that ticks made the version with a commit of its own. Versions newer than the
+        newest tick are left out. History begins with the version in force
+        at the compaction point, whose `ts` is None if its tick was compacted. One watch over the
+        key, one round trip for each 128 versions, and 0 to 6 for each tick.
 
         Raises `NotObservedError` before the first tick, `CompactedError`,
         `EngineUnavailableError`, `ReadTimeoutError`.
@@ -104,7 +104,7 @@ class Observed(Moments[K], Closing):
         and neither writer nor note, unless the store that ticks wrote it with a commit. Changes
         wait for their tick; none twice, none missing; resumable from the last timestamp seen.
         `since` a time before the first tick means from the engine's beginning. Iteration ends
-        when `timeout` seconds bring nothing (None: it waits); a tick that has come may take a
+        if `timeout` seconds bring nothing (None: it waits); a tick that has arrived may take a
         second longer, until all its changes have. Holds the writes since the tick before in
         memory.
 
@@ -157,7 +157,7 @@ class Observed(Moments[K], Closing):
             "newest_timestamp": head.timestamp,
             "newest_revision": head.revision,
             "earliest_timestamp": core.policy.earliest(),
-            "ring": f"{len(core.timeline.ring)} of {core.timeline.ring.slots}",
+            "ring": f"{len(core.timeline.tracker.ring)} of {core.timeline.tracker.ring.slots}",
             "engine": core.engine.info(),
         }
 
@@ -187,15 +187,15 @@ def observe(
     ...         len(registry.at(tick.ts))
     0
 
-    Raises `StoreNotFoundError` when there is no such store to take times from, and as `open`.
+    Raises `StoreNotFoundError` if the store whose ticks it needs does not exist; and as `open`.
     """
     if not isinstance(prefix, str | bytes):
-        raise InvalidTypeError(f"a prefix is a str or bytes, not {type(prefix).__name__}")
+        raise wrong_type("prefix", "a str or bytes", prefix)
     text = isinstance(prefix, str)
-    space = FullKeys(stored_form(prefix, "prefix", text=text), text=text)
+    space = RawKeyspace(raw_key(prefix, "prefix", text=text), text=text)
     layout = Layout(name)
     if clock is not None and not callable(getattr(clock, "now_ms", None)):
-        raise InvalidTypeError(f"a clock has now_ms(), {type(clock).__name__} has not")
+        raise InvalidTypeError(f"clock must have now_ms(); {type(clock).__name__} has not")
     hybrid = HybridClock(clock or SystemClock())
     hybrid.now_ms()
     with within(read_timeout), ExitStack() as on_error:
@@ -208,7 +208,7 @@ def observe(
                 f"{e}; to observe takes its times: keep `snapkv tick --every 1s` running there"
             ) from e
         timeline = Timeline(engine, layout.ts, ring_slots=ring_slots, on_seen=hybrid.merge)
-        timeline.open(ts, header)
+        timeline.tracker.open(ts, header)
         core = Observer(url, engine, layout, record, hybrid, timeline, read_timeout=read_timeout)
         on_error.pop_all()
     return Observed(core, space)
@@ -218,6 +218,7 @@ def _open_engine(url: str, home: bytes, options: dict[str, Any]) -> Engine:
     """Open the engine that a URL names; an option of `open` that has no use here is unknown."""
     try:
         return open_engine(url, create=False, options=options, home=home)
-    except UnknownOptionError as e:
-        known = set(e.known) - set(COMMON_OPTIONS)
-        raise UnknownOptionError(e.option, (*OBSERVE_OPTIONS, *known)) from None
+    except InvalidTypeError as e:
+        if e.known:  # an option of `open` that has no use here must not be listed
+            check_known((e.option,), {*OBSERVE_OPTIONS, *(set(e.known) - set(COMMON_OPTIONS))})
+        raise

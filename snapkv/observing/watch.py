@@ -1,4 +1,4 @@
-"""Following keys that others write: their changes wait for the tick that stamps them."""
+"""Watches of foreign keys: their changes wait for the tick that stamps them."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from snapkv.model import Changes, Commit, K
 from snapkv.reading.deadline import check_wait
 from snapkv.reading.reader import Reader
 from snapkv.reading.watch import Watch, changed_at, deadline_of, left_of, mark_after
-from snapkv.timeline.unbroken import Unbroken
+from snapkv.timeline.continuity import ContinuousWatcher
 
 PROGRESS_WAIT_S = 1.0
-"""How long a tick waits for the word that all changes before it have come, whatever the timeout:
-it is known to be on its way."""
+"""How long a tick waits, whatever the timeout, until the engine reports that all changes before it
+were delivered. That report is on its way."""
 LOOK_S = 5.0
-"""While no tick comes, changes are fetched this often, so that the engine need not keep them."""
+"""Without a tick, changes are fetched this often, so that the engine does not have to keep them."""
 
 
 class ObservedWatch(Watch[K]):
-    """A watch of keys that others write, one `Changes` for each tick that stamps some.
+    """A watch of foreign keys: one `Changes` for each tick that stamps some.
 
-    Ticks and changes come from two watchers. A tick is given once the other one has certainly
-    delivered everything up to its revision: by an event beyond it, or by telling progress. What
-    it holds in memory is every write since the tick before.
+    Ticks and changes come from two watchers. A tick is returned once the watcher of changes has
+    delivered everything up to the tick's revision, which a later event or a progress report proves.
+    All writes since the tick before are held in memory.
     """
 
     def __init__(
@@ -54,9 +54,9 @@ class ObservedWatch(Watch[K]):
         self._changes = core.timeline.watch(start, end, first, self._verify)
         core.follow(self)
 
-    def _watch_ticks(self) -> Unbroken:
+    def _watch_ticks(self) -> ContinuousWatcher:
         timeline = self._core.timeline
-        return timeline.watch(timeline.key, b"", self._ticked + 1, self._verify)
+        return timeline.watch(timeline.tracker.key, b"", self._ticked + 1, self._verify)
 
     def _verify(self) -> None:
         self._core.timeline.verify(self._mark)
@@ -89,7 +89,7 @@ class ObservedWatch(Watch[K]):
         try:
             batch = self._ticks.next(LOOK_S if left is None else min(left, LOOK_S))
         except CompactedError:
-            self._go_on()
+            self._skip_compacted()
             return True
         if batch is None:
             return deadline is None or monotonic() < deadline
@@ -99,7 +99,7 @@ class ObservedWatch(Watch[K]):
         self._ticked = batch.revision
         return True
 
-    def _go_on(self) -> None:
+    def _skip_compacted(self) -> None:
         """Follow the time line on behind what was compacted, if no tick was in it."""
         try:
             after = self._core.timeline.moment(self._mark).next_revision()

@@ -9,8 +9,7 @@ from snapkv.engine.arrow import BATCH_BYTES, BATCH_ROWS, BYTES_MAX
 from snapkv.engine.contract import Columns
 from snapkv.errors import InvalidKeyError
 from snapkv.extras import extra
-from snapkv.full_keys import FullKeys
-from snapkv.layout import Keyspace
+from snapkv.layout import Keyspace, RawKeyspace
 from snapkv.times import physical_ms
 
 with extra("arrow", "tables"):
@@ -73,10 +72,10 @@ def keyed_by_bytes(schema: pa.Schema) -> pa.Schema:
 def keys(stored: Sequence[bytes], space: Keyspace, *, text: bool) -> pa.Array:
     """Return stored keys as users write them: text, or bytes.
 
-    Raises `InvalidKeyError` where text is wanted and a key is no UTF-8.
+    Raises `InvalidKeyError` if keys are text and one is not valid UTF-8.
     """
     found = stored if isinstance(stored, pa.Array) else pa.array(stored, pa.binary())
-    if not isinstance(space, FullKeys):
+    if not isinstance(space, RawKeyspace):
         found = pc.binary_slice(found, len(space.prefix), BYTES_MAX)
     if not text:
         return found
@@ -91,7 +90,7 @@ def _no_text(found: pa.Array) -> InvalidKeyError:
         try:
             key.decode()
         except UnicodeDecodeError:
-            return InvalidKeyError(f"key {key!r} is no UTF-8 text: ask for keys as bytes", key)
+            return InvalidKeyError(f"key {key!r} is not valid UTF-8: ask for keys as bytes", key)
     raise AssertionError("Arrow and Python agree on what is UTF-8")
 
 
@@ -122,7 +121,7 @@ def versions(found: Columns, space: Keyspace, *, text: bool) -> Arrays:
 
 
 def columns(rows: Sequence[tuple[Any, ...]], schema: pa.Schema, space: Keyspace | None) -> Arrays:
-    """Return the columns of rows that have a schema's fields; `space` tells how keys read."""
+    """Return the columns of rows that have a schema's fields; `space` decodes the keys."""
     found: Arrays = {}
     for field, cells in zip(schema, zip(*rows, strict=True), strict=True):
         if space is not None and field.name == "key":

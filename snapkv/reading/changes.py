@@ -10,8 +10,8 @@ from snapkv.engine.contract import Event, Range
 from snapkv.errors import CompactedError, StoreRestoredError
 from snapkv.layout import Mark, StampRecord
 from snapkv.reading.reader import Reader
+from snapkv.timeline.continuity import RESTORED
 from snapkv.timeline.feed import replayed
-from snapkv.timeline.tracker import RESTORED
 
 PRIOR_READS_MAX = 128
 """Values before a change, read in one round trip."""
@@ -28,12 +28,12 @@ class Touched(NamedTuple):
 
     @property
     def existed(self) -> bool:
-        """Whether the key was there before the commit."""
+        """Whether the key existed before the commit."""
         return self.first.is_delete or self.first.kv.version > 1
 
     @property
     def exists(self) -> bool:
-        """Whether the key is there after it."""
+        """Whether the key exists after it."""
         return not self.last.is_delete
 
 
@@ -54,12 +54,11 @@ def changed(
 ) -> Iterator[CommitChanges]:
     """Yield the commits in (low, high] with what they did to the range [start, end).
 
-    A write that came without a timestamp carries that of the first mark at or after it. In a
-    store it is part of that commit, and what was created and removed again within one commit is
-    left out; an observed one comes by itself, before the mark. Observed bounds may lie between
-    two marks. Costs two watches, of the time line and of the range. Raises `CompactedError` when
-    something in between is gone, and at the end `StoreRestoredError` when not all of it was of
-    one history.
+    A write without a timestamp carries that of the first mark at or after it. In a store it is
+    part of that commit, and a key that was created and removed within one commit is left out; an
+    observed write is yielded by itself, before the mark. Observed bounds may be between two marks.
+    Costs two watches, of the time line and of the range. Raises `CompactedError` if changes in
+    between were compacted, and at the end `StoreRestoredError` if they were not of one history.
     """
     if low.revision >= high.revision:
         return
@@ -75,10 +74,10 @@ def changed(
 
 
 def check_unbroken(reader: Reader, high: Mark) -> None:
-    """Raise `StoreRestoredError` when what was replayed up to a mark came of another history.
+    """Raise `StoreRestoredError` if a replay up to a mark was of another history.
 
-    A watch tells nothing of a server that was exchanged under it. One round trip, none where
-    nobody can exchange the engine.
+    A watch does not notice that its server was exchanged. One round trip on a remote engine; other
+    engines cannot be exchanged.
     """
     if reader.engine.remote:
         reader.timeline.verify(high)
@@ -87,7 +86,7 @@ def check_unbroken(reader: Reader, high: Mark) -> None:
 def _joined(
     reader: Reader, start: bytes, end: bytes, low: Mark, high: Mark
 ) -> Generator[CommitChanges, None, tuple[Mark, Mark]]:
-    """Yield the commits; return the last mark up to `high`, and the last that stamped any."""
+    """Yield the commits; return the last mark up to `high`, and the last one that stamped any."""
     by_revision = groupby(_events(reader, start, end, low, high), lambda each: each.kv.mod_revision)
     group, mark, reached = next(by_revision, None), low, low
     for mark, stamp in _marks(reader, low, high):
@@ -117,7 +116,7 @@ def _marks(reader: Reader, low: Mark, high: Mark) -> Iterator[tuple[Mark, StampR
 
 
 def _touched(events: Iterable[Event]) -> list[Touched]:
-    """Return what events of one commit did, in key order."""
+    """Return the changes of one commit's events, in key order."""
     touched: dict[bytes, Touched] = {}
     for event in events:
         seen = touched.get(event.kv.key)
@@ -135,10 +134,10 @@ def _events(reader: Reader, start: bytes, end: bytes, low: Mark, high: Mark) -> 
 def first_after(reader: Reader, mark: Mark) -> int:
     """Return the revision from which a replay misses no change after a mark.
 
-    Keys that others write may be older than the creation of the time line, which saw none. Raises
-    `CompactedError` when changes after the mark are gone.
+    Observed keys may be older than the creation of the time line, which stamps none. Raises
+    `CompactedError` if changes after the mark are gone.
     """
-    if reader.policy.at_head or mark != reader.timeline.creation:
+    if reader.policy.at_head or mark != reader.timeline.tracker.creation:
         return reader.policy.moment(mark).next_revision()
     if reader.engine.compacted_revision() > 1:
         raise CompactedError(mark.timestamp, reader.policy.earliest())
@@ -146,15 +145,15 @@ def first_after(reader: Reader, mark: Mark) -> int:
 
 
 def values_before(reader: Reader, touched: Sequence[Touched], low: Mark) -> list[bytes | None]:
-    """Return what stood in at most 128 keys just before they were touched; one round trip.
+    """Return the values of at most 128 keys just before they were changed; one round trip.
 
-    Raises `CompactedError`, which tells that the changes after `low` are not all there any more.
+    Raises `CompactedError`, as if `low` were asked for, if one was compacted.
     """
     if not touched:
         return []
     ranges = [Range(each.first.kv.key, revision=each.first.kv.mod_revision - 1) for each in touched]
     try:
-        results = reader.timeline.ask(ranges).results
+        results = reader.timeline.tracker.read(ranges).results
     except CompactedError as e:
         raise CompactedError(low.timestamp, reader.policy.earliest()) from e
     return [result.kvs[0].value if result.kvs else None for result in results]

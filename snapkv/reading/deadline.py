@@ -1,4 +1,4 @@
-"""How long a read may take: one bound for all that it asks, waits for and looks up."""
+"""Deadlines of reads: one bound for all requests, waits and lookups of a read."""
 
 from __future__ import annotations
 
@@ -7,39 +7,34 @@ from contextlib import AbstractContextManager, contextmanager
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar, cast
 
+from snapkv.arguments import check_seconds
 from snapkv.clock import monotonic, no_later_than
 from snapkv.errors import (
     CommitTimeoutError,
     EngineBusyError,
     EngineUnavailableError,
-    InvalidOptionError,
-    InvalidTypeError,
     ReadTimeoutError,
 )
 
 WAIT_S_MAX = 1e6
-"""A longer bound is none: nobody waits for eleven days."""
+"""A longer bound (11 days) counts as none."""
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
 def check_wait(timeout: object) -> None:
-    """Raise `InvalidTypeError` or `InvalidOptionError` for what is no bound of a wait."""
-    if timeout is None:
-        return
-    if isinstance(timeout, bool) or not isinstance(timeout, int | float):
-        raise InvalidTypeError(f"a timeout is seconds or None, not {type(timeout).__name__}")
-    if not timeout >= 0:
-        raise InvalidOptionError(f"a timeout is not negative: {timeout}")
+    """Raise `InvalidTypeError` or `InvalidOptionError` for an invalid timeout."""
+    if timeout is not None:
+        check_seconds("timeout", timeout)
 
 
 @contextmanager
 def within(timeout: float | None, *, of: float | None = None) -> Iterator[None]:
     """Bound a block by some seconds (None: no bound), however many requests it makes.
 
-    Raises `ReadTimeoutError` for what the engine could not do in time; it names `of` seconds,
-    where the block is a part of that.
+    Raises `ReadTimeoutError` if the engine does not answer in time. It names `of` seconds, if the
+    block is a part of a longer call.
     """
     check_wait(timeout)
     if timeout is None or timeout > WAIT_S_MAX:
@@ -64,13 +59,13 @@ class TimeLeft:
         self._end = monotonic() + (self._timeout or 0.0)
 
     def reads(self) -> AbstractContextManager[None]:
-        """Bound a block that reads by what is left; raises as `within`."""
+        """Bound a block of reads by the time left; raises as `within`."""
         return within(None if self._timeout is None else self._left_s(), of=self._timeout)
 
     def commit_s(self, most: float) -> float | None:
-        """Return what is left for a commit, `most` at most; None where there is no bound.
+        """Return the time left for a commit, `most` at most; None without a bound.
 
-        Raises `CommitTimeoutError` when nothing is left.
+        Raises `CommitTimeoutError` if no time is left.
         """
         if self._timeout is None:
             return None
@@ -88,7 +83,7 @@ class TimeLeft:
 def bounds(read: Callable[P, R]) -> Callable[P, R]:
     """Let `timeout=` bound a method; without it, the `_read_timeout` of the object does.
 
-    Of an iterator it bounds all of its steps together, not what the caller does in between.
+    For an iterator it bounds all of its steps together, without the time of the caller in between.
     """
 
     @wraps(read)
@@ -96,7 +91,7 @@ def bounds(read: Callable[P, R]) -> Callable[P, R]:
         timeout: Any = options.get("timeout")
         if timeout is None:
             timeout = args[0]._read_timeout  # type: ignore[attr-defined]  # of a method
-            if timeout is None:  # the short way
+            if timeout is None:  # no bound
                 return read(*args, **options)
         check_wait(timeout)
         if timeout > WAIT_S_MAX:
@@ -112,7 +107,7 @@ def bounds(read: Callable[P, R]) -> Callable[P, R]:
 
 
 def _steps(steps: Iterator[R], timeout: float, taken: float) -> Iterator[R]:
-    """Yield steps until they took `timeout` seconds in all; `taken` are gone already."""
+    """Yield steps until they took `timeout` seconds in all, of which `taken` have passed."""
     while True:
         began = monotonic()
         with within(max(0.0, timeout - taken), of=timeout):

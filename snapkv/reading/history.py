@@ -1,4 +1,4 @@
-"""The commit log, and the versions of one key with who wrote them and why."""
+"""The commit log, and the versions of one key with their writers and notes."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ import sys
 from collections.abc import Iterator
 from itertools import islice
 
+from snapkv.arguments import check_int
 from snapkv.engine.contract import Event, KeyValue, Range
 from snapkv.errors import (
     CompactedError,
-    InvalidOptionError,
-    InvalidTypeError,
 )
 from snapkv.layout import CREATION_ORDINAL, Mark, StampRecord, prefix_end
 from snapkv.model import Commit, Version
@@ -22,10 +21,10 @@ from snapkv.times import When
 LOG_PAGE_COMMITS = 256
 """Commits read at once, at most, when the log is walked newest first."""
 LOG_PAGE_COMMITS_MAX = 65_536
-"""Where ticks are told from commits, each page has four times as many, up to this."""
+"""If ticks are recognized, each page is four times as long as the one before, up to this."""
 HISTORY_PAGE_VERSIONS = 128
 FIRST_CREATION = 2
-"""A store made at this revision has an engine of its own: nothing can have been there before."""
+"""A store created at this revision has an engine of its own: no key can be older."""
 
 
 def commits(
@@ -34,10 +33,7 @@ def commits(
     """Yield the commits in (since, until], see `SnapshotKV.commits`."""
     core.check_open()
     if limit is not None:
-        if isinstance(limit, bool) or not isinstance(limit, int):
-            raise InvalidTypeError(f"limit is an int, not {type(limit).__name__}")
-        if limit < 0:
-            raise InvalidOptionError(f"limit is not negative: {limit}")
+        check_int("limit", limit, 0)
     low, high = bounds(core, since, until)
     bound = None if limit is None else min(limit, sys.maxsize)
     if newest_first:
@@ -54,15 +50,17 @@ def commits_and_ticks(
     newest_first: bool,
     wanted: int | None = None,
 ) -> Iterator[tuple[Commit, bool]]:
-    """Yield the commits in (since, until], each with whether it is a tick and nothing else.
+    """Yield the commits in (since, until], each with whether it is only a tick.
 
     A tick changed no key, has no note, and is not a fence. Costs two watches over all keys of the
-    store, values included; newest first for each page, and pages grow: a day of ticks is some.
-    The first page has as many commits as are `wanted`.
+    store, values included; newest first, two for each page. Pages grow, so a day of ticks is a few
+    pages. The first page has `wanted` commits.
     """
     core.check_open()
     low, high = bounds(core, since, until)
-    inclusive = since is None and low.ordinal > 1  # of what compaction left, nobody knows
+    inclusive = (
+        since is None and low.ordinal > 1
+    )  # whether the oldest commit left is a tick is not known
     if inclusive and not newest_first:
         yield commit_of(low, core.timeline.stamp(low)), False
     if newest_first:
@@ -89,14 +87,14 @@ def _with_ticks(core: Reader, low: Mark, high: Mark) -> Iterator[tuple[Commit, b
     own = layout.data.prefix, layout.spaces
     for mark, stamp, touched in changed(core, own[0], prefix_end(own[1]), low, high):
         assert stamp is not None, "every commit of a store has one"
-        # between the two stand leased keys, and stores whose names begin with that of this one
+        # between the two are leased keys, and stores whose names begin with that of this one
         nothing = not any(each.last.kv.key.startswith(own) for each in touched)
         is_tick = nothing and stamp.note is None and stamp.fence_of is None
         yield commit_of(mark, stamp), is_tick
 
 
 def bounds(core: Reader, since: When | None, until: When | None) -> tuple[Mark, Mark]:
-    """Return the marks that (since, until] lies between; None: what compaction left, and now."""
+    """Return the marks that bound (since, until]; None: the oldest one left, and the newest."""
     low = _oldest(core) if since is None else _mark_of(core, core.resolve(since))
     high = core.timeline.head() if until is None else _mark_of(core, core.resolve(until))
     if since is None and high.ordinal < low.ordinal:
@@ -106,10 +104,10 @@ def bounds(core: Reader, since: When | None, until: When | None) -> tuple[Mark, 
 
 
 def _oldest(core: Reader) -> Mark:
-    """Return the oldest mark after which no change is gone.
+    """Return the oldest mark after which no change was compacted.
 
-    Of keys that others write that is the first one that can be read, or the creation, which saw
-    none, as long as everything is left.
+    For observed keys that is the first mark that can be read, or the creation, before all of
+    them, if nothing was compacted.
     """
     if core.policy.at_head or core.engine.compacted_revision() <= 1:
         return core.timeline.oldest()
@@ -125,7 +123,7 @@ def _mark_of(core: Reader, timestamp: int) -> Mark:
 
 
 def _forwards(core: Reader, low: Mark, high: Mark, inclusive: bool) -> Iterator[Commit]:
-    if inclusive and low.ordinal > 1:  # what compaction left begins with it
+    if inclusive and low.ordinal > 1:  # the oldest commit that compaction left
         yield commit_of(low, core.timeline.stamp(low))
     for mark, stamp in core.timeline.replay(low, high):
         yield commit_of(mark, stamp)
@@ -150,10 +148,10 @@ def commit_of(mark: Mark, stamp: StampRecord) -> Commit:
 def versions(core: Reader, key: bytes) -> Iterator[Version]:
     """Yield the versions of a stored key, oldest first, see `View.history`."""
     core.check_open()
-    newest, results = core.timeline.head_and([Range(key)])
+    newest, results = core.timeline.tracker.head_and([Range(key)])
     until = max([newest.revision, *(kv.mod_revision for kv in results[0].kvs)])
     compacted = core.engine.compacted_revision()
-    begin = max(core.timeline.creation.revision, compacted)
+    begin = max(core.timeline.tracker.creation.revision, compacted)
     try:
         if begin > FIRST_CREATION:
             wanted = [Range(k, revision=begin) for k in (key, core.layout.ts)]
@@ -179,7 +177,7 @@ def _pages(events: Iterator[Event]) -> Iterator[list[Event]]:
 
 
 def _at_compaction(kv: KeyValue, stamp: KeyValue | None) -> Version:
-    """Return the version that stood at the compaction point, stamped if its commit is left."""
+    """Return the version in force at the compaction point, stamped if its commit is left."""
     if stamp is None or stamp.mod_revision != kv.mod_revision:
         return Version(None, kv.mod_revision, kv.value, None)
     record = StampRecord.decode(stamp.value)
@@ -187,7 +185,7 @@ def _at_compaction(kv: KeyValue, stamp: KeyValue | None) -> Version:
 
 
 def _stamped(core: Reader, events: list[Event]) -> Iterator[Version]:
-    """Join events with who made them; a write without a stamp of its own has nobody."""
+    """Join events with their stamps; a write without a stamp of its own has no writer."""
     stamps = core.timeline.stamps([event.kv.mod_revision for event in events])
     for event, found in zip(events, stamps, strict=True):
         value = None if event.is_delete else event.kv.value
@@ -198,7 +196,7 @@ def _stamped(core: Reader, events: list[Event]) -> Iterator[Version]:
             yield Version(None, event.kv.mod_revision, value, None)
 
 
-# --- of keys that others write ---
+# --- observed keys ---
 
 
 def observed_versions(core: Reader, key: bytes) -> Iterator[Version]:
@@ -218,10 +216,10 @@ def observed_versions(core: Reader, key: bytes) -> Iterator[Version]:
 
 
 def _observed_at_compaction(core: Reader, kv: KeyValue, compacted: int) -> Version:
-    """Return the version that stood at the compaction point, with its mark if that can be told.
+    """Return the version in force at the compaction point, with its mark if that is known.
 
-    Marks before the one in force there are on record no more, and one of them may have been the
-    first to see it. The first of all has none before it.
+    Marks before the one in force there were compacted, and one of those may have stamped the
+    version, unless the one in force is the first of all.
     """
     (in_force,) = core.timeline.stamps([compacted])
     if in_force is not None and kv.mod_revision < in_force[0].revision:
@@ -241,11 +239,11 @@ def _observed(core: Reader, events: list[Event]) -> Iterator[Version]:
 def _version(core: Reader, event: Event, in_force: tuple[Mark, StampRecord] | None) -> Version:
     """Return an event with the first mark at or after it; `in_force` is the one at or before it.
 
-    Only what stands at a mark's own revision was written with it, by whom it names.
+    Only a write at a mark's own revision belongs to its commit, and has its writer.
     """
     kv = event.kv
     value = None if event.is_delete else kv.value
-    mark = core.timeline.creation if in_force is None else in_force[0]
+    mark = core.timeline.tracker.creation if in_force is None else in_force[0]
     if in_force and mark.ordinal > CREATION_ORDINAL and mark.revision == kv.mod_revision:
         return Version(mark.timestamp, kv.mod_revision, value, in_force[1].writer, in_force[1].note)
     following = core.timeline.following(mark)

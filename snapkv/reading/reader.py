@@ -9,13 +9,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from snapkv.arguments import check_int, wrong_type
 from snapkv.clock import HybridClock
 from snapkv.engine.contract import REVISION_MAX, Engine, KeyValue, Range, RangeResult
 from snapkv.errors import (
     CompactedError,
     InvalidOptionError,
     InvalidTimeError,
-    InvalidTypeError,
     StoreClosedError,
     StoreRestoredError,
 )
@@ -64,7 +64,7 @@ class Reader:
         self.lock = threading.Lock()
 
     def follow(self, follower: Closable) -> None:
-        """Close something with the store; `StoreClosedError` when that is closed already."""
+        """Close an object with the store; `StoreClosedError` if that is closed already."""
         with self.lock:
             if not self.closed:
                 self.followers.add(follower)
@@ -81,9 +81,9 @@ class Reader:
         """Return the timestamp of a moment as callers name it.
 
         That of a revision is the timestamp of the newest commit at or below it; one round trip.
-        A number that hardly is a timestamp costs one more than others, to look at the head.
+        A number that is unlikely a timestamp costs one round trip more, to read the head.
         """
-        newest = self.timeline.newest_known().timestamp
+        newest = self.timeline.tracker.newest.timestamp
         if type(when) is int and newest // 100 <= when <= newest:  # a hot path
             return when
         if (revision := revision_of(when)) is not None:
@@ -97,10 +97,10 @@ class Reader:
     def _check_likely(self, number: int) -> None:
         """Raise `InvalidTimeError` for a number that cannot be a timestamp of this store.
 
-        What is not before the first commit can, however old that is.
+        A number at or above the first commit's always can, however old that is.
         """
         now = pack(self.clock.now_ms())
-        newest = max(self.timeline.newest_known().timestamp, now)
+        newest = max(self.timeline.tracker.newest.timestamp, now)
         if is_likely(number, newest, now):
             return
         self.check_open()
@@ -113,10 +113,10 @@ class Reader:
         raise unlikely(number, head.timestamp, head.revision)
 
     def source(self, when: When | None, revision: int | None, final: bool) -> Source:
-        """Return the state at a moment: from the engine, or where compaction took it, the past."""
+        """Return the state at a moment: from the engine, or from the past if it was compacted."""
         self.check_open()
         if not isinstance(final, bool):
-            raise InvalidTypeError(f"final is a bool, not {type(final).__name__}")
+            raise wrong_type("final", "True or False", final)
         if revision is not None and when is not None:
             raise InvalidOptionError("give a time or a revision, not both")
         if revision is None:
@@ -150,12 +150,16 @@ class Reader:
         if when is None and not at_head:
             return self.policy.now().get(keys)
         if when is None:
-            if len(keys) == 1 and (found := timeline.point(keys[0], 0, timeline.epoch)) is not None:
+            if (
+                len(keys) == 1
+                and (found := timeline.tracker.point(keys[0], 0, timeline.tracker.continuity.epoch))
+                is not None
+            ):
                 return [found.kv]
-            return _versions(timeline.ask([Range(key) for key in keys]).results)
+            return _versions(timeline.tracker.read([Range(key) for key in keys]).results)
         timestamp = self.resolve(when)
-        if at_head and timestamp >= timeline.newest_known().timestamp:
-            mark, results = timeline.head_and([Range(key) for key in keys])
+        if at_head and timestamp >= timeline.tracker.newest.timestamp:
+            mark, results = timeline.tracker.head_and([Range(key) for key in keys])
             if mark.timestamp <= timestamp:
                 return _versions(results)
         for left in reversed(range(RESTORES_MAX)):
@@ -174,8 +178,7 @@ class Reader:
         return None if self.past is None else self.past.source(timestamp)
 
     def _source_of_revision(self, revision: int) -> Source:
-        if isinstance(revision, bool) or not isinstance(revision, int):
-            raise InvalidTypeError(f"a revision is an int, not {type(revision).__name__}")
+        check_int("revision", revision)
         if not 1 <= revision <= REVISION_MAX:
             raise InvalidTimeError(f"revisions are 1 to 2^63 - 1, not {revision}", revision)
         return self.policy.at_revision(revision)
@@ -199,7 +202,7 @@ class Reader:
         for follower in followers:
             follower.close()
         self.stop()
-        self.timeline.close()
+        self.timeline.tracker.close()
         self.engine.close()
 
 

@@ -1,4 +1,4 @@
-"""The revisions of many moments at once, as callers give them: checked before anything is read."""
+"""The revisions of many moments at once: all arguments are checked before the first read."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 
 def revisions_at(core: Reader, timestamps: Any) -> Any:
-    """Return the revisions of moments: of a numpy array an array, of an iterable a list.
+    """Return the revisions of moments: an array for a numpy array, a list for an iterable.
 
-    Raises `InvalidTypeError` and `InvalidTimeError` for a bad one, as `Reader.source` does,
-    before it reads any of the others.
+    Raises `InvalidTypeError` and `InvalidTimeError` for an invalid one, as `Reader.source` does,
+    before anything is read.
     """
     core.check_open()
     numpy = sys.modules.get("numpy")

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, Self
 
+from snapkv.arguments import check_int
 from snapkv.committer import listed
 from snapkv.engine.contract import ALL_KEYS_END, KeyValue, Pairs
 from snapkv.errors import (
     InvalidKeyError,
-    InvalidOptionError,
     InvalidTypeError,
     KeyNotFoundError,
 )
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 class Snapshot(Mapping[K, bytes], Generic[K]):
     """All keys at one moment; every read of one snapshot sees the same revision.
 
-    `timestamp` is the moment asked for (of the newest commit, when none was), `revision` that of
-    the newest commit at or before it. `final` says that no commit can land at or below
-    `timestamp` any more; when False, the same moment may be answered differently later.
+    `timestamp` is the requested moment (without one, that of the newest commit), `revision` that of
+    the newest commit at or before it. `final` means that no commit can land at or below
+    `timestamp` any more; if False, the same moment may have another state later.
 
     Reading is lazy: a key costs one round trip, iterating one per page. Prefer `items()` over
     `dict(snapshot)`, which reads key by key. `timeout` bounds a read in seconds, as in a store;
@@ -52,7 +52,7 @@ class Snapshot(Mapping[K, bytes], Generic[K]):
 
     @property
     def final(self) -> bool:
-        """Whether the answer is for ever."""
+        """Whether no commit can land at or below this moment any more."""
         return self._source.final
 
     def __repr__(self) -> str:
@@ -72,7 +72,7 @@ class Snapshot(Mapping[K, bytes], Generic[K]):
         )
 
     def __getitem__(self, key: K) -> bytes:
-        """Return a value; `KeyNotFoundError` (a KeyError) when the key is absent."""
+        """Return a value; `KeyNotFoundError` (a KeyError) if the key is absent."""
         return self.entry(key).value
 
     def __contains__(self, key: object) -> bool:
@@ -105,7 +105,7 @@ class Snapshot(Mapping[K, bytes], Generic[K]):
 
     @bounds
     def entries_of(self, keys: Iterable[K], *, timeout: float | None = None) -> list[Entry | None]:
-        """Return the entries of given keys, None where one is absent; a round trip for each 128.
+        """Return the entries of some keys, None for absent ones; one round trip for each 128.
 
         >>> import snapkv
         >>> with snapkv.open("memory:") as store:
@@ -129,8 +129,8 @@ class Snapshot(Mapping[K, bytes], Generic[K]):
     ) -> list[list[tuple[K, bytes]]]:
         """Return the keys and values in each of some short ranges [start, end).
 
-        With a `limit` the first so many of each. A round trip for each 128 ranges; what they hold
-        comes in one answer. Raises `InvalidOptionError` for a limit that is no positive number.
+        With a `limit`, the first so many of each. One round trip for each 128 ranges; the contents
+        come in one answer. Raises `InvalidOptionError`, `InvalidTypeError` for an invalid limit.
 
         >>> import snapkv
         >>> with snapkv.open("memory:") as store:
@@ -138,8 +138,8 @@ class Snapshot(Mapping[K, bytes], Generic[K]):
         ...     store.at().items_of([("a/", "a0"), ("b/2", "b0")])
         [[('a/1', b'1')], [('b/2', b'3')]]
         """
-        if limit is not None and (type(limit) is not int or limit < 1):
-            raise InvalidOptionError(f"a limit is a positive number of keys, not {limit!r}")
+        if limit is not None:
+            check_int("limit", limit, 1)
         encode, decode = self._space.encode, self._space.decode
         wanted = [
             (encode(start), encode(end)) for start, end in map(_pair, listed(ranges, "ranges"))
@@ -217,7 +217,7 @@ class Snapshot(Mapping[K, bytes], Generic[K]):
 
         Columns: key, value (binary), create_version and mod_version (revisions), key_version (how
         often it was written since it was created). For pandas, polars and duckdb; needs pyarrow.
-        A round trip a page. Raises `InvalidKeyError` for an observed key that is no UTF-8 text.
+        A round trip a page. Raises `InvalidKeyError` for an observed key that is not valid UTF-8.
 
         >>> import snapkv
         >>> with snapkv.open("memory:") as store:
@@ -233,10 +233,10 @@ class Snapshot(Mapping[K, bytes], Generic[K]):
     def diff(
         self, other: Snapshot[K], prefix: K | None = None, *, timeout: float | None = None
     ) -> Iterator[Difference[K]]:
-        """Yield what differs from here to `other`, in key order.
+        """Yield the differences from this snapshot to `other`, in key order.
 
-        Costs the changes in between when those are few and on record, else one pass over both.
-        Raises `InvalidTypeError` when `other` is not a snapshot of the same keys.
+        Costs the changes in between if those are few and not compacted, else one pass over both.
+        Raises `InvalidTypeError` if `other` is not a snapshot of the same keys.
         """
         if not isinstance(other, Snapshot) or other._space != self._space:
             raise InvalidTypeError(f"diff needs a snapshot of the same keys, not {other!r}")
@@ -259,7 +259,7 @@ class Snapshot(Mapping[K, bytes], Generic[K]):
         *,
         keys_only: bool = False,
     ) -> Iterator[Pairs]:
-        """Yield what `items` does in pages, as the engine stores it; for layers of this package."""
+        """Yield the items in pages, as the engine stores them; for layers of this package."""
         low, high = self._range(prefix, start, end)
         return self._source.pairs(low, high, keys_only=keys_only) if _any(low, high) else iter(())
 
@@ -287,5 +287,5 @@ def _any(low: bytes, high: bytes) -> bool:
 
 
 def entry_of(kv: KeyValue) -> Entry:
-    """Return an engine's version as users see it."""
+    """Return the entry of a version."""
     return Entry(kv.value, kv.mod_revision, kv.create_revision, kv.version)

@@ -1,4 +1,4 @@
-"""Where a state comes from: the live engine or an archive, and what differs between two states."""
+"""Sources of a state: the live engine or an archive; and the differences of two states."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Both = Iterator[tuple[bytes, bytes | None, bytes | None]]
 
 
 class Source(Protocol):
-    """Where a snapshot's state comes from: the live engine, or an archive."""
+    """The state of a snapshot: in the live engine, or in an archive."""
 
     timestamp: int
     revision: int
@@ -39,7 +39,7 @@ class Source(Protocol):
     def ranges(
         self, wanted: Sequence[tuple[bytes, bytes]], limit: int = 0
     ) -> list[Sequence[KeyValue]]:
-        """Return what stands in each of some short ranges, `limit` keys of each (0: all)."""
+        """Return the contents of some short ranges, `limit` keys of each (0: all)."""
         ...
 
     def count(self, start: bytes, end: bytes) -> int:
@@ -47,15 +47,15 @@ class Source(Protocol):
         ...
 
     def changed(self, other: Source, start: bytes, end: bytes) -> list[bytes] | None:
-        """Return sorted stored keys that hold all differences; None when scanning is cheaper."""
+        """Return sorted stored keys that hold all differences; None if scanning is cheaper."""
         ...
 
 
 class Past(Protocol):
-    """History that outlives compaction; the store asks it when the engine no longer can."""
+    """History that outlives compaction; read if the engine no longer has a state."""
 
     def source(self, timestamp: int) -> Source | None:
-        """Return the state at a moment, None when it is not in here."""
+        """Return the state at a moment, None if it is not contained."""
         ...
 
 

@@ -118,11 +118,11 @@ def _rows_of(
 
 
 def history(reader: Reader, span: Span, low: Mark, high: Mark) -> Iterator[Arrays]:
-    """Yield the columns of `arrow.HISTORY`: each version of each key that stood in [low, high].
+    """Yield the columns of `arrow.HISTORY`: each version of each key in force in [low, high].
 
-    A version holds from `_version_from` on and ends before `_version_to`, which is NULL where it
-    stands at `high`. Times are NULL where a commit is no longer on record. Holds one version of
-    each key in memory. Raises `CompactedError`.
+    A version holds from `_version_from` on and ends before `_version_to`, which is NULL for
+    a version in force at `high`. Times are NULL for compacted commits. Holds one version of each
+    key in memory. Raises `CompactedError`.
     """
     yield from _history_arrays(_history_rows(reader, span, low, high), span)
 
@@ -137,7 +137,7 @@ def _history_rows(reader: Reader, span: Span, low: Mark, high: Mark) -> Iterator
         return
     stands: dict[bytes, tuple[bytes, int, int | None]] = {}  # value, since which version and time
     at_head = reader.policy.at_head
-    if at_head or low != reader.timeline.creation:
+    if at_head or low != reader.timeline.tracker.creation:
         times = CommitTimes(reader, low)
         for page in reader.policy.moment(low).scan(span.start, span.end):
             found = times.commits([kv.mod_revision for kv in page])
@@ -165,10 +165,10 @@ def commits(
 ) -> Iterator[Arrays]:
     """Yield the columns of `arrow.COMMITS` for the commits in (low, high], newest first.
 
-    With a range also what they did in it, which costs a replay of that; without, operation and
-    metrics are NULL, and for `low` itself, which is last when `inclusive`. Observed, it takes the
-    range: each write by another program is a row of its own, without a writer. Holds the whole
-    log in memory, as columns. Raises `CompactedError`.
+    With a range, operation and metrics are those of its changes, which costs a replay of the range;
+    without, they are NULL, as for `low` itself, which is last if `inclusive`. For an observed
+    prefix the range is needed: each foreign write is a row of its own, without a writer. Holds the
+    whole log in memory, as columns. Raises `CompactedError`.
     """
     log = _counted(reader, span, low, high) if span else _logged(reader, low, high)
     if inclusive and low.ordinal > CREATION_ORDINAL:
@@ -185,7 +185,7 @@ def _logged(reader: Reader, low: Mark, high: Mark) -> Iterator[tuple[Any, ...]]:
 
 def _counted(reader: Reader, span: Span, low: Mark, high: Mark) -> Iterator[tuple[Any, ...]]:
     layout, at_head = reader.layout, reader.policy.at_head
-    # between the two stand leased keys, and stores whose names begin with that of this one
+    # between the two are leased keys, and stores whose names begin with that of this one
     own = (layout.data.prefix, layout.spaces) if at_head else (b"",)
     for mark, stamp, touched in changed(reader, span.start, span.end, low, high):
         touched = [each for each in touched if each.last.kv.key.startswith(own)]
@@ -231,8 +231,8 @@ def changes_table(
 
 
 def history_table(reader: Reader, span: Span, since: When | None, until: When | None) -> Table:
-    """Return the versions that stood somewhere in [since, until] as one table, in key order."""
-    low, high = standing_bounds(reader, since, until)
+    """Return the versions in force at some time in [since, until] as one table, in key order."""
+    low, high = state_bounds(reader, since, until)
     rows = sorted(_history_rows(reader, span, low, high), key=itemgetter(0, 2))
     return arrow.table(_history_arrays(rows, span), span.schema(arrow.HISTORY))
 
@@ -244,11 +244,11 @@ def commits_table(reader: Reader, since: When | None, until: When | None) -> Tab
     return arrow.table(batches, arrow.COMMITS)
 
 
-def standing_bounds(reader: Reader, since: When | None, until: When | None) -> tuple[Mark, Mark]:
+def state_bounds(reader: Reader, since: When | None, until: When | None) -> tuple[Mark, Mark]:
     """Return the marks of [since, until], of which the first can be read as a state, too.
 
-    Without `since` that is the oldest state left. Raises `NotObservedError` when nothing was seen
-    up to `until`, `CompactedError`.
+    Without `since` that is the oldest state left. Raises `NotObservedError` if no tick exists up to
+    `until`, and `CompactedError`.
     """
     policy = reader.policy
     if not policy.at_head:

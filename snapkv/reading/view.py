@@ -24,35 +24,36 @@ if TYPE_CHECKING:
     from snapkv.timeline.arrays import Integers, Revisions
 
 
-class Moments(Generic[K]):
-    """Reading one kind of keys, at any moment.
+class KeyspaceReads(Generic[K]):
+    """The reads of one keyspace, at any moment.
 
-    Everywhere a time is taken, it may be a timestamp, an aware datetime, ISO text with an offset,
-    a relative text such as `-5m`, or a revision as `rev:4`. A date stands for the end of its
-    millisecond. A revision stands for the state at that revision, also between two commits; as an
-    end of a range (`since`, `until`) and in `compact` for the newest commit at or below it.
+    A time may be a timestamp, an aware datetime, ISO text with an offset,
+    a relative text such as `-5m`, or a revision as `rev:4`. A date means the end of its
+    millisecond. A revision means the state at that revision, also between two commits; as an
+    end of a range (`since`, `until`) and in `compact` it means the newest commit at or below it.
 
-    A number that cannot be a timestamp of this store is an `InvalidTimeError`: one below a
+    A number that cannot be a timestamp of this store raises `InvalidTimeError`: one below a
     hundredth of its newest timestamp (revisions, unix seconds), or a century ahead. 0 is the
     beginning.
 
     `timeout` bounds a read in seconds: all its requests, retries, lookups and waits for locks
-    together; `ReadTimeoutError` (a TimeoutError) when that is not enough. Of an iterator it
-    bounds all steps together, without what the caller does in between. None means the
-    `read_timeout` that it was opened with, and without that, too, each request to an etcd cluster
-    is given up after 12 s without an answer (`EngineUnavailableError`), of which a read has a few.
+    together; `ReadTimeoutError` (a TimeoutError) if that is not enough. For an iterator it
+    bounds all steps together, without the time of the caller in between. None means the
+    `read_timeout` of `open`; without either, each request to an etcd cluster
+    ends after 12 s without an answer (`EngineUnavailableError`); a read has a few requests.
     """
 
     def __init__(self, core: Reader, space: Keyspace) -> None:
         self._core, self._space = core, space
         self._read_timeout = core.read_timeout
-        # the short way, and where it may be tried: the careful one answers what it does not
+        # The short way, `Timeline.get`, is tried where `_is_plain`. Where it returns None, the
+        # careful way answers.
         self._is_plain = core.read_timeout is None and core.policy.at_head
         self._encode, self._get = space.encode, core.timeline.get
 
     @property
     def reader(self) -> Reader:
-        """What this reads with, for layers of this package that read in bulk."""
+        """The reader below, for layers of this package that read in bulk."""
         return self._core
 
     def load(self, key: K, ts: When | None = None, *, timeout: float | None = None) -> bytes:
@@ -104,7 +105,7 @@ class Moments(Generic[K]):
         stored = [self._space.encode(key) for key in listed(keys, "keys")]
         together = self._core.engine.limits.reads_together(stored)
         of_revision = isinstance(ts, str) and revision_of(ts) is not None
-        if len(stored) >= READS_MAX or of_revision or not together:  # of now, its time is asked
+        if len(stored) >= READS_MAX or of_revision or not together:
             found = self._core.source(ts, None, False).get(stored)
         else:
             found = self._core.get(stored, ts)
@@ -149,8 +150,9 @@ class Moments(Generic[K]):
         Raises `CompactedError`, `FutureRevisionError`, `InvalidTimeError`,
         `EngineUnavailableError`, `ReadTimeoutError`; with `final=True` as `commit`, too.
         """
-        given = self._read_timeout if timeout is None else timeout
-        return Snapshot(self._core.source(when, revision, final), self._space, read_timeout=given)
+        read_timeout = self._read_timeout if timeout is None else timeout
+        source = self._core.source(when, revision, final)
+        return Snapshot(source, self._space, read_timeout=read_timeout)
 
     @overload
     def revisions_at(
@@ -168,12 +170,12 @@ class Moments(Generic[K]):
         a numpy array of integers, and the result an array of int64 in the same shape. They may
         repeat, in any order.
 
-        None of them is read when one is not valid. Costs no round trip for times in the ring and
-        for those looked up before; the others together at most 4 to 12 where there are many of
-        them per 256 commits, and one watch over these commits; else a search for each, 2 to 3
-        round trips. A text such as `rev:4` costs one. O(log commits) for each time; holds 4,096
-        commits in memory at once. `numpy.searchsorted` on an array of all commits takes about as
-        long as this takes for times that are known.
+        Nothing is read if one of them is not valid. Times in the ring, and those looked up before,
+        cost no round trip. The rest costs, if there are many times per 256 commits, at most 4 to 12
+        round trips and one watch over these commits; otherwise a search for each, 2 to 3 round
+        trips. A text such as `rev:4` costs one. O(log commits) for each time; holds 4,096 commits
+        in memory at once. Known times take about as long as `numpy.searchsorted` on an array of
+        all commits.
 
         >>> import snapkv
         >>> with snapkv.open("memory:") as store:
@@ -190,9 +192,9 @@ class Moments(Generic[K]):
 
     @bounds
     def timestamp_of(self, when: When) -> int:
-        """Return the timestamp that a time means here, by this store's clock; no round trip.
+        """Return the timestamp of a time, by this store's clock; no round trip.
 
-        One for `rev:4`, which means the newest commit at or below that revision. Raises
+        `rev:4` means the newest commit at or below that revision; one round trip. Raises
         `InvalidTimeError`, `InvalidTypeError`, `FutureRevisionError`, `CompactedError`.
         """
         return self._core.resolve(when)
@@ -206,7 +208,7 @@ class Moments(Generic[K]):
         *,
         timeout: float | None = None,
     ) -> Iterator[Difference[K]]:
-        """Yield what differs between two moments (None: now), in key order.
+        """Yield the differences between two moments (None: now), in key order.
 
         Raises as `at`.
         """
@@ -223,17 +225,17 @@ class Moments(Generic[K]):
         preimages: bool = False,
         timeout: float | None = None,
     ) -> Table:
-        """Return what the commits in (since, until] changed, as an Arrow table in commit order.
+        """Return the changes of the commits in (since, until] as an Arrow table, in commit order.
 
         Columns: key, value (None for a removal), _change_type (insert, update_postimage, delete),
-        _commit_version (revision), _change_ordinal (place among the commit's changes of these
-        keys), _commit_timestamp (to the millisecond). With `preimages` a removal has the value
-        removed, and each update a row before it (update_preimage) with the value replaced. Without
-        `since` from what compaction left. Needs pyarrow. Costs two watches, and with `preimages`
-        a round trip for each 128 changes.
+        _commit_version (revision), _change_ordinal (index among the commit's changes of these
+        keys), _commit_timestamp (to the millisecond). With `preimages` a removal has the removed
+        value, and each update a row before it (update_preimage) with the old value. Without
+        `since` it begins with the oldest commit left. Needs pyarrow. Costs two watches, and with
+        `preimages` a round trip for each 128 changes.
 
         Raises `CompactedError`, `EngineUnavailableError`, `ReadTimeoutError`, and
-        `InvalidKeyError` for an observed key that is no UTF-8 text.
+        `InvalidKeyError` for an observed key that is not valid UTF-8.
         """
         self._core.check_open()
         tables = _tables()
@@ -249,15 +251,16 @@ class Moments(Generic[K]):
         *,
         timeout: float | None = None,
     ) -> Table:
-        """Return every version that stood at some time in [since, until], as an Arrow table.
+        """Return every version that was in force at some time in [since, until], as an Arrow table.
 
-        Columns: key, value, _version_from and _version_to (revisions; it stood from the one until
-        before the other), _timestamp_from and _timestamp_to. `_version_to` is None where it stood
-        at the end; `_timestamp_from` where compaction took the commit that wrote it. Sorted by key
-        and revision. Without `since` from what compaction left. Needs pyarrow. Costs a scan of the
-        beginning and two watches, and a few reads, or one watch, for the times of what stood then.
+        Columns: key, value, _version_from and _version_to (revisions: in force from the one until
+        before the other), _timestamp_from and _timestamp_to. `_version_to` is None for a version in
+        force at the end; `_timestamp_from` is None if the commit that wrote it was compacted.
+        Sorted by key and revision. Without `since` it begins with the oldest state left. Needs
+        pyarrow. Costs a scan at the beginning and two watches, and a few reads, or one watch, for
+        the times of the versions that the scan found.
 
-        Raises as `changes_to_arrow`, and for what is observed `NotObservedError` when the first
+        Raises as `changes_to_arrow`, and for an observed prefix `NotObservedError` if its first
         tick came after `until`.
         """
         self._core.check_open()
@@ -266,22 +269,22 @@ class Moments(Generic[K]):
 
 
 def _tables() -> ModuleType:
-    """Import what needs pyarrow, for those who use it."""
+    """Import the module that needs pyarrow, on first use."""
     from snapkv.reading import tables
 
     return tables
 
 
-class View(Moments[K]):
-    """Reading the keys of a store, and following them."""
+class View(KeyspaceReads[K]):
+    """The reads and watches of one keyspace of a store."""
 
     @bounds
     def history(self, key: K, *, timeout: float | None = None) -> Iterator[Version]:
-        """Yield the versions of a key, oldest first: when, what, who, and why.
+        """Yield the versions of a key, oldest first: time, value, writer and note.
 
-        A removal has the value None. History begins where compaction left it: with the version
-        that stood there, whose `ts` is None when its commit is no longer on record. One watch
-        over the key and one round trip for each 128 versions.
+        A removal has the value None. History begins with the version in force
+        at the compaction point, whose `ts` is None if its commit was compacted. One watch over the
+        key and one round trip for each 128 versions.
 
         Raises `CompactedError`, `EngineUnavailableError`, `ReadTimeoutError`.
         """
@@ -293,8 +296,8 @@ class View(Moments[K]):
         """Return an iterator of the commits after `since` (None: after now) with their changes.
 
         In order, none twice, none missing; resumable from the last timestamp seen. Iteration ends
-        when `timeout` seconds bring nothing (None: it waits), but never before everything that
-        was committed before this call has come.
+        if `timeout` seconds bring nothing (None: it waits), but never before it has returned all
+        commits that are older than this call.
 
         The `read_timeout` of `open` bounds this call, not the iteration.
 
@@ -305,7 +308,7 @@ class View(Moments[K]):
         ...         print(changes.commit.ts == first, [(c.key, c.value) for c in changes])
         True [('a', b'1')]
 
-        Raises `CompactedError` when commits after `since` are gone, `EngineUnavailableError`.
+        Raises `CompactedError` if commits after `since` are gone, `EngineUnavailableError`.
         """
         self._core.check_open()
         timeline = self._core.timeline

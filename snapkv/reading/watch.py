@@ -20,25 +20,25 @@ from snapkv.model import Change, Changes, Commit, K
 from snapkv.reading.deadline import check_wait
 from snapkv.reading.history import commit_of
 from snapkv.reading.reader import Reader
+from snapkv.timeline.continuity import ContinuousWatcher
 from snapkv.timeline.feed import REPLAY_WAIT_S
-from snapkv.timeline.unbroken import Unbroken
 
 CATCH_UP_S = 0.05
 WAIT_S_MAX = 1e6
-"""A longer wait is one without a bound: clocks of some systems end at 292 years."""
+"""A longer wait has no bound: the clocks of some systems end at 292 years."""
 
 
 class Watch(Closing, ABC, Generic[K]):
     """An iterator of `Changes`, one for each commit that changed a key with the prefix.
 
-    `timestamp` is that of the newest commit seen, matching or not: a new watch from there goes
-    on without gap or repetition. Iterating waits for ever, or until `timeout` seconds brought
-    nothing; `next(timeout=...)` waits so long once. Use it from one thread; `close()` may come
-    from any and ends the iteration, and `next` raises `StoreClosedError` from then on. Where
-    the store is closed instead, the iteration raises it, too: what follows was never given.
+    `timestamp` is that of the newest commit seen, matching or not: a new watch from there continues
+    without gap or repetition. Iteration waits for ever, or ends after `timeout` seconds without a
+    change; `next(timeout=...)` waits so long once. Use it from one thread. Any thread may call
+    `close()`, which ends the iteration; `next` then raises `StoreClosedError`. If the store is
+    closed instead, the iteration raises it, too, because further changes were not returned.
 
-    Errors: `CompactedError` when what comes next was compacted, `StoreRestoredError` when the
-    engine went back in time since (nothing of the other history is given), `StoreRecreatedError`,
+    Errors: `CompactedError` if the next changes were compacted, `StoreRestoredError` if the engine
+    was restored (no change of the other history is returned), `StoreRecreatedError`,
     `StoreClosedError`.
     """
 
@@ -47,15 +47,15 @@ class Watch(Closing, ABC, Generic[K]):
     def __init__(self, timeout: float | None) -> None:
         check_wait(timeout)
         self._timeout = timeout
-        self._ended = False  # by its own close(), while the store was open
+        self._ended = False  # by close(), while the store was open
 
     @abstractmethod
     def next(self, timeout: float | None = None) -> Changes[K] | None:
-        """Return the next commit's changes; None when `timeout` seconds (None: ever) had none."""
+        """Return the next commit's changes; None if `timeout` seconds bring none."""
 
     @abstractmethod
     def close(self) -> None:
-        """End the watch; twice is fine."""
+        """End the watch; may be repeated."""
 
     def __iter__(self) -> Iterator[Changes[K]]:
         return self
@@ -72,7 +72,7 @@ class Watch(Closing, ABC, Generic[K]):
         return found
 
     def _next_or_end(self) -> Changes[K] | None:
-        """Return what iterating gives next, None at its end."""
+        """Return the next changes of the iteration, None at its end."""
         return self.next(self._timeout)
 
 
@@ -90,7 +90,7 @@ class StoreWatch(Watch[K]):
         timeout: float | None,
     ) -> None:
         super().__init__(timeout)
-        self._head = head  # what stood when the watch was made: it must come
+        self._head = head  # the head when the watch was made: events up to it must come
         self._core, self._space = core, space
         self._range = space.range_of(space.whole if prefix is None else prefix)
         self._unstamped: dict[bytes, Event] = {}
@@ -100,7 +100,7 @@ class StoreWatch(Watch[K]):
         self._watcher = self._watch()
         core.follow(self)
 
-    def _watch(self) -> Unbroken:
+    def _watch(self) -> ContinuousWatcher:
         """Watch the whole store, so that changes and their timestamp arrive together."""
         root, start = self._core.layout.root, self._core.policy.moment(self._mark).next_revision()
         timeline = self._core.timeline
@@ -112,18 +112,18 @@ class StoreWatch(Watch[K]):
         while found is None and self._mark.ordinal < self._head.ordinal:
             if monotonic() >= deadline:
                 raise EngineUnavailableError(f"no event within {REPLAY_WAIT_S:.0f} s")
-            found = self.next(CATCH_UP_S)  # in slices: what comes may not match
+            found = self.next(CATCH_UP_S)  # in slices: the next commits may not match
         return found
 
     def next(self, timeout: float | None = None) -> Changes[K] | None:
-        """Return the next commit's changes; None when `timeout` seconds (None: ever) had none."""
+        """Return the next commit's changes; None if `timeout` seconds bring none."""
         check_wait(timeout)
         deadline = deadline_of(timeout)
         while True:
             try:
                 batch = self._watcher.next(left_of(deadline))
             except CompactedError:
-                self._go_on()
+                self._skip_compacted()
                 continue
             if batch is None:
                 return None
@@ -132,15 +132,15 @@ class StoreWatch(Watch[K]):
                 return found
 
     def close(self) -> None:
-        """End the watch; twice is fine."""
+        """End the watch; may be repeated."""
         self._ended, self._closed = self._ended or not self._core.closed, True
         self._watcher.close()
 
-    def _go_on(self) -> None:
-        """Go on behind what was compacted, if nothing of this store was in it.
+    def _skip_compacted(self) -> None:
+        """Continue after the compaction point, if no commit of this store was compacted.
 
-        Others who share the engine move the compaction point, too. `CompactedError` when commits
-        were lost to it.
+        Other stores in the engine move the compaction point, too. Raises `CompactedError`
+        if commits were lost.
         """
         self._watcher.close()
         self._watcher = self._watch()
@@ -150,8 +150,8 @@ class StoreWatch(Watch[K]):
     def _take(self, batch: WatchBatch) -> Changes[K] | None:
         """Turn the events of one revision into a commit's changes.
 
-        Writes that came without a timestamp (by other programs) belong to the next commit: that
-        is how time travel sees them. Each change names the commit that it was written by.
+        Writes of other programs, which have no timestamp, belong to the next commit, as in reads.
+        Each change has the commit that wrote it.
         """
         stamped: tuple[Mark, StampRecord] | None = None
         for event in batch.events:
@@ -174,11 +174,11 @@ class StoreWatch(Watch[K]):
 
 
 def mark_after(core: Reader, last: Mark, event: Event) -> Mark:
-    """Return the mark that an event of the timestamp key is: the one that follows the last.
+    """Return the mark of an event of the timestamp key, which has to follow the last mark.
 
-    Raises `StoreRestoredError` when it does not follow, `StoreRecreatedError`.
+    Raises `StoreRestoredError` if it does not, and `StoreRecreatedError`.
     """
-    mark = core.timeline.mark_in(None if event.is_delete else event.kv)
+    mark = core.timeline.tracker.mark_in(None if event.is_delete else event.kv)
     if mark.ordinal != last.ordinal + 1:
         raise StoreRestoredError("the engine was restored or replaced under this watch")
     return mark
@@ -197,9 +197,9 @@ def left_of(deadline: float | None) -> float | None:
 def changed_at(
     mark: Mark, stamp: StampRecord, events: Iterable[Event], space: Keyspace
 ) -> tuple[Change[Any], ...]:
-    """Return events as users see them, in key order, with the mark that stamps them.
+    """Return events as changes, in key order, with the mark that stamps them.
 
-    Only what stands at the mark's own revision was written by whom it names.
+    Only a write at the mark's own revision has its writer.
     """
     own, changes = commit_of(mark, stamp), []
     for event in sorted(events, key=_stored_key):

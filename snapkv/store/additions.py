@@ -1,4 +1,4 @@
-"""Additions: keys and values that depend on the timestamp of the commit they are part of."""
+"""Additions: keys and values that depend on the timestamp of their commit."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from snapkv.errors import InvalidTypeError
 from snapkv.model import Build, Ops, Stamp
 
 Addition = Callable[[int], tuple[str, bytes]]
-"""Gets the timestamp of the commit it will be part of, returns a key and a value."""
+"""Takes the timestamp of its commit; returns a key and a value."""
 
 
 def building(ops: Ops, additions: tuple[Addition, ...]) -> Build:
-    """Return the function form of operations, with additions called for each timestamp."""
+    """Return operations as a function of the stamp that calls the additions."""
     if not additions:
         return lambda _: ops
 

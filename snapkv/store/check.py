@@ -29,7 +29,7 @@ def check(core: Core, progress: Callable[[int], None] = lambda _: None) -> Check
     core.check_open()
     problems = [f"engine: {problem}" for problem in core.engine.check()]
     try:
-        core.timeline.check()
+        core.timeline.tracker.check()
     except AssertionError as e:
         problems.append(f"timeline: {e!r}")
     commits, until = 0, core.engine.read([]).header.revision
@@ -70,7 +70,7 @@ def _judge(core: Core, batch: WatchBatch) -> tuple[list[str], int]:
             try:
                 kv.key.decode()
             except UnicodeDecodeError:
-                problems.append(f"key {kv.key!r} is no UTF-8 text")
+                problems.append(f"key {kv.key!r} is not valid UTF-8")
     return problems, sum(1 for kv in stamps if kv.version > 1)  # 1: the store's creation
 
 

@@ -1,4 +1,4 @@
-"""What an open store is made of beside what it reads with, and what its faces do with that."""
+"""The writing half of an open store: commit, tick, compact, retain."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import threading
 import warnings
 from dataclasses import dataclass
 
+from snapkv.arguments import check_seconds
 from snapkv.clock import bounded
 from snapkv.committer import COMMIT_TIMEOUT_S_MAX, Committer
 from snapkv.errors import (
@@ -14,8 +15,6 @@ from snapkv.errors import (
     CompactedError,
     EngineBusyError,
     EngineUnavailableError,
-    InvalidOptionError,
-    InvalidTypeError,
     SnapKVError,
 )
 from snapkv.model import Build, Commit, Compaction
@@ -24,9 +23,9 @@ from snapkv.times import end_of_ms, format_time, physical_ms
 
 RETAIN_CHECK_MS_MAX = 60_000
 RETAIN_BATCHES = 2
-"""Batches of space that one commit may free for `retain=`; the next ones go on."""
+"""Batches of space that one commit may free for `retain=`; later commits free the rest."""
 RETAIN_S = 1.0
-"""How long a commit to a remote engine waits for that."""
+"""How long a commit to a remote engine waits for the compaction of `retain=`."""
 
 
 @dataclass(slots=True, eq=False)
@@ -43,17 +42,17 @@ class Core(Reader):
     # --- ticking ---
 
     def finish(self, timestamp: int) -> None:
-        """Make sure that nothing can commit at or below a timestamp any more: tick past it."""
+        """Make sure that no commit at or below a timestamp can come any more: tick above it."""
         if self.timeline.head().timestamp >= timestamp:
             return
         self.check_not_ahead(timestamp)
-        # in the time that the read has, where that is less
+        # within the time that the read has left
         self.tick(timestamp, timeout=max(0.001, bounded(self.commit_timeout_s)))
 
     def tick(self, at_least: int = 0, *, timeout: float | None = None) -> Commit:
-        """Commit nothing but a timestamp, `at_least` that large.
+        """Commit only a timestamp, `at_least` that large.
 
-        `ClockSkewError` when it would be beyond now + skew, for what it stamps happened now.
+        Raises `ClockSkewError` if it is beyond now + skew: the writes that it stamps happened now.
         """
         self.check_open()
         commit = self.committer.tick(
@@ -63,7 +62,7 @@ class Core(Reader):
         return commit
 
     def check_not_ahead(self, timestamp: int) -> None:
-        """Raise `ClockSkewError` for a timestamp beyond now + skew: it would spoil the clock."""
+        """Raise `ClockSkewError` for a timestamp beyond now + skew: later ones would follow it."""
         ahead_ms = physical_ms(timestamp) - self.clock.now_ms()
         if ahead_ms > self.max_clock_skew_ms:
             raise ClockSkewError(
@@ -76,7 +75,7 @@ class Core(Reader):
     # --- writing ---
 
     def commit(self, build: Build, timeout: float | None) -> Commit:
-        """Commit what `build` returns, then do a little of what `retain=` asks for."""
+        """Commit what `build` returns; then compact a little, as `retain=` says."""
         self.check_open()
         commit = self.committer.commit(build, timeout=self.timeout_s(timeout))
         self._retain()
@@ -87,14 +86,14 @@ class Core(Reader):
         return self.commit_timeout_s if timeout is None else check_timeout(timeout)
 
     def check_clock(self) -> None:
-        """Refuse to commit while the local clock and the server's are too far apart.
+        """Raise `ClockSkewError` if the local clock and the server's differ by too much.
 
-        In an embedded engine the machine's clock stands for the server's, and only a store's
-        clock ahead of it is refused: that one would move the times of all other processes. One
-        behind moves nobody's, and stores of imports and tests live there.
+        For an embedded engine the machine's clock is the server's, and only a store clock ahead of
+        it is an error, because it would move the times of all other processes. A clock behind moves
+        no process's times; imports and tests use such clocks.
 
-        Before it refuses it looks again: a machine that slept, or a clock that was set, makes an
-        old look at the server's clock wrong.
+        The server's clock is read again before raising: an old reading is wrong if this machine
+        slept or a clock was set.
         """
         skew_ms, beyond = self._skew(self.engine.server_time_ms())
         if beyond:
@@ -109,7 +108,7 @@ class Core(Reader):
             )
 
     def _skew(self, server: tuple[int, int] | None) -> tuple[int, bool]:
-        """Return by how much the clocks differ, and whether surely by too much."""
+        """Return by how much the clocks differ, and whether that is certainly too much."""
         if server is None:
             return 0, False
         at_ms, uncertainty_ms = server
@@ -118,8 +117,8 @@ class Core(Reader):
         return skew_ms, harmful_ms - uncertainty_ms > self.max_clock_skew_ms
 
     def warn_if_ahead(self) -> None:
-        """Warn when the store's newest timestamp is far ahead of the clock; repair nothing."""
-        newest = self.timeline.newest_known().timestamp
+        """Warn if the store's newest timestamp is far ahead of the clock; repair nothing."""
+        newest = self.timeline.tracker.newest.timestamp
         ahead_ms = physical_ms(newest) - self.clock.now_ms()
         if ahead_ms > self.max_clock_skew_ms:
             warnings.warn(
@@ -129,15 +128,15 @@ class Core(Reader):
                 stacklevel=4,
             )
 
-    # --- forgetting ---
+    # --- compaction ---
 
     def compact(
         self, before: int, *, batches: int | None = None, timeout: float | None = None
     ) -> Compaction:
-        """Compact up to a timestamp, never into the time that open outcomes may need."""
+        """Compact up to a timestamp, but keep the history that unknown outcomes may need."""
         try:
             return self._compact(before, batches, timeout)
-        except CompactedError:  # a neighbour went further meanwhile
+        except CompactedError:  # another process compacted further meanwhile
             oldest = self.timeline.oldest()
             return Compaction(self.engine.compacted_revision(), oldest.timestamp)
 
@@ -161,7 +160,7 @@ class Core(Reader):
         return Compaction(compacted, oldest.timestamp)
 
     def _retain(self) -> None:
-        """Forget what is older than `retain=`; now and then, in small pieces, never in the way."""
+        """Compact history older than `retain=`: now and then, in small pieces."""
         retain_ms = self.retain_ms
         if retain_ms is None:
             return
@@ -172,52 +171,52 @@ class Core(Reader):
         self.retained_at_ms = now_ms
         before = end_of_ms(now_ms - retain_ms)
         if self.engine.remote:
-            self._forget_beside(before)
+            self._compact_in_thread(before)
         else:
-            self.retain_error = self._forget(before, 0)
+            self.retain_error = self._try_compact(before, 0)
 
-    def _forget(self, before: int, timeout: float | None) -> SnapKVError | None:
+    def _try_compact(self, before: int, timeout: float | None) -> SnapKVError | None:
         try:
             self.compact(before, batches=RETAIN_BATCHES, timeout=timeout)
         except EngineBusyError:
-            return self.retain_error  # somebody writes: there will be a quieter moment
-        except SnapKVError as e:  # the commit stands; info() tells
+            return self.retain_error  # another process writes: a later commit compacts
+        except SnapKVError as e:  # the commit was made; info() reports the error
             return e
         return None
 
-    def _forget_beside(self, before: int) -> None:
-        """Compact in a thread: the commit stands, and each of the calls has a long bound."""
+    def _compact_in_thread(self, before: int) -> None:
+        """Compact in a thread: the commit was made, and its caller should not wait long."""
         found: list[SnapKVError | None] = []
 
-        def forget() -> None:
-            found.append(self._forget(before, None))
+        def run() -> None:
+            found.append(self._try_compact(before, None))
             self.retain_error = found[0]
 
-        thread = threading.Thread(target=forget, name="snapkv retain", daemon=True)
+        thread = threading.Thread(target=run, name="snapkv retain", daemon=True)
         try:
             thread.start()
         except RuntimeError as e:
-            self.retain_error = EngineUnavailableError(f"there is no thread for retain=: {e}")
+            self.retain_error = EngineUnavailableError(
+                f"no thread for retain= could be started: {e}"
+            )
             return
         thread.join(RETAIN_S)
         if not found:
             self.retain_error = EngineUnavailableError(
-                f"compacting for retain= takes longer than {RETAIN_S:g} s; it goes on"
+                f"compaction for retain= takes longer than {RETAIN_S:g} s; it continues"
             )
-            if found:  # it ended in between
+            if found:  # it ended meanwhile
                 self.retain_error = found[0]
 
     # --- life ---
 
     def stop(self) -> None:
-        """Let threads go that wait for commits."""
+        """Wake the threads that wait for commits."""
         self.committer.close()
 
 
 def check_timeout(timeout: float) -> float:
-    """Return seconds a commit may take; raise a typed error when out of bounds."""
-    if isinstance(timeout, bool) or not isinstance(timeout, int | float):
-        raise InvalidTypeError(f"a timeout is seconds, not {type(timeout).__name__}")
-    if not 0 < timeout <= COMMIT_TIMEOUT_S_MAX:
-        raise InvalidOptionError(f"a commit's timeout is in (0, {COMMIT_TIMEOUT_S_MAX:.0f}] s")
-    return float(timeout)
+    """Return the seconds that a commit may take; raise a typed error if they are out of bounds."""
+    return float(
+        check_seconds("the timeout of a commit", timeout, above=0, most=COMMIT_TIMEOUT_S_MAX)
+    )

@@ -1,4 +1,4 @@
-"""The ways to a store: by a URL, or on an engine at hand."""
+"""Opening a store: by a URL, on an engine, or through an etcd3 client."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ from dataclasses import dataclass, fields
 from datetime import timedelta
 from typing import Any
 
+from snapkv.arguments import check_bool, check_known
 from snapkv.clock import Clock, HybridClock, SystemClock
 from snapkv.committer import COMMIT_TIMEOUT_S, Committer
 from snapkv.engine.contract import Engine
-from snapkv.errors import InvalidOptionError, InvalidTypeError, UnknownOptionError
+from snapkv.engine.open import COMMON_OPTIONS, open_engine
+from snapkv.errors import InvalidOptionError, InvalidTypeError
 from snapkv.layout import WRITER_BYTES_MAX, Layout, encode_text
 from snapkv.reading.deadline import check_wait, within
-from snapkv.reading.opening import COMMON_OPTIONS, default_writer, open_engine, open_keys
+from snapkv.reading.opening import default_writer, open_keys
 from snapkv.reading.sources import Past
 from snapkv.store.core import Core, check_timeout
 from snapkv.store.store import SnapshotKV
@@ -24,7 +26,7 @@ from snapkv.times import duration_ms
 DEFAULT_NAME = "default"
 MAX_CLOCK_SKEW_S = 5.0
 BORROWED_OPTIONS = ("max_request_bytes", "max_txn_ops")
-"""What `from_etcd3` takes of etcd's options; the client has settled the others."""
+"""The etcd options of `from_etcd3`; the client has decided the rest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,12 +46,11 @@ class Settings:
 
     def __post_init__(self) -> None:
         if self.clock is not None and not callable(getattr(self.clock, "now_ms", None)):
-            raise InvalidTypeError(f"a clock has now_ms(), {type(self.clock).__name__} has not")
+            raise InvalidTypeError(f"clock must have now_ms(); {type(self.clock).__name__} has not")
         HybridClock(self.clock or SystemClock()).now_ms()
         if self.past is not None and not callable(getattr(self.past, "source", None)):
-            raise InvalidTypeError(f"a past has source(), {type(self.past).__name__} has not")
-        if not isinstance(self.create, bool):
-            raise InvalidTypeError(f"create is a bool, not {type(self.create).__name__}")
+            raise InvalidTypeError(f"past must have source(); {type(self.past).__name__} has not")
+        check_bool("create", self.create)
         if len(encode_text(self.writer_name, "writer")) > WRITER_BYTES_MAX:
             raise InvalidOptionError(f"writer has more than {WRITER_BYTES_MAX} bytes")
         check_timeout(self.commit_timeout)
@@ -60,7 +61,7 @@ class Settings:
 
     @property
     def writer_name(self) -> str:
-        """Who commits are said to be by."""
+        """The writer in the commit log."""
         return default_writer() if self.writer is None else self.writer
 
 
@@ -79,21 +80,21 @@ def open(
     past: Past | None = None,
     **options: Any,
 ) -> SnapshotKV:
-    """Open a store, and make it when it is not there; one round trip when it is.
+    """Open a store; create it if it does not exist. One round trip if it exists.
 
     `url` is `memory:` (private), `memory:NAME` (shared in the process), `lmdb:PATH` or
     `etcd://HOST:PORT,HOST:PORT`. `name` separates stores in one engine. `ring_slots` is how many
-    of the newest commits answer lookups without asking the engine. `retain` (such as "7d") lets
-    commits compact what is older; it is the whole engine that forgets. `writer` is who the commit
-    log says it was (default user@host). Seconds: `commit_timeout`, `max_clock_skew`, and
-    `read_timeout`, which bounds the opening and each read that is given no `timeout` of its own
-    (None: only each request of it, see the class). Further
+    of the newest commits answer lookups without a round trip. `retain` (such as "7d") makes
+    commits compact older history, of the whole engine. `writer` is the name of the writer in the
+    commit log (default user@host). Seconds: `commit_timeout`, `max_clock_skew`, and
+    `read_timeout`, which bounds the opening and each read without a `timeout` of its own
+    (None: only each request is bounded, see the class). Further
     options are the engine's: for lmdb `durability` ("sync", "relaxed", "none"), `map_bytes`,
     `mode` (permissions of the files of a new store, 0o600), `request_bytes_max`; for etcd `user`,
     `password`, `tls`, `ca_cert`, `cert`, `key`, `max_request_bytes`, `max_txn_ops` (see
     `docs/etcd.md`).
 
-    Raises `InvalidURLError`, `UnknownOptionError`, `InvalidOptionError`, `StoreNotFoundError`
+    Raises `InvalidOptionError`, `InvalidTypeError` for an unknown option, `StoreNotFoundError`
     (with `create=False`), `FormatError`, `NotAStoreError`, `CorruptStoreError`, `ReadOnlyError`,
     `EngineUnavailableError`, `ReadTimeoutError`, `AccessDeniedError`.
     """
@@ -115,20 +116,18 @@ def open(
 
 
 def open_on(engine: Engine, **options: Any) -> SnapshotKV:
-    """Open a store on an engine at hand, which is closed with it; `options` as for `open`.
+    """Open a store on an engine, which is closed with it; `options` as for `open`.
 
     >>> from snapkv.engine.memory import MemoryEngine
     >>> with open_on(MemoryEngine(), name="plans") as store:
     ...     timestamp = store.save("a", b"1")
 
-    Raises as `open`; the engine is closed then, too.
+    Raises as `open`, after closing the engine.
     """
     known = [field.name for field in fields(Settings)]
     with ExitStack() as on_error:
         on_error.callback(engine.close)
-        for option in options:
-            if option not in known:
-                raise UnknownOptionError(option, known)
+        check_known(options, known)
         settings = Settings(**options)
         on_error.pop_all()
     return _opened(engine.url, engine, settings)
@@ -137,31 +136,29 @@ def open_on(engine: Engine, **options: Any) -> SnapshotKV:
 def from_etcd3(
     client: Any, *, user: str | None = None, password: str | None = None, **options: Any
 ) -> SnapshotKV:
-    """Open a store through an `etcd3` client (python-etcd3 0.12) that a service holds already.
+    """Open a store through an `etcd3` client (python-etcd3 0.12) that a service has.
 
-    The client's channel and token are used; `user` and `password` are needed to renew a token,
-    for the client does not keep them; the environment does not stand in for them. Closing the
-    store leaves the client open. It has one endpoint, so there is no failover, and cannot be used
-    in a forked child. `options` as for `open`, of etcd's `max_request_bytes` and `max_txn_ops`.
-    Needs the extra `etcd3`.
+    The client's channel and token are used. `user` and `password` are needed to renew a token,
+    because the client does not keep them; environment variables are not used for them. Closing the
+    store leaves the client open. A client has one endpoint, so failover is impossible, and it
+    cannot be used in a forked child. `options` as for `open`; of etcd's, `max_request_bytes` and
+    `max_txn_ops`. Needs the extra `etcd3`.
 
         client = etcd3.client(host="localhost", port=2379)
         store = snapkv.from_etcd3(client, name="catalogue")
 
-    Raises `InvalidTypeError` for what is no such client, and as `open`.
+    Raises `InvalidTypeError` if `client` is not such a client, and as `open`.
     """
     from snapkv.engine.etcd.etcd3_adapter import engine_on
 
-    for option in options:
-        if option not in (*COMMON_OPTIONS, *BORROWED_OPTIONS):
-            raise UnknownOptionError(option, (*COMMON_OPTIONS, *BORROWED_OPTIONS))
+    check_known(options, (*COMMON_OPTIONS, *BORROWED_OPTIONS))
     layout = Layout(options.get("name", DEFAULT_NAME))
     taken = {option: options.pop(option) for option in BORROWED_OPTIONS if option in options}
     return open_on(engine_on(client, layout.ts, user, password, **taken), **options)
 
 
 def _opened(url: str, engine: Engine, settings: Settings) -> SnapshotKV:
-    """Return a store on an engine; the engine is closed when there is none."""
+    """Return a store on an engine; close the engine if that fails."""
     with within(settings.read_timeout), ExitStack() as on_error:
         on_error.callback(engine.close)
         core = _assemble(url, engine, settings)
@@ -175,7 +172,7 @@ def _assemble(url: str, engine: Engine, settings: Settings) -> Core:
     clock = HybridClock(settings.clock or SystemClock())
     timeline = Timeline(engine, layout.ts, ring_slots=settings.ring_slots, on_seen=clock.merge)
     ts, record, header = open_keys(engine, layout, writer, create=settings.create)
-    timeline.open(ts, header)
+    timeline.tracker.open(ts, header)
     skew_ms = duration_ms(settings.max_clock_skew)
     committer = Committer(
         engine,

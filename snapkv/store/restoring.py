@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from snapkv.arguments import check_text
 from snapkv.committer import COMMIT_TIMEOUT_S_MAX
 from snapkv.dates import dated
 from snapkv.errors import (
     ConflictError,
     InvalidTimeError,
     InvalidTypeError,
-    PrefixNotFoundError,
+    KeyNotFoundError,
 )
 from snapkv.layout import prefix_end
 from snapkv.model import Commit, Difference, HeadAt, Ops
@@ -24,7 +25,7 @@ from snapkv.store.core import Core
 from snapkv.times import When, format_time
 
 TRIES = 8
-"""After so many commits of others that came first, it writes everything."""
+"""After so many conflicts with other writers, everything is written, without a guard."""
 
 
 class Plan(NamedTuple):
@@ -43,12 +44,11 @@ def planned(
     before_first: bool = False,
     timeout: float | None = None,
 ) -> Plan:
-    """Return what restoring a moment (None: now) would change now; raises as restoring does.
+    """Return what restoring a moment (None: now) would change; raises as `SnapshotKV.restore`.
 
     `timeout` is that of each read.
     """
-    if not isinstance(prefix, str):
-        raise InvalidTypeError(f"a prefix is a str, not {type(prefix).__name__}")
+    check_text("prefix", prefix)
     past, head = keys.at(when, timeout=timeout), keys.at(timeout=timeout)
     if not before_first and head.count():
         _check_not_before_first(keys.reader, past)
@@ -96,16 +96,20 @@ def _committed(core: Core, ops: Ops, left: TimeLeft) -> Commit:
 def _plan(past: Snapshot[str], head: Snapshot[str], prefix: str) -> Plan:
     changes = list(head.diff(past, prefix))
     if prefix and not changes and not head.count(prefix):
-        raise PrefixNotFoundError(prefix, past.timestamp)
+        raise KeyNotFoundError(
+            prefix,
+            past.timestamp,
+            reason=f"no key begins with {prefix!r}, neither now nor at {dated(past.timestamp)}",
+        )
     return Plan(past, head, changes)
 
 
 def _check_not_before_first(reader: Reader, past: Snapshot[str]) -> None:
     """Raise `InvalidTimeError` for a moment before the first commit, if there is one.
 
-    Ticks are none, and neither are commits that saved no text key: a store may tick long before.
+    Ticks and commits that saved no text key do not count: a store may tick long before those.
     """
-    creation = reader.timeline.creation
+    creation = reader.timeline.tracker.creation
     if past.revision > creation.revision:
         if past.count() or _had_keys(reader, past):
             return
@@ -127,10 +131,10 @@ def _check_not_before_first(reader: Reader, past: Snapshot[str]) -> None:
 def _had_keys(reader: Reader, past: Snapshot[str]) -> bool:
     """Return whether a text key was ever saved up to a moment, or compaction hides it.
 
-    Two watches up to that moment; asked only where no key is there.
+    Two watches up to that moment; called only if no key exists.
     """
     low, high = bounds(reader, None, past.timestamp)
-    if low.ordinal > reader.timeline.creation.ordinal:
+    if low.ordinal > reader.timeline.tracker.creation.ordinal:
         return True
     start = reader.layout.data.prefix
     return any(each.touched for each in changed(reader, start, prefix_end(start), low, high))

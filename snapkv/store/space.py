@@ -1,4 +1,4 @@
-"""A byte-keyed space of a store: where layers above keep what they keep."""
+"""A space: a part of a store with keys of its own, as bytes, for a layer above."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ class Space(View[bytes]):
         note: str | None = None,
         timeout: float | None = None,
     ) -> Commit:
-        """Commit operations on this space alone; `SnapshotKV.commit` can span several.
+        """Commit operations on this space; `SnapshotKV.commit` can span several.
 
-        Keywords as there, or a function that returns `SpaceOps` for the stamp; the note goes with
-        either. Raises as there.
+        Takes its keywords, or a function that returns `SpaceOps` for the stamp; either with a
+        note. Raises as `SnapshotKV.commit`.
         """
         if build is not None and not callable(build):
             raise InvalidTypeError(

@@ -1,4 +1,4 @@
-"""The store: what services open, write to and ask."""
+"""The store that services open, write and read."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, BinaryIO, Self
 
-from snapkv.committer import Check, Sent, compile_check, listed, pairs
+from snapkv.arguments import check_int
+from snapkv.committer import Check, SentRequest, compile_check, listed, pairs
 from snapkv.coordination.election import Election
 from snapkv.coordination.session import TTL_S, Session, SessionInfo, sessions
 from snapkv.errors import InvalidOptionError, InvalidTypeError, NotSupportedError
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class SnapshotKV(View[str], Closing):
-    """A store of text keys and byte values that answers for any moment of its life.
+    """A store of text keys and byte values that can be read as of any moment of its life.
 
     Safe for threads and usable as a context manager. Opened by `snapkv.open`.
     """
@@ -48,7 +49,7 @@ class SnapshotKV(View[str], Closing):
         return f"<SnapshotKV {self._core.url} name={self._core.layout.name!r}>"
 
     def close(self) -> None:
-        """Close the store; what waits in other threads ends with `StoreClosedError`."""
+        """Close the store; calls that wait in other threads raise `StoreClosedError`."""
         self._core.close()
 
     # --- writing ---
@@ -93,13 +94,13 @@ class SnapshotKV(View[str], Closing):
         note: str | None = None,
         timeout: float | None = None,
     ) -> Commit:
-        """Commit operations, or what `build(stamp)` returns for the very stamp it commits with.
+        """Commit operations, or those that `build(stamp)` returns for the commit's own stamp.
 
-        `build` must be pure: it is called again for every new timestamp. What it raises stops
-        this commit, with nothing written. Removals come before saves. `note` (4 KiB at most) is
+        `build` must be pure: it is called again for every new timestamp. If it raises, nothing is
+        written. Removals come before saves. `note` (4 KiB at most) is
         kept in the commit log. `timeout` (seconds, 60 at most) bounds the wait.
 
-        One round trip; commits of several threads share one.
+        One round trip; commits of several threads share it.
 
         >>> import snapkv
         >>> with snapkv.open("memory:") as store:
@@ -107,9 +108,9 @@ class SnapshotKV(View[str], Closing):
         ...     store.load("a")
         b'1'
 
-        Raises `ConflictError` when a guard does not hold, `CommitTooLargeError`,
-        `DuplicateKeyError`, `InvalidKeyError`, `InvalidTypeError`, `CommitTimeoutError` (it did
-        not happen), `CommitUnknownError` (`resolve` can settle it), `StoreRecreatedError`,
+        Raises `ConflictError` if a guard fails, `CommitTooLargeError`, `InvalidKeyError`,
+        `InvalidTypeError`, `CommitTimeoutError` (it did not happen), `CommitUnknownError`
+        (`resolve` finds it out), `StoreRecreatedError`,
         `ClockSkewError`, `NoSpaceError`, `ReadOnlyError`, `EngineBusyError` (another process kept
         the write lock; it did not happen), `EngineUnavailableError` (nothing was sent; it did not
         happen), `AccessDeniedError`.
@@ -144,15 +145,15 @@ class SnapshotKV(View[str], Closing):
     ) -> Commit:
         """Make the present equal a past moment, in one commit; return it.
 
-        `store.diff(None, when, prefix)` shows what it would do. It restores text keys: what stands
-        in spaces belongs to the layers that put it there. Only what differs is written. Under
-        steady writing by others it falls back to writing everything. A moment before the first
-        commit needs `before_first=True`, for it removes every key (with the prefix).
+        `store.diff(None, when, prefix)` shows what it would do. It restores text keys only: keys in
+        spaces belong to the layers that wrote them. Only differences are written; if other writers
+        keep committing first, everything is. A moment before the first commit needs
+        `before_first=True`, because it removes every key (with the prefix).
 
         `timeout` (seconds) bounds all of it, reads and commits together, of which a commit gets 60
         at most. Without it `read_timeout` bounds each read, and `commit_timeout` each commit.
 
-        Raises `InvalidTimeError`, `PrefixNotFoundError` (a KeyError: no key has the prefix, now or
+        Raises `InvalidTimeError`, `KeyNotFoundError` (a KeyError: no key has the prefix, now or
         then), `CompactedError`, `CommitTooLargeError`, `ReadTimeoutError` (nothing was written),
         and as `commit`.
         """
@@ -167,21 +168,20 @@ class SnapshotKV(View[str], Closing):
         guards: Iterable[Guard | Check] = (),
         timeout: float | None = None,
     ) -> Commit | None:
-        """Settle a commit whose outcome was unknown, from any process, once and for all.
+        """Find out the outcome of a commit that was unknown, from any process, for good.
 
         `ts`, `nonce`, `batch` and `guards` are those of the `CommitUnknownError`, which can be
-        pickled to another process; guards on text keys may also be written anew. Returns the commit
-        when it landed, None when it never will. Keep the answer: once compaction took the history
-        of that time, the same question can no longer be decided. Raises `ConflictError` when its
-        group landed without this part, `CommitUnknownError` when that cannot be told.
+        pickled to another process; guards on text keys may also be new, equal objects. Returns the
+        commit if it landed, None if it never will. Keep the answer: after compaction of that time
+        the same call can no longer find it out. Raises `ConflictError` if its group landed without
+        this commit, and `CommitUnknownError` if the outcome cannot be found out.
         """
         core = self._core
         core.check_open()
         check_timestamp(ts)
         if not isinstance(nonce, bytes) or not nonce:
-            raise InvalidTypeError("a nonce is the bytes that CommitUnknownError carries")
-        if isinstance(batch, bool) or not isinstance(batch, int) or batch < 0:
-            raise InvalidTypeError(f"a batch counts from 0, it is not {batch!r}")
+            raise InvalidTypeError("nonce must be the bytes of CommitUnknownError.nonce")
+        check_int("batch", batch, 0)
         if core.timeline.head().timestamp < ts:
             core.check_not_ahead(ts)
         stamp = StampRecord(ts, nonce, core.committer.writer)
@@ -191,7 +191,7 @@ class SnapshotKV(View[str], Closing):
             else compile_check(guard, core.layout.data, core.layout)
             for guard in listed(guards, "guards")
         )
-        sent = Sent(stamp, core.committer.created, core.timeline.newest_known())
+        sent = SentRequest(stamp, core.committer.created, core.timeline.tracker.newest)
         mark = core.committer.resolve(sent, checks, timeout=core.timeout_s(timeout))
         if mark is None:
             return None
@@ -212,8 +212,8 @@ class SnapshotKV(View[str], Closing):
         """Yield the commits after `since` (exclusive) up to `until` (inclusive), oldest first.
 
         Ticks are commits too. Commits that shared a transaction appear as one, with batch 0.
-        Without `since` it begins with what compaction left; with one that is gone it raises
-        `CompactedError`. One watch over the timestamp key; a page at a time when newest first.
+        Without `since` it begins with the oldest commit that compaction left; a compacted `since`
+        raises `CompactedError`. One watch over the timestamp key; newest first, one for each page.
 
         Raises `EngineUnavailableError`, `ReadTimeoutError`, too.
         """
@@ -230,9 +230,9 @@ class SnapshotKV(View[str], Closing):
         """Return the commits in (since, until] as an Arrow table, newest first.
 
         Columns: version (revision), timestamp (to the millisecond), userName (the writer),
-        operation (WRITE, TICK, or FENCE, which proved another one dead), userMetadata (the note),
+        operation (WRITE, TICK, or FENCE, which proved a commit dead), userMetadata (the note),
         operationMetrics (a map: numPuts, numDeletes, in spaces too). Without `since` it begins
-        with what compaction left, whose operation is unknown. Needs pyarrow. Costs two watches.
+        with the oldest commit left, whose operation is unknown. Needs pyarrow. Costs two watches.
 
         Raises `CompactedError`, `EngineUnavailableError`, `ReadTimeoutError`.
         """
@@ -242,15 +242,15 @@ class SnapshotKV(View[str], Closing):
         return tables.commits_table(self._core, since, until)
 
     def tick(self) -> Commit:
-        """Commit nothing but a timestamp: it moves `resolved()` forward. One round trip.
+        """Commit only a timestamp: it moves `resolved()` forward. One round trip.
 
-        Raises `ClockSkewError` in a store whose timestamps are ahead of the clock, and as `commit`.
+        Raises `ClockSkewError` if the store's timestamps are ahead of the clock, and as `commit`.
         """
         return self._core.tick()
 
     @bounds
     def resolved(self, *, timeout: float | None = None) -> int:
-        """Return the timestamp at or below which nothing can commit any more. One round trip.
+        """Return the newest final timestamp: no commit at or below it can come. One round trip.
 
         Raises `EngineUnavailableError`, `ReadTimeoutError`.
         """
@@ -258,20 +258,20 @@ class SnapshotKV(View[str], Closing):
         return self._core.timeline.head().timestamp
 
     def compact(self, before: When) -> Compaction:
-        """Forget the history before a moment; the state at that moment stays readable.
+        """Remove the history before a moment; the state at that moment stays readable.
 
-        It affects the whole engine, other stores in it too. It never passes the newest minute or
-        so, in which outcomes of commits must stay decidable: the result tells how far it went.
+        It affects the whole engine, with all stores in it. It keeps about the newest minute, so
+        that unknown outcomes of commits can be found out: the result shows how far it went.
         """
         self._core.check_open()
         return self._core.compact(self._core.resolve(before))
 
-    # --- who is there, who leads ---
+    # --- sessions and elections ---
 
     def session(self, ttl: float = TTL_S, value: bytes = b"") -> Session:
-        """Return a new session: a sign of life that others see, kept alive by a thread.
+        """Return a new session: a sign of life of this process, renewed by a thread.
 
-        When this process dies, its key vanishes `ttl` seconds after the last renewal (etcd: whole
+        If this process dies, its key vanishes `ttl` seconds after the last renewal (etcd: whole
         seconds, 2 at least by default). `value` is what `sessions()` shows. Two round trips.
 
         >>> import snapkv
@@ -282,13 +282,13 @@ class SnapshotKV(View[str], Closing):
 
         Raises `InvalidTypeError`, `InvalidOptionError`, `CommitTooLargeError`,
         `EngineUnavailableError`, `EngineBusyError`, `NoSpaceError`, `AccessDeniedError`,
-        `SessionLostError` (all that took longer than the lease lasts).
+        `SessionLostError` (this took longer than the lease lasts).
         """
         return Session(self._core, self._core.committer.writer, ttl, value)
 
     @bounds
     def sessions(self, *, timeout: float | None = None) -> list[SessionInfo]:
-        """Return the sessions that live, in the order in which they were made. One round trip.
+        """Return the live sessions in the order in which they were made. One round trip.
 
         Raises `EngineUnavailableError`, `ReadTimeoutError`.
         """
@@ -297,10 +297,9 @@ class SnapshotKV(View[str], Closing):
     def election(
         self, name: str, *, session: Session | None = None, ttl: float = TTL_S
     ) -> Election:
-        """Return a place in an election; `campaign()` stands in it. No round trip.
+        """Return a candidate of an election, which takes part from `campaign()` on. No round trip.
 
-        Without a session each campaign makes one of its own, of `ttl` seconds, and ends it on
-        resigning.
+        Without a session each campaign makes its own, of `ttl` seconds, and ends it on resigning.
 
         >>> import snapkv
         >>> with snapkv.open("memory:") as store, store.election("compactor") as election:
@@ -333,7 +332,7 @@ class SnapshotKV(View[str], Closing):
 
         A path gets a complete dump or stays as it was. A new file has the permissions 0o600, one
         that is replaced keeps its own; `mode` sets them. A device or a FIFO (with a reader within
-        a minute) is written to as it is. `progress` hears of the keys written.
+        a minute) is written to as it is. `progress` is called with the number of keys written.
         Raises as `at`, `InvalidFileError`, `NoSpaceError`.
         """
         return _dump.dump(self._core, file, at, mode, progress)
@@ -341,8 +340,8 @@ class SnapshotKV(View[str], Closing):
     def backup(self, path: FilePath, *, mode: int = FILE_MODE) -> None:
         """Copy a live lmdb store, history and all, to a new directory, while writers go on.
 
-        The copy is LMDB's own, of one moment, and without free pages; all stores of the directory
-        come along. It appears when it is complete, with files of the permissions `mode`. It costs
+        The copy is LMDB's own, of one moment, and without free pages; it contains all stores of the
+        directory. It appears when it is complete, with files of the permissions `mode`. It costs
         as reading and writing all of it; meanwhile a commit of this process that needs a larger
         map waits, 30 seconds at most. `dump` writes one moment, of any engine.
 
@@ -371,12 +370,12 @@ class SnapshotKV(View[str], Closing):
     def load_dump(
         self, file: BinaryIO | FilePath, *, replace: bool = False, note: str | None = None
     ) -> Commit:
-        """Commit what a dump holds, in one commit, after reading and verifying all of it.
+        """Commit the contents of a dump, in one commit, after reading and verifying all of it.
 
-        It holds no more of the file than one commit of this engine may have, whatever the file
-        claims. Raises `StoreNotEmptyError` when there are keys already and `replace` does not say
-        to replace them; `NotAStoreError`, `FormatError`, `CorruptStoreError` for the file;
-        `InvalidFileError` when it cannot be read; `CommitTooLargeError`.
+        It reads no more of the file than one commit of this engine may contain, whatever the file
+        claims. Raises `StoreNotEmptyError` if the store has keys and `replace` is False;
+        `NotAStoreError`, `FormatError`, `CorruptStoreError` for the file; `InvalidFileError` if it
+        cannot be read; `CommitTooLargeError`.
         """
         with _dump.opened(file) as opened:
             return _dump.load_dump(self._core, opened, replace=replace, note=note)
@@ -404,7 +403,7 @@ class SnapshotKV(View[str], Closing):
             "newest_timestamp": head.timestamp,
             "newest_revision": head.revision,
             "earliest_timestamp": oldest.timestamp,
-            "ring": f"{len(core.timeline.ring)} of {core.timeline.ring.slots}",
+            "ring": f"{len(core.timeline.tracker.ring)} of {core.timeline.tracker.ring.slots}",
             "key_bytes_max": core.engine.limits.key_bytes - len(core.layout.data.prefix),
             "retain_ms": core.retain_ms,
             "retain_error": str(core.retain_error) if core.retain_error else None,
@@ -412,5 +411,5 @@ class SnapshotKV(View[str], Closing):
         }
 
     def check(self, *, progress: _dump.Progress = lambda _: None) -> _check.CheckReport:
-        """Check every invariant of what is stored; `progress` hears of the commits checked."""
+        """Check every invariant of the stored data; `progress` gets the number of commits."""
         return _check.check(self._core, progress)

@@ -194,3 +194,16 @@ def listed(changes) -> tuple:
     ts = changes.commit.ts
     assert {change.commit.ts for change in changes} == {ts}
     return ts, [(c.commit.revision, c.key, c.value, c.commit.writer) for c in changes]
+
+
+def values(told: list) -> list:
+    """What was told, without revisions and writers."""
+    return [(ts, [(key, value) for _, key, value, _ in changes]) for ts, changes in told]
+
+
+def hold(watch, revision):
+    """Let a watch fetch the changes up to a revision, which wait for their tick."""
+    deadline = monotonic() + WAIT_S
+    while watch._taken < revision:
+        assert watch.next(0.05) is None
+        assert monotonic() < deadline

@@ -110,7 +110,7 @@ def test_many_batches_are_one_table(store, clock, monkeypatch, limits):
 
 def test_changes_without_removals(store, commits):
     core, span = store._core, tables.span_of(store._space, None)
-    low, high = core.timeline.creation, core.timeline.head()
+    low, high = core.timeline.tracker.creation, core.timeline.head()
     for preimages in (False, True):
         found = tables.changes(core, span, low, high, preimages=preimages, deletes=False)
         everything = rows(store.changes_to_arrow(preimages=preimages))

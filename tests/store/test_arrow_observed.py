@@ -14,11 +14,6 @@ from .observed import Cluster, Foreign, drained, ticked
 from .tabled import FOREVER, changes_of, histories_of, moments, replayed, rows
 
 
-@pytest.fixture
-def cluster(place, clock):
-    return Cluster(place, clock)
-
-
 @pytest.fixture(params=[2], ids="seed {}".format)
 def written(request, place, clock, monkeypatch):
     """Random writing, noise and ticking, some of it before there were times; and as commits."""
@@ -182,7 +177,7 @@ def assert_gone(observed, since: int, earliest: int) -> None:
     for read in (
         lambda: observed.changes_to_arrow(since=since),
         lambda: observed.history_to_arrow(since=since),
-        lambda: first_after(core, core.timeline.creation),
+        lambda: first_after(core, core.timeline.tracker.creation),
     ):
         with pytest.raises(CompactedError) as caught:
             read()

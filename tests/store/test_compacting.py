@@ -3,6 +3,7 @@
 from itertools import islice
 
 import pytest
+from sampling import fewer_on_etcd
 
 from snapkv import CompactedError, KeyNotFoundError, pack
 from snapkv.committer import COMMIT_TIMEOUT_S_MAX
@@ -50,8 +51,11 @@ def assert_readable(asked, stamps, earliest):
                 assert asked.at(when).count() == 1
 
 
-@pytest.mark.parametrize("at", [0, 1, 4, 9])
-@pytest.mark.parametrize("offset", [0, 1])
+@pytest.mark.parametrize(
+    ("place", "at", "offset"),
+    fewer_on_etcd([0, 1, 4, 9], [0, 1], one_in=3),
+    indirect=["place"],
+)
 def test_the_state_at_that_moment_stays_readable(
     store, place, clock, stamps, at, offset, subtests: pytest.Subtests
 ):
@@ -163,7 +167,7 @@ def neighbours(place, clock):
     assert_sound(b)
 
 
-@pytest.mark.parametrize("other", range(9))
+@pytest.mark.parametrize(("place", "other"), fewer_on_etcd(range(9), one_in=4), indirect=["place"])
 def test_a_state_stays_readable_until_its_next_commit_is_passed(place, clock, neighbours, other):
     a, b, of_a, of_b = neighbours
     rings = (1, 1_024)

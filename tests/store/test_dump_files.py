@@ -14,7 +14,6 @@ from snapkv import SnapKVError, files
 from snapkv.engine.contract import KeyValue
 from snapkv.errors import (
     CompactedError,
-    FileMissingError,
     InvalidFileError,
     InvalidOptionError,
     InvalidTypeError,
@@ -124,7 +123,7 @@ def test_links_that_lead_nowhere(store, tmp_path):
     (tmp_path / "gone").symlink_to("no/such/folder")
     with pytest.raises(InvalidFileError):
         store.dump(tmp_path / "one")
-    with pytest.raises(FileMissingError):
+    with pytest.raises(InvalidFileError):
         store.dump(tmp_path / "gone")
     assert all((tmp_path / name).is_symlink() for name in ("one", "two", "gone"))
 
@@ -263,7 +262,7 @@ def test_a_dump_never_replaces_a_file_of_a_store(tmp_path, store, dumped, name):
 
 
 def test_a_folder_that_is_missing_is_not_a_file(tmp_path, store, dumped):
-    with pytest.raises(FileMissingError):
+    with pytest.raises(InvalidFileError):
         store.dump(f"{tmp_path}/missing/")
     assert not (tmp_path / "missing").exists()
 

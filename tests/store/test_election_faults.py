@@ -5,15 +5,11 @@ import pytest
 from snapkv import CompactedError
 from snapkv.coordination.leader import Leader
 from snapkv.engine.contract import Put
-from snapkv.errors import EngineBusyError, EngineUnavailableError, NoSpaceError, OutcomeUnknown
+from snapkv.engine.errors import OutcomeUnknown
+from snapkv.errors import EngineBusyError, EngineUnavailableError, NoSpaceError
 
 from .campaigns import LONG_S, WAIT_S, Campaign, standing, stood
 from .wrapping import LosingOnce, Wrapped, wrap_engines
-
-
-@pytest.fixture
-def engine(place):
-    return place.engine()
 
 
 class Compacting(Wrapped):

@@ -12,21 +12,14 @@ from snapkv.errors import (
     InvalidKeyError,
     InvalidOptionError,
     InvalidTypeError,
-    InvalidURLError,
     KeyNotFoundError,
     NoSpaceError,
     StoreNotEmptyError,
     StoreNotFoundError,
-    UnknownOptionError,
 )
 from snapkv.importing.import_prefix import ImportResult, import_prefix
 
 from .engines import ENGINES, Place, assert_sound, write_raw
-
-
-@pytest.fixture
-def engine(place):
-    return place.engine()
 
 
 @pytest.fixture
@@ -184,9 +177,9 @@ def test_a_dry_run_counts(store, place, engine) -> None:
         ({"under": "\ud800"}, InvalidKeyError),
         ({"note": b"why"}, InvalidTypeError),
         ({"note": "x" * 4_090}, InvalidOptionError),
-        ({"source_url": "nowhere:"}, InvalidURLError),
+        ({"source_url": "nowhere:"}, InvalidOptionError),
         ({"source_url": None}, InvalidTypeError),
-        ({"source_options": {"colour": "red"}}, UnknownOptionError),
+        ({"source_options": {"colour": "red"}}, InvalidTypeError),
     ],
 )
 def test_bad_input(store, place, engine, arguments: dict, error: type[Exception]) -> None:

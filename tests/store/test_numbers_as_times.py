@@ -89,12 +89,12 @@ def test_what_is_likely_costs_nothing(store, three, clock):
     engine = store.reader.engine
     asked = []
     read = engine.read
-    store.reader.timeline.engine.read = lambda *a, **k: asked.append(a) or read(*a, **k)
+    store.reader.timeline.tracker.engine.read = lambda *a, **k: asked.append(a) or read(*a, **k)
     try:
         for when in (three[0].ts, three[1].ts + 5, three[2].ts + 10**12, three[0].ts // 50, 0):
             assert store.timestamp_of(when) == when
     finally:
-        del store.reader.timeline.engine.read
+        del store.reader.timeline.tracker.engine.read
     assert asked == []
 
 
@@ -200,7 +200,7 @@ def test_revisions_that_are_none(store, three, place, clock):
 
 def test_final_is_a_bool(store):
     for wrong in ("x", 1, None):
-        with pytest.raises(InvalidTypeError, match="final is a bool"):
+        with pytest.raises(InvalidTypeError, match="final must be True or False"):
             store.at(final=wrong)
     with pytest.raises(InvalidOptionError):
         store.at("rev:1", final=True)

@@ -11,11 +11,6 @@ from .engines import write_raw
 from .observed import Cluster
 
 
-@pytest.fixture
-def cluster(place, clock):
-    return Cluster(place, clock)
-
-
 def told(observed, key="/r/a"):
     return [(v.ts, v.revision, v.value, v.writer) for v in observed.history(key)]
 

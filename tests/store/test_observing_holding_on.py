@@ -10,22 +10,17 @@ from etcd_server import eventually
 import snapkv.observing.observe
 import snapkv.timeline.feed
 from snapkv.engine.memory.engine import MemoryEngine
+from snapkv.engine.open import open_engine
 from snapkv.errors import (
     CompactedError,
     NotObservedError,
     StoreRecreatedError,
     StoreRestoredError,
 )
-from snapkv.reading.opening import open_engine
 
 from .engines import ENGINES, Place
 from .observed import WAIT_S, Cluster
 from .wrapping import Wrapped, backup
-
-
-@pytest.fixture
-def cluster(place, clock):
-    return Cluster(place, clock)
 
 
 @pytest.fixture(params=["memory", "lmdb"])
@@ -91,8 +86,8 @@ def test_a_child_does_not_wait_for_locks_of_its_parent(cluster):
     cluster.write(a=b"2")
     cluster.tick()
     assert observed.load("/r/a", first.ts) == b"1"
-    timeline = observed._core.timeline
-    with timeline._lock, timeline._feed_lock, timeline._lookup._lock, observed._core.lock:
+    tracker = observed._core.timeline.tracker
+    with tracker._lock, tracker._feed_lock, tracker.lookup._lock, observed._core.lock:
         pid = os.fork()
         if pid == 0:
             right = observed.load("/r/a", first.ts) == b"1" and observed.load("/r/a") == b"2"

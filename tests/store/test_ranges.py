@@ -7,6 +7,7 @@ from snapkv.errors import (
     CompactedError,
     InvalidKeyError,
     InvalidOptionError,
+    InvalidTypeError,
     KeyNotFoundError,
 )
 
@@ -98,7 +99,7 @@ def test_ranges_with_a_limit(filled, limit):
 
 @pytest.mark.parametrize("limit", [0, -1, 1.0, "2", True])
 def test_limits_that_cannot_be(filled, limit):
-    with pytest.raises(InvalidOptionError, match="limit"):
+    with pytest.raises((InvalidOptionError, InvalidTypeError), match="limit"):
         filled[0].at().items_of([("a", "b")], limit=limit)
 
 

@@ -92,7 +92,7 @@ def alone(tmp_path):
         held, over = threading.Event(), threading.Event()
 
         def hold():
-            with store._core.engine._env.gate.alone():
+            with store._core.engine._env.access.exclusive():
                 held.set()
                 over.wait(WAIT_S)
 

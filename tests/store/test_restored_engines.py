@@ -5,9 +5,9 @@ import pytest
 import snapkv
 import snapkv.observing.observe
 import snapkv.store.open
+import snapkv.timeline.continuity
 import snapkv.timeline.feed
 import snapkv.timeline.timeline
-import snapkv.timeline.witness
 from snapkv import CompactedError
 from snapkv.engine.contract import Delete
 from snapkv.engine.memory.engine import MemoryEngine
@@ -165,7 +165,7 @@ class Passing:
 @pytest.fixture
 def passing(monkeypatch):
     passing = Passing()
-    for module in (snapkv.timeline.witness, snapkv.timeline.timeline):
+    for module in (snapkv.timeline.continuity, snapkv.timeline.tracker):
         monkeypatch.setattr(module, "monotonic", passing)
     return passing
 
@@ -243,7 +243,7 @@ class Place:
         for n, ts in enumerate(self.again):
             assert self.store.load("k", ts) == b"new%d" % n
             assert self.store.at(ts).revision == self.other.at(ts).revision
-        self.store._core.timeline.check()
+        self.store._core.timeline.tracker.check()
 
 
 @pytest.fixture(params=[1, 4, 1_024], ids=lambda n: f"{n} slots")
@@ -316,7 +316,7 @@ def test_a_server_that_only_compacted_was_not_restored(served, place, clock):
         with pytest.raises(CompactedError):
             store.load("k", stamps[3])
         assert store.at(again[-1])["k"] == b"new9"
-    assert store._core.timeline.epoch == 0, "what was learned is kept"
+    assert store._core.timeline.tracker.continuity.epoch == 0, "what was learned is kept"
 
 
 def test_a_search_on_its_way_keeps_nothing_of_the_old_history(served, monkeypatch):
@@ -327,8 +327,8 @@ def test_a_search_on_its_way_keeps_nothing_of_the_old_history(served, monkeypatc
         store.resolved()
 
     store.load("k", stamps[2])
-    store._core.timeline._lookup.clear()
-    store._core.timeline.ring.clear()
+    store._core.timeline.tracker.lookup.clear()
+    store._core.timeline.tracker.ring.clear()
     served.engine.after_read = between
     assert store.load("k", stamps[7] + 1) == b"5"
     served.check(5)
@@ -363,19 +363,19 @@ def test_a_watch_says_that_its_store_was_removed(place, clock):
 
 def test_a_feed_that_was_denied_is_started_again(served):
     engine, store, stamps = served.engine, served.store, served.stamps
-    store._core.timeline.ring.clear()
+    store._core.timeline.tracker.ring.clear()
     assert store.load("k", stamps[2]) == b"2"
     for _ in range(2):
         engine.denies_watches = True
-        store._core.timeline._lookup.clear()
-        store._core.timeline.ring.clear()
+        store._core.timeline.tracker.lookup.clear()
+        store._core.timeline.tracker.ring.clear()
         engine.watches = 0
         for n in (1, 3, 5, 7):
             assert store.load("k", stamps[n] + 1) == b"%d" % n
         assert engine.watches == 0, "not again at once"
         engine.denies_watches = False
         served.passing.now += 60
-        store._core.timeline._lookup.clear()
+        store._core.timeline.tracker.lookup.clear()
         assert store.load("k", stamps[6] + 1) == b"6"
         assert engine.watches == 1
 

@@ -10,7 +10,7 @@ from snapkv.errors import (
     CommitTimeoutError,
     InvalidTimeError,
     InvalidTypeError,
-    PrefixNotFoundError,
+    KeyNotFoundError,
     ReadTimeoutError,
 )
 
@@ -249,7 +249,7 @@ def test_an_empty_store_has_no_first_commit(store):
 
 def test_a_prefix_that_no_key_has_is_told(store, past, place):
     before = place.revision()
-    with pytest.raises(PrefixNotFoundError) as caught:
+    with pytest.raises(KeyNotFoundError) as caught:
         store.restore(past, "q/")
     assert isinstance(caught.value, KeyError)
     assert str(caught.value) == (
@@ -264,7 +264,7 @@ def test_a_prefix_that_no_key_has_is_told(store, past, place):
 def test_a_prefix_that_is_no_text(store, past, place):
     before = place.revision()
     for wrong in (5, None, b"p/", ["p/"]):
-        with pytest.raises(InvalidTypeError, match="a prefix is a str"):
+        with pytest.raises(InvalidTypeError, match="prefix must be a str"):
             store.restore(past, wrong)
     assert place.revision() == before
 

@@ -28,7 +28,7 @@ NO_RECORDS = [
 
 @pytest.mark.parametrize("record", NO_RECORDS, ids=repr)
 def test_a_record_of_the_wrong_types(record: object) -> None:
-    with pytest.raises(CorruptStoreError, match="holds no session"):
+    with pytest.raises(CorruptStoreError, match="has an invalid value"):
         SessionRecord.decode(msgpack.packb(record))
 
 

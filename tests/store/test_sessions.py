@@ -14,13 +14,13 @@ from snapkv.clock import monotonic
 from snapkv.coordination.requests import SessionRecord
 from snapkv.coordination.session import SessionInfo
 from snapkv.engine.contract import Put, Range, Txn
+from snapkv.engine.errors import OutcomeUnknown
 from snapkv.errors import (
     CommitTooLargeError,
     EngineUnavailableError,
     InvalidOptionError,
     InvalidTypeError,
     LeaseNotFoundError,
-    OutcomeUnknown,
     SessionLostError,
     StoreClosedError,
 )

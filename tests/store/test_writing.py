@@ -8,10 +8,10 @@ import snapkv
 from snapkv import Absent, AtRevision, ConflictError, HeadAt, KeyNotFoundError, Ops, SpaceOps, pack
 from snapkv.errors import (
     CommitTooLargeError,
-    DuplicateKeyError,
+    InvalidKeyError,
     InvalidOptionError,
     InvalidTypeError,
-    NestedCommitError,
+    NotSupportedError,
 )
 
 from .engines import START_MS, assert_sound
@@ -115,7 +115,7 @@ def test_an_addition_that_returns_no_pair_writes_nothing(store, place, added):
 
 def test_an_addition_of_a_key_that_is_saved_too(store, place):
     before = place.revision()
-    with pytest.raises(DuplicateKeyError) as caught:
+    with pytest.raises(InvalidKeyError) as caught:
         store.multi_save({"a": b"1"}, [lambda ts: ("a", b"2")])
     assert caught.value.key == "a"
     assert place.revision() == before
@@ -253,7 +253,7 @@ def test_a_function_must_not_commit(store):
         store.save("b", b"1")
         return Ops(puts={"a": b"1"})
 
-    with pytest.raises(NestedCommitError):
+    with pytest.raises(NotSupportedError):
         store.commit(build)
     assert contents(store) == {}
 

@@ -6,9 +6,9 @@ from collections import Counter
 
 import snapkv.store.open
 from snapkv.engine.contract import ALL_KEYS_END, Delete, Pairs, Put, Range, Txn, one_of
+from snapkv.engine.errors import OutcomeUnknown
 from snapkv.engine.memory.engine import MemoryEngine
-from snapkv.errors import OutcomeUnknown
-from snapkv.reading.opening import open_engine
+from snapkv.engine.open import open_engine
 
 WAIT_S = 20
 ROUND_TRIPS = (
