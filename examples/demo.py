@@ -17,7 +17,7 @@ def table(owner: str, *columns: str) -> bytes:
     return json.dumps({"owner": owner, "columns": columns}).encode()
 
 
-# How many days ago, who, why, and what.
+# Days ago, writer, note, and changes.
 WEEK = [
     (6.0, "ann", "first tables", {ORDERS: table("ann", "id"), USERS: table("ann", "id")}, []),
     (4.0, "bob", "mails for the newsletter", {USERS: table("ann", "id", "email")}, []),

@@ -1,4 +1,4 @@
-"""What stood in a store two days ago? A snapshot of a past date, as a DataFrame.
+"""Show the state of a store two days ago: a snapshot of a past date, as a DataFrame.
 
 python examples/spark_past_date.py [STORE_URL]     # without one: a demo store
 """

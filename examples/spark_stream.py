@@ -2,7 +2,7 @@
 
 python examples/spark_stream.py [STORE_URL [FOLDER]]     # without them: a demo store
 
-The checkpoint in the folder remembers what was delivered. The first run brings what stands now, as
+The checkpoint in the folder remembers what was delivered. The first run brings the current state as
 inserts; each later one brings the changes since.
 """
 

@@ -14,12 +14,12 @@ import snapkv
 WHEN = "-2d"
 
 with store_url() as url, snapkv.open(url, create=False) as store:
-    print("pandas: what stood two days ago")
+    print("pandas: the state two days ago")
     past = store.at(WHEN).to_arrow().to_pandas()
     past["value"] = past["value"].str.decode("utf-8")
     print(past[["key", "value", "mod_version"]].to_string(index=False), "\n")
 
-    print("polars: how long did each version stand?")
+    print("polars: how long was each version in force?")
     history = polars.from_arrow(store.history_to_arrow())
     lasted = polars.col("_timestamp_to") - polars.col("_timestamp_from")
     print(history.select("key", "_version_from", lasted.alias("lasted")), "\n")

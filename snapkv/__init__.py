@@ -11,64 +11,112 @@ a *snapshot*: a read-only mapping of everything as it was then.
         store.commit(puts={"schema/users": b"v2"}, note="add column")
         store.load("schema/users", before)          # b"v1"
         list(store.diff(before, None))              # what changed since
-        list(store.history("schema/users"))         # who changed it, when, and why
+        list(store.history("schema/users"))         # its versions: writer, time, note
         store.restore(before)                       # one commit undoes it
 
 Caveats. Times come from the committing process's clock: they order commits always, but mean
 wall-clock time only as far as clocks agree. A moment newer than the newest commit is not final.
 History lasts until `compact()` or `retain=` removes it.
 
-Reading the source: `engine.base` is the contract below, `committer` writes, `timeline` finds the
-revision of a time, `snapshot` reads it, `store` joins them.
+Reading the source: `docs/architecture.md` has the floors and four walks. `engine.contract` is the
+contract below, `committer` writes, `timeline` finds the revision of a time, `reading` reads it, and
+`store` joins them.
 """
 
-from snapkv._version import __version__ as __version__
-from snapkv.clock import Clock as Clock
-from snapkv.clock import ManualClock as ManualClock
-from snapkv.clock import SystemClock as SystemClock
-from snapkv.coordination.election import Election as Election
-from snapkv.coordination.leader import Leader as Leader
-from snapkv.coordination.session import Session as Session
-from snapkv.coordination.session import SessionInfo as SessionInfo
-from snapkv.errors import ClockSkewError as ClockSkewError
-from snapkv.errors import ClockWarning as ClockWarning
-from snapkv.errors import CommitTimeoutError as CommitTimeoutError
-from snapkv.errors import CommitTooLargeError as CommitTooLargeError
-from snapkv.errors import CommitUnknownError as CommitUnknownError
-from snapkv.errors import CompactedError as CompactedError
-from snapkv.errors import ConflictError as ConflictError
-from snapkv.errors import KeyNotFoundError as KeyNotFoundError
-from snapkv.errors import NotObservedError as NotObservedError
-from snapkv.errors import ReadTimeoutError as ReadTimeoutError
-from snapkv.errors import SessionLostError as SessionLostError
-from snapkv.errors import SnapKVError as SnapKVError
-from snapkv.importing.import_prefix import ImportResult as ImportResult
-from snapkv.importing.import_prefix import import_prefix as import_prefix
-from snapkv.model import Absent as Absent
-from snapkv.model import AtRevision as AtRevision
-from snapkv.model import Change as Change
-from snapkv.model import Changes as Changes
-from snapkv.model import Commit as Commit
-from snapkv.model import Compaction as Compaction
-from snapkv.model import Difference as Difference
-from snapkv.model import Entry as Entry
-from snapkv.model import HeadAt as HeadAt
-from snapkv.model import Held as Held
-from snapkv.model import Ops as Ops
-from snapkv.model import SpaceOps as SpaceOps
-from snapkv.model import Stamp as Stamp
-from snapkv.model import Version as Version
-from snapkv.observing.observe import Observed as Observed
-from snapkv.observing.observe import observe as observe
-from snapkv.reading.snapshot import Snapshot as Snapshot
-from snapkv.reading.sources import Past as Past
-from snapkv.reading.watch import Watch as Watch
-from snapkv.store.open import from_etcd3 as from_etcd3
-from snapkv.store.open import open as open
-from snapkv.store.open import open_on as open_on
-from snapkv.store.space import Space as Space
-from snapkv.store.store import SnapshotKV as SnapshotKV
-from snapkv.times import When as When
-from snapkv.times import format_time as format_time
-from snapkv.times import pack as pack
-from snapkv.times import to_datetime as to_datetime
+from snapkv._version import __version__
+from snapkv.clock import Clock, ManualClock, SystemClock
+from snapkv.coordination.election import Election
+from snapkv.coordination.leader import Leader
+from snapkv.coordination.session import Session, SessionInfo
+from snapkv.errors import (
+    ClockSkewError,
+    ClockWarning,
+    CommitTimeoutError,
+    CommitTooLargeError,
+    CommitUnknownError,
+    CompactedError,
+    ConflictError,
+    KeyNotFoundError,
+    NotObservedError,
+    ReadTimeoutError,
+    SessionLostError,
+    SnapKVError,
+)
+from snapkv.importing.import_prefix import ImportResult, import_prefix
+from snapkv.model import (
+    Absent,
+    AtRevision,
+    Change,
+    Changes,
+    Commit,
+    Compaction,
+    Difference,
+    Entry,
+    HeadAt,
+    Held,
+    Ops,
+    SpaceOps,
+    Stamp,
+    Version,
+)
+from snapkv.observing.observe import Observed, observe
+from snapkv.reading.snapshot import Snapshot
+from snapkv.reading.sources import Past
+from snapkv.reading.watch import Watch
+from snapkv.store.open import from_etcd3, open, open_on
+from snapkv.store.space import Space
+from snapkv.store.store import SnapshotKV
+from snapkv.times import When, format_time, pack, to_datetime
+
+__all__ = [
+    "Absent",
+    "AtRevision",
+    "Change",
+    "Changes",
+    "Clock",
+    "ClockSkewError",
+    "ClockWarning",
+    "Commit",
+    "CommitTimeoutError",
+    "CommitTooLargeError",
+    "CommitUnknownError",
+    "CompactedError",
+    "Compaction",
+    "ConflictError",
+    "Difference",
+    "Election",
+    "Entry",
+    "HeadAt",
+    "Held",
+    "ImportResult",
+    "KeyNotFoundError",
+    "Leader",
+    "ManualClock",
+    "NotObservedError",
+    "Observed",
+    "Ops",
+    "Past",
+    "ReadTimeoutError",
+    "Session",
+    "SessionInfo",
+    "SessionLostError",
+    "SnapKVError",
+    "Snapshot",
+    "SnapshotKV",
+    "Space",
+    "SpaceOps",
+    "Stamp",
+    "SystemClock",
+    "Version",
+    "Watch",
+    "When",
+    "__version__",
+    "format_time",
+    "from_etcd3",
+    "import_prefix",
+    "observe",
+    "open",
+    "open_on",
+    "pack",
+    "to_datetime",
+]

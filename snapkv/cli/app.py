@@ -9,8 +9,7 @@ from typing import Annotated
 
 import typer
 
-from snapkv.cli import importing, reading, upkeep, writing
-from snapkv.cli import tick as ticking
+from snapkv.cli import importing, reading, ticker, upkeep, writing
 from snapkv.cli.commands import App, misuse_of, version_option
 from snapkv.cli.exits import MEANINGS, Exit, code_of, message_of
 from snapkv.cli.options import STORE_VARIABLE, JsonOption, NameOption
@@ -41,7 +40,7 @@ def snapkv(
 
     A TIME is 2026-01-31 14:05 (local time, or with an offset), 14:05, yesterday, 1h ago, -5m,
     rev:4, a timestamp, or now.
-    --store, --name and --json may stand before or after the command.
+    --store, --name and --json may come before or after the command.
     """
 
 
@@ -53,7 +52,7 @@ _PANELS: dict[str, tuple[Callable[..., None], ...]] = {
         writing.restore,
         writing.resolve,
         importing.import_prefix,
-        ticking.tick,
+        ticker.tick,
     ),
     "Keep": (upkeep.compact, upkeep.dump, upkeep.load, upkeep.backup, upkeep.check, upkeep.info),
     "Try": (tour,),
@@ -72,8 +71,8 @@ for _panel, _commands in _PANELS.items():
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command line (else that of the process); return its exit code."""
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # an error is one line, and it is ours
+    """Run one command line (default: that of the process); return its exit code."""
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # an error is one line, without gRPC's log
     words = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
     prepare_streams()
     try:
@@ -86,7 +85,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _failed(error: Exception) -> int:
-    """Tell an error in one line and return its code; raise those that nobody foresaw."""
+    """Show an error in one line and return its code; raise unexpected errors."""
     if (code := code_of(error)) is not None:
         tell_error(message_of(error))
         return code

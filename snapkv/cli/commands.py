@@ -1,4 +1,4 @@
-"""Groups of commands as both command lines have them, `snapkv` and `cdcmeta`."""
+"""Commands and groups of commands for both command lines, `snapkv` and `cdcmeta`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from snapkv.cli.output import drop_output
 from snapkv.cli.output import patience as patience
 
 HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
-"""The context settings of an app: they hold for all its commands."""
+"""The context settings of an app, for all its commands."""
 
 _SIGNED = re.compile(r"-\s*\d")
 
@@ -45,27 +45,27 @@ OTHER_WORDS = {
     "undo": "restore",
     "write": "put",
 }
-"""What other programs call our commands."""
+"""Names of commands in other programs, and the command of snapkv that does the same."""
 
 
 class Command(TyperCommand):
-    """A command whose help shows options without a value as such; typer 0.28 shows `<bool>`."""
+    """A command whose help shows no value for flags; typer 0.28 shows `<bool>`."""
 
     def get_params(self, ctx: Any) -> list[Any]:
-        """Return its parameters, that of help among them."""
+        """Return its parameters, including --help."""
         return [_plain(param) for param in super().get_params(ctx)]
 
 
 class TimeCommand(Command):
-    """A command whose first arguments are times: `-5m` is one, not a row of short options.
+    """A command whose first arguments are times: `-5m` is a time, not several short options.
 
-    Else the y of `-7days` would be `--yes`.
+    Otherwise the y of `-7days` would be `--yes`.
     """
 
     times = 1
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Put a space before times with a sign, which does no harm to a time."""
+        """Put a space before times with a sign, which parsing of times ignores."""
         valued = {name for param in self.params if not _is_flag(param) for name in param.opts}
         end, left = (args.index("--") if "--" in args else len(args)), self.times
         spaced: list[str] = []
@@ -84,13 +84,13 @@ class TwoTimesCommand(TimeCommand):
 
 
 class Commands(TyperGroup):
-    """Commands that end quietly at Ctrl-C, or when the reader of their output goes away.
+    """Commands that end quietly at Ctrl-C, or when the reader of their output ends.
 
-    A command that does not exist is answered with the one that was meant.
+    The error for an unknown command suggests the command that was probably meant.
     """
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command, and write out what is buffered while errors still count."""
+        """Run the command, and flush its output while errors still count."""
         try:
             result = super().invoke(ctx)
             sys.stdout.flush()
@@ -102,14 +102,14 @@ class Commands(TyperGroup):
         return result
 
     def get_params(self, ctx: Any) -> list[Any]:
-        """Return the parameters of the group itself, as `Command` does."""
+        """Return the parameters of the group itself, as `Command`."""
         return [_plain(param) for param in super().get_params(ctx)]
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Return the command that the first word names, and the words after it."""
         try:
             name, command, rest = super().resolve_command(ctx, args)
-        except Exception as e:  # typer's own, whatever its class
+        except Exception as e:  # of typer; the class depends on its version
             meant = OTHER_WORDS.get(args[0]) if args else None
             if hasattr(e, "message") and (meant == "--help" or meant in self.commands):
                 e.message = f"No such command {args[0]!r}. Did you mean {meant!r}?"
@@ -130,7 +130,7 @@ class App(typer.Typer):
     def command(
         self, name: str | None = None, *, times: int = 0, **settings: Any
     ) -> Callable[[Any], Any]:
-        """Return the decorator that makes a function a `Command`, which takes so many times."""
+        """Return the decorator that makes a function a `Command` with `times` times."""
         kinds = (Command, TimeCommand, TwoTimesCommand)
         return super().command(name, cls=kinds[times], **settings)
 
@@ -140,13 +140,13 @@ def _is_flag(param: Any) -> bool:
 
 
 def misuse_of(error: Exception, program: str) -> str | None:
-    """Return what is wrong with a command line; None for an error that is none of typer's."""
-    told = getattr(error, "format_message", None)  # whatever its class
-    if told is None:
+    """Return the message of a usage error; None for an error that is not of typer."""
+    format_message = getattr(error, "format_message", None)  # the class depends on the version
+    if format_message is None:
         return None
-    message = told()
+    message = format_message()
     if re.match(r"No such option: -[^-]", message):
-        message += "; what begins with a dash goes behind --"
+        message += "; put words that begin with a dash after --"
     command = getattr(getattr(error, "ctx", None), "command_path", program)
     return f"{message} (see {command} --help)"
 

@@ -1,4 +1,4 @@
-"""Exit codes, and which error ends a command with which of them."""
+"""Exit codes, and the code of each error."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from snapkv import errors as _errors
 
 
 class Exit(IntEnum):
-    """What a command ends with; scripts rely on it, so a code never changes its meaning."""
+    """Exit codes of commands; scripts rely on them, so a code never changes its meaning."""
 
     DONE = 0
     NO = 1
@@ -26,21 +26,21 @@ class Exit(IntEnum):
 MEANINGS = {
     Exit.DONE: "done",
     Exit.NO: "no: key not found, differences (diff --exit-code), problems (check), declined",
-    Exit.USAGE: "a command line, key, time, URL or file that cannot be used",
+    Exit.USAGE: "an invalid command line, key, time, URL or file",
     Exit.CONFLICT: "a guard did not hold, or the store has keys already",
     Exit.COMPACTED: "the history asked for was compacted, or never observed",
-    Exit.NO_STORE: "no usable store: missing, not ours, damaged, too new, read-only, denied",
-    Exit.UNKNOWN: "nobody knows yet whether the commit happened",
+    Exit.NO_STORE: "no usable store: missing, foreign, damaged, too new, read-only, denied",
+    Exit.UNKNOWN: "unknown yet whether the commit happened",
     Exit.LATER: "failed for now: busy, unavailable, timed out, disk full, clock off",
-    Exit.OUTPUT: "the output could not be written, whatever the command did",
+    Exit.OUTPUT: "the output could not be written; the command may have succeeded",
     Exit.INTERRUPTED: "interrupted with Ctrl-C",
-    Exit.PIPE_CLOSED: "the reader of the output went away",
+    Exit.PIPE_CLOSED: "the reader of the output ended",
 }
 """The one table of exit codes: `snapkv --help` prints it, docs/cli.md repeats it."""
 
 
 class CommandError(Exception):
-    """The command line asks for something that it cannot have; ends with `code`."""
+    """The command cannot be done as asked; ends with `code`."""
 
     def __init__(self, message: str, code: Exit = Exit.USAGE) -> None:
         super().__init__(message)
@@ -57,6 +57,8 @@ _CODES: tuple[tuple[type[Exception], Exit], ...] = (
     (_errors.NotAStoreError, Exit.NO_STORE),
     (_errors.FormatError, Exit.NO_STORE),
     (_errors.CorruptStoreError, Exit.NO_STORE),
+    (_errors.ArchiveTakenError, Exit.LATER),
+    (_errors.ArchiveError, Exit.NO_STORE),
     (_errors.StoreRecreatedError, Exit.NO_STORE),
     (_errors.StoreRestoredError, Exit.NO_STORE),
     (_errors.ReadOnlyError, Exit.NO_STORE),
@@ -69,7 +71,7 @@ _CODES: tuple[tuple[type[Exception], Exit], ...] = (
     (_errors.EngineUnavailableError, Exit.LATER),
     (_errors.LeaseNotFoundError, Exit.LATER),
     (_errors.SessionLostError, Exit.LATER),
-    (_errors.SnapKVError, Exit.USAGE),  # what remains is about the arguments
+    (_errors.SnapKVError, Exit.USAGE),  # all other errors are about the arguments
     (FileNotFoundError, Exit.USAGE),
     (FileExistsError, Exit.USAGE),
     (PermissionError, Exit.USAGE),
@@ -81,14 +83,14 @@ _CODES: tuple[tuple[type[Exception], Exit], ...] = (
 
 
 def code_of(error: Exception) -> Exit | None:
-    """Return the code that an error ends a command with, None for an error of our own making."""
+    """Return the exit code of an error, None for an unexpected error."""
     if isinstance(error, CommandError):
         return error.code
     return next((code for kind, code in _CODES if isinstance(error, kind)), None)
 
 
 def message_of(error: Exception) -> str:
-    """Return what a person is told about an error: what to do next in words of the command line."""
+    """Return the message of an error, with advice in terms of the command line."""
     if isinstance(error, _errors.CommitUnknownError) and error.may_still_land:
         return f"{error}; 'snapkv resolve {error.timestamp} {error.nonce.hex()}' settles it"
     if isinstance(error, OSError) and not isinstance(error, _errors.SnapKVError):

@@ -1,4 +1,4 @@
-"""How values, times and commits are written: as text for people, as JSON for programs."""
+"""Values, times and commits as text for people and as JSON for programs."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from snapkv.model import Change, Commit, Difference, Entry, Version
 from snapkv.times import format_time
 
 PREVIEW_CHARS_MAX = 60
-"""How much of a value a line shows; binary values take two characters a byte."""
+"""How many characters of a value a line shows; binary values take two for each byte."""
 
 Json = dict[str, Any]
 
 
 def time_text(timestamp: int, *, raw: bool = False) -> str:
-    """Return a timestamp as people read it, or with `raw` as the number that names one commit.
+    """Return a timestamp as a date, or with `raw` as the number that names one commit.
 
     >>> time_text(445644802596110336), time_text(445644802596110336, raw=True)
     ('2023-11-14T22:13:29.903Z', '445644802596110336')
@@ -25,7 +25,7 @@ def time_text(timestamp: int, *, raw: bool = False) -> str:
 
 
 def counted(count: int, noun: str) -> str:
-    """Return a number with what it counts.
+    """Return a number and the noun that it counts.
 
     >>> counted(1, "key"), counted(1_200, "key")
     ('1 key', '1,200 keys')
@@ -34,7 +34,7 @@ def counted(count: int, noun: str) -> str:
 
 
 def text_of(value: bytes) -> str | None:
-    r"""Return the text of a value when a terminal can show it as it is, else None.
+    r"""Return the text of a value if a terminal can show it as it is, else None.
 
     >>> text_of(b"two\nlines"), text_of(b"\x1b[31m"), text_of(b"\xff")
     ('two\nlines', None, None)
@@ -47,7 +47,7 @@ def text_of(value: bytes) -> str | None:
 
 
 def quoted(text: str) -> str:
-    r"""Return a text in double quotes, with what does not print (or misleads) escaped.
+    r"""Return a text in double quotes; characters that do not print are escaped.
 
     >>> print(quoted('say "hi"\n'))
     "say \"hi\"\n"
@@ -62,7 +62,7 @@ def _escaped(char: str) -> str:
 
 
 def key_text(key: str) -> str:
-    r"""Return a key as it is, quoted when it would not print or could be taken for quoted.
+    r"""Return a key as it is, or quoted if it does not print or looks quoted.
 
     >>> print(key_text("schema/users"), key_text("two\nlines"))
     schema/users "two\nlines"
@@ -71,7 +71,7 @@ def key_text(key: str) -> str:
 
 
 def preview(value: bytes, chars_max: int = PREVIEW_CHARS_MAX) -> str:
-    """Return a value on one line: quoted text, or hexadecimal; cut when it is long.
+    """Return a value on one line: quoted text, or hexadecimal; shortened if it is long.
 
     >>> print(preview(b"v1"), preview(bytes([0, 255])), preview(b"a" * 100, 5))
     "v1" 0x00ff "aaaaa"... (100 bytes)
@@ -105,7 +105,7 @@ def value_json(value: bytes | None) -> Any:
 
 
 def time_json(timestamp: int | None) -> Json:
-    """Return both forms of a time; the number as text, for readers whose numbers have 53 bits."""
+    """Return a timestamp as number and date; the number as text, as JSON numbers have 53 bits."""
     if timestamp is None:
         return {"timestamp": None, "time": None}
     return {"timestamp": str(timestamp), "time": time_text(timestamp)}
@@ -158,7 +158,7 @@ def change_json(change: Change[str]) -> Json:
 
 
 def written_change_json(change: Change[str]) -> Json:
-    """Return a change for JSON with the revision that wrote it, and who and why if known."""
+    """Return a change for JSON with the revision, writer and note of its commit."""
     commit = change.commit
     return {
         **change_json(change),

@@ -1,4 +1,4 @@
-"""The command import-prefix: keys that others wrote become a store's."""
+"""The command import-prefix: copies keys of other programs into a store."""
 
 from __future__ import annotations
 
@@ -13,23 +13,16 @@ from snapkv.cli.exits import CommandError, Exit
 from snapkv.cli.formats import Json, commit_json, counted
 from snapkv.cli.options import (
     STORE_VARIABLE,
-    JsonOption,
-    NameOption,
-    NoteOption,
-    RawOption,
-    WriterOption,
+    StoreOptions,
     YesOption,
     inherited,
-    opened,
-    warnings_told,
+    takes,
+    warnings_shown,
 )
 from snapkv.cli.output import Output, confirm, progress_bar, tell, working
 from snapkv.errors import (
     AccessDeniedError,
     CommitTooLargeError,
-    CrowdedError,
-    KeyNotFoundError,
-    OnlyStoresError,
     SnapKVError,
     StoreNotEmptyError,
 )
@@ -43,7 +36,7 @@ FROM_VARIABLES = {
     "cert": "SNAPKV_FROM_CERT",
     "key": "SNAPKV_FROM_KEY",
 }
-"""What a source that is not where the store is gets instead of `SNAPKV_ETCD_USER` and the like."""
+"""Login variables of a source in another place, instead of `SNAPKV_ETCD_USER` and the like."""
 
 ToOption = Annotated[
     str | None,
@@ -57,7 +50,9 @@ ToOption = Annotated[
 ]
 
 
+@takes("note", "writer", "raw")
 def import_prefix(
+    options: StoreOptions,
     prefix: Annotated[
         str, typer.Argument(metavar="PREFIX", help="Exact to the byte.", show_default=False)
     ],
@@ -72,35 +67,30 @@ def import_prefix(
     ] = "",
     replace: Annotated[
         bool,
-        typer.Option("--replace", help="Replace what is there, remove what the source has not."),
+        typer.Option("--replace", help="Replace other values, remove keys that the source lacks."),
     ] = False,
     batches: Annotated[
-        bool, typer.Option("--batches", help="Make it several commits when one is too small.")
+        bool, typer.Option("--batches", help="Use several commits if one is too small.")
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only tell what would be done.")] = (
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print what would be done.")] = (
         False
     ),
     yes: YesOption = False,
-    note: NoteOption = None,
-    writer: WriterOption = None,
-    name: NameOption = None,
-    as_json: JsonOption = False,
-    raw: RawOption = False,
 ) -> None:
     """Commit the newest state of keys that other programs wrote, and print its time.
 
-    They are read at one revision; only what differs is written, so a second run goes on where one
-    was interrupted. With --replace it asks. Makes the store when there is
-    none; a dry run does not.
+    They are read at one revision. Only differences are written, so a second run continues an
+    interrupted one. With --replace it asks. Makes the store if it does not exist; a dry run does
+    not.
     """
-    with opened(store, name, create=not dry_run, writer=writer) as kv:
+    with options.opened(create=not dry_run) as kv:
         target = under + ("" if strip else prefix)
         if replace and not dry_run and (there := kv.at().count(target)):
             what = f"{counted(there, 'key')} under {target!r}" if target else "every key"
             confirm(f"Replace what differs of {what} in {store}?", yes=yes)
 
         elsewhere = source not in (None, store)
-        options = _source_options(str(source), os.environ) if elsewhere else None
+        source_options = _source_options(str(source), os.environ) if elsewhere else None
 
         def run(progress: Callable[[int, int], None] | None) -> ImportResult:
             return import_into(
@@ -111,19 +101,19 @@ def import_prefix(
                 under=under,
                 replace=replace,
                 batches=batches,
-                note=note,
+                note=options.note,
                 progress=progress,
-                source_options=options,
+                source_options=source_options,
                 dry_run=dry_run,
             )
 
-        with warnings_told(again=not elsewhere), _denial_told(source if elsewhere else None):
-            done = _told(run, prefix, dry_run)
-    _tell_result(Output(as_json, raw), done, dry_run)
+        with warnings_shown(again=not elsewhere), _denial_explained(source if elsewhere else None):
+            done = _run_shown(run, prefix, dry_run)
+    _tell_result(options.output, done, dry_run)
 
 
 def _source_options(source: str, environment: Mapping[str, str]) -> dict[str, str]:
-    """Return what another place than the store's is told of us: what is meant for it, no more."""
+    """Return the login options for a source in another place; never those of the store."""
     if not source.startswith("etcd:"):
         return {}
     found = {option: environment.get(name) for option, name in FROM_VARIABLES.items()}
@@ -131,23 +121,23 @@ def _source_options(source: str, environment: Mapping[str, str]) -> dict[str, st
 
 
 @contextmanager
-def _denial_told(source: str | None) -> Iterator[None]:
-    """Say where the login for another place than the store's comes from, when that denies us."""
+def _denial_explained(source: str | None) -> Iterator[None]:
+    """Name the login variables of a source in another place when it denies access."""
     try:
         yield
     except AccessDeniedError as e:
         if source is None or not str(e).startswith(f"{source}: "):
             raise
-        told = f"{FROM_VARIABLES['user']} and {FROM_VARIABLES['password']} are who we are there"
+        told = f"set {FROM_VARIABLES['user']} and {FROM_VARIABLES['password']} to log in there"
         raise CommandError(f"{e} ({told})", Exit.NO_STORE) from e
 
 
-def _told(
+def _run_shown(
     run: Callable[[Callable[[int, int], None] | None], ImportResult],
     prefix: str,
     dry_run: bool,
 ) -> ImportResult:
-    """Run an import, telling how far it is, and what would help when it cannot be."""
+    """Run an import with a progress bar; its errors advise options of the command line."""
     begun, kept = False, False
     try:
         if dry_run:
@@ -158,32 +148,26 @@ def _told(
             def moved(done: int, total: int) -> None:
                 nonlocal begun, kept
                 if total > 1 and not begun:
-                    tell(f"in {total:,} commits: until the last one, readers see it grow")
+                    tell(
+                        f"in {total:,} commits: until the last one, readers see a part of the keys"
+                    )
                 begun, kept = total > 1, done > 0
                 move(done, total)
 
             return run(moved)
     except KeyboardInterrupt:
         if begun:
-            tell("interrupted: what was imported stays, another import goes on from there")
+            tell("interrupted: imported keys stay; another import continues there")
         raise
-    except OnlyStoresError as e:
-        what = f"{counted(e.left_out, 'key')} of snapkv stores, which are left out"
-        raise CommandError(f"only {what}, begin with {prefix!r}", Exit.NO) from e
-    except KeyNotFoundError as e:
-        raise CommandError(f"no key begins with {prefix!r}", Exit.NO) from e
     except CommitTooLargeError as e:
-        helps = "" if e.what.startswith("'") else "; --batches makes it several commits"
+        helps = "" if e.what.startswith("'") else "; use --batches for several commits"
         raise CommandError(f"{e}{helps}") from e
     except StoreNotEmptyError as e:
         message = str(e).replace("replace=True", "--replace")
         raise CommandError(message, Exit.CONFLICT) from e
-    except SnapKVError as e:
+    except SnapKVError:
         if kept:
-            tell("what was imported stays, another import goes on from there")
-        if isinstance(e, CrowdedError):
-            message = str(e).replace("batches=True", "--batches")
-            raise CommandError(message, Exit.CONFLICT) from e
+            tell("imported keys stay; another import continues there")
         raise
 
 
@@ -208,7 +192,7 @@ def _tell_result(out: Output, done: ImportResult, dry_run: bool) -> None:
     elif done.newest is None:
         if out.as_json:
             out.record(fields)
-        tell(f"nothing to import: the store has all {counted(done.keys, 'key')} as they are")
+        tell(f"nothing to import: the store has all {counted(done.keys, 'key')} already")
     else:
         out.record(fields, out.time(done.newest.ts))
         tell(said)

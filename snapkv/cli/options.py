@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from functools import wraps
 from typing import Annotated, Any
 
 import typer
 
 from snapkv.cli.exits import CommandError
-from snapkv.cli.output import patience, tell, tell_warning
+from snapkv.cli.output import Output, patience, tell, tell_warning
 from snapkv.cli.typed_times import TypedTime, understood
 from snapkv.clock import SystemClock
 from snapkv.files import check_mode
@@ -26,7 +29,7 @@ MODE_DIGITS_MAX = 5
 
 
 def inherited(ctx: typer.Context, param: typer.CallbackParam, value: Any) -> Any:
-    """Take an option that was not given to the command from before the command."""
+    """Return an option of the command, or else the same option before the command."""
     if value or ctx.parent is None or param.name is None:
         return value
     return ctx.parent.params.get(param.name)
@@ -48,7 +51,7 @@ NameOption = Annotated[
         "--name",
         metavar="NAME",
         callback=inherited,
-        help=f"Which store of that place; else {DEFAULT_NAME!r}.",
+        help=f"The store's name in that place; else {DEFAULT_NAME!r}.",
     ),
 ]
 JsonOption = Annotated[
@@ -72,7 +75,7 @@ WriterOption = Annotated[
         metavar="TEXT",
         envvar=WRITER_VARIABLE,
         show_envvar=False,
-        help=f"Who, for the commit log; else {WRITER_VARIABLE}, else user@host.",
+        help=f"The writer in the commit log; else {WRITER_VARIABLE}, else user@host.",
     ),
 ]
 ObserveOption = Annotated[
@@ -80,7 +83,7 @@ ObserveOption = Annotated[
     typer.Option(
         "--observe",
         metavar="PREFIX",
-        help="Instead of the store's keys: those that others write, at its ticks.",
+        help="Instead of the store's keys: those of other programs, at its ticks.",
     ),
 ]
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do it without asking.")]
@@ -97,19 +100,19 @@ ModeOption = Annotated[
     typer.Option(
         "--mode",
         metavar="OCTAL",
-        help="Who may read and write the new files, such as 640; else their owner only.",
+        help="Permissions of the new files, such as 640; else only their owner has access.",
     ),
 ]
 CountOption = Annotated[
-    int | None, typer.Option("-n", "--count", metavar="N", min=0, help="At most so many.")
+    int | None, typer.Option("-n", "--count", metavar="N", min=0, help="At most N.")
 ]
 
 
 def moment(text: str | None) -> When | None:
-    """Return the moment that a text on the command line names as a state; None for now.
+    """Return the time whose state a text on the command line names; None for now.
 
-    Times are settled here, once, so that all of a command means the same moment; and what was
-    understood is told. A revision is the store's to settle: see `settled`.
+    Times are resolved here, once, so that the whole command means the same moment, and the
+    resolved time is shown. The store resolves revisions: see `settled`.
     """
     return _understood(text, lambda typed: typed.state)
 
@@ -136,7 +139,7 @@ def _understood(text: str | None, meant: Callable[[TypedTime], When | None]) -> 
 
 
 def settled(store: SnapshotKV | Observed[str], when: When | None) -> When | None:
-    """Return a time as it is; of a revision, tell when that was."""
+    """Return a time unchanged; show the date of a revision."""
     if revision_of(when) is not None and (timestamp := store.timestamp_of(when or "")):
         tell(f"snapkv: {when} = {format_time(timestamp)}")
     return when
@@ -158,57 +161,104 @@ def seconds(duration: str | None) -> float | None:
 
 
 @contextmanager
-def opened(
-    url: str | None,
-    name: str | None,
-    *,
-    create: bool = False,
-    writer: str | None = None,
-    silent: bool = False,
-    timeout: str | None = None,
-) -> Iterator[SnapshotKV]:
-    """Open the store that the options name, and close it in the end.
-
-    Unless `silent`, it says what it waits for when that takes long.
-    """
-    place, name = _place(url), DEFAULT_NAME if name is None else name
-    limit = seconds(timeout)
-    with warnings_told(), nullcontext() if silent else patience(place):
-        store = open_store(place, name=name, writer=writer, create=create, read_timeout=limit)
-    if create and place.startswith("memory:"):
-        tell_warning(f"a store in {place} is gone when this command ends; try lmdb:./meta")
-    with store:
-        yield store
-
-
-@contextmanager
-def readable(
-    url: str | None, name: str | None, observed: str | None, timeout: str | None = None
-) -> Iterator[SnapshotKV | Observed[str]]:
-    """Open the store that the options name, or what they say is observed, for reading."""
-    if observed is None:
-        with opened(url, name, timeout=timeout) as store:
-            yield store
-        return
-    place, name = _place(url), DEFAULT_NAME if name is None else name
-    limit = seconds(timeout)
-    with warnings_told(), patience(place):
-        keys = observe(place, prefix=observed, name=name, read_timeout=limit)
-    with keys:
-        yield keys
-
-
-def _place(url: str | None) -> str:
-    if not url:
-        raise CommandError(f"which store? Say --store lmdb:PATH or set {STORE_VARIABLE}")
-    return url
-
-
-@contextmanager
-def warnings_told(*, again: bool = False) -> Iterator[None]:
-    """Tell warnings of the block in a line each, when it went well; `again`: they were told."""
+def warnings_shown(*, again: bool = False) -> Iterator[None]:
+    """Show the block's warnings, a line each, if it succeeds; with `again` drop them."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         yield
     for warning in () if again else caught:
         tell_warning(str(warning.message))
+
+
+@dataclass(frozen=True, slots=True)
+class StoreOptions:
+    """The options that many commands share, in the order in which their help lists them."""
+
+    note: NoteOption = None
+    writer: WriterOption = None
+    observe: ObserveOption = None
+    timeout: TimeoutOption = None
+    store: StoreOption = None
+    name: NameOption = None
+    as_json: JsonOption = False
+    raw: RawOption = False
+
+    @property
+    def output(self) -> Output:
+        """Where the command's answer goes."""
+        return Output(self.as_json, self.raw)
+
+    @contextmanager
+    def opened(self, *, create: bool = False, silent: bool = False) -> Iterator[SnapshotKV]:
+        """Open the store, and close it in the end.
+
+        If opening takes long, a line on the error stream names the store, unless `silent`.
+        """
+        url = self._url()
+        with warnings_shown(), nullcontext() if silent else patience(url):
+            store = open_store(
+                url,
+                name=self._name(),
+                writer=self.writer,
+                create=create,
+                read_timeout=seconds(self.timeout),
+            )
+        if create and url.startswith("memory:"):
+            tell_warning(f"a store in {url} is gone when this command ends; try lmdb:./meta")
+        with store:
+            yield store
+
+    @contextmanager
+    def readable(self) -> Iterator[SnapshotKV | Observed[str]]:
+        """Open the store, or with --observe the keys under that prefix, for reading."""
+        if self.observe is None:
+            with self.opened() as store:
+                yield store
+            return
+        url = self._url()
+        with warnings_shown(), patience(url):
+            keys = observe(
+                url,
+                prefix=self.observe,
+                name=self._name(),
+                read_timeout=seconds(self.timeout),
+            )
+        with keys:
+            yield keys
+
+    def _url(self) -> str:
+        if not self.store:
+            raise CommandError(f"which store? Give --store lmdb:PATH or set {STORE_VARIABLE}")
+        return self.store
+
+    def _name(self) -> str:
+        return DEFAULT_NAME if self.name is None else self.name
+
+
+_SHARED = inspect.signature(StoreOptions, eval_str=True).parameters
+_ALWAYS = {"store", "name", "as_json"}
+
+
+def takes(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Return the decorator that adds --store, --name, --json and the shared options `names`.
+
+    The command gets them as a `StoreOptions`, its first argument; its own parameters come first in
+    its help. An option that the command declares itself takes the place of the shared one: the
+    command gets it twice if it is among `names` or the three.
+    """
+
+    def decorator(command: Callable[..., None]) -> Callable[..., None]:
+        own = list(inspect.signature(command, eval_str=True).parameters.values())[1:]
+        shared = [name for name in _SHARED if name in _ALWAYS.union(names)]
+        own_names = {param.name for param in own}
+
+        @wraps(command)
+        def run(**values: Any) -> None:
+            options = StoreOptions(**{name: values[name] for name in shared})
+            command(options, **{name: values[name] for name in own_names})
+
+        added = [_SHARED[name] for name in shared if name not in own_names]
+        run.__signature__ = inspect.Signature([*own, *added])  # type: ignore[attr-defined]
+        return run
+
+    return decorator

@@ -38,9 +38,9 @@ SUMMARY_LINES_MAX = 20
 """How many differences are shown before a question."""
 
 BAR_AFTER_S = 2.0
-"""What takes no longer needs no bar."""
+"""A shorter operation shows no bar."""
 PATIENCE_S = 2.0
-"""How long a command waits in silence for a store to answer."""
+"""How long a command waits for a store before it says so."""
 
 Part = str | tuple[str, str]
 """A piece of a line: text, or text with a style."""
@@ -48,7 +48,7 @@ Part = str | tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """Where a command's answer goes, and in which form."""
+    """The output of a command, as text or JSON."""
 
     as_json: bool = False
     raw: bool = False
@@ -63,11 +63,11 @@ class Output:
             sys.stdout.flush()
 
     def time(self, timestamp: int | None) -> Part:
-        """Return the column of a time; `-` for one that is not on record."""
+        """Return the column of a time; `-` for an unknown one."""
         return "-" if timestamp is None else (time_text(timestamp, raw=self.raw), "cyan")
 
     def commit_columns(self, commit: Commit) -> tuple[Part | None, ...]:
-        """Return the columns of a commit: when, revision, who, why."""
+        """Return the columns of a commit: time, revision, writer, note."""
         return (self.time(commit.ts), str(commit.revision), *who_and_why(commit))
 
     def committed(self, commit: Commit, *, flush: bool = False) -> None:
@@ -76,7 +76,7 @@ class Output:
 
 
 def who_and_why(commit: Commit) -> tuple[Part | None, Part | None]:
-    """Return the columns of a commit's writer and note, None for what is not known."""
+    """Return the columns of a commit's writer and note, None for an unknown one."""
     writer: Part | None = None if commit.writer is None else (key_text(commit.writer), "green")
     note: Part | None = None if commit.note is None else (quoted(commit.note), "italic")
     return writer, note
@@ -120,12 +120,14 @@ def tell(message: str) -> None:
 def confirm(question: str, *, yes: bool) -> None:
     """Ask before something that cannot be taken back; raise `CommandError` unless answered yes.
 
-    Question and answer leave the output alone. Where nobody can be asked, only `--yes` will do.
+    Question and answer do not go to the output. Without a terminal it raises; `--yes` avoids that.
     """
     if yes:
         return
     if not (sys.stdin and sys.stdin.isatty()):
-        raise CommandError(f"{question} There is no terminal to ask on: say --yes to go on")
+        raise CommandError(
+            f"{question} Cannot ask: the input is not a terminal; pass --yes to continue"
+        )
     sys.stderr.write(f"{question} [y/N] ")
     sys.stderr.flush()
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
@@ -135,14 +137,14 @@ def confirm(question: str, *, yes: bool) -> None:
 def confirm_found(found: T, look: Callable[[], T], ask: Callable[[T], str], *, yes: bool) -> T:
     """Ask about what was found; return it when the answer is yes and `look` still finds the same.
 
-    Otherwise show what has changed and ask again: others may write while a question is open, and
-    nobody has agreed to what was not shown.
+    Otherwise show what has changed and ask again: other processes may write while a question is
+    open, and the answer is only for what was shown.
     """
     while True:
         confirm(ask(found), yes=yes)
         if yes or (again := look()) == found:
             return found
-        tell("others have written meanwhile; please answer again:")
+        tell("other processes have written meanwhile; please answer again:")
         found = again
 
 
@@ -156,7 +158,7 @@ def tell_differences(differences: list[Difference[str]]) -> None:
 
 @contextmanager
 def patience(what: str, program: str = "snapkv") -> Iterator[None]:
-    """Say what is waited for when the block takes long; nothing when it is done in time."""
+    """Show what the command waits for if the block takes long."""
     timer = Timer(PATIENCE_S, _tell, (f"{program}: ", "bold yellow", f"waiting for {what} ..."))
     timer.daemon = True
     timer.start()
@@ -167,7 +169,7 @@ def patience(what: str, program: str = "snapkv") -> Iterator[None]:
 
 
 def working(what: str) -> AbstractContextManager[object]:
-    """Show on a terminal that something long is under way."""
+    """Show on a terminal that a long operation is under way."""
     if not sys.stderr.isatty():
         return nullcontext()
     return Console(file=sys.stderr).status(what)
@@ -175,7 +177,7 @@ def working(what: str) -> AbstractContextManager[object]:
 
 @contextmanager
 def status_line(*, shown: bool = True) -> Iterator[Callable[[str], None]]:
-    """Show one line that changes, on a terminal only; gives the function that changes it."""
+    """Show one changing line, on a terminal only; yields the function that changes it."""
     if not (shown and sys.stderr.isatty()):
         yield lambda text: None
         return
@@ -185,7 +187,7 @@ def status_line(*, shown: bool = True) -> Iterator[Callable[[str], None]]:
 
 @contextmanager
 def counting(what: str, unit: str) -> Iterator[Callable[[int], None]]:
-    """Show on a terminal how far something has come whose end is not known."""
+    """Show on a terminal the count of an operation of unknown length."""
     with status_line() as show:
         show(what)
         yield lambda done: show(f"{what}: {counted(done, unit)}")
@@ -193,7 +195,7 @@ def counting(what: str, unit: str) -> Iterator[Callable[[int], None]]:
 
 @contextmanager
 def progress_bar(what: str) -> Iterator[Callable[[int, int], None]]:
-    """Show a bar on a terminal once something takes long; gives the function that moves it."""
+    """Show a bar on a terminal if the block takes long; yields the function that moves it."""
     if not sys.stderr.isatty():
         yield lambda done, total: None
         return
@@ -215,7 +217,7 @@ def progress_bar(what: str) -> Iterator[Callable[[int, int], None]]:
 
 
 def prepare_streams() -> None:
-    """Let output go nowhere when it was closed (`>&-`), and show what the encoding has not."""
+    """Discard output to a closed stream (`>&-`); escape characters that the encoding lacks."""
     for stream in ("stdout", "stderr"):
         if getattr(sys, stream) is None:
             setattr(sys, stream, open(os.devnull, "w"))  # noqa: SIM115, for the process's life
@@ -224,7 +226,7 @@ def prepare_streams() -> None:
 
 
 def drop_output() -> None:
-    """Send what is still buffered nowhere: its reader is gone."""
+    """Discard buffered output: its reader has ended."""
     try:
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())

@@ -26,18 +26,12 @@ from snapkv.cli.formats import (
 from snapkv.cli.options import (
     AtOption,
     CountOption,
-    JsonOption,
-    NameOption,
-    ObserveOption,
-    RawOption,
-    StoreOption,
-    TimeoutOption,
+    StoreOptions,
     moment,
-    opened,
-    readable,
     seconds,
     settled,
     since,
+    takes,
 )
 from snapkv.cli.output import Output, Part, difference_parts, tell, who_and_why, write_line
 from snapkv.errors import KeyNotFoundError
@@ -48,7 +42,7 @@ from snapkv.store.store import SnapshotKV
 from snapkv.times import When
 
 SHOWN_CHARS_MAX = 2_000
-"""How much of a binary value `get` shows on a terminal."""
+"""How many characters of a binary value `get` shows on a terminal."""
 
 KeyArgument = Annotated[str, typer.Argument(metavar="KEY", show_default=False)]
 PrefixArgument = Annotated[
@@ -60,27 +54,20 @@ PrefixOption = Annotated[
 OldestFirst = Annotated[bool, typer.Option("--oldest-first", help="Turn the order around.")]
 
 
-def get(
-    key: KeyArgument,
-    at: AtOption = None,
-    observe: ObserveOption = None,
-    timeout: TimeoutOption = None,
-    store: StoreOption = None,
-    name: NameOption = None,
-    as_json: JsonOption = False,
-) -> None:
+@takes("observe", "timeout")
+def get(options: StoreOptions, key: KeyArgument, at: AtOption = None) -> None:
     """Print the value of a key, now or at a time.
 
     Into a pipe or a file: the exact bytes, nothing added.
     """
     when = moment(at)
-    with readable(store, name, observe, timeout) as kv:
+    with options.readable() as kv:
         when = settled(kv, when)
-        if as_json:
+        if options.as_json:
             snapshot = kv.at(when)
             fields = entry_json(key, snapshot.entry(key))
             fields["at"] = {**time_json(snapshot.timestamp), "final": snapshot.final}
-            Output(as_json=True).record(fields)
+            options.output.record(fields)
         else:
             _write_value(kv.load(key, when))
 
@@ -99,21 +86,18 @@ def _write_value(value: bytes) -> None:
         write_line([text.removesuffix("\n")])
 
 
+@takes("observe", "timeout")
 def ls(
+    options: StoreOptions,
     prefix: PrefixArgument = "",
     at: AtOption = None,
     long: Annotated[
         bool, typer.Option("-l", "--long", help="With revision, size and value.")
     ] = False,
-    observe: ObserveOption = None,
-    timeout: TimeoutOption = None,
-    store: StoreOption = None,
-    name: NameOption = None,
-    as_json: JsonOption = False,
 ) -> None:
     """List keys, now or at a time, in order."""
-    when, out = moment(at), Output(as_json)
-    with readable(store, name, observe, timeout) as kv:
+    when, out = moment(at), options.output
+    with options.readable() as kv:
         snapshot = kv.at(settled(kv, when))
         if not long:
             for key in snapshot.keys(prefix or None):
@@ -129,7 +113,9 @@ def ls(
             )
 
 
+@takes("timeout", "raw")
 def log(
+    options: StoreOptions,
     since_: Annotated[
         str | None, typer.Option("--since", metavar="TIME", help="Only commits after this.")
     ] = None,
@@ -139,19 +125,14 @@ def log(
     count: CountOption = None,
     oldest_first: OldestFirst = False,
     ticks: Annotated[bool, typer.Option("--ticks", help="Print ticks, too.")] = False,
-    timeout: TimeoutOption = None,
-    store: StoreOption = None,
-    name: NameOption = None,
-    as_json: JsonOption = False,
-    raw: RawOption = False,
 ) -> None:
-    """Print the commits, newest first: when, revision, who, why.
+    """Print the commits, newest first: time, revision, writer, note.
 
     Commits that changed nothing and have no note are ticks; they are left out, and counted on the
     error stream.
     """
-    after, up_to, out = since(since_), moment(until), Output(as_json, raw)
-    with opened(store, name, timeout=timeout) as kv:
+    after, up_to, out = since(since_), moment(until), options.output
+    with options.opened() as kv:
         after, up_to = settled(kv, after), settled(kv, up_to)
         if since_ is not None and after is None:  # --since now
             after = kv.resolved()
@@ -186,20 +167,16 @@ def _commits_and_ticks(
     return commits_and_ticks(kv.reader, since, until, newest_first=newest_first, wanted=wanted)
 
 
+@takes("observe", "timeout", "raw")
 def history(
+    options: StoreOptions,
     key: KeyArgument,
     count: CountOption = None,
     oldest_first: OldestFirst = False,
-    observe: ObserveOption = None,
-    timeout: TimeoutOption = None,
-    store: StoreOption = None,
-    name: NameOption = None,
-    as_json: JsonOption = False,
-    raw: RawOption = False,
 ) -> None:
-    """Print the versions of a key, newest first: when, revision, what, who, why."""
-    out = Output(as_json, raw)
-    with readable(store, name, observe, timeout) as kv:
+    """Print the versions of a key, newest first: time, revision, value, writer, note."""
+    out = options.output
+    with options.readable() as kv:
         versions = list(kv.history(key))
     if not versions:
         raise KeyNotFoundError(key)
@@ -218,7 +195,9 @@ def _version_columns(out: Output, version: Version) -> tuple[Part | None, ...]:
     return (*when_and_where, *who_and_why(commit))
 
 
+@takes("observe", "timeout")
 def diff(
+    options: StoreOptions,
     a: Annotated[str, typer.Argument(metavar="A", help="A time.", show_default=False)],
     b: Annotated[
         str, typer.Argument(metavar="B", help="A time; else now.", show_default=False)
@@ -227,19 +206,14 @@ def diff(
     exit_code: Annotated[
         bool, typer.Option("--exit-code", help="End with 1 when there are differences.")
     ] = False,
-    observe: ObserveOption = None,
-    timeout: TimeoutOption = None,
-    store: StoreOption = None,
-    name: NameOption = None,
-    as_json: JsonOption = False,
 ) -> None:
     """Print what differs between two times: + added, - removed, ~ changed."""
-    before, after, out, differs = moment(a), moment(b), Output(as_json), False
-    with readable(store, name, observe, timeout) as kv:
+    before, after, out, differs = moment(a), moment(b), options.output, False
+    with options.readable() as kv:
         before, after = settled(kv, before), settled(kv, after)
         for difference in kv.diff(before, after, prefix or None):
             differs = True
-            if as_json:
+            if options.as_json:
                 out.record(difference_json(difference))
             else:
                 write_line(difference_parts(difference))
@@ -247,7 +221,9 @@ def diff(
         raise typer.Exit(Exit.NO)
 
 
+@takes("observe", "raw")
 def watch(
+    options: StoreOptions,
     prefix: PrefixArgument = "",
     since_: Annotated[
         str | None,
@@ -258,30 +234,25 @@ def watch(
         str | None,
         typer.Option("--timeout", metavar="DURATION", help="End when nothing came for so long."),
     ] = None,
-    observe: ObserveOption = None,
-    store: StoreOption = None,
-    name: NameOption = None,
-    as_json: JsonOption = False,
-    raw: RawOption = False,
 ) -> None:
     """Print commits and their changes as they happen, until Ctrl-C.
 
-    With --observe, all that a tick stamps comes at once: each write with its own revision, and
-    with a writer only where it was a commit of the store that ticks.
+    With --observe, all writes that a tick stamps come at once, each with its own revision. Only
+    commits of the ticking store have a writer.
     """
-    after, out = since(since_), Output(as_json, raw)
+    after, out = since(since_), options.output
     with (
-        readable(store, name, observe) as kv,
+        options.readable() as kv,
         kv.watch(prefix or None, settled(kv, after), timeout=seconds(timeout)) as changes,
     ):
         for found in islice(changes, count):
-            _write_changes(out, found, each_written=observe is not None)
+            _write_changes(out, found, each_written=options.observe is not None)
 
 
 def _write_changes(out: Output, found: Changes[str], *, each_written: bool) -> None:
     """Write a document of JSON, or for people each commit with its lines.
 
-    With `each_written` each change in JSON says when and by whom it was written.
+    With `each_written` each change in JSON has its own revision, writer and note.
     """
     if out.as_json:
         form = written_change_json if each_written else change_json

@@ -1,7 +1,7 @@
 """Times as people type them on a command line: in local time, in words, and by how long ago.
 
 Programs write times with an offset (`snapkv.times`); only what a person types is guessed at, and
-a command line shows what it understood.
+a command line prints how it understood it.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class TypedTime:
     remark: str = ""
 
     def echo(self, when: When | None, now_ms: int) -> str | None:
-        """Return what was understood, in UTC; None where the text says as much itself.
+        """Return what was understood, in UTC; None if the text is already that exact.
 
         `when` is the one of the three that is meant; of a range its first instant is shown.
         """
@@ -76,8 +76,9 @@ def understood(text: str, now_ms: int, zone: tzinfo | None = None) -> TypedTime:
     >>> found.echo(found.state, now_ms=1_800_000_000_000)
     '2026-11-22 14:00 = 2026-11-22T14:00:00.000Z'
 
-    A local time that came twice, when clocks went back, is the first of the two, and the echo says
-    so. Raises `InvalidTimeError` for what is not a time, and for a local time that clocks skipped.
+    A local time that occurred twice, when clocks went back, is the first of the two, and the echo
+    says so. Raises `InvalidTimeError` for text that is not a time, and for a local time that clocks
+    skipped.
     """
     text = " ".join(text.split())
     words = text.lower()
@@ -92,7 +93,9 @@ def understood(text: str, now_ms: int, zone: tzinfo | None = None) -> TypedTime:
         if match := _RELATIVE.fullmatch(words):
             moment = _relative(text, match, now)
             return TypedTime(text, moment, moment, moment)
-        raise InvalidTimeError(f"no time: {text!r} (write {FORMS}, or a timestamp)", text)
+        raise InvalidTimeError(
+            f"{text!r} is not a valid time (write {FORMS}, or a timestamp)", text
+        )
     moment, remark = _moment(text, match, now, zone)
     if match["fraction"]:
         return TypedTime(text, moment, moment, moment, remark)
@@ -108,14 +111,16 @@ def _relative(text: str, match: re.Match[str], now: datetime) -> datetime:
     for amount, unit in _PART.findall(amounts.removesuffix("ago")):
         if unit not in _UNIT:
             raise InvalidTimeError(
-                f"no time: {text!r}: units are ms, s, m, h, d and w (write 30d, or a date)", text
+                f"{text!r} is not a valid time: units are ms, s, m, h, d and w "
+                "(write 30d, or a date)",
+                text,
             )
         try:
             total += float(amount) * _UNIT[unit]
         except OverflowError:
             raise InvalidTimeError(f"{text!r} is before 1970 or too far ahead", text) from None
     if ago and sign:
-        raise InvalidTimeError(f"no time: {text!r}: write either a sign or 'ago'", text)
+        raise InvalidTimeError(f"{text!r} is not a valid time: write either a sign or 'ago'", text)
     try:
         return _checked(now + total if sign == "+" else now - total, text)
     except OverflowError:
@@ -141,7 +146,8 @@ def _moment(
         raise
     except (OverflowError, ValueError):
         raise InvalidTimeError(
-            f"no time: {text!r}: there is no such day or time of day (write {FORMS})", text
+            f"{text!r} is not a valid time: that day or time of day does not exist (write {FORMS})",
+            text,
         ) from None
     ms = instant.microsecond // 1_000
     return _checked(instant.replace(microsecond=ms * 1_000), text), remark
@@ -154,8 +160,8 @@ def _zone(text: str, offset: str) -> tzinfo:
     hours, minutes = int(offset[1:3]), int(offset[-2:] if len(offset) > 3 else 0)
     if hours > OFFSET_HOURS_MAX or minutes > 59:
         raise InvalidTimeError(
-            f"no time: {text!r}: {offset} is not an offset from UTC (write +02:00, -05:30 or Z, "
-            f"at most {OFFSET_HOURS_MAX} hours)",
+            f"{text!r} is not a valid time: {offset} is not an offset from UTC "
+            f"(write +02:00, -05:30 or Z, at most {OFFSET_HOURS_MAX} hours)",
             text,
         )
     away = timedelta(hours=hours, minutes=minutes)

@@ -13,24 +13,16 @@ from snapkv.cli.exits import CommandError, Exit
 from snapkv.cli.formats import Json, counted, key_text, time_json, time_text
 from snapkv.cli.options import (
     AtOption,
-    JsonOption,
     ModeOption,
-    NameOption,
-    NoteOption,
-    ObserveOption,
-    RawOption,
-    StoreOption,
-    TimeoutOption,
-    WriterOption,
+    StoreOptions,
     YesOption,
     file_mode,
     moment,
-    opened,
-    readable,
     settled,
     start,
+    takes,
 )
-from snapkv.cli.output import Output, confirm, confirm_found, counting, tell, working
+from snapkv.cli.output import confirm, confirm_found, counting, tell, working
 from snapkv.errors import NotObservedError, StoreNotEmptyError
 from snapkv.files import FILE_MODE, descriptor_of
 from snapkv.files import readable as readable_file
@@ -40,38 +32,35 @@ STREAM, STDOUT = Path("-"), 1
 FileArgument = Annotated[Path, typer.Argument(metavar="FILE", show_default=False)]
 
 
+@takes("raw")
 def compact(
+    options: StoreOptions,
     before: Annotated[str, typer.Argument(metavar="BEFORE", show_default=False)],
     yes: YesOption = False,
-    store: StoreOption = None,
-    name: NameOption = None,
-    as_json: JsonOption = False,
-    raw: RawOption = False,
 ) -> None:
     """Forget the history before a time, and print the earliest time that remains.
 
     The state at that time stays readable. All stores in the same place are affected, so it asks.
     The newest minute or so is always kept.
     """
-    limit, out = start(before), Output(as_json, raw)
+    limit, out = start(before), options.output
     if limit is None:
         raise CommandError("compact takes a time; the newest minute is always kept")
-    with opened(store, name) as kv:
+    with options.opened() as kv:
         shown = time_text(kv.timestamp_of(limit))
-        confirm(f"Forget all history in {store} before {shown}?", yes=yes)
+        confirm(f"Forget all history in {options.store} before {shown}?", yes=yes)
         with working("compacting"):
             done = kv.compact(limit)
     fields = {**time_json(done.earliest), "revision": done.revision}
     out.record(fields, out.time(done.earliest))
 
 
+@takes()
 def dump(
+    options: StoreOptions,
     file: FileArgument,
     at: AtOption = None,
     mode: ModeOption = None,
-    store: StoreOption = None,
-    name: NameOption = None,
-    as_json: JsonOption = False,
 ) -> None:
     """Write everything at one moment to a file, which appears when it is complete.
 
@@ -82,7 +71,7 @@ def dump(
     when, streamed = moment(at), file == STREAM or descriptor_of(str(file)) == STDOUT
     if streamed and sys.stdout.isatty():
         raise CommandError("a dump is not for terminals: name a file, or redirect the output")
-    with opened(store, name) as kv:
+    with options.opened() as kv:
         moment_of = kv.at(settled(kv, when)).timestamp
         with counting("dumping", "key") as progress:
             target = sys.stdout.buffer if streamed else file
@@ -93,68 +82,64 @@ def dump(
         sys.stdout.buffer.flush()
         tell(said)
     else:
-        Output(as_json).record({"keys": keys, "at": time_json(moment_of)}, said)
+        options.output.record({"keys": keys, "at": time_json(moment_of)}, said)
 
 
+@takes()
 def backup(
+    options: StoreOptions,
     path: Annotated[Path, typer.Argument(metavar="PATH", show_default=False)],
     mode: ModeOption = None,
-    store: StoreOption = None,
-    name: NameOption = None,
-    as_json: JsonOption = False,
 ) -> None:
-    """Copy a live lmdb store, history and all, to a new directory, while others write.
+    """Copy a live lmdb store, history and all, to a new directory, while other processes write.
 
     The directory appears when it is complete. Other engines: see dump.
     """
     permissions = file_mode(mode)
-    with opened(store, name) as kv, working("copying"):
+    with options.opened() as kv, working("copying"):
         kv.backup(path, mode=FILE_MODE if permissions is None else permissions)
-    Output(as_json).record({"path": str(path), "url": f"lmdb:{path}"}, f"lmdb:{path}")
+    options.output.record({"path": str(path), "url": f"lmdb:{path}"}, f"lmdb:{path}")
 
 
+@takes("note", "writer", "raw")
 def load(
+    options: StoreOptions,
     file: FileArgument,
     replace: Annotated[
         bool, typer.Option("--replace", help="Replace everything that is in the store.")
     ] = False,
     yes: YesOption = False,
-    note: NoteOption = None,
-    writer: WriterOption = None,
-    store: StoreOption = None,
-    name: NameOption = None,
-    as_json: JsonOption = False,
-    raw: RawOption = False,
 ) -> None:
     """Commit what a dump holds, in one commit, and print its time.
 
     The file - is the standard input. With --replace it asks. Makes the store when there is none.
     """
     source = nullcontext(sys.stdin.buffer) if file == STREAM else readable_file(file)
-    with source as stream, opened(store, name, create=True, writer=writer) as kv:
+    with source as stream, options.opened(create=True) as kv:
         if replace and kv.info()["commits"]:
             confirm_found(
                 kv.at().count(),
                 lambda: kv.at().count(),
-                lambda count: f"Replace everything in {store}, {counted(count, 'key')}?",
+                lambda count: f"Replace everything in {options.store}, {counted(count, 'key')}?",
                 yes=yes,
             )
         try:
             with working("loading"):
-                commit = kv.load_dump(stream, replace=replace, note=note)
+                commit = kv.load_dump(stream, replace=replace, note=options.note)
         except StoreNotEmptyError as e:
-            message = f"{store} has keys already; --replace replaces them"
+            message = f"{options.store} has keys already; --replace replaces them"
             raise CommandError(message, Exit.CONFLICT) from e
-    Output(as_json, raw).committed(commit)
+    options.output.committed(commit)
 
 
-def check(store: StoreOption = None, name: NameOption = None, as_json: JsonOption = False) -> None:
+@takes()
+def check(options: StoreOptions) -> None:
     """Check every invariant of what is stored; print what is broken."""
-    out = Output(as_json)
-    with opened(store, name) as kv, counting("checking", "commit") as progress:
+    out = options.output
+    with options.opened() as kv, counting("checking", "commit") as progress:
         report = kv.check(progress=progress)
     problems = list(report.problems)
-    if as_json:
+    if options.as_json:
         out.record({"commits": report.commits, "keys": report.keys, "problems": problems})
     else:
         for problem in problems:
@@ -169,24 +154,18 @@ def _summary(problems: int, commits: int, keys: int) -> str:
     return f"{found} in {counted(commits, 'commit')} and {counted(keys, 'key')}"
 
 
-def info(
-    observe: ObserveOption = None,
-    timeout: TimeoutOption = None,
-    store: StoreOption = None,
-    name: NameOption = None,
-    as_json: JsonOption = False,
-    raw: RawOption = False,
-) -> None:
+@takes("observe", "timeout", "raw")
+def info(options: StoreOptions) -> None:
     """Print facts about the store, or what is observed, and its engine."""
-    out = Output(as_json, raw)
-    with readable(store, name, observe, timeout) as kv:
+    out = options.output
+    with options.readable() as kv:
         facts = kv.info()
         with suppress(NotObservedError):
             facts["keys"] = kv.at().count()
-    if as_json:
+    if options.as_json:
         out.record(dict(_fact_json(fact, value) for fact, value in facts.items()))
         return
-    rows = _rows(facts, raw)
+    rows = _rows(facts, options.raw)
     width = max(map(len, rows))
     for fact, shown in rows.items():
         out.record({}, (fact.ljust(width), "cyan"), shown)

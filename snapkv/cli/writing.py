@@ -1,4 +1,4 @@
-"""The commands that write: put, rm, restore; and resolve, which tells whether one of them did."""
+"""The commands that write: put, rm, restore; and resolve, for their unknown outcomes."""
 
 from __future__ import annotations
 
@@ -12,16 +12,11 @@ import typer
 from snapkv.cli.exits import CommandError, Exit
 from snapkv.cli.formats import commit_json, counted, difference_json, time_text
 from snapkv.cli.options import (
-    JsonOption,
-    NameOption,
-    NoteOption,
-    RawOption,
-    StoreOption,
-    WriterOption,
+    StoreOptions,
     YesOption,
     moment,
-    opened,
     settled,
+    takes,
 )
 from snapkv.cli.output import (
     Output,
@@ -46,7 +41,9 @@ IfRevision = Annotated[
 ]
 
 
+@takes("note", "writer", "raw")
 def put(
+    options: StoreOptions,
     words: Annotated[list[str], typer.Argument(metavar="KEY VALUE", show_default=False)],
     file: Annotated[
         Path | None, typer.Option("--file", metavar="FILE", help="Take the value from a file.")
@@ -55,29 +52,23 @@ def put(
         bool, typer.Option("--if-absent", help="Only if no such key exists.")
     ] = False,
     if_revision: IfRevision = None,
-    note: NoteOption = None,
-    writer: WriterOption = None,
-    store: StoreOption = None,
-    name: NameOption = None,
-    as_json: JsonOption = False,
-    raw: RawOption = False,
 ) -> None:
     """Save keys in one commit, and print its time.
 
     The value - is read from the standard input, exactly: a secret given that way, or by --file, is
-    not seen in the list of processes and in the history of the shell. Makes the store when there
-    is none.
+    not seen in the list of processes and in the history of the shell. Makes the store if it does
+    not exist.
     """
     puts = _pairs(words, file)
     guards: list[Guard] = [Absent(key) for key in puts] if if_absent else []
     guards += _at_revision(list(puts), if_revision)
-    with opened(store, name, create=True, writer=writer) as kv:
-        commit = kv.commit(puts=puts, guards=guards, note=note)
-    Output(as_json, raw).committed(commit)
+    with options.opened(create=True) as kv:
+        commit = kv.commit(puts=puts, guards=guards, note=options.note)
+    options.output.committed(commit)
 
 
 def _pairs(words: list[str], file: Path | None) -> dict[str, bytes]:
-    """Return the keys and values that the words of a command line stand for."""
+    """Return the keys and values of the words on a command line."""
     if file is not None:
         if len(words) != 1:
             raise CommandError("--file goes with one key and no value")
@@ -103,22 +94,18 @@ def _at_revision(keys: list[str], revision: int | None) -> list[Guard]:
     return [AtRevision(keys[0], revision)]
 
 
+@takes("note", "writer", "raw")
 def rm(
+    options: StoreOptions,
     keys: Annotated[list[str] | None, typer.Argument(metavar="KEY")] = None,
     prefix: Annotated[
         str | None, typer.Option("--prefix", metavar="PREFIX", help="All keys that begin so.")
     ] = None,
     force: Annotated[
-        bool, typer.Option("--force", "-f", help="Keys that do not exist are no error.")
+        bool, typer.Option("--force", "-f", help="Ignore keys that do not exist.")
     ] = False,
     if_revision: IfRevision = None,
     yes: YesOption = False,
-    note: NoteOption = None,
-    writer: WriterOption = None,
-    store: StoreOption = None,
-    name: NameOption = None,
-    as_json: JsonOption = False,
-    raw: RawOption = False,
 ) -> None:
     """Remove keys in one commit, and print its time.
 
@@ -128,14 +115,14 @@ def rm(
     if bool(keys) == (prefix is not None):
         raise CommandError("rm takes either keys or --prefix")
     guards = _at_revision(keys, if_revision)
-    with opened(store, name, writer=writer) as kv:
+    with options.opened() as kv:
         if not force:
             _check_there(kv.at(), keys, prefix)
         if prefix is not None:
             _confirm_removal(kv, prefix, yes=yes)
         prefixes = [] if prefix is None else [prefix]
-        commit = kv.commit(deletes=keys, delete_prefixes=prefixes, guards=guards, note=note)
-    Output(as_json, raw).committed(commit)
+        commit = kv.commit(deletes=keys, delete_prefixes=prefixes, guards=guards, note=options.note)
+    options.output.committed(commit)
 
 
 def _confirm_removal(kv: SnapshotKV, prefix: str, *, yes: bool) -> None:
@@ -157,7 +144,9 @@ def _check_there(head: Snapshot[str], keys: list[str], prefix: str | None) -> No
         raise CommandError(f"no key begins with {prefix!r}", Exit.NO)
 
 
+@takes("note", "writer", "raw")
 def restore(
+    options: StoreOptions,
     when: Annotated[str, typer.Argument(metavar="TIME", show_default=False)],
     prefix: Annotated[
         str, typer.Option("--prefix", metavar="PREFIX", help="Only keys that begin so.")
@@ -169,19 +158,13 @@ def restore(
         bool, typer.Option("--before-first", help="A TIME before the first commit is meant.")
     ] = False,
     yes: YesOption = False,
-    note: NoteOption = None,
-    writer: WriterOption = None,
-    store: StoreOption = None,
-    name: NameOption = None,
-    as_json: JsonOption = False,
-    raw: RawOption = False,
 ) -> None:
     """Make the present equal a past moment, in one commit, and print its time.
 
     Shows what will change, and asks.
     """
-    target, out = moment(when), Output(as_json, raw)
-    with opened(store, name, writer=writer) as kv:
+    target, out = moment(when), options.output
+    with options.opened() as kv:
         target = settled(kv, target)
         plan = _plan(kv, target, prefix, before_first)
         if dry_run:
@@ -190,13 +173,13 @@ def restore(
         commit = None
         if plan.changes and target is not None:
             _confirm_plan(kv, target, prefix, plan, before_first=before_first, yes=yes)
-            commit = kv.restore(target, prefix, note=note, before_first=before_first)
+            commit = kv.restore(target, prefix, note=options.note, before_first=before_first)
     fields = {**_counts_json(plan), "commit": None if commit is None else commit_json(commit)}
     if commit is not None:
         out.record(fields, out.time(commit.ts))
         return
     tell("nothing to restore: the present equals that moment")
-    if as_json:
+    if options.as_json:
         out.record(fields)
 
 
@@ -247,26 +230,24 @@ def _counts(plan: Plan) -> str:
     return ", ".join(f"{verb} {counted(counts[past], 'key')}" for verb, past in verbs.items())
 
 
+@takes("raw")
 def resolve(
+    options: StoreOptions,
     timestamp: Annotated[int, typer.Argument(metavar="TIMESTAMP", show_default=False)],
     nonce: Annotated[str, typer.Argument(metavar="NONCE", show_default=False)],
-    store: StoreOption = None,
-    name: NameOption = None,
-    as_json: JsonOption = False,
-    raw: RawOption = False,
 ) -> None:
-    """Settle a commit of unknown outcome, once and for all, and print its time if it happened.
+    """Resolve a commit of unknown outcome, and print its time if it happened.
 
-    The error that ended with code 6 names both. A commit that did not happen never will; that
+    The error with exit code 6 names both arguments. A commit that did not happen never will; that
     ends with code 1.
     """
-    out = Output(as_json, raw)
-    with opened(store, name) as kv:
+    out = options.output
+    with options.opened() as kv:
         commit = kv.resolve(timestamp, _nonce(nonce))
     if commit is not None:
         out.committed(commit)
         return
-    if as_json:
+    if options.as_json:
         out.record({"commit": None})
     raise CommandError("it did not happen, and never will", Exit.NO)
 
@@ -275,4 +256,4 @@ def _nonce(text: str) -> bytes:
     try:
         return bytes.fromhex(text)
     except ValueError:
-        raise CommandError(f"no nonce: {text!r} (the error shows it in hex)") from None
+        raise CommandError(f"{text!r} is not a nonce (the error shows it in hexadecimal)") from None

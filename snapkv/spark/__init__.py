@@ -7,22 +7,28 @@ Lake: a *version* is an engine's revision.
     df = spark.read.format("snapkv").option("timestampAsOf", "-1d").load("etcd://host:2379")
 
 What a DataFrame shows is pinned when it is made. Errors have a code in brackets. Spark finds the
-format by itself where snapkv is installed beside it; otherwise `register(spark)`. `read_snapshot`,
-`read_changes`, `read_history` and `diff` do the same by a call, and take naive text in the
-session's time zone. See `docs/spark.md`.
+format by itself if snapkv is installed in its Python; otherwise call `register(spark)`. The
+functions `read_snapshot`, `read_changes`, `read_history` and `diff` do the same, and take naive
+text in the session's time zone. See `docs/spark.md`.
 
-Reading the source: `options` says what can be asked, `pinned` names the commits that are meant,
-`tasks` is what a worker reads, `shape` what Spark gets, `reader` and `stream` join them. What other
-formats share stands by itself: `given`, `micro_batches`, `sessions`.
+Reading the source: `options` defines what can be asked, `pinned` the commits that are meant,
+`tasks` what a worker reads, `schema` what Spark gets; `reader` and `stream` join them. Other
+formats (that of `cdcmeta.spark`) also use `source_options`, `micro_batches` and `sessions`.
 """
 
 from snapkv.extras import extra
 
 with extra("spark", "Spark"):
-    from snapkv.spark.api import diff as diff
-    from snapkv.spark.api import read_changes as read_changes
-    from snapkv.spark.api import read_history as read_history
-    from snapkv.spark.api import read_snapshot as read_snapshot
-    from snapkv.spark.api import register as register
-    from snapkv.spark.errors import SourceError as SourceError
-    from snapkv.spark.source import SnapKVDataSource as SnapKVDataSource
+    from snapkv.spark.api import diff, read_changes, read_history, read_snapshot, register
+    from snapkv.spark.errors import SourceError
+    from snapkv.spark.source import SnapKVDataSource
+
+__all__ = [
+    "SnapKVDataSource",
+    "SourceError",
+    "diff",
+    "read_changes",
+    "read_history",
+    "read_snapshot",
+    "register",
+]

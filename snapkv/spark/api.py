@@ -1,4 +1,4 @@
-"""DataFrames by a call, where the session's time zone can be asked: the format cannot."""
+"""Functions that return DataFrames; unlike the format they know the session's time zone."""
 
 from __future__ import annotations
 
@@ -9,19 +9,18 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
-from snapkv.spark import errors as codes
+from snapkv.spark import errors
 from snapkv.spark.errors import SourceError
-from snapkv.spark.keys import kinds
 from snapkv.spark.location import absolute
-from snapkv.spark.options import BINARY
-from snapkv.spark.sessions import Times, ensure_told, tell
+from snapkv.spark.options import BINARY, key_formats
+from snapkv.spark.sessions import Times, ensure_registered, register_format
 from snapkv.spark.source import SnapKVDataSource
 from snapkv.times import When
 
 ADDED, CHANGED, REMOVED = "added", "changed", "removed"
 COMPARED = ("key", "value")
-"""The columns of the two moments that differences are of."""
-_SAID = {
+"""The columns that are read of both moments."""
+_SET_BY_CALL = {
     "store": "give url",
     "path": "give url",
     "keyPrefix": "give prefix",
@@ -29,12 +28,12 @@ _SAID = {
     "view": "each call has one view, the format has all",
     "readChangeFeed": "read_changes reads changes",
 }
-"""What every call says by itself, or by a parameter, of the options of the format."""
+"""Options of the format that every function sets itself, and what its caller gives instead."""
 
 
 def register(spark: SparkSession) -> None:
-    """Make the format `snapkv` known to a session, where Spark has not found it by itself."""
-    tell(spark, SnapKVDataSource)
+    """Make the format `snapkv` known to a session, if Spark has not found it by itself."""
+    register_format(spark, SnapKVDataSource)
 
 
 def read_snapshot(
@@ -49,7 +48,7 @@ def read_snapshot(
     """Return a store as it was at a moment (None: now), a row for each key.
 
     `as_of` is a time as everywhere in snapkv, or `rev:4`; naive text is in the session's time zone.
-    `prefix` is exact to the byte, and bytes where keys are. `schema` names the columns, which
+    `prefix` is exact to the byte, and `bytes` if keys are binary. `schema` names the columns, which
     `valueFormat` json and msgpack need. `options` are those of the format: `name`, `columns`,
     `valueFormat`, ... The moment is pinned by this call: all actions on the DataFrame see the same
     rows.
@@ -57,10 +56,10 @@ def read_snapshot(
         spark_df = read_snapshot(spark, "etcd://localhost:2379", "2026-11-20 14:05", "schema/")
 
     Raises Spark's `AnalysisException`, whose message has a code such as
-    `[SNAPKV_TIMESTAMP_EARLIER_THAN_RETENTION]`, and `SourceError` for a time that is none and a
-    prefix that is not as keys are, and for options that parameters stand for.
+    `[SNAPKV_TIMESTAMP_EARLIER_THAN_RETENTION]`, and `SourceError` for an invalid time, for a prefix
+    of another type than keys, and for options that are parameters.
     """
-    _check_unsaid(options, timestampAsOf="give as_of")
+    _check_not_set(options, timestampAsOf="give as_of")
     if as_of is not None:
         options = _joined(options, Times(spark, options).as_of(as_of))
     return _frame(spark, url, prefix, schema, options)
@@ -81,7 +80,7 @@ def read_changes(
     `since` is exclusive and `until` inclusive, as everywhere in snapkv; naive text is in the
     session's time zone. Raises as `read_snapshot`, most of it at the first action.
     """
-    _check_unsaid(
+    _check_not_set(
         options,
         startingTimestamp="give since",
         startingVersion="give since",
@@ -103,11 +102,12 @@ def read_history(
     schema: StructType | str | None = None,
     **options: Any,
 ) -> DataFrame:
-    """Return every version of every key that stood at some time in [since, until].
+    """Return every version of every key that was current at some time in [since, until].
 
-    Without `since` from what compaction left; without `until` to now. Raises as `read_snapshot`.
+    The default of `since` is the oldest moment that compaction left, of `until` now. Raises as
+    `read_snapshot`.
     """
-    _check_unsaid(options, startingTimestamp="give since", endingTimestamp="give until")
+    _check_not_set(options, startingTimestamp="give since", endingTimestamp="give until")
     times = Times(spark, options)
     options["view"] = "history"
     options = _joined(options, times.bounds(since, until, after=False))
@@ -127,15 +127,15 @@ def diff(
     """Return the keys that differ between two moments (None: now), a row for each.
 
     Columns: key, change (added, changed, removed), before, after. Values are compared as they are
-    decoded, so a key that was changed and changed back does not differ, and maps whatever the order
-    of their keys. `schema` names the key and the value. Both moments are read as a whole, and
+    decoded: a key that was changed and changed back does not differ, and the order of a map's keys
+    does not matter. `schema` names the key and the value. Both moments are read completely and
     joined. Raises as `read_snapshot`, and `SourceError` for `columns` and other schemas.
     """
-    _check_unsaid(
+    _check_not_set(
         options,
         timestampAsOf="give t1 and t2",
         versionAsOf="give t1 and t2",
-        columns="those of a difference are given",
+        columns="a difference has its own",
     )
     before, after = (
         _compared(spark, url, when, prefix, schema, options).select(
@@ -148,12 +148,12 @@ def diff(
         .when(F.col("is_after").isNull(), REMOVED)
         .otherwise(CHANGED)
     )
-    stood = F.col("is_before").eqNullSafe(F.col("is_after"))  # a value may be NULL where it stands
+    both = F.col("is_before").eqNullSafe(F.col("is_after"))  # the value of a key may be NULL
     kind = before.schema["before"].dataType
     same = _comparable(F.col("before"), kind).eqNullSafe(_comparable(F.col("after"), kind))
     return (
         before.join(after, "key", "full_outer")
-        .where(~(stood & same))
+        .where(~(both & same))
         .select("key", change.alias("change"), "before", "after")
     )
 
@@ -171,14 +171,14 @@ def _compared(
     frame = read_snapshot(spark, url, when, prefix, schema=schema, **options, **columns)
     if sorted(frame.columns) != sorted(COMPARED):
         raise SourceError(
-            codes.INVALID_SCHEMA,
-            f"the schema of a difference is of key and value, not {', '.join(frame.columns)}",
+            errors.INVALID_SCHEMA,
+            f"the schema of a difference has key and value, not {', '.join(frame.columns)}",
         )
     return frame
 
 
 def _comparable(column: Column, kind: DataType) -> Column:
-    """Return a value as Spark can compare it: without maps, whose entries are sorted instead."""
+    """Return a value that Spark can compare: each map becomes its sorted entries."""
     if isinstance(kind, MapType):
         entry = StructType().add("key", kind.keyType).add("value", kind.valueType)
         entries = F.transform(F.map_entries(column), lambda each: _comparable(each, entry))
@@ -191,22 +191,22 @@ def _comparable(column: Column, kind: DataType) -> Column:
     return column
 
 
-def _check_unsaid(options: Mapping[str, Any], **said: str) -> None:
-    """Raise `SourceError` for an option that the call says itself; `said` tells what to do."""
-    advice = _SAID | said
+def _check_not_set(options: Mapping[str, Any], **advice: str) -> None:
+    """Raise `SourceError` for an option that the function sets itself; `advice` says what to do."""
+    advice = _SET_BY_CALL | advice
     names = {name.lower(): name for name in advice}
     for name in options:
         if (known := names.get(name.lower())) is not None:
-            raise SourceError(codes.INVALID_OPTION, f"no option {known} here: {advice[known]}")
+            raise SourceError(errors.INVALID_OPTION, f"no option {known} here: {advice[known]}")
 
 
-def _joined(options: dict[str, Any], asked: dict[str, str]) -> dict[str, Any]:
-    """Return options with those that parameters stand for. Raises `SourceError` for one twice."""
-    given = {name.lower() for name in options}
-    for name in asked:
-        if name.lower() in given:
-            raise SourceError(codes.INVALID_OPTION, f"no option {name} here: a parameter gives it")
-    return options | asked
+def _joined(options: dict[str, Any], added: dict[str, str]) -> dict[str, Any]:
+    """Return options with those of parameters. Raises `SourceError` for one that comes twice."""
+    lowered = {name.lower() for name in options}
+    for name in added:
+        if name.lower() in lowered:
+            raise SourceError(errors.INVALID_OPTION, f"no option {name} here: a parameter gives it")
+    return options | added
 
 
 def _frame(
@@ -216,23 +216,23 @@ def _frame(
     schema: StructType | str | None,
     options: dict[str, Any],
 ) -> DataFrame:
-    ensure_told(spark, SnapKVDataSource)
+    ensure_registered(spark, SnapKVDataSource)
     options["store"] = absolute(url)
     if prefix:
         options["keyPrefix"] = _text_of(prefix, options)
-    if schema is not None:  # as an option, for with .schema() Spark would pin at the first action
+    if schema is not None:  # not by .schema(), with which Spark would pin at the first action
         options["schema"] = schema.json() if isinstance(schema, StructType) else schema
     return spark.read.format(SnapKVDataSource.name()).options(**options).load()
 
 
 def _text_of(prefix: str | bytes, options: Mapping[str, Any]) -> str:
-    """Return a prefix as the text of an option. Raises `SourceError` if keys are not like it."""
-    given = {name.lower(): value for name, value in options.items()}
-    format_ = str(given.get("keyformat", kinds("space" in given)[0])).lower()
-    wanted = bytes if format_ == BINARY else str
-    if not isinstance(prefix, wanted):
+    """Return a prefix as the text of an option. Raises `SourceError` if keys have another type."""
+    lowered = {name.lower(): value for name, value in options.items()}
+    format_ = str(lowered.get("keyformat", key_formats("space" in lowered)[0])).lower()
+    kind = bytes if format_ == BINARY else str
+    if not isinstance(prefix, kind):
         raise SourceError(
-            codes.INVALID_OPTION,
-            f"keys are {wanted.__name__} here, and so is their prefix, not {prefix!r}",
+            errors.INVALID_OPTION,
+            f"keys are {kind.__name__} here, so prefix must be, too, not {prefix!r}",
         )
     return prefix.hex() if isinstance(prefix, bytes) else prefix

@@ -16,31 +16,31 @@ import msgpack
 import pyarrow as pa
 
 from snapkv.reading.arrow import Arrays
-from snapkv.spark import errors as codes
+from snapkv.spark import errors
 from snapkv.spark.errors import SourceError
 
 BYTES, UTF8, JSON, MSGPACK = "bytes", "utf8", "json", "msgpack"
 FORMATS = (BYTES, UTF8, JSON, MSGPACK)
 FAILFAST, PERMISSIVE = MODES = ("FAILFAST", "PERMISSIVE")
 WHOLE = "value"
-"""A field of this name is the value itself rather than a part of it."""
+"""A field of this name is the whole value, not a part of it."""
 SHOWN_MAX = 80
 
 Convert = Callable[[Any], Any]
 MISFITS = (ValueError, TypeError, OverflowError, RecursionError)
-"""What decoders and Arrow say of bytes and values that are not what was expected."""
+"""What decoders and Arrow raise for bytes and values that do not fit."""
 _DIGITS_MAX = 640
-"""Python always converts as many, and more of them are too large for any column but text."""
+"""Python always converts this many; longer numbers fit only into text."""
 _DECIMAL = re.compile(r"[+-]?\d+(\.\d*)?([eE][+-]?\d{1,3})?", re.ASCII)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Decoder:
-    """Decodes values into fields of an Arrow schema; `permissive` makes NULLs of what does not fit.
+    """Decodes values into fields of an Arrow schema; with `permissive` a misfit becomes NULL.
 
-    A value that is no object has no fields, but for the field `value`, which is all of it. Fields
-    that a value lacks are NULL, and so are all fields of a removal. Of a name that an object has
-    twice the last one counts. Raises `SourceError` for types that nothing is decoded into.
+    A value that is not an object has only the field `value`, which is all of it. Fields that a
+    value lacks are NULL, and so are all fields of a removal. If an object has a name twice, the
+    last one counts. Raises `SourceError` for types into which no value is decoded.
     """
 
     def __init__(self, fields: Sequence[pa.Field], format_: str, permissive: bool) -> None:
@@ -70,7 +70,7 @@ class Decoder:
         try:
             return None if value is None else value.decode()
         except UnicodeDecodeError as e:
-            self._malformed(n, found, f"is no UTF-8: {e}")
+            self._malformed(n, found, f"is not UTF-8: {e}")
             return None
 
     def _decoded(self, n: int, value: bytes | None, found: Arrays) -> Any:
@@ -79,7 +79,7 @@ class Decoder:
         try:
             return _parsed(value) if self._format == JSON else _unpacked(value)
         except MISFITS as e:
-            self._malformed(n, found, f"is no {self._format}: {_shown(e)}")
+            self._malformed(n, found, f"is not {self._format}: {_shown(e)}")
             return None
 
     def _column(self, field: pa.Field, decoded: list[Any], found: Arrays) -> pa.Array:
@@ -95,7 +95,7 @@ class Decoder:
                 cells.append(None)
         try:
             return pa.array(cells, field.type)
-        except MISFITS:  # Arrow does not tell which
+        except MISFITS:  # Arrow does not say which
             return pa.concat_arrays(
                 [self._cell(n, cell, field, found) for n, cell in enumerate(cells)]
             )
@@ -115,12 +115,12 @@ class Decoder:
             return
         key = repr(found["key"][n].as_py())[:SHOWN_MAX]
         raise SourceError(
-            codes.VALUE_MALFORMED, f"the value of key {key} {why}; mode=PERMISSIVE makes it NULL"
+            errors.VALUE_MALFORMED, f"the value of key {key} {why}; mode=PERMISSIVE makes it NULL"
         )
 
 
 class _Number(float):
-    """A number as it was written, which may have more digits than a float."""
+    """A float with the text of the number, which may have more digits."""
 
     def __new__(cls, text: str) -> _Number:
         number = super().__new__(cls, text)
@@ -131,9 +131,9 @@ class _Number(float):
 
 
 class _Integer(int):
-    """An integer as it was written, where an int is not: -0, and one of very many digits.
+    """An integer with its text, which an int does not keep: -0, and very many digits.
 
-    Of those it has so many as are too large for any column but text.
+    Its number has only the first digits of those; it is still too large for every column but text.
     """
 
     def __new__(cls, text: str) -> _Integer:
@@ -171,38 +171,38 @@ def _part(value: Any, name: str) -> Any:
     return _of(dict, value).get(name)
 
 
-def converter(wanted: pa.DataType, format_: str) -> Convert:
-    """Return what turns a decoded value into one that a column takes, or raises.
+def converter(kind: pa.DataType, format_: str) -> Convert:
+    """Return the function that turns a decoded value into one of a column's type, or raises.
 
-    Nothing is guessed, nor rounded beyond what floats are, and times to the microsecond: numbers do
-    not become others. As in Spark's own JSON, a column of text takes anything, as JSON; binary is
-    base64 there, and nowhere else; times are ISO text or seconds.
+    It does not guess, and rounds only to floats and to microseconds. As in Spark's own JSON, a text
+    column takes any value, as JSON; times are ISO text or seconds. In JSON, and only there, binary
+    is base64.
 
     >>> converter(pa.int8(), JSON)(7), converter(pa.string(), JSON)({"a": 1})
     (7, '{"a":1}')
     """
     kinds = pa.types
-    if kinds.is_struct(wanted):
-        inner = {field.name: _nested(field, format_) for field in wanted}
+    if kinds.is_struct(kind):
+        inner = {field.name: _nested(field, format_) for field in kind}
         return lambda value: _struct(_of(dict, value), inner)
-    if kinds.is_map(wanted):
-        key, item = _nested(wanted.key_field, format_), _nested(wanted.item_field, format_)
+    if kinds.is_map(kind):
+        key, item = _nested(kind.key_field, format_), _nested(kind.item_field, format_)
         return lambda value: _map(_of(dict, value), key, item)
-    if kinds.is_list(wanted):
-        item = _nested(wanted.value_field, format_)
+    if kinds.is_list(kind):
+        item = _nested(kind.value_field, format_)
         return lambda value: [item(each) for each in _of(list, value)]
-    if kinds.is_integer(wanted):
-        return lambda value: _integer(value, wanted)
-    if kinds.is_binary(wanted):
+    if kinds.is_integer(kind):
+        return lambda value: _integer(value, kind)
+    if kinds.is_binary(kind):
         return _base64 if format_ == JSON else lambda value: _of(bytes, value)
     for is_kind, convert in _SCALARS:
-        if is_kind(wanted):
+        if is_kind(kind):
             return convert
-    raise SourceError(codes.INVALID_SCHEMA, f"values are not decoded into {wanted}")
+    raise SourceError(errors.INVALID_SCHEMA, f"values are not decoded into {kind}")
 
 
 def _nested(field: pa.Field, format_: str) -> Convert:
-    """Return what converts a part of a value, which may be None if the schema lets it be NULL."""
+    """Return the converter of a part of a value, which may be None if the schema allows NULL."""
     convert = converter(field.type, format_)
 
     def convert_or_null(value: Any) -> Any:
@@ -228,8 +228,8 @@ def _map(value: dict[Any, Any], key: Convert, item: Convert) -> list[tuple[Any, 
 
 def _of(kind: type | tuple[type, ...], value: Any) -> Any:
     if not isinstance(value, kind):
-        wanted = "number" if isinstance(kind, tuple) else kind.__name__
-        raise TypeError(f"{_kind(value)} instead of {wanted}")
+        expected = "number" if isinstance(kind, tuple) else kind.__name__
+        raise TypeError(f"{_kind(value)} instead of {expected}")
     return value
 
 
@@ -244,9 +244,9 @@ def _no_bool(value: Any) -> Any:
     return value
 
 
-def _integer(value: Any, wanted: pa.DataType) -> int:
+def _integer(value: Any, kind: pa.DataType) -> int:
     number = _of(int, _no_bool(value))
-    if number.bit_length() >= wanted.bit_width and number != -(1 << wanted.bit_width - 1):
+    if number.bit_length() >= kind.bit_width and number != -(1 << kind.bit_width - 1):
         raise OverflowError(f"{number} is too large")
     return int(number)
 
@@ -260,7 +260,7 @@ def _double(value: Any) -> float:
 
 def _single(value: Any) -> float:
     number = _double(value)
-    struct.pack("<f", number)  # which refuses a finite number that is infinite there
+    struct.pack("<f", number)  # raises if the number is too large for a float of 32 bits
     return number
 
 
@@ -268,7 +268,7 @@ def _decimal(value: Any) -> Decimal:
     number = _of((int, float), _no_bool(value))
     text = number.text if isinstance(number, _WRITTEN) else str(number)
     if not _DECIMAL.fullmatch(text):
-        raise ValueError(f"{text!r} is no decimal")
+        raise ValueError(f"{text!r} is not a decimal")
     return Decimal(text)
 
 
@@ -281,7 +281,7 @@ def _text(value: Any) -> str:
 
 
 def _json(value: Any) -> str:
-    """Return a value as JSON, whose numbers are as they were written."""
+    """Return a value as JSON, with the original text of its numbers."""
     if isinstance(value, _WRITTEN):
         return value.text
     if isinstance(value, dict):
@@ -328,6 +328,6 @@ _SCALARS: tuple[tuple[Callable[[pa.DataType], bool], Convert], ...] = (
     (pa.types.is_float32, _single),
     (pa.types.is_float64, _double),
     (pa.types.is_date, lambda value: date.fromisoformat(_of(str, value))),
-    (lambda wanted: pa.types.is_timestamp(wanted) and wanted.tz is not None, _moment),
+    (lambda kind: pa.types.is_timestamp(kind) and kind.tz is not None, _moment),
     (pa.types.is_timestamp, _naive),
 )

@@ -1,4 +1,4 @@
-"""Errors as Spark's users see them: a code in brackets, for their classes do not survive Spark."""
+"""Errors as Spark's users see them: Spark drops their classes, so messages begin with a code."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from snapkv.errors import (
     InvalidOptionError,
     InvalidTimeError,
     InvalidTypeError,
-    InvalidURLError,
     NotAStoreError,
     NotObservedError,
     ReadOnlyError,
@@ -68,28 +67,27 @@ _CODES: tuple[tuple[type[SnapKVError], str], ...] = (
     (EngineUnavailableError, UNAVAILABLE),
     (EngineBusyError, UNAVAILABLE),
     (InvalidKeyError, KEY_NOT_TEXT),
-    (InvalidOptionError, INVALID_OPTION),
     (InvalidTypeError, INVALID_OPTION),
-    (InvalidURLError, INVALID_OPTION),
+    (InvalidOptionError, INVALID_OPTION),
 )
 COMPACTED_ADVICE = (
-    "history before that is gone: read a later moment, or keep more of it (compact less, or later)"
+    "history before that is gone: read a later moment, or keep more history (compact later)"
 )
 ANEW = "load the DataFrame anew, start a stream with a new checkpoint"
 _ADVICE = {
     KEY_NOT_TEXT: "; keyFormat=binary reads such keys",
     NOT_OBSERVED: "; keep `snapkv tick --every 1s` running there, and read moments after its first",
     STORE_MISMATCH: f"; {ANEW}",
-    STORE_NOT_FOUND: "; is it the right place, and the option name the right name?",
-    UNAVAILABLE: "; is the server up, and can workers reach it?",
+    STORE_NOT_FOUND: "; check the URL and the option name",
+    UNAVAILABLE: "; check that the server is up and that workers can reach it",
 }
 
 
 @contextmanager
 def coded(*, compacted: str = VERSION_COMPACTED, advice: str = COMPACTED_ADVICE) -> Iterator[None]:
-    """Turn every error of ours into a `SourceError`.
+    """Turn every `SnapKVError` into a `SourceError`.
 
-    `compacted` is the code when history is gone, and `advice` what to do then.
+    For compacted history, `compacted` is the code and `advice` says what to do.
     """
     try:
         yield

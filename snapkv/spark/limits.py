@@ -1,4 +1,4 @@
-"""How much one micro-batch may bring; PySpark knows of such limits since 4.2."""
+"""How much one micro-batch may bring; PySpark has such limits since 4.2."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from snapkv.engine.contract import KeyValue
 from snapkv.layout import Mark
 from snapkv.reading.changes import CommitChanges, Touched
-from snapkv.spark.options_text import Given
+from snapkv.spark.source_options import SourceOptions
 
 try:
     from pyspark.sql.streaming import datasource as _spark
@@ -17,13 +17,13 @@ except ImportError:  # before 4.2
 
 LIMITS_KNOWN = _spark is not None
 AvailableNow: Any = _spark.SupportsTriggerAvailableNow if LIMITS_KNOWN else object
-"""What a stream that can tell its end derives from."""
+"""The base class of streams that support Trigger.AvailableNow."""
 ValuesBefore = Callable[[Sequence[Touched]], Iterable[bytes | None]]
-"""What stood in some keys just before they were touched."""
+"""Returns the values of some keys just before they were touched."""
 
 
 class Limit:
-    """Rows and bytes that are left to a batch; what cannot be split is taken as a whole."""
+    """The rows and bytes that a batch may still bring; a commit is never split."""
 
     def __init__(self, rows: int | None, size: int | None) -> None:
         self._rows, self._size = rows, size
@@ -31,16 +31,16 @@ class Limit:
 
     @property
     def bounded(self) -> bool:
-        """Whether there is any bound."""
+        """Whether there is a bound at all."""
         return self._rows is not None or self.sized
 
     @property
     def sized(self) -> bool:
-        """Whether bytes count, too."""
+        """Whether bytes are bounded."""
         return self._size is not None
 
     def take(self, size: int, *, rows: int = 1) -> bool:
-        """Take some rows if they still fit, or if they are the first; return whether."""
+        """Return whether some rows still fit, counting them; the first rows always fit."""
         first = self._taken_rows == 0
         self._taken_rows += rows
         self._taken_size += size
@@ -50,15 +50,15 @@ class Limit:
         return within_rows and (self._size is None or self._taken_size <= self._size)
 
 
-def limit_of(options: Given, given: Any = None) -> Limit:
-    """Return the limit of a batch: that of the options, unless Spark wants all there is."""
-    if LIMITS_KNOWN and isinstance(given, _spark.ReadAllAvailable):
+def limit_of(options: SourceOptions, read_limit: Any = None) -> Limit:
+    """Return the limit of a batch: that of the options, unless Spark asks for everything."""
+    if LIMITS_KNOWN and isinstance(read_limit, _spark.ReadAllAvailable):
         return Limit(None, None)
     return Limit(options.count("maxRowsPerTrigger"), options.count("maxBytesPerTrigger"))
 
 
-def default_limit(options: Given) -> Any:
-    """Return the limit that options name, in Spark's words; a batch keeps to all of them."""
+def default_limit(options: SourceOptions) -> Any:
+    """Return the limit of the options as Spark's class, which has one; a batch keeps both."""
     if (rows := options.count("maxRowsPerTrigger")) is not None:
         return _spark.ReadMaxRows(rows)
     if (size := options.count("maxBytesPerTrigger")) is not None:
@@ -85,9 +85,9 @@ def last_commit(
 ) -> Mark | None:
     """Return the last commit that a batch may bring, None when it may bring all.
 
-    The first commit with rows always fits, and each is brought as a whole, all that an observed
-    tick stamps too. `before` reads the
-    values that changes come with, None when they come without: they are read where bytes count.
+    The first commit with rows always fits. A commit is not split, nor are the writes that one
+    observed tick stamps. `before` reads the values before the changes, None if rows do not show
+    them; they are read only if bytes are bounded.
     """
     last: Mark | None = None
     rows = size = 0
@@ -97,12 +97,12 @@ def last_commit(
         size += sum(len(each.last.kv.key) + len(each.last.kv.value) for each in shown)
         rows += len(shown)
         for each in with_before:
-            if each.exists:  # a removal shows what stood before in its only row
+            if each.exists:  # the one row of a removal shows the value before
                 rows += 1
                 size += len(each.last.kv.key)
         if before and limit.sized:
             size += sum(len(value or b"") for value in before(with_before))
-        if stamp is None:  # an observed write goes with the mark that stamps it
+        if stamp is None:  # an observed write belongs to the mark that stamps it
             continue
         if not limit.take(size, rows=rows):
             return last

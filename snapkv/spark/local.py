@@ -25,20 +25,19 @@ SETTINGS = {
     "spark.sql.shuffle.partitions": "4",
 }
 FAILURES: tuple[type[Exception], ...] = (PySparkException, Py4JError)
-"""What Spark raises when a query fails: Python's side of it, or the connection to the JVM."""
+"""What PySpark and the connection to the JVM raise when a query fails."""
 NEEDS_JAVA = "Spark needs Java 17 or newer"
 
 
 class SparkStartError(SnapKVError, RuntimeError):
-    """Spark did not start on this machine; most often there is no Java, or an old one."""
+    """Spark did not start on this machine; most often Java is missing or too old."""
 
 
 def local_session(settings: Mapping[str, str] | None = None) -> SparkSession:
     """Return the Spark session of this process, or start one on this machine; takes seconds.
 
-    Its workers run this very Python, and what Spark logs is kept out of the way. `settings` are
-    Spark's, and go before those of `SETTINGS`; a session that is there keeps its own. A `with`
-    block stops it.
+    Its workers run the Python of this process, and Spark's log is not shown. `settings` are Spark's
+    and override those of `SETTINGS`; an existing session keeps its own. A `with` block stops it.
 
         with local_session({"spark.sql.session.timeZone": "UTC"}) as spark:
             spark.read.format("snapkv").load("lmdb:./meta").show()
@@ -51,12 +50,12 @@ def local_session(settings: Mapping[str, str] | None = None) -> SparkSession:
 
 
 def _start(conf: SparkConf) -> None:
-    # Before the JVM starts, for it hands them on. Workers would be whatever `python3` is, and
-    # Spark would look for the address of a machine whose name may have none.
+    # Set before the JVM starts, which passes them on. Otherwise workers would run `python3` of the
+    # path, and Spark would resolve the machine's name, which may have no address.
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     if "JAVA_HOME" not in os.environ and shutil.which("java") is None:
-        raise SparkStartError(f"there is no Java: {NEEDS_JAVA}")
+        raise SparkStartError(f"Java was not found: {NEEDS_JAVA}")
     with tempfile.TemporaryFile() as log:
         try:
             gateway = SparkContext._gateway or launch_gateway(conf, {"stderr": log})

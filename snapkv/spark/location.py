@@ -1,4 +1,4 @@
-"""Where rows come from: plain facts that go to every process, which opens its own engine."""
+"""Where rows come from: a value that Spark sends to every process, which opens its own engine."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ from collections import OrderedDict
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from snapkv.full_keys import FullKeys
-from snapkv.layout import Keyspace, Layout
+from snapkv.layout import Keyspace, Layout, RawKeyspace
 from snapkv.observing.observe import Observed, observe
 from snapkv.reading.reader import Reader
-from snapkv.spark import errors as codes
+from snapkv.spark import errors
 from snapkv.spark.errors import SourceError
 from snapkv.store.open import open as open_store
 from snapkv.store.store import SnapshotKV
@@ -23,8 +22,8 @@ OPENED_MAX = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """A store, one of its spaces, or keys that others write; can be pickled and hashed."""
+class Location:
+    """A store, one of its spaces, or an observed prefix; can be pickled and hashed."""
 
     url: str
     name: str
@@ -40,9 +39,9 @@ class Place:
         return open_store(self.url, name=self.name, create=False, **options)
 
     def keyspace(self, *, text: bool) -> Keyspace:
-        """Return the kind of keys that are read, as text or as bytes."""
+        """Return the key space that is read, with keys as text or as bytes."""
         if self.observe is not None:
-            return FullKeys(self.observe.encode(), text=text)
+            return RawKeyspace(self.observe.encode(), text=text)
         layout = Layout(self.name)
         space = layout.data if self.space is None else layout.space(self.space)
         return replace(space, text=text)
@@ -54,10 +53,12 @@ def absolute(url: str) -> str:
     Raises `SourceError` for a store that lives in one process.
     """
     if not isinstance(url, str):
-        raise SourceError(codes.INVALID_OPTION, f"a store's URL is a str, not {type(url).__name__}")
+        raise SourceError(
+            errors.INVALID_OPTION, f"a store's URL is a str, not {type(url).__name__}"
+        )
     if url.startswith("memory:"):
         raise SourceError(
-            codes.INVALID_OPTION,
+            errors.INVALID_OPTION,
             f"{url!r} lives in one process, where Spark's workers cannot see it: "
             "use lmdb: or etcd:, or to_arrow() without Spark",
         )
@@ -65,34 +66,34 @@ def absolute(url: str) -> str:
     return f"lmdb:{os.path.abspath(path)}" if scheme == "lmdb" and path else url
 
 
-_opened: OrderedDict[Place, Opened] = OrderedDict()
+_opened: OrderedDict[Location, Opened] = OrderedDict()
 
 
-def opened(place: Place) -> Reader:
-    """Return this process's own reader of a place, kept for the tasks to come.
+def opened(location: Location) -> Reader:
+    """Return this process's own reader of a location, kept for later tasks.
 
-    Nobody tells an embedded engine that its files were exchanged. So it is opened again, which is
-    a look at its folder while what was open before stands there still.
+    An embedded engine does not notice that its files were replaced, so the location is opened
+    again. While the open files are still those of the directory, that only looks at the directory.
     """
-    kept = _opened.get(place)
+    kept = _opened.get(location)
     if kept is None or not kept.reader.engine.remote:
-        found = place.open()
-        forget(place)
+        found = location.open()
+        forget(location)
         while len(_opened) >= OPENED_MAX:
             _opened.popitem(last=False)[1].close()
-        _opened[place] = found
-    _opened.move_to_end(place)
-    return _opened[place].reader
+        _opened[location] = found
+    _opened.move_to_end(location)
+    return _opened[location].reader
 
 
-def forget(place: Place) -> None:
-    """Close what this process holds of a place: it may be another store by now."""
-    found = _opened.pop(place, None)
+def forget(location: Location) -> None:
+    """Close what this process has open of a location: it may be another store by now."""
+    found = _opened.pop(location, None)
     if found is not None:
         found.close()
 
 
 def forget_all() -> None:
-    """Close everything that this process holds."""
+    """Close all locations that this process has open."""
     while _opened:
         _opened.popitem()[1].close()

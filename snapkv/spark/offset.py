@@ -1,4 +1,4 @@
-"""Where a stream is: what its checkpoints hold."""
+"""The offsets of a stream, which its checkpoints contain."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from snapkv.layout import Mark
-from snapkv.spark import errors as codes
+from snapkv.spark import errors
 from snapkv.spark.errors import SourceError
 
 VERSION = 1
@@ -17,11 +17,11 @@ _UINT64 = range(1 << 64)
 
 @dataclass(frozen=True, slots=True)
 class Offset:
-    """All up to a commit was delivered; or of the snapshot at that commit, all up to a key.
+    """All commits up to a mark were delivered; or of the snapshot at that mark, all keys up to one.
 
-    `after` is None once the snapshot is done, or was never asked for. `pinned` is False only in
-    the first offset of a new query, which Spark asks for twice and does not log: the next one is
-    the same but for that word, makes an empty batch, and so brings the start into the log.
+    `after` is None once the snapshot is complete, or if the stream has none. `pinned` is False only
+    in the first offset of a new query, which Spark asks for twice and does not log. The next offset
+    differs in `pinned` only: its batch is empty, and it brings the start into Spark's log.
     """
 
     store: bytes
@@ -31,26 +31,26 @@ class Offset:
 
     def to_json(self) -> dict[str, Any]:
         """Return what Spark writes into the checkpoint."""
-        return standing(self.store, self.mark) | {
+        return store_fields(self.store, self.mark) | {
             "snapshot": self.after is not None,
             "after": None if self.after is None else self.after.hex(),
             "pinned": self.pinned,
         }
 
     @staticmethod
-    def from_json(given: Mapping[str, Any]) -> Offset:
-        """Return the offset that a checkpoint holds. Raises `SourceError` for anything else."""
-        with checking(given):
-            after = given["after"]
+    def from_json(checkpoint: Mapping[str, Any]) -> Offset:
+        """Return the offset in a checkpoint. Raises `SourceError` for anything else."""
+        with checking(checkpoint):
+            after = checkpoint["after"]
             found = None if after is None else bytes.fromhex(after)
-            return Offset(*store_and_mark(given), found, truth(given["pinned"]))
+            return Offset(*store_and_mark(checkpoint), found, boolean(checkpoint["pinned"]))
 
     def started(self) -> Offset:
-        """Return the first offset as the log has it."""
+        """Return the first offset as Spark logs it."""
         return replace(self, pinned=True)
 
     def at(self, mark: Mark, after: bytes | None = None) -> Offset:
-        """Return the offset at which all up to a commit, or of its snapshot to a key, is done."""
+        """Return the offset after all commits up to a mark, or after a key of its snapshot."""
         return Offset(self.store, mark, after)
 
 
@@ -58,26 +58,26 @@ class Offset:
 
 
 @contextmanager
-def checking(given: Mapping[str, Any]) -> Iterator[None]:
-    """Raise `SourceError` for a checkpoint of another version, or whose fields are none of ours."""
+def checking(checkpoint: Mapping[str, Any]) -> Iterator[None]:
+    """Raise `SourceError` if a checkpoint has another version, or its fields are invalid."""
     try:
-        version = given["v"]
+        version = checkpoint["v"]
         if version != VERSION:
             raise SourceError(
-                codes.CHECKPOINT_INVALID,
-                f"the checkpoint has version {version!r}, this reads {VERSION}",
+                errors.CHECKPOINT_INVALID,
+                f"the checkpoint has version {version!r}; this snapkv reads version {VERSION}",
             )
         yield
     except SourceError:
         raise
     except (KeyError, TypeError, ValueError) as e:
         raise SourceError(
-            codes.CHECKPOINT_INVALID, f"the checkpoint is not one of this format: {given!r}"
+            errors.CHECKPOINT_INVALID, f"the checkpoint is not one of this format: {checkpoint!r}"
         ) from e
 
 
-def standing(store: bytes, mark: Mark) -> dict[str, Any]:
-    """Return the fields that tell a store and a commit in it."""
+def store_fields(store: bytes, mark: Mark) -> dict[str, Any]:
+    """Return the fields that name a store and a commit in it."""
     return {
         "v": VERSION,
         "store": store.hex(),
@@ -87,20 +87,20 @@ def standing(store: bytes, mark: Mark) -> dict[str, Any]:
     }
 
 
-def store_and_mark(given: Mapping[str, Any]) -> tuple[bytes, Mark]:
-    """Return the store and the commit that a checkpoint tells."""
-    mark = Mark(*(_number(given[name]) for name in ("ts", "rev", "commit")))
-    return bytes.fromhex(given["store"]), mark
+def store_and_mark(checkpoint: Mapping[str, Any]) -> tuple[bytes, Mark]:
+    """Return the store and the commit that a checkpoint names."""
+    mark = Mark(*(_number(checkpoint[name]) for name in ("ts", "rev", "commit")))
+    return bytes.fromhex(checkpoint["store"]), mark
 
 
-def truth(given: Any) -> bool:
-    """Return what is true or false, and nothing else."""
-    if not isinstance(given, bool):
-        raise ValueError(f"neither true nor false: {given!r}")
-    return given
+def boolean(value: Any) -> bool:
+    """Return a bool. Raises `ValueError` for any other value."""
+    if not isinstance(value, bool):
+        raise ValueError(f"neither true nor false: {value!r}")
+    return value
 
 
-def _number(given: Any) -> int:
-    if type(given) is not int or given not in _UINT64:
-        raise ValueError(f"no number of 64 bits: {given!r}")
-    return given
+def _number(value: Any) -> int:
+    if type(value) is not int or value not in _UINT64:
+        raise ValueError(f"not a number of 64 bits: {value!r}")
+    return value

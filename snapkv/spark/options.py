@@ -1,15 +1,25 @@
-"""Options of the format `snapkv`, checked as a whole before anything is read."""
+"""Options of the format `snapkv`, checked together before anything is read; its keys' range."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from snapkv.spark import errors as codes
+from snapkv.errors import SnapKVError
+from snapkv.layout import Keyspace
+from snapkv.reading.tables import Span
+from snapkv.spark import errors
 from snapkv.spark.decoding import FORMATS, MODES
 from snapkv.spark.errors import SourceError
-from snapkv.spark.options_text import ENGINE as ENGINE
-from snapkv.spark.options_text import Given, check_one_of, flag_of, named, place_of, zone_in
+from snapkv.spark.source_options import ENGINE as ENGINE
+from snapkv.spark.source_options import (
+    SourceOptions,
+    canonical_names,
+    check_one_of,
+    flag_of,
+    location_of,
+    zone_in,
+)
 
 FORMAT = "snapkv"
 SNAPSHOT, CHANGES, HISTORY, COMMITS = "snapshot", "changes", "history", "commits"
@@ -19,7 +29,7 @@ RANGED = (CHANGES, HISTORY, COMMITS)
 TEXT, BINARY = "utf8", "binary"
 KEY_FORMATS = (TEXT, BINARY)
 
-# The views that each option is for.
+# The views that have each option.
 KNOWN: dict[str, tuple[str, ...]] = {
     "store": ALL,
     "path": ALL,
@@ -50,7 +60,7 @@ KNOWN: dict[str, tuple[str, ...]] = {
     "failOnDataLoss": (CHANGES,),
     "ignoreDeletes": (CHANGES,),
 }
-# What each of them says, but for texts and times, and for what only a stream or a view can tell.
+# Types of the options, except texts, times, and those whose type depends on the view or stream.
 _FLAGS = ("preimages", "failOnDataLoss", "ignoreDeletes")
 _COUNTS = (
     "numPartitions",
@@ -65,7 +75,7 @@ FOR_STREAMS = ("maxRowsPerTrigger", "maxBytesPerTrigger", "failOnDataLoss")
 
 
 @dataclass(frozen=True, slots=True)
-class Options(Given):
+class Options(SourceOptions):
     """What to read, from where, and how its values look."""
 
     view: str
@@ -73,36 +83,36 @@ class Options(Given):
     @property
     def has_start(self) -> bool:
         """Whether the range has a start."""
-        return "startingTimestamp" in self.given or "startingVersion" in self.given
+        return "startingTimestamp" in self.texts or "startingVersion" in self.texts
 
     @property
     def has_end(self) -> bool:
         """Whether the range has an end."""
-        return "endingTimestamp" in self.given or "endingVersion" in self.given
+        return "endingTimestamp" in self.texts or "endingVersion" in self.texts
 
     @property
     def columns(self) -> tuple[str, ...] | None:
-        """The columns asked for, None when the view's usual ones are wanted."""
-        text = self.given.get("columns")
+        """The option `columns`, None for the default columns of the view."""
+        text = self.texts.get("columns")
         return None if text is None else tuple(name.strip() for name in text.split(","))
 
 
 def parsed(raw: Mapping[str, str]) -> Options:
-    """Return the options that Spark hands over; its own additions are passed over.
+    """Return the options that Spark passes; its own additions are ignored.
 
-    Raises `SourceError` for unknown options (which lists the known), for those that the view
-    does not have, for values that mean nothing, and without a store.
+    Raises `SourceError` for unknown options (listing the known ones), for options that the view
+    does not have, for invalid values, and if no store is named.
     """
-    given = named(raw, KNOWN)
-    if given.get("startingVersion") == "0":  # where Delta's versions begin
-        given["startingVersion"] = "1"
-    view = _view(given)
-    for name in given:
+    texts = canonical_names(raw, KNOWN)
+    if texts.get("startingVersion") == "0":  # where Delta's versions begin
+        texts["startingVersion"] = "1"
+    view = _view(texts)
+    for name in texts:
         if view not in KNOWN.get(name, ALL):
             views = " or ".join(KNOWN[name])
-            raise SourceError(codes.INVALID_OPTION, f"{name} is for {views}, this reads {view}")
+            raise SourceError(errors.INVALID_OPTION, f"{name} is for {views}, this reads {view}")
     check_one_of(
-        given,
+        texts,
         (
             ("timestampAsOf", "versionAsOf"),
             ("startingTimestamp", "startingVersion"),
@@ -110,15 +120,15 @@ def parsed(raw: Mapping[str, str]) -> Options:
         ),
     )
     for one, others in (("keyPrefix", ("startKey", "endKey")), ("observe", ("space",))):
-        if one in given and any(other in given for other in others):
-            raise SourceError(codes.INVALID_OPTION, f"give {one} or {'/'.join(others)}, not both")
-    options = Options(place_of(given, raw, FORMAT), given, zone_in(given), view)
+        if one in texts and any(other in texts for other in others):
+            raise SourceError(errors.INVALID_OPTION, f"give {one} or {'/'.join(others)}, not both")
+    options = Options(location_of(texts, raw, FORMAT), texts, zone_in(texts), view)
     _check_values(options)
     return options
 
 
 def _check_values(options: Options) -> None:
-    """Raise `SourceError` for what no reader may ask for, but means nothing all the same."""
+    """Raise `SourceError` for an invalid value, even of an option that no reader reads later."""
     for name in _FLAGS:
         options.flag(name)
     for name in _COUNTS:
@@ -127,14 +137,66 @@ def _check_values(options: Options) -> None:
         options.choice(name, *choices)
 
 
-def _view(given: Mapping[str, str]) -> str:
-    feed = flag_of("readChangeFeed", given.get("readChangeFeed"), False)
-    view = given.get("view", CHANGES if feed else SNAPSHOT).lower()
+def _view(texts: Mapping[str, str]) -> str:
+    feed = flag_of("readChangeFeed", texts.get("readChangeFeed"), False)
+    view = texts.get("view", CHANGES if feed else SNAPSHOT).lower()
     if feed and view != CHANGES:
-        raise SourceError(codes.INVALID_OPTION, "give view or readChangeFeed=true, not both")
+        raise SourceError(errors.INVALID_OPTION, "give view or readChangeFeed=true, not both")
     if view not in ALL or (not feed and view == CHANGES):
         raise SourceError(
-            codes.INVALID_OPTION,
+            errors.INVALID_OPTION,
             f"view is snapshot, history or commits, not {view!r}; changes are readChangeFeed=true",
         )
     return view
+
+
+# --- which keys are read ---
+
+
+def key_formats(of_space: bool) -> tuple[str, str]:
+    """Return the formats of keys, the default first: text, or binary in a space."""
+    return (BINARY, TEXT) if of_space else (TEXT, BINARY)
+
+
+def is_text(options: Options) -> bool:
+    """Return whether keys are read as text."""
+    return options.choice("keyFormat", *key_formats(options.location.space is not None)) == TEXT
+
+
+def span_of(options: Options) -> Span:
+    """Return the range of stored keys that options name.
+
+    With binary keys the options are hexadecimal. Raises `SourceError`.
+    """
+    text = is_text(options)
+    try:
+        space = options.location.keyspace(text=text)
+    except SnapKVError as e:
+        raise SourceError(errors.INVALID_OPTION, str(e)) from e
+    start, end = space.range_of(space.whole)
+    prefix = _range_of(options, "keyPrefix", space)
+    first, last = _range_of(options, "startKey", space), _range_of(options, "endKey", space)
+    if prefix is not None:
+        start, end = prefix
+    if first is not None:
+        start = first[0]
+    if last is not None:
+        end = last[0]
+        if end < start:
+            raise SourceError(errors.INVALID_RANGE, "endKey is before startKey")
+    return Span(space, start, end, text)
+
+
+def _range_of(options: Options, name: str, space: Keyspace) -> tuple[bytes, bytes] | None:
+    """Return the range of stored keys that begin with an option's text, None without the option."""
+    text = options.text(name)
+    if text is None:
+        return None
+    try:
+        return space.range_of(text if space.text else bytes.fromhex(text))
+    except SnapKVError as e:
+        raise SourceError(errors.INVALID_OPTION, f"{name}: {e}") from e
+    except ValueError as e:
+        raise SourceError(
+            errors.INVALID_OPTION, f"{name} is hexadecimal when keys are binary, not {text!r}"
+        ) from e

@@ -1,4 +1,4 @@
-"""Moments and ranges of commits, pinned on the driver and found again by every worker."""
+"""Moments and ranges of commits, pinned on the driver and verified by every worker."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from snapkv.layout import Mark
 from snapkv.reading.changes import first_after
 from snapkv.reading.history import bounds
 from snapkv.reading.reader import Reader
-from snapkv.reading.tables import standing_bounds
-from snapkv.spark import errors as codes
+from snapkv.reading.tables import state_bounds
+from snapkv.spark import errors
 from snapkv.spark.errors import SourceError, coded
-from snapkv.spark.location import Place, forget, opened
+from snapkv.spark.location import Location, forget, opened
 from snapkv.spark.options import Options
-from snapkv.spark.options_text import Given
+from snapkv.spark.source_options import SourceOptions
 from snapkv.spark.timing import is_exact, timestamp_of
 from snapkv.timeline import Moment
 from snapkv.times import format_time
 
 RESTORED = (
-    "the store is not the one that this was planned with: it was restored, or removed and made "
-    f"again; {codes.ANEW}"
+    "the store is not the one that this was planned with: it was restored, or removed and "
+    f"recreated; {errors.ANEW}"
 )
 
 BACKWARDS = "the range ends before it starts"
@@ -32,9 +32,9 @@ BACKWARDS = "the range ends before it starts"
 
 @dataclass(frozen=True, slots=True)
 class Commits:
-    """The commits in (low, high] of one store; `reading` is the revision that shows `high`.
+    """The commits in (low, high] of one store; `reading` is the revision at which `high` is read.
 
-    A moment is the commits up to it.
+    A moment is the range of all commits up to it.
     """
 
     store: bytes
@@ -43,29 +43,29 @@ class Commits:
     reading: int
 
     def moment(self, reader: Reader) -> Moment:
-        """Return the moment of the last commit, for reading here."""
-        epoch = reader.timeline.epoch
+        """Return the moment of the last commit."""
+        epoch = reader.timeline.tracker.continuity.epoch
         return Moment(reader.policy, self.high.timestamp, self.high, True, epoch, self.reading)
 
     def held(self, reader: Reader) -> Commits:
-        """Return the same, read where that still can be: compaction may have passed the commit.
+        """Return the same with a revision that can still be read: compaction may have passed it.
 
-        One round trip, or some more. Raises `CompactedError`.
+        At least one round trip. Raises `CompactedError`.
         """
         moment = self.moment(reader)
         moment.hold()
         return replace(self, reading=moment.reading)
 
     def between(self, low: Mark, high: Mark) -> Commits:
-        """Return those in a part of the range."""
+        """Return a part of the range."""
         return Commits(self.store, low, high, high.revision)
 
 
 @dataclass(frozen=True, slots=True)
-class Anchor:
-    """When a DataFrame was made: which store that was, its newest commit, and the clock.
+class Present:
+    """The moment when a DataFrame was made: the store, its newest commit, and the clock.
 
-    From there on every option names the same commits, however often Spark plans.
+    Options are resolved against it, so that they name the same commits at every plan of Spark.
     """
 
     store: bytes
@@ -73,184 +73,191 @@ class Anchor:
     now_ms: int
 
 
-def anchor_in(reader: Reader) -> Anchor:
-    """Return what now is; one round trip."""
+def present_in(reader: Reader) -> Present:
+    """Return the present of a store; one round trip."""
     head = reader.timeline.head()
-    return Anchor(reader.format.store_id, head, reader.clock.now_ms())
+    return Present(reader.format.store_id, head, reader.clock.now_ms())
 
 
-def moment_of(reader: Reader, options: Given, anchor: Anchor) -> Commits:
-    """Pin the moment that a snapshot is asked for: now, a time, or a version; 1 to 6 round trips.
+def moment_of(reader: Reader, options: SourceOptions, present: Present) -> Commits:
+    """Pin the moment of a snapshot: now, a time, or a version; 1 to 6 round trips.
 
     Raises `SourceError`.
     """
-    policy, timestamp = reader.policy, anchor.head.timestamp
+    policy, timestamp = reader.policy, present.head.timestamp
     if (version := options.count("versionAsOf")) is not None:
         with _versioned(reader, version):
             moment = policy.at_revision(version)
     else:
-        gone = codes.VERSION_COMPACTED
+        gone = errors.VERSION_COMPACTED
         if (text := options.text("timestampAsOf")) is not None:
-            timestamp = min(timestamp, timestamp_of(text, options.zone, anchor.now_ms))
-            gone = codes.TIMESTAMP_EARLIER_THAN_RETENTION
+            timestamp = min(timestamp, timestamp_of(text, options.zone, present.now_ms))
+            gone = errors.TIMESTAMP_EARLIER_THAN_RETENTION
         with coded(compacted=gone):
             moment = policy.at(timestamp)
-    return Commits(anchor.store, reader.timeline.creation, moment.mark, moment.reading)
+    return Commits(present.store, reader.timeline.tracker.creation, moment.mark, moment.reading)
 
 
 def range_of(
-    reader: Reader, options: Options, anchor: Anchor, *, standing: bool = False
+    reader: Reader, options: Options, present: Present, *, from_state: bool = False
 ) -> Commits:
     """Pin the commits from a start to an end, both inclusive; 1 to 12 round trips.
 
-    Without a start from what compaction left, without an end to the newest. With `standing` the
-    range begins with a state, that of the start, rather than with a commit. Raises `SourceError`.
+    The default start is the oldest commit that compaction left, the default end the newest. With
+    `from_state` the range begins with the state at the start, not with a commit. Raises
+    `SourceError`.
     """
-    _check_order(options, anchor, standing)
-    low = (_standing_at_start if standing else low_of)(reader, options, anchor)
-    high = _last_until(reader, options, anchor, "ending") or anchor.head
+    _check_order(options, present, from_state)
+    low = (_state_at_start if from_state else low_of)(reader, options, present)
+    high = _last_until(reader, options, present, "ending") or present.head
     if low is None:
         with coded():
-            low = (standing_bounds if standing else bounds)(reader, None, None)[0]
+            low = (state_bounds if from_state else bounds)(reader, None, None)[0]
             if high.ordinal < low.ordinal:  # compaction passed the pin
                 raise CompactedError(high.timestamp, reader.policy.earliest())
     if high.ordinal < low.ordinal and options.has_end:
-        raise SourceError(codes.INVALID_RANGE, BACKWARDS)
+        raise SourceError(errors.INVALID_RANGE, BACKWARDS)
     if high.revision < low.revision:
         high = low
-    return Commits(anchor.store, low, high, high.revision)
+    return Commits(present.store, low, high, high.revision)
 
 
-def _check_order(options: Options, anchor: Anchor, standing: bool) -> None:
-    """Raise `SourceError` for a range that ends before it starts, whether or not there is more.
+def _check_order(options: Options, present: Present, from_state: bool) -> None:
+    """Raise `SourceError` for a range that ends before it starts, even if it has no commits.
 
-    Of commits, one that ends just before its start is empty: those after a commit until the same.
+    A range of commits that ends just before its start is empty: after a commit, up to the same.
     """
     first, last = (options.count(f"{end}Version") for end in ("starting", "ending"))
-    if first is not None and last is not None and last < first - (not standing):
-        raise SourceError(codes.INVALID_RANGE, f"{BACKWARDS}: versions {first} to {last}")
+    if first is not None and last is not None and last < first - (not from_state):
+        raise SourceError(errors.INVALID_RANGE, f"{BACKWARDS}: versions {first} to {last}")
     start, end = (options.text(f"{end}Timestamp") for end in ("starting", "ending"))
     if start is not None and end is not None:
-        since = timestamp_of(start, options.zone, anchor.now_ms, start=True)
-        may_be_empty = is_exact(start) and not standing
-        if timestamp_of(end, options.zone, anchor.now_ms) < since - may_be_empty:
-            raise SourceError(codes.INVALID_RANGE, f"{BACKWARDS}: {start} to {end}")
+        since = timestamp_of(start, options.zone, present.now_ms, start=True)
+        may_be_empty = is_exact(start) and not from_state
+        if timestamp_of(end, options.zone, present.now_ms) < since - may_be_empty:
+            raise SourceError(errors.INVALID_RANGE, f"{BACKWARDS}: {start} to {end}")
 
 
-def low_of(reader: Reader, options: Options, anchor: Anchor) -> Mark | None:
-    """Return the last commit before the start that options name, None when they name none.
+def low_of(reader: Reader, options: Options, present: Present) -> Mark | None:
+    """Return the last commit before the start that options name, None without a start.
 
-    Raises `SourceError`, also when changes since then are gone.
+    Raises `SourceError`, also if changes since then were compacted.
     """
     timeline = reader.timeline
     if (version := options.count("startingVersion")) is not None:
-        with _versioned(reader, version), _complete(reader, codes.VERSION_COMPACTED):
-            low = mark_at(reader, version - 1) if version > 1 else timeline.creation
+        with _versioned(reader, version), _complete(reader, errors.VERSION_COMPACTED):
+            low = mark_at(reader, version - 1) if version > 1 else timeline.tracker.creation
             first_after(reader, low)
             return low
     if (text := options.text("startingTimestamp")) is None:
         return None
-    start = timestamp_of(text, options.zone, anchor.now_ms, start=True)
-    with coded(), _complete(reader, codes.TIMESTAMP_EARLIER_THAN_RETENTION):
-        low = timeline.at(min(max(start - 1, 0), anchor.head.timestamp)).mark
+    start = timestamp_of(text, options.zone, present.now_ms, start=True)
+    with coded(), _complete(reader, errors.TIMESTAMP_EARLIER_THAN_RETENTION):
+        low = timeline.at(min(max(start - 1, 0), present.head.timestamp)).mark
         first_after(reader, low)
         return low
 
 
 @contextmanager
 def _complete(reader: Reader, code: str) -> Iterator[None]:
-    """Say where a range may start when some of its changes are gone."""
+    """Raise `SourceError` with the earliest possible start if changes of a range are gone."""
     try:
         yield
     except CompactedError as e:
         earliest = reader.policy.earliest()
-        left = "none is left"
+        left = "no change is left"
         if earliest is not None:
             version = reader.timeline.at(earliest).mark.revision
             left = f"start after {format_time(earliest)}, version {version}"
-        raise SourceError(code, f"not all changes from there on are left: {left}") from e
+        raise SourceError(code, f"some changes after the start were compacted: {left}") from e
 
 
-def _standing_at_start(reader: Reader, options: Options, anchor: Anchor) -> Mark | None:
-    """Return the last commit up to the start, whose state the range begins with."""
-    return _last_until(reader, options, anchor, "starting")
+def _state_at_start(reader: Reader, options: Options, present: Present) -> Mark | None:
+    """Return the last commit up to the start; the range begins with its state."""
+    return _last_until(reader, options, present, "starting")
 
 
-def _last_until(reader: Reader, options: Options, anchor: Anchor, end: str) -> Mark | None:
-    """Return the last commit up to the version or time that options name for an end of a range."""
+def _last_until(reader: Reader, options: Options, present: Present, end: str) -> Mark | None:
+    """Return the last commit up to the version or time of an end of the range, None without one."""
     if (version := options.count(f"{end}Version")) is not None:
         with _versioned(reader, version):
             found = mark_at(reader, version)
-        observed = not reader.policy.at_head  # what no tick has stamped is not seen
-        return anchor.head if observed and version > anchor.head.revision else found
+        observed = not reader.policy.at_head  # writes that no tick has stamped are not visible
+        return present.head if observed and version > present.head.revision else found
     if (text := options.text(f"{end}Timestamp")) is None:
         return None
-    timestamp = timestamp_of(text, options.zone, anchor.now_ms, start=end == "starting")
-    with coded(compacted=codes.TIMESTAMP_EARLIER_THAN_RETENTION):
-        return reader.timeline.at(min(timestamp, anchor.head.timestamp)).mark
+    timestamp = timestamp_of(text, options.zone, present.now_ms, start=end == "starting")
+    with coded(compacted=errors.TIMESTAMP_EARLIER_THAN_RETENTION):
+        return reader.timeline.at(min(timestamp, present.head.timestamp)).mark
 
 
 def mark_at(reader: Reader, revision: int) -> Mark:
     """Return the newest mark at or before a revision; one round trip.
 
-    Observed keys change between marks: there it stands at that very revision, as a bound.
+    Observed keys change between marks: for them it is the exact revision, as a bound.
     """
-    answer = reader.timeline.ask([Range(reader.timeline.key, revision=revision)])
+    answer = reader.timeline.tracker.read([Range(reader.timeline.tracker.key, revision=revision)])
     found = _mark_in(reader, answer.results[0])
     return found if reader.policy.at_head else found._replace(revision=revision)
 
 
 def _mark_in(reader: Reader, found: RangeResult) -> Mark:
-    return reader.timeline.mark_in(found.kvs[0]) if found.kvs else reader.timeline.creation
+    return (
+        reader.timeline.tracker.mark_in(found.kvs[0])
+        if found.kvs
+        else reader.timeline.tracker.creation
+    )
 
 
 @contextmanager
 def _versioned(reader: Reader, version: int) -> Iterator[None]:
-    """Say which versions there are when one is not."""
+    """Raise `SourceError` with the existing versions for a version of the future."""
     with coded():
         try:
             yield
         except FutureRevisionError as e:
             earliest = max(1, reader.engine.compacted_revision())
             raise SourceError(
-                codes.VERSION_NOT_FOUND,
-                f"version {version} is not there yet: there are [{earliest}, {e.current}]",
+                errors.VERSION_NOT_FOUND,
+                f"version {version} does not exist yet; versions are [{earliest}, {e.current}]",
             ) from e
 
 
 # --- in the workers ---
 
 
-def found_again(place: Place, store: bytes, mark: Mark) -> Reader:
-    """Return this process's reader of a place, in which a pinned commit still is.
+def verified_reader(location: Location, store: bytes, mark: Mark) -> Reader:
+    """Return this process's reader of a location, after checking that a pinned commit exists.
 
-    One round trip, two for an engine that had to be opened again. Raises `SourceError`.
+    One round trip, two if the engine is opened again. Raises `SourceError`.
     """
     for _ in range(2):
         with coded():
-            reader = opened(place)
+            reader = opened(location)
         try:
             with coded():
                 if holds(reader, store, mark):
                     return reader
         except SourceError as e:
-            if e.code != codes.STORE_MISMATCH:
+            if e.code != errors.STORE_MISMATCH:
                 raise
-        forget(place)  # what this process has open may be gone from its path
-    raise SourceError(codes.STORE_MISMATCH, RESTORED)
+        forget(location)  # the path may lead to another store by now
+    raise SourceError(errors.STORE_MISMATCH, RESTORED)
 
 
 def holds(reader: Reader, store: bytes, mark: Mark) -> bool:
     """Return whether a store is the one in which a mark was seen; one round trip.
 
-    0 to 6 more where its revision was compacted. A mark that is no longer on record cannot be told:
-    what is read next will.
+    0 to 6 more if its revision was compacted. For a mark that is no longer on record it returns
+    True: the read that follows finds out.
     """
     if reader.format.store_id != store:
         return False
     timeline = reader.timeline
-    try:  # the head tells whether the store is still there, the revision whether it is this one
-        _, results = timeline.head_and([Range(timeline.key, revision=mark.revision)])
+    try:  # the head: does the store exist? the revision: is it the same store?
+        _, results = timeline.tracker.head_and(
+            [Range(timeline.tracker.key, revision=mark.revision)]
+        )
         found = _mark_in(reader, results[0])
     except FutureRevisionError:
         return False

@@ -9,18 +9,17 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from snapkv.reading.reader import Reader
 from snapkv.reading.tables import everything
-from snapkv.spark import errors as codes
+from snapkv.spark import errors
 from snapkv.spark.errors import SourceError, coded
-from snapkv.spark.keys import span_of
-from snapkv.spark.location import Place
-from snapkv.spark.options import CHANGES, COMMITS, HISTORY, SNAPSHOT, Options
-from snapkv.spark.options_text import Given
-from snapkv.spark.pinned import Anchor, Commits, anchor_in, found_again, moment_of, range_of
+from snapkv.spark.location import Location
+from snapkv.spark.options import CHANGES, COMMITS, HISTORY, SNAPSHOT, Options, span_of
+from snapkv.spark.pinned import Commits, Present, moment_of, present_in, range_of, verified_reader
+from snapkv.spark.source_options import SourceOptions
 from snapkv.spark.tasks import (
+    BatchSchema,
     ChangesTask,
     CommitsTask,
     HistoryTask,
-    Shaped,
     SnapshotTask,
     Task,
     cut_commits,
@@ -28,35 +27,35 @@ from snapkv.spark.tasks import (
 )
 
 
-def anchored(options: Given) -> Anchor:
-    """Return which store is there, and what now is; two round trips. Raises `SourceError`."""
-    with coded(), options.place.open() as opened:
-        return anchor_in(opened.reader)
-
-
-def pin(options: Options, anchor: Anchor) -> Commits:
-    """Pin what a batch shows, which is the same however often this is asked.
+def present_of(options: SourceOptions) -> Present:
+    """Return the store's identity, its newest commit and the clock; two round trips.
 
     Raises `SourceError`.
     """
+    with coded(), options.location.open() as opened:
+        return present_in(opened.reader)
+
+
+def pin(options: Options, present: Present) -> Commits:
+    """Return the commits that a batch shows: the same at every call. Raises `SourceError`."""
     if options.view == CHANGES and not options.has_start:
-        raise SourceError(codes.NO_START, "changes need startingVersion or startingTimestamp")
-    reader = found_again(options.place, anchor.store, anchor.head)
+        raise SourceError(errors.NO_START, "changes need startingVersion or startingTimestamp")
+    reader = verified_reader(options.location, present.store, present.head)
     if options.view == SNAPSHOT:
-        return moment_of(reader, options, anchor)
-    return range_of(reader, options, anchor, standing=options.view == HISTORY)
+        return moment_of(reader, options, present)
+    return range_of(reader, options, present, from_state=options.view == HISTORY)
 
 
 def planned(options: Options, pinned: Commits) -> Sequence[Task]:
-    """Return the tasks that read what was pinned. Raises `SourceError`."""
-    reader = found_again(options.place, pinned.store, pinned.high)
+    """Return the tasks that read the pinned commits. Raises `SourceError`."""
+    reader = verified_reader(options.location, pinned.store, pinned.high)
     with coded():
         return _plan(reader, options, pinned)
 
 
 def _plan(reader: Reader, options: Options, pinned: Commits) -> list[Task]:
     if options.view == COMMITS:
-        whole = span_of(options) if options.place.observe is not None else everything(reader)
+        whole = span_of(options) if options.location.observe is not None else everything(reader)
         inclusive = not options.has_start
         return [CommitsTask(pinned, whole, inclusive)]
     span = span_of(options)
@@ -67,7 +66,7 @@ def _plan(reader: Reader, options: Options, pinned: Commits) -> list[Task]:
         return [ChangesTask(part, span, preimages, deletes) for part in parts]
     pinned = pinned.held(reader)
     groups = cut_keys(reader, span, pinned.reading, options.partitions)
-    if options.view == HISTORY:  # keys that are no more stand between pieces of those that are
+    if options.view == HISTORY:  # removed keys lie between the pieces, which are of existing keys
         starts = [span.start, *(group[0].key for group in groups[1:])]
         ends = [*starts[1:], span.end]
         spans = [span._replace(start=a, end=b) for a, b in zip(starts, ends, strict=True)]
@@ -79,29 +78,31 @@ def _plan(reader: Reader, options: Options, pinned: Commits) -> list[Task]:
 
 
 class BatchReader(DataSourceReader):
-    """What Spark asks for partitions and their rows; everything on it can be pickled."""
+    """Answers Spark which partitions there are, and reads their rows; can be pickled."""
 
-    def __init__(self, place: Place, shape: Shaped, plan: Callable[[], Sequence[Task]]) -> None:
-        self._place, self._shape, self._plan = place, shape, plan
+    def __init__(
+        self, location: Location, schema: BatchSchema, plan: Callable[[], Sequence[Task]]
+    ) -> None:
+        self._location, self._schema, self._plan = location, schema, plan
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Return the tasks; the empty one when there is nothing to read."""
+        """Return the tasks, or an empty partition if there is nothing to read."""
         return list(self._plan()) or [InputPartition(None)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the batches of a task, from an engine of this process."""
+        """Yield the batches of a task, from this process's own engine."""
         if isinstance(partition, Task):
-            yield from batches(self._place, partition, self._shape)
+            yield from batches(self._location, partition, self._schema)
 
 
 def batches(
-    place: Place, task: Task, shape: Shaped, *, advice: str = codes.COMPACTED_ADVICE
+    location: Location, task: Task, schema: BatchSchema, *, advice: str = errors.COMPACTED_ADVICE
 ) -> Iterator[pa.RecordBatch]:
-    """Yield what a task reads, as Spark takes it; `advice` tells what to do about compaction.
+    """Yield the batches of a task in Spark's schema; `advice` says what to do after compaction.
 
     Raises `SourceError`.
     """
-    reader = found_again(place, task.commits.store, task.commits.high)
+    reader = verified_reader(location, task.commits.store, task.commits.high)
     with coded(advice=advice):
-        for found in task.read(reader, shape):
-            yield shape.batch(found)
+        for found in task.read(reader, schema):
+            yield schema.batch(found)

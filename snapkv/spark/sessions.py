@@ -1,4 +1,4 @@
-"""What only a session of Spark knows: which formats it was told of, and its time zone."""
+"""What belongs to a Spark session: its registered formats, and its time zone."""
 
 from __future__ import annotations
 
@@ -12,42 +12,42 @@ from pyspark.sql.datasource import DataSource
 
 from snapkv.clock import SystemClock
 from snapkv.errors import InvalidTimeError
-from snapkv.spark import errors as codes
+from snapkv.spark import errors
 from snapkv.spark.errors import SourceError
 from snapkv.spark.timing import exact, naive_of, timestamp_of, zone_of
 from snapkv.times import TIMESTAMP_MAX, When, revision_of
 
-_told: WeakKeyDictionary[SparkSession, set[str]] = WeakKeyDictionary()
-"""The formats that sessions were told of: Spark warns of everyone who tells it again."""
+_registered: WeakKeyDictionary[SparkSession, set[str]] = WeakKeyDictionary()
+"""The formats registered by session: Spark warns when a format is registered again."""
 
 
-def tell(spark: SparkSession, source: type[DataSource]) -> None:
-    """Make a format known to a session, where Spark has not found it by itself."""
+def register_format(spark: SparkSession, source: type[DataSource]) -> None:
+    """Make a format known to a session, if Spark has not found it by itself."""
     try:
         spark.dataSource.register(source)
-    except AnalysisException as e:  # PySpark 4.0 has no second word on what it found by itself
+    except AnalysisException as e:  # PySpark 4.0 rejects a format that it found itself
         if e.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
             raise
-    _told.setdefault(spark, set()).add(source.name())
+    _registered.setdefault(spark, set()).add(source.name())
 
 
-def ensure_told(spark: SparkSession, source: type[DataSource]) -> None:
-    """Make it known, unless that was done before."""
-    if source.name() not in _told.get(spark, ()):
-        tell(spark, source)
+def ensure_registered(spark: SparkSession, source: type[DataSource]) -> None:
+    """Register a format once for each session."""
+    if source.name() not in _registered.get(spark, ()):
+        register_format(spark, source)
 
 
 class Times:
-    """Times as a call means them, resolved here and now.
+    """Resolves the times of one call, at the time of the call.
 
-    Naive text is in the zone of the option `timeZone`, or else of the session. That may be one
-    that Python does not know, so it is looked up only where it is needed.
+    Naive text is in the zone of the option `timeZone`, else of the session. Python may not know the
+    session's zone, so it is looked up only when a time needs it.
     """
 
     def __init__(self, spark: SparkSession, options: Mapping[str, Any]) -> None:
-        given = {name.lower(): value for name, value in options.items()}
+        lowered = {name.lower(): value for name, value in options.items()}
         session = spark.conf.get("spark.sql.session.timeZone") or "UTC"
-        self._zone = str(given.get("timezone") or session)
+        self._zone = str(lowered.get("timezone") or session)
         self._now_ms = SystemClock().now_ms()
 
     def end(self, when: When) -> int:
@@ -59,7 +59,7 @@ class Times:
         """Return the first timestamp after a time. Raises `SourceError`."""
         end = self.end(when)
         if end == TIMESTAMP_MAX:
-            raise SourceError(codes.TIMESTAMP_INVALID, f"no time is after {when!s}")
+            raise SourceError(errors.TIMESTAMP_INVALID, f"no time is after {when!s}")
         return end + 1
 
     def as_of(self, when: When | None) -> dict[str, str]:
@@ -82,7 +82,7 @@ class Times:
         try:
             revision = revision_of(when)
         except InvalidTimeError as e:
-            raise SourceError(codes.TIMESTAMP_INVALID, str(e)) from e
+            raise SourceError(errors.TIMESTAMP_INVALID, str(e)) from e
         if revision is not None:
             return {by_version: str(revision + after)}
         return {by_time: exact(self.after(when) if after else self.end(when))}

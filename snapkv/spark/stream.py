@@ -1,4 +1,4 @@
-"""Streaming changes: offsets that lose and repeat nothing, and limits that split no commit."""
+"""Streaming changes: no row is lost or repeated, and no limit splits a commit."""
 
 from __future__ import annotations
 
@@ -11,24 +11,22 @@ from snapkv.layout import Mark
 from snapkv.reading.changes import PRIOR_READS_MAX, Touched, changed, first_after, values_before
 from snapkv.reading.reader import Reader
 from snapkv.reading.tables import Span, chunks
-from snapkv.spark import errors as codes
-from snapkv.spark import limits
+from snapkv.spark import errors, limits
 from snapkv.spark.errors import SourceError
-from snapkv.spark.keys import span_of
 from snapkv.spark.limits import Limit
 from snapkv.spark.micro_batches import MicroBatches, earlier, moment
 from snapkv.spark.offset import Offset
-from snapkv.spark.options import Options
-from snapkv.spark.pinned import Anchor, Commits, anchor_in, found_again, low_of
-from snapkv.spark.shape import Shape
+from snapkv.spark.options import Options, span_of
+from snapkv.spark.pinned import Commits, Present, low_of, present_in, verified_reader
+from snapkv.spark.schema import Schema
 from snapkv.spark.tasks import ChangesTask, InitialTask, Task, cut_commits, cut_keys
 from snapkv.spark.timing import timestamp_of
 from snapkv.times import physical_ms
 
 LATEST = "latest"
 DATA_LOSS = (
-    "the stream has not read all of it: start it with a new checkpoint, which begins with a "
-    "snapshot, or with failOnDataLoss=false, which goes on with what is left"
+    "the stream had not read all of it: start it with a new checkpoint, which begins with a "
+    "snapshot, or with failOnDataLoss=false, which continues with what is left"
 )
 FOR_BATCHES = ("endingTimestamp", "endingVersion")
 
@@ -39,40 +37,42 @@ class ChangesReader(MicroBatches[Offset]):
     advice = DATA_LOSS
     _options: Options
 
-    def __init__(self, options: Options, shape: Shape) -> None:
-        super().__init__(options, shape, FOR_BATCHES)
+    def __init__(self, options: Options, schema: Schema) -> None:
+        super().__init__(options, schema, FOR_BATCHES)
         self._span = span_of(options)
         self._preimages = options.flag("preimages")
         self._deletes = not options.flag("ignoreDeletes")
 
-    def _position(self, given: Mapping[str, Any]) -> Offset:
-        return Offset.from_json(given)
+    def _position(self, checkpoint: Mapping[str, Any]) -> Offset:
+        return Offset.from_json(checkpoint)
 
     # --- where it is ---
 
     def _start(self, reader: Reader) -> Offset:
-        anchor = anchor_in(reader)
+        present = present_in(reader)
         if self._options.has_start:
-            return Offset(anchor.store, self._start_mark(reader, anchor), pinned=False)
+            return Offset(present.store, self._start_mark(reader, present), pinned=False)
         newest = reader.policy.now().mark
-        return Offset(anchor.store, newest, b"", pinned=False)
+        return Offset(present.store, newest, b"", pinned=False)
 
-    def _start_mark(self, reader: Reader, anchor: Anchor) -> Mark:
+    def _start_mark(self, reader: Reader, present: Present) -> Mark:
         """Return the last commit before the start that options name."""
         if (self._options.text("startingVersion") or "").lower() == LATEST:
             return reader.policy.now().mark
         if (text := self._options.text("startingTimestamp")) is not None:
-            start = timestamp_of(text, self._options.zone, anchor.now_ms, start=True)
-            if start > anchor.head.timestamp and physical_ms(start) > anchor.now_ms:
-                raise SourceError(codes.TIMESTAMP_INVALID, f"startingTimestamp {text} is to come")
+            start = timestamp_of(text, self._options.zone, present.now_ms, start=True)
+            if start > present.head.timestamp and physical_ms(start) > present.now_ms:
+                raise SourceError(
+                    errors.TIMESTAMP_INVALID, f"startingTimestamp {text} is in the future"
+                )
         try:
-            low = low_of(reader, self._options, anchor)
+            low = low_of(reader, self._options, present)
             assert low is not None
             return self._left(reader, low)
         except SourceError as e:
             if self._fails or not isinstance(e.__cause__, CompactedError):
                 raise
-            return self._lost(reader, reader.timeline.creation, e.__cause__)
+            return self._lost(reader, reader.timeline.tracker.creation, e.__cause__)
 
     def _newest(self, reader: Reader) -> Offset:
         return Offset(reader.format.store_id, reader.timeline.head())
@@ -80,7 +80,7 @@ class ChangesReader(MicroBatches[Offset]):
     # --- how far it may go ---
 
     def _next(self, at: Offset, limit: Limit) -> Offset:
-        reader = found_again(self._place, at.store, at.mark)
+        reader = verified_reader(self._location, at.store, at.mark)
         if at.after is not None and limit.bounded:
             return self._next_keys(reader, at, limit)
         head = self._head(reader, at.mark)
@@ -91,8 +91,8 @@ class ChangesReader(MicroBatches[Offset]):
         return at.at(head)
 
     def _next_keys(self, reader: Reader, at: Offset, limit: Limit) -> Offset:
-        state = self._standing(reader, at.mark)
-        span = self._behind(at)
+        state = self._moment_at(reader, at.mark)
+        span = self._rest(at)
         source = reader.policy.moment(state.high)
         pages = source.scan(span.start, span.end, keys_only=not limit.sized)
         return at.at(state.high, limits.last_key(pages, limit))
@@ -104,8 +104,8 @@ class ChangesReader(MicroBatches[Offset]):
         found = limits.last_commit(commits, limit, before, deletes=self._deletes)
         return found or head
 
-    def _behind(self, at: Offset) -> Span:
-        """Return the keys of the snapshot that are still to come."""
+    def _rest(self, at: Offset) -> Span:
+        """Return the keys of the snapshot that were not delivered yet."""
         if not at.after:
             return self._span
         return self._span._replace(start=max(self._span.start, at.after + b"\0"))
@@ -113,7 +113,7 @@ class ChangesReader(MicroBatches[Offset]):
     # --- what compaction left ---
 
     def _left(self, reader: Reader, low: Mark) -> Mark:
-        """Return `low`, or the oldest commit left where changes after it are gone and may be."""
+        """Return `low`; if changes after it are gone, the oldest commit left or an error."""
         try:
             first_after(reader, low)
             if self._preimages:
@@ -138,13 +138,13 @@ class ChangesReader(MicroBatches[Offset]):
     ) -> tuple[Mark, list[Task]]:
         """Return the commit whose state is read, and the tasks for its keys.
 
-        A batch 0 of PySpark before 4.2 may end before a start that was asked for later.
+        In PySpark before 4.2 batch 0 may end before its start, which Spark asks for later.
         """
         mark = last.mark if last.after is not None else earlier(first.mark, last.mark)
-        span = self._behind(first)
+        span = self._rest(first)
         if last.after:
             span = span._replace(end=last.after + b"\0")
-        state = self._standing(reader, mark)
+        state = self._moment_at(reader, mark)
         groups = cut_keys(reader, span, state.reading, self._options.partitions)
         return state.high, [
             InitialTask(state, span, tuple((piece.key, piece.range_end) for piece in group))
@@ -161,6 +161,6 @@ class ChangesReader(MicroBatches[Offset]):
 
 
 def _values_before(reader: Reader, low: Mark, touched: Sequence[Touched]) -> Iterator[bytes | None]:
-    """Yield what stood in some keys before; a round trip for 128 of them."""
+    """Yield the values of some keys before; a round trip for 128 keys."""
     for some in chunks(touched, PRIOR_READS_MAX):
         yield from values_before(reader, some, low)

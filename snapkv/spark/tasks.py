@@ -1,4 +1,4 @@
-"""Tasks: what one worker reads at once, as plain pinned facts, and how it reads them."""
+"""Tasks: pinned values that say what one worker reads, and how it reads that."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ TASK_COMMITS = 2_000
 """Fewer commits than this are not worth a task of their own."""
 
 
-class Wanted(Protocol):
-    """Which columns are asked for."""
+class Columns(Protocol):
+    """The columns that are asked for."""
 
     names: Sequence[str]
 
     @property
     def needs_value(self) -> bool:
-        """Whether values have to be read at all."""
+        """Whether values must be read at all."""
         ...
 
 
-class Shaped(Wanted, Protocol):
-    """How batches look to Spark."""
+class BatchSchema(Columns, Protocol):
+    """The schema of the batches that Spark gets."""
 
     def batch(self, found: Arrays) -> pa.RecordBatch:
         """Return columns as a batch of exactly the schema. Raises `SourceError`."""
@@ -46,12 +46,12 @@ class Shaped(Wanted, Protocol):
 
 
 class Task(InputPartition, ABC):
-    """What one worker reads: pickled on the driver, and read after its commits were found again."""
+    """What one worker reads: pickled on the driver, read after its commits were verified."""
 
     commits: Commits
 
     @abstractmethod
-    def read(self, reader: Reader, wanted: Wanted) -> Iterator[Arrays]:
+    def read(self, reader: Reader, columns: Columns) -> Iterator[Arrays]:
         """Yield the columns of the view, a batch at a time."""
 
 
@@ -63,21 +63,21 @@ class SnapshotTask(Task):
     span: Span
     ranges: tuple[tuple[bytes, bytes], ...]
 
-    def read(self, reader: Reader, wanted: Wanted) -> Iterator[Arrays]:
+    def read(self, reader: Reader, columns: Columns) -> Iterator[Arrays]:
         """Yield the columns of a snapshot in key order."""
         source = self.commits.moment(reader)
-        timed = "mod_timestamp" in wanted.names
+        timed = "mod_timestamp" in columns.names
         times = CommitTimes(reader, self.commits.high) if timed else None
         for start, end in self.ranges:
             part = self.span._replace(start=start, end=end)
-            yield from tables.snapshot(source, part, times, keys_only=not wanted.needs_value)
+            yield from tables.snapshot(source, part, times, keys_only=not columns.needs_value)
 
 
 @dataclass(frozen=True)
 class InitialTask(SnapshotTask):
-    """The same, as the first rows of a stream: each key was inserted, as it stands."""
+    """Some ranges of keys, as the first rows of a stream: each key is an insert."""
 
-    def read(self, reader: Reader, wanted: Wanted) -> Iterator[Arrays]:
+    def read(self, reader: Reader, columns: Columns) -> Iterator[Arrays]:
         """Yield the columns of changes in key order."""
         mark = self.commits.high
         cells = {
@@ -86,7 +86,7 @@ class InitialTask(SnapshotTask):
             "_change_ordinal": None,
             "_commit_timestamp": arrow.microseconds(mark.timestamp),
         }
-        for found in super().read(reader, wanted):
+        for found in super().read(reader, columns):
             rows = len(found["key"])
             same = {
                 name: arrow.repeated(cell, arrow.CHANGES.field(name).type, rows)
@@ -104,7 +104,7 @@ class ChangesTask(Task):
     preimages: bool
     deletes: bool
 
-    def read(self, reader: Reader, wanted: Wanted) -> Iterator[Arrays]:
+    def read(self, reader: Reader, columns: Columns) -> Iterator[Arrays]:
         """Yield the columns of changes in commit order."""
         low, high = self.commits.low, self.commits.high
         yield from tables.changes(
@@ -119,7 +119,7 @@ class HistoryTask(Task):
     commits: Commits
     span: Span
 
-    def read(self, reader: Reader, wanted: Wanted) -> Iterator[Arrays]:
+    def read(self, reader: Reader, columns: Columns) -> Iterator[Arrays]:
         """Yield the columns of histories."""
         yield from tables.history(reader, self.span, self.commits.low, self.commits.high)
 
@@ -132,10 +132,10 @@ class CommitsTask(Task):
     span: Span
     inclusive: bool
 
-    def read(self, reader: Reader, wanted: Wanted) -> Iterator[Arrays]:
+    def read(self, reader: Reader, columns: Columns) -> Iterator[Arrays]:
         """Yield the columns of the log, newest first."""
-        observed = not reader.policy.at_head  # its range tells which commits there are
-        counted = observed or not {"operation", "operationMetrics"}.isdisjoint(wanted.names)
+        observed = not reader.policy.at_head  # its range selects the commits
+        counted = observed or not {"operation", "operationMetrics"}.isdisjoint(columns.names)
         low, high = self.commits.low, self.commits.high
         yield from tables.commits(
             reader, self.span if counted else None, low, high, inclusive=self.inclusive
@@ -148,9 +148,9 @@ class CommitsTask(Task):
 def cut_keys(
     reader: Reader, span: Span, revision: int, tasks: int, rows: int | None = None
 ) -> list[list[Piece]]:
-    """Return bounded pieces of a range, in order, grouped into tasks of about as many keys.
+    """Return bounded pieces of a range, in order, grouped into tasks of about equally many keys.
 
-    Pieces are of about `rows` keys (None: `PIECE_ROWS`), and bounded at both ends, for etcd
+    Pieces have about `rows` keys (None: `PIECE_ROWS`). They are bounded at both ends, because etcd
     counts all the rest of an open range.
     """
     pieces = reader.engine.pieces(span.start, span.end, revision=revision, rows=rows or PIECE_ROWS)
@@ -166,7 +166,7 @@ def cut_keys(
 
 
 def cut_commits(reader: Reader, commits: Commits, tasks: int) -> list[Commits]:
-    """Return a range of commits in parts of about as many, in order; none when it is empty.
+    """Return a range of commits in parts of about equal size, in order; none if it is empty.
 
     0 to 6 round trips for each cut.
     """

@@ -1,4 +1,4 @@
-"""Times as options give them: ISO text, with an offset or in a time zone that is named."""
+"""Times of options: ISO text, with an offset or in a named time zone."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from zoneinfo import ZoneInfo
 
 from snapkv.errors import InvalidTimeError, InvalidTypeError
-from snapkv.spark import errors as codes
+from snapkv.spark import errors
 from snapkv.spark.errors import SourceError
 from snapkv.times import (
     LOGICAL_MASK,
@@ -23,7 +23,7 @@ from snapkv.times import (
 _OLDEST = pack(946_684_800_000)
 """The year 2000."""
 _OFFSET = re.compile(r"(?:UTC|GMT|UT)?([+-])(\d{1,2})(?::?([0-5]\d)(?::?([0-5]\d))?)?", re.ASCII)
-# What Spark takes beside the names of the time zone database: java.time.ZoneId.SHORT_IDS.
+# Names that Spark takes besides those of the time zone database: java.time.ZoneId.SHORT_IDS.
 _SHORT = {
     "ACT": "Australia/Darwin",
     "AET": "Australia/Sydney",
@@ -74,44 +74,44 @@ def zone_of(name: str) -> tzinfo:
         return ZoneInfo(name)
     except (OSError, ValueError, KeyError) as e:  # ZoneInfoNotFoundError is a KeyError
         raise SourceError(
-            codes.INVALID_OPTION, f"no time zone: {name!r} (write Europe/Berlin, UTC, +01:00)"
+            errors.INVALID_OPTION, f"{name!r} is not a time zone (write Europe/Berlin, UTC, +01:00)"
         ) from e
 
 
 def aware(when: When, zone: tzinfo | None) -> When:
-    """Return a time as given, but naive text in the zone; the earlier where clocks went back.
+    """Return a time with its zone: naive text gets `zone`; the earlier if clocks went back.
 
-    Raises `SourceError` for naive text without a zone, for what clocks jumped over, and for any
-    naive `datetime`: whose time that is depends on who made it.
+    Raises `SourceError` for naive text without a zone, for a time that clocks skipped, and for
+    every naive `datetime`: its zone depends on the code that made it.
     """
     naive = naive_of(when)
     if naive is None:
         return when
     if isinstance(when, datetime):
         raise SourceError(
-            codes.TIMESTAMP_INVALID,
+            errors.TIMESTAMP_INVALID,
             f"datetime without a zone: {when!s} (what collect() returns is in the zone of this "
             "process, where .astimezone() adds it; toPandas() returns the session's)",
         )
     if zone is None:
         raise SourceError(
-            codes.TIMESTAMP_INVALID,
+            errors.TIMESTAMP_INVALID,
             f"time without an offset: {when!s} (add Z or +01:00, or the option timeZone)",
         )
     moment = naive.replace(tzinfo=zone)
     try:
         there_and_back = moment.astimezone(UTC).astimezone(zone)
     except OverflowError as e:  # of the year 1 or 9999
-        raise SourceError(codes.TIMESTAMP_INVALID, f"no time: {naive}") from e
+        raise SourceError(errors.TIMESTAMP_INVALID, f"{naive} is not a valid time") from e
     if there_and_back.replace(tzinfo=None) != naive:
         raise SourceError(
-            codes.TIMESTAMP_INVALID, f"{naive} never was in {zone}: its clocks jumped over it"
+            errors.TIMESTAMP_INVALID, f"{naive} does not exist in {zone}: its clocks skipped it"
         )
     return moment
 
 
 def naive_of(when: When) -> datetime | None:
-    """Return a time that tells no zone as a `datetime`, None for all others."""
+    """Return a time without a zone as a `datetime`, None for any other value."""
     found = when if isinstance(when, datetime) else _parsed(when)
     if found is None or (found.tzinfo is not None and found.utcoffset() is not None):
         return None
@@ -119,20 +119,20 @@ def naive_of(when: When) -> datetime | None:
 
 
 def timestamp_of(when: When, zone: tzinfo | None, now_ms: int, *, start: bool = False) -> int:
-    """Return the timestamp that a time names: the end of its millisecond, or its `start`.
+    """Return the timestamp of a time: the last of its millisecond, or the first with `start`.
 
-    So a time copied from a display finds its commit at either end of a range. Raises
+    So a time copied from a display includes its commit at both ends of a range. Raises
     `SourceError`.
     """
     try:
         if revision_of(when) is not None:
             raise SourceError(
-                codes.TIMESTAMP_INVALID,
+                errors.TIMESTAMP_INVALID,
                 f"{when} is a version: give versionAsOf, startingVersion or endingVersion",
             )
         timestamp = resolve(aware(when, zone), now_ms)
     except (InvalidTimeError, InvalidTypeError) as e:
-        raise SourceError(codes.TIMESTAMP_INVALID, str(e)) from e
+        raise SourceError(errors.TIMESTAMP_INVALID, str(e)) from e
     if is_exact(when):
         _check_likely(str(when).strip(), timestamp, now_ms)
         return timestamp
@@ -140,26 +140,26 @@ def timestamp_of(when: When, zone: tzinfo | None, now_ms: int, *, start: bool = 
 
 
 def _check_likely(text: str, timestamp: int, now_ms: int) -> None:
-    """Raise `SourceError` for a number that hardly is a timestamp; 0 is, and what `exact` wrote.
+    """Raise `SourceError` for a number that is hardly a timestamp; 0 and texts of `exact` are.
 
-    The rule is that of a store whose newest commit is of now, and older ones than of the year 2000
-    are none either.
+    The rule is that of a store whose newest commit is of now; numbers before the year 2000 are
+    unlikely, too.
     """
     now = pack(now_ms)
     likely = timestamp >= _OLDEST and is_likely(timestamp, now, now)
     if not likely and not text.startswith("0"):
-        raise SourceError(codes.TIMESTAMP_INVALID, str(unlikely(timestamp)))
+        raise SourceError(errors.TIMESTAMP_INVALID, str(unlikely(timestamp)))
 
 
 def is_exact(when: When) -> bool:
-    """Return whether a time is given as a timestamp, to the last bit."""
+    """Return whether a time is a timestamp, exact to the last bit."""
     return is_number(when)
 
 
 def exact(timestamp: int) -> str:
-    """Return a timestamp as the text of an option, which is taken to the last bit.
+    """Return a timestamp as the text of an option, exact to the last bit.
 
-    Its zeros tell that it was made from a time, which may be an old one.
+    Its leading zeros mark it as computed from a time, which may be long ago.
     """
     return f"{timestamp:020d}"
 

@@ -14,8 +14,8 @@ from etcd_server.programs import restorer
 from snapkv.cli.app import app
 from snapkv.cli.exits import MEANINGS
 from snapkv.cli.importing import FROM_VARIABLES
-from snapkv.engine.etcd import address
-from snapkv.reading.opening import _ENGINES
+from snapkv.engine.etcd import security
+from snapkv.engine.open import _ENGINES
 
 DOCS = Path(__file__).parents[2] / "docs"
 DOCUMENT = (DOCS / "cli.md").read_text()
@@ -45,9 +45,9 @@ def test_every_option_and_variable_of_etcd_is_told() -> None:
     rows = "\n".join(re.findall(r"^\| `.*$", ETCD_DOCUMENT, re.MULTILINE))
     for option in _ENGINES["etcd"][1]:
         assert f"`{option}`" in rows, option
-    for name in dir(address):
+    for name in dir(security):
         if name.endswith("_VARIABLE"):
-            assert f"`{getattr(address, name)}`" in rows, name
+            assert f"`{getattr(security, name)}`" in rows, name
     for name in FROM_VARIABLES.values():
         assert f"`{name}`" in rows, name
         assert f"`{name}`" in DOCUMENT, name

@@ -36,7 +36,7 @@ def test_import_prefix_takes_over_what_others_wrote(cli: Cli, etcd: EtcdServer) 
     again = cli.ok("import-prefix", "/registry/")
     assert (again.out, again.err) == (
         "",
-        "nothing to import: the store has all 2 keys as they are\n",
+        "nothing to import: the store has all 2 keys already\n",
     )
 
 
@@ -61,7 +61,7 @@ def test_import_prefix_replaces_after_asking(cli: Cli, etcd: EtcdServer) -> None
     planned = cli.ok("import-prefix", "r/", "--replace", "--dry-run")
     assert planned.out == ("would be: 1 key saved, 1 removed, of 1 in the source, in 1 commit\n")
     answer = cli("import-prefix", "r/", "--replace")
-    assert (answer.code, "say --yes" in answer.err) == (2, True)
+    assert (answer.code, "pass --yes" in answer.err) == (2, True)
     assert cli.ok("ls").lines == ["q", "r/old"]
     with terminal(cli, "import-prefix", "r/", "--replace") as screen:
         screen.wait_for("Replace what differs of 1 key under 'r/' in etcd://")
@@ -76,7 +76,7 @@ def test_import_prefix_replaces_after_asking(cli: Cli, etcd: EtcdServer) -> None
         (["nothing/"], 1, "no key begins with 'nothing/'"),
         (["r/", "--strip"], 2, "b'r/'"),
         (["bad/"], 2, "bad/\\xff"),
-        (["default/data/"], 2, "lies in the snapkv store 'default'"),
+        (["default/data/"], 2, "is inside the snapkv store 'default'"),
         (["r/", "--from", "lmdb:./nowhere"], 5, "no store at"),
         (["r/", "--from", "nowhere"], 2, "no engine for"),
         (["r/", "--note", "x" * 5_000], 2, "note"),
@@ -111,7 +111,9 @@ def test_what_is_too_large_needs_batches(cli: Cli, etcd: EtcdServer) -> None:
     assert "--batches" in answer.err
     assert cli("ls").lines == []
     answer = cli.ok("import-prefix", "r/", "--batches", "--note", "big")
-    assert answer.err.startswith("in 2 commits: until the last one, readers see it grow\n")
+    assert answer.err.startswith(
+        "in 2 commits: until the last one, readers see a part of the keys\n"
+    )
     assert len(cli.ok("ls").lines) == 4
     notes = [row["note"] for row in cli.ok("log", "--json").json]
     assert notes == ["import 2 of 2: big", "import 1 of 2: big"]
@@ -133,7 +135,7 @@ def test_an_interrupted_import_goes_on(
         patch.setattr(snapkv.SnapshotKV, "commit", commit)
         answer = cli("import-prefix", "r/", "--batches")
     assert answer.code == 130
-    assert "another import goes on from there" in answer.err
+    assert "another import continues there" in answer.err
     assert len(cli.ok("ls").lines) == 2
     assert "2 keys saved, 0 removed, of 4 " in cli.ok("import-prefix", "r/", "--batches").err
     assert len(cli.ok("ls").lines) == 4
@@ -250,10 +252,10 @@ def test_everything_can_be_observed(cli: Cli, observed: list[str]) -> None:
 @pytest.mark.parametrize(
     ("words", "code", "says"),
     [
-        (["get", "/other"], 2, "outside of what is observed"),
+        (["get", "/other"], 2, "outside of the observed prefix"),
         (["get", "/r/none"], 1, "no key '/r/none'"),
         (["get", "/r/late"], 1, "no key '/r/late'"),
-        (["ls", "--at", "-1d"], 4, "nobody had ticked yet at 2"),
+        (["ls", "--at", "-1d"], 4, "no tick had been committed yet at 2"),
         (["put", "/r/a", "1"], 2, "--observe"),
         (["tick"], 2, "--observe"),
         (["restore", "-1h"], 2, "--observe"),

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import IO
@@ -71,10 +71,12 @@ A program and no `preexec_fn`, which makes the child a fork of this process and 
 
 
 @contextmanager
-def following(cli: Cli, *words: str) -> Iterator[tuple[subprocess.Popen[bytes], IO[bytes]]]:
+def following(
+    cli: Cli, *words: str, program: Sequence[str] = PROGRAM
+) -> Iterator[tuple[subprocess.Popen[bytes], IO[bytes]]]:
     """Run a command that goes on into a pipe; it has ended when the block ends."""
     with subprocess.Popen(
-        [*HEARING_CTRL_C, *PROGRAM, *words],
+        [*HEARING_CTRL_C, *program, *words],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env=cli.variables(),
@@ -207,7 +209,7 @@ def test_restore_asks_anew_when_others_have_written(cli: Cli) -> None:
         screen.wait_for("remove 0 keys, add 0 keys, change 1 key? [y/N]")
         cli.ok("put", "new", "x")
         screen.press(b"y\n")
-        screen.wait_for("others have written meanwhile")
+        screen.wait_for("other processes have written meanwhile")
         screen.wait_for("remove 1 key, add 0 keys, change 1 key? [y/N]")
         screen.press(b"n\n")
     assert screen.process.returncode == 1

@@ -3,6 +3,7 @@
 import json
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -14,9 +15,20 @@ from etcd_server import EtcdProxy, EtcdServer, eventually
 from test_cli_processes import following, terminal
 
 import snapkv
-from snapkv.cli import tick as ticking
-from snapkv.cli.tick import Stop, Ticker
+from snapkv.cli import ticker
+from snapkv.cli.ticker import Stop, Ticker
 from snapkv.errors import ClockSkewError, EngineUnavailableError, ReadOnlyError
+
+IMPATIENT = [
+    *(sys.executable, "-c"),
+    "import functools, sys\n"
+    "from snapkv.cli import __main__ as program, options\n"
+    "from snapkv.engine.etcd import connection\n"
+    "connection.READ_TIMEOUT_S = 1.0\n"
+    "options.open_store = functools.partial(options.open_store, commit_timeout=1.0)\n"
+    "sys.exit(program.main())",
+]
+"""The command line, with one second for what may take a dozen when no server answers."""
 
 
 def error_line(process: subprocess.Popen[bytes]) -> bytes:
@@ -82,7 +94,7 @@ def test_ticks_keep_to_their_times(
             stop.now += next(durations)
             return snapkv.Commit(1, 0, 1, "ticker")
 
-    monkeypatch.setattr(ticking, "monotonic", lambda: stop.now)
+    monkeypatch.setattr(ticker, "monotonic", lambda: stop.now)
     store = cast(snapkv.SnapshotKV, Store())
     Ticker(lambda: store, lambda ticker, commit: None).run(1.0, 4, stop)
     assert began == [1_000.0 + beat for beat in beats]
@@ -147,7 +159,10 @@ def test_a_second_signal_ends_it_at_once(proxied: tuple[Cli, EtcdProxy]) -> None
 
 
 def test_it_outlives_an_outage(etcd_cli: Cli, etcd: EtcdServer) -> None:
-    with following(etcd_cli, "tick", "--every", "100ms", "--json") as (process, output):
+    with following(etcd_cli, "tick", "--every", "100ms", "--json", program=IMPATIENT) as (
+        process,
+        output,
+    ):
         assert output.readline()
         etcd.stop()
         began = error_line(process)
@@ -165,7 +180,7 @@ def test_it_outlives_an_outage(etcd_cli: Cli, etcd: EtcdServer) -> None:
 
 def test_it_may_begin_before_its_server(etcd_cli: Cli, etcd: EtcdServer) -> None:
     etcd.stop()
-    with following(etcd_cli, "tick", "--every", "100ms") as (process, _):
+    with following(etcd_cli, "tick", "--every", "100ms", program=IMPATIENT) as (process, _):
         assert error_line(process).endswith(b"; it goes on trying\n")
         etcd.start()
         assert error_line(process).startswith(b"snapkv: ticks again, after ")

@@ -86,7 +86,7 @@ def test_times_that_look_like_options(cli: Cli) -> None:
     for word in ("-1day", "-7days", "-1 day", "- 1d"):
         answer = cli("restore", word, "--before-first")
         assert answer.code == 2
-        assert "say --yes" in answer.err, word
+        assert "pass --yes" in answer.err, word
     answer = cli("restore", "--prefix", "-5", "-1h", "--before-first")
     assert "no key begins with '-5'" in answer.err
     cli.ok("diff", "-1h", "-5m")

@@ -105,7 +105,7 @@ def test_without_a_terminal_a_question_needs_yes(any_cli: Cli, words: list[str])
     cli.ok("dump", "d")
     answer = cli(*words, stdin=b"y\n")
     assert (answer.code, answer.out) == (2, "")
-    assert "say --yes" in answer.err
+    assert "pass --yes" in answer.err
     assert cli.ok("get", "a").out == "1"
     cli.ok(*words, "--yes")
 
@@ -130,7 +130,7 @@ def test_restore_shows_and_makes_the_past_present(any_cli: Cli) -> None:
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["1", "xyz"], "no nonce: 'xyz'"),
+        (["1", "xyz"], "'xyz' is not a nonce"),
         (["1", ""], "nonce"),
         (["soon", "00"], "int"),
         (["-1", "00"], "-1"),
@@ -218,7 +218,7 @@ def test_who_may_read_a_dump_and_a_backup(cli: Cli, tmp_path: Path) -> None:
         answer = cli("dump", "new", "--mode", wrong)
         assert (answer.code, "such as 640" in answer.err) == (2, True)
     answer = cli("backup", "new", "--mode", "400")
-    assert (answer.code, "is not a mode of files" in answer.err) == (2, True)
+    assert (answer.code, "mode must be 0o600" in answer.err) == (2, True)
     assert not (tmp_path / "new").exists()
 
 

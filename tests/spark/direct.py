@@ -12,7 +12,7 @@ from pyspark.serializers import CPickleSerializer
 from pyspark.sql import types as T
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from snapkv.spark import location as places
+from snapkv.spark import location
 from snapkv.spark.errors import SourceError
 from snapkv.spark.source import SnapKVDataSource
 
@@ -92,7 +92,7 @@ def refused(code: str, url: str, schema: list[tuple] | None = None, **options: A
 
 def new_worker() -> None:
     """From here on this process has opened nothing, as a worker that just began."""
-    places.forget_all()
+    location.forget_all()
 
 
 def _text(value: Any) -> str:

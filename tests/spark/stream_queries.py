@@ -11,7 +11,7 @@ from direct import handed_over
 from pyspark.sql import types as T
 
 from snapkv import to_datetime
-from snapkv.spark import location as places
+from snapkv.spark import location
 from snapkv.spark.errors import SourceError
 from snapkv.spark.limits import LIMITS_KNOWN
 from snapkv.spark.source import SnapKVDataSource
@@ -58,7 +58,7 @@ class Query:
         passes_start: bool = True,
         **options: Any,
     ) -> None:
-        places.forget_all()
+        location.forget_all()
         texts = {name: str(value) for name, value in options.items()}
         source = self.format({"path": url, **self.usual, **texts})
         self._schema = schema or source.schema()

@@ -103,7 +103,7 @@ def test_naive_times_are_in_the_session_s_zone(spark, place, clock, db):
         with pytest.raises(SourceError, match=r"\[SNAPKV_TIMESTAMP_INVALID\]"):
             changes_as_of(spark, place.url, DATABASE, since="soon")
         for twice in ({"timestampAsOf": "-1d"}, {"DATABASE": "other"}, {"path": "memory:"}):
-            with pytest.raises(SourceError, match="give the parameter"):
+            with pytest.raises(SourceError, match="use the parameter"):
                 changes_as_of(spark, place.url, DATABASE, **twice)
         with pytest.raises(SourceError, match=r"\[SNAPKV_TIMESTAMP_INVALID\].*astimezone"):
             changes_as_of(spark, place.url, DATABASE, aware.replace(tzinfo=None))

@@ -301,11 +301,11 @@ def test_ranges_that_are_none(store, place, clock):
     ]
     for options in missing:
         message = refused("VERSION_NOT_FOUND", place.url, **options)
-        assert f"there are [1, {head}]" in message
+        assert f"versions are [1, {head}]" in message
         asked = max(
             int(value) for value in options.values() if value not in (True, "history", "commits")
         )
-        assert f"version {asked} is not there yet" in message
+        assert f"version {asked} does not exist yet" in message
 
 
 # --- compaction ---

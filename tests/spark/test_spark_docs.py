@@ -12,8 +12,7 @@ from cdcmeta.spark import options as couch_options
 from cdcmeta.spark.shape import SCHEMA
 from snapkv.reading import arrow
 from snapkv.spark import api as frames
-from snapkv.spark import errors as codes
-from snapkv.spark import options
+from snapkv.spark import errors, options
 
 DOCS = Path(__file__).parents[2] / "docs"
 DOCUMENT, OF_FEEDS = ((DOCS / name).read_text() for name in ("spark.md", "couch_spark.md"))
@@ -61,7 +60,7 @@ def test_every_code_of_feeds_has_a_mend():
 
 
 def test_every_code_has_a_mend():
-    known = [value for name, value in vars(codes).items() if str(value).startswith("SNAPKV_")]
+    known = [value for name, value in vars(errors).items() if str(value).startswith("SNAPKV_")]
     assert len(known) > 15
     assert sorted(names_in("Errors")) == sorted(known)
 

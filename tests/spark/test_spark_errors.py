@@ -16,13 +16,12 @@ import snapkv
 from snapkv import ManualClock
 from snapkv.engine.contract import Delete, Put
 from snapkv.engine.etcd import connection
-from snapkv.spark import errors as codes
-from snapkv.spark import tasks
+from snapkv.spark import errors, tasks
 from snapkv.spark.errors import SourceError
 from snapkv.spark.source import SnapKVDataSource
 
 EMBEDDED = pytest.mark.parametrize("place", ["lmdb"], indirect=True)
-OF_STREAMS = {codes.CHECKPOINT_INVALID}
+OF_STREAMS = {errors.CHECKPOINT_INVALID}
 USER, PASSWORD, SECRET = "ann", "gehe1m", "r00t-gehe1m"
 RETAINED_MS = 200_000
 
@@ -54,23 +53,23 @@ def test_every_code_and_what_to_do(store, place, clock, monkeypatch):
     feed, field = {"readChangeFeed": True}, [("x", LongType())]
     nowhere = {"url": "etcd://127.0.0.1:1"}
     table = {  # options, what is wrong with them, and a word of what to do
-        codes.TIMESTAMP_EARLIER_THAN_RETENTION: ({"timestampAsOf": stamps[0].ts}, "later moment"),
-        codes.TIMESTAMP_INVALID: ({"timestampAsOf": "2026-01-01"}, "option timeZone"),
-        codes.VERSION_NOT_FOUND: ({"versionAsOf": 99}, "there are ["),
-        codes.VERSION_COMPACTED: ({"versionAsOf": 1}, "earliest that remains"),
-        codes.MULTIPLE_BOUNDARY: ({"versionAsOf": 9, "timestampAsOf": 9}, "not both"),
-        codes.INVALID_RANGE: ({"startKey": "b", "endKey": "a"}, "before startKey"),
-        codes.NO_START: (feed, "need startingVersion or"),
-        codes.STORE_NOT_FOUND: ({"name": "no/such"}, "right name"),
-        codes.UNKNOWN_OPTION: ({"versionsAsOf": 9}, "versionAsOf"),
-        codes.MISSING_OPTION: ({"url": ""}, "name the store"),
-        codes.INVALID_OPTION: ({"numPartitions": "many"}, "whole number above 0"),
-        codes.INVALID_SCHEMA: ({"schema": field}, "there are: key string"),
-        codes.KEY_NOT_TEXT: ({"space": "bytes", "keyFormat": "utf8"}, "keyFormat=binary"),
-        codes.VALUE_MALFORMED: ({"schema": field, "valueFormat": "json"}, "mode=PERMISSIVE"),
-        codes.NOT_OBSERVED: ({"observe": "/r/", "name": "new"}, "snapkv tick"),
-        codes.UNAVAILABLE: (nowhere, "is the server up"),
-        codes.FAILED: ({"url": other}, "no format record"),
+        errors.TIMESTAMP_EARLIER_THAN_RETENTION: ({"timestampAsOf": stamps[0].ts}, "later moment"),
+        errors.TIMESTAMP_INVALID: ({"timestampAsOf": "2026-01-01"}, "option timeZone"),
+        errors.VERSION_NOT_FOUND: ({"versionAsOf": 99}, "versions are ["),
+        errors.VERSION_COMPACTED: ({"versionAsOf": 1}, "earliest that remains"),
+        errors.MULTIPLE_BOUNDARY: ({"versionAsOf": 9, "timestampAsOf": 9}, "not both"),
+        errors.INVALID_RANGE: ({"startKey": "b", "endKey": "a"}, "before startKey"),
+        errors.NO_START: (feed, "need startingVersion or"),
+        errors.STORE_NOT_FOUND: ({"name": "no/such"}, "check the URL"),
+        errors.UNKNOWN_OPTION: ({"versionsAsOf": 9}, "versionAsOf"),
+        errors.MISSING_OPTION: ({"url": ""}, "name the store"),
+        errors.INVALID_OPTION: ({"numPartitions": "many"}, "whole number above 0"),
+        errors.INVALID_SCHEMA: ({"schema": field}, "its columns are: key string"),
+        errors.KEY_NOT_TEXT: ({"space": "bytes", "keyFormat": "utf8"}, "keyFormat=binary"),
+        errors.VALUE_MALFORMED: ({"schema": field, "valueFormat": "json"}, "mode=PERMISSIVE"),
+        errors.NOT_OBSERVED: ({"observe": "/r/", "name": "new"}, "snapkv tick"),
+        errors.UNAVAILABLE: (nowhere, "check that the server is up"),
+        errors.FAILED: ({"url": other}, "no format record"),
     }
     place.open(name="new", clock=clock)
     planned = Planned(place.url)
@@ -81,9 +80,9 @@ def test_every_code_and_what_to_do(store, place, clock, monkeypatch):
     write_raw(place.engine(), Delete(b"default/", b"default0"))
     place.open()
     assert "load the DataFrame anew" in fails("STORE_MISMATCH", planned)
-    named = {value for name, value in vars(codes).items() if str(value).startswith("SNAPKV_")}
-    elsewhere = {codes.ACCESS_DENIED, *OF_STREAMS}  # see the users below
-    assert named == {*table, codes.STORE_MISMATCH, *elsewhere}
+    named = {value for name, value in vars(errors).items() if str(value).startswith("SNAPKV_")}
+    elsewhere = {errors.ACCESS_DENIED, *OF_STREAMS}  # see the users below
+    assert named == {*table, errors.STORE_MISMATCH, *elsewhere}
 
 
 @EMBEDDED
@@ -97,7 +96,7 @@ def test_errors_as_spark_shows_them(spark, store, place, clock):
         frame.collect()
     frame = load(spark, place.url, "x LONG")
     with pytest.raises(
-        AnalysisException, match=r"SourceError: \[SNAPKV_INVALID_SCHEMA\] no column x"
+        AnalysisException, match=r"SourceError: \[SNAPKV_INVALID_SCHEMA\] this view has no column x"
     ):
         frame.collect()
     pinned = load(spark, place.url)
@@ -141,7 +140,7 @@ def test_naive_and_impossible_times(store, place):
     assert columns(place.url, "key", timestampAsOf=snapkv.pack(946_684_800_000)) == []
     berlin = {"timeZone": "Europe/Berlin"}
     gap = refused("TIMESTAMP_INVALID", place.url, timestampAsOf="2026-03-29 02:30", **berlin)
-    assert "jumped over" in gap
+    assert "clocks skipped it" in gap
     for first, zone in (("0001-01-01", "+14:00"), ("9999-12-31 23:00", "-02:00")):
         refused("TIMESTAMP_INVALID", place.url, timestampAsOf=first, timeZone=zone)
     for zone in ("", "Mars/Olympus", "+25:00", "+01:75", "../UTC", "Europe"):
@@ -435,7 +434,7 @@ def test_users_and_passwords(spark, guarded, capfd):
     reader = planned.reader()
     assert [row[:2] for row in reader.rows()] == [("k", b"1")]
     shown = [planned.source, reader._reader, *reader.tasks, planned.source._options]
-    shown += [planned.source._options.place]
+    shown += [planned.source._options.location]
     wrong = [{"user": USER, "password": PASSWORD + "!"}, {"user": "bob", "password": "b"}, {}]
     told = [refused("ACCESS_DENIED", guarded.url, **each) for each in wrong]
     told += [

@@ -30,7 +30,7 @@ def test_settings_go_before_ours(spark, monkeypatch):
 @pytest.mark.parametrize(
     ("variables", "said"),
     [
-        ({"PATH": "/nowhere"}, "there is no Java"),
+        ({"PATH": "/nowhere"}, "Java was not found"),
         ({"JAVA_HOME": "/nowhere"}, "/nowhere/bin/java"),
     ],
 )

@@ -12,7 +12,7 @@ from stream_queries import LIMITS, Query
 
 import snapkv
 from snapkv import format_time, to_datetime
-from snapkv.spark import location as places
+from snapkv.spark import location
 
 OBSERVED = {"observe": PREFIX}
 FEED = {"readChangeFeed": True} | OBSERVED
@@ -150,7 +150,7 @@ def test_history_watch_tables_and_spark_agree():
     try:
         _check_agreement(server)
     finally:
-        places.forget_all()
+        location.forget_all()
         pool.give_back(server)
 
 

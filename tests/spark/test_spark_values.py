@@ -326,7 +326,7 @@ def test_values_that_are_no_such_thing_at_all(store, place, format_):
         store.commit(puts={"a": packed(format_, {"x": 1}), "k": value})
         options = {"schema": [("x", LONG)], "valueFormat": format_}
         message = refused("VALUE_MALFORMED", place.url, **options)
-        assert f"the value of key 'k' is no {format_}: " in message, value
+        assert f"the value of key 'k' is not {format_}: " in message, value
         assert len(message) < 500
         assert read(place.url, **options, mode="PERMISSIVE") == [(1,), (None,)]
 
@@ -420,7 +420,7 @@ def test_schemas_that_cannot_be_filled(store, place):
     for schema, options in wrong:
         refused("INVALID_SCHEMA", place.url, schema, **options)
     message = refused("INVALID_SCHEMA", place.url, [("key", LONG)])
-    assert "no column key int64 here; there are: key string, value binary" in message
+    assert "this view has no column key int64; its columns are: key string, value binary" in message
     store.remove("a")
     refused("INVALID_SCHEMA", place.url, [("x", T.NullType())], valueFormat="json")
     for format_ in ("json", "msgpack"):

@@ -10,8 +10,7 @@ from pyspark.sql import functions as F
 
 from snapkv.clock import monotonic
 from snapkv.engine.lmdb import registry
-from snapkv.spark import location as places
-from snapkv.spark import tasks
+from snapkv.spark import location, tasks
 
 ROWS = 120_000
 WAIT_S = 60
@@ -29,7 +28,7 @@ def opens(monkeypatch):
 
         return call
 
-    monkeypatch.setattr(places, "open_store", counted("store", places.open_store))
+    monkeypatch.setattr(location, "open_store", counted("store", location.open_store))
     monkeypatch.setattr(registry, "_open", counted("environment", registry._open))
     return found
 
@@ -53,14 +52,14 @@ def test_a_worker_opens_an_engine_once(store, place, opens, monkeypatch):
 
 
 def test_a_worker_keeps_a_few_engines(place, opens):
-    names = [f"store{n}" for n in range(places.OPENED_MAX + 2)]
+    names = [f"store{n}" for n in range(location.OPENED_MAX + 2)]
     for name in names:
         place.open(name=name).save("k", name.encode())
     readers = {name: Planned(place.url, name=name, columns="value").reader() for name in names}
-    assert len(places._opened) == places.OPENED_MAX
+    assert len(location._opened) == location.OPENED_MAX
     for name in [*names, *reversed(names)]:
         assert readers[name].rows() == [(name.encode(),)]
-    assert len(places._opened) == places.OPENED_MAX
+    assert len(location._opened) == location.OPENED_MAX
     new_worker()
     opens.clear()
     for _ in range(3):
@@ -78,7 +77,7 @@ def test_options_are_part_of_a_place(store, place):
     assert read(place.url, columns="value", space="s") == [(b"2",)]
     if not place.kind.url:
         read(place.url, user="ann", password="a")
-        assert {dict(kept.options).get("user") for kept in places._opened} == {None, "ann"}
+        assert {dict(kept.options).get("user") for kept in location._opened} == {None, "ann"}
 
 
 @pytest.mark.parametrize("place", ["lmdb"], indirect=True)

@@ -150,7 +150,7 @@ GOOD = VECTORS[0][0].to_json()
 )
 def test_what_is_no_offset_of_ours(given):
     message = refused_by("CHECKPOINT_INVALID", lambda: Offset.from_json(given))
-    assert "this reads 1" in message or "not one of this format" in message
+    assert "reads version 1" in message or "not one of this format" in message
 
 
 def test_a_broken_checkpoint_is_refused_wherever_it_comes_in(store, place):

@@ -91,10 +91,10 @@ def test_all_generations_of_a_log(spark):
 @pytest.mark.parametrize(
     ("key", "ts", "column", "why"),
     [
-        ("nope", "ts", "stream", "'nope' has to be binary or string"),
-        ("ts", "ts", "stream", "'ts' has to be binary or string"),
-        ("key", "key", "stream", "'key' has to be "),
-        ("key", "ts", "n", "'n' already"),
+        ("nope", "ts", "stream", "'nope' must be binary or string"),
+        ("ts", "ts", "stream", "'ts' must be binary or string"),
+        ("key", "key", "stream", "'key' must be "),
+        ("key", "ts", "n", "'n' exists already"),
     ],
 )
 def test_columns_that_do_not_fit(spark, key, ts, column, why):
@@ -109,7 +109,7 @@ def test_columns_that_are_there_twice_and_dates_without_a_zone(spark):
     )
     with pytest.raises(InvalidArgumentError, match="several columns 'key'"):
         with_stream(df.select("key", "key", "ts"), "key", "ts", GENERATIONS)
-    with pytest.raises(InvalidArgumentError, match="'at' has to be"):
+    with pytest.raises(InvalidArgumentError, match="'at' must be"):
         with_stream(df, "key", "at", GENERATIONS)
 
 

@@ -7,7 +7,7 @@ from test_tour_history import check_every_commit, inside
 from tour_clones import Repo, Run, simple_repo
 
 import snapkv
-from snapkv.cli.tour import importing
+from snapkv.cli.tour import filling
 
 
 def present(repo: Repo) -> dict[str, bytes]:
@@ -108,14 +108,14 @@ def test_an_import_that_was_interrupted(
     simple: Repo, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        note_of = importing.note_of
+        note_of = filling.note_of
 
-        def interrupted(commit: importing.GitCommit) -> str:
+        def interrupted(commit: filling.GitCommit) -> str:
             if commit.subject == "commit 3":
                 raise KeyboardInterrupt
             return note_of(commit)
 
-        patch.setattr(importing, "note_of", interrupted)
+        patch.setattr(filling, "note_of", interrupted)
         ran = run("tour", simple.path)
     assert ran.code == 130
     assert "another tour goes on from there" in ran.err

@@ -2,11 +2,13 @@
 
 from pathlib import Path
 
+import pytest
 from etcd_server import EtcdServer
 from test_tour_history import check_every_commit
 from tour_clones import Repo, Run
 
 import snapkv
+from snapkv.engine.etcd import connection
 
 
 def test_a_strange_history_on_etcd(odd: Repo, run: Run, etcd: EtcdServer) -> None:
@@ -73,7 +75,10 @@ def test_a_commit_too_large_for_the_server(simple: Repo, run: Run, etcd: EtcdSer
     assert "--max-request-bytes" in ran.err
 
 
-def test_nobody_there(simple: Repo, run: Run, etcd: EtcdServer, tmp_path: Path) -> None:
+def test_nobody_there(
+    simple: Repo, run: Run, etcd: EtcdServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "READ_TIMEOUT_S", 1.0)
     etcd.stop()
     ran = run("tour", simple.path, "--store", etcd.url)
     assert (ran.code, ran.out.count("\n"), ran.err.count("\n")) == (7, 1, 1)

@@ -12,7 +12,7 @@ import pytest
 from tour_clones import START, Repo, Run, simple_repo
 
 import snapkv
-from snapkv.cli.tour.importing import PATH_BYTES_MAX
+from snapkv.cli.tour.filling import PATH_BYTES_MAX
 
 
 def inside(repo: Repo) -> str:

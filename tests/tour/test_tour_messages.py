@@ -105,7 +105,7 @@ def test_a_store_folder_that_is_something_else(
     place.mkdir()
     (place / "diary.txt").write_bytes(b"dear")
     ran = run("tour", simple.path, "--store", place, *again)
-    check(ran, 5, str(place), "holds other things: diary.txt", "--store DIR")
+    check(ran, 5, str(place), "holds other files: diary.txt", "--store DIR")
     ran = run("tour", simple.path, "--store", place / "diary.txt", *again)
     check(ran, 5, "is a file", "--store DIR")
     assert [path.name for path in place.iterdir()] == ["diary.txt"]
@@ -127,7 +127,7 @@ def test_a_store_that_no_tour_made(
 def test_a_damaged_store(simple: Repo, run: Run) -> None:
     assert run("tour", simple.path).code == 0
     os.truncate(simple.path / ".git/snapkv-tour/data.mdb", 10_000)
-    check(run("tour", simple.path), 5, "is damaged", "remove that folder")
+    check(run("tour", simple.path), 5, "is damaged", "Remove that folder")
 
 
 def test_a_place_that_cannot_be_written(simple: Repo, run: Run) -> None:

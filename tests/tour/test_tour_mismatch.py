@@ -11,7 +11,7 @@ from test_tour_history import check_every_commit, inside
 from tour_clones import START, Repo, Run
 
 import snapkv
-from snapkv.engine.lmdb.format import HEADER_BYTES, stem_of
+from snapkv.engine.lmdb.records import HEADER_BYTES, stem_of
 
 COMMITS = 300
 

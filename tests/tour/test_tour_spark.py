@@ -121,7 +121,7 @@ def test_a_machine_without_it(simple: Repo, tmp_path: Path, missing: str) -> Non
         only.mkdir()
         (only / "git").symlink_to(str(shutil.which("git")))
         environment["PATH"] = str(only)
-        reason = "there is no Java: Spark needs Java 17 or newer"
+        reason = "Java was not found: Spark needs Java 17 or newer"
     else:
         gone = f"raise ModuleNotFoundError('No module named {missing}', name='{missing}')"
         (tmp_path / f"{missing}.py").write_text(gone)

@@ -1,12 +1,12 @@
 """`snapkv tour`: a clone's git history as a store, asked about the past and checked against git.
 
-A `Clone` (`git`) is what there is to tour. `place` is where its store goes, a folder or an etcd.
-`importing` turns its first-parent history into a store, one commit for each commit, at git's
-time; it also says what stands under which key. An `Examiner` (`answers`) asks store and git the
+A `Clone` (`git`) is the clone to tour. `place` is where its store goes, a folder or an etcd.
+`filling` turns its first-parent history into a store, one commit for each commit, at git's
+time, and defines the keys. An `Examiner` (`answers`) asks store and git the
 same questions at several `Moment`s and keeps a `Report`; `sparked` asks Spark, where there is one.
 `show` is the command: it shows progress, answers, timings and what to try next.
 
-Caveats: paths that are no UTF-8, or too long for a key, are left out and told. Merges show what
+Caveats: paths that are not UTF-8, or too long for a key, are left out and listed. Merges show what
 they brought to their first parent. A commit of git that does not fit into one transaction stops
 the tour; it goes on from there with a larger `--request-bytes-max`.
 """

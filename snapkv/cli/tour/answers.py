@@ -1,8 +1,8 @@
-"""Questions about the past, asked of the store, and what git says to each answer.
+"""Questions about the past, asked of the store, and git's answer to each.
 
 Whole trees come first: every path, content and mode of a moment against `git ls-tree`. Then which
-commit a date falls on, lists of a folder, single loads (of keys that were there, and that were
-not), differences between two dates against `git diff-tree`, and a restore that is taken back.
+commit a date falls on, lists of a folder, single loads (of keys that existed, and that did
+not), differences between two dates against `git diff-tree`, and a restore that is undone.
 `sparked` asks Spark, too.
 """
 
@@ -17,8 +17,8 @@ from itertools import pairwise
 from typing import NamedTuple
 
 import snapkv
+from snapkv.cli.tour.filling import OVERHEAD_BYTES, TREE_PREFIX, Timeline, key_of
 from snapkv.cli.tour.git import SUBMODULE_MODE, Clone, GitChange, TreeEntry, object_id
-from snapkv.cli.tour.importing import OVERHEAD_BYTES, TREE_PREFIX, Timeline, key_of
 from snapkv.cli.tour.moments import Moment, choose_moments, date_text, one_back
 from snapkv.cli.tour.place import COMMIT_KEY, SPACE
 from snapkv.clock import perf_counter
@@ -152,7 +152,7 @@ class Examiner:
                 self._compare_contents(f"the list of {prefix} at {moment.date}", found, inside)
 
     def ask_loads(self) -> None:
-        """Ask for single files at each moment: some that were there, some that were not."""
+        """Ask for single files at each moment: some that existed, some that did not."""
         ever = {key for tree in self._trees.values() for key in tree}
         for moment in self.moments:
             expected = self.expected(moment.index)

@@ -62,7 +62,7 @@ Tree = dict[bytes, TreeEntry]
 
 @dataclass(frozen=True, slots=True)
 class GitChange:
-    """A path that differs between two trees; None stands for absent."""
+    """A path that differs between two trees; None for absent."""
 
     path: bytes
     before: TreeEntry | None
@@ -129,13 +129,13 @@ class Clone:
         if self._ask("rev-parse", "--is-shallow-repository").strip() == b"true":
             raise TourError(
                 f"{self.given} is a shallow clone: the older part of its history is not here",
-                f"Fetch it, then come again: git -C {quoted(self.given)} fetch --unshallow",
+                f"Fetch it, then run the tour again: git -C {quoted(self.given)} fetch --unshallow",
             )
         promised = r"^(extensions\.partialclone|remote\..*\.promisor)$"
         if self._ask("config", "--get-regexp", promised, ok=(0, 1)):
             raise TourError(
                 f"{self.given} is a partial clone: contents of older files are not here",
-                "Make a whole one (git clone without --filter) and name that: snapkv tour PATH",
+                "Make a full clone (git clone without --filter) and name it: snapkv tour PATH",
             )
 
     @cached_property
@@ -287,7 +287,7 @@ class Contents:
             said = b" ".join(words).decode(errors="replace") or "nothing"
             raise TourError(
                 f"git has no content for the object {oid.decode()} (it says: {said})",
-                "The clone seems damaged: git fsck tells more.",
+                "The clone seems damaged: git fsck shows more.",
             )
         return int(words[2])
 
@@ -314,7 +314,9 @@ def quoted(path: str) -> str:
 
 
 def _missing() -> TourError:
-    return TourError("git is not installed, or not on the PATH", "Install git, then come again.")
+    return TourError(
+        "git is not installed, or not on the PATH", "Install git, then run the tour again."
+    )
 
 
 def _environment() -> dict[str, str]:
@@ -323,7 +325,7 @@ def _environment() -> dict[str, str]:
 
 
 def _ended(process: subprocess.Popen[bytes]) -> None:
-    """End a git that may still have something to say."""
+    """End a git that may still have output."""
     for stream in (process.stdin, process.stdout):
         if stream is not None:
             try:
@@ -347,7 +349,7 @@ def _split(stream: IO[bytes]) -> Iterator[bytes]:
 def _commits(fields: Iterator[bytes]) -> Iterator[GitCommit]:
     r"""Yield the commits of `git log --raw -z`: a header of three fields, then its changes.
 
-    A header begins with 01, a change with `:` and is followed by its path; between them stand
+    A header begins with 01, a change with `:` and is followed by its path; between them are
     empty fields and line ends.
     """
     commit: GitCommit | None = None

@@ -25,7 +25,7 @@ class Moment:
 
     @property
     def ts(self) -> int:
-        """The timestamp that the date stands for."""
+        """The timestamp of the date."""
         return end_of_ms(self.ms)
 
     @property

@@ -13,18 +13,12 @@ from snapkv.cli.exits import Exit
 from snapkv.cli.tour.errors import TourError
 from snapkv.cli.tour.git import Clone
 from snapkv.engine.contract import Delete, Txn
+from snapkv.engine.errors import OutcomeUnknown, Refused
 from snapkv.engine.lmdb.directory import DATA_FILE, READERS_FILE
 from snapkv.engine.lmdb.lock import LOCK_FILE
-from snapkv.errors import (
-    CorruptStoreError,
-    NotAStoreError,
-    OutcomeUnknown,
-    ReadOnlyError,
-    Refused,
-    StoreNotFoundError,
-)
+from snapkv.engine.open import open_engine
+from snapkv.errors import CorruptStoreError, NotAStoreError, ReadOnlyError, StoreNotFoundError
 from snapkv.layout import Layout, prefix_end
-from snapkv.reading.opening import open_engine
 from snapkv.times import PHYSICAL_MS_MAX
 
 SPACE = "git"
@@ -63,7 +57,7 @@ def store_path(clone: Clone, given: str | None) -> str:
 
 
 def in_etcd(path: str) -> bool:
-    """Return whether what stands for the place of the store is an etcd, not a folder."""
+    """Return whether the place of the store is an etcd, not a folder."""
     return path.startswith("etcd://")
 
 
@@ -73,12 +67,12 @@ def url_of(path: str) -> str:
 
 
 def name_of(path: str) -> str:
-    """Return the name of the tour's store: in an etcd, which others use, it has its own."""
+    """Return the name of the tour's store: in an etcd, which other programs use, it has its own."""
     return ETCD_NAME if in_etcd(path) else "default"
 
 
 def request_bytes_default(path: str) -> int:
-    """Return how large a commit may be, unless told otherwise."""
+    """Return the default of how large a commit may be."""
     return ETCD_REQUEST_BYTES_MAX if in_etcd(path) else REQUEST_BYTES_MAX
 
 
@@ -92,9 +86,9 @@ def _open(path: str, clock: Clock, **options: Any) -> snapkv.SnapshotKV:
 
 @contextmanager
 def opened(path: str, *, request_bytes_max: int) -> Iterator[tuple[snapkv.SnapshotKV, Clock]]:
-    """Open the tour's store and its clock; `TourError` when something else stands there.
+    """Open the tour's store and its clock; `TourError` if the place contains something else.
 
-    The clock begins at the end of time, so that a commit dated in the future is no surprise.
+    The clock begins at the end of time, so that commits may be dated in the future.
     """
     clock = snapkv.ManualClock(PHYSICAL_MS_MAX)
     try:
@@ -107,7 +101,7 @@ def opened(path: str, *, request_bytes_max: int) -> Iterator[tuple[snapkv.Snapsh
 
 
 def remove_store(path: str) -> None:
-    """Remove the store of an earlier tour; `TourError` when it is none, and nothing is removed."""
+    """Remove the store of an earlier tour; raise `TourError`, and remove nothing, if it is not."""
     try:
         with _open(path, Clock(PHYSICAL_MS_MAX), create=False) as store:
             imported_last(store, path)
@@ -132,7 +126,7 @@ def _remove_keys(url: str) -> None:
         except (Refused, OutcomeUnknown) as e:
             raise TourError(
                 f"the store of an earlier tour could not be removed: {e}",
-                "Come again when the etcd can be reached and written",
+                "Run the tour again when the etcd can be reached and written",
                 Exit.LATER,
             ) from e
 
@@ -141,14 +135,17 @@ def _unusable(path: str, error: Exception) -> TourError:
     if isinstance(error, CorruptStoreError):
         return TourError(
             f"the store in {path} is damaged: {error}",
-            "It can be made anew: remove that folder and come again",
+            "Remove that folder and run the tour again: it makes a new store",
             Exit.NO_STORE,
         )
     return TourError(f"the tour cannot keep its store in {path}: {error}", ELSEWHERE, Exit.NO_STORE)
 
 
 def imported_last(store: snapkv.SnapshotKV, path: str) -> bytes | None:
-    """Return the git commit that the store shows, None when it is new; `TourError` for others'."""
+    """Return the git commit that the store shows, None if it is new.
+
+    Raises `TourError` for a store that no tour made.
+    """
     now = store.at()
     last = store.space(SPACE).at(revision=now.revision).get(COMMIT_KEY)
     if last is None and (now.count() or store.info()["commits"]):

@@ -15,11 +15,11 @@ from rich.text import Text
 from snapkv.cli.exits import Exit
 from snapkv.cli.formats import counted, key_text
 from snapkv.cli.output import tell, tell_error
-from snapkv.cli.tour import importing, place, sparked
+from snapkv.cli.tour import filling, place, sparked
 from snapkv.cli.tour.answers import Examiner, Report, TreeAnswer
 from snapkv.cli.tour.errors import TourError
+from snapkv.cli.tour.filling import Imported, Timeline, shown_oid
 from snapkv.cli.tour.git import Clone
-from snapkv.cli.tour.importing import Imported, Timeline, shown_oid
 from snapkv.cli.tour.moments import Moment
 from snapkv.cli.tour.printing import (
     PipeConsole,
@@ -35,7 +35,7 @@ from snapkv.model import Entry
 from snapkv.times import format_time
 
 PLAIN_WIDTH = 100
-"""Columns of a line where there is no terminal."""
+"""Columns of a line without a terminal."""
 MISMATCHES_SHOWN = 10
 NAMES_SHOWN = 3
 SPARK_STEPS = 3
@@ -56,7 +56,10 @@ def _store_given(ctx: typer.Context, param: typer.CallbackParam, value: Any) -> 
 
 def tour(
     path: Annotated[
-        str, typer.Argument(metavar="[PATH]", help="A git clone; else the one we stand in.")
+        str,
+        typer.Argument(
+            metavar="[PATH]", help="A git clone; else the one of the current directory."
+        ),
     ] = ".",
     store: Annotated[
         str | None,
@@ -115,7 +118,7 @@ def _toured(
     say(console, "bold", f"{clone.root} at {shown_oid(clone.head)}")
     with place.opened(folder, request_bytes_max=request_bytes_max) as (store, clock):
         with progress(console, "importing", len(timeline.oids)) as advance:
-            done = importing.import_history(
+            done = filling.import_history(
                 store,
                 clock,
                 clone,
@@ -167,7 +170,7 @@ def _tell_imported(console: Console, done: Imported, timeline: Timeline, folder:
 def _tell_left_out(console: Console, left_out: set[bytes]) -> None:
     names = ", ".join(path_text(path) for path in sorted(left_out)[:NAMES_SHOWN])
     more = ", ..." if len(left_out) > NAMES_SHOWN else ""
-    why = f"no UTF-8, or more than {importing.PATH_BYTES_MAX} bytes"
+    why = f"no UTF-8, or more than {filling.PATH_BYTES_MAX} bytes"
     say(console, "yellow", f"Left out, {counted(len(left_out), 'path')} ({why}): {names}{more}")
 
 
@@ -253,7 +256,7 @@ def _tell_numbers(console: Console, examiner: Examiner, done: Imported) -> None:
     report, info = examiner.report, examiner.store.info()
     newest = report.trees[-1]
     stored: tuple[str, str] | tuple[()] = ()
-    if "used_bytes" in info["engine"]:  # an etcd does not tell what one store takes
+    if "used_bytes" in info["engine"]:  # etcd does not report the size of one store
         stored = f"{info['engine']['records']:,}", size_text(info["engine"]["used_bytes"])
     headings = ("git commits>", "keys now>", "bytes now>", "records>", "bytes in lmdb>")
     held = plain_table(*headings[: 3 + len(stored)])

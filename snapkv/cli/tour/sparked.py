@@ -97,7 +97,7 @@ class _Asker:
     def _ask(
         self, question: str, ask: Callable[[], dict[str, bytes]], wanted: dict[str, bytes]
     ) -> None:
-        """Ask, and compare; where Spark fails, that is no answer of git's either."""
+        """Ask Spark, and compare; a failure of Spark counts as a mismatch."""
         report, started = self._examiner.report, perf_counter()
         try:
             found = ask()

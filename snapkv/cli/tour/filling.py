@@ -1,13 +1,13 @@
-"""From git history to a store: one commit of ours for each commit of git, at git's time.
+"""From git history to a store: one commit for each commit of git, at git's time.
 
-What stands where, at each moment:
+The store's keys, at each moment:
 
     text key `<path>`                 the file's content; a symlink's target; of a submodule
                                       the id of the commit it names
     space `git`, key `tree/<path>`    `<mode> <type> <object id>`, as `git ls-tree` writes it
     space `git`, key `commit`         the id of the git commit that this moment shows
 
-A path is left out, in all of these, when it is no UTF-8 or too long for a key of the engine.
+A path that is not valid UTF-8, or too long for a key of the engine, is left out of all of these.
 
 Times are those of git's commits, made non-decreasing by a running maximum: a commit dated before
 its parent moves up to the parent's time. Commits of one second keep their order.
@@ -25,7 +25,7 @@ from snapkv.cli.tour.errors import TourError
 from snapkv.cli.tour.git import SUBMODULE_MODE, Clone, Contents, GitCommit, TooLarge
 from snapkv.cli.tour.place import COMMIT_KEY, SPACE, Clock, imported_last
 from snapkv.clock import perf_counter
-from snapkv.engine.lmdb.format import KEY_BYTES_MAX
+from snapkv.engine.lmdb.records import KEY_BYTES_MAX
 from snapkv.errors import (
     CommitTooLargeError,
     ConflictError,
@@ -52,7 +52,7 @@ class Timeline:
 
     @classmethod
     def of(cls, clone: Clone) -> Timeline:
-        """Read it; times outside of what a timestamp can say are moved to the nearest."""
+        """Read the history; a time outside a timestamp's range becomes the nearest one inside."""
         rows = clone.timeline()
         dated = [min(max(seconds, 0) * 1_000, PHYSICAL_MS_MAX) for _, seconds in rows]
         times = list(accumulate(dated, max))
@@ -73,7 +73,7 @@ class Imported:
     ts: int = 0
     """The timestamp at which the store shows the newest git commit."""
     undone: int = 0
-    """Keys that others had changed since the last tour, and that were restored."""
+    """Keys that other writers had changed since the last tour, and that were restored."""
     left_out: set[bytes] = field(default_factory=set)
     """Paths that cannot be keys."""
 
@@ -91,10 +91,10 @@ def import_history(
     request_bytes_max: int,
     on_commit: Callable[[int], None],
 ) -> Imported:
-    """Bring the store to HEAD, from where it stands; `on_commit` hears the commits done so far.
+    """Bring the store from its newest commit to HEAD; `on_commit` gets the number of commits done.
 
-    An import that was interrupted is continued. What others committed to the store since the
-    last tour is taken back first, in one commit.
+    Continues an import that was interrupted. First undoes, in one commit, what other writers
+    committed to the store since the last tour.
     """
     done = Imported()
     last = imported_last(store, path)
@@ -212,7 +212,7 @@ def _save(
     except ConflictError as e:
         raise TourError(
             "another tour writes to this store at the same time",
-            "Let it finish, then come again.",
+            "Let it finish, then run this one again.",
             Exit.CONFLICT,
         ) from e
 

@@ -1,4 +1,4 @@
-"""The command tick: one tick, or the ticker that stamps what others write."""
+"""The command tick: one tick, or a ticker that stamps the writes of other programs."""
 
 from __future__ import annotations
 
@@ -17,14 +17,10 @@ from snapkv.cli.exits import CommandError, Exit, code_of, message_of
 from snapkv.cli.formats import counted, time_text
 from snapkv.cli.options import (
     CountOption,
-    JsonOption,
-    NameOption,
-    RawOption,
-    StoreOption,
-    WriterOption,
-    opened,
+    StoreOptions,
+    takes,
 )
-from snapkv.cli.output import Output, status_line, tell, tell_error
+from snapkv.cli.output import status_line, tell, tell_error
 from snapkv.clock import monotonic
 from snapkv.errors import SnapKVError
 from snapkv.model import Commit
@@ -33,36 +29,33 @@ from snapkv.times import duration_ms
 
 PERIOD_MS_MIN = 100
 WAIT_S_MAX = 3_600.0
-"""Longer waits are made of such."""
+"""Longer waits are several of these."""
 
 
+@takes("writer", "raw")
 def tick(
+    options: StoreOptions,
     every: Annotated[
         str | None,
         typer.Option(
-            "--every", metavar="DURATION", help="Again and again, until Ctrl-C or SIGTERM."
+            "--every", metavar="DURATION", help="Tick this often, until Ctrl-C or SIGTERM."
         ),
     ] = None,
     count: CountOption = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print no times.")] = False,
-    writer: WriterOption = None,
-    store: StoreOption = None,
-    name: NameOption = None,
-    as_json: JsonOption = False,
-    raw: RawOption = False,
 ) -> None:
     """Commit nothing but a time, and print it.
 
-    With --every it goes on until Ctrl-C or SIGTERM: the ticker that stamps what others write into
-    the same place. It tells when ticks begin to fail for now, goes on trying, and tells when they
-    work again. It prints nothing but with --json a line for each tick. Makes the store when there
-    is none.
+    With --every it ticks until Ctrl-C or SIGTERM, so that the writes of other programs to the same
+    engine get timestamps. It reports when ticks fail, retries, and reports when they succeed again.
+    Otherwise it prints nothing, except with --json a line for each tick. Creates the store if it
+    does not exist.
     """
-    out = Output(as_json, raw)
+    out = options.output
     if every is None:
         if count is not None:
-            raise CommandError("--count goes with --every")
-        with opened(store, name, create=True, writer=writer) as kv:
+            raise CommandError("--count needs --every")
+        with options.opened(create=True) as kv:
             commit = kv.tick()
         if not quiet:
             out.committed(commit)
@@ -71,29 +64,26 @@ def tick(
     if period_ms < PERIOD_MS_MIN:
         raise CommandError(f"--every takes {PERIOD_MS_MIN}ms at least")
     with Stop() as stop, ExitStack() as stack:
-        shown = stack.enter_context(status_line(shown=not (quiet or as_json)))
+        shown = stack.enter_context(status_line(shown=not (quiet or options.as_json)))
 
         def connect() -> SnapshotKV:
-            made = opened(
-                store, name, create=True, writer=writer, silent=True
-            )  # it tells of itself
-            return stack.enter_context(made)
+            return stack.enter_context(options.opened(create=True, silent=True))
 
-        def told(ticker: Ticker, commit: Commit) -> None:
-            if as_json and not quiet:
+        def on_tick(ticker: Ticker, commit: Commit) -> None:
+            if options.as_json and not quiet:
                 out.committed(commit, flush=True)
-            newest = time_text(commit.ts, raw=raw)
+            newest = time_text(commit.ts, raw=options.raw)
             shown(f"ticking every {every}: {counted(ticker.ticks, 'tick')}, the newest at {newest}")
 
-        Ticker(connect, told).run(period_ms / 1_000, count, stop)
+        Ticker(connect, on_tick).run(period_ms / 1_000, count, stop)
 
 
 class Stop:
-    """The wish to end: SIGINT or SIGTERM, heard while the block runs in the main thread.
+    """Catches SIGINT and SIGTERM while the block runs in the main thread, and ends waits.
 
-    A second signal does what it would without this. A signal that is ignored stays so. The
-    interpreter writes to a pipe as a signal comes: a handler in Python runs only when the main
-    thread does, so one that came just before a wait, or to another thread, would be heard after it.
+    A second signal has its usual effect, and an ignored signal stays ignored. The interpreter
+    writes to a pipe when a signal comes. A Python handler alone would not do: it runs only when
+    the main thread does, so a signal just before a wait, or to another thread, would not end it.
     """
 
     def __init__(self) -> None:
@@ -139,14 +129,14 @@ class Stop:
 
 @dataclass(slots=True)
 class Ticker:
-    """Ticks at regular times, whatever passes in between; `told` hears of each tick."""
+    """Ticks at regular times, also after failures; calls `on_tick` after each tick."""
 
     connect: Callable[[], SnapshotKV]
-    told: Callable[[Ticker, Commit], None]
+    on_tick: Callable[[Ticker, Commit], None]
     store: SnapshotKV | None = None
     ticks: int = 0
     failed: int = 0
-    """How many ticks in a row, up to now."""
+    """How many ticks failed in a row, up to now."""
 
     def run(self, every_s: float, count: int | None, stop: Stop) -> None:
         """Tick `count` times (None: for ever), the first at once, until the end is wanted."""
@@ -159,7 +149,7 @@ class Ticker:
                 stop.wait(next_beat(began, every_s, now) - now)
 
     def _try(self, stop: Stop) -> None:
-        """Tick; what can pass is told when it begins and when it is over."""
+        """Tick; report the begin and the end of a series of temporary failures."""
         try:
             if self.store is None:
                 self.store = self.connect()
@@ -174,7 +164,7 @@ class Ticker:
         if self.failed:
             tell(f"snapkv: ticks again, after {counted(self.failed, 'tick')} that failed")
         self.ticks, self.failed = self.ticks + 1, 0
-        self.told(self, commit)
+        self.on_tick(self, commit)
 
 
 def next_beat(began: float, every: float, now: float) -> float:

@@ -1,0 +1,162 @@
+"""Options as Spark passes them: their names, the values of their texts, and the location."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import tzinfo
+from typing import Any
+
+from snapkv.spark import errors
+from snapkv.spark.errors import SourceError
+from snapkv.spark.location import Location, absolute
+from snapkv.spark.timing import zone_of
+
+PARTITIONS_MAX = 16
+"""One etcd serves all tasks: more than this are not faster."""
+# Options of etcd's engine, with or without underscores.
+ENGINE = ("user", "password", "tls", "ca_cert", "cert", "key")
+_SPELLINGS = {spelling: name for name in ENGINE for spelling in (name, name.replace("_", ""))}
+# Keys that Spark adds to the options of CREATE TABLE, which it passes twice: as they are, and with
+# this prefix. When it reads the table it passes no options at all.
+_TABLE, _AGAIN = "provider", "option."
+_SCHEMES = ("lmdb", "etcd", "memory")
+_NAME_IT = "name the store: .load('lmdb:./meta'), .load('etcd://host:2379') or the option store"
+
+
+@dataclass(frozen=True, slots=True)
+class SourceOptions:
+    """Where to read, and the texts of the options, by their names."""
+
+    location: Location
+    texts: Mapping[str, str] = field(repr=False)  # may contain a password
+    zone: tzinfo | None
+
+    def text(self, name: str, default: str | None = None) -> str | None:
+        """Return the text of an option."""
+        return self.texts.get(name, default)
+
+    def flag(self, name: str, *, default: bool = False) -> bool:
+        """Return an option that is true or false."""
+        return flag_of(name, self.texts.get(name), default)
+
+    def count(self, name: str) -> int | None:
+        """Return an option that is a whole number above 0, None without it."""
+        text = self.texts.get(name)
+        if text is None:
+            return None
+        digits = text.isascii() and text.isdigit() and len(text) < 20
+        if not digits or not 0 < int(text) < 1 << 63:
+            raise SourceError(
+                errors.INVALID_OPTION, f"{name} is a whole number above 0, not {text!r}"
+            )
+        return int(text)
+
+    def choice(self, name: str, *choices: str) -> str:
+        """Return an option that is one of some words, the first of which is its default."""
+        text = self.texts.get(name, choices[0])
+        for choice in choices:
+            if choice.lower() == text.lower():
+                return choice
+        raise SourceError(errors.INVALID_OPTION, f"{name} is one of {choices}, not {text!r}")
+
+    @property
+    def partitions(self) -> int:
+        """How many tasks may read at once."""
+        usual = min(2 * (os.cpu_count() or 1), PARTITIONS_MAX)
+        return self.count("numPartitions") or usual
+
+
+def canonical_names(raw: Mapping[str, str], known: Collection[str]) -> dict[str, str]:
+    """Return the options that Spark passes by their names; its own additions are ignored.
+
+    Spark passes names in lower case. Raises `SourceError` for unknown ones, listing the known ones.
+    """
+    names = {name.lower(): name for name in known} | _SPELLINGS
+    texts: dict[str, str] = {}
+    for key, value in raw.items():
+        name = names.get(key.lower())
+        if name is not None:
+            texts[name] = value
+        elif not _is_of_table(key.lower(), raw):
+            raise _unknown(key, known)
+    return texts
+
+
+def check_one_of(texts: Mapping[str, str], pairs: Iterable[tuple[str, str]]) -> None:
+    """Raise `SourceError` if both options of a pair are set: they mean the same."""
+    for one, other in pairs:
+        if one in texts and other in texts:
+            raise SourceError(errors.MULTIPLE_BOUNDARY, f"give {one} or {other}, not both")
+
+
+def check_none_of(texts: Iterable[str], names: Collection[str], why: str) -> None:
+    """Raise `SourceError` if one of the options `names` is set, which has no effect here."""
+    for name in texts:
+        if name in names:
+            raise SourceError(errors.INVALID_OPTION, f"{name} is {why}")
+
+
+def zone_in(texts: Mapping[str, str]) -> tzinfo | None:
+    """Return the time zone of the option `timeZone`, None without it. Raises `SourceError`."""
+    return zone_of(texts["timeZone"]) if "timeZone" in texts else None
+
+
+def flag_of(name: str, text: str | None, default: bool) -> bool:
+    """Return an option that is true or false. Raises `SourceError`."""
+    if text is None:
+        return default
+    if text.lower() not in ("true", "false"):
+        raise SourceError(errors.INVALID_OPTION, f"{name} is true or false, not {text!r}")
+    return text.lower() == "true"
+
+
+def location_of(texts: Mapping[str, str], raw: Mapping[str, str], format_: str) -> Location:
+    """Return the location that options name; `raw` is what Spark passed for the format `format_`.
+
+    Raises `SourceError`.
+    """
+    path = texts.get("path", "")
+    is_store = path.partition(":")[0] in _SCHEMES  # else a table's own folder in the warehouse
+    if "store" in texts and is_store:
+        raise SourceError(errors.INVALID_OPTION, "give a path or the option store, not both")
+    url = texts.get("store", path if is_store else None)
+    if url is None:
+        wrong = f"{path!r} is not a store; " if path and "@" not in path else ""  # no secrets
+        may_be_table = _TABLE in raw or not path
+        advice = f"{_NAME_IT}. {_dropped(format_)}" if may_be_table else _NAME_IT
+        raise SourceError(errors.MISSING_OPTION, wrong + advice)
+    engine: dict[str, Any] = {name: texts[name] for name in ENGINE if name in texts}
+    if engine and not url.startswith("etcd:"):
+        raise SourceError(
+            errors.INVALID_OPTION, f"{', '.join(engine)}: only etcd has these options"
+        )
+    if "tls" in engine:
+        engine["tls"] = flag_of("tls", engine["tls"], False)
+    return Location(
+        absolute(url),
+        texts.get("name", "default"),
+        texts.get("space"),
+        texts.get("observe"),
+        tuple(sorted(engine.items())),
+    )
+
+
+def _dropped(format_: str) -> str:
+    return (
+        "Spark drops the OPTIONS of CREATE TABLE when it reads the table: "
+        f"use CREATE TEMPORARY VIEW v USING {format_} OPTIONS (...), which keeps them"
+    )
+
+
+def _is_of_table(key: str, raw: Mapping[str, str]) -> bool:
+    """Return whether Spark passes a table's owner, comment or property, not an option."""
+    return _TABLE in raw and (key.startswith(_AGAIN) or _AGAIN + key not in raw)
+
+
+def _unknown(key: str, known: Iterable[str]) -> SourceError:
+    if key == "paths":
+        return SourceError(errors.INVALID_OPTION, "a DataFrame reads one store: load one path")
+    names = ", ".join(sorted(known) + list(ENGINE))
+    return SourceError(errors.UNKNOWN_OPTION, f"unknown option {key!r}; known are: {names}")
