@@ -1,0 +1,6 @@
+"""The archive: history as files, which outlives the engine's compaction."""
+
+from snapkv.extras import extra
+
+with extra("arrow", "archives"):
+    import pyarrow as pyarrow

@@ -1,0 +1,334 @@
+"""An archive as an engine: it answers reads at revisions and watches, and takes no writes.
+
+The revisions, versions and stored keys are those of the engine that was archived. So time line,
+snapshots, histories, differences and watches work on an archive as they do on a live engine.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+
+from snapkv.archive.files import Files
+from snapkv.archive.manifest import Manifest
+from snapkv.archive.marks import Marks
+from snapkv.archive.opened import OpenFiles, Rows
+from snapkv.archive.publishing import newest
+from snapkv.archive.replay import batches
+from snapkv.archive.rows import Keys
+from snapkv.archive.state import row_at, state
+from snapkv.clock import monotonic, pause
+from snapkv.engine.contract import (
+    Columns,
+    GetResult,
+    Header,
+    KeyValue,
+    Lease,
+    Limits,
+    Pairs,
+    Piece,
+    Range,
+    RangeResult,
+    ReadResult,
+    Txn,
+    TxnResult,
+    Versions,
+    WatchBatch,
+    in_range,
+)
+from snapkv.engine.rules import check_piece_rows
+from snapkv.engine.scanned import versions_of
+from snapkv.errors import (
+    ArchiveError,
+    CompactedError,
+    FutureRevisionError,
+    ReadOnlyError,
+    StoreClosedError,
+)
+from snapkv.layout import FormatRecord, Layout
+
+LIMITS = Limits(key_bytes=64 << 10, value_bytes=256 << 20, request_bytes=256 << 20)
+LOOK_AFTER_S = 600.0
+"""A manifest is looked up again after this time, because files that it names may be deleted an
+hour after another one has replaced them."""
+LOOK_S = 1.0
+"""While a watch brings nothing, the archive is looked at this often."""
+
+
+class ArchiveEngine:
+    """The history in an archive, read-only; safe for threads."""
+
+    remote = False
+    limits = LIMITS
+
+    def __init__(self, files: Files) -> None:
+        self.url = files.url
+        self._files, self._closed = files, False
+        found = newest(files)
+        if found is None:
+            raise ArchiveError(f"no archive in {files.url}: it has no manifest")
+        self.manifest = found
+        self.layout = Layout(found.source.name)
+        self._opened = OpenFiles(files, Keys(self.layout))
+        self._marks = Marks(self._opened, self.layout.ts)
+        self._cluster = int.from_bytes(self.manifest.source.id[:8], "big") >> 1
+        self._looking = threading.Lock()
+        self._looked = monotonic()
+
+    def refresh(self) -> Manifest:
+        """Look at what the archive holds now; one listing, and a read if there is more."""
+        self._check_open()
+        with self._looking:
+            self._looked = monotonic()
+            found = newest(self._files, self.manifest)
+            if found is not None:
+                self.manifest = found
+            return self.manifest
+
+    # --- reading ---
+
+    def get(self, key: bytes, revision: int = 0) -> GetResult:
+        """Answer one key at a revision; reads a row group of each delta after the base at most."""
+        manifest = self._manifest_for(revision)
+        kv = self._row(manifest, key, revision or manifest.high)
+        return GetResult(Header(manifest.high, self._cluster), kv)
+
+    def read(
+        self, ranges: Sequence[Range], *, serializable: bool = False, timeout: float | None = None
+    ) -> ReadResult:
+        """Answer all ranges."""
+        manifest = self._manifest_for(max((r.revision for r in ranges), default=0))
+        results = [self._answer(manifest, wanted) for wanted in ranges]
+        return ReadResult(Header(manifest.high, self._cluster), results)
+
+    def versions(self, key: bytes, revision: int, limit: int) -> Versions:
+        """Return versions of a key from a revision down: of the timestamp key, from the log."""
+        manifest = self._manifest_for(revision)
+        found: list[KeyValue] = []
+        if key == self.layout.ts:
+            for kv in self._marks.back(manifest, revision):
+                if len(found) == limit:
+                    break
+                found.append(kv)
+        elif (row := self._row(manifest, key, revision)) is not None:
+            found.append(row)
+        return versions_of(found)
+
+    def scan(
+        self, key: bytes, range_end: bytes, *, revision: int, keys_only: bool = False
+    ) -> Iterator[list[KeyValue]]:
+        """Yield a range in pages."""
+        names = ("created", "revision", "version")
+        for rows in self._state(key, range_end, revision):
+            numbers = (rows.table[name].to_pylist() for name in names)
+            stored = rows.stored.to_pylist()
+            values = [b""] * len(stored) if keys_only else rows.table["value"].to_pylist()
+            yield [KeyValue(*each) for each in zip(stored, values, *numbers, strict=True)]
+
+    def pairs(
+        self, key: bytes, range_end: bytes, *, revision: int, keys_only: bool = False
+    ) -> Iterator[Pairs]:
+        """Yield a range as keys and values."""
+        for rows in self._state(key, range_end, revision):
+            values = [] if keys_only else rows.table["value"].to_pylist()
+            yield Pairs(rows.stored.to_pylist(), values)
+
+    def columns(
+        self, key: bytes, range_end: bytes, *, revision: int, keys_only: bool = False
+    ) -> Iterator[Columns]:
+        """Yield a range as columns of Arrow."""
+        from snapkv.engine.arrow import batches_of, blank
+
+        for rows in self._state(key, range_end, revision):
+            value, created, revised, version = (
+                rows.table[name].combine_chunks()
+                for name in ("value", "created", "revision", "version")
+            )
+            values = blank(len(value)) if keys_only else value
+            yield from batches_of(Columns(rows.stored, values, created, revised, version))
+
+    def pieces(self, key: bytes, range_end: bytes, *, revision: int, rows: int) -> list[Piece]:
+        """Cut a range by a scan of its keys."""
+        check_piece_rows(rows)
+        stored = [
+            each.as_py() for part in self._state(key, range_end, revision) for each in part.stored
+        ]
+        bounds = [key, *stored[rows::rows], range_end]
+        sizes = (min(rows, len(stored) - at) for at in range(0, len(stored), rows))
+        return [Piece(*cut) for cut in zip(bounds, bounds[1:], sizes, strict=False)]
+
+    def _state(self, key: bytes, range_end: bytes, revision: int) -> Iterator[Rows]:
+        manifest = self._manifest_for(revision)
+        yield from state(self._opened, manifest, key, range_end, revision or manifest.high)
+
+    def _answer(self, manifest: Manifest, wanted: Range) -> RangeResult:
+        revision = wanted.revision or manifest.high
+        single = [wanted.key] if not wanted.range_end else [self.layout.format, self.layout.ts]
+        found = [
+            kv
+            for key in single
+            if in_range(key, wanted.key, wanted.range_end)
+            and (kv := self._row(manifest, key, revision)) is not None
+        ]
+        count = len(found)
+        if wanted.range_end:
+            parts = state(self._opened, manifest, wanted.key, wanted.range_end, revision)
+            for rows in parts:
+                count += len(rows.stored)
+                if not wanted.count_only and (not wanted.limit or len(found) <= wanted.limit + 2):
+                    found += (KeyValue(*each) for each in _values(rows))
+            found.sort()
+        return _limited(wanted, found, count)
+
+    def _row(self, manifest: Manifest, key: bytes, revision: int) -> KeyValue | None:
+        if key == self.layout.ts:
+            return self._marks.at(manifest, revision)
+        if key == self.layout.format:
+            source = manifest.source
+            return KeyValue(
+                key, FormatRecord(source.id).encode(), source.created, source.created, 1
+            )
+        return row_at(self._opened, manifest, key, revision)
+
+    def _manifest_for(self, revision: int) -> Manifest:
+        self._check_open()
+        manifest = self.manifest
+        if revision > manifest.high or monotonic() - self._looked > LOOK_AFTER_S:
+            manifest = self.refresh()
+            if revision > manifest.high:
+                raise FutureRevisionError(revision, manifest.high)
+        if 0 < revision < manifest.since:
+            raise CompactedError(revision, manifest.since, unit="revision")
+        return manifest
+
+    # --- watching ---
+
+    def watch(self, key: bytes, range_end: bytes, *, start_revision: int) -> ArchiveWatcher:
+        """Return a watcher; it looks for new files each second."""
+        self._check_open()
+        return ArchiveWatcher(self, key, range_end, start_revision)
+
+    def replay(self, key: bytes, range_end: bytes, low: int) -> tuple[Iterator[WatchBatch], int]:
+        """Return the batches from revision `low` on, and the revision that they reach."""
+        manifest = self._manifest_for(0)
+        if low <= manifest.since:
+            raise CompactedError(low, manifest.since + 1, unit="revision")
+        found = batches(self._opened, self._marks, self.layout.ts, manifest, key, range_end, low)
+        return found, manifest.high
+
+    # --- the rest of an engine ---
+
+    def compacted_revision(self) -> int:
+        """Return the first revision that is known."""
+        return self.manifest.since
+
+    def server_time_ms(self, *, fresh: bool = False) -> None:
+        """Return None: the clock is the machine's."""
+
+    def info(self) -> dict[str, int | str]:
+        """Return facts about the archive."""
+        manifest = self.manifest
+        return {
+            "engine": "archive",
+            "revision": manifest.high,
+            "since_revision": manifest.since,
+            "files": len(manifest.files),
+            "bytes": sum(file.size for file in manifest.files),
+        }
+
+    def check(self) -> list[str]:
+        """Return no problems: each file is checked when it is read."""
+        return []
+
+    def close(self) -> None:
+        """Close the archive."""
+        self._closed = True
+
+    def transact(
+        self, prepare: Callable[[KeyValue | None], Txn], peek: bytes, *, timeout: float
+    ) -> TxnResult:
+        """Raise `ReadOnlyError`."""
+        raise self._read_only()
+
+    def check_limits(self, txn: Txn) -> int:
+        """Raise `ReadOnlyError`."""
+        raise self._read_only()
+
+    def compact(
+        self, revision: int, *, batches: int | None = None, timeout: float | None = None
+    ) -> None:
+        """Raise `ReadOnlyError`."""
+        raise self._read_only()
+
+    def grant(self, ttl_s: float, *, timeout: float | None = None) -> Lease:
+        """Raise `ReadOnlyError`."""
+        raise self._read_only()
+
+    def keep_alive(self, lease: int, *, timeout: float | None = None) -> float:
+        """Raise `ReadOnlyError`."""
+        raise self._read_only()
+
+    def revoke(self, lease: int, *, timeout: float | None = None) -> None:
+        """Raise `ReadOnlyError`."""
+        raise self._read_only()
+
+    def _read_only(self) -> ReadOnlyError:
+        return ReadOnlyError(f"{self.url} is an archive, which takes no writes")
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StoreClosedError("the archive was closed")
+
+
+class ArchiveWatcher:
+    """The changes of an archive from a revision on; then it waits for new files."""
+
+    reopened = 0
+
+    def __init__(self, engine: ArchiveEngine, key: bytes, range_end: bytes, start: int) -> None:
+        self._engine, self._key, self._range_end = engine, key, range_end
+        self._next, self._closed = start, False
+        self._found: Iterator[WatchBatch] | None = None
+        self._until = 0
+
+    def next(self, timeout: float | None) -> WatchBatch | None:
+        """Return the next batch; see `Watcher`."""
+        deadline = None if timeout is None else monotonic() + timeout
+        while True:
+            if self._closed:
+                raise StoreClosedError("the watch was closed")
+            if self._found is None and self._next <= self._engine.manifest.high:
+                self._found, self._until = self._engine.replay(
+                    self._key, self._range_end, self._next
+                )
+            if self._found is not None:
+                batch = next(self._found, None)
+                if batch is None:
+                    self._found, self._next = None, self._until + 1
+                    return WatchBatch(self._until, ())
+                self._next = batch.revision + 1
+                return batch
+            left = LOOK_S if deadline is None else min(LOOK_S, deadline - monotonic())
+            if left <= 0:
+                return None
+            pause(left)
+            self._engine.refresh()
+
+    def close(self) -> None:
+        """End the watch."""
+        self._closed = True
+
+
+def _values(rows: Rows) -> Iterator[tuple[bytes, bytes, int, int, int]]:
+    names = ("value", "created", "revision", "version")
+    columns = (rows.table[name].to_pylist() for name in names)
+    return zip(rows.stored.to_pylist(), *columns, strict=True)
+
+
+def _limited(wanted: Range, found: list[KeyValue], count: int) -> RangeResult:
+    if wanted.count_only:
+        return RangeResult([], count)
+    kvs = found[: wanted.limit] if wanted.limit else found
+    if wanted.keys_only:
+        kvs = [kv._replace(value=b"") for kv in kvs]
+    return RangeResult(kvs, count, len(kvs) < count)

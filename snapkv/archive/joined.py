@@ -1,0 +1,282 @@
+"""An engine whose history goes on below its compaction, in an archive.
+
+Reads and watches go to the live engine, and to the archive for what the engine has compacted. So
+nothing above notices where compaction is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
+
+from snapkv.archive.engine import ArchiveEngine, ArchiveWatcher
+from snapkv.engine.contract import (
+    Columns,
+    Engine,
+    GetResult,
+    KeyValue,
+    Lease,
+    Limits,
+    Pairs,
+    Piece,
+    Range,
+    RangeResult,
+    ReadResult,
+    Txn,
+    TxnResult,
+    Versions,
+    WatchBatch,
+    Watcher,
+)
+from snapkv.errors import CompactedError, StoreClosedError
+
+Page = TypeVar("Page")
+
+
+class JoinedEngine:
+    """A live engine, and the archive of one of its stores."""
+
+    def __init__(self, live: Engine, archive: ArchiveEngine) -> None:
+        self.live, self.archive = live, archive
+        self.url, self.remote = live.url, live.remote
+        self.limits: Limits = live.limits
+
+    # --- reading ---
+
+    def get(self, key: bytes, revision: int = 0) -> GetResult:
+        """Answer one key at a revision."""
+        try:
+            return self.live.get(key, revision)
+        except CompactedError:
+            self._check(revision)
+        old = self.archive.get(key, revision)
+        return GetResult(self.live.get(self.archive.layout.ts).header, old.kv)
+
+    def read(
+        self, ranges: Sequence[Range], *, serializable: bool = False, timeout: float | None = None
+    ) -> ReadResult:
+        """Answer all ranges: those that are compacted from the archive, the rest in one request."""
+        old: dict[int, RangeResult] = {}
+        while True:
+            new = [wanted for at, wanted in enumerate(ranges) if at not in old]
+            try:
+                answer = self.live.read(new, serializable=serializable, timeout=timeout)
+                break
+            except CompactedError as e:
+                point = e.earliest or self.live.compacted_revision()
+                lost = [
+                    at
+                    for at, wanted in enumerate(ranges)
+                    if at not in old and 0 < wanted.revision < point
+                ]
+                if not lost:
+                    raise
+                for at in lost:
+                    self._check(ranges[at].revision)
+                found = self.archive.read([ranges[at] for at in lost])
+                old.update(zip(lost, found.results, strict=True))
+        results = iter(answer.results)
+        return ReadResult(
+            answer.header,
+            [old[at] if at in old else next(results) for at in range(len(ranges))],
+        )
+
+    def versions(self, key: bytes, revision: int, limit: int) -> Versions:
+        """Return versions of a key from a revision down."""
+        try:
+            return self.live.versions(key, revision, limit)
+        except CompactedError:
+            self._check(revision)
+            return self.archive.versions(key, revision, limit)
+
+    def scan(
+        self, key: bytes, range_end: bytes, *, revision: int, keys_only: bool = False
+    ) -> Iterator[list[KeyValue]]:
+        """Yield a range in pages."""
+
+        def pages(engine: Engine | ArchiveEngine, key: bytes) -> Iterator[list[KeyValue]]:
+            return engine.scan(key, range_end, revision=revision, keys_only=keys_only)
+
+        return self._pages(key, revision, pages, lambda page: page[-1].key)
+
+    def pairs(
+        self, key: bytes, range_end: bytes, *, revision: int, keys_only: bool = False
+    ) -> Iterator[Pairs]:
+        """Yield a range as keys and values."""
+
+        def pages(engine: Engine | ArchiveEngine, key: bytes) -> Iterator[Pairs]:
+            return engine.pairs(key, range_end, revision=revision, keys_only=keys_only)
+
+        return self._pages(key, revision, pages, lambda page: page.keys[-1])
+
+    def columns(
+        self, key: bytes, range_end: bytes, *, revision: int, keys_only: bool = False
+    ) -> Iterator[Columns]:
+        """Yield a range as columns of Arrow."""
+
+        def pages(engine: Engine | ArchiveEngine, key: bytes) -> Iterator[Columns]:
+            return engine.columns(key, range_end, revision=revision, keys_only=keys_only)
+
+        return self._pages(key, revision, pages, lambda page: page.keys[-1].as_py())
+
+    def pieces(self, key: bytes, range_end: bytes, *, revision: int, rows: int) -> list[Piece]:
+        """Cut a range into pieces."""
+        try:
+            return self.live.pieces(key, range_end, revision=revision, rows=rows)
+        except CompactedError:
+            self._check(revision)
+            return self.archive.pieces(key, range_end, revision=revision, rows=rows)
+
+    def _pages(
+        self,
+        key: bytes,
+        revision: int,
+        pages: Callable[[Engine | ArchiveEngine, bytes], Iterator[Page]],
+        last_of: Callable[[Page], bytes],
+    ) -> Iterator[Page]:
+        """Yield pages of the live engine, and of the archive from where compaction ended these."""
+        try:
+            for page in pages(self.live, key):
+                yield page
+                key = last_of(page) + b"\0"
+        except CompactedError:
+            self._check(revision)
+            yield from pages(self.archive, key)
+
+    def _check(self, revision: int) -> None:
+        """Raise `CompactedError` unless the archive has a revision."""
+        manifest = self.archive.manifest
+        if manifest.high < revision:
+            manifest = self.archive.refresh()
+        if not manifest.since <= revision <= manifest.high:
+            raise CompactedError(revision, self.compacted_revision(), unit="revision")
+
+    # --- watching ---
+
+    def watch(self, key: bytes, range_end: bytes, *, start_revision: int) -> Watcher:
+        """Return a watcher that begins in the archive if the engine has compacted the start."""
+        if start_revision >= self.live.compacted_revision():
+            return self.live.watch(key, range_end, start_revision=start_revision)
+        return JoinedWatcher(self, key, range_end, start_revision)
+
+    # --- compaction ---
+
+    def compact(
+        self, revision: int, *, batches: int | None = None, timeout: float | None = None
+    ) -> None:
+        """Compact the live engine."""
+        self.live.compact(revision, batches=batches, timeout=timeout)
+
+    def compacted_revision(self) -> int:
+        """Return the oldest readable revision: the archive's, if it reaches the engine's."""
+        compacted = self.live.compacted_revision()
+        manifest = self.archive.manifest
+        if compacted <= manifest.since:
+            return compacted
+        if manifest.high + 1 < compacted:
+            manifest = self.archive.refresh()
+        return manifest.since if manifest.high + 1 >= compacted else compacted
+
+    # --- what the live engine does alone ---
+
+    def transact(
+        self, prepare: Callable[[KeyValue | None], Txn], peek: bytes, *, timeout: float
+    ) -> TxnResult:
+        """Send a transaction to the live engine."""
+        return self.live.transact(prepare, peek, timeout=timeout)
+
+    def check_limits(self, txn: Txn) -> int:
+        """Return a transaction's size."""
+        return self.live.check_limits(txn)
+
+    def grant(self, ttl_s: float, *, timeout: float | None = None) -> Lease:
+        """Return a new lease."""
+        return self.live.grant(ttl_s, timeout=timeout)
+
+    def keep_alive(self, lease: int, *, timeout: float | None = None) -> float:
+        """Restart a lease's time."""
+        return self.live.keep_alive(lease, timeout=timeout)
+
+    def revoke(self, lease: int, *, timeout: float | None = None) -> None:
+        """End a lease."""
+        self.live.revoke(lease, timeout=timeout)
+
+    def server_time_ms(self, *, fresh: bool = False) -> tuple[int, int] | None:
+        """Return the server's time."""
+        return self.live.server_time_ms(fresh=fresh)
+
+    def info(self) -> dict[str, int | str]:
+        """Return facts about the live engine."""
+        return self.live.info()
+
+    def check(self) -> list[str]:
+        """Return the problems of the live engine."""
+        return self.live.check()
+
+    def close(self) -> None:
+        """Close both."""
+        self.archive.close()
+        self.live.close()
+
+
+class JoinedWatcher:
+    """A watch that brings what the archive holds, and goes on in the live engine."""
+
+    def __init__(self, engine: JoinedEngine, key: bytes, range_end: bytes, start: int) -> None:
+        self._engine, self._key, self._range_end = engine, key, range_end
+        self._next, self._closed = start, False
+        self._old: ArchiveWatcher | None = None
+        self._live: Watcher | None = None
+
+    @property
+    def reopened(self) -> int:
+        """How often the live watcher has reconnected."""
+        return 0 if self._live is None else self._live.reopened
+
+    def next(self, timeout: float | None) -> WatchBatch | None:
+        """Return the next batch; see `Watcher`."""
+        while True:
+            if self._closed:
+                raise StoreClosedError("the watch was closed")
+            if self._old is self._live is None:
+                self._begin()
+            if self._old is not None:
+                if self._next > self._engine.archive.manifest.high:
+                    self._begin_live()
+                    continue
+                batch = self._old.next(0)
+                assert batch is not None, "the archive has this revision"
+                self._next = batch.revision + 1
+                return batch
+            assert self._live is not None
+            try:
+                batch = self._live.next(timeout)
+            except CompactedError:
+                self._live.close()
+                self._live = None
+                continue
+            if batch is not None:
+                self._next = batch.revision + 1
+            return batch
+
+    def close(self) -> None:
+        """End the watch."""
+        self._closed = True
+        if self._live is not None:
+            self._live.close()
+
+    def _begin(self) -> None:
+        """Watch the archive from the next revision on; `CompactedError` if it has that no more."""
+        archive = self._engine.archive
+        if self._next > archive.manifest.high:
+            archive.refresh()
+        if not archive.manifest.since < self._next <= archive.manifest.high:
+            earliest = self._engine.compacted_revision()
+            raise CompactedError(self._next, earliest, unit="revision")
+        self._old = archive.watch(self._key, self._range_end, start_revision=self._next)
+
+    def _begin_live(self) -> None:
+        live = self._engine.live.watch(self._key, self._range_end, start_revision=self._next)
+        self._old, self._live = None, live
+        if self._closed:
+            live.close()

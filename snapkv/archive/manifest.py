@@ -1,0 +1,151 @@
+"""The manifest: which files an archive consists of, and which revisions they hold.
+
+Each manifest is complete, and the one with the greatest number is the archive. It is published by
+writing `_manifest/<number>.json` unless there is one of that name, so of two writers one fails.
+Older manifests are deleted after a while. So a writer that was away for long could write a number
+that is free again: it lists the manifests after it wrote its own, and gives up if there is a
+greater one.
+
+    {"format": 1, "number": 42, "store": {"id": "5f..", "name": "default", "created": 2},
+     "known_since": [<revision>, <timestamp>],
+     "files": [{"kind": "delta", "path": "delta/00..17-9c2e.parquet", "low": 17, "high": 90, ...}]}
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+from snapkv.errors import ArchiveError, FormatError
+
+FORMAT = 1
+FOLDER = "_manifest"
+KEPT = 8
+"""So many manifests stay, for readers that have just listed them."""
+DIGITS = 20
+PATH = re.compile(r"(base|delta|log)/[\w-]+\.parquet", re.ASCII)
+
+
+class File(NamedTuple):
+    """A data file of the archive: the changes of the revisions `low` to `high`, or a state.
+
+    `kind` is "delta" (changes), "log" (the commits that made them) or "base" (the state at
+    `high`; `low` is the same). Keys are as stored; `sha256` is of the file's bytes.
+    """
+
+    kind: str
+    path: str
+    low: int
+    high: int
+    rows: int
+    size: int
+    sha256: str
+    first_key: bytes = b""
+    last_key: bytes = b""
+
+
+class Source(NamedTuple):
+    """The store that is archived: `created` is the revision that created its timestamp key."""
+
+    id: bytes
+    name: str
+    created: int
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """What an archive consists of.
+
+    Revisions `since` to `high` are known. The deltas and logs hold the changes of `since` + 1 to
+    `high`, without gaps or overlaps, and there is a base at `since`.
+    """
+
+    number: int
+    source: Source
+    since: int
+    files: tuple[File, ...] = field(default=())
+
+    def of_kind(self, kind: str) -> list[File]:
+        """Return the files of a kind, in the order of their revisions."""
+        return sorted((file for file in self.files if file.kind == kind), key=lambda f: f.high)
+
+    @property
+    def high(self) -> int:
+        """The last revision that is known."""
+        return max((file.high for file in self.files), default=0)
+
+    def following(
+        self, add: Iterable[File], remove: Iterable[File] = (), since: int | None = None
+    ) -> Manifest:
+        """Return the next manifest, with some files added and some removed.
+
+        Raises `ArchiveError` if its files have a gap or an overlap.
+        """
+        gone = {file.path for file in remove}
+        files = (*(file for file in self.files if file.path not in gone), *add)
+        since = self.since if since is None else since
+        after = replace(self, number=self.number + 1, since=since, files=files)
+        after.check()
+        return after
+
+    def check(self) -> None:
+        """Raise `ArchiveError` unless the files hold each revision once."""
+        if not any(base.high == self.since for base in self.of_kind("base")):
+            raise ArchiveError(f"the archive has no base at revision {self.since}, its first")
+        for kind, first in (("delta", self.since + 1), ("log", self.since)):
+            at = None
+            for file in self.of_kind(kind):
+                begins = file.low <= first if at is None else file.low == at + 1
+                if not begins or file.high < file.low:
+                    raise ArchiveError(
+                        f"{file.path} holds revisions {file.low} to {file.high}, but the archive "
+                        f"needs {first if at is None else at + 1} next"
+                    )
+                at = file.high
+
+    def encode(self) -> bytes:
+        """Return the JSON text of the manifest."""
+        source = {"id": self.source.id.hex(), "name": self.source.name}
+        found: dict[str, Any] = {
+            "format": FORMAT,
+            "number": self.number,
+            "store": source | {"created": self.source.created},
+            "since": self.since,
+            "files": [_named(file) for file in self.files],
+        }
+        return json.dumps(found, indent=1).encode()
+
+    @classmethod
+    def decode(cls, text: bytes) -> Manifest:
+        """Read a manifest; raises `FormatError` for a newer format, `ArchiveError` if invalid."""
+        try:
+            found = json.loads(text)
+            if found["format"] != FORMAT:
+                message = f"the archive has format {found['format']!r}, this version reads {FORMAT}"
+                raise FormatError(message, found["format"], FORMAT)
+            source = found["store"]
+            return cls(
+                found["number"],
+                Source(bytes.fromhex(source["id"]), source["name"], source["created"]),
+                found["since"],
+                tuple(_file(each) for each in found["files"]),
+            )
+        except FormatError:
+            raise
+        except (ValueError, KeyError, TypeError) as e:
+            raise ArchiveError(f"not a manifest: {text[:60]!r}: {e}") from e
+
+
+def _named(file: File) -> dict[str, Any]:
+    keys = {"first_key": file.first_key.hex(), "last_key": file.last_key.hex()}
+    return file._asdict() | keys
+
+
+def _file(found: dict[str, Any]) -> File:
+    if not PATH.fullmatch(found["path"]):  # it must not name a file outside of the archive
+        raise ArchiveError(f"a manifest names {found['path']!r}, which is not a file of an archive")
+    keys = {name: bytes.fromhex(found[name]) for name in ("first_key", "last_key")}
+    return File(**(found | keys))

@@ -1,0 +1,168 @@
+"""An archive's data files, opened: their row groups are kept while they are in use."""
+
+from __future__ import annotations
+
+import io
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from snapkv.archive.files import Files
+from snapkv.archive.manifest import File
+from snapkv.archive.rows import Group, Keys, groups_of
+from snapkv.errors import ArchiveError, SnapKVError
+
+CACHE_BYTES = 64 << 20
+FILES_OPEN_MAX = 256
+
+
+class Rows(NamedTuple):
+    """Some rows of a file, and their stored keys, which are sorted."""
+
+    stored: Any
+    table: Any
+
+
+class _OpenFile(NamedTuple):
+    parquet: Any
+    groups: list[Group]
+    lock: threading.Lock
+
+
+class OpenFiles:
+    """Reads row groups; keeps the newest used ones, `CACHE_BYTES` of them. Safe for threads."""
+
+    def __init__(self, files: Files, keys: Keys, *, cache_bytes: int = CACHE_BYTES) -> None:
+        self.files, self.keys = files, keys
+        self.groups_read = 0
+        """Row groups that were not in memory, since the beginning."""
+        self._cache_bytes, self._cached_bytes = cache_bytes, 0
+        self._cache: OrderedDict[tuple[str, int], tuple[Rows, int]] = OrderedDict()
+        self._open: OrderedDict[str, _OpenFile] = OrderedDict()
+        self._lock = threading.Lock()  # never held while a file is read
+
+    def groups(self, file: File) -> list[Group]:
+        """Return the row groups of a file."""
+        return self._opened(file).groups
+
+    def rows(self, file: File, group: Group) -> Rows:
+        """Return a row group."""
+        name = (file.path, group.number)
+        with self._lock:
+            if (found := self._cache.get(name)) is not None:
+                self._cache.move_to_end(name)
+                return found[0]
+        opened = self._opened(file)
+        with opened.lock:
+            table = self._read(file, opened.parquet, group.number)
+        stored = pa.nulls(table.num_rows) if file.kind == "log" else self.keys.stored(table)
+        rows = Rows(stored, table)
+        self._keep(name, rows, table.nbytes + stored.nbytes)
+        return rows
+
+    def within(self, file: File, start: bytes, end: bytes) -> Iterator[Rows]:
+        r"""Yield the rows of a file with a stored key in [start, end); b"\\0" has no end."""
+        if not file.rows or file.last_key < start or (end != b"\0" and file.first_key >= end):
+            return
+        for group in self.groups(file):
+            if group.last < start or (end != b"\0" and group.first >= end):
+                continue
+            rows = self.rows(file, group)
+            low = 0 if group.first >= start else bisect(rows.stored, start)
+            high = len(rows.stored)
+            if end != b"\0" and group.last >= end:
+                high = bisect(rows.stored, end)
+            if low < high:
+                yield Rows(rows.stored.slice(low, high - low), rows.table.slice(low, high - low))
+
+    def _opened(self, file: File) -> _OpenFile:
+        with self._lock:
+            found = self._open.get(file.path)
+            if found is not None:
+                self._open.move_to_end(file.path)
+                return found
+        source = _Reading(self.files, file)
+        try:
+            parquet = pq.ParquetFile(source, page_checksum_verification=True)
+            opened = _OpenFile(parquet, groups_of(parquet, file.path), threading.Lock())
+        except ArchiveError as e:
+            raise damaged(file, e) from e
+        except (pa.ArrowException, OSError) as e:
+            raise _typed(file, e) from e
+        if parquet.metadata.num_rows != file.rows:
+            raise damaged(file, f"{parquet.metadata.num_rows} rows instead of {file.rows}")
+        with self._lock:
+            self._open[file.path] = opened
+            while len(self._open) > FILES_OPEN_MAX:
+                self._open.popitem(last=False)
+        return opened
+
+    def _read(self, file: File, parquet: Any, number: int) -> Any:
+        try:
+            table = parquet.read_row_group(number, use_threads=False)
+        except (pa.ArrowException, OSError) as e:
+            raise _typed(file, e) from e
+        self.groups_read += 1
+        return table.combine_chunks()
+
+    def _keep(self, name: tuple[str, int], rows: Rows, size: int) -> None:
+        with self._lock:
+            if name in self._cache:
+                return
+            self._cache[name] = rows, size
+            self._cached_bytes += size
+            while self._cached_bytes > self._cache_bytes and len(self._cache) > 1:
+                self._cached_bytes -= self._cache.popitem(last=False)[1][1]
+
+
+class _Reading(io.RawIOBase):
+    """A file of the archive as pyarrow reads it: nothing stays open between two reads."""
+
+    def __init__(self, files: Files, file: File) -> None:
+        self._files, self._file, self._at = files, file, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        begin = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._file.size}
+        self._at = begin[whence] + offset
+        return self._at
+
+    def read(self, size: int = -1) -> bytes:
+        wanted = self._file.size - self._at if size < 0 else size
+        found = self._files.read_part(self._file.path, self._at, wanted)
+        self._at += len(found)
+        return found
+
+
+def _typed(file: File, error: Exception) -> SnapKVError:
+    """Return an error of reading a file: that of where it lies, or that it is damaged."""
+    return error if isinstance(error, SnapKVError) else damaged(file, error)
+
+
+def damaged(file: File, why: object) -> ArchiveError:
+    """Return the error for a file that is not what the manifest says."""
+    return ArchiveError(f"{file.path} of the archive is damaged: {why}")
+
+
+def bisect(stored: Any, key: bytes) -> int:
+    """Return how many of the sorted keys are below a key; O(log keys)."""
+    low, high = 0, len(stored)
+    while low < high:
+        middle = (low + high) // 2
+        if stored[middle].as_py() < key:
+            low = middle + 1
+        else:
+            high = middle
+    return low

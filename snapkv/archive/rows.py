@@ -1,0 +1,151 @@
+"""The rows of an archive: Parquet files of changes, of states, and of the commit log.
+
+A change and a row of a state have the user's key and its space ("" for keys without one), so that
+any program can read them; `Keys` turns them into stored keys and back. Rows are sorted by stored
+key, then by revision; those of a log by revision. `timestamp` is that of the commit which made the
+version, `time` the same to the microsecond for people.
+
+A file is cut into row groups of about `GROUP_BYTES`. Its metadata has the first and last stored
+key of each: spaces sort by their escaped names there, which the statistics of Parquet do not show.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from snapkv.errors import ArchiveError
+from snapkv.layout import Keyspace, Layout, space_name
+
+GROUP_BYTES = 1 << 20
+GROUP_ROWS_MAX = 20_000
+GROUPS, PATH = b"snapkv.groups", b"snapkv.path"
+_TIME = pa.timestamp("us", tz="UTC")
+
+_VERSION = [
+    ("space", pa.string()),
+    ("key", pa.binary()),
+    ("value", pa.binary()),
+    ("revision", pa.int64()),
+    ("created", pa.int64()),
+    ("version", pa.int64()),
+    ("timestamp", pa.int64()),
+    ("time", _TIME),
+]
+BASE = pa.schema(_VERSION)
+DELTA = pa.schema([*_VERSION, ("deleted", pa.bool_())])
+LOG = pa.schema(
+    [
+        ("revision", pa.int64()),
+        ("timestamp", pa.int64()),
+        ("time", _TIME),
+        ("ordinal", pa.int64()),
+        ("writer", pa.string()),
+        ("note", pa.string()),
+        ("stamp", pa.binary()),
+    ]
+)
+SCHEMAS = {"base": BASE, "delta": DELTA, "log": LOG}
+
+
+class Keys:
+    """Stored keys of a store as (space, key), and back."""
+
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+        self._spaces: dict[str, Keyspace] = {"": layout.data}
+
+    def parted(self, stored: bytes) -> tuple[str, bytes] | None:
+        """Return the space and the key of a stored key; None for one that is not archived."""
+        layout = self._layout
+        if stored.startswith(layout.data.prefix):
+            return "", stored[len(layout.data.prefix) :]
+        if not stored.startswith(layout.spaces):
+            return None
+        space = space_name(stored[len(layout.spaces) :])
+        return space, stored[len(self.prefix(space)) :]
+
+    def prefix(self, space: str) -> bytes:
+        """Return the prefix of the stored keys of a space."""
+        found = self._spaces.get(space)
+        if found is None:
+            found = self._spaces[space] = self._layout.space(space)
+        return found.prefix
+
+    def stored(self, table: pa.Table) -> pa.Array:
+        """Return the stored keys of rows."""
+        spaces = table["space"].combine_chunks().dictionary_encode()
+        names = [self.prefix(name) for name in spaces.dictionary.to_pylist()]
+        prefixes = pa.array(names, pa.binary()).take(spaces.indices)
+        empty = pa.scalar(b"", pa.binary())
+        joined = pc.binary_join_element_wise(prefixes, _whole(table["key"]), empty)
+        return joined
+
+
+class Group(NamedTuple):
+    """A row group of a file: its number, and the first and last stored key in it."""
+
+    number: int
+    first: bytes
+    last: bytes
+    rows: int
+
+
+def encode(kind: str, path: str, table: pa.Table, keys: Sequence[bytes]) -> bytes:
+    """Return rows, sorted already, as the bytes of a Parquet file; `keys` are their stored keys.
+
+    The file holds its own path, so that one in the place of another is noticed, and checksums of
+    its pages.
+    """
+    cuts = _cuts(table)
+    named = [[keys[a].hex(), keys[b - 1].hex()] for a, b in pairwise(cuts)] if keys else []
+    schema = SCHEMAS[kind].with_metadata({GROUPS: json.dumps(named), PATH: path})
+    sink = pa.BufferOutputStream()
+    with pq.ParquetWriter(sink, schema, compression="zstd", write_page_checksum=True) as writer:
+        for a, b in pairwise(cuts):
+            writer.write_table(table.slice(a, b - a).cast(schema), row_group_size=b - a)
+    return sink.getvalue().to_pybytes()  # type: ignore[no-any-return]
+
+
+def _cuts(table: pa.Table) -> list[int]:
+    """Return where the row groups of a table begin, and its end."""
+    rows = table.num_rows
+    if not rows:
+        return [0]
+    each = max(1, min(GROUP_ROWS_MAX, GROUP_BYTES * rows // max(1, table.nbytes)))
+    return [*range(0, rows, each), rows]
+
+
+def groups_of(file: pq.ParquetFile, path: str) -> list[Group]:
+    """Return the row groups of a file; raises `ArchiveError` if it is another one."""
+    metadata = file.metadata
+    try:
+        own = dict(metadata.metadata or {})
+        if own[PATH] != path.encode():
+            raise ArchiveError(f"it is {own[PATH].decode()}")
+        named = json.loads(own[GROUPS])
+        if len(named) != metadata.num_row_groups:
+            raise ArchiveError(f"{len(named)} names for {metadata.num_row_groups} row groups")
+        return [
+            Group(at, bytes.fromhex(first), bytes.fromhex(last), metadata.row_group(at).num_rows)
+            for at, (first, last) in enumerate(named)
+        ]
+    except (KeyError, ValueError, TypeError) as e:
+        raise ArchiveError(f"no file of an archive: {e!r}") from e
+
+
+def table_of(kind: str, columns: Iterable[Sequence[Any]]) -> pa.Table:
+    """Return columns, in the order of the schema of that kind, as a table."""
+    schema = SCHEMAS[kind]
+    arrays = [pa.array(found, field.type) for found, field in zip(columns, schema, strict=True)]
+    return pa.Table.from_arrays(arrays, schema=schema)
+
+
+def _whole(column: pa.ChunkedArray) -> pa.Array:
+    return column.combine_chunks()

@@ -1,0 +1,139 @@
+"""The state at a revision, made of a base and the changes since.
+
+A change supersedes the row of the base with the same key, also where it removes the key: a removal
+that were looked for among living rows only would let the base's row come back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from snapkv.archive.manifest import File, Manifest
+from snapkv.archive.opened import OpenFiles, Rows
+from snapkv.archive.rows import BASE
+from snapkv.engine.contract import ALL_KEYS_END, KeyValue
+
+CHUNK_ROWS = 40_000
+"""About so many rows are merged at once."""
+
+
+def files_of(manifest: Manifest, revision: int) -> tuple[list[File], list[File]]:
+    """Return the base for the state at a revision, in parts, and the deltas after it."""
+    bases = [file for file in manifest.of_kind("base") if file.high <= revision]
+    at = bases[-1].high
+    parts = sorted((file for file in bases if file.high == at), key=lambda file: file.first_key)
+    deltas = manifest.of_kind("delta")
+    return parts, [file for file in deltas if file.high > at and file.low <= revision]
+
+
+def row_at(opened: OpenFiles, manifest: Manifest, key: bytes, revision: int) -> KeyValue | None:
+    """Return the version of a key at a revision; reads a row group of each delta at most."""
+    parts, deltas = files_of(manifest, revision)
+    for file in reversed(deltas):
+        for rows in reversed(list(opened.within(file, key, key + b"\0"))):
+            revisions = rows.table["revision"].to_numpy()
+            count = int(revisions.searchsorted(revision, side="right"))
+            if count:
+                return _version(key, rows.table, count - 1)
+    for file in parts:
+        for rows in opened.within(file, key, key + b"\0"):
+            return _version(key, rows.table, 0)
+    return None
+
+
+def _version(key: bytes, table: Any, at: int) -> KeyValue | None:
+    if "deleted" in table.column_names and table["deleted"][at].as_py():
+        return None
+    value, created, revision, version = (
+        table[name][at].as_py() for name in ("value", "created", "revision", "version")
+    )
+    return KeyValue(key, value, created, revision, version)
+
+
+def state(
+    opened: OpenFiles, manifest: Manifest, start: bytes, end: bytes, revision: int
+) -> Iterator[Rows]:
+    """Yield the rows in force at a revision in [start, end), ascending, `CHUNK_ROWS` at a time."""
+    parts, deltas = files_of(manifest, revision)
+    for low, high in _chunks(opened, [*parts, *deltas], start, end):
+        base = [rows for file in parts for rows in opened.within(file, low, high)]
+        changes = [
+            _until(rows, revision) if file.high > revision else rows
+            for file in deltas
+            for rows in opened.within(file, low, high)
+        ]
+        merged = _merged(base, changes)
+        if len(merged.stored):
+            yield merged
+
+
+def _chunks(
+    opened: OpenFiles, files: list[File], start: bytes, end: bytes
+) -> Iterator[tuple[bytes, bytes]]:
+    """Cut a range where row groups begin, so that each piece has about `CHUNK_ROWS` rows."""
+    groups = [
+        group
+        for file in files
+        if file.rows and file.last_key >= start and (end == ALL_KEYS_END or file.first_key < end)
+        for group in opened.groups(file)
+        if group.last >= start and (end == ALL_KEYS_END or group.first < end)
+    ]
+    low, rows = start, 0
+    for group in sorted(groups, key=lambda group: group.first):
+        if rows >= CHUNK_ROWS and group.first > low:
+            yield low, group.first
+            low, rows = group.first, 0
+        rows += group.rows
+    yield low, end
+
+
+def _until(rows: Rows, revision: int) -> Rows:
+    seen = pc.less_equal(rows.table["revision"], revision).combine_chunks()
+    return Rows(rows.stored.filter(seen), rows.table.filter(seen))
+
+
+def _merged(base: list[Rows], changes: list[Rows]) -> Rows:
+    newest = latest(changes)
+    if not len(newest.stored):
+        return joined(base)
+    under = joined(base)
+    left = pc.invert(pc.is_in(under.stored, value_set=newest.stored))
+    living = pc.invert(newest.table["deleted"]).combine_chunks()
+    stored = pa.concat_arrays([under.stored.filter(left), newest.stored.filter(living)])
+    table = pa.concat_tables(
+        [under.table.filter(left), newest.table.filter(living).select(BASE.names)]
+    )
+    order = pc.sort_indices(stored)
+    return Rows(stored.take(order), table.take(order))
+
+
+def latest(changes: list[Rows]) -> Rows:
+    """Return the last change of each key, sorted by key, from deltas in the order of revisions."""
+    rows = by_key(joined(changes))
+    if len(rows.stored) < 2:
+        return rows
+    following = rows.stored.slice(1)
+    last = pc.not_equal(rows.stored.slice(0, len(following)), following)
+    last = pa.concat_arrays([last, pa.array([True])])
+    return Rows(rows.stored.filter(last), rows.table.filter(last))
+
+
+def by_key(rows: Rows) -> Rows:
+    """Return rows sorted by stored key, then by revision."""
+    table = pa.table({"stored": rows.stored, "revision": rows.table["revision"]})
+    order = pc.sort_indices(table, sort_keys=[("stored", "ascending"), ("revision", "ascending")])
+    return Rows(rows.stored.take(order), rows.table.take(order))
+
+
+def joined(parts: list[Rows]) -> Rows:
+    """Return rows one after the other."""
+    if not parts:
+        return Rows(pa.array([], pa.binary()), BASE.empty_table())
+    return Rows(
+        pa.concat_arrays([part.stored for part in parts]),
+        pa.concat_tables([part.table for part in parts]).combine_chunks(),
+    )

@@ -1,0 +1,271 @@
+"""Writing an archive: changes collect in memory, become files, and then part of the manifest."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from snapkv.archive.files import Files
+from snapkv.archive.manifest import File, Manifest, Source
+from snapkv.archive.marks import Marks, revision_key
+from snapkv.archive.opened import OpenFiles, Rows
+from snapkv.archive.publishing import newest, publish, published
+from snapkv.archive.rows import Keys, encode, table_of
+from snapkv.archive.state import by_key, joined, state
+from snapkv.clock import monotonic
+from snapkv.engine.contract import ALL_KEYS_END, Event, KeyValue
+from snapkv.errors import ArchiveError, ArchiveTakenError
+from snapkv.layout import FIRST_KEY, Layout, StampRecord
+from snapkv.times import physical_ms
+
+SUFFIX = ".parquet"
+GRACE_S = 3_600.0
+"""A file that no manifest names is kept for so long."""
+BASE_FILE_ROWS = 500_000
+BASE_FILE_BYTES = 64 << 20
+"""A file of a base has about so much, before compression."""
+MERGED_FILES = 8
+"""So many small deltas in a row become one."""
+MERGED_ROWS_MAX = 500_000
+MERGED_BYTES_MAX = 32 << 20
+"""A merged delta has at most so much, compressed: a watch holds one in memory."""
+BASE_AFTER = 1.0
+"""A new base is due when the deltas since the last one have more than so many rows of it."""
+BASE_AFTER_ROWS_MIN = 10_000
+
+
+class Change(NamedTuple):
+    """A change of an archived key, and the timestamp of the commit that made it."""
+
+    event: Event
+    timestamp: int
+
+
+class ArchiveWriter:
+    """Adds to an archive, from one thread; another writer makes it raise `ArchiveTakenError`."""
+
+    def __init__(self, files: Files, source: Source) -> None:
+        self.files, self.source = files, source
+        self.layout = Layout(source.name)
+        self.keys = Keys(self.layout)
+        self._opened = OpenFiles(files, self.keys)
+        self._began: float | None = None  # when the first file that is not published was written
+        self.manifest = newest(files)
+        if self.manifest is not None and self.manifest.source != source:
+            found = self.manifest.source
+            raise ArchiveError(
+                f"{files.url} is the archive of another store: {found.name!r}, id {found.id.hex()}"
+            )
+
+    def begin(
+        self,
+        since: int,
+        pages: Iterable[Sequence[KeyValue]],
+        mark: KeyValue,
+        stamps: Mapping[int, int],
+    ) -> None:
+        """Begin an archive with the state at the revision of a mark.
+
+        `pages` are of a scan; `stamps` are timestamps by revision, as far as they are known.
+        """
+        files: list[File] = []
+        rows: list[tuple[KeyValue, int | None]] = []
+        size = 0
+        for page in pages:
+            for kv in page:
+                if self.keys.parted(kv.key) is not None:
+                    rows.append((kv, stamps.get(kv.mod_revision)))
+                    size += len(kv.key) + len(kv.value)
+            if len(rows) >= BASE_FILE_ROWS or size >= BASE_FILE_BYTES:
+                files.append(self._base_file(since, rows))
+                rows, size = [], 0
+        if rows or not files:
+            files.append(self._base_file(since, rows))
+        files.append(self._log_file(since, since, [mark]))
+        self._publish(Manifest(1, self.source, since, tuple(files)))
+
+    def append(self, high: int, changes: Sequence[Change], marks: Sequence[KeyValue]) -> None:
+        """Add what happened up to the revision of the last mark, durably.
+
+        `changes` are of archived keys, each with the timestamp of its commit, in any order;
+        `marks` are the versions of the timestamp key.
+        """
+        assert self.manifest is not None
+        low = self.manifest.high + 1
+        delta = self._delta_file(low, high, changes)
+        log = self._log_file(low, high, marks)
+        self._publish(self.manifest.following([delta, log]))
+
+    def last_mark(self) -> KeyValue:
+        """Return the newest commit in the archive, as a version of the timestamp key."""
+        assert self.manifest is not None
+        found = Marks(self._opened, self.layout.ts).at(self.manifest, self.manifest.high)
+        if found is None:
+            raise ArchiveError(f"the archive in {self.files.url} has no commits")
+        return found
+
+    # --- upkeep ---
+
+    def tidy(self) -> bool:
+        """Merge small deltas, or make a new base, if one is due; return whether it did."""
+        assert self.manifest is not None
+        deltas, bases = self.manifest.of_kind("delta"), self.manifest.of_kind("base")
+        last = bases[-1].high
+        base_rows = sum(base.rows for base in bases if base.high == last)
+        since = sum(delta.rows for delta in deltas if delta.low > last)
+        if since > max(BASE_AFTER_ROWS_MIN, BASE_AFTER * base_rows):
+            self._add_base()
+            return True
+        small = _mergeable(deltas, {base.high for base in bases})
+        if small:
+            self._merge(small)
+        return bool(small)
+
+    def _add_base(self) -> None:
+        assert self.manifest is not None
+        manifest, high = self.manifest, self.manifest.high
+        files: list[File] = []
+        pending: list[Rows] = []
+        for part in state(self._opened, manifest, FIRST_KEY, ALL_KEYS_END, high):
+            pending.append(part)
+            rows = sum(each.table.num_rows for each in pending)
+            size = sum(each.table.nbytes for each in pending)
+            if rows >= BASE_FILE_ROWS or size >= BASE_FILE_BYTES:
+                files.append(self._rows_file("base", high, high, joined(pending)))
+                pending = []
+        if pending or not files:
+            files.append(self._rows_file("base", high, high, joined(pending)))
+        self._publish(manifest.following(files))
+
+    def _merge(self, small: Sequence[File]) -> None:
+        assert self.manifest is not None
+        parts = [
+            rows for file in small for rows in self._opened.within(file, FIRST_KEY, ALL_KEYS_END)
+        ]
+        low, high = small[0].low, small[-1].high
+        merged = self._rows_file("delta", low, high, by_key(joined(parts)))
+        logs = [log for log in self.manifest.of_kind("log") if low <= log.low and log.high <= high]
+        tables = [
+            self._opened.rows(log, group).table
+            for log in logs
+            for group in self._opened.groups(log)
+        ]
+        table = pa.concat_tables(tables)
+        log = self._table_file("log", low, high, table, _revision_keys(table))
+        self._publish(self.manifest.following([merged, log], [*small, *logs]))
+
+    def clean(self) -> int:
+        """Delete the files that no manifest names, if they are old; return how many.
+
+        Such files were merged, or their recorder was killed. Old is what was written
+        `GRACE_S` before the newest file of the archive: until then another recorder may be about
+        to publish it, and readers may have the manifest that named it. One listing, and a read of
+        each manifest.
+        """
+        entries = [entry for entry in self.files.list("") if entry.name.endswith(SUFFIX)]
+        named = {file.path for manifest in published(self.files) for file in manifest.files}
+        newest_of_all = max((entry.written for entry in entries), default=0.0)
+        gone = [
+            entry.name
+            for entry in entries
+            if entry.name not in named and entry.written < newest_of_all - GRACE_S
+        ]
+        for name in gone:
+            self.files.delete(name)
+        return len(gone)
+
+    # --- files ---
+
+    def _base_file(self, at: int, rows: Sequence[tuple[KeyValue, int | None]]) -> File:
+        columns = _columns(self.keys, rows)
+        keys = [kv.key for kv, _ in rows]
+        return self._table_file("base", at, at, table_of("base", columns), keys)
+
+    def _delta_file(self, low: int, high: int, changes: Sequence[Change]) -> File:
+        rows = sorted(changes, key=lambda each: (each.event.kv.key, each.event.kv.mod_revision))
+        columns = _columns(self.keys, [(each.event.kv, each.timestamp) for each in rows])
+        deleted = [each.event.is_delete for each in rows]
+        table = table_of("delta", [*columns, deleted])
+        return self._table_file("delta", low, high, table, [each.event.kv.key for each in rows])
+
+    def _log_file(self, low: int, high: int, marks: Sequence[KeyValue]) -> File:
+        stamps = [StampRecord.decode(kv.value) for kv in marks]
+        columns: list[list[Any]] = [
+            [kv.mod_revision for kv in marks],
+            [stamp.timestamp for stamp in stamps],
+            [physical_ms(stamp.timestamp) * 1_000 for stamp in stamps],
+            [kv.version for kv in marks],
+            [stamp.writer for stamp in stamps],
+            [stamp.note for stamp in stamps],
+            [kv.value for kv in marks],
+        ]
+        table = table_of("log", columns)
+        return self._table_file("log", low, high, table, _revision_keys(table))
+
+    def _rows_file(self, kind: str, low: int, high: int, rows: Rows) -> File:
+        return self._table_file(kind, low, high, rows.table, rows.stored.to_pylist())
+
+    def _table_file(
+        self, kind: str, low: int, high: int, table: Any, keys: Sequence[bytes]
+    ) -> File:
+        path = f"{kind}/{low:020}-{high:020}-{os.urandom(4).hex()}{SUFFIX}"
+        data = encode(kind, path, table, keys)
+        if self._began is None:
+            self._began = monotonic()
+        if not self.files.put_new(path, data):
+            raise ArchiveError(f"{path} exists: a name that was made at random")
+        ends = (keys[0], keys[-1]) if keys else (b"", b"")
+        digest = hashlib.sha256(data).hexdigest()
+        return File(kind, path, low, high, table.num_rows, len(data), digest, *ends)
+
+    def _publish(self, manifest: Manifest) -> None:
+        manifest.check()
+        began, self._began = self._began, None
+        if began is not None and monotonic() - began > GRACE_S / 2:
+            raise ArchiveError(
+                f"writing to {self.files.url} took over {GRACE_S / 2:.0f} s: what was written "
+                "may be cleaned away meanwhile; record again"
+            )
+        if not publish(self.files, manifest):
+            raise ArchiveTakenError(f"another recorder writes to {self.files.url}")
+        self.manifest = manifest
+
+
+def _mergeable(deltas: Sequence[File], bases: set[int]) -> list[File]:
+    """Return the oldest run of small deltas to merge; a base's revision ends a run."""
+    run: list[File] = []
+    for delta in deltas:
+        small = delta.rows * MERGED_FILES <= MERGED_ROWS_MAX
+        if not small or delta.size * MERGED_FILES > MERGED_BYTES_MAX:
+            run = []
+            continue
+        run.append(delta)
+        if len(run) == MERGED_FILES:
+            return run
+        if delta.high in bases:
+            run = []
+    return []
+
+
+def _columns(keys: Keys, rows: Sequence[tuple[KeyValue, int | None]]) -> list[list[Any]]:
+    """Return the columns of versions, in the order of the schema."""
+    parted = [keys.parted(kv.key) for kv, _ in rows]
+    assert None not in parted, "only archived keys come here"
+    return [
+        [each[0] for each in parted if each],
+        [each[1] for each in parted if each],
+        [kv.value for kv, _ in rows],
+        [kv.mod_revision for kv, _ in rows],
+        [kv.create_revision for kv, _ in rows],
+        [kv.version for kv, _ in rows],
+        [timestamp for _, timestamp in rows],
+        [None if timestamp is None else physical_ms(timestamp) * 1_000 for _, timestamp in rows],
+    ]
+
+
+def _revision_keys(table: Any) -> list[bytes]:
+    return [revision_key(revision) for revision in table["revision"].to_pylist()]

@@ -1,0 +1,68 @@
+"""A store with an archive answers, after compaction, what the live store answered before."""
+
+import random
+
+import pytest
+from sampling import fewer_on_etcd
+
+from snapkv import CompactedError
+from snapkv.archive import state, writer
+from snapkv.archive.engine import ArchiveEngine
+from snapkv.archive.files import Folder
+from snapkv.archive.joined import JoinedEngine
+from snapkv.store.open import open_on
+
+from .histories import Writing, answers, recorder
+
+
+@pytest.fixture(autouse=True)
+def small_files(monkeypatch):
+    monkeypatch.setattr(writer, "BASE_AFTER_ROWS_MIN", 30)
+    monkeypatch.setattr(writer, "BASE_FILE_ROWS", 7)
+    monkeypatch.setattr(state, "CHUNK_ROWS", 9)
+
+
+def reopened(place, clock, folder):
+    """Open the store on its engine joined with the archive."""
+    joined = JoinedEngine(place.engine(), ArchiveEngine(Folder(str(folder))))
+    store = open_on(joined, clock=clock)
+    place._opened.append(store)
+    return store
+
+
+@pytest.mark.parametrize(("place", "seed"), fewer_on_etcd(range(4), one_in=4), indirect=["place"])
+def test_it_answers_what_the_live_store_answered(place, store, clock, tmp_path, seed):
+    print("seed", seed)
+    rng = random.Random(seed)
+    writing = Writing(place, store, clock, rng)
+    since = store.save("z", b"the first that is known")
+    recording = recorder(store, tmp_path / "archive")
+    for _ in range(rng.randrange(2, 9)):
+        recording.catch_up()
+        while rng.random() < 0.7 and recording.writer.tidy():
+            pass
+        writing.steps(rng.randrange(25))
+    recording.catch_up()
+    clock.advance(600_000)
+    before = answers(store, since)
+    for _ in range(3):
+        compacted = store.compact(rng.choice(before["commits"]).ts)
+        with reopened(place, clock, tmp_path / "archive") as joined:
+            found = answers(joined, since)
+        for what, expected in before.items():
+            assert found[what] == expected, what
+        assert compacted.earliest >= since
+
+
+def test_before_the_archive_begins_it_says_so(place, store, clock, tmp_path):
+    early = store.save("a", b"1")
+    clock.advance(1_000)
+    first = store.save("a", b"2")
+    recorder(store, tmp_path).catch_up()
+    clock.advance(600_000)
+    store.compact(store.save("a", b"3"))
+    with reopened(place, clock, tmp_path) as joined:
+        assert joined.load("a", first) == b"2"
+        with pytest.raises(CompactedError) as caught:
+            joined.load("a", early)
+        assert caught.value.earliest == first

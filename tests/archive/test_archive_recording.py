@@ -1,0 +1,215 @@
+"""Recording: each revision once and in order, whatever ends the recorder, wherever."""
+
+import itertools
+import os
+import random
+
+import pytest
+
+from snapkv.archive import recorder as recording_module
+from snapkv.archive import writer
+from snapkv.archive.engine import ArchiveEngine
+from snapkv.archive.files import Folder
+from snapkv.archive.recorder import StoreRecorder
+from snapkv.engine.contract import Range
+from snapkv.errors import ArchiveError, CompactedError
+from snapkv.layout import prefix_end
+from snapkv.timeline.feed import replayed
+
+from .histories import Writing, recorder
+
+embedded = pytest.mark.parametrize("place", ["memory"], indirect=True)
+
+
+class Ended(BaseException):
+    """The process ends here."""
+
+
+class EndingFiles(Folder):
+    """Files whose process ends before or after its `steps`-th change of them."""
+
+    def __init__(self, path, steps, *, after):
+        super().__init__(path)
+        self.left, self.after = steps, after
+
+    def put_new(self, name, data):
+        return self._step(lambda: super(EndingFiles, self).put_new(name, data))
+
+    def delete(self, name):
+        self._step(lambda: super(EndingFiles, self).delete(name))
+
+    def _step(self, change):
+        self.left -= 1
+        if self.left < 0 and not self.after:
+            raise Ended
+        done = change()
+        if self.left < 0:
+            raise Ended
+        return done
+
+
+def assert_recorded(store, folder):
+    """Assert that the archive has what the engine has: all states, and all changes once."""
+    archive = ArchiveEngine(Folder(str(folder)))
+    engine, layout = store._core.engine, store._core.layout
+    whole = layout.root, prefix_end(layout.root)
+    high = archive.manifest.high
+    assert high == store._core.timeline.head().revision
+    for revision in range(archive.manifest.since, high + 1):
+        theirs = engine.read([Range(*whole, revision)]).results[0].kvs
+        assert archive.read([Range(*whole, revision)]).results[0].kvs == theirs
+    events, found = (
+        [(b.revision, b.events) for b in replayed(e, *whole, archive.manifest.since + 1, high)]
+        for e in (engine, archive)
+    )
+    assert found == events
+
+
+@embedded
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+def test_it_goes_on_wherever_it_was_killed(place, store, clock, tmp_path, monkeypatch, after):
+    monkeypatch.setattr(writer, "BASE_AFTER_ROWS_MIN", 10)
+    core, writing = store._core, Writing(place, store, clock, random.Random(3))
+    for steps in itertools.count():
+        folder = tmp_path / f"archive-{steps}"
+        files = EndingFiles(str(folder), steps, after=after)
+        store.save("z", b"%d" % steps)
+        try:
+            for _ in range(4):
+                recording = StoreRecorder(core.engine, core.layout, core.format, files)
+                recording.catch_up()
+                recording.writer.tidy()
+                writing.steps(6)
+        except Ended:
+            recorder(store, folder).catch_up()
+            assert_recorded(store, folder)
+            continue
+        assert steps > 10, "there were that many steps to end at"
+        return
+
+
+@embedded
+def test_parts_end_with_a_commit(place, store, clock, tmp_path, monkeypatch):
+    monkeypatch.setattr(recording_module, "FLUSH_ROWS", 5)
+    recording = recorder(store, tmp_path)
+    recording.catch_up()
+    Writing(place, store, clock, random.Random(1)).steps(60)
+    recording.catch_up()
+    deltas = recording.writer.manifest.of_kind("delta")
+    assert len(deltas) > 5
+    revisions = {c.revision for c in store.commits()}
+    assert all(delta.high in revisions for delta in deltas)
+    assert_recorded(store, tmp_path)
+
+
+class Overtaken:
+    """An engine whose first scans are overtaken by compaction."""
+
+    def __init__(self, engine, times):
+        self.engine, self.times = engine, times
+
+    def __getattr__(self, name):
+        return getattr(self.engine, name)
+
+    def scan(self, *range_, **rest):
+        yield from self.engine.scan(*range_, **rest)
+        self.times -= 1
+        if self.times >= 0:
+            raise CompactedError(5, 6, unit="revision")
+
+
+@embedded
+def test_compaction_that_overtakes_the_first_state(store, tmp_path):
+    store.save("a", b"1")
+    core = store._core
+    for times, folder in ((3, "late"), (100, "never")):
+        engine, files = Overtaken(core.engine, times), Folder(str(tmp_path / folder))
+        recording = StoreRecorder(engine, core.layout, core.format, files)
+        if folder == "late":
+            recording.catch_up()
+            assert_recorded(store, tmp_path / folder)
+        else:
+            with pytest.raises(CompactedError):
+                recording.catch_up()
+
+
+@embedded
+def test_nothing_new_writes_nothing(store, tmp_path):
+    store.save("a", b"1")
+    recording = recorder(store, tmp_path)
+    recording.catch_up()
+    files = recording.writer.files.list("")
+    assert recording.catch_up() == store.at().revision
+    assert recording.writer.files.list("") == files
+
+
+@embedded
+def test_what_was_compacted_before_it_was_recorded(store, clock, tmp_path):
+    store.save("a", b"1")
+    recording = recorder(store, tmp_path)
+    recording.catch_up()
+    for n in range(5):
+        store.save("a", b"%d" % n)
+    clock.advance(600_000)
+    store.compact(store.save("a", b"the newest"))
+    with pytest.raises(CompactedError):
+        recording.catch_up()
+
+
+@pytest.mark.parametrize("value", [b"", b"\0" * 100_000], ids=["empty", "large"])
+def test_values_and_notes_come_back_as_they_were(place, store, tmp_path, value):
+    recording = recorder(store, tmp_path)
+    recording.catch_up()
+    store.commit(puts={"a": value, "\u20ac": b"\xff"}, note="a \u20ac note")
+    store.space("s/%2F").commit(puts={b"\xff\0": value})
+    recording.catch_up()
+    assert_recorded(store, tmp_path)
+
+
+# --- what is left over ---
+
+
+def aged(folder, seconds):
+    """Let all files be older than they are."""
+    for path in folder.rglob("*.parquet"):
+        then = path.stat().st_mtime - seconds
+        os.utime(path, (then, then))
+
+
+@embedded
+def test_what_no_manifest_names_is_cleaned_when_it_is_old(store, tmp_path, monkeypatch):
+    recording = recorder(store, tmp_path)
+    store.save("a", b"0")
+    recording.catch_up()
+    left = tmp_path / "delta" / "left-by-a-recorder-that-was-killed.parquet"
+    left.parent.mkdir(exist_ok=True)
+    left.write_bytes(b"any")
+    for n in range(20):
+        store.save("a", b"%d" % n)
+        recording.catch_up()
+        recording.writer.tidy()
+    assert recording.writer.clean() == 0, "nothing is old"
+    aged(tmp_path, 4_000)
+    store.save("a", b"the newest")
+    recording.catch_up()
+    before = set(tmp_path.rglob("*.parquet"))
+    assert recording.writer.clean() > 1
+    after = set(tmp_path.rglob("*.parquet"))
+    assert left not in after < before
+    assert recording.writer.clean() == 0
+    assert_recorded(store, tmp_path)
+
+
+@embedded
+def test_a_recorder_that_took_too_long_does_not_publish(store, tmp_path, monkeypatch):
+    """What it wrote may have been cleaned away."""
+    recording = recorder(store, tmp_path)
+    recording.catch_up()
+    store.save("a", b"1")
+    now = itertools.count(0, 5_000)
+    with monkeypatch.context() as patched:
+        patched.setattr(writer, "monotonic", lambda: float(next(now)))
+        with pytest.raises(ArchiveError, match="record again"):
+            recording.catch_up()
+    recording.catch_up()
+    assert_recorded(store, tmp_path)
