@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 from .small_moves import Moves, follow
@@ -13,14 +15,14 @@ class Bound(NamedTuple):
 
     captures: int
     budget: Budget
-    moves: Moves
+    moves: Callable[[], Moves]
 
     story: tuple[str, ...] = ()
     """What happens first: each word is in what happens next."""
 
     def start(self) -> World:
         """Return the world to begin with."""
-        return follow(begin(self.captures, self.budget), self.moves, *self.story)
+        return follow(begin(self.captures, self.budget), self.moves(), *self.story)
 
 
 def bound(
@@ -33,7 +35,7 @@ def bound(
     **budget: int,
 ) -> Bound:
     """Return a bound; budgets that are not named are 0."""
-    moves = Moves(channel=channel, data=data, overtaking=overtaking, pruning=pruning)
+    moves = partial(Moves, channel=channel, data=data, overtaking=overtaking, pruning=pruning)
     return Bound(captures, Budget(**budget), moves, story)
 
 

@@ -90,7 +90,10 @@ class Pipelines(SimulatedExecutor):
 
     def written(self, table: str, checkpoint: int) -> None:
         downstream, barrier = self._sim.downstream, self._told_barrier()
-        downstream[table] = max(downstream[table], checkpoint)
+        if checkpoint > downstream[table]:
+            downstream[table] = checkpoint
+        if not any(barrier):
+            return
         for bound in (barrier.everywhere, dict(barrier.tables).get(table, 0)):
             if 0 < bound < checkpoint:
                 self._sim.complaints.append(f"{table} is at {checkpoint}, beyond {bound}")
@@ -190,7 +193,7 @@ class SimCluster:
         self.complaints: list[str] = []
         self.barrier = Barrier()
         self.tables: dict[str, float] = {}
-        self.want(tables)
+        self.set_tables(tables)
         self.traffic = Traffic(self.limits.heartbeat_every_us)
         self.ticks = self.dispatched_at = 0
         self._checks = checks
@@ -210,7 +213,7 @@ class SimCluster:
 
     # --- what happens ---
 
-    def want(self, tables: dict[str, float]) -> None:
+    def set_tables(self, tables: dict[str, float]) -> None:
         """Want these tables from now on; what is new is downstream as far as all others are.
 
         What was told before is not about it: the store may come to be there until it begins.
@@ -266,6 +269,8 @@ class SimCluster:
     def send(self, envelopes: Iterable[Envelope], clock: int = 0) -> None:
         """Send what a process says in a tick, by its clock, some of it as bytes."""
         envelopes = list(envelopes)
+        if not envelopes:
+            return
         if self._checks:
             self.traffic.check(envelopes, clock)
         self.transport.send(map(self._carried, envelopes), self.now)
@@ -307,9 +312,9 @@ class SimCluster:
         if self._checks:
             before = self.watermarks
             assert watermarks.checkpoint >= before.checkpoint, (before, watermarks)
-            for table in self.tables:
-                done = self.downstream[table]
-                assert watermarks.checkpoint <= done, (table, done, watermarks)
+            done = self.downstream
+            missing = [table for table in self.tables if done[table] < watermarks.checkpoint]
+            assert not missing, (missing, [done[table] for table in missing], watermarks)
         self.watermarks = watermarks
         self.stored = max(self.stored, watermarks.checkpoint)
 
@@ -344,9 +349,10 @@ class SimCluster:
         for name, node in self.nodes.items():
             failures = node.agent.failures.values()
             assert all(type(each) is InjectedError for each in failures), failures
-            for table in node.executor.writing():
-                assert table not in writers, f"{table}: {writers[table]} and {name} write"
-                writers[table] = name
+            writing = node.executor.writing()
+            for table in writing & writers.keys():
+                raise AssertionError(f"{table}: {writers[table]} and {name} write")
+            writers.update(dict.fromkeys(writing, name))
 
     def is_replicating(self) -> bool:
         """Return whether every table is written by whom the owner believes to write it.
@@ -364,12 +370,12 @@ class SimCluster:
                 for each in rset.places
             ):
                 return False
+        writing = {name: node.executor.writing() for name, node in self.nodes.items()}
         for table in self.tables:
             rset = replication.sets.get(table)
-            if rset is None:
+            if rset is None or rset.primary is None:
                 return False
-            node = self.nodes.get(rset.primary.capture) if rset.primary else None
-            if node is None or table not in node.executor.writing():
+            if table not in writing.get(rset.primary.capture, ()):
                 return False
         return True
 

@@ -6,11 +6,11 @@ import inspect
 from types import ModuleType
 from typing import NamedTuple
 
-from cdcmeta.scheduler.capture import table_state as holding
+from cdcmeta.scheduler.capture import table_state
 from cdcmeta.scheduler.core import replication_set
 from cdcmeta.scheduler.protocol import fencing
 
-from . import small_moves
+from . import small_moves, small_steps
 from .bounds import EXPLORED, NOT_HEARD, Bound, bound
 
 
@@ -33,47 +33,53 @@ class Mutant(NamedTuple):
         for name, part in vars(self.module).items():
             if isinstance(part, type):  # the same classes: only functions differ
                 setattr(changed, name, part)
-        (name,) = (name for name, found in vars(small_moves).items() if found is self.module)
-        monkeypatch.setattr(small_moves, name, changed)
+        users = [
+            (user, name)
+            for user in (small_moves, small_steps)
+            for name, found in vars(user).items()
+            if found is self.module
+        ]
+        assert users, f"{self.name}: no part of the small world runs it"
+        for user, name in users:
+            monkeypatch.setattr(user, name, changed)
 
 
 MUTANTS = [
     Mutant(
         "a commit without looking at the token",
-        holding,
+        table_state,
         "if request.is_prepare or request.token != held.token or held.is_committed:",
         "if request.is_prepare or held.is_committed:",
         bound(2, channel=2, moves=1, failures=1),
     ),
     Mutant(
         "a commit of what is not there begins it",
-        holding,
+        table_state,
         "    if isinstance(request, AddRequest) and request.is_prepare:",
         "    if isinstance(request, AddRequest) and not request.is_prepare:\n"
-        "        begun = Held(request.token, TableState.PREPARED, True, request.progress)\n"
-        "        return Obeyed(begun, Action.REPLICATE)\n"
+        "        begun = RunningTable(request.token, TableState.PREPARED, True, request.progress)\n"
+        "        return Applied(begun, Action.REPLICATE)\n"
         "    if isinstance(request, AddRequest):",
         bound(2, channel=2, failures=1),
     ),
     Mutant(
         "absent is no promise",
-        holding,
+        table_state,
         "if kept is None or request.token > kept.token:",
         "if True:",
         EXPLORED["doubled requests, a table that fails"],
     ),
     Mutant(
         "what is forgotten is no promise",
-        holding,
-        "return Ended(max(tokens, default=NO_TOKEN) if before is None else "
-        "max(before.token, *tokens))",
-        "return Ended(NO_TOKEN)",
+        table_state,
+        "return EndedTable(max([earlier, *tokens]))",
+        "return EndedTable(NO_TOKEN)",
         EXPLORED["doubled requests, a table that fails and is forgotten"],
     ),
     Mutant(
         "a place is free as soon as it stops",
         replication_set,
-        "return Step(rset.undetermined(place))",
+        "return Step(rset.with_undetermined(place))",
         "return _promoted(rset.without(place), is_settled)",
         bound(2, moves=1),
     ),
@@ -117,7 +123,7 @@ MUTANTS = [
     Mutant(
         "a preparation is repeated under the same token",
         replication_set,
-        "again = rset.given(place._replace(token=fresh))\n"
+        "again = rset.with_place(place._replace(token=fresh))\n"
         "            return Step(again, (_prepare(again, capture, fresh),))",
         "return Step(rset, (_prepare(rset, capture, place.token),))",
         bound(2, drops=1),
@@ -149,15 +155,15 @@ MUTANTS = [
     Mutant(
         "a stopping primary in Prepare has stopped (B2)",
         replication_set,
-        "        return Step(rset.undetermined(place))",
+        "        return Step(rset.with_undetermined(place))",
         "        if rset.state is SetState.PREPARE: return Step(rset.without(place))\n"
-        "        return Step(rset.undetermined(place))",
+        "        return Step(rset.with_undetermined(place))",
         bound(3, moves=2, crashes=1),
     ),
     Mutant(
         "a commit of an earlier owner is no commit (B3)",
         replication_set,
-        "return Step(rset.given(place.as_primary(), SetState.REPLICATING))",
+        "return Step(rset.with_place(place.as_primary(), SetState.REPLICATING))",
         "return Step(rset)",
         bound(2, failovers=1),
     ),
@@ -199,7 +205,7 @@ MUTANTS = [
     Mutant(
         "a start that is given up is free at once",
         replication_set,
-        "    return Step(rset.undetermined(place), (removal,))",
+        "    return Step(rset.with_undetermined(place), (removal,))",
         "    return Step(rset.without(place), (removal,))",
         EXPLORED["what hangs"],
     ),
@@ -221,7 +227,7 @@ MUTANTS = [
         "who still stops an earlier assignment is waited for as if it prepared",
         replication_set,
         "        if place is not None and _is_in_the_way(rset, place, status):\n"
-        "            return Step(rset.undetermined(place._replace(token=status.token)))\n",
+        "            return Step(rset.with_undetermined(place._replace(token=status.token)))\n",
         "",
         EXPLORED["what hangs, one capture"],
     ),
@@ -239,7 +245,7 @@ NOT_NEEDED = [
     # a table that ends is placed again: it costs a restart, nothing more
     Mutant(
         "a removal ends what came later",
-        holding,
+        table_state,
         "if request.token < held.token or held.state is TableState.STOPPING:",
         "if held.state is TableState.STOPPING:",
         bound(2, channel=2, moves=1),
@@ -247,8 +253,8 @@ NOT_NEEDED = [
     # a commit is sent only once the table was prepared, and a new preparation has another token
     Mutant(
         "a commit of what is not prepared",
-        holding,
-        "    if held.state is not TableState.PREPARED:\n        return Obeyed(held)\n",
+        table_state,
+        "    if held.state is not TableState.PREPARED:\n        return Applied(held)\n",
         "",
         bound(2, moves=1, restarts=1, doubles=1),
     ),

@@ -45,7 +45,7 @@ def facts(
     stopping = set(stopping)
     weights = weights or {}
     given = {
-        "wanted": {table: weights.get(table, 1.0) for table in manager.sets},
+        "desired": {table: weights.get(table, 1.0) for table in manager.sets},
         "sets": manager.sets,
         "primaries": manager.primaries,
         "preparing": manager.preparing,

@@ -6,10 +6,10 @@ All of a cluster is one immutable value; what may happen to it next is in `small
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cache
+from functools import cache, lru_cache
 from typing import NamedTuple
 
-from cdcmeta.scheduler.capture.table_state import Ended, Held
+from cdcmeta.scheduler.capture.table_state import EndedTable, RunningTable
 from cdcmeta.scheduler.core.replication_set import ReplicationSet
 from cdcmeta.scheduler.core.states import SetState, TableStatus, Token
 from cdcmeta.scheduler.protocol.fencing import KnownOwner
@@ -30,8 +30,8 @@ class Capture(NamedTuple):
     epoch: int = 0
     """When it registered; 0 while it is down."""
     known: KnownOwner = KnownOwner()
-    kept: Held | Ended | None = None
-    forgotten: Ended | None = None
+    kept: RunningTable | EndedTable | None = None
+    forgotten: EndedTable | None = None
     """What counts where nothing is kept."""
     is_writing: bool = False
     hangs: bool = False
@@ -120,16 +120,19 @@ def renumbered(world: World) -> World:
     smaller, same = {}, True
     for token in sorted(used):
         number = numbers[token.owner] = numbers.get(token.owner, 0) + 1
-        smaller[token] = Token(token.owner, number)
-        same = same and number == token.number
+        if number == token.number:
+            smaller[token] = token
+        else:
+            smaller[token], same = Token(token.owner, number), False
     if same and all(owner.number == numbers[owner.revision] for owner in world.owners):
         return world
+    changed = tuple([item for item in smaller.items() if item[0] is not item[1]])
     owners = tuple(
-        _mapped(owner, smaller)._replace(number=numbers[owner.revision]) for owner in world.owners
+        [_mapped(owner, changed)._replace(number=numbers[owner.revision]) for owner in world.owners]
     )
-    network = frozenset(_mapped(each, smaller) for each in world.network)
-    captures = tuple(_mapped(each, smaller) for each in world.captures)
-    return world._replace(owners=owners, network=network, captures=captures)
+    network = frozenset([_mapped(each, changed) for each in world.network])
+    captures = tuple([_mapped(each, changed) for each in world.captures])
+    return World(world.clock, captures, owners, network, world.downstream, world.budget)
 
 
 def _tokens(world: World) -> Iterator[Token]:
@@ -157,12 +160,17 @@ def _tokens(world: World) -> Iterator[Token]:
                     yield status.token
 
 
-def _mapped(part, smaller):
+@lru_cache(maxsize=10_000)
+def _mapped(part, changed):
+    return _with_tokens(part, dict(changed))
+
+
+def _with_tokens(part, changed):
     if type(part) is Token:
-        return smaller[part]
+        return changed.get(part, part)
     if not isinstance(part, tuple):
         return part
-    each = [_mapped(inner, smaller) for inner in part]
+    each = [_with_tokens(inner, changed) for inner in part]
     return type(part)(*each) if hasattr(part, "_fields") else tuple(each)
 
 
@@ -179,7 +187,7 @@ def wrong(world: World) -> str | None:
             return f"{owner.name} believes in {owner.rset.progress}"
     for n, capture in enumerate(world.captures):
         kept = capture.kept if capture.is_writing else None
-        if isinstance(kept, Held) and kept.progress.checkpoint > world.downstream:
+        if isinstance(kept, RunningTable) and kept.progress.checkpoint > world.downstream:
             return f"{name(n)} began beyond what is downstream"
     return None
 

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from cdcmeta.scheduler import Limits, MoveTable, Role
 from cdcmeta.scheduler.core.policies import balance, rebalance
 from cdcmeta.scheduler.core.policies.facts import NOTHING
-from cdcmeta.scheduler.core.policies.rebalance import TOLERANCE, evening
-from cdcmeta.scheduler.owner.scheduling import SchedulerManager
+from cdcmeta.scheduler.core.policies.order import SchedulerManager
+from cdcmeta.scheduler.core.policies.rebalance import TOLERANCE, balancing_moves
 
 from .placing import after, facts, state_of, tables
 
@@ -57,7 +57,7 @@ def test_tables_are_evened_out(counts, evened, moves):
 def test_what_others_prepare_counts_and_is_not_moved():
     sets = [state_of(f"x{n} PREPARE", ("a", P), ("b", S)) for n in range(3)]
     primaries = {"a": ["a0", "a1"], "b": [], "c": []}
-    tasks = evening(facts(primaries, sets=sets), 99)
+    tasks = balancing_moves(facts(primaries, sets=sets), 99)
     assert {task.table for task in tasks} == {"a0", "a1"}, "the others are busy"
     assert {task.capture for task in tasks} == {"c"}, "b prepares three"
 
@@ -66,7 +66,7 @@ def test_what_others_stop_does_not_count_and_is_not_moved():
     """A stop may hang for ever: b would have too few tables as long."""
     sets = [state_of(f"x{n} REPLICATING", ("a", P), ("b", U)) for n in range(3)]
     primaries = {"a": ["a0", "a1"], "b": [], "c": []}
-    tasks = evening(facts(primaries, sets=sets), 99)
+    tasks = balancing_moves(facts(primaries, sets=sets), 99)
     assert {task.table for task in tasks} == {"a0", "a1"}, "the others would wait for b's stop"
     assert {task.capture for task in tasks} == {"b", "c"}, "neither replicates anything"
 
@@ -74,16 +74,16 @@ def test_what_others_stop_does_not_count_and_is_not_moved():
 def test_weights_are_evened_out_and_not_counts():
     weights = {"a0": 10.0, "b0": 1.0, "b1": 4.0, "b2": 5.0}
     primaries = {"a": ["a0"], "b": ["b0", "b1", "b2"]}
-    assert evening(facts(primaries, weights=weights), 99) == []
+    assert balancing_moves(facts(primaries, weights=weights), 99) == []
     weights |= {"a1": 3.0, "a2": 3.0}
     primaries["a"] += ["a1", "a2"]
-    assert evening(facts(primaries, weights=weights), 99) == [MoveTable("a2", "b")]
+    assert balancing_moves(facts(primaries, weights=weights), 99) == [MoveTable("a2", "b")]
 
 
 def test_the_heaviest_table_moves_that_makes_two_more_equal():
     weights = {"a0": 1.0, "a1": 2.0, "a2": 6.0, "a3": 8.0, "b0": 2.0}
     primaries = {"a": ["a0", "a1", "a2", "a3"], "b": ["b0"]}
-    assert evening(facts(primaries, weights=weights), 1) == [MoveTable("a2", "b")]
+    assert balancing_moves(facts(primaries, weights=weights), 1) == [MoveTable("a2", "b")]
 
 
 def test_a_little_difference_of_weights_is_left_alone():
@@ -92,23 +92,23 @@ def test_a_little_difference_of_weights_is_left_alone():
     for apart, moves in ((TOLERANCE * 90, False), (TOLERANCE * 120, True)):
         weights = {"a0": 4.0, "a1": least + apart - 4.0, "b0": least}
         primaries = {"a": ["a0", "a1"], "b": ["b0"]}
-        assert bool(evening(facts(primaries, weights=weights), 9)) is moves
+        assert bool(balancing_moves(facts(primaries, weights=weights), 9)) is moves
 
 
 def test_a_table_too_heavy_to_move_holds_up_no_others():
     weights = {"a0": 100.0} | {f"b{n}": 10.0 for n in range(4)}
     primaries = {"a": ["a0"], "b": ["b0", "b1", "b2", "b3"], "c": []}
-    placed = after(primaries, evening(facts(primaries, weights=weights), 99))
+    placed = after(primaries, balancing_moves(facts(primaries, weights=weights), 99))
     assert sizes(placed) == [2, 2, 1]
 
 
 def test_a_table_that_weighs_nothing_holds_up_no_others():
     weights = {"a0": 0.0, "a1": 6.0, "a2": 4.0, "b0": 0.0, "b1": 0.0}
     primaries = {"a": ["a0", "a1", "a2"], "b": ["b0", "b1"]}
-    assert evening(facts(primaries, weights=weights), 99) == [MoveTable("a2", "b")]
+    assert balancing_moves(facts(primaries, weights=weights), 99) == [MoveTable("a2", "b")]
     weights = {"a0": 0.0, "a1": 6.0, "a2": 6.0, "b0": 2.0}
     primaries = {"a": ["a0", "a1", "a2"], "b": ["b0"]}
-    assert evening(facts(primaries, weights=weights), 99) == [MoveTable("a1", "b")]
+    assert balancing_moves(facts(primaries, weights=weights), 99) == [MoveTable("a1", "b")]
 
 
 @pytest.mark.parametrize("weight", [0.0, 0.1, 0.3, 1e-9, 1e9])
@@ -117,14 +117,14 @@ def test_tables_that_all_weigh_the_same_are_counted(weight):
     for counts, evened, moves in (((4, 0), [2, 2], 2), ((3, 2), [3, 2], 0), ((7, 6), [7, 6], 0)):
         primaries = cluster(*counts)
         weights = dict.fromkeys(primaries["a"] + primaries["b"], weight)
-        tasks = evening(facts(primaries, weights=weights), 99)
+        tasks = balancing_moves(facts(primaries, weights=weights), 99)
         assert sizes(after(primaries, tasks)) == evened
         assert len(tasks) == moves
 
 
 def test_captures_that_leave_neither_give_nor_take():
     primaries = cluster(6, 0, 0)
-    tasks = evening(facts(primaries, stopping=["c"]), 99)
+    tasks = balancing_moves(facts(primaries, stopping=["c"]), 99)
     assert {task.capture for task in tasks} == {"b"}
     assert len(tasks) == 3
 
@@ -146,7 +146,7 @@ def test_evening_never_makes_it_worse_and_ends(placed, is_counted, moves_max):
         return max(sums) - min(sums)
 
     for _ in range(50):
-        tasks = evening(facts(primaries, weights=weights), moves_max)
+        tasks = balancing_moves(facts(primaries, weights=weights), moves_max)
         if not tasks:
             break
         assert len(tasks) <= moves_max

@@ -82,7 +82,7 @@ def test_a_new_table_finds_the_one_healthy_capture():
     sim = replicating(3, 2)
     set_broken(sim, "c1", "c2")
     for n in range(5):
-        sim.want({**sim.tables, f"new{n}": 1.0})
+        sim.set_tables({**sim.tables, f"new{n}": 1.0})
         sim.run(sim.is_replicating, ticks_max=5 * SECOND_TICKS)
     assert spread(sim) == [2, 2, 7]
     assert tries(sim) <= 10, "at the most each table once on each"
@@ -122,10 +122,10 @@ def test_a_broken_and_empty_capture_is_tried_rarely_and_gets_its_share_once_it_i
 def hanging() -> SimCluster:
     """Return a cluster with a table that never prepares and one that never stops; not on c2."""
     sim = replicating(3, 4, executor=Hanging)
-    sim.want({**sim.tables, "stays": 1.0})
+    sim.set_tables({**sim.tables, "stays": 1.0})
     sim.run(sim.is_replicating, ticks_max=SECOND_TICKS)
     assert "stays" in sim.nodes["c0"].agent.tables()
-    sim.want({**{table: 1.0 for table in sim.tables if table != "stays"}, "slow": 1.0})
+    sim.set_tables({**{table: 1.0 for table in sim.tables if table != "stays"}, "slow": 1.0})
     let_pass(sim, SECOND_TICKS)
     assert "slow" in sim.nodes["c1"].agent.tables()
     assert set(sim.owner.coordinator.replication.unsettled) == {"slow", "stays"}
@@ -164,7 +164,7 @@ def test_what_hangs_on_one_capture_is_replicated_by_another():
     limits = Limits(prepare_us=30_000_000)
     sim = replicating(3, 4, executor=Hanging, limits=limits)
     sim.nodes["c0"].executor.prepares_nothing = True
-    sim.want({**sim.tables, "new": 1.0})
+    sim.set_tables({**sim.tables, "new": 1.0})
     assert sim.owner is not None
     sim.run(lambda: "new" in sim.nodes["c0"].agent.tables(), ticks_max=SECOND_TICKS)
     let_pass(sim, 29 * SECOND_TICKS)
@@ -176,7 +176,7 @@ def test_what_hangs_on_one_capture_is_replicated_by_another():
 def test_a_drain_is_not_held_up_by_what_hangs_on_the_capture_itself():
     """Nobody needs what it only prepares: it can be prepared elsewhere."""
     sim = replicating(3, 4, executor=Hanging)
-    sim.want({**sim.tables, "slow0": 1.0, "slow1": 1.0, "slow2": 1.0})
+    sim.set_tables({**sim.tables, "slow0": 1.0, "slow1": 1.0, "slow2": 1.0})
     let_pass(sim, SECOND_TICKS)
     assert any(each.startswith("slow") for each in sim.nodes["c1"].agent.tables())
     drained(sim, "c1", ticks_max=10 * SECOND_TICKS)
@@ -191,7 +191,7 @@ def test_tables_that_come_and_go_all_the_time_hold_up_no_drain():
     assert sim.owner.coordinator.drain("c1") == 20
     for n in range(20):
         kept = [table for table in sim.tables if table != f"new{n - 5}"]
-        sim.want({**dict.fromkeys(kept, 1.0), f"new{n}": 1.0})
+        sim.set_tables({**dict.fromkeys(kept, 1.0), f"new{n}": 1.0})
         let_pass(sim, SECOND_TICKS)
         assert sim.owner.coordinator.replication.unsettled, "or it proves nothing"
     assert sim.owner.coordinator.drain("c1") == 0

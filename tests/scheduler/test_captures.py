@@ -49,7 +49,7 @@ def test_only_registered_captures_are_evicted():
 def test_a_capture_that_registers_has_told_nothing():
     captures = manager(a=3)
     assert captures.known["a"].state is CaptureState.UNINITIALIZED
-    assert not captures.has_told("a")
+    assert not captures.has_synced("a")
     assert captures.targets() == []
 
 
@@ -69,7 +69,7 @@ def test_there_is_no_way_back_from_stopping(has_told_before):
     captures.heard("a", is_stopping=True)
     captures.heard("a", is_stopping=False)
     assert captures.known["a"].state is CaptureState.STOPPING
-    assert captures.has_told("a"), "one that stops has told, too"
+    assert captures.has_synced("a"), "one that stops has told, too"
     assert captures.targets() == []
 
 
@@ -214,7 +214,7 @@ def test_what_a_capture_says_before_it_told_all_does_not_count():
     owner = Owner({"a": 3}, ["t"])
     owner.tick()
     owner.tick(from_capture("a", beat(says("t", TableState.REPLICATING, OLD))))
-    assert not owner.coordinator.captures.has_told("a")
+    assert not owner.coordinator.captures.has_synced("a")
     assert not owner.coordinator.captures.is_initialized
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cdcmeta.errors import InvalidMessageError, UnsupportedMessageError
+from cdcmeta.errors import InvalidMessageError
 from cdcmeta.scheduler.core import states, tasks
 from cdcmeta.scheduler.protocol import encoding, messages
 
@@ -144,8 +144,8 @@ def test_mutants_are_refused_or_encoded_as_the_very_same_bytes():
         ([1, 1, ["o", "c", 1 << 63, 1, 1], "x"], "from 0 to"),
         ([1, 1, HEADER, b"x"], "a version is a text"),
         ([1, 2, HEADER, ["1", [], 0]], "is_stopping is true or false"),
-        ([1, 2, HEADER, ["1", {}, False]], "tables is an array"),
-        ([1, 4, HEADER, [[["t", 1, 1, 9, 0, 0, 0]], False]], "no state"),
+        ([1, 2, HEADER, ["1", {}, False]], "tables are an array"),
+        ([1, 4, HEADER, [[["t", 1, 1, 9, 0, 0, 0]], False]], "not a state"),
         ([1, 4, HEADER, [[["t", 1, 1, True, 0, 0, 0]], False]], "a state is an integer"),
         ([1, 4, HEADER, [[["t", 1, 1, 4, 0, 0.0, 0]], False]], "a timestamp is an integer"),
         ([1, 4, HEADER, [[["t", 1, -1, 4, 0, 0, 0]], False]], "a token's number is an integer"),
@@ -167,7 +167,7 @@ def test_what_is_no_message(whole, said):
     "whole", [[2, 1, HEADER, "x"], [0, "?"], [1, 7, HEADER, 0], [1, {}, HEADER, 0]]
 )
 def test_messages_of_newer_versions_are_told_apart(whole):
-    with pytest.raises(UnsupportedMessageError):
+    with pytest.raises(InvalidMessageError, check=lambda e: e.reason == "unsupported"):
         encoding.decode(msgpack.packb(whole))
 
 
@@ -175,9 +175,9 @@ def test_a_message_that_is_too_large(monkeypatch):
     announced = messages.Envelope(messages.Header(*HEADER), messages.Announce("x" * 200))
     raw = encoding.encode(announced)
     monkeypatch.setattr(encoding, "MESSAGE_BYTES_MAX", 100)
-    with pytest.raises(InvalidMessageError, match="more than 100"):
+    with pytest.raises(InvalidMessageError, match="the limit is 100"):
         encoding.encode(announced)
-    with pytest.raises(InvalidMessageError, match="more than 100"):
+    with pytest.raises(InvalidMessageError, match="the limit is 100"):
         encoding.decode(raw)
 
 
@@ -192,7 +192,7 @@ def test_all_kinds_of_bytes(kind, monkeypatch):
     raw = bytes.fromhex(VECTORS[0]["hex"])
     assert encoding.decode(kind(raw)) == message_of(VECTORS[0]["message"])
     monkeypatch.setattr(encoding, "MESSAGE_BYTES_MAX", len(raw) - 1)
-    with pytest.raises(InvalidMessageError, match=f"a message of {len(raw)} bytes"):
+    with pytest.raises(InvalidMessageError, match=f"the message has {len(raw)} bytes"):
         encoding.decode(kind(raw))
 
 
@@ -208,7 +208,7 @@ def test_views_of_other_forms_are_the_bytes_they_show():
 
 def test_a_view_of_wider_items_is_measured_in_bytes(monkeypatch):
     monkeypatch.setattr(encoding, "MESSAGE_BYTES_MAX", 10)
-    with pytest.raises(InvalidMessageError, match="a message of 16 bytes"):
+    with pytest.raises(InvalidMessageError, match="the message has 16 bytes"):
         encoding.decode(memoryview(bytes(16)).cast("Q"))
 
 
@@ -229,5 +229,5 @@ def test_a_view_of_wider_items_is_measured_in_bytes(monkeypatch):
 def test_bytes_that_are_longer_than_needed(short, long):
     raw = VECTORS[0]["hex"]
     assert raw.count(short) == 1
-    with pytest.raises(InvalidMessageError, match="in other bytes than its own"):
+    with pytest.raises(InvalidMessageError, match="another encoding than"):
         encoding.decode(bytes.fromhex(raw.replace(short, long)))

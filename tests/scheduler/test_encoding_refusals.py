@@ -134,13 +134,13 @@ def test_members_do_not_slip_into_the_next_part():
 
 @pytest.mark.parametrize("body", [5, None, GOOD, messages.Announce, tasks.AddTable("t", "c")])
 def test_what_is_no_body(body):
-    with pytest.raises(InvalidMessageError, match="is no message"):
+    with pytest.raises(InvalidMessageError, match="is not a message"):
         encoding.encode(envelope_of(body))
 
 
 @pytest.mark.parametrize("request_", [5, None, GOOD, tasks.AddTable("t", "c")])
 def test_what_is_no_request(request_):
-    with pytest.raises(InvalidMessageError, match="is no request"):
+    with pytest.raises(InvalidMessageError, match="is not a request"):
         encoding.encode(envelope_of(messages.DispatchTable(request_)))
 
 
@@ -195,7 +195,7 @@ TWICE = [
 
 @pytest.mark.parametrize("body", TWICE, ids=lambda body: type(body).__name__)
 def test_the_same_table_twice_is_not_encoded(body):
-    with pytest.raises(InvalidMessageError, match="the table 't' is there twice"):
+    with pytest.raises(InvalidMessageError, match="the table 't' occurs twice"):
         encoding.encode(envelope_of(body))
 
 
@@ -212,7 +212,7 @@ ROW = ["t", 1, 1, 4, 0, 0, 0]
     ],
 )
 def test_the_same_table_twice_is_not_decoded(kind, body):
-    with pytest.raises(InvalidMessageError, match="the table 't' is there twice"):
+    with pytest.raises(InvalidMessageError, match="the table 't' occurs twice"):
         encoding.decode(msgpack.packb([1, kind, HEADER, body]))
 
 

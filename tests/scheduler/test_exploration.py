@@ -4,21 +4,19 @@ Each bound is tried out completely, with the scheduler's own functions. `mutants
 it looks for can be found.
 """
 
-import os
-
 import pytest
+from sampling import SOAK
 
 from .bounds import DEEPER, EXPLORED
 from .explorer import explore
 from .mutants import MUTANTS, NOT_NEEDED
 
-SOAK = os.environ.get("HYPOTHESIS_PROFILE") == "soak"
 BOUNDS = {**EXPLORED, **(DEEPER if SOAK else {})}
 
 
 @pytest.mark.parametrize("bound", BOUNDS.values(), ids=BOUNDS)
 def test_nothing_goes_wrong(bound):
-    explored = explore(bound.start(), bound.moves)
+    explored = explore(bound.start(), bound.moves())
     assert explored.complaint is None, str(explored)
     assert explored.states > 40, "a world in which nothing happens"
 
@@ -26,7 +24,7 @@ def test_nothing_goes_wrong(bound):
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_each_rule_is_needed(mutant, monkeypatch):
     mutant.apply(monkeypatch)
-    explored = explore(mutant.bound.start(), mutant.bound.moves)
+    explored = explore(mutant.bound.start(), mutant.bound.moves())
     assert explored.complaint is not None, f"{explored.states} states, and nothing was wrong"
 
 
@@ -34,5 +32,5 @@ def test_each_rule_is_needed(mutant, monkeypatch):
 def test_rules_that_others_stand_in_for(mutant, monkeypatch):
     """They are kept, since they end things early; `NOT_NEEDED` says what holds instead."""
     mutant.apply(monkeypatch)
-    explored = explore(mutant.bound.start(), mutant.bound.moves)
+    explored = explore(mutant.bound.start(), mutant.bound.moves())
     assert explored.complaint is None, str(explored)

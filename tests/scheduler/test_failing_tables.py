@@ -43,7 +43,7 @@ def tries(sim):
 
 def test_it_is_tried_ever_more_rarely(sim):
     break_everywhere(sim, "new")
-    sim.want({**sim.tables, "new": 1.0})
+    sim.set_tables({**sim.tables, "new": 1.0})
     counts = []
     for _ in range(4):
         before = tries(sim)
@@ -57,7 +57,7 @@ def test_it_is_tried_ever_more_rarely(sim):
 
 def test_it_goes_on_when_the_fault_is_gone(sim):
     break_everywhere(sim, "new")
-    sim.want({**sim.tables, "new": 1.0})
+    sim.set_tables({**sim.tables, "new": 1.0})
     for _ in range(MINUTE_TICKS):
         sim.tick()
     for node in sim.nodes.values():
@@ -68,14 +68,14 @@ def test_it_goes_on_when_the_fault_is_gone(sim):
 
 def test_another_capture_tries_next(sim):
     sim.nodes["c0"].executor.broken = frozenset(["new"])
-    sim.want({"new": 1.0, **{f"t{n}": 1.0 for n in range(6)}})
+    sim.set_tables({"new": 1.0, **{f"t{n}": 1.0 for n in range(6)}})
     sim.run(sim.is_replicating, ticks_max=20)
     assert tries(sim) <= 1
 
 
 def test_others_are_drained_and_evened_meanwhile(sim):
     break_everywhere(sim, "new")
-    sim.want({**sim.tables, "new": 1.0})
+    sim.set_tables({**sim.tables, "new": 1.0})
     for _ in range(MINUTE_TICKS):
         sim.tick()
     sim.run(lambda: sim.owner.coordinator.drain("c2") == 0, ticks_max=MINUTE_TICKS)

@@ -85,7 +85,7 @@ def test_what_an_owner_refuses_changes_nothing(wrong, verdict):
     owner = Owner({"c1": 3}, ["t"])
     owner.tick()
     owner.tick(from_capture("c1", sync(), **wrong))
-    assert not owner.coordinator.captures.has_told("c1")
+    assert not owner.coordinator.captures.has_synced("c1")
     ((_, request),) = requests(owner.tick(from_capture("c1", sync())))
     prepared = says("t", TableState.PREPARED, request.token)
     for body in (DispatchTableResponse(prepared), beat(prepared, is_stopping=True)):
@@ -110,7 +110,7 @@ def test_an_owner_does_not_listen_to_a_capture_before_its_restart():
     late = from_capture("c1", sync(says("t", TableState.REPLICATING, Token(8, 1))))
     tick = owner.tick(late)
     assert owner.coordinator.refused == {Verdict.OTHER_CAPTURE_EPOCH: 1}
-    assert not owner.coordinator.captures.has_told("c1")
+    assert not owner.coordinator.captures.has_synced("c1")
     assert {header.capture_epoch for header, _ in tick.messages} <= {12}
 
 

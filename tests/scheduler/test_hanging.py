@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 
-from cdcmeta.scheduler import Durations, GiveUp, Limits, SetState
+from cdcmeta.scheduler import AbandonTable, Durations, Limits, SetState
 from cdcmeta.scheduler.core.policies import drain
 
 from .cluster import TICK_US, SimCluster
@@ -29,7 +29,7 @@ def cluster(captures, *, hangs=(), where=None, limits=LIMITS, **options):
     for name, node in sim.nodes.items():
         if where in (None, name):
             node.executor.hangs = lambda table, step: table == "new" and step in hangs
-    sim.want({**sim.tables, "new": 1.0})
+    sim.set_tables({**sim.tables, "new": 1.0})
     return sim
 
 
@@ -146,13 +146,13 @@ def test_what_nobody_waits_for_evicts_nobody():
     sim = cluster(3, hangs=("stop",))
     sim.run(sim.is_replicating, ticks_max=SECOND_TICKS)
     before = epochs(sim)
-    sim.want({table: weight for table, weight in sim.tables.items() if table != "new"})
+    sim.set_tables({table: weight for table, weight in sim.tables.items() if table != "new"})
     let_pass(sim, 20)
     assert rset(sim).state is SetState.REMOVING
     assert epochs(sim) == before
     (hung,) = sim.owner.coordinator.replication.hanging()
     assert hung.table == "new"
-    sim.want({**sim.tables, "new": 1.0})  # now it holds up the checkpoint
+    sim.set_tables({**sim.tables, "new": 1.0})  # now it holds up the checkpoint
     sim.run(lambda: epochs(sim) != before, ticks_max=2 * SECOND_TICKS)
     sim.run(sim.is_replicating, ticks_max=3 * SECOND_TICKS)
 
@@ -173,7 +173,7 @@ def test_captures_on_which_everything_hangs_are_evicted_one_after_the_other():
     sim.run(sim.is_replicating, ticks_max=SECOND_TICKS)
     for node in sim.nodes.values():
         node.executor.hangs = lambda table, step: step in ("start", "stop")
-    sim.want({**sim.tables, **{f"new{n}": 1.0 for n in range(8)}})
+    sim.set_tables({**sim.tables, **{f"new{n}": 1.0 for n in range(8)}})
     before, evicted = epochs(sim), []
     for _ in range(60 * SECOND_TICKS):
         sim.tick()
@@ -217,7 +217,7 @@ def test_drain_gives_up_what_has_been_starting_for_long():
     given = facts({"p": list(sets), "b": []}, stuck=set(sets))._replace(
         sets=sets, primaries={"p": dict.fromkeys(sets)}, preparing={}
     )
-    assert drain.plan(given, "p").tasks == (GiveUp("starts", "p"),)
+    assert drain.plan(given, "p").tasks == (AbandonTable("starts", "p"),)
     assert drain.target_of(given, "p") == "p"
     not_yet = given._replace(stuck=())
     assert drain.target_of(not_yet, "p") is None

@@ -1,7 +1,7 @@
-"""Facts 1.9: the holes of TiCDC's scheduler, each as the story that falls into it.
+"""The holes of TiCDC's scheduler, each as the story that falls into it.
 
-B7 (errors that nobody looks at) has no counterpart: no transition fails. B8 is in
-`test_fencing.py`, B9 in `test_policies.py`.
+The seventh, errors that are not looked at, has no counterpart: no transition fails. The eighth is
+in `test_fencing.py`, the ninth in `test_policies.py`.
 """
 
 from cdcmeta.scheduler import (
@@ -108,9 +108,9 @@ def test_b4_who_was_stopping_ends_in_prepare():
 # --- B5: a set that nobody wants and nobody has stays, and its task with it ---
 
 
-def manager_with(*found: tuple[str, TableStatus], wanted: bool = True) -> ReplicationManager:
+def manager_with(*found: tuple[str, TableStatus], desired: bool = True) -> ReplicationManager:
     manager = ReplicationManager(5)
-    manager.begin([TABLE] if wanted else [], BEFORE, {c: [told] for c, told in found})
+    manager.begin([TABLE] if desired else [], BEFORE, {c: [told] for c, told in found})
     return manager
 
 
@@ -143,7 +143,7 @@ def test_b5_a_wanted_table_that_was_stopping_is_placed():
 
 def test_b5_a_capture_with_a_table_that_nobody_wants_is_told_to_end_it():
     """And who has it without a set is told so, too."""
-    manager = manager_with(("a", status("R", OLD)), wanted=False)
+    manager = manager_with(("a", status("R", OLD)), desired=False)
     (sent,) = manager.begin_task(RemoveTable(TABLE))
     assert (sent.capture, sent.request.token) == ("a", OLD)
     assert manager.reported("a", [status("Sd", OLD)]) == []

@@ -112,7 +112,7 @@ def test_a_preparation_that_a_new_owner_finds_has_its_time_too():
     sim = replicating(3, 4, limits=limits)
     slow = sim.nodes["c0"].executor
     slow._durations = lambda table: Durations(prepare_us=10**12)
-    sim.want({**sim.tables, "new": 1.0})
+    sim.set_tables({**sim.tables, "new": 1.0})
     sim.run(lambda: "new" in sim.nodes["c0"].agent.tables(), ticks_max=SECOND_TICKS)
     sim.elect("c1")
     sim.depose()
@@ -125,7 +125,7 @@ def test_an_owner_that_slept_gives_up_nothing(are_answers_lost):
     sim = replicating(3, 4)
     for node in sim.nodes.values():
         node.executor._durations = lambda table: Durations(prepare_us=1_000_000)
-    sim.want({**sim.tables, **{f"new{n}": 1.0 for n in range(30)}})
+    sim.set_tables({**sim.tables, **{f"new{n}": 1.0 for n in range(30)}})
     let_pass(sim, 3)
     tokens = {
         t: g for held in sim.owner.coordinator.replication.held.values() for t, g in held.items()
@@ -149,16 +149,16 @@ def test_tables_that_fail_everywhere_bring_no_capture_into_disrepute(bad):
     sim = SimCluster(3, {f"t{n:02}": 1.0 for n in range(12)}, executor=Failing)
     sim.run(sim.is_replicating, ticks_max=50)
     broken = {f"bad{n}": 1.0 for n in range(bad)}
-    sim.want({**sim.tables, **broken})
+    sim.set_tables({**sim.tables, **broken})
     let_pass(sim, 100 * SECOND_TICKS)
-    assert sim.owner.coordinator.replication.failures.troubled() == set()
-    sim.want({**sim.tables, **{f"new{n:02}": 1.0 for n in range(30)}})
+    assert sim.owner.coordinator.replication.failures.failing_captures() == set()
+    sim.set_tables({**sim.tables, **{f"new{n:02}": 1.0 for n in range(30)}})
     let_pass(sim, SECOND_TICKS)
     assert sorted(len(node.executor.writing()) for node in sim.nodes.values()) == [14, 14, 14]
 
 
 def test_who_is_left_alone_for_now_still_gives():
-    given = facts({"a": tables("a", 6), "b": [], "c": []}, shunned={"a", "c"})
+    given = facts({"a": tables("a", 6), "b": [], "c": []}, failing_captures={"a", "c"})
     assert [task.capture for task in rebalance.plan(given).tasks] == ["b"] * 3
 
 
@@ -166,7 +166,7 @@ def test_a_capture_is_not_drained_where_nobody_could_take_its_tables():
     sim = replicating(2, 4)
     sim.nodes["c0"].agent.stop()  # the owner's own
     let_pass(sim, SECOND_TICKS)
-    with pytest.raises(InvalidArgumentError, match="nobody could take"):
+    with pytest.raises(InvalidArgumentError, match="no other can take"):
         sim.owner.coordinator.drain("c1")
 
 

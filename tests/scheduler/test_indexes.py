@@ -34,7 +34,7 @@ def happens(rng, manager):
     match rng.randrange(8):
         case 0:
             manager.now += rng.randrange(200_000)
-            manager.want(table, Progress(1, 1))
+            manager.create_set(table, Progress(1, 1))
         case 1 | 2:
             manager.begin_task(rng.choice([AddTable, MoveTable])(table, capture))
         case 3:
@@ -53,11 +53,11 @@ def test_the_indexes_are_those_of_the_sets(seed):
     manager, gone = ReplicationManager(5), 0
     weights = dict(zip(TABLES, (1.0, 2.0, 4.0), strict=True))
     weight = weights.__getitem__
-    manager.weigh(weight)
+    manager.set_weight(weight)
     for at in range(1000):
         if rng.random() < 0.05:
             weights |= {rng.choice(TABLES): float(rng.randrange(1, 9))}
-            manager.weigh(weight)
+            manager.set_weight(weight)
         before = set(manager.sets)
         happens(rng, manager)
         told = f"seed {seed}, step {at}: {manager.sets}, {manager.running}"
@@ -81,7 +81,7 @@ def test_the_indexes_are_those_of_the_sets(seed):
 def test_tokens_are_issued_once_and_grow():
     manager = ReplicationManager(5)
     for table in TABLES:
-        manager.want(table, Progress(1, 1))
+        manager.create_set(table, Progress(1, 1))
     tokens = [manager.begin_task(AddTable(table, "a"))[0].request.token for table in TABLES]
     lost = TableStatus("t1", tokens[1], TableState.ABSENT)
     tokens += [sent.request.token for sent in manager.reported("a", [lost])]

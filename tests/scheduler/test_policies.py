@@ -6,7 +6,7 @@ from cdcmeta.errors import InvalidArgumentError
 from cdcmeta.scheduler import AddTable, Limits, MoveTable, RemoveTable, Role
 from cdcmeta.scheduler.core.policies import drain, move
 from cdcmeta.scheduler.core.policies.facts import NOTHING
-from cdcmeta.scheduler.owner.scheduling import SchedulerManager
+from cdcmeta.scheduler.core.policies.order import SchedulerManager
 
 from .placing import facts, state_of, tables
 
@@ -28,7 +28,7 @@ def test_without_another_capture_nobody_is_emptied():
     assert drain.target_of(facts({"a": ["a0"]}), "a") is None
     assert drain.target_of(facts({"a": ["a0"]}, stopping=["a"]), None) is None
     both = facts({"a": ["a0"], "b": ["b0"]}, stopping=["a", "b"])
-    assert drain.target_of(both, None) is None, "nobody could take the tables"
+    assert drain.target_of(both, None) is None, "no other can take the tables"
 
 
 def test_who_has_nothing_is_done():
@@ -100,9 +100,9 @@ def test_where_a_table_failed_everywhere_it_goes_where_that_is_longest_ago():
 
 
 def test_captures_on_which_one_table_after_the_other_failed_get_nothing_while_others_can():
-    given = facts({"a": ["a0"], "b": [], "c": tables("c", 5)}, shunned={"b"}, draining="a")
+    given = facts({"a": ["a0"], "b": [], "c": tables("c", 5)}, failing_captures={"b"}, draining="a")
     assert drain.plan(given, "a").tasks == (MoveTable("a0", "c"),)
-    given = facts({"a": ["a0"], "b": []}, shunned={"b"}, draining="a")
+    given = facts({"a": ["a0"], "b": []}, failing_captures={"b"}, draining="a")
     assert drain.plan(given, "a").tasks == (MoveTable("a0", "b"),)
 
 
@@ -146,22 +146,22 @@ def test_a_move_that_makes_no_sense_is_forgotten(table, to):
             state_of("stopping REPLICATING", ("a", P), ("b", U)),
         ],
     )
-    assert move.still_asked(given, {table: to, "a1": "b"}) == {"a1": "b"}
+    assert move.still_possible(given, {table: to, "a1": "b"}) == {"a1": "b"}
     assert move.plan(given, {table: to}).tasks == ()
 
 
 def test_a_table_has_one_move_to_come():
     manager = SchedulerManager()
-    assert manager.ask_move("a0", "b")
-    assert not manager.ask_move("a0", "c")
+    assert manager.request_move("a0", "b")
+    assert not manager.request_move("a0", "c")
     assert manager.moves == {"a0": "b"}
     manager.accepted(MoveTable("a0", "b"))
-    assert manager.ask_move("a0", "c")
+    assert manager.request_move("a0", "c")
 
 
 def test_a_move_is_done_with_once_it_has_begun_and_not_before():
     manager, given = SchedulerManager(), facts({"a": ["a0", "a1"], "b": ["b0", "b1"]})
-    manager.ask_move("a0", "b")
+    manager.request_move("a0", "b")
     assert manager.plan(given, 0).tasks == (MoveTable("a0", "b"),)
     assert manager.plan(given, 1).tasks == (MoveTable("a0", "b"),), "it did not begin"
     manager.accepted(MoveTable("a0", "b"))
@@ -170,7 +170,7 @@ def test_a_move_is_done_with_once_it_has_begun_and_not_before():
 
 def test_only_the_move_itself_is_what_was_asked_for():
     manager = SchedulerManager()
-    manager.ask_move("a0", "b")
+    manager.request_move("a0", "b")
     for other in (
         RemoveTable("a0"),
         AddTable("a0", "b"),
@@ -184,7 +184,7 @@ def test_only_the_move_itself_is_what_was_asked_for():
 def test_a_move_waits_while_its_table_is_busy_and_is_forgotten_when_it_makes_no_sense():
     """v3 forgets it while the table is busy."""
     manager = SchedulerManager()
-    manager.ask_move("x", "b")
+    manager.request_move("x", "b")
     busy = facts({"a": [], "b": []}, sets=[state_of("x PREPARE", ("a", S))])
     assert manager.plan(busy, 0) == NOTHING
     assert manager.moves == {"x": "b"}
@@ -203,7 +203,7 @@ def everything(**others):
 
 def test_basic_comes_first_then_drain_then_move_then_rebalance_then_balance():
     manager = SchedulerManager()
-    manager.ask_move("a005", "b")
+    manager.request_move("a005", "b")
     assert manager.plan(everything(), 0).tasks == (AddTable("n0", "b"),)
     assert manager.plan(everything(absent=[]), 0).tasks == (MoveTable("c0", "b"),)
     rest = {"absent": [], "stopping": []}
@@ -220,7 +220,7 @@ def test_basic_comes_first_then_drain_then_move_then_rebalance_then_balance():
 def test_all_but_basic_wait_while_as_many_moves_are_under_way_as_may_be(in_flight):
     """Also when a burst has overshot the limit: B9."""
     manager = SchedulerManager()
-    manager.ask_move("a005", "b")
+    manager.request_move("a005", "b")
     manager.is_rebalance_asked = True
     busy = {"moves_in_flight": in_flight, "limits": Limits(moves_in_flight=2)}
     assert manager.plan(everything(**busy), 0).tasks == (AddTable("n0", "b"),)

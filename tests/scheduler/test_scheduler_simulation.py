@@ -14,6 +14,7 @@ import random
 from collections.abc import Callable
 
 import pytest
+from sampling import SOAK
 
 from cdcmeta.errors import InvalidArgumentError
 from cdcmeta.scheduler import Barrier, Durations, InProcessTransport, Limits, barrier_of
@@ -21,7 +22,6 @@ from cdcmeta.scheduler.owner.captures import CaptureState
 
 from .cluster import STEPS, TICK_US, SimCluster
 
-SOAK = os.environ.get("HYPOTHESIS_PROFILE") == "soak"
 RUNS = 1 if "SCHEDULER_SEED" in os.environ else 200 if SOAK else 12
 ALL_BYTES = 12
 """One seed in so many has all messages made into bytes; the others some of them."""
@@ -221,7 +221,7 @@ class Faults:
             del tables[table]
         for n in self.rng.sample(range(400), 20):
             tables[f"t{n:03}"] = self.rng.choice(self._of_tables)
-        self.sim.want(tables)
+        self.sim.set_tables(tables)
 
     def set_barrier(self) -> None:
         """Let some tables stop soon, or all, or where they have been already."""

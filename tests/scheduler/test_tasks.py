@@ -3,9 +3,9 @@
 import pytest
 
 from cdcmeta.scheduler import (
+    AbandonTable,
     AddTable,
     CaptureLost,
-    GiveUp,
     Limits,
     MoveTable,
     Progress,
@@ -47,8 +47,8 @@ def test_a_table_is_not_added_where_it_is_still_stopping():
 def test_a_table_is_added_at_the_progress_of_its_set():
     """The progress of a task counts only while there is no set."""
     manager = ReplicationManager(5)
-    manager.want(TABLE, Progress(100, 100))
-    manager.want(TABLE, Progress(1, 1))
+    manager.create_set(TABLE, Progress(100, 100))
+    manager.create_set(TABLE, Progress(1, 1))
     (sent,) = manager.begin_task(AddTable(TABLE, "x"))
     assert sent.request.progress == Progress(100, 100)
 
@@ -110,7 +110,7 @@ def test_a_removal_ends_with_the_last_who_has_the_table():
 @pytest.mark.parametrize("task", [AddTable(TABLE, "y"), MoveTable(TABLE, "y")])
 def test_a_table_that_is_busy_gets_no_second_task(task):
     manager = ReplicationManager(5)
-    manager.want(TABLE, BEFORE)
+    manager.create_set(TABLE, BEFORE)
     assert len(manager.begin_task(AddTable(TABLE, "x"))) == 1
     before = manager.sets[TABLE]
     assert manager.begin_task(task) == []
@@ -136,7 +136,7 @@ def test_who_gives_up_is_only_who_prepares_or_starts_and_nothing_more(words):
     """It is asked to end, and others wait for that only if it may have been told to write."""
     before = made(words)
     for capture in [*(each.capture for each in before.places), "x"]:
-        after, sent = step(before, GiveUp(TABLE, capture), fresh=FRESH)
+        after, sent = step(before, AbandonTable(TABLE, capture), fresh=FRESH)
         place = before.place(capture)
         starts = before.state is SetState.COMMIT and before.secondary is None
         starts = starts and place is not None and place.role is Role.PRIMARY
@@ -145,7 +145,7 @@ def test_who_gives_up_is_only_who_prepares_or_starts_and_nothing_more(words):
                 (capture, RemoveRequest(TABLE, place.token))
             ]
             ended = SetState.PREPARE is before.state
-            assert after == (before.without(place) if ended else before.undetermined(place))
+            assert after == (before.without(place) if ended else before.with_undetermined(place))
             assert complaint(after) is None
         else:
             assert (after, sent) == (before, ())
@@ -154,7 +154,7 @@ def test_who_gives_up_is_only_who_prepares_or_starts_and_nothing_more(words):
 def test_a_preparation_has_its_time_and_twice_that_when_it_failed():
     limits = Limits(prepare_us=1_000)
     manager = ReplicationManager(5, limits)
-    manager.want(TABLE, BEFORE)
+    manager.create_set(TABLE, BEFORE)
     for turn in range(3):
         manager.begin_task(AddTable(TABLE, "x"))
         manager.now += 10**9  # it slept: that does not count
@@ -162,7 +162,7 @@ def test_a_preparation_has_its_time_and_twice_that_when_it_failed():
         assert manager.overdue() == []
         manager.waited += 1
         (late,) = manager.overdue()
-        assert late == GiveUp(TABLE, "x")
+        assert late == AbandonTable(TABLE, "x")
         assert manager.failures.tables[TABLE].times == turn + 1
         ((_, request),) = manager.begin_task(late)
         assert TABLE not in manager.running
@@ -174,7 +174,7 @@ def test_a_preparation_has_its_time_and_twice_that_when_it_failed():
 
 def test_a_start_has_its_time_and_twice_that_when_it_failed():
     manager = ReplicationManager(5, Limits(start_us=1_000, prepare_us=10**9))
-    manager.want(TABLE, BEFORE)
+    manager.create_set(TABLE, BEFORE)
     for turn in range(3):
         ((_, request),) = manager.begin_task(AddTable(TABLE, "x"))
         manager.reported("x", [TableStatus(TABLE, request.token, TableState.PREPARED)])
@@ -184,7 +184,7 @@ def test_a_start_has_its_time_and_twice_that_when_it_failed():
             assert manager.overdue() == []
         manager.waited += 1
         (late,) = manager.overdue()
-        assert late == GiveUp(TABLE, "x")
+        assert late == AbandonTable(TABLE, "x")
         assert manager.failures.tables[TABLE].times == turn + 1
         assert manager.begin_task(late) == [Send("x", RemoveRequest(TABLE, request.token))]
         assert [each.role for each in manager.sets[TABLE].places] == [Role.UNDETERMINED]
@@ -219,13 +219,13 @@ def test_what_has_to_stop_hangs_after_its_time(words):
 
 def test_what_is_lost_too_often_has_failed():
     manager = ReplicationManager(5)
-    manager.want(TABLE, BEFORE)
+    manager.create_set(TABLE, BEFORE)
     ((_, request),) = manager.begin_task(AddTable(TABLE, "x"))
     for _ in range(LOST_MAX):
         assert manager.overdue() == []
         absent = TableStatus(TABLE, request.token, TableState.ABSENT)
         ((_, request),) = manager.reported("x", [absent])
-    assert manager.overdue() == [GiveUp(TABLE, "x")]
+    assert manager.overdue() == [AbandonTable(TABLE, "x")]
 
 
 # --- captures that are lost ---

@@ -13,8 +13,7 @@ from cdcmeta.scheduler import (
     RemoveRequest,
     Send,
 )
-from cdcmeta.scheduler.capture import agent
-from cdcmeta.scheduler.capture import table_state as holding
+from cdcmeta.scheduler.capture import agent, table_state
 from cdcmeta.scheduler.owner.outbox import Outbox
 from cdcmeta.scheduler.protocol.messages import Announce, DispatchTable, DispatchTableResponse
 
@@ -90,7 +89,7 @@ def keeps_all(self, sends):
 
 
 def tells_all(self, status):
-    self._told[len(self._told)] = status
+    self._reports[len(self._reports)] = status
 
 
 def is_too_much(sim_of):
@@ -115,8 +114,8 @@ def test_the_rules_keep_it_small():
     [
         (Outbox, "_is_due", lets_all_through),
         (Outbox, "put", keeps_all),
-        (agent.Agent, "_tell", tells_all),
-        (holding, "is_starting", lambda kept, request: False),
+        (agent.Agent, "_report", tells_all),
+        (table_state, "is_starting", lambda kept, request: False),
     ],
 )
 def test_without_one_of_the_rules_it_is_too_much(where, name, instead, monkeypatch):

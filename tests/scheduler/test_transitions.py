@@ -20,7 +20,7 @@ from cdcmeta.scheduler import (
     Token,
     step,
 )
-from cdcmeta.scheduler.core.replication_set import going_on
+from cdcmeta.scheduler.core.replication_set import continued
 from cdcmeta.scheduler.core.states import NO_PROGRESS
 
 from .making import (
@@ -69,7 +69,7 @@ def test_the_short_way_of_a_report_leads_where_step_does(words):
             for token in {FRESH, *TOKENS.values(), *((mine.token,) if mine else ())}:
                 for progress in (BEFORE, FARTHER, NO_PROGRESS):
                     status = TableStatus(TABLE, token, state, progress)
-                    after = going_on(before, capture, status)
+                    after = continued(before, capture, status)
                     if after is not None:
                         taken += 1
                         report = Report(capture, status)
@@ -141,7 +141,7 @@ def test_who_still_stops_an_earlier_assignment_prepares_nothing(words, after):
     changed, sent = step(made(words), says("s", "Sg", earlier), fresh=FRESH)
     (place,) = [each for each in changed.places if each.capture == "s"]
     assert place.token == earlier, "it is free once this one has ended"
-    again = changed.given(place._replace(token=TOKENS["s"]))
+    again = changed.with_place(place._replace(token=TOKENS["s"]))
     assert (again, sent) == (made(after), ())
 
 

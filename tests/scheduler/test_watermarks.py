@@ -43,11 +43,11 @@ def test_only_wanted_tables_count():
     assert advance(["a", "b"], three, NONE) == Watermarks(5, 8, 6)
 
 
-@pytest.mark.parametrize("wanted", [["x"], ["a", "x"], ["x", "a"]])
-def test_a_table_that_nothing_is_known_of_stops_all(wanted):
+@pytest.mark.parametrize("desired", [["x"], ["a", "x"], ["x", "a"]])
+def test_a_table_that_nothing_is_known_of_stops_all(desired):
     """Whatever the barrier says."""
-    assert advance(wanted, sets(a=(5, 9, 2)), NONE) == CANNOT_PROCEED
-    assert advance(wanted, sets(a=(5, 9, 2)), Barrier(7, (("a", 6),))) == CANNOT_PROCEED
+    assert advance(desired, sets(a=(5, 9, 2)), NONE) == CANNOT_PROCEED
+    assert advance(desired, sets(a=(5, 9, 2)), Barrier(7, (("a", 6),))) == CANNOT_PROCEED
     assert Watermarks(0, 0, 0) == CANNOT_PROCEED
 
 

@@ -1,4 +1,4 @@
-"""A capture's side: obeys the owner, drives an executor, and tells how its tables are doing."""
+"""A capture's side: obeys the owner, drives an executor, and reports its tables."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Iterable
 
 from cdcmeta.errors import InvalidArgumentError
-from cdcmeta.scheduler.capture import table_state as holding
+from cdcmeta.scheduler.capture import table_state
 from cdcmeta.scheduler.capture.executor import TableExecutor
-from cdcmeta.scheduler.capture.table_state import Action, Ended, Held
+from cdcmeta.scheduler.capture.table_state import Action, EndedTable, RunningTable
 from cdcmeta.scheduler.core.states import (
     ENDED,
     INTEGER_MAX,
@@ -34,15 +34,15 @@ from cdcmeta.scheduler.protocol.messages import (
 )
 
 ENDED_MAX = 10_000
-"""Of so many ended tables each is remembered; of what ended before only the newest token."""
+"""How many ended tables are remembered; of older ones only the newest token is kept."""
 
 
 class Agent:
     """Runs the tables that owners assign to one capture.
 
     `epoch` is the revision at which the capture registered, `owner` the newest owner known then,
-    `KnownOwner()` if there was none: read it after registering, so that an owner deposed before
-    cannot give it tables.
+    `KnownOwner()` without one. Read the owner after registering, so that an owner deposed before
+    that cannot assign tables.
 
     >>> from cdcmeta.scheduler import Agent, KnownOwner, SimulatedExecutor
     >>> Agent("c1", SimulatedExecutor(), epoch=3, owner=KnownOwner()).tick([])
@@ -64,58 +64,57 @@ class Agent:
         check_revision("a capture's epoch", epoch, 0)
         check_revision("a changefeed's epoch", changefeed_epoch, 0)
         if not isinstance(owner, KnownOwner):
-            raise InvalidArgumentError(f"the owner known is a KnownOwner, not {owner!r}")
+            raise InvalidArgumentError(f"owner is a KnownOwner, not {owner!r}")
         if executor.all_tables():
-            raise InvalidArgumentError("an agent begins with an executor that has no tables")
+            raise InvalidArgumentError("the executor of a new agent must have no tables")
         self.name, self.epoch = name, epoch
         self.owner = owner
         self.barrier = NO_BARRIER
-        """How far tables may be replicated, as the owner said last; for executors to read."""
+        """How far tables may be replicated, as of the owner's last heartbeat; for executors."""
         self._barrier_of = (0, 0)
         self.is_stopping = False
-        """Whether this capture is about to leave; there is no way back."""
+        """Whether this capture leaves; it is never reset."""
         self.refused: Counter[Verdict] = Counter()
-        """How many messages were not listened to, and why."""
+        """How many messages were rejected, by reason."""
         self.failures: dict[str, Exception] = {}
         """The last error of the executor, by table, until it replicates."""
         self._executor, self._version = executor, version
         self._changefeed_epoch = changefeed_epoch
-        self._kept: dict[str, Held | Ended] = {}
-        self._forgotten: Ended | None = None
-        """What counts for all tables that nothing is kept of."""
+        self._kept: dict[str, RunningTable | EndedTable] = {}
+        self._forgotten: EndedTable | None = None
+        """The promise for all tables without an entry in `_kept`."""
         self._busy: dict[str, Action] = {}
-        """What the executor has not begun, or not finished."""
+        """Actions that the executor has not begun or not finished."""
         self._begun: set[str] = set()
-        """The tables of `_busy` of which the executor has begun what is to be done."""
-        self._told: dict[str, TableStatus] = {}
+        """The tables of `_busy` whose action the executor has begun."""
+        self._reports: dict[str, TableStatus] = {}
         """What is to be reported in this tick, by table."""
         self._heartbeat: Heartbeat | None = None
-        """The newest that is to be answered in this tick."""
+        """The newest heartbeat, to be answered in this tick."""
         self._is_announced = False
-        """Whether a new owner is to be told everything in this tick."""
+        """Whether a new owner gets a Sync in this tick."""
 
     def stop(self) -> None:
-        """Ask the owner to take the tables elsewhere."""
+        """Ask the owner to move all tables to other captures."""
         self.is_stopping = True
 
     def tables(self) -> list[str]:
         """Return the tables that it has a pipeline for, by name."""
-        return sorted(table for table, kept in self._kept.items() if isinstance(kept, Held))
+        return sorted(table for table, kept in self._kept.items() if isinstance(kept, RunningTable))
 
     def tick(self, inbox: Iterable[Envelope]) -> list[Envelope]:
-        """Take in what owners say, go on with what is to be done, return what to tell.
+        """Apply the owner's messages, continue the actions under way, and return the answers.
 
-        Whatever comes in, this is one answer to heartbeats and one to announcements at most, or
-        one message for each table. O(messages + tables that are being added or removed), and
-        O(tables) where there is a heartbeat. Messages of other owners and other times are
-        counted in `refused`.
+        These are at most one answer to all heartbeats and one to all announcements, or one message
+        for each table. O(messages + tables that are being added or removed), and O(tables) with a
+        heartbeat. Messages of other owners, or from before a restart, are counted in `refused`.
         """
         for envelope in inbox:
             self._receive(envelope)
         if self._heartbeat is not None or self._is_announced:
-            self._look_at_all()
+            self._refresh_all()
         for table in list(self._busy):
-            self._go_on(table)
+            self._continue(table)
         return self._addressed(self._answers())
 
     # --- receiving ---
@@ -123,17 +122,19 @@ class Agent:
     def _receive(self, envelope: Envelope) -> None:
         header, body = envelope
         if not isinstance(body, Announce | Heartbeat | DispatchTable):
-            # what captures say is for an owner, and nobody becomes one by it
+            # messages of captures are for an owner; their senders do not count as one
             self.refused[Verdict.NOT_FOR_US] += 1
             return
         verdict, known = agent_accepts(
             header, self.name, self.epoch, self._changefeed_epoch, self.owner
         )
         if known.revision > self.owner.revision:
-            # earlier owners are refused from now on: what they were promised can be forgotten
-            self._kept = {t: kept for t, kept in self._kept.items() if isinstance(kept, Held)}
+            # earlier owners are rejected from now on, so promises to them can be forgotten
+            self._kept = {
+                t: kept for t, kept in self._kept.items() if isinstance(kept, RunningTable)
+            }
             self.failures = {t: e for t, e in self.failures.items() if t in self._kept}
-            self._told, self._heartbeat, self._is_announced = {}, None, False
+            self._reports, self._heartbeat, self._is_announced = {}, None, False
         self.owner = known
         if verdict is not Verdict.ACCEPTED:
             self.refused[verdict] += 1
@@ -142,11 +143,11 @@ class Agent:
             case Announce():
                 self._is_announced = True
             case Heartbeat():
-                self._take_in(body)
+                self._accept_heartbeat(body)
             case DispatchTable(request):
-                self._obey(request)
+                self._apply(request)
 
-    def _take_in(self, heartbeat: Heartbeat) -> None:
+    def _accept_heartbeat(self, heartbeat: Heartbeat) -> None:
         when = (self.owner.revision, heartbeat.number)
         if when >= self._barrier_of:
             self.barrier, self._barrier_of = heartbeat.barrier, when
@@ -155,69 +156,71 @@ class Agent:
             self._heartbeat = heartbeat
 
     def _forget(self) -> None:
-        """Forget the older half of what has ended, all but the newest of its tokens.
+        """Forget the older half of the ended tables, and keep the newest of their tokens.
 
-        What is on its way under such a token starts nothing any more, also where it would be the
-        first of its table: the owner hears "absent", and takes another token.
+        A request under that token or an earlier one starts nothing, even for a table that was never
+        here: the owner gets "absent" and issues another token.
         """
         ended = sorted(
-            (kept.token, table) for table, kept in self._kept.items() if isinstance(kept, Ended)
+            (kept.token, table)
+            for table, kept in self._kept.items()
+            if isinstance(kept, EndedTable)
         )
         older = ended[: -(ENDED_MAX // 2)]
         for _, table in older:
             del self._kept[table]
             self.failures.pop(table, None)
-        self._forgotten = holding.forgotten(self._forgotten, [token for token, _ in older])
+        self._forgotten = table_state.forgotten(self._forgotten, [token for token, _ in older])
 
     def _all(self) -> tuple[TableStatus, ...]:
         return tuple(
-            holding.status(table, held, held.token)
+            table_state.status(table, held, held.token)
             for table, held in self._kept.items()
-            if isinstance(held, Held)
+            if isinstance(held, RunningTable)
         )
 
-    def _obey(self, request: Request) -> None:
+    def _apply(self, request: Request) -> None:
         table = request.table
         before = self._kept.get(table, self._forgotten)
-        kept, action = holding.obey(before, request)
+        kept, action = table_state.apply(before, request)
         if kept is not None:
             self._kept[table] = kept
         if action is not None:
             self._busy[table] = action
             self._begun.discard(table)
-            self._go_on(table)
+            self._continue(table)
         kept = self._kept.get(table, self._forgotten)
-        # what has begun is told once it is done; that it is stopping, at once
-        is_told_later = action is None and holding.is_starting(before, request)
-        is_stopping = action is Action.REMOVE and isinstance(kept, Held)
-        if is_stopping or (action is None and not is_told_later):
-            self._tell(holding.status(table, kept, request.token))
+        # a finished action is reported at its end, a stop also at its begin
+        is_reported_later = action is None and table_state.is_starting(before, request)
+        is_stopping = action is Action.REMOVE and isinstance(kept, RunningTable)
+        if is_stopping or (action is None and not is_reported_later):
+            self._report(table_state.status(table, kept, request.token))
 
     # --- the executor ---
 
-    def _go_on(self, table: str) -> None:
+    def _continue(self, table: str) -> None:
         try:
-            self._try_on(table)
+            self._run_action(table)
         except Exception as e:
             self._failed(table, e)
 
     def _failed(self, table: str, error: Exception) -> None:
         self.failures[table] = error
         held = self._kept[table]
-        if isinstance(held, Held) and self._busy.get(table) is not Action.REMOVE:
-            # whatever is left of it has to stop; where removing fails it is tried again
+        if isinstance(held, RunningTable) and self._busy.get(table) is not Action.REMOVE:
+            # its remains must stop; a removal that fails is retried
             self._stop(table, held)
 
-    def _stop(self, table: str, held: Held) -> None:
+    def _stop(self, table: str, held: RunningTable) -> None:
         self._kept[table] = held._replace(state=TableState.STOPPING)
         self._busy[table] = Action.REMOVE
         self._begun.discard(table)
 
-    def _try_on(self, table: str) -> None:
+    def _run_action(self, table: str) -> None:
         action = self._busy[table]
         if table not in self._begun:
             if action is Action.REPLICATE:
-                self._look(table)  # what has ended since it was prepared is not begun again
+                self._refresh(table)  # a table that ended since it was prepared is not started
                 if self._busy.get(table) is not action:
                     return
             if not self._begin(table, action):
@@ -235,14 +238,14 @@ class Agent:
             if action is Action.REPLICATE:
                 self.failures.pop(table, None)
             self._kept[table] = self._held(table)._replace(state=done)
-            self._look(table)
+            self._refresh(table)
             kept = self._kept[table]
-            if isinstance(kept, Held):
-                self._tell(holding.status(table, kept, kept.token))
+            if isinstance(kept, RunningTable):
+                self._report(table_state.status(table, kept, kept.token))
 
-    def _held(self, table: str) -> Held:
+    def _held(self, table: str) -> RunningTable:
         held = self._kept[table]
-        assert isinstance(held, Held)
+        assert isinstance(held, RunningTable)
         return held
 
     def _begin(self, table: str, action: Action) -> bool:
@@ -251,15 +254,15 @@ class Agent:
         start = self._held(table).progress.checkpoint
         return self._executor.add_table(table, start, is_prepare=action is Action.PREPARE)
 
-    def _look_at_all(self) -> None:
+    def _refresh_all(self) -> None:
         kept, busy, ask = self._kept, self._busy, self._executor.status
         for table in list(kept):
             held = kept[table]
-            if not isinstance(held, Held):
+            if not isinstance(held, RunningTable):
                 continue
             try:
                 if table in busy:
-                    self._look(table)
+                    self._refresh(table)
                     continue
                 state, progress = ask(table)
                 if progress != held.progress:
@@ -269,8 +272,8 @@ class Agent:
             except Exception as e:
                 self._failed(table, e)
 
-    def _look(self, table: str) -> None:
-        """Take in how the executor is doing with a table; it may have ended by itself."""
+    def _refresh(self, table: str) -> None:
+        """Read a table's status from the executor; it may have ended by itself."""
         held = self._held(table)
         action = self._busy.get(table)
         if action is Action.PREPARE and table not in self._begun:
@@ -282,58 +285,58 @@ class Agent:
             self._ended_by_itself(table, held, state, progress)
 
     def _ended_by_itself(
-        self, table: str, held: Held, state: TableState, progress: Progress
+        self, table: str, held: RunningTable, state: TableState, progress: Progress
     ) -> None:
         if state is TableState.ABSENT:
             self._end(table, progress)
         else:
-            self._stop(table, held)  # what has stopped is freed by asking whether it has
+            self._stop(table, held)  # is_remove_finished() frees what has stopped
 
     def _end(self, table: str, progress: Progress) -> None:
         held = self._held(table)
-        ended = holding.ended(held, progress)
+        ended = table_state.ended(held, progress)
         self._kept[table] = ended
         self._busy.pop(table, None)
         self._begun.discard(table)
-        self._tell(TableStatus(table, held.token, TableState.STOPPED, ended.progress))
+        self._report(TableStatus(table, held.token, TableState.STOPPED, ended.progress))
 
-    # --- telling ---
+    # --- reporting ---
 
-    def _tell(self, status: TableStatus) -> None:
-        """Report a table in this tick: of its newest assignment, what came last."""
-        before = self._told.get(status.table)
+    def _report(self, status: TableStatus) -> None:
+        """Report a table in this tick: the last status of its newest assignment."""
+        before = self._reports.get(status.table)
         if before is None or status.token >= before.token:
-            self._told[status.table] = status
+            self._reports[status.table] = status
 
     def _answers(self) -> list[Body]:
-        """Return what this tick has to tell the owner."""
-        told, self._told = self._told, {}
+        """Return the messages of this tick to the owner."""
+        reports, self._reports = self._reports, {}
         answers: list[Body] = []
         if self._is_announced:
             answers.append(Sync(self._version, self._all(), self.is_stopping))
         if self._heartbeat is not None:
-            answers.append(self._answered(self._heartbeat, told))
+            answers.append(self._answered(self._heartbeat, reports))
         else:
-            answers += [DispatchTableResponse(status) for status in told.values()]
+            answers += [DispatchTableResponse(status) for status in reports.values()]
         self._heartbeat, self._is_announced = None, False
         return answers
 
-    def _answered(self, heartbeat: Heartbeat, told: dict[str, TableStatus]) -> HeartbeatResponse:
-        """Return the answer to a heartbeat; it has what would be told of single tables, too."""
+    def _answered(self, heartbeat: Heartbeat, reports: dict[str, TableStatus]) -> HeartbeatResponse:
+        """Return the answer to a heartbeat, which includes the reports of single tables."""
         statuses: dict[str, TableStatus] = {}
         kept, forgotten = self._kept, self._forgotten
         for table, token in heartbeat.tables:
             held = kept.get(table, forgotten)
-            if not isinstance(held, Held):  # else there is nothing to promise
-                kept[table] = held = holding.promise(held, token)
-            statuses[table] = holding.status(table, held, token)
+            if not isinstance(held, RunningTable):  # a running table needs no promise
+                kept[table] = held = table_state.promise(held, token)
+            statuses[table] = table_state.status(table, held, token)
         if len(statuses) < len(kept):
             for table, held in kept.items():
-                if isinstance(held, Held) and table not in statuses:
-                    statuses[table] = holding.status(table, held, held.token)
-        for table, status in told.items():
+                if isinstance(held, RunningTable) and table not in statuses:
+                    statuses[table] = table_state.status(table, held, held.token)
+        for table, status in reports.items():
             asked = statuses.get(table)
-            # "stopped" says more than "absent": the table was there, and has ended
+            # "stopped" says more than "absent": the table was here and has ended
             if asked is None or (asked.token == status.token and asked.state in ENDED):
                 statuses[table] = status
         if len(kept) - len(statuses) > ENDED_MAX:
@@ -346,18 +349,18 @@ class Agent:
         return [Envelope(header, body) for body in bodies]
 
 
-def _farther(held: Held, progress: Progress) -> Held:
-    """Return what is held with what the executor says of its progress."""
+def _farther(held: RunningTable, progress: Progress) -> RunningTable:
+    """Return a running table with the progress that its executor reports."""
     _check_progress(progress)
     token, state, is_committed, before = held
-    # past the Python code of named tuples: each heartbeat does it for each table
-    return tuple.__new__(Held, (token, state, is_committed, before.fold(progress)))
+    # faster than RunningTable(...): each heartbeat makes one for each table
+    return tuple.__new__(RunningTable, (token, state, is_committed, before.fold(progress)))
 
 
 def _check_progress(progress: Progress) -> None:
-    """Refuse what no message could carry: it is an error of the executor."""
+    """Raise `InvalidArgumentError` for progress that no message can carry: the executor's error."""
     if not isinstance(progress, Progress):
-        raise InvalidArgumentError(f"how far a table is, is a Progress, not {progress!r}")
+        raise InvalidArgumentError(f"the progress of a table is a Progress, not {progress!r}")
     for number in progress:
         if type(number) is not int or not 0 <= number <= INTEGER_MAX:
-            raise InvalidArgumentError(f"progress is microseconds from 0 on, not {number!r}")
+            raise InvalidArgumentError(f"progress is microseconds >= 0, not {number!r}")

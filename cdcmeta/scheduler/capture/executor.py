@@ -9,7 +9,7 @@ from cdcmeta.scheduler.core.states import Progress, TableState
 
 
 class ExecutorStatus(NamedTuple):
-    """How a table is doing on this capture."""
+    """The status of a table on this capture."""
 
     state: TableState
     progress: Progress
@@ -19,44 +19,41 @@ class TableExecutor(Protocol):
     """Replicates tables; an agent calls it from one thread, and no call may block.
 
     A table is prepared (allocates, connects, reads ahead; writes nothing downstream), then
-    replicated (writes), then removed; each takes its time, and the agent asks how it is going.
+    replicated (writes), then removed. Each step may take long; the agent asks whether it is done.
     """
 
     def add_table(self, table: str, start_ts: int, *, is_prepare: bool) -> bool:
         """Begin to prepare a table, or to replicate one that is prepared.
 
-        `start_ts` (microseconds): everything before it is downstream already. False when it
-        cannot begin now; it is called again. Adding what is there already is no error.
+        `start_ts` (microseconds): everything before it is downstream already. Return False if it
+        cannot begin now: the agent calls again. Adding a table twice is not an error.
         """
         ...
 
     def is_add_finished(self, table: str, *, is_prepare: bool) -> bool:
-        """Return whether the table is prepared, or replicates."""
+        """Return whether the table is prepared, or replicates, depending on `is_prepare`."""
         ...
 
     def remove_table(self, table: str) -> bool:
-        """Begin to stop a table; False when it cannot begin now, it is called again then.
+        """Begin to stop a table; return False if it cannot begin now: the agent calls again.
 
-        It may be called at any time, also while the table is being prepared or is about to
-        replicate: it does not begin to write after that.
+        The agent may call it at any time, also while the table is being prepared or started: after
+        that the table must not begin to write.
         """
         ...
 
     def is_remove_finished(self, table: str) -> int | None:
-        """Return the last checkpoint once nothing of the table is left that could write.
-
-        None before that.
-        """
+        """Return the last checkpoint once nothing can write the table any more, else None."""
         ...
 
     def all_tables(self) -> Collection[str]:
-        """Return the tables that it has, in whatever state."""
+        """Return the tables that it has, in any state."""
         ...
 
     def checkpoint(self) -> Progress:
-        """Return how far all its tables are together."""
+        """Return the progress common to all its tables."""
         ...
 
     def status(self, table: str) -> ExecutorStatus:
-        """Return how a table is doing; `ABSENT` for one that it has not."""
+        """Return the status of a table; `ABSENT` for an unknown one."""
         ...

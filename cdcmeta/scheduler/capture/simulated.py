@@ -1,4 +1,4 @@
-"""An executor without tables behind it: each step takes the time that it is told to take."""
+"""An executor without real tables: each step takes a configured time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cdcmeta.scheduler.protocol.messages import NO_BARRIER, Barrier
 
 
 class Durations(NamedTuple):
-    """How long things take, in microseconds of `SimulatedExecutor.now`."""
+    """How long the steps take, in microseconds of `SimulatedExecutor.now`."""
 
     prepare_us: int = 0
     start_us: int = 0
@@ -20,7 +20,7 @@ class Durations(NamedTuple):
 
 
 class _Pipeline:
-    """One table: the state it is in, the one it is going to, and when it is there."""
+    """One table: its state, the next one, and when it reaches that."""
 
     def __init__(self, start_ts: int, due: int) -> None:
         self.state, self.goal = TableState.PREPARING, TableState.PREPARED
@@ -31,9 +31,9 @@ class _Pipeline:
 class SimulatedExecutor:
     """Implements `TableExecutor` for tests, simulations and benchmarks.
 
-    Its time is `now` (microseconds), which the caller moves on. While a table replicates its
-    checkpoint follows `source(table)`; `durations(table)` says how long its steps take. Nothing is
-    replicated beyond `barrier()`: pass `barrier=lambda: agent.barrier`, the agent's own.
+    Its time is `now` (microseconds), which the caller advances. While a table replicates, its
+    checkpoint follows `source(table)`; `durations(table)` is how long its steps take. No table is
+    replicated beyond `barrier()`: pass `barrier=lambda: agent.barrier`.
 
     >>> from cdcmeta.scheduler import SimulatedExecutor
     >>> executor = SimulatedExecutor()
@@ -53,12 +53,12 @@ class SimulatedExecutor:
         self._source, self._durations, self._barrier = source, durations, barrier
         self._bounded = NO_BARRIER
         self._bounds: dict[str, int] = {}
-        """By table, of `_bounded`."""
+        """The barriers of tables in `_bounded`."""
         self._pipelines: dict[str, _Pipeline] = {}
         self.now = 0
 
     def add_table(self, table: str, start_ts: int, *, is_prepare: bool) -> bool:
-        """Begin to prepare or replicate. Raises `InvalidArgumentError` for no start."""
+        """Begin to prepare or replicate. Raises `InvalidArgumentError` for an invalid start."""
         if start_ts < 0:
             raise InvalidArgumentError(f"{table!r} cannot start at {start_ts}")
         pipeline = self._moved(table)
@@ -71,7 +71,7 @@ class SimulatedExecutor:
         return True
 
     def is_add_finished(self, table: str, *, is_prepare: bool) -> bool:
-        """Return whether the table is prepared, or replicates."""
+        """Return whether the table is prepared, or replicates, depending on `is_prepare`."""
         done = TableState.PREPARED if is_prepare else TableState.REPLICATING
         return self.status(table).state is done
 
@@ -84,7 +84,7 @@ class SimulatedExecutor:
         return True
 
     def is_remove_finished(self, table: str) -> int | None:
-        """Return the last checkpoint once the table has stopped; it is forgotten then."""
+        """Return the last checkpoint once the table has stopped, and forget the table."""
         pipeline = self._moved(table)
         if pipeline is None:
             return 0
@@ -98,12 +98,12 @@ class SimulatedExecutor:
         return self._pipelines.keys()
 
     def checkpoint(self) -> Progress:
-        """Return how far all its tables are together."""
+        """Return the progress common to all its tables."""
         each = [self.status(table).progress.checkpoint for table in self._pipelines]
         return Progress(min(each), min(each)) if each else NO_PROGRESS
 
     def status(self, table: str) -> ExecutorStatus:
-        """Return how a table is doing."""
+        """Return the status of a table."""
         pipeline = self._moved(table)
         if pipeline is None:
             return ExecutorStatus(TableState.ABSENT, NO_PROGRESS)
@@ -111,7 +111,7 @@ class SimulatedExecutor:
         return ExecutorStatus(pipeline.state, Progress(checkpoint, checkpoint))
 
     def writing(self) -> set[str]:
-        """Return the tables that may write downstream now: until they have stopped."""
+        """Return the tables that have written downstream and have not stopped."""
         return {
             table
             for table, pipeline in self._pipelines.items()
@@ -121,11 +121,11 @@ class SimulatedExecutor:
         }
 
     def fail(self, table: str) -> None:
-        """Let a table end by itself, as one does whose connection broke."""
+        """Let a table end by itself, as if its connection broke."""
         self._pipelines.pop(table, None)
 
     def written(self, table: str, checkpoint: int) -> None:
-        """Do nothing: it is called when a table has come farther, for others to override."""
+        """Do nothing; called when a table's checkpoint advances, for subclasses to override."""
 
     def _moved(self, table: str) -> _Pipeline | None:
         pipeline = self._pipelines.get(table)

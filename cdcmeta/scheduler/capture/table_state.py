@@ -1,4 +1,4 @@
-"""What an agent does about one table when an owner asks: pure, the executor is elsewhere."""
+"""An agent's state of one table, and how requests change it: pure, without the executor."""
 
 from __future__ import annotations
 
@@ -17,76 +17,76 @@ from cdcmeta.scheduler.core.states import (
 from cdcmeta.scheduler.core.tasks import AddRequest, RemoveRequest, Request
 
 
-class Held(NamedTuple):
+class RunningTable(NamedTuple):
     """A table that an agent has a pipeline for."""
 
     token: Token
     state: TableState = TableState.PREPARING
     is_committed: bool = False
-    """Whether it was told to replicate; it says so once it does."""
+    """Whether it was asked to replicate; `state` is REPLICATING once it does."""
     progress: Progress = NO_PROGRESS
 
 
-class Ended(NamedTuple):
-    """What an agent keeps of a table that it has not: it starts nothing up to the token."""
+class EndedTable(NamedTuple):
+    """A table without a pipeline, and a promise: it will not start up to this token."""
 
     token: Token
     progress: Progress = NO_PROGRESS
-    """The last of the pipeline that had this very token."""
+    """The last progress of the pipeline that had this token."""
 
 
 class Action(Enum):
-    """What an executor is to do."""
+    """What the executor must do."""
 
     PREPARE = "prepare"
     REPLICATE = "replicate"
     REMOVE = "remove"
 
 
-class Obeyed(NamedTuple):
-    """What an agent knows of a table afterwards, and what its executor has to do."""
+class Applied(NamedTuple):
+    """The state after a request, and what the executor must do."""
 
-    kept: Held | Ended | None
+    kept: RunningTable | EndedTable | None
     action: Action | None = None
 
 
-def obey(kept: Held | Ended | None, request: Request) -> Obeyed:
-    """Return what follows from an owner's request.
+def apply(kept: RunningTable | EndedTable | None, request: Request) -> Applied:
+    """Return the state after an owner's request.
 
-    A table is prepared only under a token newer than all that were ended, and replicated only if
-    it was prepared under the very token of the commit. A removal ends what has its token or an
-    earlier one; where there is nothing, it keeps such from starting. Everything else changes
-    nothing: the status tells the owner.
+    A table is prepared only under a token newer than all ended ones, and replicated only if it was
+    prepared under the token of the commit. A removal ends a table with its token or an earlier one;
+    without a table, it is a promise not to start one. Every other request changes nothing: the
+    reported status informs the owner.
     """
-    if isinstance(kept, Held):
-        return _obey_held(kept, request)
+    if isinstance(kept, RunningTable):
+        return _apply_running(kept, request)
     if isinstance(request, AddRequest) and request.is_prepare:
         if kept is None or request.token > kept.token:
-            return Obeyed(Held(request.token, progress=request.progress), Action.PREPARE)
-        return Obeyed(kept)
-    return Obeyed(promise(kept, request.token))
+            return Applied(RunningTable(request.token, progress=request.progress), Action.PREPARE)
+        return Applied(kept)
+    return Applied(promise(kept, request.token))
 
 
-def _obey_held(held: Held, request: Request) -> Obeyed:
+def _apply_running(held: RunningTable, request: Request) -> Applied:
     if isinstance(request, RemoveRequest):
         if request.token < held.token or held.state is TableState.STOPPING:
-            return Obeyed(held)
-        return Obeyed(held._replace(state=TableState.STOPPING), Action.REMOVE)
+            return Applied(held)
+        return Applied(held._replace(state=TableState.STOPPING), Action.REMOVE)
     if request.is_prepare or request.token != held.token or held.is_committed:
-        return Obeyed(held)
+        return Applied(held)
     if held.state is not TableState.PREPARED:
-        return Obeyed(held)
+        return Applied(held)
     committed = held._replace(is_committed=True, progress=request.progress)
-    return Obeyed(committed, Action.REPLICATE)
+    return Applied(committed, Action.REPLICATE)
 
 
-def is_starting(kept: Held | Ended | None, request: Request) -> bool:
-    """Return whether a request is the commit that a table is starting under already.
+def is_starting(kept: RunningTable | EndedTable | None, request: Request) -> bool:
+    """Return whether a request repeats the commit under which a table is already starting.
 
-    Such a commit is not answered: "prepared" would make the owner repeat it, and so on.
+    Such a commit is not answered: the answer "prepared" would make the owner repeat it.
     """
     return (
-        isinstance(kept, Held)
+        isinstance(kept, RunningTable)
         and kept.is_committed
         and kept.state is TableState.PREPARED
         and isinstance(request, AddRequest)
@@ -95,29 +95,30 @@ def is_starting(kept: Held | Ended | None, request: Request) -> bool:
     )
 
 
-def promise(kept: Held | Ended | None, token: Token) -> Held | Ended:
-    """Return what is kept once somebody asked about a token: it will not start if it is not here.
+def promise(kept: RunningTable | EndedTable | None, token: Token) -> RunningTable | EndedTable:
+    """Return the state after a question about a token: a table that is absent will not start.
 
-    This is what makes "absent" an answer that stays true.
+    So the answer "absent" stays true.
     """
-    if isinstance(kept, Held) or (kept is not None and kept.token >= token):
+    if isinstance(kept, RunningTable) or (kept is not None and kept.token >= token):
         return kept
-    return Ended(token)
+    return EndedTable(token)
 
 
-def ended(held: Held, progress: Progress) -> Ended:
-    """Return what is kept of a table that has stopped."""
-    return Ended(held.token, held.progress.fold(progress))
+def ended(held: RunningTable, progress: Progress) -> EndedTable:
+    """Return the state of a table that has stopped."""
+    return EndedTable(held.token, held.progress.fold(progress))
 
 
-def forgotten(before: Ended | None, tokens: Iterable[Token]) -> Ended:
-    """Return what counts for all tables that nothing is kept of, when more are forgotten."""
-    return Ended(max(tokens, default=NO_TOKEN) if before is None else max(before.token, *tokens))
+def forgotten(before: EndedTable | None, tokens: Iterable[Token]) -> EndedTable:
+    """Return the promise for all forgotten tables when more are forgotten."""
+    earlier = NO_TOKEN if before is None else before.token
+    return EndedTable(max([earlier, *tokens]))
 
 
-def status(table: str, kept: Held | Ended | None, asked: Token) -> TableStatus:
-    """Return what to tell an owner that asked about a token."""
-    if isinstance(kept, Held):
+def status(table: str, kept: RunningTable | EndedTable | None, asked: Token) -> TableStatus:
+    """Return the status to report to an owner that asked about a token."""
+    if isinstance(kept, RunningTable):
         token, state, _, progress = kept
         return tuple.__new__(TableStatus, (table, token, state, progress))
     known = kept is not None and kept.token == asked

@@ -1,64 +1,64 @@
-"""Which tables end by themselves, where, and when they are tried again."""
+"""What fails on captures: tables that end by themselves, starts and stops that take too long."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
 from cdcmeta.scheduler.core.limits import Limits
-from cdcmeta.scheduler.core.replication_set import ReplicationSet
-from cdcmeta.scheduler.core.states import Role, SetState
+from cdcmeta.scheduler.core.replication_set import Place, ReplicationSet, stopping_places
+from cdcmeta.scheduler.core.states import Role, SetState, Token
 
 DOUBLINGS_MAX = 40
-"""More make no difference to a wait that has a bound."""
+"""More make no difference: the wait is bounded."""
 
 
 class Failure(NamedTuple):
-    """A table that ended without being told to."""
+    """A table that ended without a request."""
 
     times: int
-    """How often in a row, without its progress going on."""
+    """How often in a row, without progress in between."""
     captures: tuple[str, ...]
-    """Where, the last one last."""
+    """The captures on which it failed, the latest last."""
     checkpoint: int
-    """How far it was then."""
+    """Its checkpoint at the failure."""
     again_at: int
-    """When it is tried again: microseconds of the owner's clock."""
+    """When the owner retries it: microseconds of the owner's clock."""
     is_move: bool
-    """Whether it was to take over, so that the table goes on where it was."""
+    """Whether it was the secondary of a move, so that the primary continues."""
 
 
-class Trouble(NamedTuple):
-    """A capture on which tables end, one after the other, and none succeeds."""
+class FailingCapture(NamedTuple):
+    """A capture on which one table after the other fails and none succeeds."""
 
     table: str
-    """The last one."""
+    """The table that failed last."""
     times: int
-    """How often it was another table than the time before."""
+    """How often another table failed than the time before."""
     until: int
-    """Others get what there is to place, where there are others."""
+    """Until then tables are placed on other captures, if there are any."""
 
 
 class Failures:
-    """Remembers what fails, so that others try and nothing is tried at full speed.
+    """Remembers failures, so that another capture tries and retries are not immediate.
 
-    `now` (microseconds) is to be kept up to date. The first failure of a table costs no time,
-    the following ones ever more: `Limits.retry_first_us`, doubled up to `retry_max_us`.
+    The caller keeps `now` (microseconds) up to date. After its first failure a table is retried at
+    once, then after `Limits.retry_first_us`, doubled each time up to `retry_max_us`.
     """
 
     def __init__(self, limits: Limits) -> None:
         self._limits, self.now = limits, 0
         self.tables: dict[str, Failure] = {}
-        self._captures: dict[str, Trouble] = {}
-        self._given_up: dict[str, int] = {}
+        self._captures: dict[str, FailingCapture] = {}
+        self._timeouts: dict[str, int] = {}
 
     def judge(self, capture: str, before: ReplicationSet, after: ReplicationSet) -> None:
-        """Take in what became of a set when a capture reported. O(1)."""
+        """Note how a capture's report changed a set: a failure, a success, or progress. O(1)."""
         if _has_failed(capture, before, after):
             self.failed(capture, before)
         elif before.state is SetState.COMMIT and after.state is SetState.REPLICATING:
             self._captures.pop(capture, None)
-            self._given_up.pop(after.table, None)
+            self._timeouts.pop(after.table, None)
             failed = self.tables.get(after.table)
             if failed is not None and failed.is_move:
                 del self.tables[after.table]
@@ -67,23 +67,23 @@ class Failures:
             if failed and not failed.is_move and after.progress.checkpoint > failed.checkpoint:
                 del self.tables[after.table]
 
-    def gave_up(self, capture: str, rset: ReplicationSet) -> None:
+    def timed_out(self, capture: str, rset: ReplicationSet) -> None:
         """Note that a preparation or a start took too long. O(1)."""
-        self._given_up[rset.table] = self._given_up.get(rset.table, 0) + 1
+        self._timeouts[rset.table] = self._timeouts.get(rset.table, 0) + 1
         self.failed(capture, rset)
 
     def prepare_us(self, table: str) -> int:
-        """Return how long a table may be prepared: doubled each time that it took longer. O(1)."""
+        """Return how long a preparation may take: doubled each time that it took too long. O(1)."""
         return self._limits.prepare_us << self._doublings(table)
 
     def start_us(self, table: str) -> int:
-        """Return how long a table may start: doubled each time that it took longer. O(1)."""
+        """Return how long a start may take: doubled each time that it took too long. O(1)."""
         return self._limits.start_us << self._doublings(table)
 
     def resting(self, running: Collection[str] = ()) -> set[str]:
-        """Return the tables that failed and are not yet to be tried again. O(failures).
+        """Return the tables that failed and are not retried yet. O(failures).
 
-        A move that failed is forgotten after a while, but not while it is tried again.
+        A failed move is forgotten `retry_max_us` after that, but not while it is retried.
         """
         waited = self._limits.retry_max_us
         over = [
@@ -96,20 +96,20 @@ class Failures:
         return {table for table, each in self.tables.items() if each.again_at > self.now}
 
     def avoid(self) -> dict[str, tuple[str, ...]]:
-        """Return where each table failed, the last one last. O(failures)."""
+        """Return the captures on which each table failed, the latest last. O(failures)."""
         return {table: each.captures for table, each in self.tables.items()}
 
-    def troubled(self) -> set[str]:
-        """Return the captures that are to be left alone for now. O(captures)."""
+    def failing_captures(self) -> set[str]:
+        """Return the captures that get no tables for now. O(captures)."""
         return {name for name, each in self._captures.items() if each.until > self.now}
 
     def forget_table(self, table: str) -> None:
-        """Forget a table that nobody wants any more."""
+        """Forget a table that is no longer desired."""
         self.tables.pop(table, None)
-        self._given_up.pop(table, None)
+        self._timeouts.pop(table, None)
 
     def forget_capture(self, capture: str) -> None:
-        """Forget a capture that has ended: its name may come back. O(failures)."""
+        """Forget a capture that has ended: another may register under its name. O(failures)."""
         self._captures.pop(capture, None)
         for table, each in self.tables.items():
             if capture in each.captures:
@@ -117,7 +117,7 @@ class Failures:
                 self.tables[table] = each._replace(captures=left)
 
     def failed(self, capture: str, before: ReplicationSet) -> None:
-        """Note that a table failed on a capture; `before` is how it was until then. O(1)."""
+        """Note that a table failed on a capture; `before` is its set before that. O(1)."""
         table, failed = before.table, self.tables.get(before.table)
         times = failed.times + 1 if failed is not None else 1
         earlier = failed.captures if failed is not None else ()
@@ -129,31 +129,97 @@ class Failures:
             is_move=before.primary is not None and before.primary.capture != capture,
         )
         if any(each != capture for each in earlier):
-            return  # it fails elsewhere, too: that says nothing about the capture
-        trouble = self._captures.get(capture)
-        if trouble is None:
-            self._captures[capture] = Trouble(table, 0, 0)
-        elif trouble.table != table:
-            times = trouble.times + 1
-            self._captures[capture] = Trouble(table, times, self.now + self._wait(times))
+            return  # it fails on other captures, too, so this capture is not the cause
+        failing = self._captures.get(capture)
+        if failing is None:
+            self._captures[capture] = FailingCapture(table, 0, 0)
+        elif failing.table != table:
+            times = failing.times + 1
+            self._captures[capture] = FailingCapture(table, times, self.now + self._wait(times))
 
     def _doublings(self, table: str) -> int:
-        return min(self._given_up.get(table, 0), DOUBLINGS_MAX)
+        return min(self._timeouts.get(table, 0), DOUBLINGS_MAX)
 
     def _wait(self, times: int) -> int:
-        if times < 1:  # the first time at once: whatever it was may be over
+        if times < 1:  # the first retry is immediate: the cause may be over
             return 0
         limits = self._limits
         return min(limits.retry_first_us << min(times - 1, DOUBLINGS_MAX), limits.retry_max_us)
 
 
 def _has_failed(capture: str, before: ReplicationSet, after: ReplicationSet) -> bool:
-    """Return whether a capture ended what nobody told it to end."""
+    """Return whether a capture ended a table without a request to do so."""
     place, left = before.place(capture), after.place(capture)
     if place is None or (left is not None and left.role is not Role.UNDETERMINED):
         return False
     if before.state in (SetState.REMOVING, SetState.ABSENT):
         return False
-    if place.role is Role.PRIMARY:  # in a commit it was told to, for the one that takes over
+    if place.role is Role.PRIMARY:  # in COMMIT the owner asked it to stop for the secondary
         return before.state is not SetState.COMMIT or before.secondary is None
     return place.role is Role.SECONDARY
+
+
+# --- starts and stops ---
+
+
+class OverdueStop(NamedTuple):
+    """A table that a capture has not stopped in time: the capture may still write."""
+
+    since: int
+    """When the stop began: microseconds of `ReplicationManager.waited`."""
+    capture: str
+    table: str
+
+
+class Deadlines:
+    """Remembers since when captures start and stop tables.
+
+    Times are microseconds of `ReplicationManager.waited`.
+    """
+
+    def __init__(self) -> None:
+        self._starting: dict[str, tuple[Place, int]] = {}
+        self._stopping: dict[tuple[str, str], tuple[Token, int]] = {}
+
+    def note(self, before: ReplicationSet | None, after: ReplicationSet, waited: int) -> None:
+        """Note a changed set. O(captures of the set)."""
+        table, starts = after.table, after.starting
+        if starts is None:
+            self._starting.pop(table, None)
+        elif table not in self._starting or self._starting[table][0] != starts:
+            self._starting[table] = starts, waited
+        ends = stopping_places(after)
+        if not ends and not self._stopping:
+            return  # the usual case
+        stopping = {(place.capture, table): place.token for place in ends}
+        for place in before.places if before is not None else ():
+            if (place.capture, table) not in stopping:
+                self._stopping.pop((place.capture, table), None)
+        for key, token in stopping.items():
+            if key not in self._stopping or self._stopping[key][0] != token:
+                self._stopping[key] = token, waited
+
+    def starting(self) -> Iterator[tuple[str, str, int]]:
+        """Yield each starting table, its capture, and since when. O(tables being started)."""
+        for table, (place, since) in self._starting.items():
+            yield table, place.capture, since
+
+    def overdue(self, until: int) -> list[OverdueStop]:
+        """Return the stops that began at `until` or before and have not ended, the oldest first.
+
+        O(tables being stopped).
+        """
+        return sorted(
+            OverdueStop(since, capture, table)
+            for (capture, table), (_, since) in self._stopping.items()
+            if since <= until
+        )
+
+    def check(self, sets: dict[str, ReplicationSet]) -> None:
+        """Raise `AssertionError` if starts or stops differ from those of the sets. O(tables)."""
+        starting = {table: rset.starting for table, rset in sets.items() if rset.starting}
+        assert {table: place for table, (place, _) in self._starting.items()} == starting
+        stopping = {
+            (p.capture, table): p.token for table, r in sets.items() for p in stopping_places(r)
+        }
+        assert {key: token for key, (token, _) in self._stopping.items()} == stopping

@@ -1,4 +1,4 @@
-"""How much a scheduler does at once."""
+"""How much a scheduler does at once, and how long it waits."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass, fields
 from cdcmeta.errors import InvalidArgumentError
 
 MESSAGES_PER_TABLE_MAX = 1
-"""Requests about a table that one capture gets in a tick, and answers about it that it gives."""
+"""Requests about one table that a capture gets in a tick, and answers that it gives."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """How much is begun in a tick, and how much is under way at a time: two things.
+    """Bounds on what begins in one tick, on what is under way at a time, and on waits.
 
     >>> from cdcmeta.scheduler import Limits
     >>> Limits(moves_in_flight=2).moves_in_flight
@@ -24,13 +24,13 @@ class Limits:
     adds_in_flight: int = 10_000
     """Tables being placed at a time, over all captures."""
     adds_per_capture: int = 2_000
-    """Tables that one capture is preparing at a time: what keeps the last one from drowning."""
+    """Tables that one capture prepares at a time: protects the last capture from overload."""
     moves_in_flight: int = 10
     """Tables being moved at a time by drain, move and balance."""
     balance_every_us: int = 60_000_000
-    """Microseconds between two looks at the balance."""
+    """Microseconds between two checks of the balance."""
     retry_first_us: int = 1_000_000
-    """Microseconds before a table is tried again that failed twice; doubled each time, ..."""
+    """Microseconds before a table that failed twice is retried; doubled each time, ..."""
     retry_max_us: int = 60_000_000
     """... up to this."""
     prepare_us: int = 600_000_000
@@ -40,14 +40,14 @@ class Limits:
     stop_us: int = 600_000_000
     """Microseconds that a stop may take before the capture counts as broken and is evicted."""
     stuck_us: int = 60_000_000
-    """Microseconds after which a table that is not replicated holds up no balancing any more."""
+    """Microseconds after which a table that is not replicated no longer delays balancing."""
     heartbeat_every_us: int = 100_000
     """Microseconds between two rounds of heartbeats."""
     repeat_max_us: int = 1_000_000
-    """Microseconds between two sendings of one request, at most: the first pause is
-    `heartbeat_every_us`, and each following one twice as long."""
+    """The longest pause in microseconds before a request is repeated: the first pause is
+    `heartbeat_every_us`, each following one twice as long."""
     mute_us: int = 15_000_000
-    """Microseconds that a capture may say nothing."""
+    """Microseconds that a capture may be silent."""
 
     def __post_init__(self) -> None:
         for field in fields(self):

@@ -1,4 +1,4 @@
-"""All replication sets of a changefeed, what is under way, and what captures are asked about."""
+"""All replication sets of a changefeed, the tasks under way, and what captures are asked about."""
 
 from __future__ import annotations
 
@@ -7,16 +7,15 @@ from itertools import chain, pairwise, takewhile
 from math import isclose
 from typing import Any, NamedTuple
 
-from cdcmeta.scheduler.core.deadlines import Deadlines, Hanging
-from cdcmeta.scheduler.core.failures import Failures
+from cdcmeta.scheduler.core.failures import Deadlines, Failures, OverdueStop
 from cdcmeta.scheduler.core.limits import Limits
-from cdcmeta.scheduler.core.replication_set import ReplicationSet, Step, going_on, rebuilt, step
+from cdcmeta.scheduler.core.replication_set import ReplicationSet, Step, continued, rebuilt, step
 from cdcmeta.scheduler.core.states import Progress, Role, SetState, TableStatus, Token
 from cdcmeta.scheduler.core.tasks import (
+    AbandonTable,
     CaptureLost,
     Event,
     Found,
-    GiveUp,
     RemoveTable,
     Report,
     Send,
@@ -24,72 +23,72 @@ from cdcmeta.scheduler.core.tasks import (
 )
 
 LOST_MAX = 8
-"""So often a preparation is repeated on a capture that says it knows nothing of it."""
+"""How often a preparation is repeated on a capture that reports the table as absent."""
 _QUIET = (SetState.REPLICATING, SetState.ABSENT)
 
 
-class _Unasked(NamedTuple):
-    """A preparation that is on its way: asking too early about it would end it."""
+class _PendingPrepare(NamedTuple):
+    """A request to prepare that is under way: a question that overtakes it would end it."""
 
     capture: str
     until: int
     wait_us: int
     since: int
-    """When it was sent first."""
+    """When the first request was sent."""
     times: int
-    """How often it was sent."""
+    """How many requests were sent."""
 
 
 class ReplicationManager:
-    """Holds a set for each table, and keeps count of what policies ask for.
+    """Keeps a set for each table, and the indexes that policies read.
 
-    `revision` is the owner's; it is in all tokens that are issued here. `now` and `is_settled` are
-    to be kept up to date.
+    `revision` is the owner's and part of all tokens that it issues. The caller keeps `now`,
+    `waited` and `is_settled` up to date.
     """
 
     def __init__(self, revision: int, limits: Limits | None = None) -> None:
         self._limits, self._now = limits or Limits(), 0
         self.waited = 0
-        """Microseconds that count where somebody is waited for; to be kept up to date."""
+        """The clock of all waits for captures, in microseconds; set by the caller."""
         self._revision, self._issued = revision, 0
         self.sets: dict[str, ReplicationSet] = {}
         self.running: dict[str, Task] = {}
-        """The task that each table is busy with."""
+        """The task under way, by table."""
         self.held: dict[str, dict[str, Token]] = {}
-        """By capture, the tables that it holds or was asked to, with their tokens."""
+        """By capture, the tables that it holds or was asked to hold, with their tokens."""
         self.primaries: dict[str, dict[str, None]] = {}
-        """By capture, the tables that it replicates or is about to."""
+        """By capture, the tables that it replicates or was asked to."""
         self.preparing: dict[str, dict[str, None]] = {}
         """By capture, the tables that it prepares."""
         self.absent: dict[str, None] = {}
-        """Tables with a set that nobody is asked to replicate."""
+        """Tables whose set is ABSENT: no capture is asked to replicate them."""
         self.unsettled: dict[str, int] = {}
-        """Tables whose set is not replicating, and since when; the longest first."""
+        """Tables whose set is not REPLICATING, and since when; the oldest first."""
         self.failures = Failures(self._limits)
-        """Tables that end by themselves: they are tried elsewhere, and ever more rarely."""
+        """Tables that end by themselves: retried on other captures, with growing pauses."""
         self._deadlines = Deadlines()
         self.weights: dict[str, float] = {}
-        """By capture, what the tables that it replicates and prepares weigh together."""
+        """By capture, the total weight of the tables that it replicates and prepares."""
         self._weight: Callable[[str], float] = lambda table: 1.0
         self._removed: list[str] = []
         self._asked: dict[str, tuple[tuple[str, Token], ...]] = {}
-        self._unasked: dict[str, _Unasked] = {}
+        self._pending_prepares: dict[str, _PendingPrepare] = {}
         self.is_settled = True
-        """Whether nobody can hold a table unknown to us; else nobody is promoted anew."""
+        """Whether no capture can hold a table unknown to the owner; until then none is promoted."""
 
     @property
     def now(self) -> int:
-        """The owner's clock, in microseconds; to be kept up to date."""
+        """The owner's clock, in microseconds; set by the caller."""
         return self._now
 
     @now.setter
     def now(self, now: int) -> None:
         self._now = self.failures.now = now
 
-    def weigh(self, weight: Callable[[str], float]) -> None:
-        """Let tables weigh something else from now on. O(tables held)."""
+    def set_weight(self, weight: Callable[[str], float]) -> None:
+        """Replace the weights of tables. O(tables held)."""
         self._weight = weight
-        self.weights = {capture: self._weighs(capture) for capture in self.held}
+        self.weights = {capture: self._load_of(capture) for capture in self.held}
 
     def begin(
         self,
@@ -97,37 +96,37 @@ class ReplicationManager:
         floor: Progress,
         found: Mapping[str, Sequence[TableStatus]],
     ) -> None:
-        """Make the sets from what captures tell a new owner; O(tables told of).
+        """Make the sets of a new owner from the captures' reports; O(tables reported).
 
-        Wanted tables that nobody tells of get an empty set, those told of and not wanted one
-        that is to be removed.
+        A desired table that no capture reports gets an empty set. A reported table that is not
+        desired gets a set, too; it is removed later.
         """
         by_table: dict[str, list[tuple[str, TableStatus]]] = {table: [] for table in tables}
         for capture, statuses in found.items():
             for status in statuses:
                 by_table.setdefault(status.table, []).append((capture, status))
-        for table, told in by_table.items():
-            rset = rebuilt(table, floor, told)
+        for table, reports in by_table.items():
+            rset = rebuilt(table, floor, reports)
             self._put(rset)
             if rset.state is SetState.PREPARE and rset.secondary is not None:
-                self._on_its_way(table, rset.secondary.capture)  # its time begins anew
+                self._prepare_sent(table, rset.secondary.capture)  # its deadline begins again
 
-    def want(self, table: str, floor: Progress) -> None:
-        """Begin with a table, if there is none yet, at the progress given."""
+    def create_set(self, table: str, floor: Progress) -> None:
+        """Make the set of a table, if there is none, with the progress `floor`."""
         if table not in self.sets:
             self._put(ReplicationSet(table, progress=floor))
 
     def may_remove(self, table: str) -> bool:
-        """Return whether there is a set that is not being removed yet."""
+        """Return whether the table has a set that is not being removed."""
         rset = self.sets.get(table)
         return rset is not None and rset.state is not SetState.REMOVING
 
     def asked(self, capture: str) -> tuple[tuple[str, Token], ...]:
         """Return the tables to ask a capture about, with their tokens.
 
-        Not about what it was told to prepare a moment ago: a question that overtakes the request
-        is answered with a promise never to start it. O(1) while it holds the same tables, else
-        O(its tables).
+        Without tables that it was asked to prepare a moment ago: if the question overtook that
+        request, the answer would be a promise never to start the table. O(1) while the capture
+        holds the same tables, else O(its tables).
         """
         asked = self._asked.get(capture)
         if asked is not None:
@@ -136,7 +135,7 @@ class ReplicationManager:
         early = {
             table
             for table in self.preparing.get(capture, ())
-            if (each := self._unasked.get(table)) is not None
+            if (each := self._pending_prepares.get(table)) is not None
             and each.capture == capture
             and each.until > self._now
         }
@@ -153,17 +152,17 @@ class ReplicationManager:
     # --- what happens ---
 
     def reported(self, capture: str, statuses: Iterable[TableStatus]) -> list[Send]:
-        """Take in what a capture tells of tables; O(statuses)."""
+        """Apply a capture's report; O(statuses)."""
         messages: list[Send] = []
         sets, failing = self.sets, self.failures.tables
         for status in statuses:
             rset = sets.get(status.table)
             if rset is None:
-                # nobody wants it, and no set is left: whoever still has it shall end it
+                # not desired, and without a set: a capture that still has it must end it
                 rset = ReplicationSet(status.table)
                 messages += step(rset, Report(capture, status), fresh=self._fresh()).messages
                 continue
-            after = going_on(rset, capture, status)
+            after = continued(rset, capture, status)
             if after is not None:
                 if after is not rset:
                     sets[status.table] = after  # no index depends on its progress
@@ -177,7 +176,7 @@ class ReplicationManager:
         return messages
 
     def found(self, capture: str, statuses: Iterable[TableStatus], floor: Progress) -> list[Send]:
-        """Take in all that a capture holds that could not be asked before."""
+        """Apply all that a capture holds that had not synced when the sets were made."""
         messages: list[Send] = []
         for status in statuses:
             rset = self.sets.get(status.table) or ReplicationSet(status.table, progress=floor)
@@ -185,7 +184,7 @@ class ReplicationManager:
         return messages
 
     def capture_lost(self, capture: str) -> list[Send]:
-        """Free all that a capture held; O(its tables)."""
+        """Remove an ended capture from all sets; O(its tables)."""
         messages: list[Send] = []
         for table in list(self.held.get(capture, ())):
             messages += self._step(self.sets[table], CaptureLost(capture))
@@ -198,13 +197,15 @@ class ReplicationManager:
         return messages
 
     def begin_task(self, task: Task) -> list[Send]:
-        """Begin a task, if its table is not busy with another and is in the state for it."""
+        """Begin a task if its table has no other one and is in the right state."""
         rset = self.sets.get(task.table)
         if rset is None:
             return []
-        if isinstance(task, GiveUp):
+        if isinstance(task, AbandonTable):
             return list(self._step(rset, task))
-        if isinstance(task, RemoveTable):  # whatever is under way: nobody wants it any more
+        if isinstance(
+            task, RemoveTable
+        ):  # also during another task: the table is no longer desired
             self.running.pop(task.table, None)
             return list(self._step(rset, task))
         if task.table in self.running:
@@ -214,38 +215,38 @@ class ReplicationManager:
             self.running[task.table] = task
         return list(messages)
 
-    def overdue(self) -> list[GiveUp]:
-        """Return the preparations and starts that take too long; these have failed.
+    def overdue(self) -> list[AbandonTable]:
+        """Return the preparations and starts that take too long; each counts as a failure.
 
-        And the preparations that were lost too often. Each time a table has longer, so that one
-        that needs long comes to its end. O(tables being placed or moved).
+        Also the preparations whose request was repeated too often. Each time the deadline of the
+        table doubles, so that a slow table succeeds in the end. O(tables being placed or moved).
         """
         found, least = [], self._limits.prepare_us
         for table, capture, since in self._deadlines.starting():
             if self.waited - since >= self.failures.start_us(table):
-                self.failures.gave_up(capture, self.sets[table])
-                found.append(GiveUp(table, capture))
-        for table, each in self._unasked.items():
+                self.failures.timed_out(capture, self.sets[table])
+                found.append(AbandonTable(table, capture))
+        for table, each in self._pending_prepares.items():
             took, is_lost, rset = self.waited - each.since, each.times > LOST_MAX, self.sets[table]
             if (took < least and not is_lost) or rset.state is not SetState.PREPARE:
                 continue
             if is_lost:
                 self.failures.failed(each.capture, rset)
             elif took >= self.failures.prepare_us(table):
-                self.failures.gave_up(each.capture, rset)
+                self.failures.timed_out(each.capture, rset)
             else:
                 continue
-            found.append(GiveUp(table, each.capture))
+            found.append(AbandonTable(table, each.capture))
         return found
 
     def unsettled_since(self, since: int) -> list[str]:
-        """Return the tables whose set is not replicating since a time or longer. O(these)."""
+        """Return the tables whose set has not been REPLICATING since a time. O(these)."""
         return [
             table for table, _ in takewhile(lambda each: each[1] <= since, self.unsettled.items())
         ]
 
-    def hanging(self) -> list[Hanging]:
-        """Return the tables that captures should have stopped by now, the longest first.
+    def hanging(self) -> list[OverdueStop]:
+        """Return the tables that captures should have stopped by now, the oldest first.
 
         O(tables being stopped).
         """
@@ -254,7 +255,7 @@ class ReplicationManager:
     def in_flight(self, kind: type[Task], stuck_since: int = -1) -> int:
         """Return how many tasks of a kind are under way. O(tasks under way).
 
-        Not those that wait for a primary to stop that has had its time: it may never.
+        Without those that wait since `stuck_since` for a primary to stop: it may never stop.
         """
         return sum(
             isinstance(task, kind)
@@ -266,7 +267,7 @@ class ReplicationManager:
         )
 
     def check(self) -> None:
-        """Raise `AssertionError` when an index is not what the sets say. O(tables)."""
+        """Raise `AssertionError` if an index differs from the sets. O(tables)."""
         sets, roles = self.sets, {role: set[tuple[str, str]]() for role in Role}
         tokens, states = {}, {state: set[str]() for state in SetState}
         for table, rset in sets.items():
@@ -279,19 +280,19 @@ class ReplicationManager:
         for index, role in ((self.primaries, Role.PRIMARY), (self.preparing, Role.SECONDARY)):
             assert {(c, table) for c, tables in index.items() for table in tables} == roles[role]
         held = {(c, table): g for c, tables in self.held.items() for table, g in tables.items()}
-        assert held == tokens, "who holds what, and under which token"
+        assert held == tokens, "the index of held tables and tokens"
         assert set(self.absent) == states[SetState.ABSENT]
         assert set(self.unsettled) == set(sets) - states[SetState.REPLICATING]
         assert all(before <= since for before, since in pairwise(self.unsettled.values()))
-        # a task ends with the state that it leads to, however that came
+        # a task ends when its table reaches the state, for whatever reason
         assert set(self.running) <= states[SetState.PREPARE] | states[SetState.COMMIT]
-        # what was sent a moment ago is on its way to who prepares it
-        assert set(self._unasked) <= set(sets) - states[SetState.REPLICATING]
+        # only tables in transition have requests under way
+        assert set(self._pending_prepares) <= set(sets) - states[SetState.REPLICATING]
         self._deadlines.check(sets)
         for capture, asked in self._asked.items():
             assert dict(asked) == self.held.get(capture, {}), capture
         for capture in self.held.keys() | self.weights.keys():
-            weight, weighs = self.weights.get(capture, 0.0), self._weighs(capture)
+            weight, weighs = self.weights.get(capture, 0.0), self._load_of(capture)
             assert isclose(weight, weighs, rel_tol=1e-6, abs_tol=1e-6), (capture, weight, weighs)
 
     # --- inside ---
@@ -304,25 +305,27 @@ class ReplicationManager:
         for capture, request in after.messages:
             if request.token == fresh:
                 self._issued += 1
-                self._on_its_way(rset.table, capture)
+                self._prepare_sent(rset.table, capture)
         return after.messages
 
-    def _on_its_way(self, table: str, capture: str) -> None:
-        """Note that a capture is told to prepare; each time in a row it is given longer."""
-        before, wait_us = self._unasked.get(table), self._limits.heartbeat_every_us
+    def _prepare_sent(self, table: str, capture: str) -> None:
+        """Note a request to prepare; the pause before a question grows with each repetition."""
+        before, wait_us = self._pending_prepares.get(table), self._limits.heartbeat_every_us
         since, times = self.waited, 1
         if before is not None and before.capture == capture:
             since, times = before.since, before.times + 1
             wait_us = min(2 * before.wait_us, max(self._limits.mute_us // 2, wait_us))
-        self._unasked[table] = _Unasked(capture, self._now + wait_us, wait_us, since, times)
+        self._pending_prepares[table] = _PendingPrepare(
+            capture, self._now + wait_us, wait_us, since, times
+        )
 
-    def _weighs(self, capture: str) -> float:
-        """Return what a capture's load weighs, added up: what it only stops is none."""
+    def _load_of(self, capture: str) -> float:
+        """Return the weight of a capture's load; tables that it stops do not count."""
         tables = chain(self.primaries.get(capture, ()), self.preparing.get(capture, ()))
         return sum(map(self._weight, tables))
 
     def _fresh(self) -> Token:
-        # past the Python code of named tuples: each report has one
+        # faster than Token(...): each report makes one
         return tuple.__new__(Token, (self._revision, self._issued + 1))
 
     def _put(self, rset: ReplicationSet) -> None:
@@ -351,7 +354,7 @@ class ReplicationManager:
             _mark(self.preparing.setdefault(mine, {}), table, place.role is Role.SECONDARY)
         if rset.state in _QUIET:
             self.running.pop(table, None)
-            self._unasked.pop(table, None)
+            self._pending_prepares.pop(table, None)
         _mark(self.absent, table, rset.state is SetState.ABSENT)
         if rset.state is SetState.REPLICATING:
             self.unsettled.pop(table, None)
@@ -362,7 +365,7 @@ class ReplicationManager:
 
     def _forget(self, table: str) -> None:
         places: tuple[dict[str, Any], ...] = (
-            *(self.sets, self.running, self.absent, self.unsettled, self._unasked),
+            *(self.sets, self.running, self.absent, self.unsettled, self._pending_prepares),
         )
         for held in places:
             held.pop(table, None)

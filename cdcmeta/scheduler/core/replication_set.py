@@ -1,7 +1,7 @@
-"""One table's replication set: who holds it, and what follows from what happens to it.
+"""One table's replication set: the captures that hold it, and how events change it.
 
-`step` is TiCDC's state machine with a token for each assignment. Facts 1.4 to 1.6 of its sources
-are the rows; where a token changes one, `tests/scheduler/test_transitions.py` says why.
+`step` is TiCDC's state machine with a token for each assignment. Its rows are facts 1.4 to 1.6 of
+TiCDC's sources; `tests/scheduler/test_transitions.py` says where and why a token changes one.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from cdcmeta.scheduler.core.states import (
     Token,
 )
 from cdcmeta.scheduler.core.tasks import (
+    AbandonTable,
     AddRequest,
     AddTable,
     CaptureLost,
     Event,
     Found,
-    GiveUp,
     MoveTable,
     RemoveRequest,
     RemoveTable,
@@ -35,30 +35,30 @@ from cdcmeta.scheduler.core.tasks import (
 
 
 class Place(NamedTuple):
-    """What one capture is to a table, and under which token."""
+    """The role of one capture for a table, and its token."""
 
     capture: str
     role: Role
     token: Token
 
     def as_primary(self) -> Place:
-        """Return it as the one that replicates."""
+        """Return it with the role PRIMARY."""
         return Place(self.capture, Role.PRIMARY, self.token)
 
 
 class ReplicationSet(NamedTuple):
-    """All that the owner knows of a table."""
+    """Everything that the owner knows about a table."""
 
     table: str
     state: SetState = SetState.ABSENT
     places: tuple[Place, ...] = ()
-    """One for each capture that holds it or was asked to, by name."""
+    """One for each capture that holds it or was asked to, sorted by name."""
     progress: Progress = NO_PROGRESS
-    """Never goes backwards, whoever replicates."""
+    """Never goes backwards, also when the primary changes."""
 
     @property
     def primary(self) -> Place | None:
-        """The capture that replicates, or was told to."""
+        """The capture that replicates, or was asked to."""
         return self._of(Role.PRIMARY)
 
     @property
@@ -68,22 +68,22 @@ class ReplicationSet(NamedTuple):
 
     @property
     def is_undetermined(self) -> bool:
-        """Whether someone who stops may still write."""
+        """Whether a capture that is stopping may still write."""
         return self._of(Role.UNDETERMINED) is not None
 
     @property
     def is_removed(self) -> bool:
-        """Whether nobody wants it and nobody holds it."""
+        """Whether it was removed and no capture holds it."""
         return self.state is SetState.REMOVING and not self.places
 
     @property
     def starting(self) -> Place | None:
-        """The capture that was told to replicate, and has not reported that it does."""
+        """The capture that was asked to replicate and has not reported that it does."""
         is_starting = self.state is SetState.COMMIT and self.secondary is None
         return self.primary if is_starting else None
 
     def check(self) -> None:
-        """Raise `AssertionError` when an invariant does not hold. O(captures)."""
+        """Raise `AssertionError` if an invariant does not hold. O(captures)."""
         state, roles = self.state, [each.role for each in self.places]
         names = [each.capture for each in self.places]
         primaries, secondaries = roles.count(Role.PRIMARY), roles.count(Role.SECONDARY)
@@ -91,25 +91,26 @@ class ReplicationSet(NamedTuple):
         rules = {
             "a capture has one place": len(names) == len(set(names)),
             "places are sorted": list(self.places) == sorted(self.places),
-            "who is in a state that needs places has some": state not in held or bool(roles),
+            "a state that needs places has some": state not in held or bool(roles),
             "one primary": primaries <= 1,
             "one secondary": secondaries <= 1,
-            "absent: nobody is asked": state is not SetState.ABSENT or primaries + secondaries == 0,
-            "prepare: somebody prepares": state is not SetState.PREPARE or secondaries == 1,
-            "commit: somebody is to replicate": state is not SetState.COMMIT
+            "absent: no capture is asked": state is not SetState.ABSENT
+            or primaries + secondaries == 0,
+            "prepare: a secondary prepares": state is not SetState.PREPARE or secondaries == 1,
+            "commit: a capture is to replicate": state is not SetState.COMMIT
             or primaries + secondaries > 0,
             "replicating: by a primary": state is not SetState.REPLICATING or primaries == 1,
-            "replicating: nobody prepares": state is not SetState.REPLICATING or secondaries == 0,
+            "replicating: no secondary": state is not SetState.REPLICATING or secondaries == 0,
         }
         for rule, holds in rules.items():
             assert holds, f"{rule}: {self}"
 
     def can_move_to(self, capture: str) -> bool:
-        """Return whether another capture could take over now."""
+        """Return whether the table can move to a capture now."""
         return self.state is SetState.REPLICATING and self.place(capture) is None
 
     def place(self, capture: str) -> Place | None:
-        """Return what a capture is to the table."""
+        """Return the place of a capture, None without one."""
         for place in self.places:
             if place.capture == capture:
                 return place
@@ -124,54 +125,54 @@ class ReplicationSet(NamedTuple):
     # --- changes; each returns another set ---
 
     def without(self, place: Place) -> ReplicationSet:
-        """Return it without a place; what it does next follows from who is left."""
+        """Return it without a place, in the state that follows from the places left."""
         left = tuple(each for each in self.places if each is not place)
-        return self._replace(places=left)._going_on()
+        return self._replace(places=left)._state_after_loss()
 
-    def undetermined(self, place: Place) -> ReplicationSet:
-        """Return it with a capture that stops, and may still write."""
-        return self.given(place._replace(role=Role.UNDETERMINED))._going_on()
+    def with_undetermined(self, place: Place) -> ReplicationSet:
+        """Return it with a capture that is stopping and may still write."""
+        return self.with_place(place._replace(role=Role.UNDETERMINED))._state_after_loss()
 
-    def given(self, place: Place, state: SetState | None = None) -> ReplicationSet:
-        """Return it with a place instead of that of its capture; in a state, or None: its own."""
+    def with_place(self, place: Place, state: SetState | None = None) -> ReplicationSet:
+        """Return it with a place for its capture, in a state (None: unchanged)."""
         table, before, places, progress = self
         others = [each for each in places if each.capture != place.capture]
         places = tuple(sorted((*others, place))) if others else (place,)
         return ReplicationSet(table, before if state is None else state, places, progress)
 
-    def at(self, state: SetState) -> ReplicationSet:
-        """Return it in a state."""
+    def with_state(self, state: SetState) -> ReplicationSet:
+        """Return it in another state."""
         return ReplicationSet(self.table, state, self.places, self.progress)
 
-    def folded(self, progress: Progress) -> ReplicationSet:
-        """Return it with what a writer says about its progress."""
+    def with_progress(self, progress: Progress) -> ReplicationSet:
+        """Return it with the progress that a writer reports."""
         table, state, places, before = self
         farther = before.fold(progress)
         if farther is before:
             return self
-        # past the Python code of named tuples: each heartbeat does it for each table
+        # faster than ReplicationSet(...): each heartbeat makes one for each table
         return tuple.__new__(ReplicationSet, (table, state, places, farther))
 
-    def _going_on(self) -> ReplicationSet:
+    def _state_after_loss(self) -> ReplicationSet:
         state = self.state
         if state is not SetState.REMOVING and self.secondary is None:
             if self.primary is None:
                 state = SetState.ABSENT
             elif state is SetState.PREPARE:
                 state = SetState.REPLICATING
-            # in COMMIT the primary's removal may be on its way: its own report decides
-        return self.at(state)
+            # in COMMIT a request to stop may be under way: the primary's report decides
+        return self.with_state(state)
 
 
 class Step(NamedTuple):
-    """What became of a set, and what to tell captures."""
+    """The changed set, and the requests to send."""
 
     set: ReplicationSet
     messages: tuple[Send, ...] = ()
 
 
-def ending(rset: ReplicationSet) -> tuple[Place, ...]:
-    """Return the captures that have to stop, and have not reported that they did."""
+def stopping_places(rset: ReplicationSet) -> tuple[Place, ...]:
+    """Return the places whose captures must stop and have not reported that they did."""
     if rset.state is SetState.REMOVING:
         return rset.places
     is_replaced = rset.state is SetState.COMMIT and rset.secondary is not None
@@ -184,11 +185,11 @@ def ending(rset: ReplicationSet) -> tuple[Place, ...]:
     )
 
 
-def going_on(rset: ReplicationSet, capture: str, status: TableStatus) -> ReplicationSet | None:
-    """Return what becomes of a set by the usual report: that its primary goes on replicating.
+def continued(rset: ReplicationSet, capture: str, status: TableStatus) -> ReplicationSet | None:
+    """Return the set after the usual report: its primary still replicates. Pure.
 
-    None for every other report: `step` answers these. It answers this one with the same set and
-    no message; to ask here first makes four objects fewer for each table of a heartbeat. Pure.
+    None for every other report: those are for `step`. `step` returns the same for the usual
+    report; this function makes four objects fewer for each table of a heartbeat.
     """
     _, token, state, progress = status
     if rset.state is not SetState.REPLICATING or state is not TableState.REPLICATING:
@@ -196,18 +197,17 @@ def going_on(rset: ReplicationSet, capture: str, status: TableStatus) -> Replica
     for place in rset.places:
         if place[0] == capture:
             is_writer = place[1] is Role.PRIMARY and place[2] == token
-            return rset.folded(progress) if is_writer else None
+            return rset.with_progress(progress) if is_writer else None
     return None
 
 
 def step(rset: ReplicationSet, event: Event, *, fresh: Token, is_settled: bool = True) -> Step:
-    """Return what follows from an event.
+    """Return the set after an event, and the requests to send. Pure; O(captures of the set).
 
     `fresh` is the token of the assignment that the event may begin: larger than all before it.
-    `is_settled` is False while a capture of an earlier owner's time has not told what it holds:
-    until it does, or has ended, nobody is promoted in a set without a primary. Pure; O(captures
-    of the set). What does not fit the state changes nothing: a task that comes too late, a report
-    about an assignment that is over.
+    `is_settled` is False while a capture from an earlier owner's time has not synced: until it
+    does, or has ended, no capture is promoted in a set without a primary. An event that does not
+    fit the state changes nothing: a task that comes too late, a report about an old assignment.
 
     >>> from cdcmeta.scheduler import AddTable, ReplicationSet, Token, step
     >>> added, messages = step(ReplicationSet("t"), AddTable("t", "c1"), fresh=Token(7, 1))
@@ -227,30 +227,30 @@ def step(rset: ReplicationSet, event: Event, *, fresh: Token, is_settled: bool =
         case RemoveTable():
             ended = rset._replace(state=SetState.REMOVING)
             return Step(ended, tuple(_removal(rset, place) for place in rset.places))
-        case GiveUp(_, capture):
-            return _given_up(rset, capture)
+        case AbandonTable(_, capture):
+            return _abandoned(rset, capture)
         case Found(capture, status):
             return _found(rset, capture, status)
 
 
-def _added(rset: ReplicationSet, capture: str, fresh: Token, wanted: SetState) -> Step:
-    if rset.state is not wanted or rset.place(capture) is not None:
+def _added(rset: ReplicationSet, capture: str, fresh: Token, expected: SetState) -> Step:
+    if rset.state is not expected or rset.place(capture) is not None:
         return Step(rset)
-    begun = rset.given(Place(capture, Role.SECONDARY, fresh), SetState.PREPARE)
+    begun = rset.with_place(Place(capture, Role.SECONDARY, fresh), SetState.PREPARE)
     return Step(begun, (_prepare(begun, capture, fresh),))
 
 
-def _given_up(rset: ReplicationSet, capture: str) -> Step:
+def _abandoned(rset: ReplicationSet, capture: str) -> Step:
     place = rset.place(capture)
     if place is None or (place.role is not Role.SECONDARY and place != rset.starting):
         return Step(rset)
     removal = _removal(rset, place)
     if rset.state is SetState.PREPARE:
-        # it was never told to write, and under this token never will be: its end is no matter
+        # it was never asked to write, and under this token never will be: do not wait for its end
         return Step(rset.without(place), (removal,))
-    # it was told to write, or an earlier owner may have told it to: another capture is promoted
-    # only after this one has reported that it stopped, or has lost its registration
-    return Step(rset.undetermined(place), (removal,))
+    # it, or an earlier owner for it, may have been asked to write: another capture is promoted only
+    # after this one has reported that it stopped, or has lost its registration
+    return Step(rset.with_undetermined(place), (removal,))
 
 
 def _reported(
@@ -259,20 +259,20 @@ def _reported(
     place = rset.place(capture)
     if place is None or place.token != status.token:
         if place is not None and _is_in_the_way(rset, place, status):
-            return Step(rset.undetermined(place._replace(token=status.token)))
+            return Step(rset.with_undetermined(place._replace(token=status.token)))
         if status.state not in LIVE:
             return Step(rset)
         orphan = RemoveRequest(rset.table, status.token)
         return Step(rset, (Send(capture, orphan),))
     if place.role is not Role.SECONDARY:
-        rset = rset.folded(status.progress)
+        rset = rset.with_progress(status.progress)
     if status.state in ENDED:
         if rset.state is SetState.PREPARE and _may_retry(place, status):
-            again = rset.given(place._replace(token=fresh))
+            again = rset.with_place(place._replace(token=fresh))
             return Step(again, (_prepare(again, capture, fresh),))
         return _promoted(rset.without(place), is_settled)
     if status.state is TableState.STOPPING:
-        return Step(rset.undetermined(place))
+        return Step(rset.with_undetermined(place))
     if rset.state is SetState.REMOVING or place.role is Role.UNDETERMINED:
         return Step(rset, (_removal(rset, place),))
     if status.state is TableState.PREPARED:
@@ -283,7 +283,7 @@ def _reported(
 
 
 def _is_in_the_way(rset: ReplicationSet, place: Place, status: TableStatus) -> bool:
-    """Return whether a capture still stops an earlier assignment, so that it cannot prepare."""
+    """Return whether a capture cannot prepare because it still stops an earlier assignment."""
     return (
         rset.state is SetState.PREPARE
         and place.role is Role.SECONDARY
@@ -293,7 +293,7 @@ def _is_in_the_way(rset: ReplicationSet, place: Place, status: TableStatus) -> b
 
 
 def _may_retry(place: Place, status: TableStatus) -> bool:
-    """Return whether a preparation was lost: who says so has promised never to start it."""
+    """Return whether a request to prepare was lost: the capture has promised never to start it."""
     return place.role is Role.SECONDARY and status.state is TableState.ABSENT
 
 
@@ -301,8 +301,8 @@ def _prepared(rset: ReplicationSet, place: Place, is_settled: bool) -> Step:
     if place.role is Role.SECONDARY:
         primary = rset.primary
         if primary is not None and not is_settled:
-            return Step(rset)  # it goes on: nobody could be promoted in its place
-        committing = rset.at(SetState.COMMIT)
+            return Step(rset)  # the primary continues: no capture may be promoted in its place
+        committing = rset.with_state(SetState.COMMIT)
         if primary is not None:
             return Step(committing, (_removal(rset, primary),))
         return _promoted(committing, is_settled)
@@ -314,19 +314,19 @@ def _prepared(rset: ReplicationSet, place: Place, is_settled: bool) -> Step:
 def _replicating(rset: ReplicationSet, place: Place) -> Step:
     primary = rset.primary
     if place.role is Role.SECONDARY:
-        if primary is not None:  # two writers: the one without a commit of ours ends
-            return Step(rset.undetermined(place), (_removal(rset, place),))
-        # the commit of an earlier owner, of which the report that we began from knew nothing
-        return Step(rset.given(place.as_primary(), SetState.REPLICATING))
+        if primary is not None:  # two writers: the one without this owner's commit ends
+            return Step(rset.with_undetermined(place), (_removal(rset, place),))
+        # an earlier owner's commit, which arrived after the report that this set was made from
+        return Step(rset.with_place(place.as_primary(), SetState.REPLICATING))
     if rset.state is SetState.COMMIT:
         if rset.secondary is not None:
             return Step(rset, (_removal(rset, place),))
-        return Step(rset.at(SetState.REPLICATING))
+        return Step(rset.with_state(SetState.REPLICATING))
     return Step(rset)
 
 
 def _promoted(rset: ReplicationSet, is_settled: bool) -> Step:
-    """Let the prepared secondary replicate, once nobody else could."""
+    """Let the prepared secondary replicate once no other capture may write."""
     secondary = rset.secondary
     if (
         rset.state is not SetState.COMMIT
@@ -337,12 +337,12 @@ def _promoted(rset: ReplicationSet, is_settled: bool) -> Step:
     ):
         return Step(rset)
     primary = secondary.as_primary()
-    promoted = rset.given(primary)
+    promoted = rset.with_place(primary)
     return Step(promoted, (_commit(promoted, primary),))
 
 
 def _found(rset: ReplicationSet, capture: str, status: TableStatus) -> Step:
-    """Take in what a capture holds that could not be asked when the set was made."""
+    """Apply the status of a capture that had not synced when the set was made."""
     place = rset.place(capture)
     if status.state in ENDED or (place is not None and place.token > status.token):
         return Step(rset)
@@ -350,11 +350,11 @@ def _found(rset: ReplicationSet, capture: str, status: TableStatus) -> Step:
     if is_writer and rset.primary is None and rset.state is not SetState.REMOVING:
         left = tuple(each for each in rset.places if each.role is Role.UNDETERMINED)
         found = Place(capture, Role.PRIMARY, status.token)
-        taken = rset._replace(state=SetState.REPLICATING, places=left).given(found)
-        return Step(taken.folded(status.progress))
-    # what is prepared may have been committed by an earlier owner: it has to end first
+        taken = rset._replace(state=SetState.REPLICATING, places=left).with_place(found)
+        return Step(taken.with_progress(status.progress))
+    # an earlier owner may have committed a prepared table: it must end first
     found = Place(capture, Role.UNDETERMINED, status.token)
-    return Step(rset.folded(status.progress).given(found), (_removal(rset, found),))
+    return Step(rset.with_progress(status.progress).with_place(found), (_removal(rset, found),))
 
 
 def _prepare(rset: ReplicationSet, capture: str, token: Token) -> Send:
@@ -369,17 +369,16 @@ def _removal(rset: ReplicationSet, place: Place) -> Send:
     return Send(place.capture, RemoveRequest(rset.table, place.token))
 
 
-# --- a set from what captures tell a new owner ---
+# --- the set of a new owner ---
 
 
 def rebuilt(table: str, floor: Progress, found: list[tuple[str, TableStatus]]) -> ReplicationSet:
-    """Return the set that explains what captures tell a new owner of a table.
+    """Return the set that matches the captures' reports to a new owner. O(captures).
 
-    `floor` is the changefeed's progress; the set's is the farthest that anybody tells. The
-    newest token that replicates is the primary's; of what is prepared or preparing the newest is
-    the secondary's, if it is newer than that. All others may have been told to write by an
-    earlier owner, so nobody is promoted before they have ended; they are told to when they report
-    next. O(captures).
+    `floor` is the changefeed's progress; that of the set is the farthest reported. The newest token
+    that replicates is the primary's. The newest that is prepared or preparing is the secondary's,
+    if it is newer than the primary's. An earlier owner may have asked all other captures to write,
+    so no capture is promoted before they have ended; they are asked to end at their next report.
 
     >>> from cdcmeta.scheduler import Progress, TableState, TableStatus, Token, rebuilt
     >>> one = TableStatus("t", Token(3, 1), TableState.REPLICATING)
@@ -403,11 +402,11 @@ def rebuilt(table: str, floor: Progress, found: list[tuple[str, TableStatus]]) -
     writer = max(writers, key=_token, default=None)
     if writer is not None:
         primary = writer._replace(role=Role.PRIMARY)
-        rset = rset.given(primary)._replace(state=SetState.REPLICATING)
+        rset = rset.with_place(primary)._replace(state=SetState.REPLICATING)
     last, how = max(waiting, key=lambda each: each[0].token, default=(None, None))
     if last is not None and (writer is None or last.token > writer.token):
         state = SetState.COMMIT if how is TableState.PREPARED else SetState.PREPARE
-        rset = rset.given(last._replace(role=Role.SECONDARY))._replace(state=state)
+        rset = rset.with_place(last._replace(role=Role.SECONDARY))._replace(state=state)
     return rset
 
 

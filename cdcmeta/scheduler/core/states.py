@@ -1,7 +1,7 @@
-"""The words of the scheduler: roles, states, tokens, progress, and what an agent says of a table.
+"""The terms of the scheduler: roles, states, tokens, progress, and a table's reported status.
 
 The states and roles are those of TiCDC's two-phase scheduler (pingcap/tiflow,
-`cdc/scheduler/internal/v3`); the token is ours: see `cdcmeta/DESIGN.md`.
+`cdc/scheduler/internal/v3`); the token is an addition: see `cdcmeta/DESIGN.md`.
 """
 
 from __future__ import annotations
@@ -10,18 +10,18 @@ from enum import IntEnum
 from typing import NamedTuple
 
 INTEGER_MAX = (1 << 63) - 1
-"""The largest timestamp or revision that there can be, in messages and in stores."""
+"""The largest timestamp or revision in messages and in stores."""
 
 
 class _State(IntEnum):
-    __hash__ = int.__hash__  # that of enums is Python code; states are hashed by the million
+    __hash__ = int.__hash__  # that of Enum is Python code, and heartbeats hash millions of states
 
 
 class SetState(_State):
-    """What the owner is about with a table."""
+    """What the owner does with a table."""
 
     ABSENT = 1
-    """Nobody replicates it, and nobody is asked to."""
+    """No capture replicates it or was asked to."""
     PREPARE = 2
     """A secondary is preparing; a primary may replicate meanwhile."""
     COMMIT = 3
@@ -29,18 +29,18 @@ class SetState(_State):
     REPLICATING = 4
     """The primary replicates it."""
     REMOVING = 5
-    """Nobody wants it any more: all who hold it stop."""
+    """It is not desired: all captures that hold it stop."""
 
 
 class Role(_State):
-    """What a capture is to a table."""
+    """What a capture does for a table."""
 
     PRIMARY = 1
-    """It replicates, or was told to."""
+    """It replicates, or was asked to."""
     SECONDARY = 2
-    """It prepares, and does not write."""
+    """It prepares and does not write."""
     UNDETERMINED = 3
-    """It is stopping and may still write: nobody is promoted before it has ended."""
+    """It is stopping and may still write: no capture is promoted before it has ended."""
 
 
 class TableState(_State):
@@ -55,31 +55,31 @@ class TableState(_State):
 
 
 LIVE = frozenset((TableState.PREPARING, TableState.PREPARED, TableState.REPLICATING))
-"""States in which a table goes on until someone ends it."""
+"""States in which a table continues until a request or a failure ends it."""
 ENDED = frozenset((TableState.ABSENT, TableState.STOPPED))
-"""States in which nothing of a table is left that could write."""
+"""States in which nothing on the capture can write the table."""
 
 
 class Token(NamedTuple):
     """Names one assignment of a table to a capture; a later one of any owner is larger.
 
-    Issued when a capture is told to prepare. A commit needs a table prepared under the same
-    token, a removal ends whatever has that token or an earlier one, and who says "absent" of a
-    token promises that it will never start it.
+    The owner issues it with the request to prepare. A commit needs a table prepared under the same
+    token. A removal ends a table with that token or an earlier one. A capture that answers
+    "absent" to a token promises never to start it.
     """
 
     owner: int
     """The revision of the owner that issued it: later owners have larger ones."""
     number: int
-    """The how-manieth of that owner."""
+    """Counts the tokens of that owner."""
 
 
 NO_TOKEN = Token(0, 0)
-"""Less than all that are issued."""
+"""Less than every issued token."""
 
 
 class Progress(NamedTuple):
-    """How far a table is replicated; timestamps in microseconds, 0 where nothing is known."""
+    """How far a table is replicated; timestamps in microseconds, 0 for unknown."""
 
     checkpoint: int = 0
     """Every change before it is downstream."""
@@ -89,7 +89,7 @@ class Progress(NamedTuple):
     """When the last change went downstream."""
 
     def fold(self, newer: Progress) -> Progress:
-        """Return the larger of each member: what is known does not go backwards.
+        """Return the larger of each member: progress does not go backwards.
 
         A report without a resolved timestamp counts as resolved up to its checkpoint.
         """
@@ -97,7 +97,7 @@ class Progress(NamedTuple):
             return self
         before, (checkpoint, resolved, synced) = self, newer
         if checkpoint >= before[0] and resolved >= before[1] and synced >= before[2] and resolved:
-            return newer  # the usual one; this is what each heartbeat does for each table
+            return newer  # the usual case, in each heartbeat for each table
         return Progress(
             max(before.checkpoint, checkpoint),
             max(before.resolved, resolved or checkpoint),
@@ -109,10 +109,10 @@ NO_PROGRESS = Progress()
 
 
 class TableStatus(NamedTuple):
-    """What a capture says of one table."""
+    """What a capture reports of one table."""
 
     table: str
     token: Token
-    """Of the pipeline it has; where it has none, the one it was asked about."""
+    """The token of its pipeline; without one, the token that it was asked about."""
     state: TableState
     progress: Progress = NO_PROGRESS

@@ -1,4 +1,4 @@
-"""What can happen to a replication set: reports, tasks, and losses of captures."""
+"""The events of a replication set (reports, tasks, lost captures), and requests to captures."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from cdcmeta.scheduler.core.states import Progress, TableStatus, Token
 
 
 class AddTable(NamedTuple):
-    """Let a capture replicate a table that nobody has."""
+    """Let a capture replicate a table that no capture has."""
 
     table: str
     capture: str
@@ -19,7 +19,7 @@ class MoveTable(NamedTuple):
 
     table: str
     capture: str
-    """Where to."""
+    """The capture that takes over."""
 
 
 class RemoveTable(NamedTuple):
@@ -28,33 +28,33 @@ class RemoveTable(NamedTuple):
     table: str
 
 
-class GiveUp(NamedTuple):
-    """End a preparation or a start: it takes too long, or its capture leaves."""
+class AbandonTable(NamedTuple):
+    """End a preparation or a start that takes too long, or whose capture leaves."""
 
     table: str
     capture: str
 
 
-Task = AddTable | MoveTable | RemoveTable | GiveUp
-"""What policies decide."""
+Task = AddTable | MoveTable | RemoveTable | AbandonTable
+"""What policies return."""
 
 
 class Report(NamedTuple):
-    """A capture told how a table is doing."""
+    """A capture reported the status of a table."""
 
     capture: str
     status: TableStatus
 
 
 class Found(NamedTuple):
-    """A capture that nobody could ask before told what it has of a table."""
+    """A capture that was not in the set when it was made reported that it has the table."""
 
     capture: str
     status: TableStatus
 
 
 class CaptureLost(NamedTuple):
-    """A capture has ended, and with it all that it did."""
+    """A capture has ended, with all its tables."""
 
     capture: str
 
@@ -63,17 +63,17 @@ Event = Task | Report | Found | CaptureLost
 
 
 class AddRequest(NamedTuple):
-    """Tell a capture to prepare a table, or to replicate what it prepared."""
+    """Asks a capture to prepare a table, or to replicate the prepared table."""
 
     table: str
     token: Token
     progress: Progress
-    """Where to start from."""
+    """Where to start."""
     is_prepare: bool
 
 
 class RemoveRequest(NamedTuple):
-    """Tell a capture to end what it has of a table under this token or an earlier one."""
+    """Asks a capture to end a table that has this token or an earlier one."""
 
     table: str
     token: Token
@@ -83,7 +83,7 @@ Request = AddRequest | RemoveRequest
 
 
 class Send(NamedTuple):
-    """A request, and who gets it."""
+    """A request, and the capture that gets it."""
 
     capture: str
     request: Request

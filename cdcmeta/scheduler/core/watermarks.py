@@ -1,4 +1,4 @@
-"""How far a changefeed is: the least of its tables, and what holds it back."""
+"""How far a changefeed is: the minimum over its tables, bounded by its barrier."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ TABLE_BARRIERS_MAX = 256
 
 
 class Watermarks(NamedTuple):
-    """How far all tables are together; timestamps in microseconds."""
+    """The progress common to all tables; timestamps in microseconds."""
 
     checkpoint: int
     """Every change before it, of any table, is downstream."""
     resolved: int
-    """Every change before it has been captured, of any table but those that are new."""
+    """Every change before it has been captured, of any table except new ones."""
     synced: int
     """When the last change of any table went downstream."""
 
 
 CANNOT_PROCEED = Watermarks(0, 0, 0)
-"""Something is not known: what was known before stays."""
+"""The progress of a table is unknown: the stored one stays."""
 
 
 def barrier_of(everywhere: int, tables: Mapping[str, int]) -> Barrier:
-    """Return a barrier with the 256 earliest of `tables`; the next one then holds all back.
+    """Return a barrier with the 256 earliest of `tables`; the next one bounds all tables.
 
     O(tables log tables).
     """
@@ -40,17 +40,17 @@ def barrier_of(everywhere: int, tables: Mapping[str, int]) -> Barrier:
 
 
 def advance(
-    wanted: Iterable[str], sets: Mapping[str, ReplicationSet], barrier: Barrier
+    desired: Iterable[str], sets: Mapping[str, ReplicationSet], barrier: Barrier
 ) -> Watermarks:
-    """Return how far all wanted tables are, or `CANNOT_PROCEED` when one is not known.
+    """Return the progress of all desired tables, or `CANNOT_PROCEED` if one has no set.
 
-    Whatever state a set is in, it holds the others at what it last knew: a table that nobody
-    replicates is not lost. Without tables it is the barrier that counts. O(tables).
+    A set counts with its last known progress in every state: a table that no capture replicates
+    holds the changefeed back, so no change is lost. Without tables the barrier counts. O(tables).
     """
     bounds = (barrier.everywhere, *(ts for _, ts in barrier.tables))
     least = min((ts for ts in bounds if ts), default=0)
     try:
-        known = [sets[table].progress for table in wanted]
+        known = [sets[table].progress for table in desired]
     except KeyError:
         return CANNOT_PROCEED
     if not known:
@@ -60,48 +60,49 @@ def advance(
     return Watermarks(min(checkpoint, least) if least else checkpoint, min(resolved), max(synced))
 
 
-class ToldProgress:
-    """How far an owner told that a changefeed is, and how much of that is stored.
+class ReportedProgress:
+    """How far an owner reported that a changefeed is, and how much of that is stored.
 
-    What was told never goes back, and may be stored at any time after. So a table that is new
-    begins only once all of it is: else the store could come to be beyond where the table began.
+    The reported progress never goes back, and the caller may store it at any later time. So a new
+    table begins only when all of it is stored: otherwise the stored checkpoint could pass the
+    table's start.
     """
 
     def __init__(self) -> None:
         self.stored = NO_PROGRESS
-        """What the store has, and a later owner will know."""
-        self.told = CANNOT_PROCEED
-        """The farthest that was told."""
+        """The stored progress, which later owners read."""
+        self.reported = CANNOT_PROCEED
+        """The farthest progress that was reported."""
         self.current = CANNOT_PROCEED
-        """What to tell now."""
+        """What to report now."""
 
-    def take_in(self, checkpoint: int) -> None:
-        """Note what the store has."""
+    def update_stored(self, checkpoint: int) -> None:
+        """Note the stored checkpoint."""
         farthest = max(checkpoint, self.stored.checkpoint)
         self.stored = Progress(farthest, farthest)
 
     @property
     def is_stored(self) -> bool:
-        """Whether the store has all that was told."""
-        return self.stored.checkpoint >= self.told.checkpoint
+        """Whether everything that was reported is stored."""
+        return self.stored.checkpoint >= self.reported.checkpoint
 
     def repeat(self) -> None:
-        """Tell what was told, until it is stored."""
-        self.current = self.told
+        """Report the same again, until it is stored."""
+        self.current = self.reported
 
     def advance(
-        self, wanted: Iterable[str], sets: Mapping[str, ReplicationSet], barrier: Barrier
+        self, desired: Iterable[str], sets: Mapping[str, ReplicationSet], barrier: Barrier
     ) -> None:
-        """Look how far all tables are. O(tables)."""
-        found, told = advance(wanted, sets, barrier), self.told
+        """Compute what to report from the sets. O(tables)."""
+        found, reported = advance(desired, sets, barrier), self.reported
         if found == CANNOT_PROCEED:
             self.current = found
             return
-        # a barrier may be behind what is downstream already: that stays true. So does what was told
-        # of a checkpoint, for what is new begins there; its resolved may have to catch up
+        # a barrier may be behind changes that are downstream already; the reported progress stays.
+        # So does a reported checkpoint, where new tables begin; their resolved may have to catch up
         least = self.stored.checkpoint
-        self.current = self.told = Watermarks(
-            max(found.checkpoint, told.checkpoint, least),
-            max(found.resolved, told.resolved, least),
-            max(found.synced, told.synced),
+        self.current = self.reported = Watermarks(
+            max(found.checkpoint, reported.checkpoint, least),
+            max(found.resolved, reported.resolved, least),
+            max(found.synced, reported.synced),
         )

@@ -1,4 +1,4 @@
-"""Which captures there are, which have told what they hold, and which are about to leave."""
+"""The captures of an owner: which have synced, which are silent, and which are leaving."""
 
 from __future__ import annotations
 
@@ -8,29 +8,29 @@ from typing import NamedTuple
 
 
 class CaptureState(Enum):
-    """How far an owner has come with a capture; there is no way back but a new registration."""
+    """The state of a capture for an owner; only a new registration sets it back."""
 
     UNINITIALIZED = 1
-    """It has not told what it holds."""
+    """It has not synced: reported the tables that it holds."""
     INITIALIZED = 2
     STOPPING = 3
-    """It leaves: it keeps what it has until that went elsewhere, and gets nothing new."""
+    """It leaves: it keeps its tables until they have moved, and gets no new ones."""
 
 
 class Capture(NamedTuple):
-    """What an owner knows of a capture."""
+    """What an owner knows about a capture."""
 
     epoch: int
     state: CaptureState
     asked_at: int | None
-    """Since when it has been asked and said nothing; microseconds."""
+    """The time of the first unanswered question; microseconds."""
 
 
 def is_settled(epochs: Mapping[str, int], heard: Collection[str], revision: int) -> bool:
-    """Return whether all captures of the time before an owner have told it what they hold.
+    """Return whether all captures that registered before an owner have synced. O(captures).
 
-    One that registered after the election (`epoch > revision`) knew of the owner when it began,
-    and took nothing from an earlier one. O(captures).
+    A capture that registered after the election (`epoch > revision`) knew the owner when it began,
+    so it took no requests of an earlier one.
     """
     return all(epoch > revision or name in heard for name, epoch in epochs.items())
 
@@ -38,22 +38,25 @@ def is_settled(epochs: Mapping[str, int], heard: Collection[str], revision: int)
 class CaptureManager:
     """Keeps the owner's view of the captures.
 
-    `revision` is that since which captures can only have tables of this owner; `mute_us` is how
-    long a capture that is asked may say nothing, in microseconds, before the others go on without
-    it and its registration is to be taken away; `stop_us` passes at least between two captures
-    that lose theirs because a table does not stop. Times are of any clock that counts microseconds.
+    Captures that registered after `revision` can only have tables of this owner. A capture may be
+    silent for `mute_us` microseconds: then the owner continues without it and evicts it. Between
+    two evictions because of a table that does not stop, at least `stop_us` pass. Times are of any
+    clock that counts microseconds.
     """
 
     def __init__(self, revision: int, mute_us: int, stop_us: int) -> None:
         self._revision, self._mute_us, self._stop_us = revision, mute_us, stop_us
         self._broken: tuple[str, int, int] | None = None
-        """The last capture on which a table did not stop: its name, its epoch, and when."""
+        """The last capture evicted because of a table that did not stop: name, epoch, time."""
         self.known: dict[str, Capture] = {}
         self.is_initialized = False
-        """Whether what is assigned is known well enough to schedule."""
+        """Whether enough captures have synced to schedule."""
 
     def update(self, alive: Mapping[str, int], now: int) -> list[str]:
-        """Take in who is registered, by epoch; return who has ended or begun anew. O(captures)."""
+        """Apply the registered captures and their epochs; return the ended ones. O(captures).
+
+        A capture that registered again has ended, too.
+        """
         lost = [name for name, capture in self.known.items() if alive.get(name) != capture.epoch]
         for name in lost:
             del self.known[name]
@@ -63,7 +66,7 @@ class CaptureManager:
         return lost
 
     def heard(self, name: str, *, is_stopping: bool) -> None:
-        """Note that a capture that has told what it holds says something."""
+        """Note a message of a capture that has synced."""
         capture = self.known[name]
         state = capture.state
         if is_stopping:
@@ -73,42 +76,44 @@ class CaptureManager:
         self.known[name] = Capture(capture.epoch, state, None)
 
     def asked(self, name: str, now: int) -> None:
-        """Note that a capture is asked; the first question that it has not answered counts."""
+        """Note a question to a capture; its first unanswered question counts."""
         capture = self.known[name]
         if capture.asked_at is None:
             self.known[name] = capture._replace(asked_at=now)
 
-    def has_told(self, name: str) -> bool:
-        """Return whether a capture has told what it holds."""
+    def has_synced(self, name: str) -> bool:
+        """Return whether a capture has reported the tables that it holds."""
         return self.known[name].state is not CaptureState.UNINITIALIZED
 
     def may_initialize(self, now: int) -> bool:
-        """Return whether all have told, or those who have not had their time. O(captures)."""
-        told = [name for name in self.known if self.has_told(name)]
-        waited = set(told).union(self.mute(now))
-        return bool(told) and len(waited) == len(self.known)
+        """Return whether each capture has synced or is mute, and one synced. O(captures)."""
+        synced = [name for name in self.known if self.has_synced(name)]
+        waited = set(synced).union(self.mute(now))
+        return bool(synced) and len(waited) == len(self.known)
 
     @property
     def is_settled(self) -> bool:
-        """Whether nobody can hold a table that the owner does not know of."""
+        """Whether no capture can hold a table that the owner does not know."""
         epochs = {name: capture.epoch for name, capture in self.known.items()}
-        return is_settled(epochs, [name for name in epochs if self.has_told(name)], self._revision)
+        return is_settled(
+            epochs, [name for name in epochs if self.has_synced(name)], self._revision
+        )
 
     def mute(self, now: int) -> list[str]:
-        """Return who has said nothing for too long. O(captures)."""
+        """Return the captures that have been silent for too long. O(captures)."""
         return [
             name
             for name, capture in self.known.items()
             if capture.asked_at is not None and now - capture.asked_at >= self._mute_us
         ]
 
-    def broken(self, hanging: Iterable[str], now: int) -> list[str]:
+    def broken(self, overdue: Iterable[str], now: int) -> list[str]:
         """Return the capture to evict because it does not stop a table: one at a time.
 
-        `hanging` are the captures that do not, the longest first. Whatever they have in common,
-        the others go on meanwhile. O(hanging).
+        `overdue` are the captures that do not stop one, the oldest first. If all hang for a common
+        reason, the other captures still continue meanwhile. O(overdue).
         """
-        names = [name for name in hanging if name in self.known]
+        names = [name for name in overdue if name in self.known]
         if self._broken is not None:
             name, epoch, at = self._broken
             if name in names and self.known[name].epoch == epoch:
@@ -121,7 +126,7 @@ class CaptureManager:
         return names[:1]
 
     def targets(self) -> list[str]:
-        """Return who can take tables, by name."""
+        """Return the captures that can take tables, by name."""
         return sorted(
             name
             for name, capture in self.known.items()

@@ -1,4 +1,4 @@
-"""What an owner sees of the world at one moment, and whether it can be."""
+"""What an owner sees of its cluster at one moment, and the checks of that."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from cdcmeta.scheduler.core.states import INTEGER_MAX
 from cdcmeta.scheduler.protocol.messages import NO_BARRIER, Barrier
 
 WEIGHT_MAX = 1e100
-"""Sums of such are numbers, too."""
+"""The largest weight: sums of such weights are finite, too."""
 
 
 class Cluster(NamedTuple):
-    """What an owner sees of the world at one moment.
+    """What an owner sees of its cluster at one moment.
 
     >>> from cdcmeta.scheduler import Cluster
     >>> seen = Cluster(0, {"c1": 3, "c2": 7}, {"orders": 1.0}, checkpoint=100, revision=9)
@@ -23,15 +23,15 @@ class Cluster(NamedTuple):
     """
 
     now: int
-    """Microseconds; of one clock only, and never less than before."""
+    """Microseconds; always of the same clock, and never less than before."""
     captures: Mapping[str, int]
-    """Who is registered, and at which revision: another after every restart."""
+    """The registered captures and the revisions of their registrations, new after a restart."""
     tables: Mapping[str, float]
-    """What to replicate, by name, and what each weighs: never changed in place."""
+    """The tables to replicate and their weights; the mapping is never changed in place."""
     checkpoint: int
-    """How far the changefeed is, as it was stored last; microseconds."""
+    """The stored checkpoint of the changefeed; microseconds."""
     revision: int
-    """Of the store when `captures` was read.
+    """The store's revision when `captures` was read.
 
     Not before the election, nor before the changefeed's last restart, and never less than before.
     """
@@ -39,16 +39,15 @@ class Cluster(NamedTuple):
     """How far tables may be replicated."""
 
     def check(self, since: int, owner: str, before: Cluster | None) -> None:
-        """Refuse what cannot be, or what cannot come after what was seen before.
+        """Raise `InvalidArgumentError` for invalid values, or for values older than `before`.
 
         `since` is the revision of the election or, if that is later, of the restart.
-        O(captures + barrier), and O(tables) when `tables` is another object than before. Raises
-        `InvalidArgumentError`.
+        O(captures + barrier), and O(tables) if `tables` is another object than before.
         """
         least = Cluster(0, {}, {}, 0, since) if before is None else before
         _check_integer("now", self.now, least.now)
         _check_integer("checkpoint", self.checkpoint, 0)
-        _check_integer("the revision of what is seen", self.revision, least.revision)
+        _check_integer("the cluster's revision", self.revision, least.revision)
         self._check_captures(owner, least.captures)
         _check_barrier(self.barrier)
         if before is None or self.tables is not before.tables:
@@ -60,11 +59,13 @@ class Cluster(NamedTuple):
         for name, epoch in self.captures.items():
             check_name("a capture", name)
             if name == owner:
-                raise InvalidArgumentError(f"{name!r} is the owner's name, and a capture's")
+                raise InvalidArgumentError(f"{name!r} is both the owner's name and a capture's")
             _check_integer(f"the epoch of {name!r}", epoch, before.get(name, 0))
             if epoch > self.revision:
-                message = f"{name!r} registered at {epoch}, after {self.revision} that was seen"
-                raise InvalidArgumentError(message)
+                raise InvalidArgumentError(
+                    f"{name!r} registered at revision {epoch}, after the cluster's revision "
+                    f"{self.revision}"
+                )
 
     def _check_tables(self) -> None:
         if not isinstance(self.tables, Mapping):
@@ -72,11 +73,13 @@ class Cluster(NamedTuple):
         for table, weight in self.tables.items():
             check_name("a table", table)
             if not isinstance(weight, int | float) or not 0 <= weight <= WEIGHT_MAX:
-                raise InvalidArgumentError(f"{table!r} cannot weigh {weight!r}")
+                raise InvalidArgumentError(
+                    f"the weight of {table!r} is a number from 0 to 1e100, not {weight!r}"
+                )
 
 
 def check_name(of_what: str, name: object) -> None:
-    """Refuse what is no name: an empty text, or one that is no UTF-8."""
+    """Raise `InvalidArgumentError` for a name that is not a non-empty UTF-8 text."""
     if type(name) is str and name:
         if name.isascii():
             return
@@ -86,27 +89,27 @@ def check_name(of_what: str, name: object) -> None:
             pass
         else:
             return
-    raise InvalidArgumentError(f"the name of {of_what} is a text, not {name!r}")
+    raise InvalidArgumentError(f"the name of {of_what} is a non-empty text, not {name!r}")
 
 
 def check_revision(of_what: str, number: object, least: int) -> None:
-    """Refuse what is no revision of a store."""
+    """Raise `InvalidArgumentError` for a number that is not a revision."""
     if type(number) is not int or not least <= number <= INTEGER_MAX:
-        raise InvalidArgumentError(f"{of_what} is an integer from {least} on, not {number!r}")
+        raise InvalidArgumentError(f"{of_what} is an integer >= {least}, not {number!r}")
 
 
 def _check_integer(what: str, number: object, least: int) -> None:
     if type(number) is not int or not 0 <= number <= INTEGER_MAX:
-        raise InvalidArgumentError(f"{what} is an integer from 0 on, not {number!r}")
+        raise InvalidArgumentError(f"{what} is an integer >= 0, not {number!r}")
     if number < least:
-        raise InvalidArgumentError(f"{what} is {number}, and {least} is known already")
+        raise InvalidArgumentError(f"{what} is {number}, less than the known {least}")
 
 
 def _check_barrier(barrier: object) -> None:
     if barrier is NO_BARRIER:
         return
     if not isinstance(barrier, Barrier) or type(barrier.tables) is not tuple:
-        raise InvalidArgumentError(f"a barrier is what `barrier_of` makes, not {barrier!r}")
+        raise InvalidArgumentError(f"a barrier is a Barrier, as of barrier_of(), not {barrier!r}")
     _check_integer("a barrier", barrier.everywhere, 0)
     for pair in barrier.tables:
         if type(pair) is not tuple or len(pair) != 2:

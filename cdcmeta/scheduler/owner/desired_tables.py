@@ -1,4 +1,4 @@
-"""What is to be replicated, what it weighs, and how that differs from what there is."""
+"""The tables to replicate, their weights, and how they differ from the sets."""
 
 from __future__ import annotations
 
@@ -6,26 +6,26 @@ from collections.abc import Iterable, Mapping
 
 from cdcmeta.errors import InvalidArgumentError
 from cdcmeta.scheduler.core.replication import ReplicationManager
-from cdcmeta.scheduler.core.watermarks import ToldProgress
+from cdcmeta.scheduler.core.watermarks import ReportedProgress
 
 LEAST_SHARE = 0.1
-"""Of the mean: what a table counts for at the least when captures are compared."""
+"""The least weight of a table when captures are compared, as a share of the mean."""
 
 
-class WantedTables:
-    """Keeps the tables that people want, and which of them have no set yet or a set for nothing."""
+class DesiredTables:
+    """Keeps the desired tables, those of them without a set, and the sets of other tables."""
 
     def __init__(self) -> None:
         self.weights: dict[str, float] = {}
         """The tables to replicate, and what each weighs."""
         self.least = 1.0
-        """What a table counts for at the least."""
+        """The least weight of a table."""
         self.new: dict[str, None] = {}
-        """Those without a set: they begin when the store has all that was told."""
+        """Tables without a set: they begin when all reported progress is stored."""
         self.unwanted: dict[str, None] = {}
-        """Tables with a set that are not wanted, and that are not being removed."""
+        """Tables with a set that are not desired and are not being removed."""
         self._passed: Mapping[str, float] | None = None
-        """The very object that was passed last; `weights` is what was in it then."""
+        """The object that was passed last; `weights` is a copy of it."""
         self._checked: tuple[Mapping[str, float] | None, int] = None, 0
 
     def check(self, tables: Mapping[str, float]) -> None:
@@ -35,12 +35,15 @@ class WantedTables:
             raise InvalidArgumentError("tables were changed in place: pass another mapping")
         self._checked = tables, len(tables)
 
-    def take_in(
-        self, tables: Mapping[str, float], replication: ReplicationManager, progress: ToldProgress
+    def update(
+        self,
+        tables: Mapping[str, float],
+        replication: ReplicationManager,
+        progress: ReportedProgress,
     ) -> None:
-        """Take in what is wanted now, and begin with what is new once that may be.
+        """Apply the desired tables, and begin with new ones once all reported progress is stored.
 
-        O(1) for the very mapping that was passed last, else O(tables).
+        O(1) if the mapping is the same object as last time, else O(tables).
         """
         removed = replication.take_removed()
         if tables is not self._passed:
@@ -48,7 +51,7 @@ class WantedTables:
             if is_first or tables != self.weights:
                 self._change(tables, replication)
         for table in removed:
-            if table in self.weights:  # wanted again while it was being removed
+            if table in self.weights:  # desired again while it was being removed
                 self.new[table] = None
         for table in [each for each in self.unwanted if not replication.may_remove(each)]:
             del self.unwanted[table]
@@ -56,11 +59,11 @@ class WantedTables:
             self._begin(replication, progress)
 
     def weight(self, table: str) -> float:
-        """Return what a table counts for: what it weighs, and never nothing. O(1)."""
+        """Return the weight of a table, at least `least`. O(1)."""
         return max(self.weights.get(table, 0.0), self.least)
 
     def mark(self, tables: Iterable[str]) -> None:
-        """Note tables that turned up: those that nobody wants are to be removed."""
+        """Note tables that captures hold: those that are not desired are to be removed."""
         for table in tables:
             if table not in self.weights:
                 self.unwanted[table] = None
@@ -72,12 +75,12 @@ class WantedTables:
         self.mark(replication.sets)
         mean = sum(tables.values()) / max(1, len(tables))
         self.least = mean * LEAST_SHARE or 1.0
-        replication.weigh(self.weight)
+        replication.set_weight(self.weight)
 
-    def _begin(self, replication: ReplicationManager, progress: ToldProgress) -> None:
+    def _begin(self, replication: ReplicationManager, progress: ReportedProgress) -> None:
         if not progress.is_stored:
             progress.repeat()
             return
         for table in self.new:
-            replication.want(table, progress.stored)
+            replication.create_set(table, progress.stored)
         self.new = {}

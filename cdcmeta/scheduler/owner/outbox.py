@@ -1,4 +1,4 @@
-"""The requests that an owner sends in a tick: few, whatever captures report."""
+"""The requests that an owner sends in a tick: few, however many reports ask for them."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from cdcmeta.scheduler.core.tasks import AddRequest, Send
 
 
 class _Sent(NamedTuple):
-    """A request that was sent, and may have been lost."""
+    """A request that was sent and may have been lost."""
 
     token: Token
     kind: str
     at: int
     pause_us: int
-    """How long it is not sent again."""
+    """How long it is not repeated."""
 
 
 class Outbox:
     """Collects the requests of one tick, at most one for each table and capture.
 
-    Of several the one with the newest token is sent, and of those the last. A request that was
-    sent is sent again only if it is still due after a pause, which is doubled each time, from
-    `Limits.heartbeat_every_us` to `Limits.repeat_max_us`. So the number of requests does not
-    depend on the number of reports that ask for them. What is left out counts as lost: the next
-    report of the capture asks for it again.
+    Of several requests, the last with the newest token is sent. A request is repeated only if it
+    is still due after a pause, which doubles each time, from `Limits.heartbeat_every_us` to
+    `Limits.repeat_max_us`. So the number of requests does not depend on the number of reports that
+    ask for them. A request that is left out counts as lost: the capture's next report causes it
+    again.
     """
 
     def __init__(self, limits: Limits) -> None:
@@ -36,10 +36,10 @@ class Outbox:
         self._max_us = max(limits.repeat_max_us, self._first_us)
         self._waiting: dict[tuple[str, str], Send] = {}
         self._sent: OrderedDict[tuple[str, str], _Sent] = OrderedDict()
-        """In the order of sending: the oldest are forgotten once they have had their pause."""
+        """In the order of sending; the oldest are forgotten after twice the longest pause."""
 
     def put(self, sends: Iterable[Send]) -> None:
-        """Take in what is to be sent. O(sends)."""
+        """Add requests. O(sends)."""
         for send in sends:
             key = send.capture, send.request.table
             before = self._waiting.get(key)
@@ -47,7 +47,7 @@ class Outbox:
                 self._waiting[key] = send
 
     def take(self, now: int) -> list[Send]:
-        """Return what is to be sent now; `now` in microseconds. O(requests)."""
+        """Return the requests to send now; `now` in microseconds. O(requests)."""
         sent, waiting, self._waiting = self._sent, self._waiting, {}
         while sent and next(iter(sent.values())).at + 2 * self._max_us < now:
             sent.popitem(last=False)

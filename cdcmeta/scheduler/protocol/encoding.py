@@ -2,9 +2,9 @@
 
     [1, kind, [sender, to, owner_revision, capture_epoch, changefeed_epoch], body]
 
-The bodies are in `cdcmeta/DESIGN.md`, with their bytes. Reading is strict: what is not exactly of
-the shape is refused, before anything believes it. A message has one encoding, and nothing is
-encoded that reading refuses: both directions go through the same readers.
+The bodies are in `cdcmeta/DESIGN.md`, with their bytes. Decoding is strict: it rejects messages
+that do not match the format exactly. A message has one encoding, and `encode` rejects what
+`decode` would reject: both go through the same readers.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import msgpack
 
-from cdcmeta.errors import InvalidMessageError, UnsupportedMessageError
+from cdcmeta.errors import InvalidMessageError
 from cdcmeta.scheduler.core.states import INTEGER_MAX, Progress, TableState, TableStatus, Token
 from cdcmeta.scheduler.core.tasks import AddRequest, RemoveRequest, Request
 from cdcmeta.scheduler.protocol.messages import (
@@ -34,8 +34,8 @@ from cdcmeta.scheduler.protocol.messages import (
 
 VERSION = 1
 MESSAGE_BYTES_MAX = 64 << 20
-TOLD_MAX = 60
-"""So much of a value is in an error message."""
+SHOWN_MAX = 60
+"""How many characters of a value an error message shows."""
 
 _Made = TypeVar("_Made", bound=tuple[Any, ...])
 _STATES = {state.value: state for state in TableState}
@@ -44,7 +44,7 @@ _STATES = {state.value: state for state in TableState}
 def encode(envelope: Envelope) -> bytes:
     """Return a message as bytes. O(size).
 
-    Raises `InvalidMessageError` for what `decode` would refuse or not give back as it was.
+    Raises `InvalidMessageError` for a message that `decode` would reject or change.
 
     >>> from cdcmeta.scheduler.protocol import encoding, messages
     >>> header = messages.Header("owner", "c1", 9, 3, 0)
@@ -55,50 +55,53 @@ def encode(envelope: Envelope) -> bytes:
     try:
         whole = _packed(envelope)
         if _read(whole) != envelope:  # say, a list where a tuple should be
-            raise InvalidMessageError("a message that would come as another")
+            raise InvalidMessageError("the message would change when it is decoded")
         raw: bytes = msgpack.packb(whole)
     except InvalidMessageError:
         raise
-    except (TypeError, ValueError) as e:  # of other parts, or a text that is no UTF-8
-        raise InvalidMessageError(f"a message that cannot be encoded: {e}") from e
+    except (TypeError, ValueError) as e:  # of other parts, or a text that is not UTF-8
+        raise InvalidMessageError(f"the message cannot be encoded: {e}") from e
     _check_size(len(raw))
     return raw
 
 
 def decode(raw: bytes | bytearray | memoryview) -> Envelope:
-    """Return the message that bytes hold. O(size).
+    """Return the message in bytes. O(size).
 
-    Raises `UnsupportedMessageError` for a version or kind of message that is not known here, and
-    `InvalidMessageError` for what is none, or is not what `encode` makes of it.
+    Raises `InvalidMessageError` for invalid bytes, or bytes other than `encode` makes of it;
+    its `reason` is `unsupported` for an unknown version or kind of message.
     """
     if not isinstance(raw, bytes | bytearray | memoryview):
-        raise InvalidMessageError(f"a message is bytes, not {_told(raw)}")
+        raise InvalidMessageError(f"a message is bytes, not {_shown(raw)}")
     _check_size(raw.nbytes if isinstance(raw, memoryview) else len(raw))
     raw = bytes(raw)
     try:
         whole = msgpack.unpackb(raw, use_list=False, strict_map_key=False)
     except Exception as e:  # msgpack raises a dozen kinds
-        raise InvalidMessageError(f"no msgpack: {e}") from e
+        raise InvalidMessageError(f"not msgpack: {e}") from e
     if type(whole) is not tuple or not whole or type(whole[0]) is not int:
-        raise InvalidMessageError("no array that begins with a version")
+        raise InvalidMessageError("a message is an array that begins with a version")
     if whole[0] != VERSION:
-        raise UnsupportedMessageError(f"version {whole[0]} of messages; this reads {VERSION}")
+        message = f"version {whole[0]} of messages; this cdcmeta reads version {VERSION}"
+        raise InvalidMessageError(message, "unsupported")
     envelope = _read(whole)
     if msgpack.packb(whole) != raw:  # say, a number of more bytes than it needs
-        raise InvalidMessageError("a message in other bytes than its own")
+        raise InvalidMessageError("the message has another encoding than encode() makes")
     return envelope
 
 
 def _check_size(size: int) -> None:
     if size > MESSAGE_BYTES_MAX:
-        raise InvalidMessageError(f"a message of {size:,} bytes, more than {MESSAGE_BYTES_MAX:,}")
+        raise InvalidMessageError(
+            f"the message has {size:,} bytes; the limit is {MESSAGE_BYTES_MAX:,}"
+        )
 
 
 def _packed(envelope: Envelope) -> tuple[Any, ...]:
     header, body = envelope
     kind = _KINDS.get(type(body))
     if kind is None:
-        raise InvalidMessageError(f"{type(body).__name__} is no message")
+        raise InvalidMessageError(f"{type(body).__name__} is not a message")
     number, packed, _ = kind
     return VERSION, number, tuple(header), packed(body)
 
@@ -106,22 +109,22 @@ def _packed(envelope: Envelope) -> tuple[Any, ...]:
 def _read(whole: tuple[Any, ...]) -> Envelope:
     _, number, header, body = _array(whole, 4, "a message")
     if type(number) is not int or number not in _READERS:
-        raise UnsupportedMessageError(f"a message of kind {_told(number)}")
+        raise InvalidMessageError(f"unknown kind of message: {_shown(number)}", "unsupported")
     return Envelope(_header(header), _READERS[number](body))
 
 
-# --- parts; each refuses what is not of its shape ---
+# --- readers of parts; each raises for a part of another form ---
 
 
 def _array(value: Any, length: int, what: str) -> tuple[Any, ...]:
     if type(value) is not tuple or len(value) != length:
-        raise InvalidMessageError(f"{what} is an array of {length}, not {_told(value)}")
+        raise InvalidMessageError(f"{what} is an array of {length}, not {_shown(value)}")
     return value
 
 
 def _text(value: Any, what: str) -> str:
     if type(value) is not str:
-        raise InvalidMessageError(f"{what} is a text, not {_told(value)}")
+        raise InvalidMessageError(f"{what} is a text, not {_shown(value)}")
     return value
 
 
@@ -134,7 +137,7 @@ def _name(value: Any, what: str) -> str:
 
 def _integer(value: Any, what: str) -> int:
     if type(value) is not int or not 0 <= value <= INTEGER_MAX:
-        raise InvalidMessageError(f"{what} is an integer from 0 to 2^63-1, not {_told(value)}")
+        raise InvalidMessageError(f"{what} is an integer from 0 to 2^63-1, not {_shown(value)}")
     return value
 
 
@@ -146,17 +149,17 @@ def _check_integers(values: Iterable[Any], what: str) -> None:
 
 def _flag(value: Any, what: str) -> bool:
     if type(value) is not bool:
-        raise InvalidMessageError(f"{what} is true or false, not {_told(value)}")
+        raise InvalidMessageError(f"{what} is true or false, not {_shown(value)}")
     return value
 
 
 def _columns(rows: Any, what: str, *numbers: str) -> list[tuple[Any, ...]]:
-    """Return the columns of rows that begin with a table, no two with the same, then have numbers.
+    """Return the columns of rows: a table, different in each row, then numbers.
 
-    Columns, for there may be thousands of rows, and a call for each member would be dear.
+    Columns, because a call for each member of thousands of rows would be slow.
     """
     if type(rows) is not tuple:
-        raise InvalidMessageError(f"tables is an array, not {_told(rows)}")
+        raise InvalidMessageError(f"tables are an array, not {_shown(rows)}")
     for row in rows:
         _array(row, 1 + len(numbers), what)
     columns = list(zip(*rows, strict=True)) or [()] * (1 + len(numbers))
@@ -164,17 +167,17 @@ def _columns(rows: Any, what: str, *numbers: str) -> list[tuple[Any, ...]]:
         _name(table, "a table")
     if len(set(columns[0])) != len(rows):
         [(twice, _)] = Counter(columns[0]).most_common(1)
-        raise InvalidMessageError(f"the table {_told(twice)} is there twice")
+        raise InvalidMessageError(f"the table {_shown(twice)} occurs twice")
     for number, column in zip(numbers, columns[1:], strict=True):
         _check_integers(column, number)
     return columns
 
 
-def _told(value: Any) -> str:
-    """Return a value in few words, in little time however large it is."""
+def _shown(value: Any) -> str:
+    """Return a short text of a value; fast even for large values."""
     kind = type(value)
     if kind in (str, bytes):
-        return repr(value[:TOLD_MAX])[:TOLD_MAX]
+        return repr(value[:SHOWN_MAX])[:SHOWN_MAX]
     if value is None or kind in (bool, float) or (kind is int and value.bit_length() <= 64):
         return repr(value)
     if kind in (tuple, list, dict):
@@ -202,19 +205,19 @@ def _progress(value: Any) -> Progress:
 def _pack_status(status: TableStatus) -> tuple[Any, ...]:
     table, (owner, number), state, (checkpoint, resolved, synced) = status
     if type(state) is not TableState:  # other enums and plain integers may be equal
-        raise InvalidMessageError(f"no state of a table: {_told(state)}")
+        raise InvalidMessageError(f"not a state of a table: {_shown(state)}")
     return table, owner, number, state.value, checkpoint, resolved, synced
 
 
 def _status(value: Any) -> TableStatus:
-    """Return one status: as `_statuses` does, without columns."""
+    """Return one status, as `_statuses`, but without columns."""
     table, owner, number, state, *known = _array(value, 7, "a status")
     _name(table, "a table")
     token = _token(owner, number)
     named = _STATES.get(_integer(state, "a state"))
     _check_integers(known, "a timestamp")
     if named is None:
-        raise InvalidMessageError(f"no state of a table: {state}")
+        raise InvalidMessageError(f"not a state of a table: {state}")
     return TableStatus(table, token, named, tuple.__new__(Progress, known))
 
 
@@ -222,7 +225,7 @@ def _statuses(value: Any) -> tuple[TableStatus, ...]:
     tables, owners, numbers, states, *known = _columns(value, "a status", *_STATUS_NUMBERS)
     unknown = set(states) - _STATES.keys()
     if unknown:
-        raise InvalidMessageError(f"no state of a table: {min(unknown)}")
+        raise InvalidMessageError(f"not a state of a table: {min(unknown)}")
     named = map(_STATES.__getitem__, states)
     tokens, progress = _made(Token, owners, numbers), _made(Progress, *known)
     return tuple(_made(TableStatus, tables, tokens, named, progress))
@@ -232,7 +235,7 @@ _STATUS_NUMBERS = ("a token's owner", "a token's number", "a state", *["a timest
 
 
 def _made(kind: type[_Made], *columns: Iterable[Any]) -> Iterator[_Made]:
-    """Do as `map(kind, *columns)` for a named tuple: to call that is Python code, this is C."""
+    """Do the same as `map(kind, *columns)` for a named tuple, in C instead of Python code."""
     return map(partial(tuple.__new__, kind), zip(*columns, strict=True))
 
 
@@ -253,7 +256,7 @@ def _pack_request(request: Request) -> tuple[Any, ...]:
         return request.table, *request.token, tuple(request.progress), request.is_prepare
     if isinstance(request, RemoveRequest):
         return request.table, *request.token
-    raise InvalidMessageError(f"{type(request).__name__} is no request")
+    raise InvalidMessageError(f"{type(request).__name__} is not a request")
 
 
 def _request(value: Any) -> Request:

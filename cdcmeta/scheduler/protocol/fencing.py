@@ -1,4 +1,4 @@
-"""Who is listened to: the rules on both sides for messages of other times."""
+"""Fencing: the rules on both sides that reject messages from before an election or a restart."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from cdcmeta.scheduler.protocol.messages import Header
 
 
 class Verdict(Enum):
-    """Whether a message counts, and if not, why."""
+    """Whether a message is accepted, and if not, why."""
 
     ACCEPTED = "accepted"
     NOT_FOR_US = "not for us"
@@ -21,7 +21,7 @@ class Verdict(Enum):
 
 
 class KnownOwner(NamedTuple):
-    """The newest owner that an agent has heard of."""
+    """The newest owner that an agent knows."""
 
     name: str = ""
     revision: int = 0
@@ -30,7 +30,7 @@ class KnownOwner(NamedTuple):
 def owner_accepts(
     header: Header, own: KnownOwner, changefeed_epoch: int, epochs: Mapping[str, int]
 ) -> Verdict:
-    """Return whether an owner listens to a message; `epochs` are those of registered captures."""
+    """Return whether an owner accepts a message; `epochs` are those of registered captures."""
     if header.to != own.name:
         return Verdict.NOT_FOR_US
     if header.owner_revision != own.revision:
@@ -48,10 +48,10 @@ def owner_accepts(
 def agent_accepts(
     header: Header, name: str, epoch: int, changefeed_epoch: int, known: KnownOwner
 ) -> tuple[Verdict, KnownOwner]:
-    """Return whether an agent listens to an owner, and the newest owner it then knows of.
+    """Return whether an agent accepts an owner's message, and the newest owner it then knows.
 
-    A larger revision is believed at once, whatever else the message is about: from then on all
-    earlier owners are refused. Two owners with one revision cannot be: the second is refused.
+    A larger revision counts at once, even if the message is rejected: from then on all earlier
+    owners are rejected. Two owners never have the same revision; the second is rejected.
     """
     if header.to != name:
         return Verdict.NOT_FOR_US, known

@@ -1,7 +1,7 @@
-"""What owner and agents tell each other; pure values, `encoding` makes bytes of them.
+"""The messages between owner and agents; pure values, `encoding` makes bytes of them.
 
-Heartbeat and DispatchTable with their responses are of TiCDC's two-phase scheduler; Announce and
-Sync of the protocol before it are what a new owner begins with.
+Heartbeat and DispatchTable with their responses are those of TiCDC's two-phase scheduler. Announce
+and Sync, of the protocol before it, are what a new owner begins with.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ NO_BARRIER = Barrier()
 
 
 class Announce(NamedTuple):
-    """A new owner asks a capture for all it holds."""
+    """A new owner asks a capture for all tables that it holds."""
 
     version: str
-    """Of the owner's software."""
+    """The version of the owner's software."""
 
 
 class Sync(NamedTuple):
-    """A capture tells a new owner all it holds."""
+    """A capture reports to a new owner all tables that it holds."""
 
     version: str
-    """Of the capture's software."""
+    """The version of the capture's software."""
     tables: tuple[TableStatus, ...]
     is_stopping: bool = False
 
@@ -60,27 +60,27 @@ class Heartbeat(NamedTuple):
     tables: tuple[tuple[str, Token], ...]
     barrier: Barrier = NO_BARRIER
     is_stopping: bool = False
-    """Whether the capture shall leave: it takes part in no election, its tables go elsewhere."""
+    """Whether the capture must leave: it joins no election, and its tables move."""
     number: int = 0
-    """The how-manieth round of the owner: of two that overtook each other the later one counts."""
+    """Counts the owner's rounds: if two heartbeats overtake each other, the later one counts."""
 
 
 class HeartbeatResponse(NamedTuple):
-    """A capture tells of all tables it holds, and of those it was asked about and has not."""
+    """A capture reports all tables that it holds, and those it was asked about."""
 
     tables: tuple[TableStatus, ...]
     is_stopping: bool = False
-    """Whether the capture is about to leave."""
+    """Whether the capture leaves."""
 
 
 class DispatchTable(NamedTuple):
-    """The owner asks a capture to do something about a table."""
+    """The owner sends a request about a table to a capture."""
 
     request: Request
 
 
 class DispatchTableResponse(NamedTuple):
-    """A capture tells how a table is doing after it was asked to do something about it."""
+    """A capture reports the status of a table after a request."""
 
     status: TableStatus
 
@@ -89,16 +89,16 @@ Body = Announce | Sync | Heartbeat | HeartbeatResponse | DispatchTable | Dispatc
 
 
 class Header(NamedTuple):
-    """Who says it, to whom, and in which time: what fences off those who are out of date."""
+    """Sender, receiver, and the revisions that fence off messages that are out of date."""
 
     sender: str
     to: str
     owner_revision: int
-    """The revision of the owner that speaks or is answered."""
+    """The revision of the owner that sends or receives the message."""
     capture_epoch: int
-    """The revision at which the capture registered: another after every restart."""
+    """The revision at which the capture registered; new after every restart."""
     changefeed_epoch: int
-    """Another after every stop and restart of the changefeed."""
+    """New after every restart of the changefeed."""
 
 
 class Envelope(NamedTuple):

@@ -1,4 +1,4 @@
-"""Carries messages between owners and agents in one process; can be as bad as a network."""
+"""Carries messages between owners and agents in one process; can be as unreliable as a network."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from cdcmeta.scheduler.protocol.messages import Envelope
 
 
 class Transport(Protocol):
-    """Carries envelopes: each may be late, lost, doubled or overtaken."""
+    """Carries envelopes; each may be late, lost, duplicated or overtaken."""
 
     def send(self, envelopes: Iterable[Envelope], now: int) -> None:
-        """Send envelopes to whom their headers name; never blocks."""
+        """Send envelopes to the receivers in their headers; never blocks."""
         ...
 
     def receive(self, name: str, now: int) -> list[Envelope]:
-        """Return what has come for somebody; never blocks."""
+        """Return the messages that have arrived for a receiver; never blocks."""
         ...
 
 
 class InProcessTransport:
     """A transport in memory, with time as an argument (microseconds).
 
-    `delay_us(rng)` says how long each message takes: with delays that differ they overtake each
-    other. `loss` and `doubling` are chances from 0 to 1; `is_cut(sender, to)` says who cannot
-    reach whom. At most `waiting_max` messages wait for each receiver, more are lost.
+    `delay_us(rng)` returns how long a message takes: with different delays messages overtake each
+    other. `loss` and `doubling` are probabilities; `is_cut(sender, to)` returns whether a sender
+    cannot reach a receiver. At most `waiting_max` messages wait for each receiver, more are lost.
 
     >>> from cdcmeta.scheduler import InProcessTransport
     >>> InProcessTransport().receive("c1", now=0)
@@ -47,7 +47,9 @@ class InProcessTransport:
     ) -> None:
         for chance in (loss, doubling):
             if not 0 <= chance <= 1:
-                raise InvalidArgumentError(f"a chance is from 0 to 1, not {chance!r}")
+                raise InvalidArgumentError(
+                    f"loss and doubling are probabilities from 0 to 1, not {chance!r}"
+                )
         self._rng = rng or random.Random()
         self._delay_us, self.loss, self.doubling = delay_us, loss, doubling
         self._waiting_max = waiting_max
@@ -69,19 +71,19 @@ class InProcessTransport:
                 self._put(envelope, now)
 
     def receive(self, name: str, now: int) -> list[Envelope]:
-        """Return what has come, in the order in which it came; O(messages x log waiting)."""
+        """Return the messages that have arrived, in order; O(messages x log waiting)."""
         waiting = self._waiting.get(name, [])
-        come = []
+        arrived = []
         while waiting and waiting[0][0] <= now:
-            come.append(heapq.heappop(waiting)[2])
-        return come
+            arrived.append(heapq.heappop(waiting)[2])
+        return arrived
 
     def forget(self, name: str) -> None:
-        """Drop what waits for somebody: a process that ended reads no more."""
+        """Drop the messages for a receiver whose process has ended."""
         self._waiting.pop(name, None)
 
     def waiting(self) -> int:
-        """Return how many messages are on their way."""
+        """Return how many messages are under way."""
         return sum(len(waiting) for waiting in self._waiting.values())
 
     def _put(self, envelope: Envelope, now: int) -> None:

@@ -1,4 +1,4 @@
-"""Places tables that nobody has, and removes those that nobody wants."""
+"""Places tables without a capture, and removes tables that are not desired."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ def plan(facts: Facts) -> Plan:
 
     O(tables absent + tables placed x log captures).
 
-    At most `limits.add_batch` tables are placed, on whoever has least, and none on a capture that
-    prepares as many as it may. What is unwanted is removed, and what takes too long given up,
-    without a limit.
+    At most `limits.add_batch` tables are placed, each on the capture with the least load, and none
+    on a capture that prepares `limits.adds_per_capture`. Removals of unwanted tables and
+    abandonments of overdue ones have no limit.
     """
     tasks: list[Task] = [RemoveTable(table) for table in facts.unwanted]
     tasks += facts.overdue
@@ -35,7 +35,7 @@ def _placed(facts: Facts, room: int) -> list[Task]:
         if len(tasks) == room or not loads:
             break
         rset = facts.sets.get(table)
-        # where it is still stopping it cannot begin
+        # it cannot begin on a capture that still stops it
         free = (each for each in loads if rset is None or rset.place(each.capture) is None)
         least = facts.best(table, free)
         if least is None:

@@ -1,4 +1,4 @@
-"""Empties a capture that is to leave."""
+"""Moves all tables away from a capture that leaves."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from sortedcontainers import SortedList
 
 from cdcmeta.scheduler.core.policies.facts import NOTHING, Facts, Plan
 from cdcmeta.scheduler.core.states import SetState
-from cdcmeta.scheduler.core.tasks import GiveUp, MoveTable, Task
+from cdcmeta.scheduler.core.tasks import AbandonTable, MoveTable, Task
 
 
 def target_of(facts: Facts, asked: str | None) -> str | None:
-    """Return whom to empty: who was asked for, else the first who is about to leave with tables.
+    """Return the capture to drain: `asked`, else the first stopping one with tables.
 
-    None when nobody else could take the tables, or there are none left that could go now.
+    None if no other capture can take the tables, or no table can be moved now.
     """
     asked_first = [asked] if asked is not None else []
     for target in [*asked_first, *sorted(facts.stopping)]:
@@ -22,15 +22,15 @@ def target_of(facts: Facts, asked: str | None) -> str | None:
 
 
 def _has_movable(facts: Facts, target: str) -> bool:
-    """Return whether something can be taken away now: what hangs there is waited for in vain."""
-    return bool(_given_up(facts, target)) or any(
+    """Return whether a table can be taken away now; tables that hang there cannot."""
+    return bool(_abandonable(facts, target)) or any(
         facts.sets[table].state is SetState.REPLICATING and table not in facts.resting
         for table in facts.primaries.get(target, ())
     )
 
 
-def _given_up(facts: Facts, target: str) -> list[str]:
-    """Return what another may begin with; what is about to begin here only if that hangs."""
+def _abandonable(facts: Facts, target: str) -> list[str]:
+    """Return the tables to abandon here, for another capture; those that start only if stuck."""
     prepared = [
         table
         for table in facts.preparing.get(target, ())
@@ -45,9 +45,10 @@ def _given_up(facts: Facts, target: str) -> list[str]:
 
 
 def is_over(facts: Facts, asked: str) -> bool:
-    """Return whether nothing can be taken from who was to be emptied, and who was told to leave.
+    """Return whether a drain is over: the capture is stopping and no table can be moved now.
 
-    Or nobody else is there. One that is empty before it was told would be given tables again.
+    Also if no other capture can take tables. A capture that is empty but not stopping is still
+    drained: otherwise it would get tables again.
     """
     if not any(each != asked for each in facts.targets):
         return True
@@ -55,25 +56,25 @@ def is_over(facts: Facts, asked: str) -> bool:
 
 
 def plan(facts: Facts, target: str | None) -> Plan:
-    """Return moves of the first tables that `target` replicates to those who have least.
+    """Return moves of tables from `target` to the captures with the least load.
 
-    What it only prepares is given up: another begins with it. Other tables may be anything but
-    replicated meanwhile: whoever leaves does not wait for them. At most `limits.moves_in_flight`
-    are under way at a time. O(tables of the target x log tables).
+    Tables that it only prepares are abandoned: another capture begins with them. The states of
+    other tables do not matter: a leaving capture does not wait for them. At most
+    `limits.moves_in_flight` are under way at a time. O(tables of the target x log tables).
     """
     room = facts.limits.moves_in_flight - facts.moves_in_flight
     if target is None or room <= 0:
         return NOTHING
-    tasks: list[Task] = [GiveUp(table, target) for table in _given_up(facts, target)]
+    tasks: list[Task] = [AbandonTable(table, target) for table in _abandonable(facts, target)]
     loads = SortedList(load for load in facts.loads() if load.capture != target)
-    # those that failed last: they may take long, and there is room for few at a time
+    # failed tables last: they may take long, and few moves are under way at a time
     healthy_first = sorted((each in facts.avoid, each) for each in facts.primaries.get(target, ()))
     for _, table in healthy_first:
         if room == 0:
             break
         if table in facts.resting:
             continue
-        # where it is still stopping it cannot go
+        # it cannot go to a capture that still stops it
         least = facts.best(table, (each for each in loads if facts.movable(table, each.capture)))
         if least is not None:
             room -= 1

@@ -1,4 +1,4 @@
-"""What policies see, and what they say."""
+"""What policies get, and what they return."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import NamedTuple
 
 from cdcmeta.scheduler.core.limits import Limits
 from cdcmeta.scheduler.core.replication_set import ReplicationSet
-from cdcmeta.scheduler.core.tasks import GiveUp, Task
+from cdcmeta.scheduler.core.tasks import AbandonTable, Task
 
 
 class Load(NamedTuple):
-    """What a capture replicates and prepares; the smaller gets the next table.
+    """What a capture replicates and prepares; the smallest load gets the next table.
 
-    By weight, then by tables. A table that it is only stopping does not count: another capture
-    replicates it, or it is not wanted any more, and the stop may hang as long as the process lives.
+    Compared by weight, then by number of tables. A table that it is stopping does not count:
+    another capture replicates it, or it is not desired, and the stop may hang for ever.
     """
 
     weight: float
@@ -23,14 +23,14 @@ class Load(NamedTuple):
     capture: str
 
     def plus(self, weight: float, tables: int = 1) -> Load:
-        """Return the load with tables more, or less."""
+        """Return the load with more or fewer tables."""
         return Load(self.weight + weight, self.tables + tables, self.capture)
 
 
 class Facts(NamedTuple):
-    """All that a decision may depend on; policies change none of it."""
+    """Everything that a decision depends on; policies do not change it."""
 
-    wanted: Mapping[str, float]
+    desired: Mapping[str, float]
     """The tables to replicate, and what each weighs: 1 for all, or rows per second, ..."""
     sets: Mapping[str, ReplicationSet]
     primaries: Mapping[str, Collection[str]]
@@ -38,31 +38,31 @@ class Facts(NamedTuple):
     preparing: Mapping[str, Collection[str]]
     """By capture, the tables that it prepares."""
     absent: Collection[str]
-    """Wanted tables that nobody is asked to replicate, and that are to be tried now."""
+    """Desired tables without a capture that may be placed now."""
     unwanted: Collection[str]
-    """Tables with a set that nobody wants, and that are not being removed."""
+    """Tables with a set that are not desired, and that are not being removed."""
     is_quiet: bool
-    """Whether every wanted table is replicated, or failed and waits, and nothing is under way."""
+    """Whether every desired table is replicated, waits for a retry, or is stuck."""
     targets: Sequence[str]
     """Captures that can take tables, by name."""
     stopping: Collection[str]
     """Captures that are about to leave, without the owner's own."""
     avoid: Mapping[str, Sequence[str]] = {}
-    """Where tables failed, the last one last: somebody else shall try."""
-    overdue: Sequence[GiveUp] = ()
+    """By table, the captures on which it failed, the latest last; other captures come first."""
+    overdue: Sequence[AbandonTable] = ()
     """Preparations and starts that take too long."""
     stuck: Collection[str] = ()
     """Tables that have not been replicated for long."""
     resting: Collection[str] = ()
-    """Tables that failed and are left where they are for now."""
-    shunned: Collection[str] = ()
-    """Captures on which one table after the other failed: others get what there is."""
+    """Tables that failed and are not retried yet."""
+    failing_captures: Collection[str] = ()
+    """Captures on which one table after the other failed: other captures get tables first."""
     weights: Mapping[str, float] | None = None
-    """By capture, what its load weighs; added up where it is not known."""
+    """By capture, the weight of its load; computed if it is missing."""
     least: float = 0.0
-    """What a table counts for at the least: many that weigh nothing are something."""
+    """The least weight of a table: many tables of weight 0 count, too."""
     is_complete: bool = True
-    """Whether every capture has told what it holds."""
+    """Whether every capture has synced: reported its tables."""
     adds_in_flight: int = 0
     moves_in_flight: int = 0
     limits: Limits = Limits()
@@ -70,10 +70,12 @@ class Facts(NamedTuple):
     def loads(self) -> list[Load]:
         """Return the load of each capture that can take tables.
 
-        O(captures), and O(tables) where `weights` is not known.
+        O(captures), and O(tables) without `weights`.
         """
         loads = []
-        for capture in [each for each in self.targets if each not in self.shunned] or self.targets:
+        for capture in [
+            each for each in self.targets if each not in self.failing_captures
+        ] or self.targets:
             replicated, prepared = self.primaries.get(capture, ()), self.preparing.get(capture, ())
             known = self.weights.get(capture, 0.0) if self.weights is not None else None
             weight = sum(map(self.weight, chain(replicated, prepared))) if known is None else known
@@ -81,7 +83,7 @@ class Facts(NamedTuple):
         return loads
 
     def best(self, table: str, loads: Iterable[Load]) -> Load | None:
-        """Return the first of the loads where a table did not fail, else where that is longest ago.
+        """Return the first load on whose capture a table did not fail, else failed longest ago.
 
         O(captures).
         """
@@ -94,8 +96,8 @@ class Facts(NamedTuple):
         return last
 
     def weight(self, table: str) -> float:
-        """Return what a table counts for: what it weighs, and never nothing. O(1)."""
-        return max(self.wanted.get(table, 0.0), self.least)
+        """Return the weight of a table, at least `least`. O(1)."""
+        return max(self.desired.get(table, 0.0), self.least)
 
     def movable(self, table: str, capture: str) -> bool:
         """Return whether a table can be moved to a capture now."""
@@ -108,7 +110,7 @@ class Plan(NamedTuple):
 
     tasks: tuple[Task, ...] = ()
     is_burst: bool = False
-    """Whether all of it begins at once, whatever else is under way."""
+    """Whether all tasks begin at once, without the limit on moves."""
 
 
 NOTHING = Plan()

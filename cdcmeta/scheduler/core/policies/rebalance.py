@@ -1,4 +1,4 @@
-"""Evens out what captures have, all at once, when somebody asks for it."""
+"""Balances the captures with all moves at once, on request."""
 
 from __future__ import annotations
 
@@ -8,45 +8,45 @@ from cdcmeta.scheduler.core.policies.facts import NOTHING, Facts, Plan
 from cdcmeta.scheduler.core.tasks import MoveTable, Task
 
 TOLERANCE = 0.1
-"""Uneven weights are left alone while the heaviest is less than this above the lightest, of the
-mean: weights are measured, and moving has its price."""
+"""Unequal weights are tolerated while the heaviest and the lightest load differ by less than this
+share of the mean: weights are measurements, and a move has a cost."""
 
 
 def is_over(facts: Facts) -> bool:
-    """Return whether a rebalance that was asked for is given up: somebody leaves."""
+    """Return whether a requested rebalance is cancelled: a capture leaves."""
     return bool(facts.stopping)
 
 
 def plan(facts: Facts) -> Plan:
-    """Return all moves that even out the loads, at once. O(tables log tables).
+    """Return all moves that balance the loads, at once. O(tables log tables).
 
-    Nothing while a table is anything but replicated.
+    Nothing while a table is not replicated.
     """
     if facts.stopping or not facts.is_quiet:
         return NOTHING
-    tasks = evening(facts, len(facts.wanted))
+    tasks = balancing_moves(facts, len(facts.desired))
     return Plan(tuple(tasks), is_burst=True) if tasks else NOTHING
 
 
-def evening(facts: Facts, moves_max: int) -> list[Task]:
-    """Return moves from who has most to who has least, until they differ by less than a table.
+def balancing_moves(facts: Facts, moves_max: int) -> list[Task]:
+    """Return moves from the heaviest to the lightest load, until they differ by less than a table.
 
-    With equal weights that is a difference of one table, so captures with too few attract as
-    well as those with too many give. With others the heaviest table goes that makes the two more
-    equal, by `TOLERANCE` of the mean at least, and none while they differ by less than that. Tables
-    that somebody is still stopping, and those that failed lately, stay where they are.
+    With equal weights the loads then differ by at most one table. With unequal weights each move
+    takes the table that makes the two loads most equal; it must reduce their difference by at
+    least `TOLERANCE` of the mean, and no move is made while they differ by less than that. Tables
+    that another capture still stops, and tables that failed lately, are not moved.
 
-    So where no move is left, no capture is more than `TOLERANCE` of the mean above the lightest
-    (one table, if all weigh the same) and has a table to give that weighs at most the difference
-    less half of that. What a capture only stops is not its load (`Load`).
+    When it returns no move, no capture is both more than `TOLERANCE` of the mean above the lightest
+    (one table, if all weigh the same) and has a movable table that weighs at most the difference
+    less half of that tolerance. Tables that a capture only stops are not in its load (`Load`).
     """
-    facts = facts._replace(weights=None)  # sums that were kept up to date have a rest
-    is_counted = len(set(facts.wanted.values())) <= 1
-    if is_counted:  # whole numbers add up without a rest that would move tables to and fro
-        facts = facts._replace(wanted=dict.fromkeys(facts.wanted, 1.0), least=0.0)
-    # who is left alone for now gets nothing, and gives as others do
+    facts = facts._replace(weights=None)  # running sums have rounding errors; compute new ones
+    is_counted = len(set(facts.desired.values())) <= 1
+    if is_counted:  # whole numbers have no rounding errors, which would move tables to and fro
+        facts = facts._replace(desired=dict.fromkeys(facts.desired, 1.0), least=0.0)
+    # failing captures get nothing, and give as other captures do
     takers = SortedList(facts.loads())
-    loads = SortedList(facts._replace(shunned=()).loads())
+    loads = SortedList(facts._replace(failing_captures=()).loads())
     if len(loads) < 2:
         return []
     tables = {load.capture: _movable(facts, load.capture) for load in loads}
@@ -61,16 +61,16 @@ def evening(facts: Facts, moves_max: int) -> list[Task]:
         moved = _best(tables[most.capture], apart, apart - spread / 2)
         loads.remove(most)
         takers.discard(most)
-        if moved is None:  # what it has is too heavy to move; the others go on without it
+        if moved is None:  # its tables are too heavy to move; continue without it
             continue
         weight, table = moved
-        tables[most.capture].remove(moved)  # and not to be moved again
+        tables[most.capture].remove(moved)  # a table moves once
         loads.remove(least)
         takers.remove(least)
         given, taken = most.plus(-weight, -1), least.plus(weight)
         loads.update((given, taken))
         takers.add(taken)
-        if most.capture not in facts.shunned:
+        if most.capture not in facts.failing_captures:
             takers.add(given)
         tasks.append(MoveTable(table, least.capture))
     return tasks
@@ -87,9 +87,9 @@ def _movable(facts: Facts, capture: str) -> SortedList[tuple[float, str]]:
 def _best(
     tables: SortedList[tuple[float, str]], apart: float, weight_max: float
 ) -> tuple[float, str] | None:
-    """Return the table that leaves two captures least apart, no heavier than it may be.
+    """Return the table that makes two loads most equal, of at most `weight_max`.
 
-    One that weighs about `apart` would only make the one the other, at the next look again.
+    A table of about `apart` would only exchange the two loads, and at the next check again.
     """
     at = tables.bisect_right((apart / 2, "\U0010ffff"))
     near: list[tuple[float, str]] = [*tables[max(at - 1, 0) : at], *tables[at : at + 1]]

@@ -7,11 +7,11 @@ import pytest
 from cdcmeta.scheduler import AddRequest, Progress, RemoveRequest, TableState, TableStatus, Token
 from cdcmeta.scheduler.capture.table_state import (
     Action,
-    Ended,
-    Held,
-    Obeyed,
+    Applied,
+    EndedTable,
+    RunningTable,
+    apply,
     ended,
-    obey,
     promise,
     status,
 )
@@ -43,64 +43,64 @@ def remove(token):
 
 
 def test_a_table_begins_by_being_prepared():
-    held = Held(G1, TableState.PREPARING, False, START)
-    assert obey(None, prepare(G1)) == Obeyed(held, Action.PREPARE)
+    held = RunningTable(G1, TableState.PREPARING, False, START)
+    assert apply(None, prepare(G1)) == Applied(held, Action.PREPARE)
 
 
 @pytest.mark.parametrize(("token", "begins"), [(G1, False), (G2, False), (G3, True)])
 def test_what_ended_begins_only_under_a_newer_token(token, begins):
-    kept, action = obey(Ended(G2), prepare(token))
+    kept, action = apply(EndedTable(G2), prepare(token))
     if begins:
-        assert (kept, action) == (Held(token, progress=START), Action.PREPARE)
+        assert (kept, action) == (RunningTable(token, progress=START), Action.PREPARE)
     else:
-        assert (kept, action) == (Ended(G2), None)
+        assert (kept, action) == (EndedTable(G2), None)
 
 
 @pytest.mark.parametrize("token", [G1, G2, G3])
 @pytest.mark.parametrize("state", STATES)
 def test_what_is_there_is_not_prepared_again(state, token):
     """Not even under a newer token: the status tells the owner, and it ends the old one first."""
-    held = Held(G2, state)
-    assert obey(held, prepare(token)) == Obeyed(held)
+    held = RunningTable(G2, state)
+    assert apply(held, prepare(token)) == Applied(held)
 
 
 # --- commit ---
 
 
 def test_what_was_prepared_under_the_same_token_replicates():
-    held = Held(G2, TableState.PREPARED, False, START)
-    committed = Held(G2, TableState.PREPARED, True, LATER)
-    assert obey(held, commit(G2)) == Obeyed(committed, Action.REPLICATE)
+    held = RunningTable(G2, TableState.PREPARED, False, START)
+    committed = RunningTable(G2, TableState.PREPARED, True, LATER)
+    assert apply(held, commit(G2)) == Applied(committed, Action.REPLICATE)
 
 
 @pytest.mark.parametrize("token", [G1, G3])
 @pytest.mark.parametrize("state", STATES)
 def test_a_commit_of_another_assignment_starts_nothing(state, token):
-    held = Held(G2, state, False, START)
-    assert obey(held, commit(token)) == Obeyed(held)
+    held = RunningTable(G2, state, False, START)
+    assert apply(held, commit(token)) == Applied(held)
 
 
 @pytest.mark.parametrize("state", [each for each in STATES if each is not TableState.PREPARED])
 def test_only_what_is_prepared_is_committed(state):
     """v3 commits whatever there is."""
-    held = Held(G2, state, False, START)
-    assert obey(held, commit(G2)) == Obeyed(held)
+    held = RunningTable(G2, state, False, START)
+    assert apply(held, commit(G2)) == Applied(held)
 
 
 def test_a_second_commit_changes_nothing():
     """It was late, or sent again: where to start from was said by the first."""
-    held = Held(G2, TableState.PREPARED, True, START)
-    assert obey(held, commit(G2, LATER)) == Obeyed(held)
+    held = RunningTable(G2, TableState.PREPARED, True, START)
+    assert apply(held, commit(G2, LATER)) == Applied(held)
 
 
-@pytest.mark.parametrize("kept", [None, Ended(G1), Ended(G2), Ended(G3)])
+@pytest.mark.parametrize("kept", [None, EndedTable(G1), EndedTable(G2), EndedTable(G3)])
 def test_a_commit_on_an_absent_table_starts_nothing(kept):
     """v3 runs the whole lifecycle, and two may write; here it will not start later either."""
-    after, action = obey(kept, commit(G2))
+    after, action = apply(kept, commit(G2))
     assert action is None
-    assert isinstance(after, Ended)
+    assert isinstance(after, EndedTable)
     assert after.token == max(G2, kept.token if kept else G2)
-    assert obey(after, prepare(G2)) == Obeyed(after)
+    assert apply(after, prepare(G2)) == Applied(after)
 
 
 # --- remove ---
@@ -109,31 +109,31 @@ def test_a_commit_on_an_absent_table_starts_nothing(kept):
 @pytest.mark.parametrize("token", [G2, G3])
 @pytest.mark.parametrize("state", [each for each in STATES if each is not TableState.STOPPING])
 def test_a_removal_ends_what_has_its_token_or_an_earlier_one(state, token):
-    held = Held(G2, state, state is TableState.REPLICATING, LATER)
-    after, action = obey(held, remove(token))
+    held = RunningTable(G2, state, state is TableState.REPLICATING, LATER)
+    after, action = apply(held, remove(token))
     assert action is Action.REMOVE
     assert after == held._replace(state=TableState.STOPPING)
 
 
 @pytest.mark.parametrize("state", STATES)
 def test_a_removal_of_an_earlier_assignment_ends_nothing(state):
-    held = Held(G2, state)
-    assert obey(held, remove(G1)) == Obeyed(held)
+    held = RunningTable(G2, state)
+    assert apply(held, remove(G1)) == Applied(held)
 
 
 def test_what_is_stopping_is_not_stopped_again():
-    held = Held(G2, TableState.STOPPING)
-    assert obey(held, remove(G2)) == Obeyed(held)
+    held = RunningTable(G2, TableState.STOPPING)
+    assert apply(held, remove(G2)) == Applied(held)
 
 
-@pytest.mark.parametrize("kept", [None, Ended(G1), Ended(G2), Ended(G3)])
+@pytest.mark.parametrize("kept", [None, EndedTable(G1), EndedTable(G2), EndedTable(G3)])
 def test_a_removal_keeps_from_starting_what_was_not_there(kept):
     """v3 drops it, and what it overtook starts."""
-    after, action = obey(kept, remove(G2))
+    after, action = apply(kept, remove(G2))
     assert action is None
-    assert obey(after, prepare(G2)) == Obeyed(after)
+    assert apply(after, prepare(G2)) == Applied(after)
     newer = Token(9, 9)
-    assert obey(after, prepare(newer)).action is Action.PREPARE
+    assert apply(after, prepare(newer)).action is Action.PREPARE
 
 
 # --- the answers ---
@@ -141,37 +141,39 @@ def test_a_removal_keeps_from_starting_what_was_not_there(kept):
 
 def test_absent_is_a_promise():
     """Who was asked about an assignment and has it not will never start it."""
-    for kept, asked in product([None, Ended(G1), Ended(G2), Ended(G3)], [G1, G2, G3]):
+    for kept, asked in product(
+        [None, EndedTable(G1), EndedTable(G2), EndedTable(G3)], [G1, G2, G3]
+    ):
         promised = promise(kept, asked)
         told = status(TABLE, promised, asked)
         assert told == TableStatus(TABLE, asked, TableState.ABSENT)
         for late in (prepare(asked), commit(asked), remove(asked)):
-            assert obey(promised, late) == Obeyed(promised), (kept, asked, late)
+            assert apply(promised, late) == Applied(promised), (kept, asked, late)
 
 
 @pytest.mark.parametrize("state", STATES)
 @pytest.mark.parametrize("asked", [G1, G2, G3])
 def test_what_is_there_promises_nothing_and_is_told_of(state, asked):
-    held = Held(G2, state, False, LATER)
+    held = RunningTable(G2, state, False, LATER)
     assert promise(held, asked) == held
     assert status(TABLE, held, asked) == TableStatus(TABLE, G2, state, LATER)
 
 
 def test_promises_are_not_taken_back():
-    for kept, asked in product([Ended(G2, LATER), Ended(G3, LATER)], [G1, G2]):
+    for kept, asked in product([EndedTable(G2, LATER), EndedTable(G3, LATER)], [G1, G2]):
         assert promise(kept, asked) == kept
 
 
 def test_a_committed_table_is_prepared_until_it_replicates():
     """v3 says so, too: what an owner hears is what is."""
-    kept, _ = obey(Held(G2, TableState.PREPARED, False, START), commit(G2))
+    kept, _ = apply(RunningTable(G2, TableState.PREPARED, False, START), commit(G2))
     assert status(TABLE, kept, G2).state is TableState.PREPARED
 
 
 def test_the_last_progress_of_what_ended_is_told_whenever_somebody_asks():
     """v3 tells it once, with "stopped"; if that is lost, so is the progress."""
-    done = ended(Held(G2, TableState.STOPPING, True, START), Progress(150, 140, 9))
-    assert done == Ended(G2, Progress(150, 140, 9))
+    done = ended(RunningTable(G2, TableState.STOPPING, True, START), Progress(150, 140, 9))
+    assert done == EndedTable(G2, Progress(150, 140, 9))
     asked = promise(done, G2)
     assert status(TABLE, asked, G2) == (
         TableStatus(TABLE, G2, TableState.ABSENT, Progress(150, 140, 9))
@@ -181,10 +183,12 @@ def test_the_last_progress_of_what_ended_is_told_whenever_somebody_asks():
 
 
 def test_what_ended_keeps_the_farthest_that_was_known():
-    assert ended(Held(G2, progress=LATER), Progress()).progress == LATER
-    assert ended(Held(G2, progress=LATER), Progress(120, 170, 1)).progress == Progress(150, 170, 5)
+    assert ended(RunningTable(G2, progress=LATER), Progress()).progress == LATER
+    assert ended(RunningTable(G2, progress=LATER), Progress(120, 170, 1)).progress == Progress(
+        150, 170, 5
+    )
 
 
 def test_nothing_is_promised_of_a_table_that_nobody_asked_about():
     assert status(TABLE, None, G1) == TableStatus(TABLE, G1, TableState.ABSENT)
-    assert obey(None, prepare(G1)).action is Action.PREPARE
+    assert apply(None, prepare(G1)).action is Action.PREPARE

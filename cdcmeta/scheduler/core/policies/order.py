@@ -1,4 +1,4 @@
-"""Asks the policies in their order; the first that wants something gets it."""
+"""Asks the policies in order; the first plan with tasks counts."""
 
 from __future__ import annotations
 
@@ -8,30 +8,30 @@ from cdcmeta.scheduler.core.tasks import MoveTable, Task
 
 
 class SchedulerManager:
-    """What people asked for, and when the balance was looked at; the rest is in the policies.
+    """Keeps the requests of operators and the time of the last balance; policies have no state.
 
-    Order: basic, drain, move, rebalance, balance. All but basic wait while as many moves are
-    under way as may be.
+    Order: basic, drain, move, rebalance, balance. All but basic wait while the limit of moves is
+    under way.
     """
 
     def __init__(self) -> None:
         self.draining: str | None = None
-        """The capture that somebody wants to be emptied."""
+        """The capture whose drain was requested."""
         self.moves: dict[str, str] = {}
-        """Where somebody wants tables to be."""
+        """The requested moves, by table."""
         self.is_rebalance_asked = False
         self._looked_at: int | None = None
         self._is_forced = False
 
-    def ask_move(self, table: str, capture: str) -> bool:
-        """Note that a table is to be moved; False when another move of it is still to come."""
+    def request_move(self, table: str, capture: str) -> bool:
+        """Note a requested move; return False if another move of the table is pending."""
         if table in self.moves:
             return False
         self.moves[table] = capture
         return True
 
     def plan(self, facts: Facts, now: int) -> Plan:
-        """Return what is to begin; `now` in microseconds."""
+        """Return the tasks to begin; `now` in microseconds."""
         plan = basic.plan(facts)
         if plan.tasks or facts.moves_in_flight >= facts.limits.moves_in_flight:
             return plan
@@ -42,7 +42,7 @@ class SchedulerManager:
         if plan.tasks:
             return plan
         if facts.is_quiet and facts.is_complete:
-            self.moves = move.still_asked(facts, self.moves)
+            self.moves = move.still_possible(facts, self.moves)
         plan = move.plan(facts, self.moves)
         if plan.tasks:
             return plan

@@ -157,11 +157,11 @@ def test_a_table_that_is_dropped_for_good_does_not_come_back():
     assert list(feed.coordinator.replication.sets) == ["u"]
 
 
-@pytest.mark.parametrize("wanted", [[], ["u"]])
-def test_what_captures_have_and_nobody_wants_is_removed_by_a_new_owner(wanted):
+@pytest.mark.parametrize("desired", [[], ["u"]])
+def test_what_captures_have_and_nobody_wants_is_removed_by_a_new_owner(desired):
     """Also where nothing is wanted at all."""
-    owner = Owner({"c0": 3}, wanted)
-    held = sync(*(says(table, TableState.REPLICATING, OLD) for table in ("gone", *wanted)))
+    owner = Owner({"c0": 3}, desired)
+    held = sync(*(says(table, TableState.REPLICATING, OLD) for table in ("gone", *desired)))
     sent = [*requests(owner.tick(from_capture("c0", held))), *requests(owner.tick())]
     assert sent == [("c0", RemoveRequest("gone", OLD))]
 
