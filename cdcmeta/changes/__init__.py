@@ -1,17 +1,27 @@
 """CouchDB's changes feed on snapkv: documents with revision trees, and an index of their changes.
 
-The index is RFC 003's (`("changes", sequence)`), with the parts that its FoundationDB layer never
-shipped; the revisions are RFC 001's.
+The index is that of CouchDB's RFC 003 (`("changes", sequence)`), with the parts that CouchDB's
+FoundationDB layer never shipped. The revisions are those of RFC 001.
 """
 
-from cdcmeta.changes.database import ChangesDB as ChangesDB
-from cdcmeta.changes.database import Info as Info
-from cdcmeta.changes.database import databases as databases
-from cdcmeta.changes.documents import Edited as Edited
-from cdcmeta.changes.feed import Change as Change
-from cdcmeta.changes.feed import ChangesPage as ChangesPage
-from cdcmeta.changes.following import Checkpoint as Checkpoint
-from cdcmeta.changes.reading import DocVersion as DocVersion
-from cdcmeta.changes.reading import Missing as Missing
-from cdcmeta.changes.sequence import Sequence as Sequence
-from snapkv.tuples import Versionstamp as Versionstamp
+from cdcmeta.changes.database import ChangesDB, Info, databases
+from cdcmeta.changes.documents import Edited
+from cdcmeta.changes.feed import Change, ChangesPage
+from cdcmeta.changes.following import Checkpoint
+from cdcmeta.changes.reading import DocVersion, Missing
+from cdcmeta.changes.sequence import Sequence
+from snapkv.tuples import Versionstamp
+
+__all__ = [
+    "Change",
+    "ChangesDB",
+    "ChangesPage",
+    "Checkpoint",
+    "DocVersion",
+    "Edited",
+    "Info",
+    "Missing",
+    "Sequence",
+    "Versionstamp",
+    "databases",
+]

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from cdcmeta.arguments import check_store, listed
+from cdcmeta.arguments import check_int, check_store, listed
 from cdcmeta.changes import layout, reading
 from cdcmeta.changes.documents import (
     Doc,
@@ -45,7 +45,7 @@ REVS_LIMIT, REVS_LIMIT_MAX = 1_000, 4_000
 
 @dataclass(frozen=True, slots=True)
 class Info:
-    """Facts about a database: of the moment `update_seq` stands for."""
+    """Facts about a database at the time of `update_seq`."""
 
     name: str
     doc_count: int
@@ -67,8 +67,8 @@ class ChangesDB:
     ...     [(change.id, change.rev == second.rev) for change in db.changes().rows]
     [('users', True)]
 
-    Making one asks nobody; `create()` makes the database. Safe for threads; the store stays the
-    caller's to close. What the store raises is passed on.
+    The constructor does not access the store; `create()` makes the database. Safe for threads. The
+    caller closes the store. Errors of the store pass through.
     """
 
     def __init__(self, store: SnapshotKV, name: str) -> None:
@@ -81,12 +81,12 @@ class ChangesDB:
     def __repr__(self) -> str:
         return f"<ChangesDB {self.name!r}>"
 
-    # --- its life ---
+    # --- the database ---
 
     def create(self, *, revs_limit: int = REVS_LIMIT) -> ChangesDB:
-        """Make the database, empty; return this. One round trip.
+        """Create the database, empty; return this object. One round trip.
 
-        `revs_limit` is how many revisions of each branch are remembered. Raises
+        `revs_limit` is how many revisions of each branch are kept. Raises
         `DatabaseExistsError`, `InvalidArgumentError`.
         """
         database = Database(uuid.uuid4().bytes, revs_limit=_checked_revs_limit(revs_limit))
@@ -114,28 +114,30 @@ class ChangesDB:
                 self.store.commit(lambda _, ops=ops: ops)  # type: ignore[misc]
                 return
             except ConflictError:
-                continue  # its record changed meanwhile, or it is gone
+                continue  # its record was changed or deleted: read it again
 
     def exists(self, *, as_of: When | None = None) -> bool:
-        """Return whether the database is there (or was, at a time)."""
+        """Return whether the database exists, or existed at a time."""
         return self._space.entries_of([layout.DATABASE], as_of)[0] is not None
 
     def relocate(self, to: SnapshotKV | None = None) -> ChangesDB:
         """Move the database to another store and return it there, with the next incarnation.
 
-        Sequences go on from where they were, whatever the other store's clock says. Without a
-        store it stays, and only the incarnation grows: after the store was restored from a backup,
-        say. From the beginning on no edit succeeds here, and followers are told. What was
-        interrupted goes on when it is called again. The past stays behind.
+        Sequences continue to grow, whatever the other store's clock. Without a store, the database
+        remains here and only its incarnation grows, for example after the store was restored from a
+        backup. As soon as the move begins, every edit here fails, and followers raise
+        `DatabaseRelocatedError`. A second call continues an interrupted move. The history is not
+        moved.
 
-        Raises `DatabaseNotFoundError`, `DatabaseExistsError` (another one is there already).
+        Raises `DatabaseNotFoundError`, `DatabaseExistsError` (the other store has another database
+        of this name).
         """
         if to is not None:
             check_store(to)
         return ChangesDB(relocated(self.store, self.name, self._writer, to), self.name)
 
     def set_revs_limit(self, limit: int) -> None:
-        """Remember so many revisions of each branch from now on; a branch is cut when edited."""
+        """Keep `limit` revisions of each branch from now on; a branch is cut when it is edited."""
         _checked_revs_limit(limit)
         while True:
             database, revision = self._writer.record(fresh=True)
@@ -147,7 +149,7 @@ class ChangesDB:
                 continue
 
     def info(self, *, as_of: When | None = None) -> Info:
-        """Return facts about the database; four round trips and a few to find the newest row."""
+        """Return facts about the database; four round trips, and a few to find the newest row."""
         state = self.state(as_of)
         documents, deleted = state.counts()
         database = state.database
@@ -168,8 +170,8 @@ class ChangesDB:
     ) -> Edited:
         """Store a document: a new one, or the next revision of the one that `rev` names.
 
-        `rev` goes before the document's `_rev`; without an `_id` it gets one. One round trip to
-        read and one to commit; `timeout` (seconds, 10 by default) bounds the wait.
+        `rev` overrides the document's `_rev`; a document without `_id` gets a new one. One round
+        trip to read and one to commit; `timeout` (seconds, 10 by default) limits the wait.
 
         Raises `DocumentConflictError`, `InvalidDocumentError`, `InvalidRevisionError`,
         `DatabaseNotFoundError`, `EditUnknownError`, `snapkv.CommitTimeoutError`.
@@ -177,19 +179,19 @@ class ChangesDB:
         return self._one(edit_of(doc, rev), timeout)
 
     def remove(self, id: str, rev: str, *, timeout: float | None = None) -> Edited:
-        """Delete a document's branch that ends in `rev`; a tombstone stays. Costs as `put`."""
+        """Delete a document's branch that ends in `rev`; a tombstone remains. Costs as `put`."""
         return self._one(edit_of({"_deleted": True}, rev, id=id), timeout)
 
     def bulk(
         self, docs: Iterable[Mapping[str, Any]], *, timeout: float | None = None
     ) -> list[Edited]:
-        """Store documents in one commit; return what became of each, in order.
+        """Store documents in one commit; return the result of each, in order.
 
-        On etcd more than 94 of them, among others who commit all the time, take several commits.
+        On etcd, more than 94 documents take several commits if other writers commit all the time.
 
-        A conflicting or an invalid one is left out by itself, and so are, as `EditNotMadeError`,
-        those for which the time was over when others were stored. Their rows stand in the order
-        of the input. Raises `DatabaseNotFoundError`, `EditUnknownError`,
+        A conflicting or invalid document fails alone: its result has the error. Results have
+        `EditNotMadeError` if the timeout passed after other documents were stored. The rows of the
+        feed are in the order of the input. Raises `DatabaseNotFoundError`, `EditUnknownError`,
         `snapkv.CommitTimeoutError` and `snapkv.CommitTooLargeError` (nothing was stored),
         `InvalidArgumentError`.
         """
@@ -200,15 +202,15 @@ class ChangesDB:
     ) -> list[Edited]:
         """Store revisions made elsewhere, with their histories (`_revisions`), in one commit.
 
-        What is known already changes nothing and has no `seq`; nothing is in conflict. Raises as
-        `bulk`.
+        A revision that the database has already changes nothing, and its result has no `seq`.
+        Replicated revisions never conflict. Raises as `bulk`.
         """
         return self._many(docs, replicated_edit_of, timeout)
 
     def resolve(self, error: EditUnknownError) -> list[Edited] | None:
-        """Settle edits whose outcome was unknown: what became of each, None if they never will.
+        """Return the results of edits whose outcome was unknown; None if none was committed.
 
-        The sequences are those of the commit that landed. Raises as `SnapshotKV.resolve`.
+        The sequences are those of the commit. Raises as `SnapshotKV.resolve`.
         """
         if not isinstance(error, EditUnknownError):
             raise InvalidArgumentError(f"resolve takes an EditUnknownError, not {error!r}")
@@ -223,10 +225,10 @@ class ChangesDB:
         revisions: bool = False,
         as_of: When | None = None,
     ) -> Doc:
-        """Return a document's winner, or the leaf `rev`, now or as it was.
+        """Return a document's winner, or the leaf `rev`, now or at a time.
 
         `conflicts` adds `_conflicts`, the other leaves that are not deleted; `revisions` adds
-        `_revisions`. Three round trips, four where there are several branches. Raises
+        `_revisions`. Three round trips, four for a document with several branches. Raises
         `DocumentNotFoundError`.
         """
         wanted = None if rev is None else Revision.parse(rev)
@@ -241,18 +243,19 @@ class ChangesDB:
         latest: bool = False,
         as_of: When | None = None,
     ) -> list[Doc | str]:
-        """Return leaves of a document with their `_revisions`; of a missing one its text.
+        """Return leaves of a document with their `_revisions`; the text of each missing revision.
 
-        Without `revs` all leaves; with `latest` a revision that has descendants stands for them.
+        Without `revs` it returns all leaves. With `latest`, a revision that is not a leaf returns
+        the leaves that descend from it.
         Costs as `get`. Raises `InvalidRevisionError`.
         """
         wanted = None if revs is None else [Revision.parse(rev) for rev in listed(revs, "revs")]
         return reading.open_revs(self.state(as_of), checked_id(id), wanted, latest)
 
     def missing_revs(self, revs: Mapping[str, Iterable[str]]) -> dict[str, Missing]:
-        """Return for each document which of some revisions are not known here.
+        """Return for each document which of the given revisions the database does not have.
 
-        Documents of which all are known are left out. Raises `InvalidRevisionError`.
+        Documents without a missing revision are left out. Raises `InvalidRevisionError`.
         """
         if not isinstance(revs, Mapping):
             raise InvalidArgumentError(
@@ -267,20 +270,20 @@ class ChangesDB:
     def documents(
         self, start: str | None = None, *, include_docs: bool = False, as_of: When | None = None
     ) -> Iterator[Change]:
-        """Yield the documents that are not deleted, by id, from one on; of one moment."""
+        """Yield the documents that are not deleted, by id, from `start` on, at one moment."""
         return reading.by_id(self.state(as_of), Form.of(include_docs=include_docs), start)
 
     def history(self, id: str, *, include_docs: bool = False) -> Iterator[DocVersion]:
-        """Yield what the document was after each edit that compaction left, oldest first.
+        """Yield the document after each edit that is not compacted, oldest first.
 
-        The feed has one row for each document; this is where the versions between are. One watch
-        of the document's key, and with `include_docs` three round trips for each version.
+        The feed has only the last change of each document. Costs one watch of the document's key,
+        and with `include_docs` three round trips for each version.
         """
         return reading.versions(self._space, checked_id(id), include_docs)
 
     @property
     def local(self) -> LocalDocs:
-        """The local documents: not replicated, in no feed, without history of revisions."""
+        """The local documents: not replicated, not in the feed, without revision history."""
         return self._local
 
     # --- the feed ---
@@ -299,11 +302,11 @@ class ChangesDB:
 
         `form`: `style="all_docs"` (all leaves), `include_docs`, `conflicts` (with them),
         `doc_ids`, `prefix` (of ids), `selector`, `predicate` (a function of a `Change`). `limit`
-        counts what is shown. `as_of` reads the feed as it was. Costs one listing, a count, and
-        for documents and other leaves one read for each 128.
+        counts the changes that pass. `as_of` reads the feed at a time. Costs one listing, a count,
+        and one read for each 128 documents or sets of other leaves.
 
-        Raises `InvalidSequenceError`, `InvalidArgumentError`, `InvalidSelectorError`,
-        `DatabaseNotFoundError`, `snapkv.CompactedError`.
+        Raises `InvalidSequenceError`, `InvalidArgumentError`, `DatabaseNotFoundError`,
+        `snapkv.CompactedError`.
         """
         _check_limit(limit)
         wanted = Form.of(**form)
@@ -321,30 +324,31 @@ class ChangesDB:
         limit: int | None = None,
         **form: Any,
     ) -> Iterator[Change | Checkpoint]:
-        """Yield the changes after `since`, then those to come, as commits bring them.
+        """Yield the changes after `since`, then new ones as they are committed.
 
-        A `Checkpoint` tells up to where everything was told, after each commit and after each
-        `heartbeat` seconds of silence: also where a filter leaves out all there is. It ends after
-        `limit` changes or `idle_timeout` seconds without one. `form` as in `changes`.
+        After each commit, and after each `heartbeat` seconds without a change, a `Checkpoint` has
+        the place up to which the feed is complete, even if a filter leaves out every change. The
+        feed ends after `limit` changes, or after `idle_timeout` seconds without one. `form` as in
+        `changes`.
 
-        Raises as `changes`, `DatabaseDeletedError`, `DatabaseRelocatedError`.
+        Raises as `changes`, `DatabaseNotFoundError`, `DatabaseRelocatedError`.
         """
         for name, seconds in (("heartbeat", heartbeat), ("idle_timeout", idle_timeout)):
             if seconds is not None and not (type(seconds) in (int, float) and seconds >= 0):
                 raise InvalidArgumentError(f"{name} is seconds, not {seconds!r}")
         _check_limit(limit)
         if heartbeat == 0:
-            raise InvalidArgumentError("heartbeat is longer than 0 s")
+            raise InvalidArgumentError("heartbeat must be longer than 0 s")
         return followed(self.follower(since, **form), heartbeat, idle_timeout, limit)
 
     def follower(self, since: Since = "now", **form: Any) -> Follower:
-        """Return what `follow` iterates, to be asked with a bound for each wait."""
+        """Return the follower that `follow` iterates; its waits can be bounded one by one."""
         wanted = Form.of(**form)
         state = self.state()
         return Follower(self.name, self._space, wanted, self.place(since, state), state)
 
     def place(self, since: Since, state: State | None = None) -> Seq:
-        """Return the sequence that a place stands for; one to come is now.
+        """Return the sequence of a place; a future time is now.
 
         Raises `InvalidSequenceError`.
         """
@@ -385,23 +389,21 @@ def databases(store: SnapshotKV, *, as_of: When | None = None) -> list[str]:
 
 
 def checked_name(name: object) -> str:
-    """Return what can be the name of a database. Raises `InvalidNameError`."""
+    """Return a valid name of a database. Raises `InvalidNameError`."""
     if not isinstance(name, str) or not NAME.fullmatch(name):
         raise InvalidNameError(
-            f"name {name!r}: only lower-case letters, digits, and _$()+-/ are allowed, and a "
-            "letter first"
+            f"name {name!r}: only lower-case letters, digits, and _$()+-/ are allowed, and the "
+            "first character must be a letter"
         )
     if len(name) > NAME_CHARACTERS_MAX:
-        raise InvalidNameError(f"a name has {NAME_CHARACTERS_MAX} characters at most")
+        raise InvalidNameError(f"a name has at most {NAME_CHARACTERS_MAX} characters")
     return name
 
 
 def _check_limit(limit: object) -> None:
-    if limit is not None and (type(limit) is not int or limit < 0):
-        raise InvalidArgumentError(f"limit is a number that is not negative, not {limit!r}")
+    if limit is not None:
+        check_int("limit", limit, 0)
 
 
 def _checked_revs_limit(limit: object) -> int:
-    if type(limit) is not int or not 1 <= limit <= REVS_LIMIT_MAX:
-        raise InvalidArgumentError(f"revs_limit is 1 to {REVS_LIMIT_MAX}, not {limit!r}")
-    return limit
+    return check_int("revs_limit", limit, 1, REVS_LIMIT_MAX)

@@ -1,4 +1,4 @@
-"""Documents: what may be stored, how, and the edits they ask for."""
+"""Documents: their checks, their JSON, and the edits that they describe."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ from cdcmeta.errors import (
 from snapkv.tuples import pack
 
 Doc: TypeAlias = dict[str, Any]
-"""A JSON object with `_id`, `_rev` and, where it is deleted, `_deleted`."""
+"""A JSON object with `_id`, `_rev`, and `_deleted` if it is deleted."""
 
 ID_BYTES_MAX = 256
-"""An id is part of keys, of which LMDB takes 511 bytes with all that stands around it."""
+"""An id is part of keys, and LMDB's keys have at most 511 bytes, prefixes included."""
 DEPTH_MAX = 100
 TOO_DEEP = f"the document is nested more than {DEPTH_MAX} deep"
 MEMBERS = frozenset({"_id", "_rev", "_deleted", "_revisions", "_attachments"})
-PASSED_OVER = frozenset({"_local_seq", "_conflicts", "_deleted_conflicts", "_revs_info"})
-"""What `get` may have added, and CouchDB's clients hand back."""
-_KNOWN = MEMBERS | PASSED_OVER
+IGNORED = frozenset({"_local_seq", "_conflicts", "_deleted_conflicts", "_revs_info"})
+"""Members that `get` may add, and that CouchDB's clients send back."""
+_KNOWN = MEMBERS | IGNORED
 quoted = encode_basestring_ascii
-"""Returns a text as JSON, in ASCII; surrogates that stand alone are escaped."""
+"""Returns a text as JSON in ASCII, with lone surrogates escaped."""
 _JSON = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"), sort_keys=True)
 
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """A document on its way into the store: `base` for an edit, `leaf` for a replicated one."""
+    """An edit of a document: `base` is the revision it replaces; a replicated edit has `leaf`."""
 
     id: str
     body: bytes
@@ -50,9 +50,9 @@ class Edit:
 
 @dataclass(frozen=True, slots=True)
 class Edited:
-    """What became of a document: its revision and sequence, or an error.
+    """The result of an edit: the document's revision and sequence, or an error.
 
-    `seq` is None where nothing had to be written: a replicated revision was known already.
+    `seq` is None if nothing was written, because a replicated revision was stored already.
     """
 
     id: str
@@ -66,11 +66,11 @@ class Edited:
         return self.error is None
 
 
-# --- reading what callers hand over ---
+# --- parsing callers' documents ---
 
 
 def edit_of(doc: object, rev: str | None = None, *, id: str | None = None) -> Edit:
-    """Return the edit that a document asks for; `rev` goes before its `_rev`.
+    """Return the edit that a document describes; `rev` overrides its `_rev`.
 
     Without an `_id` it gets a new one. Raises `InvalidDocumentError`, `InvalidRevisionError`.
     """
@@ -92,7 +92,7 @@ def replicated_edit_of(doc: object) -> Edit:
     """
     fields = fields_of(doc)
     if "_id" not in fields:
-        raise InvalidDocumentError("a replicated document has an _id")
+        raise InvalidDocumentError("a replicated document needs an _id")
     deleted = _deleted(fields)
     leaf = _leaf(fields, not deleted)
     return Edit(checked_id(fields["_id"]), encoded(own_members(fields)), deleted, leaf=leaf)
@@ -103,15 +103,17 @@ def _leaf(fields: Mapping[str, Any], not_deleted: bool) -> Leaf:
     revisions = fields.get("_revisions")
     if revisions is None:
         if rev is None:
-            raise InvalidDocumentError("a replicated document has a _rev or _revisions")
+            raise InvalidDocumentError("a replicated document needs a _rev or _revisions")
         return Leaf(not_deleted, rev)
     try:
         start, ids = revisions["start"], revisions["ids"]
         hashes = [Revision.parse(f"1-{each}").hash for each in ids]
     except (TypeError, KeyError) as e:
-        raise InvalidDocumentError("_revisions is an object with start and ids") from e
+        raise InvalidDocumentError("_revisions must be an object with start and ids") from e
     if isinstance(start, bool) or not isinstance(start, int) or not isinstance(ids, list):
-        raise InvalidDocumentError("_revisions is an object with a number start and a list ids")
+        raise InvalidDocumentError(
+            "_revisions must be an object with a number start and a list ids"
+        )
     leaf = path_of(start, hashes, not_deleted)
     if rev is not None and leaf.revision != rev:
         raise InvalidRevisionError(f"_rev {rev} is not the newest of _revisions: {leaf.revision}")
@@ -119,21 +121,21 @@ def _leaf(fields: Mapping[str, Any], not_deleted: bool) -> Leaf:
 
 
 def fields_of(doc: object) -> Mapping[str, Any]:
-    """Return a document's members; raises `InvalidDocumentError` for those nobody knows."""
+    """Return a document's members. Raises `InvalidDocumentError` for unknown special ones."""
     if not isinstance(doc, Mapping):
         raise InvalidDocumentError("Document must be a JSON object")
     for name in doc:
         if not isinstance(name, str):
-            raise InvalidDocumentError(f"a member's name is text, not {type(name).__name__}")
+            raise InvalidDocumentError(f"a member's name must be text, not {type(name).__name__}")
         if name.startswith("_") and name not in _KNOWN:
             raise InvalidDocumentError(f"Bad special document member: {name}")
     if doc.get("_attachments"):
-        raise InvalidDocumentError("attachments are not kept here: this is a store of metadata")
+        raise InvalidDocumentError("attachments are not supported: this is a store of metadata")
     return doc
 
 
 def checked_id(id: object, *, local: bool = False) -> str:
-    """Return a document's id when it is one; raises `InvalidIdError`."""
+    """Return a valid document id. Raises `InvalidIdError`."""
     if not isinstance(id, str):
         raise InvalidIdError("Document id must be a string")
     if not id:
@@ -142,7 +144,7 @@ def checked_id(id: object, *, local: bool = False) -> str:
         raise InvalidIdError("Only reserved document ids may start with underscore.")
     try:
         raw = id.encode()
-        size = len(raw) + raw.count(0)  # as keys have it
+        size = len(raw) + raw.count(0)  # as in keys
     except UnicodeEncodeError:
         raise InvalidIdError("Document id must be valid UTF-8") from None
     if size > ID_BYTES_MAX:
@@ -165,7 +167,7 @@ def own_members(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _check_depth(value: object, left: int = DEPTH_MAX) -> None:
-    """Raise `InvalidDocumentError` for values that are nested too deep for other readers."""
+    """Raise `InvalidDocumentError` for values that are nested deeper than `DEPTH_MAX`."""
     if isinstance(value, dict | list | tuple):
         if left == 0:
             raise InvalidDocumentError(TOO_DEEP)
@@ -177,13 +179,13 @@ def _check_depth(value: object, left: int = DEPTH_MAX) -> None:
 def encoded(value: object) -> bytes:
     """Return a value as JSON with sorted members: equal values have equal bytes.
 
-    Raises `InvalidDocumentError` for what JSON has no words for.
+    Raises `InvalidDocumentError` for values that JSON cannot express.
     """
     try:
         text = _JSON.encode(value)
         raw = text.encode()
     except (TypeError, ValueError) as e:
-        raise InvalidDocumentError(f"the document is no JSON: {e}") from e
+        raise InvalidDocumentError(f"the document is not valid JSON: {e}") from e
     except RecursionError:
         raise InvalidDocumentError(TOO_DEEP) from None
     if text.count("[") + text.count("{") > DEPTH_MAX:  # fewer cannot be nested any deeper
@@ -198,17 +200,17 @@ def _deleted(fields: Mapping[str, Any]) -> bool:
     return deleted
 
 
-# --- what an edit makes of a document ---
+# --- applying edits ---
 
 
 def edited(tree: Tree | None, edit: Edit, revs_limit: int) -> tuple[Tree, Revision]:
     """Return a document's tree after an edit, and the edit's revision.
 
-    It is the same tree when there is nothing to do.
+    The same tree means that nothing changes.
 
-    The rules are RFC 001's: an edit names the leaf that it replaces, which must not be deleted;
-    without one it makes a document, or goes on from a deleted winner. A replicated edit always
-    fits. Raises `DocumentConflictError`.
+    The rules are RFC 001's. An edit names the leaf that it replaces, which must not be deleted. An
+    edit that names none creates a document, or continues a deleted winner. A replicated edit never
+    conflicts. Raises `DocumentConflictError`.
     """
     if edit.leaf is not None:
         new = edit.leaf.revision
@@ -237,7 +239,7 @@ def _parent(tree: Tree | None, edit: Edit) -> Leaf | None:
 
 
 def revision_of(edit: Edit, parent: Leaf | None) -> Revision:
-    """Return the revision that an edit makes: the same on every node, for the same edit."""
+    """Return the revision of an edit; the same edit has the same revision on every node."""
     position, hash = (0, b"") if parent is None else parent.revision
     if position == POSITION_MAX:
         raise DocumentConflictError(edit.id, "no revision can follow this one")
@@ -247,7 +249,7 @@ def revision_of(edit: Edit, parent: Leaf | None) -> Revision:
 
 
 def shown(id: str, leaf: Leaf, body: bytes, **more: Any) -> Doc:
-    """Return a stored leaf as callers see it, with more members behind its own."""
+    """Return a stored leaf as callers see it, with more members after its own."""
     doc: Doc = {"_id": id, "_rev": str(leaf.revision)}
     if not leaf.not_deleted:
         doc["_deleted"] = True
@@ -256,7 +258,7 @@ def shown(id: str, leaf: Leaf, body: bytes, **more: Any) -> Doc:
 
 
 def shown_as_json(id: str, leaf: Leaf, body: bytes, **more: Any) -> bytes:
-    """Return what `shown` returns as JSON: the stored bytes, which are not parsed."""
+    """Return the result of `shown` as JSON, built from the stored bytes without parsing them."""
     position, hash = leaf.revision
     deleted = "" if leaf.not_deleted else ',"_deleted":true'
     head = f'{{"_id":{quoted(id)},"_rev":"{position}-{hash.hex()}"{deleted}'.encode()
@@ -265,6 +267,6 @@ def shown_as_json(id: str, leaf: Leaf, body: bytes, **more: Any) -> bytes:
 
 
 def revisions_member(leaf: Leaf) -> dict[str, Any]:
-    """Return what `_revisions` says of a leaf."""
+    """Return the value of a leaf's `_revisions`."""
     hashes = (leaf.revision.hash, *leaf.ancestors)
     return {"start": leaf.revision.position, "ids": [each.hex() for each in hashes]}

@@ -1,7 +1,7 @@
-"""Editing: what some edits make of the documents they name, as the operations of one commit.
+"""Plans edits: computes the operations of the one commit that stores them.
 
-Pure but for what `known` holds, which the database reads: one key for each document, and the
-other leaves only of those that have several.
+Pure: the caller reads the documents before (`known`), one key each, and the other leaves of those
+with several branches.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from snapkv.tuples import Versionstamp
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """A document as it stood when it was read; `revision` is that of its winner's key."""
+    """A document as it was read; `revision` is that of its winner's key."""
 
     key: bytes
     tree: Tree | None = None
@@ -31,12 +31,12 @@ class Known:
     revision: int = 0
 
     def guard(self) -> Guard:
-        """Return what must still hold when an edit of it is committed."""
+        """Return the guard of an edit: the document is unchanged."""
         return AtRevision(self.key, self.revision) if self.revision else Absent(self.key)
 
 
 class Outcome(NamedTuple):
-    """What becomes of an edit: its revision, whether it is written, or why it is left out."""
+    """The planned result of an edit: its revision, whether it is written, or its error."""
 
     id: str
     rev: str | None = None
@@ -46,10 +46,10 @@ class Outcome(NamedTuple):
 
 @dataclass(slots=True)
 class Plan:
-    """What to commit, and what to tell the callers then.
+    """A planned commit: the documents that change, and the result of each edit.
 
-    `trees` holds the documents that change, in the order of their rows; `outcomes` has an entry
-    for each edit.
+    `trees` has the documents that change, in the order of their rows; `outcomes` has an entry for
+    each edit.
     """
 
     database: Database
@@ -63,9 +63,9 @@ class Plan:
         return [self.known[id].guard() for id in self.trees]
 
     def ops(self, stamp: Stamp, guards: Iterable[Guard]) -> SpaceOps:
-        """Return the operations that write it all with the stamp of their commit.
+        """Return the operations of the commit with this stamp.
 
-        In the index that is one row more for each document, and one less where it had one.
+        They add one row to the index for each document, and remove its previous row.
         """
         puts: dict[bytes, bytes] = {}
         deletes: list[bytes] = []
@@ -73,7 +73,7 @@ class Plan:
             before, after = self.known[id], self.trees[id]
             old: dict[bytes, bytes | None] = {}
             if before.tree is not None and before.sequence is not None:
-                old = layout.standing(before.key, id, before.tree, before.sequence)
+                old = layout.keys_before(before.key, id, before.tree, before.sequence)
             more, gone = layout.changed_keys(old, layout.stored(before.key, id, after, sequence))
             puts |= more
             deletes += gone
@@ -88,11 +88,11 @@ class Plan:
         return SpaceOps(puts, deletes, (), guards)
 
     def results(self, commit: Commit | None) -> list[Edited]:
-        """Return what became of each edit; `commit` is None where nothing was written."""
+        """Return the result of each edit; `commit` is None if nothing was written."""
         return self.results_at(0, 0) if commit is None else self.results_at(commit.ts, commit.batch)
 
     def results_at(self, ts: int, batch: int) -> list[Edited]:
-        """Return what became of each edit, in the commit with this timestamp and batch."""
+        """Return the result of each edit in the commit with this timestamp and batch."""
         sequences = self._sequences(ts, batch)
         return [
             Edited(each.id, each.rev, sequences[each.id] if each.written else None, each.error)
@@ -108,9 +108,9 @@ class Plan:
 
 
 def planned(edits: Iterable[Edit | Edited], known: Mapping[str, Known], database: Database) -> Plan:
-    """Return what some edits come to; those that failed before keep their places.
+    """Return the plan of some edits; results of edits that failed before keep their places.
 
-    Edits of one document are applied one after the other; its row stands where the last is.
+    Edits of one document are applied one after the other. Its row has the place of the last one.
     """
     plan = Plan(database, known)
     for edit in edits:

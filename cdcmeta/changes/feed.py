@@ -18,16 +18,16 @@ from cdcmeta.errors import InvalidArgumentError
 
 MAIN_ONLY, ALL_DOCS = "main_only", "all_docs"
 CHUNK_ROWS = 256
-"""Rows whose documents are read together."""
+"""How many rows have their documents read together."""
 DIRECT_IDS_MAX = 100
-"""Up to so many `doc_ids` are looked up, beyond that the whole feed is read."""
+"""Up to so many `doc_ids` are looked up; for more, the whole feed is read."""
 
 
 class Change(NamedTuple):
-    """A document's last change: where it stands, its winner, and what was asked for besides.
+    """A document's last change: its sequence, its winner, and optionally its document.
 
-    `revs` are the winner and, with `style="all_docs"`, all other leaves by rank. `deleted` speaks
-    of the winner. `doc` is its body, with `include_docs`.
+    `revs` has the winner and, with `style="all_docs"`, all other leaves by rank. `deleted` is about
+    the winner. `doc` is the winner's document, with `include_docs`.
     """
 
     seq: Sequence
@@ -43,9 +43,9 @@ Predicate = Callable[[Change], bool]
 
 @dataclass(frozen=True, slots=True)
 class ChangesPage:
-    """Changes of one revision: a complete view, in which each document appears once.
+    """Changes at one revision: a consistent view in which each document appears once.
 
-    `last_seq` is where to go on; `pending` counts the rows behind it, whatever the filter.
+    The next page begins after `last_seq`; `pending` counts the rows after it, ignoring the filter.
     """
 
     rows: tuple[Change, ...]
@@ -55,7 +55,7 @@ class ChangesPage:
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """What of each change is wanted, and which changes are."""
+    """Options of the feed: which changes it has, and what of each."""
 
     style: str = MAIN_ONLY
     include_docs: bool = False
@@ -65,7 +65,7 @@ class Form:
     selector: Selector | None = None
     predicate: Predicate | None = None
     as_json: bool = False
-    """Whether documents that are included are bytes of JSON, for servers."""
+    """Whether included documents are bytes of JSON, for servers."""
 
     @classmethod
     def of(
@@ -79,31 +79,31 @@ class Form:
         selector: Mapping[str, object] | Selector | None = None,
         predicate: Predicate | None = None,
     ) -> Form:
-        """Return the form that a caller's keywords describe.
+        """Return the form of a caller's keywords.
 
-        Raises `InvalidArgumentError`, `InvalidSelectorError`.
+        Raises `InvalidArgumentError`.
         """
         if style not in (MAIN_ONLY, ALL_DOCS):
-            raise InvalidArgumentError(f"style is {MAIN_ONLY} or {ALL_DOCS}, not {style!r}")
+            raise InvalidArgumentError(f"style must be {MAIN_ONLY} or {ALL_DOCS}, not {style!r}")
         if isinstance(doc_ids, str | bytes):
-            raise InvalidArgumentError("doc_ids is an iterable of ids, not one text")
+            raise InvalidArgumentError("doc_ids must be an iterable of ids, not one text")
         try:
             ids = None if doc_ids is None else frozenset(doc_ids)
         except TypeError:
-            raise InvalidArgumentError("doc_ids is an iterable of texts") from None
+            raise InvalidArgumentError("doc_ids must be an iterable of texts") from None
         if ids is not None and not all(isinstance(id, str) for id in ids):
-            raise InvalidArgumentError("doc_ids is an iterable of texts")
+            raise InvalidArgumentError("doc_ids must be an iterable of texts")
         if not isinstance(prefix, str):
-            raise InvalidArgumentError("prefix is a text")
+            raise InvalidArgumentError("prefix must be a text")
         if predicate is not None and not callable(predicate):
-            raise InvalidArgumentError("predicate is a function")
+            raise InvalidArgumentError("predicate must be a function")
         if selector is not None and not isinstance(selector, Selector):
             selector = Selector(selector)
         return cls(style, include_docs, conflicts, ids, prefix, selector, predicate)
 
     @property
     def direct(self) -> bool:
-        """Whether the documents can be looked up instead of found in the feed."""
+        """Whether to look up the documents instead of reading the feed."""
         return self.doc_ids is not None and len(self.doc_ids) <= DIRECT_IDS_MAX
 
     @property
@@ -112,19 +112,19 @@ class Form:
         return self.include_docs or self.selector is not None
 
     def reads(self, rows: Iterable[Row]) -> bool:
-        """Return whether rows do not tell all that is wanted of them."""
+        """Return whether the form needs more than the rows themselves have."""
         return self.needs_docs or (self.style == ALL_DOCS and any(row.branches > 1 for row in rows))
 
     def concerns(self, row: Row) -> bool:
-        """Return whether a row passes what can be told without its document."""
+        """Return whether a row passes the filters that need no document."""
         return (self.doc_ids is None or row.id in self.doc_ids) and row.id.startswith(self.prefix)
 
 
 class Walk:
-    """The changes in (after, until] of one moment, or with `descending` from the last one back.
+    """The changes in (after, until] at one moment, or with `descending` from the last one back.
 
-    It is read step by step, for servers that hold no more at once than they can send. `ended`
-    says that there is no more, or that `limit` changes were told.
+    The caller reads it step by step, so that a server holds no more than it can send. `ended` is
+    True after the last change, or after `limit` changes.
     """
 
     def __init__(
@@ -147,53 +147,53 @@ class Walk:
             self._rows = state.rows(after, until)
         self._ahead: list[Row] = []
         self._last: Sequence | None = None
-        self.told = 0
+        self.returned = 0
         self.ended = self._full
 
     @property
     def _full(self) -> bool:
-        return self._limit is not None and self.told >= self._limit
+        return self._limit is not None and self.returned >= self._limit
 
     @property
     def place(self) -> Sequence:
-        """The last row that was read, shown or not; where the walk began when there was none."""
+        """The last row that was read, even if filtered; before the first one, the start."""
         return self._last or self._after
 
     @property
     def bodies_bytes(self) -> int:
-        """How large the bodies were that were read so far."""
+        """The size of all bodies read so far."""
         return self._state.bodies_bytes
 
     def step(self, rows_max: int) -> list[Change]:
-        """Read so many rows more; return what is shown of them.
+        """Read up to `rows_max` more rows; return the changes that pass the filter.
 
-        Documents and the other leaves of rows with several branches cost a read for each 128.
+        Costs one read for each 128 documents, or documents with several branches.
         """
         rows = [*self._ahead, *islice(self._rows, rows_max + 1 - len(self._ahead))]
-        rows, self._ahead = rows[:rows_max], rows[rows_max:]  # one more, to know whether it ended
+        rows, self._ahead = rows[:rows_max], rows[rows_max:]  # one more, to detect the end
         changes: list[Change] = []
         for row, change in shaped(self._state, self._form, rows, rows_max):
             self._last = row.sequence
             if change is not None:
                 changes.append(change)
-                self.told += 1
+                self.returned += 1
                 if self._full:
                     break
         self.ended = self._full or not self._ahead
         return changes
 
     def last_seq(self) -> Sequence:
-        """Return where to go on: behind the last row that was read, whether shown or not."""
+        """Return where to continue: after the last row that was read, even if filtered."""
         forwards = not self._descending
         if self._last is not None and not (self._form.direct and forwards and not self._full):
             return self._last
         if self._full and forwards:
-            return self._after  # nothing was asked for
+            return self._after  # the limit is 0
         newest = next(self._state.rows_backwards(self._after, self._until), None)
         return self._after if newest is None else newest.sequence
 
     def pending(self, last_seq: Sequence) -> int:
-        """Return how many rows are behind `last_seq`, whatever the filter. A count."""
+        """Return how many rows are after `last_seq`, ignoring the filter. One count."""
         if self._limit is None:
             return 0
         if not self._descending:
@@ -208,8 +208,8 @@ def page(
 ) -> ChangesPage:
     """Return the first changes in (after, until], or with `descending` the last ones.
 
-    One listing of the rows and at most one count. Documents and the other leaves of rows with
-    several branches cost a read for each 128 of them.
+    Costs one listing of the rows, at most one count, and one read for each 128 documents, or
+    documents with several branches.
     """
     walk = Walk(state, form, after, until, limit, descending)
     chunk = CHUNK_ROWS if limit is None else min(CHUNK_ROWS, limit)
@@ -225,7 +225,7 @@ def _looked_up(
     state: State, form: Form, after: Sequence, until: Sequence, descending: bool
 ) -> Iterator[Row]:
     """Yield the rows of a few documents, in the order of the feed."""
-    ids = sorted(id for id in form.doc_ids or () if is_id(id))  # no others can be here
+    ids = sorted(id for id in form.doc_ids or () if is_id(id))  # only valid ids can exist
     rows = [
         winner.row(id)
         for id, winner in zip(ids, state.winners(ids), strict=True)
@@ -237,9 +237,9 @@ def _looked_up(
 def shaped(
     state: State | None, form: Form, rows: Iterable[Row], chunk: int = CHUNK_ROWS
 ) -> Iterator[tuple[Row, Change | None]]:
-    """Yield each row with the change that it is, None where the form leaves it out.
+    """Yield each row with its change; None where the form filters it out.
 
-    `state` is what the rows are of; None will do where the form reads nothing more of them.
+    `state` is the state of the rows; it may be None if the form needs nothing but the rows.
     """
     rows = iter(rows)
     everything = form.doc_ids is None and not form.prefix
@@ -256,7 +256,7 @@ def shaped(
 def _changes(state: State | None, form: Form, rows: list[Row]) -> Iterator[Change | None]:
     trees = _trees(state, form, rows)
     if form.selector is None and not form.include_docs:
-        for row in rows:  # most feeds: what the rows tell is all there is to tell
+        for row in rows:  # most feeds need nothing but the rows
             rev = str(row.revision)
             revs = _revs(trees[row.id].leaves) if row.id in trees else (rev,)
             yield _passed(form, Change(row.sequence, row.id, rev, revs, not row.not_deleted))
@@ -277,7 +277,7 @@ def _changes(state: State | None, form: Form, rows: list[Row]) -> Iterator[Chang
 
 
 def _with_winners(state: State | None, form: Form, rows: list[Row]) -> Iterator[Change | None]:
-    """Yield changes with their documents, of which no other leaf is shown."""
+    """Yield changes with the documents of their winners."""
     show = shown_as_json if form.as_json else shown
     wanted = [(row.id, row.revision) for row in rows]
     bodies = state.bodies(wanted) if state is not None else {}
@@ -290,7 +290,7 @@ def _with_winners(state: State | None, form: Form, rows: list[Row]) -> Iterator[
 
 
 def _trees(state: State | None, form: Form, rows: list[Row]) -> dict[str, Tree]:
-    """Return the trees of the rows of which other leaves are shown, too."""
+    """Return the trees of the rows whose other leaves are shown, by document id."""
     if state is None or not (form.style == ALL_DOCS or (form.conflicts and form.include_docs)):
         return {}
     several = [row for row in rows if row.branches > 1]

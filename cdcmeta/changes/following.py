@@ -1,4 +1,4 @@
-"""Following the feed: what there is, then what comes, driven by a watch of the store."""
+"""Following the feed: the existing changes, then new ones, driven by a watch of the store."""
 
 from __future__ import annotations
 
@@ -10,24 +10,20 @@ from cdcmeta.changes.feed import Change, Form, shaped
 from cdcmeta.changes.layout import Database, Row
 from cdcmeta.changes.sequence import Sequence
 from cdcmeta.changes.state import State
-from cdcmeta.errors import (
-    DatabaseDeletedError,
-    DatabaseNotFoundError,
-    DatabaseRelocatedError,
-)
+from cdcmeta.errors import DatabaseNotFoundError, DatabaseRelocatedError
 from snapkv import Changes, CompactedError, Space, Watch
 from snapkv.clock import monotonic
 
 CATCH_UP_ROWS = 64
-"""Rows that are read before somebody who waits is told that it takes time."""
+"""Rows that are read before a waiting caller may get a timeout."""
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """Everything up to `seq` was told, or left out by a filter: go on from here.
+    """All changes up to `seq` were returned, or filtered out: a new follower may start here.
 
-    `restarted` says that compaction overtook the follower: what comes next may have come before,
-    and is the state as it is, as after a restart.
+    `restarted` is True when compaction removed changes before the follower read them. Then it
+    starts again with the current state, and may repeat changes.
     """
 
     seq: Sequence
@@ -35,10 +31,10 @@ class Checkpoint:
 
 
 class Follower:
-    """The changes of a database, then those to come, until `close()`, from any thread.
+    """The changes of a database, then new ones, until `close()`, which any thread may call.
 
-    `next_within` waits for a bounded time only, for servers that have other things to do. Once
-    this is closed it raises `snapkv.errors.StoreClosedError`.
+    `next_within` waits for a bounded time. After `close()` it raises
+    `snapkv.errors.StoreClosedError`.
     """
 
     def __init__(self, name: str, space: Space, form: Form, since: Sequence, state: State) -> None:
@@ -51,13 +47,13 @@ class Follower:
 
     @property
     def since(self) -> Sequence:
-        """The place up to which everything was told."""
+        """The place up to which all changes were returned."""
         return self._since
 
     def next_within(self, timeout: float | None) -> Change | Checkpoint | None:
-        """Return the next change or checkpoint; None when `timeout` seconds bring nothing.
+        """Return the next change or checkpoint; None after `timeout` seconds without one.
 
-        Raises `DatabaseDeletedError`, `DatabaseRelocatedError`.
+        Raises `DatabaseNotFoundError`, `DatabaseRelocatedError`.
         """
         deadline = None if timeout is None else monotonic() + timeout
         while True:
@@ -66,7 +62,7 @@ class Follower:
                     if found is not None:
                         return found
                     if deadline is not None and monotonic() >= deadline:
-                        return None  # rows that a filter leaves out take time, too
+                        return None  # reading filtered rows takes time, too
                 assert self._watch is not None
                 left = None if deadline is None else max(0.0, deadline - monotonic())
                 changes = self._watch.next(left)
@@ -75,10 +71,10 @@ class Follower:
                 continue
             if changes is None:
                 return None
-            self._waiting = self._told(changes)
+            self._waiting = self._changes_of(changes)
 
     def _restart(self) -> None:
-        """Go on from the state as it is: what came between is gone."""
+        """Continue from the current state: the changes in between were compacted."""
         self.close()
         try:
             state = self._state(None)
@@ -87,12 +83,12 @@ class Follower:
         self._begin(state, restarted=True)
 
     def close(self) -> None:
-        """End the watch; twice is fine."""
+        """End the watch; a second call does nothing."""
         if self._watch is not None:
             self._watch.close()
 
     def _begin(self, state: State, *, restarted: bool) -> None:
-        """Tell what there is at one revision, then follow from there."""
+        """Return the changes of a state, then follow from its revision."""
         self._check(state.database)
         self._watch = self._space.watch(since=state.snapshot.timestamp)
         self._waiting = self._caught_up(state, restarted)
@@ -107,13 +103,13 @@ class Follower:
         self._since = max(self._since, state.end)
         yield Checkpoint(self._since)
 
-    def _told(self, changes: Changes[bytes]) -> Iterator[Change | Checkpoint | None]:
-        """Tell what one commit changed; its rows come in the order of their keys."""
+    def _changes_of(self, changes: Changes[bytes]) -> Iterator[Change | Checkpoint | None]:
+        """Yield the changes of one commit, in the order of their rows' keys, and a checkpoint."""
         rows: list[Row] = []
         incarnation = self._since.incarnation
         for change in changes:
             if change.key == layout.DATABASE:
-                incarnation = self._looked_at(change.value)
+                incarnation = self._incarnation_of(change.value)
             elif change.value is not None and change.key.startswith(layout.ROW_PREFIX):
                 rows.append(layout.row_of(change.key, change.value))
         if rows:
@@ -125,8 +121,8 @@ class Follower:
         self._since = max(self._since, Sequence.behind(changes.commit.ts, incarnation))
         yield Checkpoint(self._since)
 
-    def _looked_at(self, raw: bytes | None) -> int:
-        """Return the incarnation that a new record of the database tells."""
+    def _incarnation_of(self, raw: bytes | None) -> int:
+        """Return the incarnation in a new record of the database, after checking the record."""
         if raw is None:
             raise self._deleted()
         database = Database.decode(raw)
@@ -139,8 +135,8 @@ class Follower:
         if database.moved:
             raise DatabaseRelocatedError(f"database {self._name!r} was moved to another store")
 
-    def _deleted(self) -> DatabaseDeletedError:
-        return DatabaseDeletedError(f"database {self._name!r} was deleted")
+    def _deleted(self) -> DatabaseNotFoundError:
+        return DatabaseNotFoundError(f"database {self._name!r} was deleted")
 
     def _state(self, revision: int | None) -> State:
         return State(self._space.at(revision=revision), self._name)
@@ -152,24 +148,26 @@ def followed(
     idle_timeout: float | None,
     limit: int | None,
 ) -> Iterator[Change | Checkpoint]:
-    """Yield what a follower tells, with a checkpoint after each `heartbeat` seconds of silence.
+    """Yield what a follower returns, and a checkpoint after each `heartbeat` seconds without.
 
-    It ends after `limit` changes, or when `idle_timeout` seconds bring none.
+    Ends after `limit` changes, or after `idle_timeout` seconds without a change.
     """
-    begun = last = Checkpoint(follower.since)
-    told = 0
-    heard = monotonic()
+    first = last = Checkpoint(follower.since)
+    count = 0
+    last_change = monotonic()
     try:
-        while limit is None or told < limit:
-            waits = [each for each in (heartbeat, _left(heard, idle_timeout)) if each is not None]
+        while limit is None or count < limit:
+            waits = [
+                each for each in (heartbeat, _left(last_change, idle_timeout)) if each is not None
+            ]
             found = follower.next_within(min(waits) if waits else None)
             if isinstance(found, Change):
-                told, heard = told + 1, monotonic()
+                count, last_change = count + 1, monotonic()
                 yield found
                 continue
             before, last = last, found or Checkpoint(follower.since)
-            over = idle_timeout is not None and monotonic() - heard >= idle_timeout
-            if not over or last not in (before, begun):
+            over = idle_timeout is not None and monotonic() - last_change >= idle_timeout
+            if not over or last not in (before, first):
                 yield last
             if over:
                 return
@@ -177,5 +175,5 @@ def followed(
         follower.close()
 
 
-def _left(heard: float, idle_timeout: float | None) -> float | None:
-    return None if idle_timeout is None else max(0.0, heard + idle_timeout - monotonic())
+def _left(last_change: float, idle_timeout: float | None) -> float | None:
+    return None if idle_timeout is None else max(0.0, last_change + idle_timeout - monotonic())

@@ -3,7 +3,7 @@
 | key | value |
 |---|---|
 | `("db",)` | the database, a msgpack map: id, ends of its incarnations, revs_limit |
-| `("claim",)` | nothing; only while it is being copied to here |
+| `("claim",)` | nothing; exists while the database is copied to this store |
 | `("changes", incarnation, stamp)` | RFC 003: `(0, id, position, hash, branches, not_deleted)` |
 | `("revisions", id)` | the winner: `(0, incarnation, stamp, branches, *leaf, ancestors)` |
 | `("revisions", id, *leaf)` | every other leaf: `(0, ancestors)` |
@@ -14,8 +14,8 @@
 `*leaf` is not_deleted, position, hash, in the order that decides; `ancestors` are 16 bytes each.
 
 RFC 001 puts the winner under a key like any other leaf's, the last of the document's range. Here
-it has a key that never moves, for a guard looks at keys, not at ranges: whoever edits a document
-rewrites this key, so two edits can never both succeed.
+its key never moves, because a guard checks keys, not ranges. Every edit of a document rewrites this
+key, so two concurrent edits can never both succeed.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from snapkv.tuples import Versionstamp, pack, range_of, unpack
 FORMAT = 0
 DATABASE = pack(("db",))
 CLAIM = pack(("claim",))
-"""Stands while a database is copied to here: whose copy it is, its revision tells."""
+"""Exists while a database is copied to this store; its revision identifies the copying call."""
 ROWS, REVISIONS, DOCS, DELETED, LOCAL = "changes", "revisions", "docs", "deleted", "local"
 ROW_PREFIX = pack((ROWS,))
 WINNER_PREFIX = pack((REVISIONS,))
@@ -48,17 +48,17 @@ _USUAL_ROW = re.compile(
     rb"([\x26\x27])",
     re.DOTALL,
 )
-"""What `pack` makes of most rows: with an id without zero bytes, and small numbers."""
+"""How `pack` encodes most rows: their ids have no zero bytes, their numbers are small."""
 _USUAL_WINNER = re.compile(
     rb"\x14\x14\x33(.{12})\x15([^\x00])([\x26\x27])\x15([^\x00])\x01"
     rb"((?:[^\x00]|\x00\xff){16})\x00\x01.*\x00",
     re.DOTALL,
 )
-"""The same of most winners, in a database's first incarnation."""
+"""The same for most winners, in a database's first incarnation."""
 
 
 class Row(NamedTuple):
-    """A row of the index: what RFC 003 keeps of a document's last edit."""
+    """A row of the index: a document's last edit, as in RFC 003."""
 
     sequence: Sequence
     id: str
@@ -68,14 +68,14 @@ class Row(NamedTuple):
 
 
 class Winner(NamedTuple):
-    """What is kept under a document's own key: the winning leaf, and where its row stands."""
+    """The value of a document's own key: the winning leaf, and its row's sequence."""
 
     sequence: Sequence
     branches: int
     leaf: Leaf
 
     def row(self, id: str) -> Row:
-        """Return the row of the index that goes with it."""
+        """Return its row of the index."""
         return Row(self.sequence, id, self.leaf.revision, self.branches, self.leaf.not_deleted)
 
 
@@ -83,7 +83,7 @@ class Winner(NamedTuple):
 class Database:
     """The record of a database; `eras` holds each incarnation's last timestamp, oldest first.
 
-    The incarnation is the number of eras that ended. `moved` says that it lives elsewhere now.
+    The incarnation is the number of ended eras. `moved` is True once it was moved elsewhere.
     """
 
     uuid: bytes
@@ -97,7 +97,7 @@ class Database:
         return len(self.eras)
 
     def sequence_at(self, timestamp: int) -> Sequence:
-        """Return the place of a time, in the incarnation that it falls into."""
+        """Return the place of a time, in the incarnation of that time."""
         era = next((n for n, end in enumerate(self.eras) if timestamp < end), len(self.eras))
         return Sequence.behind(timestamp, era)
 
@@ -129,7 +129,7 @@ def row_key(sequence: Sequence) -> bytes:
 
 
 def key_after(sequence: Sequence) -> bytes:
-    """Return the first key behind a row."""
+    """Return the first key after a row."""
     return row_key(sequence) + b"\x00"
 
 
@@ -139,20 +139,22 @@ def winner_key(id: str) -> bytes:
 
 
 def leaves_range(id: str) -> tuple[bytes, bytes]:
-    """Return the range of the leaves beside the winner."""
+    """Return the range of the leaves other than the winner."""
     return range_of((REVISIONS, id))
 
 
 def body_key(id: str, revision: Revision) -> bytes:
     """Return the key of a leaf's body."""
     position, hash = revision
-    if position < 256 and b"\0" not in hash and "\0" not in id:  # most, in a third of the time
+    if (
+        position < 256 and b"\0" not in hash and "\0" not in id
+    ):  # the usual case, in a third of the time
         return b"%b\x02%b\x00\x15%c\x01%b\x00" % (_BODY_PREFIX, id.encode(), position, hash)
     return _BODY_PREFIX + pack((id, position, hash))
 
 
 def deleted_key(id: str) -> bytes:
-    """Return the key that tells that a document's winner is deleted."""
+    """Return the key that marks a document whose winner is deleted."""
     return pack((DELETED, id))
 
 
@@ -179,7 +181,7 @@ def local_of(raw: bytes) -> tuple[int, bytes]:
 
 
 def sequence_of(key: bytes) -> Sequence:
-    """Return where a row stands, by its key. Raises `ValueError`."""
+    """Return the sequence of a row's key. Raises `ValueError`."""
     packed = key[len(ROW_PREFIX) : -1 - STAMP_BYTES]
     incarnation = 0 if packed == _FIRST else unpack(packed)[0]
     return Sequence(incarnation, Versionstamp.from_bytes(key[-STAMP_BYTES:]))
@@ -191,7 +193,7 @@ def sequence_of(key: bytes) -> Sequence:
 def stored(key: bytes, id: str, tree: Tree, sequence: Sequence) -> dict[bytes, bytes]:
     """Return the keys and values of a document's revisions and of its row.
 
-    `key` is its winner's key, which edits need several times.
+    `key` is its winner's key, which the caller has already.
     """
     winner = tree.winner
     branches, (position, hash) = len(tree.leaves), winner.revision
@@ -203,8 +205,8 @@ def stored(key: bytes, id: str, tree: Tree, sequence: Sequence) -> dict[bytes, b
     return found
 
 
-def standing(key: bytes, id: str, tree: Tree, sequence: Sequence) -> dict[bytes, bytes | None]:
-    """Return the same keys, with the values that an edit may leave; the others are None."""
+def keys_before(key: bytes, id: str, tree: Tree, sequence: Sequence) -> dict[bytes, bytes | None]:
+    """Return the same keys, with the values that an edit may keep, and None for the rest."""
     return {key: None, row_key(sequence): None} | _beside_winner(id, tree)
 
 
@@ -221,7 +223,7 @@ def _beside_winner(id: str, tree: Tree) -> dict[bytes, bytes]:
 def row_of(key: bytes, value: bytes) -> Row:
     """Return the row of a key and a value. Raises `CorruptStoreError`."""
     try:
-        if usual := _USUAL_ROW.fullmatch(value):  # in a third of the time
+        if usual := _USUAL_ROW.fullmatch(value):  # the usual case, in a third of the time
             name, (position,), hash, (branches,), not_deleted = usual.groups()
             return Row(
                 sequence_of(key),
@@ -250,11 +252,13 @@ def winner_of(raw: bytes) -> Winner:
 
 
 def rows_of_winners(items: Iterable[tuple[bytes, bytes]]) -> Iterator[Row]:
-    """Yield the rows that go with the winners among the keys and values of all revisions."""
+    """Yield the rows of the winners, from the keys and values of all revisions."""
     start = len(WINNER_PREFIX) + 1
     for key, value in items:
         usual = _USUAL_WINNER.fullmatch(value)
-        if usual and key.find(0, start) == len(key) - 1:  # no other leaf's key, no zero in the id
+        if (
+            usual and key.find(0, start) == len(key) - 1
+        ):  # not another leaf's key, and no zero in the id
             stamp, (branches,), not_deleted, (position,), hash = usual.groups()
             yield Row(
                 Sequence(0, Versionstamp.from_bytes(stamp)),
@@ -285,7 +289,7 @@ def revs_of_winners(items: Iterable[tuple[bytes, bytes]]) -> Iterator[tuple[str,
 
 
 def leaf_of(key: bytes, value: bytes) -> Leaf:
-    """Return a leaf beside the winner. Raises `CorruptStoreError`."""
+    """Return a leaf other than the winner. Raises `CorruptStoreError`."""
     try:
         _, _, not_deleted, position, hash = unpack(key)
         format, path = unpack(value)
@@ -311,6 +315,6 @@ def _check_format(format: Any) -> None:
 def changed_keys(
     before: Mapping[bytes, bytes | None], after: Mapping[bytes, bytes]
 ) -> tuple[dict[bytes, bytes], list[bytes]]:
-    """Return what to put and what to remove to get from one set of keys to the other."""
+    """Return the puts and deletes that turn one set of keys into the other."""
     puts = {key: value for key, value in after.items() if before.get(key) != value}
     return puts, [key for key in before if key not in after]

@@ -1,4 +1,4 @@
-"""Local documents: a replicator's checkpoints, say. They have no revisions and are in no feed."""
+"""Local documents, such as replicators' checkpoints: without history, and not in the feed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PREFIX = "_local/"
 
 
 class LocalDocs:
-    """The local documents of a database; ids are given without `_local/`."""
+    """The local documents of a database; arguments are ids without `_local/`."""
 
     def __init__(self, space: Space, writer: Writer) -> None:
         self._space, self._writer = space, writer
@@ -32,12 +32,12 @@ class LocalDocs:
         return {"_id": PREFIX + id, "_rev": f"0-{count}"} | doc
 
     def put(self, id: str, doc: Mapping[str, Any], *, timeout: float | None = None) -> str:
-        """Store a local document and return its `_rev`; that of the one it replaces must be given.
+        """Store a local document; return its `_rev`. It must have the `_rev` that it replaces.
 
-        One round trip to read and one to commit, for which `timeout` is as in `ChangesDB.put`.
-        Raises `DocumentConflictError`, `InvalidDocumentError`, `DatabaseNotFoundError`,
-        `snapkv.CommitTimeoutError`, `EditUnknownError`: settle that before trying again, which
-        would be in conflict with what landed.
+        One round trip to read and one to commit; `timeout` as in `ChangesDB.put`. Raises
+        `DocumentConflictError`, `InvalidDocumentError`, `DatabaseNotFoundError`,
+        `snapkv.CommitTimeoutError`, and `EditUnknownError`. Resolve the last one before a retry,
+        which would conflict with the document if it was stored.
         """
         fields = fields_of(doc)
         body = encoded(own_members(fields))
@@ -55,9 +55,9 @@ class LocalDocs:
         return self._space.entries_of([key])[0]
 
     def _write(self, id: str, rev: object, body: bytes | None, timeout: float | None) -> int:
-        """Commit what replaces the document that `rev` names; return how often it was written.
+        """Replace the document at `rev`; return how often it was written.
 
-        Without a body it is deleted.
+        Without a body, delete it.
         """
         key = layout.local_key(id)
         while True:
@@ -77,5 +77,7 @@ class LocalDocs:
             except CommitUnknownError as e:
                 made = Outcome(PREFIX + id, None if body is None else f"0-{count + 1}")
                 raise EditUnknownError(e, Plan(database, {}, outcomes=[made])) from e
-            except ConflictError:  # the next look tells whether it was the document or the database
+            except (
+                ConflictError
+            ):  # the next read finds out whether the document or the database changed
                 self._writer.record(fresh=True)

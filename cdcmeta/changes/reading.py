@@ -1,4 +1,4 @@
-"""Reading documents of one state: a leaf, all leaves, which are missing, and what was before."""
+"""Reads documents of one state: a leaf, all leaves, missing revisions, and older versions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from snapkv import Space, Version
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """Revisions that a database does not have, and leaves of its that they may descend from."""
+    """Revisions that a database does not have, and its leaves that they may descend from."""
 
     missing: tuple[str, ...]
     possible_ancestors: tuple[str, ...]
@@ -26,9 +26,9 @@ class Missing:
 
 @dataclass(frozen=True, slots=True)
 class DocVersion:
-    """A document as it stood from one edit to the next; `doc` is None where it was not asked for.
+    """A document between two edits; `doc` is None unless it was asked for.
 
-    Each edit is one, also that of a losing branch. `ts`, `writer` and `note` are of its commit.
+    An edit of a losing branch also makes a version. `ts`, `writer` and `note` are its commit's.
     """
 
     seq: Seq
@@ -42,7 +42,7 @@ class DocVersion:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A leaf of a document, with the tree that it is of."""
+    """A leaf of a document, with the document's tree."""
 
     id: str
     tree: Tree
@@ -50,11 +50,11 @@ class Found:
     body: bytes
 
     def shown(self, **wanted: bool) -> Doc:
-        """Return it as callers see it, with what is wanted of `more` besides."""
+        """Return it as callers see it, with the wanted special members (see `more`)."""
         return shown(self.id, self.leaf, self.body, **self.more(**wanted))
 
     def as_json(self, **wanted: bool) -> bytes:
-        """Return the same as JSON, of which the stored part is not parsed."""
+        """Return the same as JSON, without parsing the stored part."""
         return shown_as_json(self.id, self.leaf, self.body, **self.more(**wanted))
 
     def more(
@@ -65,7 +65,7 @@ class Found:
         revisions: bool = False,
         revs_info: bool = False,
     ) -> Doc:
-        """Return the special members that are wanted, of those that are not empty."""
+        """Return the wanted special members that are not empty."""
         more: Doc = {"_revisions": revisions_member(self.leaf)} if revisions else {}
         if revs_info:
             own = "available" if self.leaf.not_deleted else "deleted"
@@ -100,7 +100,7 @@ def document(state: State, id: str, rev: Revision | None) -> Found:
 def open_revs(
     state: State, id: str, revs: Sequence[Revision] | None, latest: bool
 ) -> list[Doc | str]:
-    """Return leaves with their `_revisions`, and the text of each revision that is none."""
+    """Return leaves with their `_revisions`, and the text of each revision that is not a leaf."""
     (winner,) = state.winners([id])
     leaves = () if winner is None else state.tree(id, winner).leaves
     wanted: list[Leaf | str] = list(leaves)
@@ -120,7 +120,7 @@ def open_revs(
 
 
 def missing_revs(state: State, wanted: Mapping[str, list[Revision]]) -> dict[str, Missing]:
-    """Return which revisions are not known; documents with none such are left out."""
+    """Return the revisions that are missing; documents without any are left out."""
     found: dict[str, Missing] = {}
     for (id, revisions), winner in zip(wanted.items(), state.winners(wanted), strict=True):
         missing = list(dict.fromkeys(revisions))
@@ -135,26 +135,26 @@ def missing_revs(state: State, wanted: Mapping[str, list[Revision]]) -> dict[str
 def rows_by_id(
     state: State, start: str | None, end: str | None = None, *, inclusive: bool = True
 ) -> Iterator[Row]:
-    """Yield the rows of documents by id, from one to another, without deleted ones."""
+    """Yield the rows of documents by id, from `start` to `end`, without deleted ones."""
     found = state.documents(start, end, inclusive=inclusive)
     return (row for row in found if row.not_deleted)
 
 
 def by_id(state: State, form: Form, start: str | None) -> Iterator[Change]:
-    """Yield documents by id as the form wants them, without deleted ones."""
+    """Yield changes by id with the form's options, without deleted documents."""
     changes = shaped(state, form, rows_by_id(state, start))
     return (change for _, change in changes if change is not None)
 
 
 def versions(space: Space, id: str, include_docs: bool) -> Iterator[DocVersion]:
-    """Yield what a document was after each edit that compaction left, oldest first."""
-    stood: list[tuple[Version, bytes]] = []
+    """Yield a document after each edit that is not compacted, oldest first."""
+    found: list[tuple[Version, bytes]] = []
     for version in space.history(layout.winner_key(id)):
         if version.value is None:
-            stood.clear()  # that was another database, which was deleted
+            found.clear()  # these versions belong to a deleted database
         else:
-            stood.append((version, version.value))
-    for version, value in stood:
+            found.append((version, version.value))
+    for version, value in found:
         winner = layout.winner_of(value)
         revision = winner.leaf.revision
         doc = None

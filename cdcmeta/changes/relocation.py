@@ -1,4 +1,4 @@
-"""Relocation: a database moves to another store, and its sequences go on."""
+"""Relocation: moves a database to another store, where its sequences continue."""
 
 from __future__ import annotations
 
@@ -18,16 +18,23 @@ BATCH_BYTES, BATCH_KEYS = 256 << 10, 1_000
 
 
 def space_of(name: str) -> str:
-    """Return the name of the space that a database lives in."""
+    """Return the name of a database's space."""
     return f"{REGISTRY}/{name}"
 
 
 def relocated(store: SnapshotKV, name: str, writer: Writer, to: SnapshotKV | None) -> SnapshotKV:
-    """Raise a database's incarnation, here or in another store; return where it is then.
+    """Raise a database's incarnation, here or in another store; return its store.
 
-    First a commit ends all editing here; then everything is copied as it stood then; the record
-    comes last, so that nobody sees half a database. Of two at once the later one goes on, and the
-    other is told: each clears what is there under a claim of its own.
+    Steps of a move, each of which a second call may repeat:
+
+        commit   store    what it writes                            edits            in the target
+        1        source   `moved` in the record                     fail             no database
+        2        target   deletes all its keys, puts the claim      fail             no database
+        3 to n   target   the keys as of commit 1, in batches       fail             no database
+        n + 1    target   record and name, deletes the claim        succeed there    all of it
+
+    Commits 3 to n + 1 guard the claim. A second call deletes the keys and puts a claim of its own,
+    so of two concurrent calls the later one continues, and the other raises `ConflictError`.
     """
     database, revision = writer.record(fresh=True)
     if to is None:
@@ -35,16 +42,16 @@ def relocated(store: SnapshotKV, name: str, writer: Writer, to: SnapshotKV | Non
             database, revision = writer.record(fresh=True)
         return store
     target = to.space(space_of(name))
-    (there,) = target.entries_of([layout.DATABASE])
-    if _is_done(name, database, there):
+    (existing,) = target.entries_of([layout.DATABASE])
+    if _is_done(name, database, existing):
         return to
     if not database.moved:
         _replace(store, name, replace(database, moved=True), revision)
         database, revision = writer.record(fresh=True)
     snapshot = store.space(space_of(name)).at(revision=revision)
     key = layout.DATABASE
-    stood = Absent(key) if there is None else AtRevision(key, there.revision)
-    claim = target.commit(puts={layout.CLAIM: b""}, delete_prefixes=[b""], guards=[stood])
+    unchanged = Absent(key) if existing is None else AtRevision(key, existing.revision)
+    claim = target.commit(puts={layout.CLAIM: b""}, delete_prefixes=[b""], guards=[unchanged])
     guards: list[Guard] = [Absent(key), AtRevision(layout.CLAIM, claim.revision)]
     for batch in _batches(snapshot.items()):
         target.commit(puts=batch, guards=guards)
@@ -56,27 +63,27 @@ def relocated(store: SnapshotKV, name: str, writer: Writer, to: SnapshotKV | Non
     return to
 
 
-def _is_done(name: str, database: Database, there: Entry | None) -> bool:
-    """Return whether a database was moved to where a record stands already.
+def _is_done(name: str, database: Database, existing: Entry | None) -> bool:
+    """Return whether a database was moved already to the store that has the record `existing`.
 
-    One that once moved away from there may come back. Raises `DatabaseExistsError`.
+    A database that was moved away from there may return. Raises `DatabaseExistsError`.
     """
-    if there is None:
+    if existing is None:
         return False
-    found = Database.decode(there.value)
+    found = Database.decode(existing.value)
     if found.uuid != database.uuid:
-        raise DatabaseExistsError(f"another database {name!r} is there already")
+        raise DatabaseExistsError(f"the other store has another database {name!r} already")
     if database.moved and not found.moved and found.incarnation > database.incarnation:
         return True
     if not found.moved or found.incarnation > database.incarnation:
-        raise DatabaseExistsError(f"database {name!r} is there already, and newer")
+        raise DatabaseExistsError(f"the other store has a newer copy of database {name!r} already")
     return False
 
 
 def _raised(store: SnapshotKV, name: str, database: Database, revision: int) -> bool:
-    """Begin the next incarnation with the timestamp of this very commit."""
+    """Begin the next incarnation, with this commit's timestamp; return False on a conflict."""
     if database.moved:
-        raise DatabaseRelocatedError(f"database {name!r} lives elsewhere now")
+        raise DatabaseRelocatedError(f"database {name!r} was moved to another store")
     guards = [AtRevision(layout.DATABASE, revision)]
 
     def build(stamp: object) -> SpaceOps:
@@ -98,7 +105,7 @@ def _replace(store: SnapshotKV, name: str, database: Database, revision: int) ->
 
 
 def _batches(items: Iterator[tuple[bytes, bytes]]) -> Iterator[dict[bytes, bytes]]:
-    """Yield what there is but the record, in parts that any engine takes at once."""
+    """Yield all keys but the record, in batches that fit into one commit of any engine."""
     batch: dict[bytes, bytes] = {}
     size = 0
     for key, value in items:

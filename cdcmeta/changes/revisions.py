@@ -1,4 +1,4 @@
-"""Revision trees (CouchDB's RFC 001): branches, the winner, and what an edit makes of them.
+"""Revision trees (CouchDB's RFC 001): branches, the winner, and how edits change them.
 
 Pure: nothing here reads or writes. A tree is its leaves, each with the ids of its ancestors.
 """
@@ -18,7 +18,7 @@ _REVISION = re.compile(r"([1-9][0-9]{0,18})-([0-9a-f]{32})")
 
 
 class Revision(NamedTuple):
-    """An edit's name: how many edits led to it, and 16 bytes that tell it from others."""
+    """The name of an edit: its position in the history, and a hash of 16 bytes."""
 
     position: int
     hash: bytes
@@ -39,7 +39,7 @@ class Revision(NamedTuple):
 
 
 def is_revision(text: object) -> bool:
-    """Return whether a text is the name of a revision."""
+    """Return whether a text is a valid revision."""
     try:
         Revision.parse(text)
     except InvalidRevisionError:
@@ -49,7 +49,7 @@ def is_revision(text: object) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """The newest edit of a branch, with its ancestors' hashes, the newest of them first."""
+    """The newest edit of a branch, with its ancestors' hashes, newest first."""
 
     not_deleted: bool
     revision: Revision
@@ -57,9 +57,9 @@ class Leaf:
 
     @property
     def rank(self) -> tuple[bool, int, bytes]:
-        """What decides between leaves: not deleted, then the position, then the hash.
+        """What orders leaves: not deleted, then the position, then the hash.
 
-        The largest wins, on every peer alike (RFC 001).
+        The largest one wins, on every node (RFC 001).
         """
         return (self.not_deleted, *self.revision)
 
@@ -97,12 +97,12 @@ class Tree:
 
     @property
     def winner(self) -> Leaf:
-        """The leaf that stands for the document."""
+        """The leaf that is shown as the document."""
         return self.leaves[0]
 
     @property
     def conflicts(self) -> tuple[Revision, ...]:
-        """The leaves beside the winner that are not deleted."""
+        """The leaves other than the winner that are not deleted."""
         return tuple(leaf.revision for leaf in self.leaves[1:] if leaf.not_deleted)
 
     def leaf(self, revision: Revision) -> Leaf | None:
@@ -119,10 +119,14 @@ class Tree:
         return self._with(leaf, revs_limit)
 
     def merged(self, new: Leaf, revs_limit: int) -> Tree:
-        """Return the tree after a replicated edit; the tree itself when it is known already.
+        """Return the tree after a replicated edit; the same tree if it knows the revision.
 
-        It replaces the leaves that it descends from, or becomes a branch of its own. Ancestors
-        that only this tree knows are taken over.
+        The new leaf replaces the leaves that it descends from, or becomes a new branch. It gets the
+        older ancestors that only this tree knows.
+
+            before: 3-c (2-b 1-a)    new: 4-d (3-c)    after: 4-d (3-c 2-b 1-a)
+            before: 3-c (2-b 1-a)    new: 3-e (2-b)    after: 3-e (2-b 1-a), 3-c (2-b 1-a)
+            before: 3-c (2-b 1-a)    new: 2-b (1-a)    after: the same
         """
         if self.knows(new.revision):
             return self
@@ -136,14 +140,14 @@ class Tree:
             for leaf in self.leaves
             if leaf.knows(oldest)
         ]
-        longest = max(known, key=len, default=())  # another may have been cut short
+        longest = max(known, key=len, default=())  # other branches may be cut shorter
         return Leaf(new.not_deleted, new.revision, new.ancestors + longest)
 
     def _with(self, new: Leaf, revs_limit: int) -> Tree:
-        """Return the tree with a leaf in place of all that it descends from.
+        """Return the tree with a new leaf in place of the leaves that it descends from.
 
-        They can be several where histories were cut short; an edit made here may even come to a
-        revision that another branch has as its ancestor, or is.
+        Several leaves may be replaced if histories were cut short. An edit made here may even have
+        the revision of another branch's leaf or ancestor; then that branch remains instead.
         """
         others = [leaf for leaf in self.leaves if not new.knows(leaf.revision)]
         if any(leaf.knows(new.revision) for leaf in others):
@@ -165,5 +169,7 @@ def path_of(start: int, hashes: Sequence[bytes], not_deleted: bool) -> Leaf:
     Raises `InvalidRevisionError`.
     """
     if not 0 < start <= POSITION_MAX or not 0 < len(hashes) <= start:
-        raise InvalidRevisionError(f"no revisions: {len(hashes)} that end at {start}")
+        raise InvalidRevisionError(
+            f"_revisions has {len(hashes)} ids, which cannot end at position {start}"
+        )
     return Leaf(not_deleted, Revision(start, hashes[0]), tuple(hashes[1:]))

@@ -7,14 +7,14 @@ import reprlib
 from collections.abc import Callable, Mapping, Sized
 from typing import Any, TypeAlias
 
-from cdcmeta.errors import InvalidSelectorError
+from cdcmeta.errors import InvalidArgumentError
 
 Condition: TypeAlias = Callable[[Any], bool]
 DEPTH_MAX = 50
 CONDITIONS_MAX = 10_000
-"""Members, and what $and, $or, $nor, $in, $nin and $all list; together."""
+"""The sum of all members, and of the items of $and, $or, $nor, $in, $nin and $all."""
 MISSING = object()
-"""What a path leads to where the document has no such member."""
+"""The value of a path that the document does not have."""
 
 
 class Selector:
@@ -27,32 +27,32 @@ class Selector:
     Operators: $eq $ne $gt $gte $lt $lte $in $nin $exists $type $size $mod $regex $beginsWith $all
     $elemMatch $allMatch $keyMapMatch $and $or $nor $not. Values of different kinds compare as
     CouchDB collates them: null, booleans, numbers, texts, lists, objects. `a.b` names a member of
-    a member; `\.` stands for a dot. `regex=False` refuses $regex, which can take for ever: for
-    selectors of strangers. Raises `InvalidSelectorError`, also for more than `CONDITIONS_MAX`
+    a member; `\.` is a dot in a name. `regex=False` rejects $regex, which can run for ever, in
+    untrusted selectors. Raises `InvalidArgumentError`, also for more than `CONDITIONS_MAX`
     conditions.
     """
 
     def __init__(self, selector: Mapping[str, object], *, regex: bool = True) -> None:
         if not isinstance(selector, Mapping):
-            raise InvalidSelectorError("Selector error: expected a JSON object")
+            raise InvalidArgumentError("Selector error: expected a JSON object")
         self._holds = _Compiler(frozenset() if regex else frozenset({"$regex"})).compiled(selector)
 
     def __call__(self, doc: Mapping[str, Any]) -> bool:
-        """Return whether a document fulfils it."""
+        """Return whether a document matches."""
         return self._holds(doc)
 
 
 class _Compiler:
-    """Compiles one selector, up to a number of conditions: each costs time for every document."""
+    """Compiles one selector; the number of conditions is limited, since each costs time."""
 
-    def __init__(self, refused: frozenset[str]) -> None:
-        self._refused = refused
+    def __init__(self, rejected: frozenset[str]) -> None:
+        self._rejected = rejected
         self._left = CONDITIONS_MAX
 
     def compiled(self, selector: object, depth: int = 0) -> Condition:
-        """Return the condition that all members of a selector make together."""
+        """Return the condition that all members of a selector hold."""
         if depth > DEPTH_MAX:
-            raise InvalidSelectorError(f"the selector is nested more than {DEPTH_MAX} deep")
+            raise InvalidArgumentError(f"the selector is nested more than {DEPTH_MAX} deep")
         if not isinstance(selector, Mapping):
             return _equals(selector)
         self._count(selector)
@@ -63,9 +63,9 @@ class _Compiler:
 
     def _member(self, name: object, argument: object, depth: int) -> Condition:
         if not isinstance(name, str):
-            raise InvalidSelectorError(f"a selector's member is named by a text, not {name!r}")
-        if name in self._refused:
-            raise InvalidSelectorError(f"operator {name} is not allowed here")
+            raise InvalidArgumentError(f"a selector's member is named by a text, not {name!r}")
+        if name in self._rejected:
+            raise InvalidArgumentError(f"operator {name} is not allowed here")
         if name in _COMBINED:
             return _COMBINED[name](self._several(name, argument, depth))
         if name in _INNER:
@@ -75,7 +75,7 @@ class _Compiler:
         if name in _OPERATORS:
             return _OPERATORS[name](argument)
         if name.startswith("$"):
-            raise InvalidSelectorError(f"Invalid operator: {name}")
+            raise InvalidArgumentError(f"Invalid operator: {name}")
         path = [part.replace("\0", ".") for part in name.replace("\\.", "\0").split(".")]
         holds = self.compiled(argument, depth)
         if isinstance(argument, Mapping) and not argument:
@@ -91,7 +91,7 @@ class _Compiler:
     def _count(self, conditions: Sized) -> None:
         self._left -= len(conditions)
         if self._left < 0:
-            raise InvalidSelectorError(f"the selector has more than {CONDITIONS_MAX} conditions")
+            raise InvalidArgumentError(f"the selector has more than {CONDITIONS_MAX} conditions")
 
 
 def _followed(value: Any, path: list[str]) -> Any:
@@ -102,8 +102,8 @@ def _followed(value: Any, path: list[str]) -> Any:
     return value
 
 
-def _bad(name: str, argument: object) -> InvalidSelectorError:
-    return InvalidSelectorError(f"Bad argument for operator {name}: {reprlib.repr(argument)}")
+def _bad(name: str, argument: object) -> InvalidArgumentError:
+    return InvalidArgumentError(f"Bad argument for operator {name}: {reprlib.repr(argument)}")
 
 
 # --- values ---
@@ -113,7 +113,7 @@ _TYPES = {"null": 0, "boolean": 1, "number": 2, "string": 3, "array": 4, "object
 
 
 def collation(value: Any) -> tuple[Any, ...]:
-    """Return what sorts as CouchDB collates JSON values (texts by code points)."""
+    """Return a key that sorts JSON values as CouchDB does, except texts: by code points."""
     if value is None:
         return (0,)
     if isinstance(value, bool):
@@ -134,7 +134,7 @@ def _equals(argument: Any) -> Condition:
 
 
 def _plain(value: Any) -> Any:
-    """Return what compares as JSON values do: true is not 1, and members have no order."""
+    """Return a value that compares as JSON does: true differs from 1, and members are unordered."""
     if isinstance(value, Mapping):
         return (5, {name: _plain(each) for name, each in value.items()})
     if isinstance(value, list):
@@ -144,9 +144,9 @@ def _plain(value: Any) -> Any:
 
 def _check_json(argument: Any, depth: int = 0) -> None:
     if not isinstance(argument, _KINDS):
-        raise InvalidSelectorError(f"no JSON value: {reprlib.repr(argument)}")
+        raise InvalidArgumentError(f"not a JSON value: {reprlib.repr(argument)}")
     if depth > DEPTH_MAX:
-        raise InvalidSelectorError(f"a value is nested more than {DEPTH_MAX} deep")
+        raise InvalidArgumentError(f"a value is nested more than {DEPTH_MAX} deep")
     if isinstance(argument, list | dict):
         for inner in argument.values() if isinstance(argument, dict) else argument:
             _check_json(inner, depth + 1)

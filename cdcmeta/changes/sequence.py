@@ -1,4 +1,4 @@
-"""Sequences: places in the feed, which sort as they happened and never rewind."""
+"""Sequences: places in the feed, which sort by time and never decrease."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _FIRST = pack_tuple((0,))
 class Sequence(NamedTuple):
     """A place in the feed of a database: its incarnation, and a commit's versionstamp.
 
-    The incarnation grows by one each time the database is relocated, so sequences stay in order
-    over all stores it lived in. The text is hexadecimal and sorts as sequences do: the incarnation
+    The incarnation grows by one each time the database is relocated, so sequences remain in order
+    over all its stores. The text is hexadecimal and sorts as sequences do: the incarnation
     as a packed tuple (1 to 5 bytes), then the 12 bytes of the versionstamp.
 
     >>> str(Sequence(0, Versionstamp(445644800032243719, 0, 7)))
@@ -45,25 +45,25 @@ class Sequence(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Sequence:
-        """Return the sequence of a text; `"0"` is the one before all others.
+        """Return the sequence of a text; `"0"` is the one before all commits.
 
         >>> Sequence.parse("14062f3f95a1ec000700000007").stamp.user
         7
 
-        Raises `InvalidSequenceError`, which tells what is wrong.
+        Raises `InvalidSequenceError`.
         """
         if not isinstance(text, str):
-            raise InvalidSequenceError(f"a sequence is text, not {type(text).__name__}")
+            raise InvalidSequenceError(f"a sequence must be text, not {type(text).__name__}")
         if text == "0":
             return START
         digits = 2 * STAMP_BYTES
         if len(text) < digits + 2:
             raise InvalidSequenceError(
-                f"sequence {text!r} has {len(text)} digits, but at least {digits + 2} make one"
+                f"sequence {text!r} has {len(text)} digits, but needs at least {digits + 2}"
             )
         if text.lower() != text or not set(text) <= set("0123456789abcdef") or len(text) % 2:
             raise InvalidSequenceError(
-                f"sequence {text[:80]!r} is no even number of lower-case hexadecimal digits"
+                f"sequence {text[:80]!r} is not an even number of lower-case hexadecimal digits"
             )
         return cls._of(text, bytes.fromhex(text[:-digits]), bytes.fromhex(text[-digits:]))
 
@@ -72,24 +72,28 @@ class Sequence(NamedTuple):
         try:
             (incarnation,) = unpack(packed)
         except (InvalidTupleError, ValueError) as e:
-            raise InvalidSequenceError(f"sequence {text[:80]!r} begins with no incarnation") from e
+            raise InvalidSequenceError(
+                f"sequence {text[:80]!r} does not begin with an incarnation"
+            ) from e
         if type(incarnation) is not int or not 0 <= incarnation <= INCARNATION_MAX:
-            raise InvalidSequenceError(f"no incarnation: {incarnation!r}, in {text[:80]!r}")
+            raise InvalidSequenceError(
+                f"sequence {text[:80]!r} has an invalid incarnation: {incarnation!r}"
+            )
         return cls(incarnation, Versionstamp.from_bytes(stamp))
 
     @classmethod
     def at(cls, time: When, incarnation: int = 0, *, clock: Clock | None = None) -> Sequence:
-        """Return the place of a time: all commits up to it stand before, all others behind.
+        """Return the place of a time: after all commits up to it, and before all later ones.
 
-        `time` is a timestamp of snapkv, an aware datetime or text; relative texts count from
-        `clock`, this machine's unless told otherwise. No round trip: what incarnation a database
-        had then, `ChangesDB.place` knows.
+        `time` is a timestamp of snapkv, an aware datetime or text. Relative texts count from
+        `clock`, by default this machine's. No round trip; `ChangesDB.place` finds the database's
+        incarnation of that time.
 
         >>> str(Sequence.at("2026-11-20T14:05:00Z"))
         '140687e5196b83ffffffffffff'
 
-        A number that no store under that clock can have as a timestamp is an error, as in
-        `snapkv`. Raises `snapkv.errors.InvalidTimeError`, `snapkv.errors.InvalidTypeError`.
+        As in `snapkv`, a number must be a plausible timestamp by that clock. Raises
+        `snapkv.errors.InvalidTimeError`, `snapkv.errors.InvalidTypeError`.
         """
         now = pack((clock or SystemClock()).now_ms())
         timestamp = resolve(time, physical_ms(now))
@@ -99,7 +103,7 @@ class Sequence(NamedTuple):
 
     @classmethod
     def behind(cls, timestamp: int, incarnation: int) -> Sequence:
-        """Return the place behind all commits up to a timestamp."""
+        """Return the place after all commits up to a timestamp."""
         return cls(incarnation, Versionstamp(timestamp, BATCH_MAX, USER_MAX))
 
 

@@ -21,7 +21,7 @@ Bodies: TypeAlias = dict[tuple[str, Revision], bytes]
 Since = Seq | datetime | int | str
 """A place in the feed: a sequence or its text, 0, `"now"`, or a time (exact, not binned)."""
 WINDOW_ROWS_MAX = 4_000
-"""Rows that are read at once when the feed is read backwards."""
+"""How many rows are read at once when the feed is read backwards."""
 WINDOW_ROWS_MIN = 100
 WINDOW_GROWTH = 16
 SECOND = pack(1_000)
@@ -29,9 +29,9 @@ _SEQUENCE = re.compile(r"[0-9a-f]{20,}", re.IGNORECASE)
 
 
 class State:
-    """What is stored at one moment; every read of one state sees the same revision.
+    """A database at one moment; all reads of a state see the same revision.
 
-    `bodies_bytes` counts the bodies that were read, for who goes by their size.
+    `bodies_bytes` is the total size of the bodies read, for callers that limit it.
     """
 
     def __init__(self, snapshot: Snapshot[bytes], name: str) -> None:
@@ -44,16 +44,16 @@ class State:
 
     @property
     def end(self) -> Seq:
-        """The place behind everything that was committed."""
+        """The place after all commits."""
         return Seq.behind(self.snapshot.timestamp, self.database.incarnation)
 
     def place(self, since: Since, timestamp_of: Callable[[When], int]) -> Seq:
-        """Return the sequence of a place; `timestamp_of` tells what a time means to the caller.
+        """Return the sequence of a place; `timestamp_of` converts a time.
 
         Raises `InvalidSequenceError`.
         """
         if isinstance(since, bool):
-            raise InvalidSequenceError("a place is a sequence, 0, 'now' or a time, not a bool")
+            raise InvalidSequenceError("a place must be a sequence, 0, 'now' or a time, not a bool")
         if isinstance(since, Seq):
             found = since
         elif since in (0, "0"):
@@ -66,32 +66,34 @@ class State:
             try:
                 return self.database.sequence_at(timestamp_of(since))
             except (InvalidTimeError, InvalidTypeError) as e:
-                raise InvalidSequenceError(f"no sequence and no time: {since!r}: {e}") from e
+                raise InvalidSequenceError(
+                    f"{since!r} is neither a sequence nor a time: {e}"
+                ) from e
         if found.incarnation > self.database.incarnation:
             raise InvalidSequenceError(
-                f"sequence {found} is of incarnation {found.incarnation}, but the database is at "
-                f"{self.database.incarnation}: it is another one's, or of the future"
+                f"sequence {found} has incarnation {found.incarnation}, but the database has only "
+                f"{self.database.incarnation}: it belongs to another database or to the future"
             )
         return found
 
     # --- documents ---
 
     def winners(self, ids: Iterable[str]) -> list[Winner | None]:
-        """Return documents' winners, None where there is no such document."""
+        """Return documents' winners; None for a document that does not exist."""
         entries = self.snapshot.entries_of([layout.winner_key(id) for id in ids])
         return [None if entry is None else layout.winner_of(entry.value) for entry in entries]
 
     def tree(self, id: str, winner: Winner) -> Tree:
-        """Return a document's tree; one read more where it has several branches."""
+        """Return a document's tree; costs a read if it has several branches."""
         return tree_of(self.snapshot, id, winner)
 
     def other_leaves(self, ids: Iterable[str]) -> list[list[Leaf]]:
-        """Return the leaves beside the winners of documents; a round trip for each 128."""
+        """Return the leaves of documents other than their winners; one round trip for each 128."""
         found = self.snapshot.items_of([layout.leaves_range(id) for id in ids])
         return [[layout.leaf_of(key, value) for key, value in items] for items in found]
 
     def bodies(self, wanted: Sequence[tuple[str, Revision]]) -> Bodies:
-        """Return the bodies of leaves; those that are none are left out."""
+        """Return the bodies of leaves; revisions without a body are left out."""
         found = bodies_of(self.snapshot, wanted)
         self.bodies_bytes += sum(map(len, found.values()))
         return found
@@ -99,15 +101,15 @@ class State:
     def documents(
         self, start: str | None = None, end: str | None = None, *, inclusive: bool = True
     ) -> Iterator[Row]:
-        """Yield the rows of all documents, deleted ones too, by id, from one to another."""
+        """Yield the rows of all documents, deleted ones too, by id, from `start` to `end`."""
         return layout.rows_of_winners(self._by_id(start, end, inclusive))
 
     def revs(
         self, start: str | None, end: str | None, *, inclusive: bool
     ) -> Iterator[tuple[str, str]]:
-        """Yield the ids of documents that are not deleted, and their revisions: in half the time.
+        """Yield ids and revisions of the documents that are not deleted, twice as fast.
 
-        `documents` tells what `start`, `end` and `inclusive` are.
+        The arguments are those of `documents`.
         """
         return layout.revs_of_winners(self._by_id(start, end, inclusive))
 
@@ -119,18 +121,18 @@ class State:
         return self.snapshot.items(layout.WINNER_PREFIX, start=first, end=last)
 
     def counts(self) -> tuple[int, int]:
-        """Return how many documents there are, and how many deleted ones."""
+        """Return the number of documents, and the number of deleted ones."""
         deleted = self.snapshot.count(layout.DELETED_PREFIX)
         return self.snapshot.count(layout.ROW_PREFIX) - deleted, deleted
 
     # --- rows ---
 
     def rows(self, after: Seq, until: Seq) -> Iterator[Row]:
-        """Yield the rows in (after, until], oldest first; a round trip a page."""
+        """Yield the rows in (after, until], oldest first; one round trip for each page."""
         return self.rows_between(layout.key_after(after), layout.key_after(until))
 
     def rows_between(self, start: bytes, end: bytes) -> Iterator[Row]:
-        """Yield the rows whose keys are in [start, end), oldest first; a round trip a page."""
+        """Yield the rows whose keys are in [start, end), oldest first; one round trip a page."""
         items = self.snapshot.items(layout.ROW_PREFIX, start=start, end=end)
         return (layout.row_of(key, value) for key, value in items)
 
@@ -142,8 +144,9 @@ class State:
     def rows_backwards(self, after: Seq, until: Seq) -> Iterator[Row]:
         """Yield the rows in (after, until], newest first.
 
-        Engines list forwards only, so it goes back window by window: each as long in time as
-        makes a few thousand rows, which a count tells first. Two round trips a window.
+        Engines list forwards only, so it reads window by window backwards. A count first adapts
+        the window's length in time, so that it has at most a few thousand rows. Two round trips for
+        each window.
         """
         width = SECOND
         while after < until:
@@ -159,20 +162,20 @@ class State:
             until = start
 
     def newest(self) -> Seq:
-        """Return the sequence of the newest row; `START` where there is none."""
+        """Return the sequence of the newest row; `START` without any row."""
         row = next(self.rows_backwards(START, self.end), None)
         return START if row is None else row.sequence
 
 
 def bodies_of(snapshot: Snapshot[bytes], wanted: Sequence[tuple[str, Revision]]) -> Bodies:
-    """Return the bodies of leaves at a moment; those that are none are left out."""
+    """Return the bodies of leaves at a moment; revisions without a body are left out."""
     entries = snapshot.entries_of([layout.body_key(id, rev) for id, rev in wanted])
     found = zip(wanted, entries, strict=True)
     return {name: entry.value for name, entry in found if entry is not None}
 
 
 def tree_of(snapshot: Snapshot[bytes] | None, id: str, winner: Winner) -> Tree:
-    """Return a document's tree at a moment; only one of several branches needs a snapshot."""
+    """Return a document's tree at a moment; `snapshot` may be None for a single branch."""
     if winner.branches == 1:
         return Tree((winner.leaf,))
     assert snapshot is not None
@@ -180,12 +183,14 @@ def tree_of(snapshot: Snapshot[bytes] | None, id: str, winner: Winner) -> Tree:
     others = [layout.leaf_of(key, value) for key, value in items]
     tree = Tree.of([winner.leaf, *others])
     if len(tree.leaves) != winner.branches or tree.winner != winner.leaf:
-        raise CorruptStoreError(f"document {id!r}: {len(others)} branches beside the winner")
+        raise CorruptStoreError(
+            f"document {id!r}: its winner and its {len(others)} other branches do not match"
+        )
     return tree
 
 
 def _back(until: Seq, width: int) -> Seq:
-    """Return the place that is some time before another one, or the end of the era before it."""
+    """Return the place `width` earlier, or the end of the previous incarnation."""
     timestamp = until.stamp.version - width
     if timestamp >= 0:
         return Seq.behind(timestamp, until.incarnation)

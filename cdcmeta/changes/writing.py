@@ -1,4 +1,4 @@
-"""Writing to a database: read what the edits name, plan, commit under guards, again if need be."""
+"""Writes edits: reads the documents, plans, commits under guards, and retries on conflicts."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from snapkv.model import Guard
 
 TIMEOUT_S = 10.0
 DOCS_MAX = 0x10000
-"""Documents of one commit: the user version of a versionstamp has 16 bits."""
+"""The most documents of one commit: the user version of a versionstamp has 16 bits."""
 HEAD_TRIES = 8
 PAUSE_S_MAX = 0.02
 
@@ -46,11 +46,12 @@ class Writer:
         self._rng = Random()
 
     def record(self, *, fresh: bool = False) -> tuple[Database, int]:
-        """Return the database's record and its revision; no round trip while it is known.
+        """Return the database's record and its revision; without a round trip if it is cached.
 
-        Each commit guards it, so an old one writes nothing. Raises `DatabaseNotFoundError`.
+        Each commit guards the record, so nothing is written with an outdated one. Raises
+        `DatabaseNotFoundError`.
         """
-        known = self._cached  # others may forget it meanwhile
+        known = self._cached  # another thread may clear it
         if known is None or fresh:
             self._cached = None
             (found,) = self._space.entries_of([layout.DATABASE])
@@ -66,19 +67,23 @@ class Writer:
         """
         database, revision = self.record(fresh=fresh)
         if database.moved and not fresh:
-            database, revision = self.record(fresh=True)  # it may have come back
+            database, revision = self.record(fresh=True)  # it may have been moved back
         if database.moved:
-            raise DatabaseRelocatedError(f"database {self._name!r} lives elsewhere now")
+            raise DatabaseRelocatedError(f"database {self._name!r} was moved to another store")
         return revision
 
     def edit(self, edits: Sequence[Edit | Edited], *, timeout: float | None = None) -> list[Edited]:
-        """Commit edits together and return what became of each; in order.
+        """Commit edits together; return the result of each, in order.
 
-        One read and one commit when nobody is in the way. An edit in conflict is left out by
-        itself. Edits of documents that others change meanwhile are planned anew.
+        One read and one commit without contention. A conflicting edit fails alone. When another
+        writer changes one of the documents first, all edits are planned again.
 
-        Where a commit has fewer guards than there are documents, one guard on the whole store
-        stands for them; if others commit all the time, it takes several commits in the end.
+        If the documents are more than a commit's guards, one guard on the whole store replaces
+        them. After `HEAD_TRIES` losses to other writers, the edits are split into several commits.
+
+            etcd, 200 documents, 95 guards
+            try 1 to 8    one commit, guarded by the store's newest revision; another commit wins
+            then          commits of 94, 94 and 12 documents, each document with its own guard
 
         Raises `DatabaseNotFoundError`, `DatabaseRelocatedError`, `EditUnknownError`,
         `snapkv.CommitTimeoutError`, `snapkv.CommitTooLargeError`.
@@ -97,7 +102,7 @@ class Writer:
                 return self._in_parts(edits, deadline)
             plan = planned(edits, known, database)
             if any(each.error for each in plan.outcomes) and not fresh:
-                fresh = True  # it may be in conflict because the database was deleted
+                fresh = True  # the conflict may exist because the database was deleted
                 continue
             if not plan.trees:
                 return plan.results(None)
@@ -110,7 +115,7 @@ class Writer:
                 self._wait(losses, deadline)
 
     def resolve(self, error: EditUnknownError) -> list[Edited] | None:
-        """Settle edits whose outcome was unknown: what became of each, None if they never will.
+        """Return the results of edits whose outcome was unknown; None if none was committed.
 
         Raises as `SnapshotKV.resolve`.
         """
@@ -138,13 +143,15 @@ class Writer:
     def _wait(self, losses: int, deadline: float) -> None:
         left = deadline - monotonic()
         if left <= 0:
-            raise CommitTimeoutError(f"the deadline passed after {losses} edits by others")
+            raise CommitTimeoutError(
+                f"the deadline passed after {losses} lost attempts: other writers committed first"
+            )
         pause(min(left, self._rng.uniform(0, PAUSE_S_MAX * min(losses, 5))))
 
     def _known(self, edits: Iterable[Edit | Edited]) -> tuple[dict[str, Known], int | None]:
-        """Return the documents that edits name, and the revision to guard instead of them.
+        """Return the documents of edits, and the store revision to guard instead of each.
 
-        That is None where each can have a guard of its own.
+        That revision is None if each document can have its own guard.
         """
         ids = list(dict.fromkeys(edit.id for edit in edits if isinstance(edit, Edit)))
         keys = [layout.winner_key(id) for id in ids]
@@ -154,7 +161,7 @@ class Writer:
         entries = (snapshot or self._space).entries_of(keys)
         winners = _winners(entries)
         if any(winner and winner.branches > 1 for winner in winners):
-            snapshot = snapshot or self._space.at()  # other leaves must be of the same moment
+            snapshot = snapshot or self._space.at()  # other leaves must be read at the same moment
             entries = snapshot.entries_of(keys)
             winners = _winners(entries)
         found = {

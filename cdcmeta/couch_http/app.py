@@ -1,20 +1,19 @@
-"""The application: which path and method is answered by what."""
+"""The application: the table of paths and methods, and the function that answers each."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import closing
-from typing import TypeAlias
+from typing import Generic, TypeAlias, TypeVar
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from cdcmeta.couch_http import bulk, databases, documents, listing, local_listing, session, updates
+from cdcmeta.couch_http import bulk, databases, documents, listing, session
 from cdcmeta.couch_http import changes as feed
-from cdcmeta.couch_http.answers import refusal
-from cdcmeta.couch_http.auth import Guarded
-from cdcmeta.couch_http.bodies import Drained
+from cdcmeta.couch_http.auth import HostCheck, LoginCheck, with_cors
+from cdcmeta.couch_http.bodies import BodyDrain
 from cdcmeta.couch_http.errors import (
     HTTPError,
     answer_of,
@@ -22,11 +21,9 @@ from cdcmeta.couch_http.errors import (
     not_found,
     not_implemented,
 )
-from cdcmeta.couch_http.hosts import Addressed
-from cdcmeta.couch_http.origins import shared
 from cdcmeta.couch_http.request import Call
-from cdcmeta.couch_http.routing import Routes
 from cdcmeta.couch_http.service import Service
+from cdcmeta.couch_http.streaming import error_answer
 
 Handler: TypeAlias = Callable[[Call], Awaitable[Response]]
 
@@ -47,12 +44,12 @@ _ABSENT = (
     *("_compact", "_explain", "_find", "_index", "_partition", "_purge", "_shards"),
     "_view_cleanup",
 )
-"""What CouchDB has, and a client could take for the id of a document."""
+"""CouchDB's paths below a database that this server lacks; without a route they would be ids."""
 _NOT_SERVED = (
     *("_active_tasks", "_cluster_setup", "_membership", "_replicate", "_replicator", "_scheduler"),
     *("_users", "_utils"),
 )
-"""What clients ask CouchDB's servers for, and take a 404 for an answer."""
+"""CouchDB's paths that clients ask for, and whose absence (404) they accept."""
 _EVERY = ("GET", "POST", "PUT", "DELETE", "COPY")
 _DOCUMENT: Mapping[str, Handler] = {
     "GET": documents.get,
@@ -65,7 +62,7 @@ ROUTES: Mapping[str, Mapping[str, Handler]] = {
     "/_up": {"GET": databases.up},
     "/_all_dbs": {"GET": databases.names},
     "/_dbs_info": {"GET": databases.many_facts, "POST": databases.many_facts},
-    "/_db_updates": {"GET": updates.db_updates},
+    "/_db_updates": {"GET": databases.db_updates},
     "/_uuids": {"GET": databases.uuids},
     "/_session": {"GET": session.get, "POST": session.post, "DELETE": session.delete},
     **{f"/{name}": dict.fromkeys(_EVERY, _nothing) for name in _NOT_SERVED},
@@ -79,7 +76,7 @@ ROUTES: Mapping[str, Mapping[str, Handler]] = {
     "/{db}/_all_docs": {"GET": listing.all_docs, "POST": listing.all_docs},
     "/{db}/_all_docs/queries": {"POST": listing.queries},
     "/{db}/_design_docs": {"GET": listing.design_docs, "POST": listing.design_docs},
-    "/{db}/_local_docs": {"GET": local_listing.local_docs, "POST": local_listing.local_docs},
+    "/{db}/_local_docs": {"GET": listing.local_docs, "POST": listing.local_docs},
     "/{db}/_bulk_docs": {"POST": bulk.bulk_docs},
     "/{db}/_bulk_get": {"POST": bulk.bulk_get},
     "/{db}/_revs_diff": {"POST": bulk.revs_diff},
@@ -93,7 +90,7 @@ ROUTES: Mapping[str, Mapping[str, Handler]] = {
     "/{db}/_local/{local}": _DOCUMENT,
     "/{db}/{id}/{rest:path}": dict.fromkeys(_EVERY, _deeper),
 }
-"""The paths as clients write them, still encoded."""
+"""Each path as clients send it, still percent-encoded, with a handler for each method."""
 
 
 def application(
@@ -101,36 +98,36 @@ def application(
 ) -> ASGIApp:
     """Return the application that serves a store.
 
-    With `hosts` it is asked by these names and by this machine's own only. Pages of `origins` may
-    use it from browsers.
+    With `hosts` it rejects requests whose Host header is neither in `hosts` nor a name of this
+    machine. Pages of `origins` may use it from browsers.
     """
-    app: ASGIApp = _Routed(service)
+    app: ASGIApp = _Router(service)
     if service.login is not None and service.cookies is not None:
-        app = Guarded(app, service.login, service.cookies, origins)
+        app = LoginCheck(app, service.login, service.cookies, origins)
     if hosts is not None:
-        app = Addressed(app, hosts)
-    app = _Encoded(app)
+        app = HostCheck(app, hosts)
+    app = _RawPath(app)
     if origins:
-        app = shared(app, origins)
-    return Drained(app, service.limits)
+        app = with_cors(app, origins)
+    return BodyDrain(app, service.limits)
 
 
-class _Routed:
-    """Answers each path and method by its handler, and what goes wrong in CouchDB's words."""
+class _Router:
+    """Calls the handler of each path and method; answers errors in CouchDB's format."""
 
     def __init__(self, service: Service) -> None:
         self._service, self._routes = service, Routes(ROUTES)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request; a mistake of our own is raised on behind its answer, and logged."""
+        """Answer a request. An unexpected exception is answered (500), then raised to be logged."""
         try:
             answer = await self._answer(scope, receive)
         except Exception as e:
-            told = answer_of(e)
-            if told is None:
-                await _mistake(e)(scope, receive, send)
+            error = answer_of(e)
+            if error is None:
+                await _unexpected(e)(scope, receive, send)
                 raise
-            answer = refusal(told)
+            answer = error_answer(error)
         await answer(scope, receive, send)
 
     async def _answer(self, scope: Scope, receive: Receive) -> Response:
@@ -147,10 +144,10 @@ class _Routed:
             return await handler(call)
 
 
-class _Encoded:
-    """Routes by the path as it was sent: a `%2F` in an id is no slash of the path.
+class _RawPath:
+    """Routes by the path as the client sent it, so that a `%2F` in an id does not split the path.
 
-    A client that takes the server for its proxy sends a whole URL.
+    A client that uses the server as a proxy sends a whole URL; its path is used.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -164,6 +161,75 @@ class _Encoded:
         await self._app(scope, receive, send)
 
 
-def _mistake(error: Exception) -> Response:
+def _unexpected(error: Exception) -> Response:
     close = {"Connection": "close"}  # as uvicorn will
-    return refusal(HTTPError(500, "unknown_error", type(error).__name__, close))
+    return error_answer(HTTPError(500, "unknown_error", type(error).__name__, close))
+
+
+# --- routes: one dictionary lookup for each part of a path ---
+
+T = TypeVar("T")
+_REST = ":path}"
+
+
+class Routes(Generic[T]):
+    """Answers by path: `/{db}/_changes`, `/{db}/{id}`; `{rest:path}` takes all remaining parts.
+
+    >>> routes = Routes({"/{db}/_changes": 1, "/{db}/{id}": 2, "/{db}/{id}/{rest:path}": 3})
+    >>> routes.find("/a/_changes"), routes.find("/a/b")
+    ((1, {'db': 'a'}), (2, {'db': 'a', 'id': 'b'}))
+    >>> routes.find("/a/_changes/c/d")
+    (3, {'db': 'a', 'id': '_changes', 'rest': 'c/d'})
+
+    A literal part takes precedence over a parameter, and a parameter over the rest. Only the rest
+    may be empty.
+    """
+
+    def __init__(self, routes: Mapping[str, T]) -> None:
+        self._root: _Node[T] = _Node()
+        for path, answer in routes.items():
+            node, names = self._root, []
+            for part in path[1:].split("/"):
+                if part.startswith("{"):
+                    names.append(part.removesuffix(_REST).strip("{}"))
+                if part.endswith(_REST):
+                    node.rest = answer, names
+                    break
+                node = node.at(None if part.startswith("{") else part)
+            else:
+                node.answer = answer, names
+
+    def find(self, path: str) -> tuple[T, dict[str, str]] | None:
+        """Return the answer and the parameters of a path; None without a route."""
+        values: list[str] = []
+        found = self._root.find(path[1:].split("/"), 0, values)
+        return found and (found[0], dict(zip(found[1], values, strict=True)))
+
+
+class _Node(Generic[T]):
+    """The routes that share their first parts; each answer comes with its parameters' names."""
+
+    def __init__(self) -> None:
+        self.texts: dict[str | None, _Node[T]] = {}
+        self.answer: tuple[T, list[str]] | None = None
+        self.rest: tuple[T, list[str]] | None = None
+
+    def at(self, part: str | None) -> _Node[T]:
+        """Return the node below a part, a new one if needed; None means a parameter."""
+        return self.texts.setdefault(part, _Node())
+
+    def find(self, parts: list[str], at: int, values: list[str]) -> tuple[T, list[str]] | None:
+        """Return the answer for `parts[at:]`; append the values of its parameters to `values`."""
+        if at == len(parts):
+            return self.answer
+        part, size = parts[at], len(values)
+        if part in self.texts and (found := self.texts[part].find(parts, at + 1, values)):
+            return found
+        if part and None in self.texts:
+            values.append(part)
+            if found := self.texts[None].find(parts, at + 1, values):
+                return found
+        del values[size:]
+        if self.rest is not None:
+            values.append("/".join(parts[at:]))
+        return self.rest

@@ -1,4 +1,4 @@
-"""What a request to `_changes` asks for, from its query, headers and body."""
+"""The query, headers and body of a request to `_changes`, checked and decoded."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from typing import Any
 
 from cdcmeta.changes.feed import ALL_DOCS, MAIN_ONLY, Form
 from cdcmeta.changes.selector import Selector
+from cdcmeta.couch_http.bodies import decoded
 from cdcmeta.couch_http.errors import HTTPError, bad_request
-from cdcmeta.couch_http.request import decoded, integer, whole
+from cdcmeta.couch_http.request import integer, whole
 from snapkv.times import pack
 
 NORMAL, LONGPOLL, CONTINUOUS, EVENTSOURCE = "normal", "longpoll", "continuous", "eventsource"
@@ -21,13 +22,13 @@ BEAT_NEGATIVE = "The heartbeat value should be a positive integer (in millisecon
 DOC_IDS_RULE = "`doc_ids` filter parameter is not a list of doc ids."
 _DIGITS = re.compile(r"\d{1,19}", re.ASCII)
 _OLDEST, _NEWEST = (pack(ms) for ms in (946_684_800_000, 4_102_444_800_000))
-"""Digits are a time of the years 2000 to 2099: no sequence that was cut off is among them."""
+"""Digits mean a time of the years 2000 to 2099; a truncated sequence is never in that range."""
 _TIME = re.compile(r"\d{4}-\d\d?-\d\d?(?:[T ].*)?")
 
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """A function of a design document that is named as a filter: `kind` is `filters` or `views`."""
+    """A function of a design document, as a filter; `kind` is `filters` or `views`."""
 
     ddoc: str
     kind: str
@@ -36,7 +37,7 @@ class Function:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeedRequest:
-    """What is asked of a feed; `timeout` and `heartbeat` are in seconds."""
+    """The options of a feed; `timeout` and `heartbeat` are in seconds."""
 
     feed: str
     since: str
@@ -52,7 +53,7 @@ class FeedRequest:
 
     @property
     def waits(self) -> bool:
-        """Whether it goes on when everything there is was told."""
+        """Whether the feed waits for changes after the existing ones."""
         return self.feed != NORMAL and not self.descending and self.limit != 0
 
 
@@ -62,7 +63,7 @@ def feed_request(
     last_event_id: str | None,
     wait_ms_max: int,
 ) -> FeedRequest:
-    """Return what a request asks for. Raises `HTTPError`, `InvalidSelectorError`."""
+    """Return the options of a request. Raises `HTTPError`, `InvalidArgumentError`."""
     params = {name.lower(): value for name, value in query}
     feed = params.get("feed", NORMAL)
     feed = CONTINUOUS if feed == "live" else feed
@@ -98,7 +99,7 @@ def _checked_since(since: str) -> str:
 
 
 def malformed_since(since: str) -> HTTPError:
-    """Return the answer to a place in the feed that is none."""
+    """Return the answer to an invalid `since`."""
     if _TIME.fullmatch(since):
         return bad_request("invalid_time_format")
     return bad_request("Malformed sequence supplied in 'since' parameter.")
@@ -127,25 +128,25 @@ def _form(params: Mapping[str, str], body: Mapping[str, Any]) -> tuple[Form, Fun
     style = params.get("style", MAIN_ONLY)
     if style not in (MAIN_ONLY, ALL_DOCS):
         raise bad_request("Supported `style` values: main_only, all_docs")
-    shown: dict[str, Any] = {
+    options: dict[str, Any] = {
         "style": style,
         "include_docs": params.get("include_docs") == "true",
         "conflicts": params.get("conflicts") == "true",
     }
     name = params.get("filter", "")
     if name == "_doc_ids":
-        shown["doc_ids"] = _doc_ids(params, body)
+        options["doc_ids"] = _doc_ids(params, body)
     elif name == "_selector":
-        shown["selector"] = _selector(body)
+        options["selector"] = _selector(body)
     elif name == "_design":
-        shown["prefix"] = "_design/"
+        options["prefix"] = "_design/"
     elif name == "_view":
-        return Form.of(**shown), _function("views", "view", params.get("view"))
+        return Form.of(**options), _function("views", "view", params.get("view"))
     elif name.startswith("_"):
         raise bad_request("unknown builtin filter name")
     elif name:
-        return Form.of(**shown), _function("filters", "filter", name)
-    return Form.of(**shown), None
+        return Form.of(**options), _function("filters", "filter", name)
+    return Form.of(**options), None
 
 
 def _doc_ids(params: Mapping[str, str], body: Mapping[str, Any]) -> list[str]:

@@ -1,22 +1,33 @@
-"""The server and its databases."""
+"""The server's own paths, its databases, and the feed of their updates."""
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import AsyncGenerator, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeAlias
 from urllib.parse import quote
 
+import anyio
 from starlette.responses import Response
 
 from cdcmeta.changes.database import ChangesDB, databases
-from cdcmeta.couch_http.answers import answer
+from cdcmeta.couch_http.bodies import encoded
+from cdcmeta.couch_http.changes_query import (
+    CONTINUOUS,
+    EVENTSOURCE,
+    NORMAL,
+    FeedRequest,
+    feed_request,
+)
 from cdcmeta.couch_http.errors import bad_request
-from cdcmeta.couch_http.request import Call, encoded
+from cdcmeta.couch_http.request import Call
 from cdcmeta.couch_http.service import Service
-from cdcmeta.couch_http.streaming import Streamed
+from cdcmeta.couch_http.streaming import Streamed, answer
 from cdcmeta.errors import DatabaseNotFoundError, InvalidNameError
 from snapkv import __version__
+from snapkv.clock import monotonic
 
 UUIDS_MAX = 1_000
 INFOS_MAX = 100
@@ -27,14 +38,14 @@ REV_OF_A_DATABASE = (
 
 
 async def welcome(call: Call) -> Response:
-    """Answer `GET /`; the uuid is the store's, which replicators tell servers apart by."""
+    """Answer `GET /`; replicators identify a server by its uuid, which is the store's."""
     vendor = {"name": "cdcmeta", "version": __version__}
     facts = {"couchdb": "Welcome", "version": __version__, "uuid": call.service.id}
     return answer(facts | {"features": [], "vendor": vendor})
 
 
 async def up(call: Call) -> Response:
-    """Answer `GET /_up`: the store answers, too."""
+    """Answer `GET /_up`, after the store answered a read."""
     await call.service.call(call.service.store.resolved)
     return answer({"status": "ok", "seeds": {}})
 
@@ -42,12 +53,12 @@ async def up(call: Call) -> Response:
 async def names(call: Call) -> Response:
     """Answer `GET /_all_dbs`."""
     return answer(
-        _asked(call, await call.service.read(databases, call.service.store, as_of=call.as_of))
+        _selected(call, await call.service.read(databases, call.service.store, as_of=call.as_of))
     )
 
 
-def _asked(call: Call, names: list[str]) -> list[str]:
-    """Return the names that a query asks for, of sorted ones."""
+def _selected(call: Call, names: list[str]) -> list[str]:
+    """Return the names that the query selects; `names` are sorted."""
     start, end = _key(call, "startkey", "start_key"), _key(call, "endkey", "end_key")
     descending = call.flag("descending")
     low, high = (end, start) if descending else (start, end)
@@ -64,7 +75,7 @@ def _key(call: Call, *names: str) -> str | None:
     key = next((call.json_of(name) for name in names if name in call.query), None)
     if key is None or isinstance(key, str):
         return key
-    raise bad_request(f"`{names[0]}` is a text in JSON")
+    raise bad_request(f"`{names[0]}` must be a JSON string")
 
 
 async def facts(call: Call) -> Response:
@@ -88,7 +99,7 @@ def _facts_of(db: ChangesDB, as_of: str | None) -> dict[str, Any]:
 
 
 async def many_facts(call: Call) -> Response:
-    """Answer `_dbs_info`: of the databases that `keys` names, or of all that a GET asks for."""
+    """Answer `_dbs_info`: a POST names the databases in `keys`, a GET selects among all."""
     if call.request.method == "POST":
         names = (await call.posted()).get("keys")
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
@@ -96,19 +107,19 @@ async def many_facts(call: Call) -> Response:
         if len(names) > INFOS_MAX:
             raise bad_request(f"`keys` has more than {INFOS_MAX} names")
     else:
-        names = _asked(call, await call.service.read(databases, call.service.store))
+        names = _selected(call, await call.service.read(databases, call.service.store))
     pieces = (piece for piece in _many_facts(call.service, names))
-    return await Streamed.begun(call.service.stepped(pieces))
+    return await Streamed.started(call.service.stepped(pieces))
 
 
 def _many_facts(service: Service, names: list[str]) -> Iterator[bytes]:
     between = b"["
     for name in names:
         try:
-            told: dict[str, Any] = {"key": name, "info": _facts_of(service.database(name), None)}
+            row: dict[str, Any] = {"key": name, "info": _facts_of(service.database(name), None)}
         except (InvalidNameError, DatabaseNotFoundError):
-            told = {"key": name, "error": "not_found"}
-        yield between + encoded(told)
+            row = {"key": name, "error": "not_found"}
+        yield between + encoded(row)
         between = b","
     yield (b"" if names else between) + b"]\n"
 
@@ -124,7 +135,7 @@ async def uuids(call: Call) -> Response:
 
 
 async def security(call: Call) -> Response:
-    """Answer `GET /{db}/_security`: there is one login, and it may do everything."""
+    """Answer `GET /{db}/_security`: the one login may do everything."""
     await call.service.call(call.db.state)
     return answer({"admins": {"roles": ["_admin"]}, "members": {"roles": ["_admin"]}})
 
@@ -154,14 +165,137 @@ async def create(call: Call) -> Response:
 
 async def delete(call: Call) -> Response:
     """Answer `DELETE /{db}`."""
-    if "rev" in call.query:  # somebody's id was empty by mistake
+    if "rev" in call.query:  # the request meant a document, but its id was empty
         raise bad_request(REV_OF_A_DATABASE)
     await call.service.call(call.db.delete)
     return answer({"ok": True})
 
 
 async def full_commit(call: Call) -> Response:
-    """Answer `POST /{db}/_ensure_full_commit`: what was acknowledged is committed."""
+    """Answer `POST /{db}/_ensure_full_commit`: acknowledged edits are committed already."""
     call.check_json()
     await call.service.call(call.db.state)
     return answer({"ok": True, "instance_start_time": "0"}, 201)
+
+
+# --- `_db_updates`: the databases that were created, updated or deleted since a time ---
+#
+# The store has no index of that: each request asks every database, and a feed asks again after
+# any commit.
+
+POLL_S = 0.5
+"""How often a feed checks for new commits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """The last event of a database (`type`), and its timestamp."""
+
+    db_name: str
+    type: str
+    timestamp: int
+
+    def row(self) -> bytes:
+        """Return its JSON."""
+        return encoded({"db_name": self.db_name, "type": self.type, "seq": str(self.timestamp)})
+
+
+Found: TypeAlias = tuple[list[Update], int]
+"""Updates, oldest first, and the timestamp up to which they are complete."""
+
+
+async def db_updates(call: Call) -> Response:
+    """Answer `GET /_db_updates`: a row for each database, with its last event."""
+    query = call.query.multi_items()
+    wanted = feed_request(query, {}, None, call.service.limits.wait_ms)
+    if wanted.feed == EVENTSOURCE:
+        raise bad_request("Supported `feed` types: normal, continuous, longpoll")
+    read, service = call.service.read, call.service
+    since = await read(_timestamp, service, wanted.since)
+    first = await read(_updates, service, since)  # an error now is still an answer of its own
+    pieces = _lines if wanted.feed == CONTINUOUS else _page
+    return await Streamed.started(pieces(service, wanted, since, first), heartbeat=wanted.heartbeat)
+
+
+async def _page(
+    service: Service, wanted: FeedRequest, since: int, first: Found
+) -> AsyncGenerator[bytes, None]:
+    yield b'{"results":[\n'
+    found, last = await _found_updates(service, wanted, since, first, wanted.limit)
+    rows = b",\n".join(update.row() for update in found)
+    yield rows + b'\n],\n"last_seq":"%d"}\n' % last
+
+
+async def _lines(
+    service: Service, wanted: FeedRequest, since: int, first: Found
+) -> AsyncGenerator[bytes, None]:
+    sent = 0
+    yield b""  # the answer and its heartbeats begin
+    read: Found | None = first
+    while wanted.limit is None or sent < wanted.limit:
+        left = None if wanted.limit is None else wanted.limit - sent
+        found, since = await _found_updates(service, wanted, since, read, left)
+        if not found:
+            break
+        sent += len(found)
+        yield b"".join(update.row() + b"\n" for update in found)
+        read = None
+    yield encoded({"last_seq": str(since)}) + b"\n"
+
+
+async def _found_updates(
+    service: Service, wanted: FeedRequest, since: int, read: Found | None, limit: int | None
+) -> Found:
+    """Return the updates after `since`, and where to continue; a feed waits for the first.
+
+    `read` is the result of a read that was done already.
+    """
+    deadline = None if wanted.heartbeat is not None else monotonic() + wanted.timeout
+    if read is None:
+        read = await service.read(_updates, service, since)
+    found, last = read
+    while not found and wanted.feed != NORMAL and not service.wakeups.stopping:
+        if deadline is not None and monotonic() >= deadline:
+            break
+        await anyio.sleep(POLL_S)
+        if await service.read(service.store.resolved) > last:
+            found, last = await service.read(_updates, service, last)
+    if limit is not None and len(found) > limit:
+        while 0 < limit < len(found) and found[limit].timestamp == found[limit - 1].timestamp:
+            limit += 1  # a client that continues there must not miss rows of that time
+        found = found[:limit]
+        last = found[-1].timestamp if found else since
+    return found, last
+
+
+# --- in threads ---
+
+
+def _timestamp(service: Service, since: str) -> int:
+    return service.store.resolved() if since == "now" else service.store.timestamp_of(since)
+
+
+def _updates(service: Service, since: int) -> Found:
+    """Return the updates after a timestamp, oldest first, and the timestamp of now."""
+    now = service.store.resolved()
+    at = partial(databases, service.store)
+    names, before = at(as_of=now), set(at(as_of=since) if since else ())
+    found = [Update(name, "deleted", now) for name in before.difference(names)]
+    for name in names:
+        try:
+            timestamp = _newest(service, name, since)
+        except DatabaseNotFoundError:
+            continue  # it was deleted just now: the next request reports that
+        if name not in before:
+            found.append(Update(name, "created", timestamp or now))
+        elif timestamp:
+            found.append(Update(name, "updated", timestamp))
+    found.sort(key=lambda update: (update.timestamp, update.db_name))
+    return found, now
+
+
+def _newest(service: Service, name: str, since: int) -> int:
+    """Return the timestamp of a database's newest row, 0 if `since` is not older."""
+    state = service.database(name).state()
+    after = state.database.sequence_at(since)
+    return state.newest().timestamp if state.count_rows(after, state.end) else 0

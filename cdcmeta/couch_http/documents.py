@@ -1,8 +1,9 @@
-"""One document: to get, to put, to delete; and local documents."""
+"""One document: get, put, copy, delete; and local documents."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import uuid
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl, quote, unquote_to_bytes
 
@@ -14,19 +15,18 @@ from cdcmeta.changes.documents import Doc, Edited, checked_id
 from cdcmeta.changes.local import PREFIX as LOCAL
 from cdcmeta.changes.reading import Found
 from cdcmeta.changes.revisions import Revision
-from cdcmeta.couch_http.answers import answer
+from cdcmeta.couch_http.bodies import encoded
 from cdcmeta.couch_http.errors import bad_request
-from cdcmeta.couch_http.multipart import MIXED, mixed
 from cdcmeta.couch_http.request import Call
-from cdcmeta.couch_http.service import settled
-from cdcmeta.couch_http.streaming import JSON
+from cdcmeta.couch_http.service import run_edit
+from cdcmeta.couch_http.streaming import JSON, answer
 from cdcmeta.errors import DocumentConflictError, DocumentNotFoundError, InvalidDocumentError
 
 T = TypeVar("T")
 NO_LOCAL_REV = "0-0"
 """The revision of a local document that was deleted."""
 META = ("conflicts", "deleted_conflicts", "revs_info")
-"""What `meta` asks for: it tells of other branches, or of what is still stored."""
+"""The members that `meta` adds: about other branches, and which revisions are stored."""
 TWO_REVS = "Document rev from request body and query string have different values"
 
 
@@ -42,7 +42,7 @@ async def get(call: Call) -> Response:
     found = await call.service.call(_found, call.db, id, call.query.get("rev"), call.as_of)
     headers = {"Cache-Control": "must-revalidate"}
     meta = {name: call.flag("meta") or call.flag(name) for name in META}
-    if not any(meta.values()):  # those change while the revision stays
+    if not any(meta.values()):  # these change while the revision remains
         headers["ETag"] = f'"{found.leaf.revision}"'
         if call.has(headers["ETag"]):
             return Response(status_code=304, headers=headers)
@@ -57,15 +57,16 @@ async def _open_revs(call: Call, id: str) -> Response:
     latest = call.flag("latest")
     found = await call.service.call(call.db.open_revs, id, revs, latest=latest, as_of=call.as_of)
     revisions = call.flag("revs")
-    told = [
+    leaves = [
         {"missing": leaf} if isinstance(leaf, str) else {"ok": leaf_of(leaf, revisions)}
         for leaf in found
     ]
-    return mixed(told) if MIXED in call.request.headers.get("accept", "") else answer(told)
+    wants_parts = MIXED in call.request.headers.get("accept", "")
+    return multipart_answer(leaves) if wants_parts else answer(leaves)
 
 
 def leaf_of(doc: Doc, revisions: bool) -> Doc:
-    """Return a leaf, with `_revisions` where they are wanted."""
+    """Return a leaf, without `_revisions` unless they are wanted."""
     if not revisions:
         del doc["_revisions"]
     return doc
@@ -90,7 +91,7 @@ async def put(call: Call) -> Response:
 
 
 async def post(call: Call) -> Response:
-    """Answer `POST /{db}`: a document, which gets an id unless it has one."""
+    """Answer `POST /{db}`: store a document, with a new id unless it has one."""
     call.check_json()
     return await _edited(call, await call.object())
 
@@ -104,7 +105,7 @@ async def _edited(call: Call, doc: dict[str, Any], *, new_edits: bool = True) ->
 
 
 async def copy(call: Call) -> Response:
-    """Answer `COPY /{db}/{id}`: the header Destination names the copy, and what it replaces."""
+    """Answer `COPY /{db}/{id}`; Destination has the copy's id, and the `rev` that it replaces."""
     id, rev = _destination(call)
     doc = (await call.service.call(_found, call.db, call.id, call.rev, None)).shown()
     del doc["_rev"]
@@ -144,14 +145,14 @@ def _found(db: ChangesDB, id: str, rev: str | None, as_of: str | None) -> Found:
 
 def _edit(db: ChangesDB, doc: dict[str, Any], new_edits: bool) -> Edited:
     write = db.bulk if new_edits else db.replicate
-    (found,) = settled(db, lambda: write([doc]))
+    (found,) = run_edit(db, lambda: write([doc]))
     if found.error is not None:
         raise found.error
     return found
 
 
 def _edit_local(db: ChangesDB, id: str, do: Callable[[], str | None]) -> Edited:
-    (found,) = settled(db, lambda: [Edited(id, _locally(db, do))])
+    (found,) = run_edit(db, lambda: [Edited(id, _locally(db, do))])
     return found
 
 
@@ -166,14 +167,34 @@ def _put_local(db: ChangesDB, name: str, doc: dict[str, Any]) -> str | None:
 
 
 def _locally(db: ChangesDB, do: Callable[[], T]) -> T:
-    """Do something with a local document; tell when it is the database that is not there."""
+    """Call `do`. Raises `DatabaseNotFoundError` if it fails because the database is gone."""
     try:
         return do()
     except (DocumentNotFoundError, DocumentConflictError):
-        db.state()  # others may have deleted it
+        db.state()  # another process may have deleted it
         raise
 
 
 def _remove(db: ChangesDB, id: str, rev: str | None) -> Edited:
-    db.get(id)  # what is not there, or deleted, is not found, whatever the revision
+    db.get(id)  # a missing or deleted document is 404, whatever the revision
     return _edit(db, {"_id": id, "_rev": rev, "_deleted": True}, True)
+
+
+# --- multipart answers: replicators before CouchDB 3.3 ask for revisions this way ---
+
+MIXED = "multipart/mixed"
+
+
+def multipart_answer(leaves: Iterable[dict[str, Any]]) -> Response:
+    """Return leaves as parts: a document for each `ok`, an error for each `missing`."""
+    boundary = uuid.uuid4().hex
+    parts = [
+        _part(leaf["ok"]) if "ok" in leaf else _part(leaf, b'; error="true"') for leaf in leaves
+    ]
+    start = f"--{boundary}".encode()
+    body = b"".join(start + part for part in parts) + start + b"--"
+    return Response(body, media_type=f'{MIXED}; boundary="{boundary}"')
+
+
+def _part(value: dict[str, Any], error: bytes = b"") -> bytes:
+    return b"\r\nContent-Type: application/json%b\r\n\r\n%b\r\n" % (error, encoded(value))

@@ -1,4 +1,4 @@
-"""What goes wrong, in CouchDB's words: a status, an error and a reason."""
+"""Errors as CouchDB reports them: a status, an error and a reason."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ NO_DATABASE = "Database does not exist."
 
 
 class HTTPError(CDCMetaError):
-    """An answer that is no success: its status, CouchDB's word for it, and a reason."""
+    """An answer with an error: its status, CouchDB's name of the error, and a reason."""
 
     def __init__(
         self, status: int, error: str, reason: str, headers: Mapping[str, str] | None = None
@@ -26,27 +26,27 @@ class HTTPError(CDCMetaError):
 
     @property
     def body(self) -> dict[str, str]:
-        """What the client is told."""
+        """The JSON of the answer."""
         return {"error": self.error, "reason": self.reason}
 
 
 def bad_request(reason: str) -> HTTPError:
-    """Return the answer to a request that cannot be understood."""
+    """Return the answer to an invalid request."""
     return HTTPError(400, "bad_request", reason)
 
 
 def not_found(reason: str = "missing") -> HTTPError:
-    """Return the answer to who asks for what is not there."""
+    """Return the answer to a request for something that does not exist."""
     return HTTPError(404, "not_found", reason)
 
 
 def not_implemented(what: str) -> HTTPError:
-    """Return the answer to who asks for a part of CouchDB that is not here."""
+    """Return the answer to a request for a part of CouchDB that this server lacks."""
     return HTTPError(501, "not_implemented", f"{what} is not part of this server")
 
 
 def method_not_allowed(allowed: str) -> HTTPError:
-    """Return the answer to a wrong method; `allowed` has commas between the right ones."""
+    """Return the answer to a wrong method; `allowed` lists the right ones, with commas."""
     reason = f"Only {allowed} allowed"
     return HTTPError(405, "method_not_allowed", reason, {"Allow": allowed})
 
@@ -54,7 +54,6 @@ def method_not_allowed(allowed: str) -> HTTPError:
 _UNAVAILABLE = 503, "service_unavailable", None
 _ANSWERS: tuple[tuple[type[Exception], tuple[int, str, str | None]], ...] = (
     (_errors.DatabaseNotFoundError, (404, "not_found", NO_DATABASE)),
-    (_errors.DatabaseDeletedError, (404, "not_found", NO_DATABASE)),
     (
         _errors.DatabaseExistsError,
         (412, "file_exists", "The database could not be created, the file already exists."),
@@ -79,13 +78,13 @@ _ANSWERS: tuple[tuple[type[Exception], tuple[int, str, str | None]], ...] = (
     (_store.CommitTooLargeError, (413, "too_large", None)),
     (_store.NoSpaceError, (507, "insufficient_storage", None)),
     (_store.ReadOnlyError, (403, "forbidden", None)),
-    (_store.SnapKVError, _UNAVAILABLE),  # what remains is about the store, or the way to it
+    (_store.SnapKVError, _UNAVAILABLE),  # the rest are failures of the store or the network
 )
-"""First match wins; without a reason it is what the error says."""
+"""First match wins; without a reason here, it is the error's message."""
 
 
 def answer_of(error: Exception) -> HTTPError | None:
-    """Return what a client is told about an error, None for a mistake of our own."""
+    """Return the answer to an error, None for an unexpected exception."""
     if isinstance(error, HTTPError):
         return error
     if isinstance(error, _errors.DocumentNotFoundError):

@@ -1,4 +1,4 @@
-"""What one client may take from a server, and how long things may last."""
+"""Limits of a server: sizes, times, and how much runs at once."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Bounds of a server; each has its unit in its name."""
+    """Limits of a server; each name ends with its unit, or is a count."""
 
     head_s: float = 20.0
     """How long a client may take to send the head of a request."""
@@ -18,38 +18,38 @@ class Limits:
     bulk_docs_max: int = 250_000
     """The most documents of `_bulk_docs`."""
     bodies_bytes: int = 320_000_000
-    """The bodies of all requests that are not answered yet (at least one); beyond it is 503."""
+    """The bodies of all unanswered requests together (at least one); beyond it is 503."""
     small_bodies_share: float = 0.2
-    """The share of that which is kept for bodies of up to `body_bytes`."""
+    """The share of `bodies_bytes` that is reserved for bodies of up to `body_bytes`."""
     parsed_bytes: int = 512_000_000
-    """The memory of the values parsed from them, as estimated; beyond it is 503."""
+    """The estimated memory of the values parsed from them; beyond it is 503."""
     body_s: float = 60.0
     """How long a client may send nothing of a body, or be behind `body_bytes_per_s`."""
     body_bytes_per_s: int = 100_000
     """How fast a client has to send a body that takes longer than `body_s`."""
     unread_s: float = 60.0
-    """How long a client may take nothing of an answer that it was sent."""
+    """How long a client may read nothing of an answer."""
     connections: int = 4_000
     """Clients at once; one more is answered 503."""
     callers: int = 16
-    """Threads for requests that are answered at once."""
+    """Threads for requests that do not wait."""
     followed: int = 100
-    """Databases that are followed at once, with a thread or a few each; one more is 503."""
+    """Databases that are followed at once, with one or a few threads each; one more is 503."""
     readers: int = 8
-    """Threads that read for feeds; whoever waits for one is served in turn."""
+    """Threads that read for feeds, in turn."""
     rows: int = 256
     """Rows of a feed that are read at once."""
     docs: int = 64
     """Documents that are read at once."""
     step_bytes: int = 256 << 10
-    """How much is aimed at when documents are read; a single one may be larger."""
+    """The target size of documents read at once; a single document may be larger."""
     piece_bytes: int = 64 << 10
-    """How much is sent at once."""
+    """The size of a piece that is sent at once."""
     bulk_docs: int = 1_000
     """The most documents of `_bulk_docs` in one commit."""
     commit_bytes: int = 8_000_000
-    """How much of `_bulk_docs` is stored in one commit, or one document."""
+    """The most bytes of `_bulk_docs` in one commit, unless one document is larger."""
     wait_ms: int = 60_000
     """The longest timeout and heartbeat of a feed, and the default of the former."""
     stop_s: float = 5.0
-    """How long clients may take to hear that the server stops."""
+    """How long clients may take to receive the end of their answers when the server stops."""

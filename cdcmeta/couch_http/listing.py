@@ -1,40 +1,43 @@
-"""`_all_docs`: documents by their ids."""
+"""Listings by id: `_all_docs`, `_design_docs`, `_local_docs`."""
 
 from __future__ import annotations
 
+import json
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Any
+from typing import Any, TypeAlias
 
 from starlette.responses import Response
 
+from cdcmeta.changes import layout
 from cdcmeta.changes.documents import ID_BYTES_MAX, checked_id, quoted
 from cdcmeta.changes.feed import Form, shaped
 from cdcmeta.changes.layout import Row
+from cdcmeta.changes.local import PREFIX
 from cdcmeta.changes.reading import rows_by_id
 from cdcmeta.changes.state import State
-from cdcmeta.couch_http.batch_size import Pace, pieces_of
+from cdcmeta.couch_http.bodies import encoded
 from cdcmeta.couch_http.errors import bad_request
 from cdcmeta.couch_http.limits import Limits
-from cdcmeta.couch_http.request import Call, encoded, whole
-from cdcmeta.couch_http.reverse_listing import rows_backwards
-from cdcmeta.couch_http.streaming import Streamed
+from cdcmeta.couch_http.request import Call, whole
+from cdcmeta.couch_http.streaming import BatchSize, Streamed, pieces_of
 from cdcmeta.errors import InvalidIdError
+from snapkv import Snapshot
 
 DESIGN, DESIGN_END = "_design/", "_design0"
 """All ids of design documents are between these."""
 QUERIES_MAX = 1_000
 PLAIN_ROWS = 512
-"""Rows without documents that are read at once: some 50 kB of answer."""
+"""Rows without documents that are read at once: about 50 kB of an answer."""
 KEYS = 128
-"""Keys that are looked up at once: a round trip."""
+"""Keys that are looked up at once, in one round trip."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listing:
-    """Which documents, in which order, and what of them."""
+    """The options of a listing: which documents, in which order, and what of each."""
 
     keys: list[str] | None
     start: str | None
@@ -52,7 +55,7 @@ async def all_docs(call: Call) -> Response:
     listing = listing_of(call, await call.posted())
     state = await call.service.read(call.db.state, call.as_of)
     pieces = _pieces(state, listing, call.service.limits)
-    return await Streamed.begun(call.service.stepped(pieces))
+    return await Streamed.started(call.service.stepped(pieces))
 
 
 async def design_docs(call: Call) -> Response:
@@ -60,20 +63,20 @@ async def design_docs(call: Call) -> Response:
     listing = _of_design_docs(listing_of(call, await call.posted()))
     state = await call.service.read(call.db.state, call.as_of)
     pieces = _pieces(state, listing, call.service.limits)
-    return await Streamed.begun(call.service.stepped(pieces))
+    return await Streamed.started(call.service.stepped(pieces))
 
 
 async def queries(call: Call) -> Response:
-    """Answer `_all_docs/queries`: several listings of one moment, one after the other."""
+    """Answer `_all_docs/queries`: several listings of one moment."""
     asked = (await call.posted()).get("queries")
     if not isinstance(asked, list) or not all(isinstance(query, dict) for query in asked):
-        raise bad_request("`queries` is a list of objects")
+        raise bad_request("`queries` must be a list of objects")
     if len(asked) > QUERIES_MAX:
-        raise bad_request(f"`queries` has more than {QUERIES_MAX} of them")
+        raise bad_request(f"`queries` has more than {QUERIES_MAX} queries")
     listings = [listing_of(call, query) for query in asked]
     state = await call.service.read(call.db.state, call.as_of)
     pieces = _results(state, listings, call.service.limits)
-    return await Streamed.begun(call.service.stepped(pieces))
+    return await Streamed.started(call.service.stepped(pieces))
 
 
 def _results(state: State, listings: list[Listing], limits: Limits) -> Iterator[bytes]:
@@ -86,7 +89,7 @@ def _results(state: State, listings: list[Listing], limits: Limits) -> Iterator[
 
 
 def _of_design_docs(listing: Listing) -> Listing:
-    """Return a listing of no other documents; a range without them becomes empty."""
+    """Return a listing of design documents only; a range without them becomes empty."""
     low, high = (listing.end, listing.start) if listing.descending else (listing.start, listing.end)
     low, high = max(low or "", DESIGN), min(high or DESIGN_END, DESIGN_END)
     start, end = (high, low) if listing.descending else (low, high)
@@ -94,9 +97,9 @@ def _of_design_docs(listing: Listing) -> Listing:
 
 
 def listing_of(call: Call, body: dict[str, Any], id_bytes: int = ID_BYTES_MAX) -> Listing:
-    """Return what a request asks for; what is in the body goes before the query.
+    """Return the options of a request; those in the body override the query.
 
-    No id has more than `id_bytes` bytes.
+    No id is longer than `id_bytes` bytes.
     """
 
     def value(*names: str) -> Any:
@@ -118,7 +121,7 @@ def listing_of(call: Call, body: dict[str, Any], id_bytes: int = ID_BYTES_MAX) -
     keys, key = value("keys"), value("key")
     texts = [key, value("startkey", "start_key"), value("endkey", "end_key")]
     if not all(text is None or _is_text(text) for text in texts):
-        raise bad_request("keys of _all_docs are texts in UTF-8")
+        raise bad_request("keys of _all_docs must be strings of valid UTF-8")
     if keys is not None and not (isinstance(keys, list) and all(map(_is_text, keys))):
         raise bad_request("`keys` parameter must be an array of strings in UTF-8")
     key, start, end = (None if text is None else _shortened(text, id_bytes) for text in texts)
@@ -141,7 +144,7 @@ def listing_of(call: Call, body: dict[str, Any], id_bytes: int = ID_BYTES_MAX) -
 
 
 def _is_text(value: object) -> bool:
-    """Return whether a value is a text that an id could be, but for its length."""
+    """Return whether a value is a text that could be an id of any length."""
     if not isinstance(value, str):
         return False
     try:
@@ -152,9 +155,9 @@ def _is_text(value: object) -> bool:
 
 
 def _shortened(text: str, id_bytes: int) -> str:
-    """Return the beginning of a text that is too long for an id, where it has the same place.
+    """Return a text that is too long for an id, shortened, with the same place among ids.
 
-    No id is as long as what is left of it, so all stand before or behind both.
+    The result is still longer than any id, so every id sorts the same way against both.
     """
     size = 0
     for at, character in enumerate(text[: id_bytes + 1], 1):
@@ -176,13 +179,13 @@ def _pieces(state: State, listing: Listing, limits: Limits) -> Iterator[bytes]:
         yield from _plain(state, listing)
         yield b"\n]}\n"
         return
-    between, pace = b"", Pace(limits)
+    between, batch_size = b"", BatchSize(limits)
     rows, held = _wanted(state, listing), deque[bytes]()
-    while some := list(islice(rows, pace.docs if docs else limits.rows)):
+    while some := list(islice(rows, batch_size.docs if docs else limits.rows)):
         before = state.bodies_bytes
         held += _encoded(state, listing, some, between)
         between = b",\n"
-        pace.after(state.bodies_bytes - before)
+        batch_size.after(state.bodies_bytes - before)
         if sum(map(len, held)) >= limits.piece_bytes:
             yield from pieces_of(held, limits.piece_bytes)
     held.append(b"\n]}\n")
@@ -190,12 +193,12 @@ def _pieces(state: State, listing: Listing, limits: Limits) -> Iterator[bytes]:
 
 
 def _plain(state: State, listing: Listing) -> Iterator[bytes]:
-    """Yield what most ask for: ids and revisions in order, written in one go."""
+    """Yield the most common listing, ids and revisions in order, by string formatting."""
     found = state.revs(listing.start, listing.end, inclusive=listing.inclusive_end)
     rows, between = islice(found, listing.skip, _until(listing)), ""
     while some := list(islice(rows, PLAIN_ROWS)):
-        told = [(quoted(id), rev) for id, rev in some]
-        texts = [f'{{"id":{id},"key":{id},"value":{{"rev":"{rev}"}}}}' for id, rev in told]
+        pairs = [(quoted(id), rev) for id, rev in some]
+        texts = [f'{{"id":{id},"key":{id},"value":{{"rev":"{rev}"}}}}' for id, rev in pairs]
         yield (between + ",\n".join(texts)).encode()
         between = ",\n"
 
@@ -221,7 +224,7 @@ def _upwards(state: State, listing: Listing) -> Iterator[Row]:
 
 
 def _downwards(state: State, listing: Listing) -> Iterator[Row]:
-    rows = rows_backwards(state, low=listing.end, high=listing.start)
+    rows = rows_descending(state, low=listing.end, high=listing.start)
     if listing.end is None or listing.inclusive_end:
         return rows
     return (row for row in rows if row.id != listing.end)
@@ -246,7 +249,7 @@ def _is_id(key: str) -> bool:
 def _encoded(
     state: State, listing: Listing, some: list[Row | str], between: bytes
 ) -> Iterator[bytes]:
-    """Yield rows as JSON, the first behind `between`."""
+    """Yield rows as JSON; `between` precedes the first."""
     docs = _docs(state, listing.form, some) if listing.form.include_docs else {}
     for row in some:
         yield between + (_missing(row) if isinstance(row, str) else _row_of(row, docs))
@@ -254,7 +257,7 @@ def _encoded(
 
 
 def _docs(state: State, form: Form, some: list[Row | str]) -> dict[str, bytes]:
-    """Return the documents of rows, as JSON; of one that is deleted there is none to show."""
+    """Return the documents of rows as JSON by id; `null` for a deleted one."""
     rows = [row for row in some if not isinstance(row, str)]
     found: dict[str, bytes] = {}
     for row, change in shaped(state, form, rows):
@@ -269,5 +272,134 @@ def _missing(key: str) -> bytes:
 
 def _row_of(row: Row, docs: dict[str, bytes]) -> bytes:
     id, deleted = quoted(row.id), "" if row.not_deleted else ',"deleted":true'
-    told = f'{{"id":{id},"key":{id},"value":{{"rev":"{row.revision}"{deleted}}}'.encode()
-    return b'%b,"doc":%b}' % (told, docs[row.id]) if docs else told + b"}"
+    text = f'{{"id":{id},"key":{id},"value":{{"rev":"{row.revision}"{deleted}}}'.encode()
+    return b'%b,"doc":%b}' % (text, docs[row.id]) if docs else text + b"}"
+
+
+# --- `_local_docs`: local documents by id ---
+
+Wanted: TypeAlias = tuple[str, bytes | None]
+"""An id, and its key in the store; None for an id that no local document can have."""
+
+
+async def local_docs(call: Call) -> Response:
+    """Answer `_local_docs`; it has the options of `_all_docs`."""
+    listing = listing_of(call, await call.posted(), len(PREFIX) + ID_BYTES_MAX)
+    state = await call.service.read(call.db.state, call.as_of)
+    pieces = _local_pieces(state, listing, call.service.limits)
+    return await Streamed.started(call.service.stepped(pieces))
+
+
+def _local_pieces(state: State, listing: Listing, limits: Limits) -> Iterator[bytes]:
+    yield b'{"total_rows":null,"offset":null,"rows":['
+    between, batch_size = b"\n", BatchSize(limits)
+    until = None if listing.limit is None else listing.skip + listing.limit
+    wanted = islice(_local_wanted(state, listing), listing.skip, until)
+    while some := list(islice(wanted, batch_size.docs)):
+        rows, size = _local_rows(state, some, listing.form.include_docs)
+        found = deque([between + b",\n".join(rows)])
+        between = b",\n"
+        batch_size.after(size)
+        yield from pieces_of(found, limits.piece_bytes)
+    yield b"\n]}\n"
+
+
+def _local_wanted(state: State, listing: Listing) -> Iterator[Wanted]:
+    """Yield what the listing selects, in order. It reads keys only."""
+    if listing.keys is not None:
+        ids = reversed(listing.keys) if listing.descending else iter(listing.keys)
+        return ((id, _local_key(id)) for id in ids)
+    low, high = (listing.end, listing.start) if listing.descending else (listing.start, listing.end)
+    without_low = listing.descending and not listing.inclusive_end
+    without_high = not listing.descending and not listing.inclusive_end
+    start = None if low is None else _place_among_local(low) + b"\x00" * without_low
+    end = None if high is None else _place_among_local(high) + b"\x00" * (not without_high)
+    keys: Iterator[bytes] = state.snapshot.keys(layout.LOCAL_PREFIX, start=start, end=end)
+    if listing.descending:
+        keys = reversed(list(keys))
+    return ((PREFIX + layout.local_id(key), key) for key in keys)
+
+
+def _place_among_local(id: str) -> bytes:
+    """Return the place of a text among the keys of local documents."""
+    if id.startswith(PREFIX):
+        return layout.local_key(id.removeprefix(PREFIX))
+    return layout.LOCAL_PREFIX + (b"" if id < PREFIX else b"\xff")
+
+
+def _local_key(id: str) -> bytes | None:
+    if not id.startswith(PREFIX):
+        return None
+    try:
+        return layout.local_key(checked_id(id.removeprefix(PREFIX), local=True))
+    except InvalidIdError:
+        return None
+
+
+def _local_rows(state: State, some: list[Wanted], include_docs: bool) -> tuple[list[bytes], int]:
+    """Return rows as JSON, and how many bytes were read for them."""
+    keys = dict.fromkeys(key for _, key in some if key is not None)
+    entries = dict(zip(keys, state.snapshot.entries_of(keys), strict=True))
+    rows, size = [], 0
+    for id, key in some:
+        entry = None if key is None else entries[key]
+        if entry is None:
+            rows.append(encoded({"key": id, "error": "not_found"}))
+            continue
+        size += len(entry.value)
+        count, body = layout.local_of(entry.value)
+        rev = f"0-{count}"
+        row: dict[str, Any] = {"id": id, "key": id, "value": {"rev": rev}}
+        if include_docs:
+            row["doc"] = {"_id": id, "_rev": rev} | json.loads(body)
+        rows.append(encoded(row))
+    return rows, size
+
+
+# --- documents by id in descending order: engines list forwards only ---
+
+HELD_MAX = 1_000
+"""How many rows, and start keys of windows, are held at once."""
+
+
+def rows_descending(
+    state: State, low: str | None, high: str | None, held_max: int = HELD_MAX
+) -> Iterator[Row]:
+    """Yield the rows of documents by id, from `high` down to `low`, without deleted ones.
+
+    A count returns the number of keys. If they are more than `held_max`, one pass over the keys
+    alone divides them into windows; then the windows are read, the last one first. So it costs two
+    passes, one of them without values, and one more for each factor of 1,000 above a million keys.
+
+        held_max = 3, keys a b c d e f g h i
+        count: 9, more than 3; the stride is 3
+        pass over the keys: windows start at d and g    starts = [d, g]
+        read [g, end): g h i    yield i h g
+        read [d, g): d e f      yield f e d
+        read [start, d): a b c  yield c b a
+    """
+    start = None if low is None else layout.winner_key(low)
+    end = None if high is None else layout.winner_key(high) + b"\x00"
+    count = state.snapshot.count(layout.WINNER_PREFIX, start=start, end=end)
+    return _window(state.snapshot, start, end, count, held_max)
+
+
+def _window(
+    snapshot: Snapshot[bytes], start: bytes | None, end: bytes | None, count: int, held_max: int
+) -> Iterator[Row]:
+    """Yield the rows in [start, end), which has `count` keys, in descending order."""
+    if count <= held_max:
+        found = layout.rows_of_winners(snapshot.items(layout.WINNER_PREFIX, start=start, end=end))
+        rows = [row for row in found if row.not_deleted]
+        while rows:
+            yield rows.pop()
+        return
+    stride = max(held_max, -(-count // held_max))
+    keys = snapshot.keys(layout.WINNER_PREFIX, start=start, end=end)
+    starts = list(islice(keys, stride, None, stride))
+    count -= stride * len(starts)
+    while starts:
+        last = starts.pop()
+        yield from _window(snapshot, last, end, count, held_max)
+        end, count = last, stride
+    yield from _window(snapshot, start, end, count, held_max)

@@ -1,11 +1,7 @@
-"""One request: what its path, query, headers and body say."""
+"""One request: its path, query, headers and body, checked and decoded."""
 
 from __future__ import annotations
 
-import gc
-import json
-import sys
-import threading
 from functools import lru_cache
 from typing import Any
 from urllib.parse import unquote
@@ -15,6 +11,12 @@ from starlette.requests import Request
 
 from cdcmeta.changes import ChangesDB
 from cdcmeta.couch_http import bodies
+from cdcmeta.couch_http.bodies import (
+    PARSED_AT_ONCE_BYTES,
+    checked_object,
+    decoded,
+    parsed_size,
+)
 from cdcmeta.couch_http.errors import NO_DATABASE, HTTPError, bad_request, not_found
 from cdcmeta.couch_http.service import Service
 from cdcmeta.errors import InvalidNameError
@@ -23,23 +25,11 @@ NAME_RULE = (
     "Name: '{}'. Only lowercase characters (a-z), digits (0-9), and any of the characters "
     "_, $, (, ), +, -, and / are allowed. Must begin with a letter."
 )
-PARSED_AT_ONCE_BYTES = 64 << 10
-"""A larger body is parsed in a thread."""
-VALUE_BYTES = 64
-"""About the memory that a value within a list or an object takes, besides its text."""
-INVALID_JSON = "invalid UTF-8 JSON"
 _NO_QUERY = QueryParams()
 
 
-class NumberTooLongError(ValueError):
-    """An integer has more digits than Python takes."""
-
-    def __str__(self) -> str:
-        return f"an integer has more than {sys.get_int_max_str_digits()} digits"
-
-
 class Call:
-    """A request to a service."""
+    """One request to a service."""
 
     def __init__(self, service: Service, request: Request) -> None:
         self.service, self.request = service, request
@@ -48,13 +38,13 @@ class Call:
 
     @property
     def user(self) -> tuple[str | None, str | None]:
-        """Who asks, and how that is known: `default` or `cookie`; None where it is not known."""
+        """The user, and how the request proved it: `default` or `cookie`; None if it did not."""
         found: tuple[str | None, str | None] = self.request.scope.get("cdcmeta.user", (None, None))
         return found
 
     @property
     def base_url(self) -> str:
-        """The server's URL as the client wrote it, with a slash behind."""
+        """The server's URL as the client wrote it, with a slash at its end."""
         scope, host = self.request.scope, self.request.headers.get("host")
         server = tuple(scope.get("server") or ())
         return _base_url(scope.get("scheme", "http"), server, scope.get("root_path", ""), host)
@@ -62,11 +52,11 @@ class Call:
     # --- path ---
 
     def part(self, name: str) -> str:
-        """Return a part of the path, decoded: `%2F` stands for a slash in it."""
+        """Return a part of the path, percent-decoded: `%2F` becomes a slash."""
         try:
             return unquote(self.request.path_params[name], errors="strict")
         except UnicodeDecodeError:
-            raise bad_request("the path is no UTF-8") from None
+            raise bad_request("the path is not valid UTF-8") from None
 
     @property
     def id(self) -> str:
@@ -79,9 +69,9 @@ class Call:
 
     @property
     def db(self) -> ChangesDB:
-        """The database that the path names; nobody was asked for it yet.
+        """The database that the path names; it may not exist.
 
-        Raises `HTTPError`: 400 if one that is made cannot have this name, otherwise 404.
+        Raises `HTTPError` for an invalid name: 400 to create a database, otherwise 404.
         """
         name = self.part("db")
         try:
@@ -95,11 +85,11 @@ class Call:
     # --- query and headers ---
 
     def flag(self, name: str) -> bool:
-        """Return whether a parameter is true; anything else is false, as in CouchDB."""
+        """Return whether a parameter is `true`; any other value is false, as in CouchDB."""
         return self.query.get(name) == "true"
 
     def number(self, name: str) -> int | None:
-        """Return a parameter that is a number, not negative."""
+        """Return a parameter that is a number, and not negative."""
         return whole(name, self.query[name]) if name in self.query else None
 
     def json_of(self, name: str) -> Any:
@@ -108,7 +98,7 @@ class Call:
 
     @property
     def as_of(self) -> str | None:
-        """The time that is asked about; None for now."""
+        """The time that the query asks about; None for now."""
         return self.query.get("as_of")
 
     @property
@@ -124,9 +114,9 @@ class Call:
         return match
 
     def has(self, etag: str) -> bool:
-        """Return whether the header If-None-Match says that the client has this answer already.
+        """Return whether the header If-None-Match names this answer: the client has it already.
 
-        Proxies that pack answers make the tags weak (`W/"..."`).
+        Proxies that compress answers make the tags weak (`W/"..."`).
         """
         tags = ",".join(self.request.headers.getlist("if-none-match")).split(",")
         return any(tag.strip().removeprefix("W/") in (etag, "*") for tag in tags)
@@ -134,32 +124,32 @@ class Call:
     # --- body ---
 
     def check_json(self) -> None:
-        """Raise `HTTPError` (415) unless the body is said to be JSON.
+        """Raise `HTTPError` (415) unless the Content-Type is JSON.
 
-        Pages of other sites can make a browser post anything but that.
+        Pages of other sites can make a browser post any other type.
         """
         kind = self.request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind != "application/json":
             raise HTTPError(415, "bad_content_type", "Content-Type must be application/json")
 
     def check_no_multipart(self) -> None:
-        """Raise `HTTPError` (415) for a document that comes with attachments beside it."""
+        """Raise `HTTPError` (415) for a document with attachments."""
         if self.request.headers.get("content-type", "").strip().lower().startswith("multipart/"):
             raise HTTPError(415, "bad_content_type", "attachments are not stored: send JSON")
 
     async def body(self, bytes_max: int | None = None) -> bytes:
         """Return the body; `bytes_max` is `Limits.body_bytes` by default.
 
-        Raises `HTTPError` as `bodies.read`, and when there are too many at once (503).
+        Raises `HTTPError` as `bodies.read`, and 503 when all bodies together are too large.
         """
-        room, limits = self.service.room, self.service.limits
-        small_max = min(limits.body_bytes, room.size)
-        large_max = max(small_max, room.size_of_large)
+        budget, limits = self.service.body_budget, self.service.limits
+        small_max = min(limits.body_bytes, budget.size)
+        large_max = max(small_max, budget.size_for_large)
         bytes_max = small_max if bytes_max is None else min(bytes_max, large_max)
         found = bytearray()
 
         def take(piece: bytes) -> None:
-            room.take(len(piece), large=len(found) + len(piece) > small_max)
+            budget.take(len(piece), large=len(found) + len(piece) > small_max)
             self._body_bytes += len(piece)
             found.extend(piece)
 
@@ -167,8 +157,8 @@ class Call:
         return bytes(found)
 
     def take_for_values(self, size: int) -> None:
-        """Take room for values that are parsed. Raises `HTTPError` (503) when there is none."""
-        self.service.parsed_room.take(size)
+        """Take bytes from the budget of parsed values. Raises `HTTPError` (503)."""
+        self.service.parsed_budget.take(size)
         self._parsed_bytes += size
 
     async def object(self) -> dict[str, Any]:
@@ -180,7 +170,7 @@ class Call:
         return await self._parsed(await self.body())
 
     async def posted(self) -> dict[str, Any]:
-        """Return the JSON object that goes with a POST; it may be left out."""
+        """Return the JSON object of a POST; an empty one without a body."""
         if self.request.method != "POST":
             return {}
         self.check_json()
@@ -188,16 +178,16 @@ class Call:
         return checked_object(await self._parsed(raw)) if raw else {}
 
     async def _parsed(self, raw: bytes) -> Any:
-        """Return a body's value; while a large one is parsed, others are served."""
+        """Return a body's value; a large body is parsed in a thread, while other requests run."""
         self.take_for_values(parsed_size(raw, 0, len(raw)))
         if len(raw) <= PARSED_AT_ONCE_BYTES:
             return decoded(raw)
         return await self.service.call(decoded, raw, pausing=True)
 
     def close(self) -> None:
-        """Give back the room of the body: nobody needs it once the answer begins."""
-        self.service.room.give_back(self._body_bytes)
-        self.service.parsed_room.give_back(self._parsed_bytes)
+        """Return the body's bytes to the budgets, once the answer begins."""
+        self.service.body_budget.give_back(self._body_bytes)
+        self.service.parsed_budget.give_back(self._parsed_bytes)
         self._body_bytes = self._parsed_bytes = 0
 
 
@@ -209,105 +199,14 @@ def _base_url(scheme: str, server: tuple[Any, ...], root_path: str, host: str | 
     return str(URL(scope=scope))
 
 
-def checked_object(value: Any) -> dict[str, Any]:
-    """Return a value when it is a JSON object."""
-    if not isinstance(value, dict):
-        raise bad_request("Request body must be a JSON object")
-    return value
-
-
-def decoded(raw: bytes, *, pausing: bool = False) -> Any:
-    """Return the value of JSON that comes from a client. Raises `HTTPError` (400)."""
-    try:
-        return parsed(raw, pausing=pausing)
-    except NumberTooLongError as e:
-        raise bad_request(str(e)) from None
-    except RecursionError:
-        raise bad_request("the JSON is nested too deep") from None
-    except ValueError:
-        raise bad_request(INVALID_JSON) from None
-
-
-def parsed(raw: bytes, *, pausing: bool = False) -> Any:
-    """Return the value of JSON.
-
-    Raises `RecursionError` if it is too deep, otherwise `ValueError`: `NumberTooLongError` if it is
-    valid up to a long integer.
-
-    The parser keeps the interpreter to itself; with `pausing` other threads get it between two
-    objects, though not within an array of anything else.
-    """
-    text = raw.decode(json.detect_encoding(raw), "surrogatepass")
-    try:
-        if not pausing or len(raw) <= PARSED_AT_ONCE_BYTES:
-            return _DECODER.decode(text)
-        with _uncollected:
-            return _PAUSING.decode(text)
-    except json.JSONDecodeError:
-        raise
-    except ValueError:  # Python's, about the digits of an integer
-        raise NumberTooLongError from None
-
-
-def parsed_size(raw: bytes, start: int, end: int) -> int:
-    """Return about how much memory the value of some JSON takes."""
-    values = raw.count(b",", start, end) + raw.count(b"[", start, end) + raw.count(b"{", start, end)
-    return end - start + VALUE_BYTES * values
-
-
-class _Uncollected:
-    """Puts Python's garbage collector off while one thread or more are inside.
-
-    It would look through all that was parsed so far, again and again, and let nobody else run:
-    millions of empty arrays took five times as long. Nothing that JSON gives is garbage.
-    """
-
-    def __init__(self) -> None:
-        self._lock, self._inside, self._was_enabled = threading.Lock(), 0, False
-
-    def __enter__(self) -> None:
-        with self._lock:
-            if not self._inside:
-                self._was_enabled = gc.isenabled()
-                gc.disable()
-            self._inside += 1
-
-    def __exit__(self, *error: object) -> None:
-        with self._lock:
-            self._inside -= 1
-            if not self._inside and self._was_enabled:
-                gc.enable()
-
-
-_uncollected = _Uncollected()
-
-
-def _kept(value: dict[str, Any]) -> dict[str, Any]:
-    return value  # that this is Python is what it is for
-
-
-def _no_number(text: str) -> None:
-    raise json.JSONDecodeError(f"{text} is no JSON", text, 0)
-
-
-_ENCODER = json.JSONEncoder(separators=(",", ":"))
-_DECODER = json.JSONDecoder(parse_constant=_no_number)
-_PAUSING = json.JSONDecoder(parse_constant=_no_number, object_hook=_kept)
-
-
-def encoded(value: Any) -> bytes:
-    """Return a value as JSON."""
-    return _ENCODER.encode(value).encode()
-
-
 def integer(text: str) -> int | None:
-    """Return the number that a text is; None when it is none, or longer than any of ours."""
+    """Return the integer in a text; None for other texts, or more than 18 characters."""
     digits = text.removeprefix("-")
     return int(text) if digits.isdecimal() and text.isascii() and len(text) <= 18 else None
 
 
 def whole(name: str, text: str) -> int:
-    """Return a parameter's number. Raises `HTTPError` unless it is one that is not negative."""
+    """Return a parameter's number. Raises `HTTPError` unless it is a non-negative integer."""
     number = integer(text)
     if number is None:
         raise bad_request(f"The {name} parameter should be an integer")

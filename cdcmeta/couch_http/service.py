@@ -1,120 +1,127 @@
-"""What all requests of a server share: the store, threads for its calls, and the wakers."""
+"""What all requests of a server share: the store, threads for its calls, and wakeups."""
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from functools import lru_cache, partial
-from typing import Any, ParamSpec, TypeVar
+from queue import SimpleQueue
+from typing import Any, ParamSpec, TypeAlias, TypeVar
+
+import anyio
 
 from cdcmeta.changes import ChangesDB, Edited
+from cdcmeta.couch_http.auth import Cookies, Login
 from cdcmeta.couch_http.errors import HTTPError
 from cdcmeta.couch_http.limits import Limits
-from cdcmeta.couch_http.login import Cookies, Login
-from cdcmeta.couch_http.threads import Threads
-from cdcmeta.couch_http.wakeup import Hub
+from cdcmeta.couch_http.wakeup import Wakeups
 from cdcmeta.errors import EditUnknownError
 from snapkv import SnapshotKV
 
 P = ParamSpec("P")
 T = TypeVar("T")
 DATABASES_MAX = 256
-"""Databases of which is kept what their edits need to know."""
+"""How many databases keep their record, which edits guard, in memory."""
 PARSED_MAX = 65
-"""The most bytes of memory that are taken for a byte of JSON."""
+"""The most estimated bytes of memory for one byte of JSON."""
 
 
 class Service:
-    """A store, served. Its calls wait for disks and networks, so they run in threads.
+    """A served store. Its calls wait for disks and networks, so they run in threads.
 
-    `database` returns a database by its name. It remembers the record, which every edit guards:
-    so it may be out of date, and saves a round trip while it is not.
+    `database` returns a database by its name. It keeps the record, which every edit guards. An
+    outdated record costs a retry, a current one saves a round trip.
     """
 
     def __init__(self, store: SnapshotKV, limits: Limits, login: Login | None = None) -> None:
         self.store, self.limits, self.login = store, limits, login
-        self.hub = Hub(store, limits.followed)
-        self.room = Room(max(limits.bodies_bytes, limits.body_bytes), limits.small_bodies_share)
-        self.parsed_room = Room(max(limits.parsed_bytes, PARSED_MAX * limits.body_bytes))
-        self.database = lru_cache(DATABASES_MAX)(partial(ServedDB, store, self.hub))
+        self.wakeups = Wakeups(store, limits.followed)
+        self.body_budget = ByteBudget(
+            max(limits.bodies_bytes, limits.body_bytes), limits.small_bodies_share
+        )
+        self.parsed_budget = ByteBudget(max(limits.parsed_bytes, PARSED_MAX * limits.body_bytes))
+        self.database = lru_cache(DATABASES_MAX)(partial(ServedDB, store, self.wakeups))
         self.id: str = store.info()["store_id"]
         self.cookies = None if login is None else Cookies(login, self.id)
         self._callers = Threads(limits.callers, "cdcmeta caller")
         self._readers = Threads(limits.readers, "cdcmeta reader")
 
     async def call(self, do: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run a call that is answered at once."""
+        """Run a call that does not wait for changes."""
         return await self._callers.run(partial(do, *args, **kwargs))
 
     async def read(self, do: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run a step of a feed or a listing; they have threads apart, and take turns for them."""
+        """Run a step of a feed or a listing, in turn, in threads of their own."""
         return await self._readers.run(partial(do, *args, **kwargs))
 
     async def stepped(self, pieces: Iterator[bytes]) -> AsyncIterator[bytes]:
-        """Yield what an iterator reads, a step after the other."""
+        """Yield what an iterator reads, one step at a time."""
         while (piece := await self.read(next, pieces, None)) is not None:
             yield piece
 
     def close(self) -> None:
-        """End its threads; the loop has ended."""
-        self.hub.close()
+        """End its threads, after the event loop ended."""
+        self.wakeups.close()
         self._callers.close()
         self._readers.close()
 
 
 class ServedDB(ChangesDB):
-    """A database whose edits wake who waits for them here, before the follower finds them."""
+    """A database whose edits wake its waiting feeds at once, before the follower sees them."""
 
-    def __init__(self, store: SnapshotKV, hub: Hub, name: str) -> None:
+    def __init__(self, store: SnapshotKV, wakeups: Wakeups, name: str) -> None:
         super().__init__(store, name)
-        self._hub = hub
+        self._wakeups = wakeups
 
     def bulk(
         self, docs: Iterable[Mapping[str, Any]], *, timeout: float | None = None
     ) -> list[Edited]:
-        """Store documents, and wake who waits."""
-        return self._waking(super().bulk(docs, timeout=timeout))
+        """Store documents, and wake the waiting feeds."""
+        return self._woken(super().bulk(docs, timeout=timeout))
 
     def replicate(
         self, docs: Iterable[Mapping[str, Any]], *, timeout: float | None = None
     ) -> list[Edited]:
-        """Store revisions made elsewhere, and wake who waits."""
-        return self._waking(super().replicate(docs, timeout=timeout))
+        """Store revisions made elsewhere, and wake the waiting feeds."""
+        return self._woken(super().replicate(docs, timeout=timeout))
 
-    def _waking(self, found: list[Edited]) -> list[Edited]:
-        self._hub.committed(self.name, (each.seq.timestamp for each in found if each.seq))
+    def _woken(self, found: list[Edited]) -> list[Edited]:
+        self._wakeups.committed(self.name, (each.seq.timestamp for each in found if each.seq))
         return found
 
 
-class Room:
-    """Room for all requests together, in bytes; used by the event loop only."""
+class ByteBudget:
+    """Bytes that all requests share; used by the event loop only."""
 
     def __init__(self, size: int, kept_share: float = 0.0) -> None:
         self.size = self._left = size
         self._kept = int(size * kept_share)
 
     @property
-    def size_of_large(self) -> int:
-        """How much of it `large` bodies may take together."""
+    def size_for_large(self) -> int:
+        """The bytes that `large` bodies may take together."""
         return self.size - self._kept
 
     def take(self, size: int, *, large: bool = False) -> None:
-        """Take some bytes of it; a `large` body leaves alone what is kept for others.
+        """Take some bytes; a `large` body may not take the bytes reserved for small ones.
 
-        Raises `HTTPError` (503) when they are not there.
+        Raises `HTTPError` (503) when too few are left.
         """
         if size > self._left - (self._kept if large else 0):
             raise HTTPError(503, "service_unavailable", "Too many bodies at once: try again.")
         self._left -= size
 
     def give_back(self, size: int) -> None:
-        """Give back what was taken."""
+        """Give bytes back."""
         self._left += size
 
 
-def settled(db: ChangesDB, edit: Callable[[], list[Edited]]) -> list[Edited]:
-    """Return what became of edits; where the answer was lost, it is looked up.
+def run_edit(db: ChangesDB, edit: Callable[[], list[Edited]]) -> list[Edited]:
+    """Return the results of edits; if their outcome is unknown, find it out.
 
-    Raises `HTTPError` (503) when they never happened, else what `ChangesDB.resolve` raises.
+    Raises `HTTPError` (503) when they were not made, and what `ChangesDB.resolve` raises.
     """
     try:
         return edit()
@@ -123,3 +130,72 @@ def settled(db: ChangesDB, edit: Callable[[], list[Edited]]) -> list[Edited]:
         if found is None:
             raise HTTPError(503, "service_unavailable", "It did not happen: try again.") from e
         return found
+
+
+# --- threads for calls that wait for disks and networks ---
+
+_Job: TypeAlias = tuple[Callable[[], Any], "asyncio.Future[Any]"]
+
+
+class Threads:
+    """Up to `most` threads that run calls in turn; used by the event loop only.
+
+    anyio's threads take two more turns of the event loop for each call, to allow cancelling.
+    """
+
+    def __init__(self, most: int, name: str) -> None:
+        self._most, self._name = most, name
+        self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
+        self._threads = self._running = 0
+
+    async def run(self, do: Callable[[], T]) -> T:
+        """Return what a call returns, or raise what it raises.
+
+        A cancelled caller waits until the call ends: it may use what the caller would close.
+        """
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._running += 1
+        if self._running > self._threads < self._most:
+            self._threads += 1
+            name = f"{self._name} {self._threads}"
+            threading.Thread(target=self._work, name=name, daemon=True).start()
+        self._jobs.put((do, future))
+        try:
+            return await asyncio.shield(future)
+        except asyncio.CancelledError:
+            with anyio.CancelScope(shield=True):
+                await asyncio.wait([future])
+            if future.done() and not future.cancelled():
+                future.exception()  # retrieve it, or asyncio logs it as an error
+            raise
+        finally:
+            self._running -= 1
+
+    def close(self) -> None:
+        """End the threads after their current calls."""
+        for _ in range(self._threads):
+            self._jobs.put(None)
+        self._threads = 0
+
+    def _work(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            do, future = job
+            result, error = None, None
+            try:
+                result = do()
+            except BaseException as e:
+                error = e
+            with suppress(RuntimeError):  # the loop was closed
+                future.get_loop().call_soon_threadsafe(_finish, future, result, error)
+            del job, do, future, result, error  # free it: the next call may take long to come
+
+
+def _finish(future: asyncio.Future[Any], result: object, error: BaseException | None) -> None:
+    if future.done():
+        return
+    if isinstance(error, StopIteration):  # a future does not accept it
+        error = RuntimeError("a call raised StopIteration")
+    if error is None:
+        future.set_result(result)
+    else:
+        future.set_exception(error)

@@ -7,18 +7,18 @@ from urllib.parse import parse_qs
 
 from starlette.responses import Response
 
-from cdcmeta.couch_http.answers import answer
+from cdcmeta.couch_http.auth import WRONG, removed
+from cdcmeta.couch_http.bodies import checked_object, decoded
 from cdcmeta.couch_http.errors import HTTPError, bad_request
-from cdcmeta.couch_http.login import removed
-from cdcmeta.couch_http.request import Call, checked_object, decoded
+from cdcmeta.couch_http.request import Call
+from cdcmeta.couch_http.streaming import answer
 
 BODY_BYTES_MAX = 16 << 10
 ADMIN = "_admin"
-WRONG = "Name or password is incorrect."
 
 
 async def get(call: Call) -> Response:
-    """Answer `GET /_session`: who asks, and how that is known."""
+    """Answer `GET /_session`: the user, and how the request proved the login."""
     user, how = call.user
     context = {"name": user, "roles": [ADMIN] if user or call.service.login is None else []}
     info: dict[str, Any] = {"authentication_handlers": ["cookie", "default"]}
@@ -28,17 +28,17 @@ async def get(call: Call) -> Response:
 
 
 async def post(call: Call) -> Response:
-    """Answer `POST /_session`: a name and a password, as a form or as JSON, get a cookie."""
+    """Answer `POST /_session`: return a cookie for a name and a password (a form or JSON)."""
     name, password = await _credentials(call)
     login, cookies = call.service.login, call.service.cookies
-    if login is None or cookies is None or not login.is_theirs(name, password):
+    if login is None or cookies is None or not login.matches(name, password):
         raise HTTPError(401, "unauthorized", WRONG)
     facts = {"ok": True, "name": login.user, "roles": [ADMIN]}
     return answer(facts, headers={"Set-Cookie": cookies.made()})
 
 
 async def delete(call: Call) -> Response:
-    """Answer `DELETE /_session`: the client forgets its cookie."""
+    """Answer `DELETE /_session`: remove the client's cookie."""
     return answer({"ok": True}, headers={"Set-Cookie": removed()})
 
 

@@ -1,33 +1,35 @@
-"""Sending piece by piece, no faster than the client reads, until it hangs up."""
+"""Answers: streamed in pieces no faster than the client reads, or one JSON value."""
 
 from __future__ import annotations
 
 import logging
 import math
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
 from contextlib import aclosing
-from typing import Self
+from typing import Any, Self
 
 import anyio
 from anyio.streams.memory import MemoryObjectSendStream
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from cdcmeta.couch_http.errors import answer_of
+from cdcmeta.couch_http.bodies import encoded
+from cdcmeta.couch_http.errors import HTTPError, answer_of
+from cdcmeta.couch_http.limits import Limits
 
 log = logging.getLogger(__name__)
 JSON = "application/json"
 SENT_BYTES = 64 << 10
-"""How much is handed to the connection at once: it copies what the client does not take."""
+"""How much is passed to the connection at once: it copies what it cannot send yet."""
 
 
 class Streamed(Response):
-    """An answer made of pieces; the next is made when the one before it was taken.
+    """An answer in pieces; each is produced after the one before it was sent.
 
-    `beat` is sent after each `heartbeat` seconds without a piece, whatever they are waiting for. A
-    piece for which `is_last` is true is sent together with the end.
-    When a piece fails after the first, the connection is closed, so that nobody takes the half
-    for the whole.
+    `beat` is sent after each `heartbeat` seconds without a piece. A piece for which `is_last` is
+    true is sent together with the end. When a piece after the first fails, the connection is
+    closed, so that the client does not take the answer for complete.
     """
 
     def __init__(
@@ -45,17 +47,17 @@ class Streamed(Response):
         del self.headers["content-length"]
         self._pieces, self._first, self._is_last = pieces, first, is_last
         self._heartbeat, self._beat = math.inf if heartbeat is None else heartbeat, beat
-        self._to_end = False  # all pieces were sent, and the end was not
+        self._to_end = False  # all pieces were sent, but not the end
 
     @classmethod
-    async def begun(cls, pieces: AsyncIterator[bytes], **how: object) -> Self:
-        """Return the answer with its first piece: what fails before is an answer of its own."""
+    async def started(cls, pieces: AsyncIterator[bytes], **how: object) -> Self:
+        """Return the answer with its first piece; an error before it gets an answer of its own."""
         assert isinstance(pieces, AsyncGenerator)
         first = await anext(pieces, b"")
         return cls(pieces, first, **how)  # type: ignore[arg-type]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send it all, or what the client takes of it."""
+        """Send it until its end, or until the client hangs up."""
         start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
         async with aclosing(self._pieces), anyio.create_task_group() as tasks:
             tasks.start_soon(self._hung_up, receive, tasks.cancel_scope)
@@ -114,7 +116,7 @@ class Streamed(Response):
                 await sent.acquire()
 
     async def _all(self) -> AsyncGenerator[bytes, None]:
-        """Yield all pieces that are not empty, as long as nothing goes wrong."""
+        """Yield all non-empty pieces, up to the first error."""
         first, self._first = self._first, b""
         yield first
         del first
@@ -133,8 +135,54 @@ class Streamed(Response):
 
 async def _send_piece(send: Send, piece: bytes, *, more: bool) -> None:
     size = len(piece)
-    for at in range(0, size or not more, SENT_BYTES):  # an end without a body, too
+    for at in range(0, size or not more, SENT_BYTES):  # also an end without a body
         behind = at + SENT_BYTES
         more_body = more or behind < size
         body = piece[at:behind]
         await send({"type": "http.response.body", "body": body, "more_body": more_body})
+
+
+# --- answers of one JSON value ---
+
+
+def answer(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    """Return an answer of a JSON value, with a newline for people."""
+    return Response(encoded(value) + b"\n", status, headers, JSON)
+
+
+def error_answer(error: HTTPError) -> Response:
+    """Return the answer for an error."""
+    return answer(error.body, error.status, error.headers)
+
+
+# --- the size of batches and pieces ---
+
+
+class BatchSize:
+    """How many documents to read at once, by the sizes of those before; at first one.
+
+    It at most doubles from one step to the next. The sizes of the next documents are unknown:
+    where large documents follow small ones, up to `Limits.docs` of them are read together, once.
+    """
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self.docs = 1
+
+    def after(self, size: int) -> None:
+        """Adapt to the size in bytes of the documents of the last step; 0 changes nothing."""
+        if size:
+            fits = self.docs * self._limits.step_bytes // size
+            self.docs = max(1, min(fits, 2 * self.docs, self._limits.docs))
+
+
+def pieces_of(rows: deque[bytes], size: int) -> Iterator[bytes]:
+    """Yield rows in pieces of `size` bytes, rounded up to whole rows; yielded rows are freed."""
+    while rows:
+        yield b"".join(_taken(rows, size))
+
+
+def _taken(rows: deque[bytes], size: int) -> Iterator[bytes]:
+    while rows and size > 0:
+        size -= len(rows[0])
+        yield rows.popleft()

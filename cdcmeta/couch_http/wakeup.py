@@ -1,9 +1,19 @@
-"""Waking who waits for a database to change: one thread follows it, however many wait.
+"""Wakeups of feeds that wait for a database to change.
 
-Edits that this server makes wake them at once (`Hub.committed`), and the thread passes over those.
+One thread follows each database, however many feeds wait.
 
-A *waker* has a version that grows with each commit of its database, and nothing else to tell: who
-is woken reads from where it was. All but the thread's own loop happens in the event loop.
+Edits of this server wake them at once (`Wakeups.committed`); the thread then skips these commits.
+
+A *wakeup* has a version that grows with each commit of its database. It carries no changes: a woken
+feed reads on from its own place. Everything but the thread's loop runs in the event loop.
+
+    event                                  version  covered  feeds
+    a feed waits, the thread follows       1        -        reads, then waits for version 2
+    this server commits at time 10         2        10       woken by `committed`, reads
+    the thread sees the commit at 10       2        10       not woken again
+    another server commits at time 12      2        10       the thread has not seen it yet
+    the thread sees the commit at 12       3        12       woken, reads
+    the database is deleted                4        12       `ended`: the feed ends
 """
 
 from __future__ import annotations
@@ -14,34 +24,79 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterab
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from random import Random
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import anyio
 
 from cdcmeta.changes import Change, ChangesDB, Checkpoint
+from cdcmeta.changes.feed import Walk
+from cdcmeta.changes.sequence import Sequence
 from cdcmeta.changes.state import State
 from cdcmeta.couch_http.errors import HTTPError
-from cdcmeta.couch_http.moments import Begun, Moment
 from snapkv import SnapshotKV
 
-Begin: TypeAlias = Callable[[State], Begun]
+# --- one state for many feeds: the same question is answered once ---
+
+QUESTIONS_MAX = 8
+"""How many different questions to one state share answers; more are answered one by one."""
+
+
+class WalkStart(NamedTuple):
+    """A walk and its first changes; if these are all, `end` is its `last_seq` and `pending`."""
+
+    walk: Walk
+    changes: list[Change]
+    end: tuple[Sequence, int] | None
+
+
+class SharedState:
+    """A state, and the answers that feeds share; used by the event loop only."""
+
+    def __init__(self, state: State) -> None:
+        self.state = state
+        self._locks: dict[Hashable, anyio.Lock] = {}
+        self._started: dict[Hashable, WalkStart | None] = {}
+
+    def keep(self, question: Hashable, started: WalkStart) -> None:
+        """Keep an answer for feeds with the same question, unless its walk has more to read."""
+        self._locks.setdefault(question, anyio.Lock())
+        self._started[question] = started if started.walk.ended else None
+
+    async def started(
+        self, question: Hashable, begin: Callable[[], Awaitable[WalkStart]]
+    ) -> WalkStart:
+        """Return what `begin` returns; feeds with the same question share a walk that ended.
+
+        A longer walk is not shared, because it is read at the pace of one client.
+        """
+        if question not in self._locks and len(self._locks) == QUESTIONS_MAX:
+            return await begin()
+        async with self._locks.setdefault(question, anyio.Lock()):
+            if question not in self._started:
+                started = await begin()
+                self.keep(question, started)
+                return started
+        return self._started[question] or await begin()
+
+
+StartWalk: TypeAlias = Callable[[State], WalkStart]
 Read: TypeAlias = Callable[[Callable[[], Any]], Awaitable[Any]]
 """Runs a call in a thread."""
 SLICE_S = 0.5
-"""How long the thread waits at once: the longest it goes on after it was told to end."""
+"""How long the thread waits at once, so how long it may run on after `stop`."""
 REST_S = 0.02
-"""How long the thread rests after a commit of this server, which woke all: so it does not compete
-with those who are answering. It rests behind the newest one made here only, so the next commit of
-another server is seen so much later at most."""
+"""How long the thread pauses after a commit of this server, so that it does not compete with the
+answers. It pauses only after this server's newest commit, and may see the next commit of another
+server that much later."""
 LINGER_S = 5.0
-"""How long it goes on when nobody waits: clients of a longpoll come again at once."""
+"""How long the thread runs on without waiting feeds: clients of a longpoll return at once."""
 TOO_MANY = "Too many databases are followed at once: try again."
 
 
-class Waker:
-    """The version of one database, and those who wait for the next; used by the event loop only.
+class Wakeup:
+    """The version of one database, and the feeds that wait for the next; for the event loop only.
 
-    `error` is why it ended, and `ended` that there will be no more versions.
+    `ended` is True when no version follows, `error` is the reason if it failed.
     """
 
     def __init__(self, db: ChangesDB) -> None:
@@ -51,17 +106,17 @@ class Waker:
         self._rng = Random()
         self._reading = anyio.Lock()
         self._asked = self._answered = 0
-        self._moment: Moment | None = None
+        self._moment: SharedState | None = None
         self._covered = self._own = -1
         self.version = 0
         self.waiting = 0
         self.ended = False
         self.error: Exception | None = None
-        self._thread = threading.Thread(target=self._follow, name=f"waker {db.name}", daemon=True)
+        self._thread = threading.Thread(target=self._follow, name=f"wakeup {db.name}", daemon=True)
         self._thread.start()
 
     async def wait(self, version: int) -> None:
-        """Return when the version is another one, or there will be none."""
+        """Return when the version differs, or none follows."""
         while self.version == version and not self.ended:
             woken = anyio.Event()
             self._sleepers[woken] = None
@@ -70,32 +125,32 @@ class Waker:
             finally:
                 self._sleepers.pop(woken, None)
 
-    async def begun(self, question: Hashable, begin: Begin, read: Read) -> Begun:
-        """Return what `begin` does with the database as it stands now.
+    async def started(self, question: Hashable, begin: StartWalk, read: Read) -> WalkStart:
+        """Return what `begin` returns for the newest state of the database.
 
-        One reading serves all who asked before it, and does what the first of them asks, too: what
-        it takes to change threads is most of what it takes.
+        All feeds that asked before a state is read share that state. The same call of a thread
+        answers the first feed's question, since switching threads costs more than reading.
         """
         self._asked += 1
         number = self._asked
         async with self._reading:
             if self._moment is None or self._answered < number:
                 asked = self._asked
-                found: Begun
+                found: WalkStart
                 state, found = await read(partial(_read, self._db, begin))
-                self._moment, self._answered = Moment(state), asked
+                self._moment, self._answered = SharedState(state), asked
                 self._moment.keep(question, found)
                 return found
             moment = self._moment
-        return await moment.begun(question, partial(read, partial(begin, moment.state)))
+        return await moment.started(question, partial(read, partial(begin, moment.state)))
 
     def committed(self, timestamp: int) -> None:
-        """Wake all for a commit made here, unless they were woken behind it; from any thread."""
+        """Wake all for a commit of this server, unless a newer one woke them; from any thread."""
         self._own = timestamp
-        self._tell(self._wake_for, timestamp)
+        self._run(self._wake_for, timestamp)
 
     def stop(self) -> None:
-        """Let the thread end, and wake all who wait."""
+        """End the thread, and wake all."""
         self._stop.set()
         self._end(None)
 
@@ -104,13 +159,13 @@ class Waker:
         self._thread.join(timeout)
 
     def _wake_for(self, timestamp: int) -> None:
-        """Wake all for a commit: those whom a later one woke have read it, too."""
+        """Wake all for a commit, unless a later one woke them: they then read both."""
         if timestamp > self._covered:
             self._covered = timestamp
             self._wake()
 
     def _wake(self) -> None:
-        """Wake all, in any order: who wakes first is served first, and that should not be fixed."""
+        """Wake all, in random order: the first one is answered first."""
         self.version += 1
         sleepers = list(self._sleepers)
         self._rng.shuffle(sleepers)
@@ -128,98 +183,98 @@ class Waker:
         try:
             follower = self._db.follower("now")
             try:
-                self._tell(self._wake)  # it follows: what comes from now on wakes
+                self._run(self._wake)  # it follows: every commit from now on wakes
                 changed = False
                 while not self._stop.is_set():
                     found = follower.next_within(SLICE_S)
                     changed |= isinstance(found, Change)
                     if isinstance(found, Checkpoint) and found.restarted:
-                        self._tell(self._wake)
+                        self._run(self._wake)
                     elif isinstance(found, Checkpoint) and changed:
-                        self._tell(self._wake_for, found.seq.timestamp)
-                        if found.seq.timestamp == self._own:  # it has caught up
+                        self._run(self._wake_for, found.seq.timestamp)
+                        if found.seq.timestamp == self._own:  # it is up to date
                             self._stop.wait(REST_S)
                     changed &= not isinstance(found, Checkpoint)
             finally:
                 follower.close()
         except Exception as e:
-            self._tell(self._end, e)
+            self._run(self._end, e)
 
-    def _tell(self, what: object, *args: object) -> None:
-        with suppress(RuntimeError):  # the loop was closed meanwhile
+    def _run(self, what: object, *args: object) -> None:
+        with suppress(RuntimeError):  # the loop was closed
             self._loop.call_soon_threadsafe(what, *args)  # type: ignore[arg-type]
 
 
-def _read(db: ChangesDB, begin: Begin) -> tuple[State, Begun]:
+def _read(db: ChangesDB, begin: StartWalk) -> tuple[State, WalkStart]:
     state = db.state()
     return state, begin(state)
 
 
-class Hub:
-    """The wakers of a store's databases; each is there while somebody waits, and a little longer.
+class Wakeups:
+    """The wakeups of a store's databases; each lives while feeds wait, and `LINGER_S` longer.
 
-    Used by the event loop only, but for `close`. There are `followed_max` at once, for each has
-    threads.
+    Used by the event loop only, except `close`. At most `followed_max` exist at once, because each
+    has threads.
     """
 
     def __init__(self, store: SnapshotKV, followed_max: int) -> None:
         self._store, self._followed_max = store, followed_max
-        self._wakers: dict[str, Waker] = {}
+        self._by_name: dict[str, Wakeup] = {}
         self.stopping = False
 
     def __len__(self) -> int:
-        return len(self._wakers)
+        return len(self._by_name)
 
     def follows(self, name: str) -> bool:
-        """Return whether a database is followed now; so it is there, or was a moment ago."""
-        return name in self._wakers and not self._wakers[name].ended
+        """Return whether a database is followed; then it exists, or did a moment ago."""
+        return name in self._by_name and not self._by_name[name].ended
 
     @asynccontextmanager
-    async def waker(self, name: str) -> AsyncIterator[Waker]:
-        """Lend the waker of a database to a block, once it follows.
+    async def wakeup(self, name: str) -> AsyncIterator[Wakeup]:
+        """Provide the wakeup of a database to a `with` block, once its thread follows.
 
-        Whatever keeps it from following ends it, with the error in it. Raises `HTTPError` (503)
-        when too many are followed already.
+        If it cannot follow, it has `ended`, and has the `error`. Raises `HTTPError` (503) when too
+        many databases are followed.
         """
-        waker = self._wakers.get(name)
-        if waker is None or waker.ended:
-            self._check_room()
-            waker = self._wakers[name] = Waker(ChangesDB(self._store, name))
+        wakeup = self._by_name.get(name)
+        if wakeup is None or wakeup.ended:
+            self._check_count()
+            wakeup = self._by_name[name] = Wakeup(ChangesDB(self._store, name))
             if self.stopping:
-                waker.stop()
-        waker.waiting += 1
+                wakeup.stop()
+        wakeup.waiting += 1
         try:
-            await waker.wait(0)
-            yield waker
+            await wakeup.wait(0)
+            yield wakeup
         finally:
-            waker.waiting -= 1
-            if not waker.waiting:
-                asyncio.get_running_loop().call_later(LINGER_S, self._leave, name, waker)
+            wakeup.waiting -= 1
+            if not wakeup.waiting:
+                asyncio.get_running_loop().call_later(LINGER_S, self._leave, name, wakeup)
 
     def committed(self, name: str, timestamps: Iterable[int]) -> None:
-        """Wake who waits for a database, of which this server made commits; from any thread."""
-        waker = self._wakers.get(name)
-        if waker is not None:
+        """Wake the feeds of a database after commits of this server; from any thread."""
+        wakeup = self._by_name.get(name)
+        if wakeup is not None:
             for newest in sorted(timestamps)[-1:]:
-                waker.committed(newest)
+                wakeup.committed(newest)
 
     def stop(self) -> None:
-        """End all feeds: those who wait are told, and so is whoever comes now."""
+        """End all feeds, waiting and new ones."""
         self.stopping = True
-        for waker in self._wakers.values():
-            waker.stop()
+        for wakeup in self._by_name.values():
+            wakeup.stop()
 
     def close(self) -> None:
-        """Wait until all threads have ended; the loop has."""
-        for waker in self._wakers.values():
-            waker.join(2 * SLICE_S)
+        """Wait until all threads have ended, after the event loop ended."""
+        for wakeup in self._by_name.values():
+            wakeup.join(2 * SLICE_S)
 
-    def _check_room(self) -> None:
-        if sum(not waker.ended for waker in self._wakers.values()) >= self._followed_max:
+    def _check_count(self) -> None:
+        if sum(not wakeup.ended for wakeup in self._by_name.values()) >= self._followed_max:
             raise HTTPError(503, "service_unavailable", TOO_MANY)
 
-    def _leave(self, name: str, waker: Waker) -> None:
-        if not waker.waiting:
-            waker.stop()
-            if self._wakers.get(name) is waker:
-                del self._wakers[name]
+    def _leave(self, name: str, wakeup: Wakeup) -> None:
+        if not wakeup.waiting:
+            wakeup.stop()
+            if self._by_name.get(name) is wakeup:
+                del self._by_name[name]

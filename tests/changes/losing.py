@@ -2,7 +2,8 @@
 
 from store.wrapping import Wrapped
 
-from snapkv.errors import EngineUnavailableError, OutcomeUnknown
+from snapkv.engine.errors import OutcomeUnknown
+from snapkv.errors import EngineUnavailableError
 
 SETTLED = ("fine", "before", "after")
 """Fates that the store settles by itself: the caller notices nothing."""

@@ -8,7 +8,6 @@ from store.engines import EMBEDDED
 
 from cdcmeta import Change, ChangesDB, Checkpoint
 from cdcmeta.errors import (
-    DatabaseDeletedError,
     DatabaseNotFoundError,
     DatabaseRelocatedError,
     InvalidArgumentError,
@@ -151,7 +150,7 @@ def test_a_database_that_is_deleted(db):
     db.put({"_id": "a"})
     heard = Heard(db, since=0).until(lambda h: h.ids)
     db.delete()
-    assert isinstance(heard.ended(), DatabaseDeletedError)
+    assert isinstance(heard.ended(), DatabaseNotFoundError)
     with pytest.raises(DatabaseNotFoundError):
         db.follow()
 
@@ -160,7 +159,7 @@ def test_an_empty_database_that_is_deleted_and_made_again(db):
     heard = Heard(db, since=0).until(lambda h: h.items)
     db.delete()
     ChangesDB(db.store, "db").create()
-    assert isinstance(heard.ended(), DatabaseDeletedError)
+    assert isinstance(heard.ended(), DatabaseNotFoundError)
 
 
 def test_a_database_that_moves(db, place, clock):
@@ -230,7 +229,7 @@ def test_another_database_in_its_place_after_compaction(db, clock):
     db.delete()
     ChangesDB(db.store, "db").create().put({"_id": "b"})
     forget(db.store, clock)
-    with pytest.raises(DatabaseDeletedError):
+    with pytest.raises(DatabaseNotFoundError):
         follower.next_within(WAIT_S)
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from cdcmeta.changes.selector import CONDITIONS_MAX, DEPTH_MAX, Selector
-from cdcmeta.errors import InvalidSelectorError
+from cdcmeta.errors import InvalidArgumentError
 
 DOC = {
     "kind": "table",
@@ -132,7 +132,7 @@ def nested(depth):
     ],
 )
 def test_is_none(selector):
-    with pytest.raises(InvalidSelectorError):
+    with pytest.raises(InvalidArgumentError):
         Selector(selector)
 
 
@@ -150,7 +150,7 @@ def test_is_none(selector):
 )
 def test_it_has_so_many_conditions_at_most(selector, more):
     if more:
-        with pytest.raises(InvalidSelectorError, match="more than 10000 conditions"):
+        with pytest.raises(InvalidArgumentError, match="more than 10000 conditions"):
             Selector(selector(CONDITIONS_MAX + 1))
     else:
         assert Selector(selector(CONDITIONS_MAX))(DOC)
@@ -162,6 +162,6 @@ def test_an_argument_that_is_too_deep_or_too_long_to_be_told(operator):
     for _ in range(5_000):
         deep = {"a": deep}
     for argument in (deep, "x" * 100_000):
-        with pytest.raises(InvalidSelectorError) as error:
+        with pytest.raises(InvalidArgumentError) as error:
             Selector({"a": {operator: argument}})
         assert len(str(error.value)) < 200

@@ -50,14 +50,14 @@ def test_zero_is_before_all():
         ("14" + "0" * 25, "even number"),
         ("14" + "0" * 22 + "0g", "hexadecimal"),
         ("14" + "A" * 24, "lower-case"),
-        ("13" + "00" * 12, "no incarnation"),
-        ("15" + "00" * 12, "begins with no incarnation"),
-        ("1500" + "00" * 12, "begins with no incarnation"),
-        ("13fe" + "00" * 12, "no incarnation: -1"),
-        ("1414" + "00" * 12, "begins with no incarnation"),
-        ("26" + "00" * 12, "no incarnation: False"),
-        ("1c" + "ff" * 8 + "00" * 12, "no incarnation"),
-        ("ff" * 200, "begins with no incarnation"),
+        ("13" + "00" * 12, "does not begin with an incarnation"),
+        ("15" + "00" * 12, "does not begin with an incarnation"),
+        ("1500" + "00" * 12, "does not begin with an incarnation"),
+        ("13fe" + "00" * 12, "an invalid incarnation: -1"),
+        ("1414" + "00" * 12, "does not begin with an incarnation"),
+        ("26" + "00" * 12, "an invalid incarnation: False"),
+        ("1c" + "ff" * 8 + "00" * 12, "an invalid incarnation"),
+        ("ff" * 200, "does not begin with an incarnation"),
         (5, "text, not int"),
         (None, "text, not NoneType"),
     ],
@@ -100,5 +100,5 @@ def test_a_number_that_is_no_timestamp_has_no_place(number):
 
 
 def test_a_revision_has_no_place_without_its_store():
-    with pytest.raises(InvalidTimeError, match="only an open store knows its time"):
+    with pytest.raises(InvalidTimeError, match="only an open store can return its time"):
         Sequence.at("rev:4")

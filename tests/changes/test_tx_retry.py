@@ -9,7 +9,8 @@ from store.wrapping import wrap_engines
 
 from cdcmeta import ChangesDB
 from cdcmeta.errors import DocumentConflictError, DocumentNotFoundError, EditUnknownError
-from snapkv.errors import EngineUnavailableError, OutcomeUnknown
+from snapkv.engine.errors import OutcomeUnknown
+from snapkv.errors import EngineUnavailableError
 
 from .losing import CUT, Losing
 from .sound import assert_database_sound

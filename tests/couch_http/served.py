@@ -57,8 +57,8 @@ class Served:
         assert not self.thread.is_alive()
 
     @property
-    def hub(self):
-        return self.server._service.hub
+    def wakeups(self):
+        return self.server._service.wakeups
 
     def database(self) -> "Database":
         """Make a database that no other test has."""

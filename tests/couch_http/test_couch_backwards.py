@@ -10,7 +10,7 @@ import pytest
 from cdcmeta.changes.layout import Row
 from cdcmeta.changes.reading import rows_by_id
 from cdcmeta.couch_http import Limits
-from cdcmeta.couch_http.reverse_listing import HELD_MAX, rows_backwards
+from cdcmeta.couch_http.listing import HELD_MAX, rows_descending
 
 from .conftest import ENGINES
 from .served import WAIT_S
@@ -24,9 +24,10 @@ def branch(id: str, letter: str) -> dict:
     return {"_id": id, "_rev": f"1-{letter * 32}", "_revisions": {"start": 1, "ids": [letter * 32]}}
 
 
-@pytest.fixture
-def mixed(db):
-    """Ids of all kinds, some deleted, some with many branches, whose keys stand between theirs."""
+@pytest.fixture(scope="module")
+def mixed(served):
+    """Ids of all kinds, some deleted, some with many branches; all tests only read them."""
+    db = served.database()
     ids = [f"{n:03}" for n in range(150)] + [
         "a",
         "a\0b",
@@ -49,12 +50,12 @@ def test_it_is_the_listing_backwards(mixed, held_max):
     """Also when marks stand between marks: two held at once make eight levels of them."""
     state = mixed.lib.state()
     rows = list(rows_by_id(state, None))
-    assert list(rows_backwards(state, None, None, held_max)) == rows[::-1]
+    assert list(rows_descending(state, None, None, held_max)) == rows[::-1]
     random = Random(held_max)
     for _ in range(20):
         low, high = (random.choice([*[row.id for row in rows], "", "075x", "~"]) for _ in "12")
         expected = [row for row in rows if low <= row.id <= high][::-1]
-        assert list(rows_backwards(state, low, high, held_max)) == expected, (low, high)
+        assert list(rows_descending(state, low, high, held_max)) == expected, (low, high)
 
 
 @pytest.mark.parametrize("served", ["memory"], indirect=True)
@@ -62,7 +63,7 @@ def test_few_rows_are_held(db):
     for start in range(0, 3_000, 1_000):
         db.lib.bulk([{"_id": f"d{n:04}"} for n in range(start, start + 1_000)])
     state, before = db.lib.state(), rows_held()
-    for n, row in enumerate(rows_backwards(state, None, None, 60)):
+    for n, row in enumerate(rows_descending(state, None, None, 60)):
         assert row.id == f"d{2_999 - n:04}"
         if n % 275 == 0:
             assert rows_held() - before <= 60

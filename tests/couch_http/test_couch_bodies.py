@@ -91,7 +91,7 @@ def test_a_bomb(own):
         assert error_of(answer)[:2] == (413, "too_large")
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 50_000  # kB
     assert db("PUT", "d", content=bomb(900_000), headers=JSON_GZIP).status_code == 201
-    assert db.served.server._service.room._left == db.served.server._service.room.size
+    assert db.served.server._service.body_budget._left == db.served.server._service.body_budget.size
 
 
 def test_a_bomb_within_the_size(own, monkeypatch):

@@ -194,7 +194,7 @@ def test_what_can_never_be_stored_is_forbidden_by_row(db, caplog, new_edits):
     assert (last["id"], last["ok"]) == ("fine", True)
     assert [row["id"] for row in db.changes()["results"]] == ["fine"]
     for id in ("deep", "long", "flat", "attached", "nested", "x" * 257, "badrev"):
-        assert f"{db.lib.name}: document {id!r} is refused: " in caplog.text
+        assert f"{db.lib.name}: document {id!r} cannot be stored: " in caplog.text
 
 
 @pytest.mark.parametrize("served", ["etcd"], indirect=True)

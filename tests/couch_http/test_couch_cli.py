@@ -1,11 +1,13 @@
 """`cdcmeta serve` as people run it: a process, its options, its signals, its exit codes."""
 
+import io
 import os
 import signal
 import socket
 import subprocess
 import threading
 import time
+from contextlib import redirect_stderr
 
 import httpx
 import pytest
@@ -54,6 +56,23 @@ def failing(*words: str, **variables: str) -> tuple[int, str]:
     )
     assert "Traceback" not in done.stderr
     return done.returncode, done.stderr
+
+
+def rejected(*words: str, **variables: str) -> tuple[int, str]:
+    """Run the command in this process; return its exit code and errors. It must not serve."""
+
+    def serves(server: Server) -> None:
+        raise AssertionError(f"it serves at {server.url}")
+
+    errors = io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, redirect_stderr(errors):
+        for name in set(os.environ) - set(PLAIN):
+            patch.delenv(name)
+        for name, value in variables.items():
+            patch.setenv(name, value)
+        patch.setattr(Server, "run", serves)
+        code = main(["serve", *words])
+    return code, errors.getvalue()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -136,9 +155,9 @@ def test_a_login_from_a_file(serve, tmp_path):
 )
 def test_half_a_login_is_an_error(tmp_path, words, variables):
     store = f"lmdb:{tmp_path / 'meta'}"
-    code, told = failing("--store", store, "--port", "0", *words, **variables)
+    code, told = rejected("--store", store, "--port", "0", *words, **variables)
     assert code == 2
-    assert "a login is a user without a colon and a password" in told
+    assert "a login needs a user without a colon and a password" in told
     assert not (tmp_path / "meta").exists()
 
 
@@ -146,13 +165,13 @@ def test_half_a_login_from_a_file_is_an_error(tmp_path):
     file = tmp_path / "password"
     file.write_text("x\n")
     store = f"lmdb:{tmp_path / 'meta'}"
-    code, told = failing("--store", store, "--port", "0", "--password-file", str(file))
+    code, told = rejected("--store", store, "--port", "0", "--password-file", str(file))
     assert (code, "--user" in told) == (2, True)
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::"])
 def test_other_machines_need_a_login(tmp_path, host):
-    code, told = failing("--store", f"lmdb:{tmp_path / 'meta'}", "--port", "0", "--host", host)
+    code, told = rejected("--store", f"lmdb:{tmp_path / 'meta'}", "--port", "0", "--host", host)
     assert code == 2
     assert "--insecure" in told
     assert not (tmp_path / "meta").exists()
@@ -160,7 +179,7 @@ def test_other_machines_need_a_login(tmp_path, host):
 
 @pytest.mark.parametrize("login", [("ann", ""), ("", "x"), ("a:b", "x"), ("ann", None), (None, 1)])
 def test_half_a_login_is_an_error_in_python(login):
-    with pytest.raises(InvalidArgumentError, match="a login is a user"):
+    with pytest.raises(InvalidArgumentError, match="a login needs a user"):
         Login(*login)
 
 

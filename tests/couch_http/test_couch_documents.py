@@ -5,7 +5,7 @@ import pytest
 from .served import error_of
 
 LONG_NUMBER = '{"a": ' + "9" * 5_000 + "}"
-NOT_JSON = "the document is no JSON: Out of range float values are not JSON compliant"
+NOT_JSON = "the document is not valid JSON: Out of range float values are not JSON compliant"
 UNKNOWN = "1-0123456789abcdef0123456789abcdef"
 
 

@@ -11,7 +11,7 @@ from anyio import to_thread
 from cdcmeta import ChangesDB
 from cdcmeta.couch_http import Limits
 from cdcmeta.couch_http import wakeup as waking
-from cdcmeta.couch_http.wakeup import Waker
+from cdcmeta.couch_http.wakeup import Wakeup
 
 from .conftest import ENGINES
 from .crowd import Crowd
@@ -30,7 +30,7 @@ def until(condition, what: str) -> None:
 
 def waits(db) -> bool:
     """Return whether somebody waits for this database's next change."""
-    waker = db.served.hub._wakers.get(db.lib.name)
+    waker = db.served.wakeups._by_name.get(db.lib.name)
     return waker is not None and waker.waiting > 0 and waker.version > 0
 
 
@@ -156,13 +156,13 @@ def test_a_database_that_is_deleted_ends_its_feeds(db, feed):
 @pytest.mark.parametrize("feed", ["longpoll", "continuous", "eventsource"])
 def test_a_database_that_is_deleted_before_its_feed_begins(db, monkeypatch, feed):
     """It was there when the request came."""
-    begun = Waker.begun
+    started = Wakeup.started
 
     async def late(*arguments):
         await to_thread.run_sync(db.lib.delete)
-        return await begun(*arguments)
+        return await started(*arguments)
 
-    monkeypatch.setattr(Waker, "begun", late)
+    monkeypatch.setattr(Wakeup, "started", late)
     answer = db.get("_changes", feed=feed, timeout=LONG_MS)
     assert error_of(answer) == (404, "not_found", "Database does not exist.")
 
@@ -198,13 +198,13 @@ def test_a_database_made_again_is_another_one(db):
 
 def test_who_hangs_up_is_forgotten(db, monkeypatch):
     monkeypatch.setattr(waking, "LINGER_S", 0.1)
-    hub = db.served.hub
+    hub = db.served.wakeups
     before = threading.active_count()
     with db.feed(feed="continuous", since="now", timeout=LONG_MS):
         until(lambda: waits(db), "it does not wait")
-        waker = hub._wakers[db.lib.name]
+        waker = hub._by_name[db.lib.name]
     until(lambda: waker.waiting == 0, "it is still waited for")
-    until(lambda: db.lib.name not in hub._wakers, "the waker is still there")
+    until(lambda: db.lib.name not in hub._by_name, "the waker is still there")
     until(lambda: not waker._thread.is_alive(), "its thread is still there")
     assert threading.active_count() <= before + 8  # threads that wait for calls
 
@@ -212,13 +212,13 @@ def test_who_hangs_up_is_forgotten(db, monkeypatch):
 def test_a_waker_is_shared_and_used_again(db, monkeypatch):
     with db.feed(feed="continuous", since="now", timeout=LONG_MS) as one:
         until(lambda: waits(db), "it does not wait")
-        waker = db.served.hub._wakers[db.lib.name]
+        waker = db.served.wakeups._by_name[db.lib.name]
         with db.feed(feed="continuous", since="now", timeout=LONG_MS) as two:
             until(lambda: waker.waiting == 2, "the second does not wait")
             db.lib.put({"_id": "a"})
             assert one.row()["id"] == two.row()["id"] == "a"
     db.changes(feed="longpoll", since="now", timeout=1)
-    assert db.served.hub._wakers[db.lib.name] is waker
+    assert db.served.wakeups._by_name[db.lib.name] is waker
 
 
 def test_a_store_that_fails_breaks_feeds_off(own, monkeypatch):

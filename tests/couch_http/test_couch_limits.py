@@ -17,7 +17,7 @@ from cdcmeta.couch_http import Limits, Login
 from cdcmeta.couch_http import changes_query as params
 from cdcmeta.couch_http import request as call
 from cdcmeta.couch_http import wakeup as waking
-from cdcmeta.couch_http.request import decoded, parsed
+from cdcmeta.couch_http.bodies import decoded, parsed
 
 from .served import WAIT_S, error_of
 from .test_couch_feeds import until, waits
@@ -160,7 +160,7 @@ def test_small_bodies_get_through_beside_large_ones_that_are_slow(own):
         body_bytes=1_000, bulk_bytes=40_000, bodies_bytes=100_000, small_bodies_share=0.2
     )
     db = own(limits=limits).database()
-    room = db.served.server._service.room
+    room = db.served.server._service.body_budget
     body = b'{"docs":[' + b",".join([b"{}"] * 12_000) + b"]}"
     body += b" " * (40_000 - len(body))
     head = f"POST /{db.lib.name}/_bulk_docs HTTP/1.1\r\nHost: localhost\r\n"

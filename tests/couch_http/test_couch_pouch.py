@@ -75,7 +75,7 @@ def test_one_document_does_not_hold_up_the_others(db, url, pouch, caplog):
     until(lambda: db.get("later").is_success, "it does not go on")
     assert pouch("stop")["heard"] == []
     assert sorted(pouch("denied")) == [*never]
-    assert "document 'a-attached' is refused: attachments" in caplog.text
+    assert "document 'a-attached' cannot be stored: attachments" in caplog.text
 
 
 def test_it_pushes_again_what_a_failed_commit_left_out(own, pouch, monkeypatch):

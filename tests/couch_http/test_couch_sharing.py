@@ -15,8 +15,7 @@ from store.wrapping import Counting, wrap_engines
 from cdcmeta import ChangesDB
 from cdcmeta.changes.feed import Walk
 from cdcmeta.changes.following import Follower
-from cdcmeta.couch_http.moments import QUESTIONS_MAX, Begun, Moment
-from cdcmeta.couch_http.wakeup import Waker
+from cdcmeta.couch_http.wakeup import QUESTIONS_MAX, SharedState, Wakeup, WalkStart
 
 from .crowd import Crowd
 from .served import WAIT_S, error_of
@@ -25,17 +24,17 @@ from .test_couch_feeds import LONG_MS, until
 # --- a moment ---
 
 
-def answer(ended: bool = True) -> Begun:
-    return Begun(SimpleNamespace(ended=ended), [], None)
+def answer(ended: bool = True) -> WalkStart:
+    return WalkStart(SimpleNamespace(ended=ended), [], None)
 
 
-def asked(questions: list[object], begin) -> list[Begun]:
+def asked(questions: list[object], begin) -> list[WalkStart]:
     """Ask them all at once."""
-    moment = Moment(state=None)
-    found: dict[int, Begun] = {}
+    moment = SharedState(state=None)
+    found: dict[int, WalkStart] = {}
 
     async def ask(n: int, question: object) -> None:
-        found[n] = await moment.begun(question, begin)
+        found[n] = await moment.started(question, begin)
 
     async def all_of_them() -> None:
         async with anyio.create_task_group() as tasks:
@@ -52,7 +51,7 @@ class Beginning:
     def __init__(self, ended: bool = True) -> None:
         self.ended, self.count = ended, 0
 
-    async def __call__(self) -> Begun:
+    async def __call__(self) -> WalkStart:
         self.count += 1
         await anyio.sleep(0)
         return answer(self.ended)
@@ -80,16 +79,16 @@ def test_few_answers_are_kept():
 def test_who_leaves_while_answering_is_followed_by_the_next():
     first = anyio.Event()
 
-    async def begin() -> Begun:
+    async def begin() -> WalkStart:
         if not first.is_set():
             first.set()
             await anyio.sleep_forever()
         return answer()
 
-    async def leaves() -> Begun:
-        moment = Moment(state=None)
-        leaving = asyncio.create_task(moment.begun("a", begin))
-        staying = asyncio.create_task(moment.begun("a", begin))
+    async def leaves() -> WalkStart:
+        moment = SharedState(state=None)
+        leaving = asyncio.create_task(moment.started("a", begin))
+        staying = asyncio.create_task(moment.started("a", begin))
         await first.wait()
         leaving.cancel()
         return await staying
@@ -104,7 +103,7 @@ def waked(db, do):
     """Run something with the waker of a database."""
 
     async def run() -> object:
-        waker = Waker(db.lib)
+        waker = Wakeup(db.lib)
         try:
             await waker.wait(0)
             return await do(waker)
@@ -120,10 +119,10 @@ def test_one_reading_serves_all_who_asked_before_it(db):
 
     async def do(waker):
         going = anyio.Event()
-        found: list[Begun] = []
+        found: list[WalkStart] = []
 
-        def begin(state) -> Begun:
-            return Begun(SimpleNamespace(ended=True, state=state), [], None)
+        def begin(state) -> WalkStart:
+            return WalkStart(SimpleNamespace(ended=True, state=state), [], None)
 
         async def read(begun):
             nonlocal readings
@@ -133,7 +132,7 @@ def test_one_reading_serves_all_who_asked_before_it(db):
             return read
 
         async def ask() -> None:
-            found.append(await waker.begun("all", begin, read))
+            found.append(await waker.started("all", begin, read))
 
         async with anyio.create_task_group() as tasks:
             for _ in range(10):
@@ -220,9 +219,9 @@ def test_each_has_its_own_answer(db, feed):
     clients = [threading.Thread(target=follow, args=(n,)) for n in range(len(feeds))]
     for client in clients:
         client.start()
-    hub = db.served.hub
-    until(lambda: db.lib.name in hub._wakers, "nobody waits")
-    waker = hub._wakers[db.lib.name]
+    hub = db.served.wakeups
+    until(lambda: db.lib.name in hub._by_name, "nobody waits")
+    waker = hub._by_name[db.lib.name]
     until(lambda: len(waker._sleepers) == len(feeds), "not all of them wait")
     db.lib.bulk([{"_id": id} for id in ("a", "_design/b", "c")])
     for client in clients:
@@ -246,7 +245,7 @@ def test_a_page_for_many_is_read_once(own, monkeypatch, more):
 
     def write() -> None:
         crowd.all_wait()
-        waker = served.hub._wakers[db.lib.name]
+        waker = served.wakeups._by_name[db.lib.name]
         until(lambda: len(waker._sleepers) == 100, "not all of them wait")
         walks.clear()
         db.lib.put({"_id": "a"})
@@ -318,7 +317,7 @@ def test_an_edit_over_http_wakes_before_the_follower_finds_it(db, monkeypatch, w
         told.put(db.changes(feed="longpoll", since=since))
 
     threading.Thread(target=wait, daemon=True).start()
-    wakers = db.served.hub._wakers
+    wakers = db.served.wakeups._by_name
     until(lambda: name in wakers and wakers[name].version and wakers[name]._sleepers, "it waits")
     if write == "PUT":
         assert db("PUT", "d", json={}).status_code == 201

@@ -5,8 +5,8 @@ import random
 
 import pytest
 
+from cdcmeta.couch_http.bulk import BulkBody, shallow, split
 from cdcmeta.couch_http.errors import HTTPError, bad_request
-from cdcmeta.couch_http.splitting import Posted, shallow, split
 
 SEED = 20_240_611
 TEXTS = ("", "a", "_id", 'quote " brace }', "back\\slash", "[", "]]", "{,:", "é€\U0001f600", "\n")
@@ -46,7 +46,7 @@ def test_any_body_is_split_as_the_parser_reads_it():
         body = {"a": value(rng, 3), "docs": docs, "new_edits": n, "b": value(rng, 3)}
         raw = spaced(rng, body)
         members, posted = split(raw, 10)
-        assert isinstance(posted, Posted), (SEED, raw)
+        assert isinstance(posted, BulkBody), (SEED, raw)
         posted.check(10_000)
         assert list(posted.documents(range(len(docs)))) == docs, (SEED, raw)
         assert members["new_edits"] == n

@@ -19,9 +19,10 @@ STRANGE = {
 }
 
 
-@pytest.fixture
-def strange(db):
-    """Store many documents: of some the hash has a zero byte, which keys and rows escape."""
+@pytest.fixture(scope="module")
+def strange(served):
+    """Store documents that all tests read: some hashes have a zero byte, which is escaped."""
+    db = served.database()
     more = {f"d{n:03}": {"n": n} for n in range(300)}
     for id, doc in (STRANGE | more).items():
         assert db.lib.put({"_id": id, **doc}).ok

@@ -10,9 +10,8 @@ import pytest
 import snapkv
 from cdcmeta.changes import ChangesDB
 from cdcmeta.couch_http import wakeup as waking
-from cdcmeta.couch_http.routing import Routes
-from cdcmeta.couch_http.service import ServedDB
-from cdcmeta.couch_http.threads import Threads
+from cdcmeta.couch_http.app import Routes
+from cdcmeta.couch_http.service import ServedDB, Threads
 
 
 def run_with(most: int, do):
@@ -174,7 +173,7 @@ def test_a_burst_of_own_commits_does_not_hide_anothers(tmp_path, monkeypatch):
     url = f"lmdb:{tmp_path / 'store'}"
 
     async def do(threads):
-        async with hub.waker("d") as waker:
+        async with hub.wakeup("d") as waker:
             await threads.run(lambda: [served.bulk([{"_id": f"own{n}"}]) for n in range(50)])
             version = waker.version
             await threads.run(lambda: foreign.bulk([{"_id": "foreign"}]))
@@ -188,7 +187,7 @@ def test_a_burst_of_own_commits_does_not_hide_anothers(tmp_path, monkeypatch):
         return waker._covered >= foreign.info().update_seq.timestamp
 
     with snapkv.open(url) as store, snapkv.open(url, create=False) as other:
-        hub = waking.Hub(store, 1)
+        hub = waking.Wakeups(store, 1)
         served = ServedDB(store, hub, "d")
         served.create()
         foreign = ChangesDB(other, "d")

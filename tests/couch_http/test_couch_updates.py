@@ -6,7 +6,7 @@ import httpx
 import pytest
 
 from cdcmeta import ChangesDB
-from cdcmeta.couch_http import updates
+from cdcmeta.couch_http import databases
 from snapkv.errors import EngineUnavailableError
 
 from .served import WAIT_S, error_of
@@ -101,7 +101,7 @@ def test_an_error_before_the_answer_begins(http, monkeypatch, feed):
     def fails(*args, **more):
         raise EngineUnavailableError("no etcd")
 
-    monkeypatch.setattr(updates, "databases", fails)
+    monkeypatch.setattr(databases, "databases", fails)
     answer = http.http.get(f"/_db_updates?feed={feed}&heartbeat=50")
     assert error_of(answer) == (503, "service_unavailable", "no etcd")
 
@@ -118,7 +118,7 @@ def test_an_error_behind_the_beginning_breaks_the_answer_off(http, monkeypatch, 
     url = f"{http.server.url}_db_updates?feed={feed}&since=now{heartbeat}"
     with httpx.stream("GET", url, timeout=WAIT_S) as answer:
         assert answer.status_code == 200
-        monkeypatch.setattr(updates, "databases", fails)
+        monkeypatch.setattr(databases, "databases", fails)
         db.put({})
         with pytest.raises(httpx.RemoteProtocolError):
             answer.read()

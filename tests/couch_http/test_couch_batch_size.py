@@ -11,7 +11,7 @@ import pytest
 
 from cdcmeta.changes.state import State
 from cdcmeta.couch_http import Limits
-from cdcmeta.couch_http.batch_size import Pace, pieces_of
+from cdcmeta.couch_http.streaming import BatchSize, pieces_of
 
 from .served import WAIT_S
 
@@ -25,7 +25,7 @@ LISTINGS = [
 
 
 def test_as_many_documents_as_make_a_step():
-    pace = Pace(Limits(docs=16, step_bytes=1_000))
+    pace = BatchSize(Limits(docs=16, step_bytes=1_000))
     found = []
     for size in (10, 10, 10, 10, 10, 0, 160, 1_600, 0, 2_000, 9_000, 1):
         pace.after(size)
