@@ -10,11 +10,24 @@
   scheduling, its core).
 """
 
-from cdcmeta.changes import Change as Change
-from cdcmeta.changes import ChangesDB as ChangesDB
-from cdcmeta.changes import ChangesPage as ChangesPage
-from cdcmeta.changes import Checkpoint as Checkpoint
-from cdcmeta.changes import Edited as Edited
-from cdcmeta.changes import Sequence as Sequence
-from cdcmeta.changes import Versionstamp as Versionstamp
-from cdcmeta.changes import databases as databases
+from cdcmeta.changes import (
+    Change,
+    ChangesDB,
+    ChangesPage,
+    Checkpoint,
+    Edited,
+    Sequence,
+    Versionstamp,
+    databases,
+)
+
+__all__ = [
+    "Change",
+    "ChangesDB",
+    "ChangesPage",
+    "Checkpoint",
+    "Edited",
+    "Sequence",
+    "Versionstamp",
+    "databases",
+]

@@ -1,4 +1,4 @@
-"""Checks of arguments that several parts share."""
+"""Checks of arguments that several packages share."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from snapkv import SnapshotKV
 def listed(items: Iterable[Any], what: str) -> list[Any]:
     """Return the items of an iterable.
 
-    Raises `InvalidArgumentError` for a text, bytes, a mapping, or what is not iterable.
+    Raises `InvalidArgumentError` for a text, bytes, a mapping, or a value that is not iterable.
     """
     if not isinstance(items, str | bytes | Mapping):
         try:
@@ -22,8 +22,16 @@ def listed(items: Iterable[Any], what: str) -> list[Any]:
     raise InvalidArgumentError(f"{what}: give an iterable, not {type(items).__name__}")
 
 
+def check_int(what: str, value: object, least: int, most: int | None = None) -> int:
+    """Return an integer within bounds; raise `InvalidArgumentError` for anything else."""
+    if type(value) is int and value >= least and (most is None or value <= most):
+        return value
+    bounds = f"of at least {least:,}" if most is None else f"from {least:,} to {most:,}"
+    raise InvalidArgumentError(f"{what} must be an integer {bounds}, not {value!r}")
+
+
 def check_store(store: object) -> None:
-    """Raise `InvalidArgumentError` for what is not an open store of snapkv."""
+    """Raise `InvalidArgumentError` unless the value is an open store of snapkv."""
     if not isinstance(store, SnapshotKV):
         raise InvalidArgumentError(
             f"a store is what snapkv.open() returns, not {type(store).__name__}"
@@ -31,7 +39,7 @@ def check_store(store: object) -> None:
 
 
 def check_timeout(timeout: object) -> None:
-    """Raise `InvalidArgumentError` for what is not a number of seconds, or None."""
+    """Raise `InvalidArgumentError` unless the value is a number of seconds or None."""
     if timeout is None:
         return
     number = isinstance(timeout, int | float) and not isinstance(timeout, bool)

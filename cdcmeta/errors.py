@@ -1,7 +1,7 @@
 """Every error of cdcmeta; all derive from `CDCMetaError`.
 
-What the store below raises (`snapkv.CommitUnknownError`, `snapkv.CompactedError`, ...) is passed
-on as it is.
+Errors of the store below (`snapkv.CommitUnknownError`, `snapkv.CompactedError`, ...) pass through
+unchanged.
 """
 
 from __future__ import annotations
@@ -12,84 +12,81 @@ from typing import Any
 from snapkv.times import dated
 
 NAMED_MAX = 10
-"""So many names are in a message; the rest are counted."""
+"""A message names at most so many items, and counts the rest."""
 
 
 class CDCMetaError(Exception):
-    """Base of all errors of this package."""
+    """Base of all errors of this package; they can be copied and pickled with their attributes."""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _rebuild, (type(self), self.args, self.__dict__)
 
 
-# --- what the caller handed over is not usable; nothing was written --------------------
+def _rebuild(
+    cls: type[CDCMetaError], args: tuple[object, ...], attributes: dict[str, object]
+) -> CDCMetaError:
+    error = cls.__new__(cls, *args)
+    error.args = args
+    error.__dict__.update(attributes)
+    return error
 
 
-class InvalidNameError(CDCMetaError, ValueError):
-    """The name of a database is empty, too long, or has other characters than it may."""
-
-
-class InvalidDocumentError(CDCMetaError, ValueError):
-    """The document cannot be stored: no JSON object, a bad id, an unknown special member, ..."""
-
-
-class InvalidIdError(InvalidDocumentError):
-    """The text is no id of a document: empty, too long, reserved, or no text at all."""
-
-
-class InvalidRevisionError(CDCMetaError, ValueError):
-    """The text is no revision: a positive number, a dash, 32 hexadecimal digits."""
-
-
-class InvalidSequenceError(CDCMetaError, ValueError):
-    """The argument is no place in the feed: no sequence, no `"now"`, no time, or of the future."""
-
-
-class InvalidSelectorError(CDCMetaError, ValueError):
-    """The selector is no condition: an unknown operator, or an argument of the wrong type."""
+# --- the caller's argument is not usable; nothing was written --------------------------
 
 
 class InvalidArgumentError(CDCMetaError, ValueError):
-    """An argument is out of range, or does not go with another."""
+    """An argument is out of range, has the wrong type, or contradicts another or the stored state.
+
+    That includes selectors, stream ids, rings with too many ranges or streams, and a consumer or a
+    table that is registered with other workers or another log of generations.
+    """
+
+
+class InvalidNameError(CDCMetaError, ValueError):
+    """The name of a database is empty, too long, or has characters that are not allowed."""
+
+
+class InvalidDocumentError(CDCMetaError, ValueError):
+    """The document cannot be stored: not a JSON object, a bad id, an unknown special member, ..."""
+
+
+class InvalidIdError(InvalidDocumentError):
+    """The value is not a valid document id: not a text, empty, too long, or reserved."""
+
+
+class InvalidRevisionError(CDCMetaError, ValueError):
+    """The text is not a valid revision: a positive number, a dash, 32 hexadecimal digits."""
+
+
+class InvalidSequenceError(CDCMetaError, ValueError):
+    """The argument is not a valid place in the feed: a past sequence, `"now"`, or a time."""
 
 
 class InvalidMessageError(CDCMetaError, ValueError):
-    """The bytes are no message between an owner and a capture, or a value cannot be one."""
+    """The bytes are not a message between an owner and a capture, or a value cannot be encoded.
 
+    `reason` is `unsupported` for a message of an unknown version or kind, whose sender is newer;
+    otherwise it is `malformed`.
+    """
 
-class UnsupportedMessageError(InvalidMessageError):
-    """A message is of a version or a kind that this one does not know: the sender is newer."""
-
-
-class InvalidStreamIdError(CDCMetaError, ValueError):
-    """The bytes are no stream id: not 16, or of another version."""
-
-
-class TopologyTooLargeError(CDCMetaError, ValueError):
-    """A topology has more ranges or streams than it may."""
-
-    def __init__(self, what: str, found: int, limit: int) -> None:
-        super().__init__(f"{found:,} {what}, more than {limit:,}")
-        self.what, self.found, self.limit = what, found, limit
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.what, self.found, self.limit)
+    def __init__(self, message: str, reason: str = "malformed") -> None:
+        super().__init__(message)
+        self.reason = reason
 
 
 class CorruptTopologyError(CDCMetaError, ValueError):
-    """Stored ranges and streams do not make a topology."""
+    """Stored ranges and streams do not form a valid topology."""
 
 
-# --- what is asked for is not there ----------------------------------------------------
+# --- what the caller asks for does not exist, or exists already ------------------------
 
 
 class DatabaseNotFoundError(CDCMetaError, LookupError):
-    """There is no database of this name (at that time)."""
+    """No database has this name (at that time), or it was deleted while a feed followed it."""
 
 
 class DatabaseExistsError(CDCMetaError, FileExistsError):
-    """There is a database of this name already."""
-
-
-class DatabaseDeletedError(CDCMetaError, LookupError):
-    """The database was deleted while it was followed."""
+    """A database with this name exists already."""
 
 
 class DatabaseRelocatedError(CDCMetaError, PermissionError):
@@ -97,7 +94,7 @@ class DatabaseRelocatedError(CDCMetaError, PermissionError):
 
 
 class DocumentNotFoundError(CDCMetaError, KeyError):
-    """There is no such document or revision; `reason` is `missing` or `deleted`."""
+    """The document or revision does not exist; `reason` is `missing` or `deleted`."""
 
     def __init__(self, id: str, reason: str = "missing") -> None:
         super().__init__(id, reason)
@@ -107,7 +104,7 @@ class DocumentNotFoundError(CDCMetaError, KeyError):
         return f"document {self.id!r} is {self.reason}"
 
 
-# --- what happened meanwhile -----------------------------------------------------------
+# --- the edit failed, or may have failed -----------------------------------------------
 
 
 class DocumentConflictError(CDCMetaError, RuntimeError):
@@ -122,10 +119,10 @@ class DocumentConflictError(CDCMetaError, RuntimeError):
 
 
 class EditUnknownError(CDCMetaError, TimeoutError):
-    """Nobody knows yet whether the edits happened; settle it with `ChangesDB.resolve(error)`.
+    """The outcome of the edits is unknown; `ChangesDB.resolve(error)` finds it out.
 
-    `commit` is `snapkv.CommitUnknownError`, which can be settled from any process, too. `before`
-    holds what became of those that were committed before it, `after` those that were not tried.
+    `commit` is the `snapkv.CommitUnknownError`, which any process can resolve. `before` holds the
+    results of edits that were committed earlier, `after` the edits that were not tried.
     """
 
     def __init__(self, commit: Any, plan: Any, before: Any = (), after: Any = ()) -> None:
@@ -137,7 +134,7 @@ class EditUnknownError(CDCMetaError, TimeoutError):
 
 
 class EditNotMadeError(CDCMetaError, TimeoutError):
-    """The edit was not made: time was over, or others of its bulk were settled as never made."""
+    """The edit was not made: the timeout passed, or another commit of its bulk failed."""
 
     def __init__(self, id: str) -> None:
         super().__init__(id)
@@ -147,195 +144,119 @@ class EditNotMadeError(CDCMetaError, TimeoutError):
         return f"the edit of {self.id!r} was not made"
 
 
-# --- writes whose stream cannot be told -------------------------------------------------
+# --- the stream of a write cannot be determined ----------------------------------------
 
 
 class InvalidWriteTimeError(CDCMetaError, ValueError):
-    """A write has a timestamp that it may not have (now): the client's doing."""
+    """A write has a timestamp that is not accepted now; the client must choose another.
 
+    `reason` is `future` when `ts` is later than `limit`, the clock plus the leeway. It is `past`
+    when the generation of `ts` was superseded and `ts` is not later than `limit`.
+    """
 
-class WriteFromFutureError(InvalidWriteTimeError):
-    """A write is further ahead of the clock than clocks may be apart."""
-
-    def __init__(self, ts: int, latest: int) -> None:
-        super().__init__(
-            f"the write at {dated(ts)} is from the future: {dated(latest)} is the latest now"
-        )
-        self.ts, self.latest = ts, latest
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.ts, self.latest)
-
-
-class WriteFromPastError(InvalidWriteTimeError):
-    """A write belongs to a generation that was superseded, and comes too late for it."""
-
-    def __init__(self, ts: int, earliest: int) -> None:
-        super().__init__(
-            f"the write at {dated(ts)} is from the past: of a generation before {dated(earliest)}"
-        )
-        self.ts, self.earliest = ts, earliest
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.ts, self.earliest)
+    def __init__(self, reason: str, ts: int, limit: int) -> None:
+        if reason == "future":
+            why = f"is too far in the future: the latest accepted time is now {dated(limit)}"
+        else:
+            why = f"comes too late: its generation was superseded, and {dated(limit)} has passed"
+        super().__init__(f"the write at {dated(ts)} {why}")
+        self.reason, self.ts, self.limit = reason, ts, limit
 
 
 class GenerationUnavailableError(CDCMetaError, RuntimeError):
-    """The generation of a write cannot be told here, now: trying again may help."""
+    """The generation of a write is not known here now; a retry may succeed.
 
+    `reason` says why. `none`: no known generation operates at that time. `not retrieved`: it is
+    known, but its streams have not been read yet. `undecided`: a switch is prepared, and its
+    generation may operate by then. `ts` is the write's timestamp; `since` is the time from which
+    that generation operates. Either is None where it is unknown.
+    """
 
-class NoGenerationError(GenerationUnavailableError):
-    """No known generation operates at the write's timestamp."""
-
-    def __init__(self, ts: int) -> None:
-        super().__init__(f"no generation operates at {dated(ts)}")
-        self.ts = ts
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.ts,)
-
-
-class GenerationNotRetrievedError(GenerationUnavailableError):
-    """The generation of a write is known, but not its streams: they could not be read yet."""
-
-    def __init__(self, time: int) -> None:
-        super().__init__(f"the generation from {dated(time)} on is known, but not yet retrieved")
-        self.time = time
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.time,)
-
-
-class GenerationUndecidedError(GenerationUnavailableError):
-    """A switch of generations is prepared, and may come before the write's timestamp."""
-
-    def __init__(self, ts: int, since: int) -> None:
-        super().__init__(
-            f"a generation may operate from {dated(since)} on, before the write at {dated(ts)}"
-        )
-        self.ts, self.since = ts, since
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.ts, self.since)
+    def __init__(
+        self, reason: str, message: str, *, ts: int | None = None, since: int | None = None
+    ) -> None:
+        super().__init__(message)
+        self.reason, self.ts, self.since = reason, ts, since
 
 
 class MemberLostError(GenerationUnavailableError):
-    """The member's session ended: others switch generations without it. Make a new one."""
+    """The member's session ended, so generations switch without it: make a new member.
+
+    A retry with this member never succeeds. `reason` is `lost`.
+    """
 
     def __init__(self, session: int) -> None:
-        super().__init__(f"the session {session:x} of this member ended")
+        super().__init__("lost", f"the session {session:x} of this member ended: make a new member")
         self.session = session
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.session,)
 
-
-# --- switches of generations ------------------------------------------------------------
+# --- switches of generations, and their consumers --------------------------------------
 
 
 class GenerationNotFoundError(CDCMetaError, LookupError):
-    """There is no such generation, or it was removed after it expired."""
+    """The generation never existed, or was removed after it expired."""
 
 
 class SwitchAbortedError(CDCMetaError):
-    """A switch of generations came to nothing: everything stays as it was."""
+    """A switch of generations was aborted: the generations stay as they were."""
 
     def __init__(self, id: bytes, why: str) -> None:
-        super().__init__(f"the switch was given up: {why}")
+        super().__init__(f"the switch was aborted: {why}")
         self.id, self.why = id, why
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.id, self.why)
 
 
 class SwitchPendingError(CDCMetaError, TimeoutError):
-    """A switch of generations is still under way, and may still come.
+    """A switch of generations is still under way, and may still be committed.
 
-    `waiting` names the members that have not answered, where that is what it waits for.
+    `waiting` names the members that have not answered, if the switch waits for any.
     """
 
     def __init__(self, id: bytes, waiting: tuple[str, ...] = ()) -> None:
         named = ", ".join(waiting[:NAMED_MAX])
         more = f" and {len(waiting) - NAMED_MAX} more" if len(waiting) > NAMED_MAX else ""
         message = "a switch is still under way"
-        super().__init__(f"{message}, it waits for {named}{more}" if waiting else message)
+        super().__init__(f"{message}; it waits for {named}{more}" if waiting else message)
         self.id, self.waiting = id, waiting
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.id, self.waiting)
 
 
 class ConsumerTakenError(CDCMetaError):
-    """Somebody else consumes under this name, or it was forgotten."""
+    """Another consumer of this name saved its progress since, or the name was forgotten."""
 
     def __init__(self, name: str) -> None:
-        super().__init__(f"consumer {name!r} goes on elsewhere, or was forgotten")
+        super().__init__(f"consumer {name!r} was continued by another process, or was forgotten")
         self.name = name
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.name,)
-
-
-class ConsumerMismatchError(CDCMetaError, ValueError):
-    """The progress stored under this name is not this consumer's.
-
-    The name has another number of workers, or an older version registered it, which did not record
-    the table that it reads.
-    """
 
 
 class LogTrimmedError(CDCMetaError, LookupError):
-    """Log rows were trimmed that a consumer has not read.
+    """Log rows were trimmed before the consumer read them.
 
-    It came to `position`, and rows up to `until` are gone.
+    The consumer has read up to `position`; rows up to `until` were trimmed.
     """
 
     def __init__(self, consumer: str, table: str, position: int, until: int) -> None:
         super().__init__(
-            f"consumer {consumer!r} of table {table!r} came to {position}, and rows up to {until} "
-            f"were trimmed: to go on without them forget it and register it with since={until}"
+            f"consumer {consumer!r} of table {table!r} has read up to {dated(position)}, but rows "
+            f"up to {dated(until)} were trimmed: to go on without them, forget the consumer and "
+            f"register it with since={until}"
         )
         self.consumer, self.table, self.position, self.until = consumer, table, position, until
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.consumer, self.table, self.position, self.until)
-
 
 class ExpiryIncompleteError(CDCMetaError):
-    """Log rows of some tables could not be removed; all else that was to be done is done.
+    """Log rows of some tables could not be removed; the rest of the work is done.
 
     `failed` has the error of each such table, `done` is the `Expired` that `GenerationLog.expire`
-    would have returned. The next call goes on with what is left.
+    would have returned. The next call removes what is left.
     """
 
     def __init__(self, failed: Mapping[str, Exception], done: Any) -> None:
         named = [f"{table!r} ({why})" for table, why in list(failed.items())[:NAMED_MAX]]
         more = f" and of {len(failed) - NAMED_MAX} more" if len(failed) > NAMED_MAX else ""
         super().__init__(
-            f"could not remove log rows of {', '.join(named)}{more}; all else is done: expire again"
+            f"could not remove log rows of {', '.join(named)}{more}; the rest is done: expire again"
         )
         self.failed, self.done = dict(failed), done
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.failed, self.done)
-
-
-class WrongGenerationLogError(CDCMetaError, ValueError):
-    """The streams of a table are not of this log of generations: its rows are in others.
-
-    `found` is the space of the log that the table belongs to, `given` that of the one in use.
-    """
-
-    def __init__(self, table: str, found: str, given: str) -> None:
-        super().__init__(
-            f"the streams of table {table!r} are of {found!r}, not of {given!r}: "
-            "open it with that log of generations"
-        )
-        self.table, self.found, self.given = table, found, given
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.table, self.found, self.given)
-
 
 class LateGenerationWarning(UserWarning):
-    """A generation was learnt of after writes of its time went to the one before it."""
+    """A generation became known after writes of its time went to the one before it."""

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command line (else that of the process); return its exit code."""
+    """Run a command line, by default the process's; return its exit code."""
     try:
-        from cdcmeta.cli import app  # takes half a second, in which Ctrl-C is no traceback either
+        from cdcmeta.cli import app  # takes half a second; Ctrl-C then must not print a traceback
 
         return app.main(arguments)
     except KeyboardInterrupt:

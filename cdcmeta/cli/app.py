@@ -1,4 +1,4 @@
-"""The command line as a whole, and how it ends."""
+"""The whole command line, and its exit codes."""
 
 from __future__ import annotations
 
@@ -22,22 +22,24 @@ app = App(name="cdcmeta")
 
 @app.callback()
 def cdcmeta(version: Annotated[bool, version_option("cdcmeta")] = False) -> None:
-    """Metadata of change data capture, on stores that answer for any moment."""
+    """Metadata of change data capture, in stores that can be read as of any moment."""
 
 
 app.command()(serve)
 GROUPS = {"generations": generations, "streams": streams}
-"""Commands that have commands of their own; alone each shows its help."""
+"""Commands with subcommands; without one, each shows its help."""
 for _name, _group in GROUPS.items():
     app.add_typer(_group, name=_name)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command line (else that of the process); return its exit code.
+    """Run a command line, by default the process's; return its exit code.
 
-    0: done; 1: it failed; 2: a command line that cannot be used; 130: interrupted.
+    0: done; 1: failed; 2: invalid command line; 130: interrupted.
     """
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # an error is one line, and it is ours
+    os.environ.setdefault(
+        "GRPC_VERBOSITY", "NONE"
+    )  # gRPC must not print: an error is one line, printed here
     words = list(sys.argv[1:] if arguments is None else arguments)
     if not words or (len(words) == 1 and words[0] in GROUPS):
         words.append("--help")

@@ -1,4 +1,4 @@
-"""The commands generations and streams: what a log of generations holds, and its upkeep."""
+"""The commands generations and streams: show and maintain a log of generations."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from snapkv.cli.typed_times import understood
 from snapkv.clock import SystemClock
 from snapkv.times import dated, duration_ms, revision_of
 
-if TYPE_CHECKING:  # NumPy is for those who use it: these modules come when a command runs
+if TYPE_CHECKING:  # they need NumPy, so a command imports them only when it runs
     from cdcmeta.generations import Generation, GenerationLog, Sharding
     from cdcmeta.generations.log.expiry import Expired
 
@@ -38,17 +38,19 @@ StoreOption = Annotated[
         metavar="URL", envvar="SNAPKV_STORE", help="The store: lmdb:./meta or etcd://HOST:PORT."
     ),
 ]
-NameOption = Annotated[str, typer.Option(help="Which store of that place.")]
-LogOption = Annotated[str, typer.Option(help="Which log of generations in it.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="One JSON object a line.")]
+NameOption = Annotated[str, typer.Option(help="The name of the store there.")]
+LogOption = Annotated[str, typer.Option(help="The name of the log of generations.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object on each line.")]
 TimeArgument = Annotated[
     str,
     typer.Argument(metavar="TIME", help="2026-01-31 14:05, yesterday, 1h ago, a timestamp."),
 ]
 DelayOption = Annotated[
-    float | None, typer.Option(help="Seconds that news need to reach everybody.")
+    float | None, typer.Option(help="Seconds that news need to reach every process.")
 ]
-TimeoutOption = Annotated[float, typer.Option(help="Seconds to wait for members and others.")]
+TimeoutOption = Annotated[
+    float, typer.Option(help="Seconds to wait for members and other processes.")
+]
 
 
 @generations.command("list")
@@ -58,11 +60,11 @@ def list_(
     log: LogOption = "default",
     as_json: JsonOption = False,
 ) -> None:
-    """Show all generations, the newest last, and the switch that is under way."""
+    """Show all generations, the newest last, and a pending switch."""
     with _opened(store, name, log) as opened:
         found, now = opened.generations(), opened.timestamp_of("-0s")
         for each, later in zip_longest(found, found[1:]):
-            _tell(each, later, now, as_json)
+            _print(each, later, now, as_json)
         switch = opened.pending()
     if switch is not None:
         typer.echo(f"a switch is {switch.phase}: {switch.ranges:,} ranges", err=True)
@@ -78,7 +80,7 @@ def at(
 ) -> None:
     """Show the generation that operates at a time."""
     with _opened(store, name, log) as opened:
-        _tell_one(opened, _operating(opened, time), as_json)
+        _print_one(opened, _operating(opened, time), as_json)
 
 
 @generations.command(times=1)
@@ -92,7 +94,7 @@ def show(
     """Show the ranges of the generation that operates at a time."""
     with _opened(store, name, log) as opened:
         generation = _operating(opened, time)
-        _tell_one(opened, generation, as_json)
+        _print_one(opened, generation, as_json)
         for each in opened.topology(generation):
             fields = {"start": each.start, "end": each.end, "streams": len(each.streams)}
             if as_json:
@@ -115,21 +117,21 @@ def make(
     name: NameOption = "default",
     log: LogOption = "default",
     if_needed: Annotated[
-        bool, typer.Option("--if-needed", help="Only when the newest is of another ring.")
+        bool, typer.Option("--if-needed", help="Only if the newest was made for another ring.")
     ] = False,
     propagation_delay: DelayOption = None,
     timeout: TimeoutOption = 120.0,
     as_json: JsonOption = False,
 ) -> None:
-    """Make a generation for a ring; it operates from some time ahead on.
+    """Make a generation for a ring; it begins to operate some time later.
 
-    It makes the store, too, where there is none.
+    Creates the store if it does not exist.
     """
     found = _ring_of(ring)
     more = {} if propagation_delay is None else {"propagation_delay": propagation_delay}
     with _opened(store, name, log, create=True, **more) as opened:
         do = opened.regenerate_if_needed if if_needed else opened.make
-        _tell_one(opened, do(found, timeout=timeout), as_json)
+        _print_one(opened, do(found, timeout=timeout), as_json)
 
 
 @generations.command()
@@ -139,7 +141,7 @@ def repair(
     log: LogOption = "default",
     timeout: TimeoutOption = 120.0,
 ) -> None:
-    """Complete a switch that was left half-way, or end it after its deadline."""
+    """Complete an unfinished switch, or abort it after its deadline."""
     with _opened(store, name, log) as opened:
         under_way = opened.pending()
         opened.repair(timeout=timeout)
@@ -148,28 +150,29 @@ def repair(
 
 @generations.command()
 def expire(
-    retention: Annotated[str, typer.Argument(metavar="AGE", help="As in 7d, 12h: how long.")],
+    retention: Annotated[str, typer.Argument(metavar="AGE", help="An age such as 7d or 12h.")],
     store: StoreOption,
     name: NameOption = "default",
     log: LogOption = "default",
     propagation_delay: DelayOption = None,
     ttl: Annotated[
         str | None,
-        typer.Option(metavar="AGE", help="Remove log rows of this age, too, though not read yet."),
+        typer.Option(metavar="AGE", help="Also remove log rows older than this, even unread ones."),
     ] = None,
 ) -> None:
-    """Mark superseded generations, and remove those superseded for longer than AGE, and their rows.
+    """Mark superseded generations; remove those superseded for longer than AGE, with their rows.
 
-    Those that a consumer has not passed stay. A generation counts as superseded when its successor
-    operates for the propagation delay: give the one that generations are made with.
+    Generations that a consumer is still reading remain. A generation is superseded once its
+    successor has operated for the propagation delay: use the delay that the generations were made
+    with.
     """
     more = {} if propagation_delay is None else {"propagation_delay": propagation_delay}
     with _opened(store, name, log, create=False, **more) as opened:
         ttl_s = None if ttl is None else duration_ms(ttl) / 1_000
         try:
-            _tell_expired(opened.expire(duration_ms(retention) / 1_000, ttl=ttl_s))
+            _print_expired(opened.expire(duration_ms(retention) / 1_000, ttl=ttl_s))
         except ExpiryIncompleteError as e:
-            _tell_expired(e.done)
+            _print_expired(e.done)
             raise
 
 
@@ -194,7 +197,7 @@ def stream_at(
     name: NameOption = "default",
     log: LogOption = "default",
 ) -> None:
-    """Show the stream that a write of a key at a time belongs to."""
+    """Show the stream of a write of a key at a time."""
     token = _library().murmur3_token(os.fsencode(key))
     with _opened(store, name, log) as opened:
         topology = opened.topology(_operating(opened, time))
@@ -205,7 +208,7 @@ def stream_at(
 
 
 def _library() -> ModuleType:
-    """Return the package that needs NumPy. Raises `MissingExtraError` where that is missing."""
+    """Return the package that needs NumPy. Raises `MissingExtraError` without NumPy."""
     return import_module("cdcmeta.generations")
 
 
@@ -234,11 +237,11 @@ def _operating(log: GenerationLog, time: str) -> Generation:
     return found
 
 
-def _tell_one(log: GenerationLog, generation: Generation, as_json: bool) -> None:
-    _tell(generation, log.next_after(generation.time), log.timestamp_of("-0s"), as_json)
+def _print_one(log: GenerationLog, generation: Generation, as_json: bool) -> None:
+    _print(generation, log.next_after(generation.time), log.timestamp_of("-0s"), as_json)
 
 
-def _tell(generation: Generation, later: Generation | None, now: int, as_json: bool) -> None:
+def _print(generation: Generation, later: Generation | None, now: int, as_json: bool) -> None:
     state = "to come" if generation.time > now else "operates"
     if later is not None and later.time <= now:
         state = "superseded" if generation.expired is None else "expired"
@@ -259,7 +262,7 @@ def _tell(generation: Generation, later: Generation | None, now: int, as_json: b
     typer.echo(f"{snapkv.format_time(generation.time)}  {counts}  {state}{note}")
 
 
-def _tell_expired(done: Expired) -> None:
+def _print_expired(done: Expired) -> None:
     for what, found in (("marked", done.marked), ("removed", done.removed)):
         for each in found:
             typer.echo(f"{what}  {snapkv.format_time(each.time)}")
@@ -268,17 +271,17 @@ def _tell_expired(done: Expired) -> None:
 
 
 def _ring_of(file: Path) -> dict[int, Sharding]:
-    """Return the ring of a file. Raises `InvalidArgumentError`."""
+    """Return the ring in a file. Raises `InvalidArgumentError`."""
     sharding = _library().Sharding
     try:
-        told: Any = json.loads(file.read_bytes(), object_pairs_hook=_each_once)
-        nodes = {name: sharding(**node) for name, node in told["nodes"].items()}
-        pairs = [(int(token), nodes[node]) for token, node in told["tokens"].items()]
+        ring: Any = json.loads(file.read_bytes(), object_pairs_hook=_each_once)
+        nodes = {name: sharding(**node) for name, node in ring["nodes"].items()}
+        pairs = [(int(token), nodes[node]) for token, node in ring["tokens"].items()]
         return _each_once(pairs)
     except KeyError as e:
-        raise InvalidArgumentError(f"{file} is no ring: it lacks {e}") from e
+        raise InvalidArgumentError(f"{file} is not a valid ring: it lacks {e}") from e
     except (ValueError, TypeError, AttributeError, RecursionError) as e:
-        raise InvalidArgumentError(f"{file} is no ring: {e}") from e
+        raise InvalidArgumentError(f"{file} is not a valid ring: {e}") from e
 
 
 def _each_once(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
@@ -286,5 +289,5 @@ def _each_once(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
     if len(found) < len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"{twice!r} is there twice")
+        raise ValueError(f"{twice!r} occurs twice")
     return found

@@ -14,11 +14,11 @@ import snapkv
 from cdcmeta.errors import InvalidArgumentError
 from snapkv.cli.commands import patience
 
-if TYPE_CHECKING:  # the extra `http` is for those who serve
+if TYPE_CHECKING:  # only `serve` needs the extra `http`
     from cdcmeta.couch_http import Login
 
 HOST, PORT, BODY_BYTES_MAX, BULK_BYTES_MAX = "127.0.0.1", 5984, 8_000_000, 128_000_000
-"""The defaults of `cdcmeta.couch_http`; repeated here so that --help needs no extra."""
+"""The defaults of `cdcmeta.couch_http`, repeated here so that --help needs no extra."""
 PASSWORD_VARIABLE = "CDCMETA_PASSWORD"  # noqa: S105
 PASSWORD_CHARACTERS_MAX = 1_024
 
@@ -28,14 +28,15 @@ Store = Annotated[
     typer.Option(
         metavar="URL",
         envvar="SNAPKV_STORE",
-        help="The store, as in lmdb:./meta or etcd://HOST:PORT; made when there is none.",
+        help="The store, such as lmdb:./meta or etcd://HOST:PORT; created if missing.",
     ),
 ]
-Name = Annotated[str, typer.Option(help="Which store of that place.")]
+Name = Annotated[str, typer.Option(help="The name of the store there.")]
 Host = Annotated[str, typer.Option(help="The address to listen on.")]
-Port = Annotated[int, typer.Option(min=0, max=65_535, help="0: any that is free.")]
+Port = Annotated[int, typer.Option(min=0, max=65_535, help="The port; 0 takes any free port.")]
 User = Annotated[
-    str | None, typer.Option(envvar="CDCMETA_USER", help="Who may come in; else everyone.")
+    str | None,
+    typer.Option(envvar="CDCMETA_USER", help="The only user; without one, no login is needed."),
 ]
 PasswordFile = Annotated[
     Path | None,
@@ -49,22 +50,20 @@ AllowHost = Annotated[
     list[str] | None,
     typer.Option(
         metavar="NAME",
-        help="A name, besides this machine's own, by which it may be asked without a login.",
+        help="Another host name for requests to a server without a login.",
     ),
 ]
-Insecure = Annotated[
-    bool, typer.Option("--insecure", help="Let other machines in without a login.")
-]
+Insecure = Annotated[bool, typer.Option("--insecure", help="Allow other machines without a login.")]
 CorsOrigin = Annotated[
     list[str] | None,
     typer.Option(
         metavar="ORIGIN",
-        help="An origin, as in https://app.example, whose pages may use it from browsers; "
-        "* for all, without their logins.",
+        help="An origin such as https://app.example, whose pages may use the server from "
+        "browsers; * for all pages, without the browser's login.",
     ),
 ]
 MaxBody = Annotated[
-    int, typer.Option(metavar="BYTES", min=1, help="The largest document, or other body.")
+    int, typer.Option(metavar="BYTES", min=1, help="The largest document or other body.")
 ]
 MaxBulk = Annotated[
     int, typer.Option(metavar="BYTES", min=1, help="The largest body of _bulk_docs.")
@@ -84,19 +83,22 @@ def serve(
     max_body: MaxBody = BODY_BYTES_MAX,
     max_bulk: MaxBulk = BULK_BYTES_MAX,
 ) -> None:
-    """Serve the databases of a store as CouchDB would, until Ctrl-C or SIGTERM.
+    """Serve the databases of a store with CouchDB's HTTP interface, until Ctrl-C or SIGTERM.
 
-    It listens on this machine only, unless --host names another address; then it needs a login.
+    It is reachable from this machine only, unless --host names another address; then it needs a
+    login.
     """
     from cdcmeta.couch_http import Limits, Server
-    from cdcmeta.couch_http.origins import checked_origins
+    from cdcmeta.couch_http.auth import checked_origins
     from cdcmeta.couch_http.server import check_exposure
 
     login = _login(user, password_file)
     limits = Limits(
         body_bytes=max_body,
         bulk_bytes=max_bulk,
-        bodies_bytes=max(max_bulk * 5 // 4, Limits().bodies_bytes),  # a fifth is for small ones
+        bodies_bytes=max(
+            max_bulk * 5 // 4, Limits().bodies_bytes
+        ),  # a fifth is reserved for small bodies
     )
     try:
         check_exposure(host, login, insecure=insecure)
@@ -116,15 +118,15 @@ def serve(
             insecure=insecure,
             cors_origins=origins,
             limits=limits,
-            ready=lambda: _tell(f"serving {store} at {server.url}"),
+            ready=lambda: _report(f"serving {store} at {server.url}"),
         )
         if login is None and not server.local:
-            _tell("warning: anyone who reaches this address may read and write")
+            _report("warning: anyone who reaches this address may read and write")
         server.run()
 
 
 def _login(user: str | None, password_file: Path | None) -> Login | None:
-    """Return who may come in. A password is never in the list of processes."""
+    """Return the login. The password comes from a file or the environment, never an argument."""
     from cdcmeta.couch_http import Login
 
     password = os.environ.get(PASSWORD_VARIABLE)
@@ -141,6 +143,6 @@ def _login(user: str | None, password_file: Path | None) -> Login | None:
         ) from e
 
 
-def _tell(line: str) -> None:
+def _report(line: str) -> None:
     sys.stderr.write(f"cdcmeta: {line}\n")
     sys.stderr.flush()

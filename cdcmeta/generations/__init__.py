@@ -1,29 +1,45 @@
-"""CDC generations: which stream a write's log row goes to, and from when on (ScyllaDB's model).
+"""CDC generations: they map each write to a stream, each from its time on (ScyllaDB's model).
 
 The ring of tokens is split into ranges, each with a stream for each shard of the node that owns
-it (`Topology`); so a log row lives where its base row does. Needs NumPy: the extra `generations`.
+the range (`Topology`). So a log row is on the node and shard of its base row. Needs
+NumPy: the extra `generations`.
 """
 
 from snapkv.extras import extra
 
 with extra("generations", "generations"):
-    from cdcmeta.generations.cdc.cdclog import CdcLog as CdcLog
-    from cdcmeta.generations.cdc.consumer import StreamConsumer as StreamConsumer
-    from cdcmeta.generations.cdc.consumer import Window as Window
-    from cdcmeta.generations.cdc.rows import LogRow as LogRow
-    from cdcmeta.generations.cdc.rows import Operation as Operation
-    from cdcmeta.generations.log.layout import ConsumerId as ConsumerId
-    from cdcmeta.generations.log.layout import Generation as Generation
-    from cdcmeta.generations.log.layout import Switch as Switch
-    from cdcmeta.generations.log.log import GenerationLog as GenerationLog
-    from cdcmeta.generations.log.member import Member as Member
-    from cdcmeta.generations.model.batches import murmur3_tokens as murmur3_tokens
-    from cdcmeta.generations.model.metadata import Generations as Generations
-    from cdcmeta.generations.model.rules import ORIGINAL as ORIGINAL
-    from cdcmeta.generations.model.rules import TODAY as TODAY
-    from cdcmeta.generations.model.streams import StreamId as StreamId
-    from cdcmeta.generations.model.tokens import Sharding as Sharding
-    from cdcmeta.generations.model.tokens import composite_key as composite_key
-    from cdcmeta.generations.model.tokens import murmur3_token as murmur3_token
-    from cdcmeta.generations.model.topology import TokenRange as TokenRange
-    from cdcmeta.generations.model.topology import Topology as Topology
+    from cdcmeta.generations.cdc.cdclog import CdcLog
+    from cdcmeta.generations.cdc.consumer import StreamConsumer, Window
+    from cdcmeta.generations.cdc.rows import LogRow, Operation
+    from cdcmeta.generations.log.layout import ConsumerId, Generation, Switch
+    from cdcmeta.generations.log.log import GenerationLog
+    from cdcmeta.generations.log.member import Member
+    from cdcmeta.generations.model.batches import murmur3_tokens
+    from cdcmeta.generations.model.metadata import Generations
+    from cdcmeta.generations.model.rules import ORIGINAL, TODAY
+    from cdcmeta.generations.model.streams import StreamId
+    from cdcmeta.generations.model.tokens import Sharding, composite_key, murmur3_token
+    from cdcmeta.generations.model.topology import TokenRange, Topology
+
+__all__ = [
+    "ORIGINAL",
+    "TODAY",
+    "CdcLog",
+    "ConsumerId",
+    "Generation",
+    "GenerationLog",
+    "Generations",
+    "LogRow",
+    "Member",
+    "Operation",
+    "Sharding",
+    "StreamConsumer",
+    "StreamId",
+    "Switch",
+    "TokenRange",
+    "Topology",
+    "Window",
+    "composite_key",
+    "murmur3_token",
+    "murmur3_tokens",
+]

@@ -1,4 +1,4 @@
-"""DataFrames by a call, where the session's time zone can be asked: the format cannot."""
+"""Functions that return DataFrames; unlike the format, they know the session's time zone."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from cdcmeta.changes.state import Since
 from cdcmeta.spark.options import is_time
 from cdcmeta.spark.source import ChangesDataSource
 from snapkv import When
-from snapkv.spark import errors as codes
+from snapkv.spark import errors
 from snapkv.spark.errors import SourceError
 from snapkv.spark.location import absolute
-from snapkv.spark.sessions import Times, ensure_told, tell
+from snapkv.spark.sessions import Times, ensure_registered, register_format
 from snapkv.spark.timing import exact
 
 
 def register(spark: SparkSession) -> None:
-    """Make the format `cdcmeta.changes` known to a session, where Spark has not found it itself."""
-    tell(spark, ChangesDataSource)
+    """Register the format `cdcmeta.changes` in a session, if Spark did not find it itself."""
+    register_format(spark, ChangesDataSource)
 
 
 def changes_as_of(
@@ -40,21 +40,21 @@ def changes_as_of(
     prefix: str = "",
     **options: Any,
 ) -> DataFrame:
-    """Return a database's feed as it was at a moment (None: now), a row for each document.
+    """Return a database's feed at a moment (None: now), with a row for each document.
 
     `since` is exclusive and `until` inclusive: a sequence, 0, "now", or a time. Naive text is in
     the session's time zone. The rest is as in `ChangesDB.changes`; `options` are those of the
-    format: `name`, `numPartitions`, `user`, ... The moment is pinned by this call.
+    format: `name`, `numPartitions`, `user`, ... This call pins the moment.
 
         changes_as_of(spark, "etcd://localhost:2379", "catalogue", "2026-11-20 14:05")
 
     Raises Spark's `AnalysisException`, whose message has a code such as
-    `[CDCMETA_DATABASE_NOT_FOUND]`, and `SourceError` for a time that is none and for options that
-    parameters stand for.
+    `[CDCMETA_DATABASE_NOT_FOUND]`, and `SourceError` for an invalid time, or for an option that is
+    a parameter here.
     """
     times = Times(spark, options)
-    ensure_told(spark, ChangesDataSource)
-    given = {
+    ensure_registered(spark, ChangesDataSource)
+    parameters = {
         "store": absolute(url),
         "database": database,
         "timestampAsOf": None,
@@ -66,12 +66,14 @@ def changes_as_of(
         "docIds": None if doc_ids is None else json.dumps(list(doc_ids)),
         "prefix": prefix,
     }
-    said = {name.lower() for name in given} | {"path"}
+    taken = {name.lower() for name in parameters} | {"path"}
     for name in options:
-        if name.lower() in said:
-            raise SourceError(codes.INVALID_OPTION, f"no option {name} here: give the parameter")
-    asked = {name: value for name, value in given.items() if value is not None} | options
-    return spark.read.format(ChangesDataSource.name()).options(**asked).load()
+        if name.lower() in taken:
+            raise SourceError(
+                errors.INVALID_OPTION, f"{name} is not an option here: use the parameter"
+            )
+    all_options = {k: v for k, v in parameters.items() if v is not None} | options
+    return spark.read.format(ChangesDataSource.name()).options(**all_options).load()
 
 
 def _place(since: Since, times: Times) -> str:

@@ -1,4 +1,4 @@
-"""Codes of errors beside those of snapkv's format, which mean the same here."""
+"""Error codes besides those of snapkv's format, which have the same meaning here."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from cdcmeta.errors import CDCMetaError, DatabaseNotFoundError, InvalidSequenceError
-from snapkv.spark import errors as codes
+from snapkv.spark import errors
 from snapkv.spark.errors import SourceError
 
 DATABASE_NOT_FOUND = "CDCMETA_DATABASE_NOT_FOUND"
@@ -16,8 +16,8 @@ INVALID_SEQUENCE = "CDCMETA_INVALID_SEQUENCE"
 
 
 @contextmanager
-def told() -> Iterator[None]:
-    """Turn errors of cdcmeta into `SourceError`; those of snapkv are left to `snapkv.spark`."""
+def converted() -> Iterator[None]:
+    """Convert errors of cdcmeta to `SourceError`; `snapkv.spark` converts those of snapkv."""
     try:
         yield
     except DatabaseNotFoundError as e:
@@ -25,4 +25,4 @@ def told() -> Iterator[None]:
     except InvalidSequenceError as e:
         raise SourceError(INVALID_SEQUENCE, str(e)) from e
     except CDCMetaError as e:
-        raise SourceError(codes.INVALID_OPTION, str(e)) from e
+        raise SourceError(errors.INVALID_OPTION, str(e)) from e

@@ -1,4 +1,4 @@
-"""Where a stream of a feed is: what its checkpoints hold."""
+"""The offset of a stream of a feed, as its checkpoints hold it."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 from cdcmeta.changes.sequence import Sequence
 from cdcmeta.errors import InvalidSequenceError
 from snapkv.layout import Mark
-from snapkv.spark.offset import checking, standing, store_and_mark, truth
+from snapkv.spark.offset import boolean, checking, store_and_mark, store_fields
 
 
 @dataclass(frozen=True, slots=True)
 class Offset:
-    """All changes up to `seq` were delivered, as the feed was at a commit.
+    """All changes up to `seq` were delivered, from the feed at a commit.
 
     `pinned` is as in the stream of snapkv's changes.
     """
@@ -27,7 +27,7 @@ class Offset:
 
     def to_json(self) -> dict[str, Any]:
         """Return what Spark writes into the checkpoint."""
-        return standing(self.store, self.mark) | {
+        return store_fields(self.store, self.mark) | {
             "database": self.database.hex(),
             "seq": str(self.seq),
             "pinned": self.pinned,
@@ -35,19 +35,19 @@ class Offset:
 
     @staticmethod
     def from_json(given: Mapping[str, Any]) -> Offset:
-        """Return the offset that a checkpoint holds. Raises `SourceError` for anything else."""
+        """Return the offset in a checkpoint. Raises `SourceError` for invalid JSON."""
         with checking(given):
             try:
                 seq = Sequence.parse(given["seq"])
             except InvalidSequenceError as e:
                 raise ValueError(str(e)) from e
             database = bytes.fromhex(given["database"])
-            return Offset(*store_and_mark(given), database, seq, truth(given["pinned"]))
+            return Offset(*store_and_mark(given), database, seq, boolean(given["pinned"]))
 
     def started(self) -> Offset:
-        """Return the first offset as the log has it."""
+        """Return the first offset as Spark's log has it."""
         return replace(self, pinned=True)
 
     def at(self, mark: Mark, seq: Sequence) -> Offset:
-        """Return the offset at which all up to a place is done, as the feed was at a commit."""
+        """Return the offset after all changes up to a place, from the feed at a commit."""
         return Offset(self.store, mark, self.database, seq)

@@ -1,4 +1,4 @@
-"""Options of the format `cdcmeta.changes`, checked as a whole before anything is read."""
+"""Options of the format `cdcmeta.changes`, checked together before anything is read."""
 
 from __future__ import annotations
 
@@ -11,10 +11,16 @@ from cdcmeta.changes.database import checked_name
 from cdcmeta.changes.feed import ALL_DOCS, MAIN_ONLY, Form
 from cdcmeta.changes.sequence import Sequence
 from cdcmeta.changes.state import State
-from cdcmeta.spark.errors import told
-from snapkv.spark import errors as codes
+from cdcmeta.spark.errors import converted
+from snapkv.spark import errors
 from snapkv.spark.errors import SourceError
-from snapkv.spark.options_text import Given, check_one_of, named, place_of, zone_in
+from snapkv.spark.source_options import (
+    SourceOptions,
+    canonical_names,
+    check_one_of,
+    location_of,
+    zone_in,
+)
 from snapkv.spark.timing import is_exact, timestamp_of
 
 FORMAT = "cdcmeta.changes"
@@ -43,41 +49,43 @@ _TIMESTAMP_DIGITS_MAX = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Options(Given):
-    """Which database's feed to read, from where to where, and what of it."""
+class Options(SourceOptions):
+    """The checked options: a database, a range of its feed, and what to read of each change."""
 
     database: str
     form: Form
 
     def place_in(self, state: State, name: str, default: str, now_ms: int) -> Sequence:
-        """Return the place in the feed that an option names, up to which or after which is read.
+        """Return the place in the feed that an option names: an exclusive start or inclusive end.
 
         A few round trips for "now". Raises `SourceError`.
         """
         text = self.text(name, default)
         assert text is not None
         since: str | int = NOW if text.lower() in (NOW, LATEST) else text
-        if is_exact(text) and len(text) <= _TIMESTAMP_DIGITS_MAX:  # text of digits is a sequence
+        if (
+            is_exact(text) and len(text) <= _TIMESTAMP_DIGITS_MAX
+        ):  # a longer text of digits is a sequence
             since = int(text)
-        with told():
+        with converted():
             return state.place(since, lambda _: timestamp_of(text, self.zone, now_ms))
 
 
 def parsed(raw: Mapping[str, str]) -> Options:
-    """Return the options that Spark hands over; its own additions are passed over.
+    """Return the options from Spark, ignoring those that Spark added.
 
-    Raises `SourceError` for unknown options (which lists the known), and without a store or a
+    Raises `SourceError` for unknown options (it lists the known ones), and without a store or a
     database.
     """
-    given = named(raw, KNOWN)
-    check_one_of(given, [("timestampAsOf", "versionAsOf")])
-    place = place_of(given, raw, FORMAT)
-    if "database" not in given:
-        raise SourceError(codes.MISSING_OPTION, "name the database: .option('database', ...)")
-    with told():
-        database = checked_name(given["database"])
-    options = Given(place, given, zone_in(given))
-    return Options(place, given, options.zone, database, _form(options))
+    texts = canonical_names(raw, KNOWN)
+    check_one_of(texts, [("timestampAsOf", "versionAsOf")])
+    place = location_of(texts, raw, FORMAT)
+    if "database" not in texts:
+        raise SourceError(errors.MISSING_OPTION, "name the database: .option('database', ...)")
+    with converted():
+        database = checked_name(texts["database"])
+    options = SourceOptions(place, texts, zone_in(texts))
+    return Options(place, texts, options.zone, database, _form(options))
 
 
 def is_time(text: str) -> bool:
@@ -85,7 +93,7 @@ def is_time(text: str) -> bool:
     return text.lower() not in ("0", NOW, LATEST) and not _SEQUENCE.fullmatch(text)
 
 
-def _form(options: Given) -> Form:
+def _form(options: SourceOptions) -> Form:
     style = options.choice("style", MAIN_ONLY, ALL_DOCS)
     include_docs = options.flag("includeDocs", default=True)
     ids = None if (text := options.text("docIds")) is None else _ids(text)
@@ -100,4 +108,6 @@ def _ids(text: str) -> list[str]:
             return ids
     except ValueError:
         pass
-    raise SourceError(codes.INVALID_OPTION, f"docIds is a JSON list of texts, not {text[:80]!r}")
+    raise SourceError(
+        errors.INVALID_OPTION, f"docIds must be a JSON list of strings, not {text[:80]!r}"
+    )

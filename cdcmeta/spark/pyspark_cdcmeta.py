@@ -1,4 +1,4 @@
-"""Found by Spark at the top of the installed packages: `cdcmeta.changes`, without a register."""
+"""Lets Spark find `cdcmeta.changes` without `register`: it looks at top-level modules."""
 
 from cdcmeta.spark.source import ChangesDataSource as DefaultSource
 

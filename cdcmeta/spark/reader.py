@@ -1,4 +1,4 @@
-"""Reading a batch: what it shows is pinned on the driver, and cut into tasks."""
+"""Reading a batch: the driver pins what it shows, and cuts it into tasks."""
 
 from __future__ import annotations
 
@@ -8,44 +8,44 @@ from dataclasses import dataclass
 from cdcmeta.changes.sequence import Sequence as Seq
 from cdcmeta.spark.options import NOW, Options
 from cdcmeta.spark.tasks import cut, feed_of
-from snapkv.spark import errors as codes
+from snapkv.spark import errors
 from snapkv.spark.errors import SourceError, coded
-from snapkv.spark.pinned import BACKWARDS, Anchor, Commits, found_again, moment_of
+from snapkv.spark.pinned import BACKWARDS, Commits, Present, moment_of, verified_reader
 from snapkv.spark.tasks import Task
 
 
 @dataclass(frozen=True, slots=True)
 class Pinned:
-    """The changes in (after, until], as the feed was at a moment."""
+    """The changes in (after, until] of the feed at a moment."""
 
     commits: Commits
     after: Seq
     until: Seq
 
 
-def pin(options: Options, anchor: Anchor) -> Pinned:
-    """Pin what a batch shows, which is the same however often this is asked.
+def pin(options: Options, present: Present) -> Pinned:
+    """Pin what a batch shows; every call with the same present returns the same.
 
     Raises `SourceError`.
     """
-    reader = found_again(options.place, anchor.store, anchor.head)
-    commits = moment_of(reader, options, anchor)
+    reader = verified_reader(options.location, present.store, present.head)
+    commits = moment_of(reader, options, present)
     with coded():
         state = feed_of(options).state(reader, commits)
-        after = options.place_in(state, "since", "0", anchor.now_ms)
+        after = options.place_in(state, "since", "0", present.now_ms)
         until = state.end
-        if "until" in options.given:
-            asked = options.place_in(state, "until", NOW, anchor.now_ms)
+        if "until" in options.texts:
+            asked = options.place_in(state, "until", NOW, present.now_ms)
             if asked < after:
-                raise SourceError(codes.INVALID_RANGE, f"{BACKWARDS}: {after} to {asked}")
+                raise SourceError(errors.INVALID_RANGE, f"{BACKWARDS}: {after} to {asked}")
             until = min(until, asked)
     return Pinned(commits, after, until)
 
 
 def planned(options: Options, pinned: Pinned) -> Sequence[Task]:
-    """Return the tasks that read what was pinned. Raises `SourceError`."""
+    """Return the tasks that read the pinned changes. Raises `SourceError`."""
     commits = pinned.commits
-    reader = found_again(options.place, commits.store, commits.high)
+    reader = verified_reader(options.location, commits.store, commits.high)
     with coded():
         held = commits.held(reader)
         feed = feed_of(options)

@@ -1,4 +1,4 @@
-"""From changes to batches of exactly the schema that Spark expects."""
+"""Converts changes to batches of exactly the schema that Spark expects."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pyarrow as pa
 from pyspark.sql import types as T
 
 from snapkv.reading.arrow import Arrays
-from snapkv.spark.shape import arrow_schema, batch_of, mismatch
+from snapkv.spark.schema import arrow_schema, batch_of, mismatch
 
 SCHEMA = T.StructType(
     [
@@ -26,13 +26,13 @@ CELLS = pa.schema(
         for name in ("id", "doc", "seq", "rev", "revs", "deleted", "_commit_timestamp")
     ]
 )
-"""The same in the order of rows that are put into batches: what may be large comes second."""
+"""The same columns in the order of a row's cells: the one that may be large is second."""
 
 
 class Shape:
     """The columns of a DataFrame: all of the feed's, or those that a schema names.
 
-    Raises `SourceError` for a schema that has others.
+    Raises `SourceError` for a schema with unknown columns.
     """
 
     def __init__(self, schema: T.StructType) -> None:
@@ -44,9 +44,9 @@ class Shape:
 
     @property
     def needs_value(self) -> bool:
-        """Whether documents have to be read at all."""
+        """Whether documents must be read."""
         return "doc" in self.names
 
     def batch(self, found: Arrays) -> pa.RecordBatch:
-        """Return columns as a batch of the schema. Raises `SourceError` for NULLs it rules out."""
+        """Return columns as a batch of the schema. Raises `SourceError` for NULLs it forbids."""
         return batch_of(found, self.schema)

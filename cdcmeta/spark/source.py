@@ -12,20 +12,20 @@ from cdcmeta.spark.options import FORMAT, parsed
 from cdcmeta.spark.reader import pin, planned
 from cdcmeta.spark.shape import SCHEMA, Shape
 from cdcmeta.spark.stream import FeedStream
-from snapkv.spark.reader import BatchReader, anchored
+from snapkv.spark.reader import BatchReader, present_of
 
 
 class ChangesDataSource(DataSource):
     """A database's feed at a moment, or as a stream; a row for each document.
 
     What it shows is pinned here, when the DataFrame is made, as in `snapkv.spark`: all actions
-    share it, and there is no push-down of filters.
+    share it, and filters are not pushed down.
     """
 
     def __init__(self, options: Mapping[str, str]) -> None:
         super().__init__(dict(options))
         self._options = parsed(options)
-        self._anchor = anchored(self._options)
+        self._present = present_of(self._options)
 
     @classmethod
     def name(cls) -> str:
@@ -33,14 +33,14 @@ class ChangesDataSource(DataSource):
         return FORMAT
 
     def schema(self) -> StructType:
-        """Return the columns, if what is asked for is there."""
-        pin(self._options, self._anchor)
+        """Return the columns, after checking that the options can be read."""
+        pin(self._options, self._present)
         return SCHEMA
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of a batch."""
-        shape, pinned = Shape(schema), pin(self._options, self._anchor)
-        return BatchReader(self._options.place, shape, partial(planned, self._options, pinned))
+        shape, pinned = Shape(schema), pin(self._options, self._present)
+        return BatchReader(self._options.location, shape, partial(planned, self._options, pinned))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Return the reader of a stream."""

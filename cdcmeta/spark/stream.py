@@ -19,18 +19,18 @@ from snapkv.reading.reader import Reader
 from snapkv.spark.errors import ANEW, SourceError
 from snapkv.spark.limits import Limit
 from snapkv.spark.micro_batches import MicroBatches
-from snapkv.spark.pinned import Anchor, Commits, anchor_in, found_again
+from snapkv.spark.pinned import Commits, Present, present_in, verified_reader
 from snapkv.spark.tasks import Task
 from snapkv.times import physical_ms
 
 DATA_LOSS = (
-    "a batch that was begun cannot be read again as it was: failOnDataLoss=false reads the feed as "
-    "it is left, in which documents that were changed since come later"
+    "an unfinished batch cannot be read again as it was: failOnDataLoss=false reads the current "
+    "feed, in which documents that were changed since come later"
 )
 
 
 class FeedStream(MicroBatches[Offset]):
-    """The stream of a database's changes, each document's last one."""
+    """The stream of a database's changes: the last change of each document."""
 
     advice = DATA_LOSS
     _options: Options
@@ -42,34 +42,34 @@ class FeedStream(MicroBatches[Offset]):
     def _position(self, given: Mapping[str, Any]) -> Offset:
         return Offset.from_json(given)
 
-    # --- where it is ---
+    # --- offsets ---
 
     def _start(self, reader: Reader) -> Offset:
-        anchor = anchor_in(reader)
-        state = self._feed.state(reader, _at(anchor))
+        present = present_in(reader)
+        state = self._feed.state(reader, _at(present))
         self._check_here(state)
-        since = self._options.place_in(state, "since", "0", anchor.now_ms)
-        newest_ms = max(anchor.now_ms, physical_ms(anchor.head.timestamp))
+        since = self._options.place_in(state, "since", "0", present.now_ms)
+        newest_ms = max(present.now_ms, physical_ms(present.head.timestamp))
         here = since.incarnation == state.database.incarnation
         if here and physical_ms(since.timestamp) > newest_ms:
             raise SourceError(
-                codes.INVALID_SEQUENCE, f"since {self._options.text('since')} is to come"
+                codes.INVALID_SEQUENCE, f"since {self._options.text('since')} is in the future"
             )
-        return Offset(anchor.store, anchor.head, state.database.uuid, since, pinned=False)
+        return Offset(present.store, present.head, state.database.uuid, since, pinned=False)
 
     def _newest(self, reader: Reader) -> Offset:
-        anchor = anchor_in(reader)
-        state = self._feed.state(reader, _at(anchor))
+        present = present_in(reader)
+        state = self._feed.state(reader, _at(present))
         self._check_here(state)
-        return Offset(anchor.store, anchor.head, state.database.uuid, state.end)
+        return Offset(present.store, present.head, state.database.uuid, state.end)
 
     def _next(self, at: Offset, limit: Limit) -> Offset:
-        """Return the end of the feed, or as far as the limit lets a batch go.
+        """Return the end of the next batch: the end of the feed, or less by the limit.
 
-        Commits that bring no row of this database leave it where it is.
+        Commits without a row of this database do not move it.
         """
-        reader = found_again(self._place, at.store, at.mark)
-        commits = self._standing(reader, self._head(reader, at.mark))
+        reader = verified_reader(self._location, at.store, at.mark)
+        commits = self._moment_at(reader, self._head(reader, at.mark))
         state = self._feed.state(reader, commits)
         self._check_same(at, state.database.uuid)
         self._check_here(state)
@@ -84,38 +84,38 @@ class FeedStream(MicroBatches[Offset]):
 
     def _tasks(self, reader: Reader, first: Offset, last: Offset) -> Sequence[Task]:
         self._check_same(first, last.database)  # PySpark before 4.2 asks for an end without a start
-        if last.seq <= first.seq:  # so is batch 0 of PySpark before 4.2, at times
+        if last.seq <= first.seq:  # batch 0 of PySpark before 4.2 may be empty
             return []
-        commits = self._standing(reader, last.mark)
+        commits = self._moment_at(reader, last.mark)
         self._check_same(last, self._feed.state(reader, commits).database.uuid)
         return cut(reader, self._feed, commits, first.seq, last.seq, self._options.partitions)
 
-    # --- the database that it began with ---
+    # --- the database of the checkpoint ---
 
     def _check_same(self, at: Offset, database: bytes) -> None:
         if database != at.database:
             raise SourceError(
                 codes.DATABASE_MISMATCH,
-                f"database {self._feed.name!r} was deleted and made again; {ANEW}",
+                f"database {self._feed.name!r} was deleted and created again; {ANEW}",
             )
 
     def _check_here(self, state: State) -> None:
         if state.database.moved:
             raise SourceError(
                 codes.DATABASE_RELOCATED,
-                f"database {self._feed.name!r} was moved to another store: go on there with a new "
-                "checkpoint, since the last sequence that came from here",
+                f"database {self._feed.name!r} was moved to another store: continue there with a "
+                "new checkpoint, with `since` at the last sequence from here",
             )
 
 
-def _at(anchor: Anchor) -> Commits:
-    return Commits(anchor.store, anchor.head, anchor.head, anchor.head.revision)
+def _at(present: Present) -> Commits:
+    return Commits(present.store, present.head, present.head, present.head.revision)
 
 
 def last_place(rows: Iterable[Row], form: Form, limit: Limit) -> Seq | None:
-    """Return the place up to which a batch may go, None when it may bring all.
+    """Return the place at which a batch must end, None if it may have all rows.
 
-    It lies behind a commit: the first one with rows always fits, and each is brought as a whole.
+    The place is after a whole commit; the first commit with rows always fits.
     """
     last: Seq | None = None
     for (incarnation, timestamp), commit in groupby(rows, _commit_of):

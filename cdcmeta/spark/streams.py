@@ -1,4 +1,4 @@
-"""Streams for whole DataFrames: a column that tells the CDC stream of each row."""
+"""Streams for whole DataFrames: a column with the CDC stream of each row."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ def with_stream(
     *,
     column: str = "stream",
 ) -> DataFrame:
-    """Return a DataFrame with one column more: the stream of each row, 16 bytes.
+    """Return a DataFrame with an additional column: the stream of each row, 16 bytes.
 
     `key_column` is BINARY or STRING (its UTF-8), `ts_column` TIMESTAMP or BIGINT (snapkv's
     timestamps). The stream is that of the generation which operated at the row's time; NULL before
-    the first one, and where the key or the time is NULL. `generations` are read here, once: all of
-    a log's, or pairs of a time and a topology. In NumPy, a batch of Arrow at a time.
+    the first one, and where the key or the time is NULL. This call reads
+    `generations`: all of a log, or pairs of a time and a topology. Computed with NumPy, by batches.
 
-    Raises `InvalidArgumentError` for columns that are missing, there twice or of another type, and
-    for what are no generations.
+    Raises `InvalidArgumentError` for columns that are missing, duplicate or of another type, and
+    for invalid generations.
     """
     from pyspark.sql.types import BinaryType, StructField, StructType
 
@@ -64,12 +64,12 @@ def _check_columns(df: DataFrame, key_column: str, ts_column: str, column: str) 
     ]
     for name, kinds in wanted:
         if not isinstance(types.get(name), kinds):
-            told = " or ".join(kind.typeName() for kind in kinds)  # type: ignore[attr-defined]
-            raise InvalidArgumentError(f"column {name!r} has to be {told}")
+            expected = " or ".join(kind.typeName() for kind in kinds)  # type: ignore[attr-defined]
+            raise InvalidArgumentError(f"column {name!r} must be {expected}")
         if names.count(name) > 1:
             raise InvalidArgumentError(f"there are several columns {name!r}")
     if column in types:
-        raise InvalidArgumentError(f"there is a column {column!r} already")
+        raise InvalidArgumentError(f"a column {column!r} exists already")
 
 
 def _known(generations: Iterable[tuple[int, Topology]]) -> list[tuple[int, Topology]]:
@@ -123,7 +123,7 @@ def _tokens(keys: Any) -> Any:
 
 
 def _stamps(times: Any) -> Any:
-    """Return snapkv's timestamps of a column; what is before 1970 or after 4199 is the nearest."""
+    """Return snapkv's timestamps of a column, clipped to the years 1970 to 4199."""
     if pa.types.is_timestamp(times.type):
         micros = times.cast(pa.timestamp("us", times.type.tz)).cast(pa.int64()).fill_null(0)
         numbers = np.clip(micros.to_numpy(zero_copy_only=False), 0, MICROS_MAX).astype(np.uint64)

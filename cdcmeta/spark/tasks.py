@@ -1,4 +1,4 @@
-"""A part of the feed at a pinned revision: what one worker reads, and how it is cut."""
+"""A worker's part of the feed at a pinned revision, and how the feed is cut into parts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cdcmeta.changes.feed import Change, Form, shaped
 from cdcmeta.changes.relocation import space_of
 from cdcmeta.changes.sequence import Sequence
 from cdcmeta.changes.state import State
-from cdcmeta.spark.errors import told
+from cdcmeta.spark.errors import converted
 from cdcmeta.spark.options import Options
 from cdcmeta.spark.shape import CELLS
 from snapkv import Snapshot
@@ -23,18 +23,18 @@ from snapkv.reading.arrow import Arrays
 from snapkv.reading.reader import Reader
 from snapkv.reading.tables import Span
 from snapkv.spark.pinned import Commits
-from snapkv.spark.tasks import Task, Wanted, cut_keys
+from snapkv.spark.tasks import Columns, Task, cut_keys
 
 PIECE_ROWS = 4_000
-"""Rows of the feed that are worth a range of their own: each may cost a document, too."""
+"""How many rows of the feed make a range: each row may cost a document, too."""
 
 _JSON = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
-"""Documents with `_id` and `_rev` first, as everywhere."""
+"""Keeps `_id` and `_rev` first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Feed:
-    """The feed of one database, as plain facts."""
+    """The feed of one database: its name, space and form, as a plain value."""
 
     name: str
     space: Keyspace
@@ -43,13 +43,13 @@ class Feed:
     def state(self, reader: Reader, commits: Commits) -> State:
         """Return the database at a pinned moment; one round trip. Raises `SourceError`."""
         source = commits.moment(reader)
-        with told():
+        with converted():
             return State(Snapshot(source, self.space), self.name)
 
 
 def feed_of(options: Options) -> Feed:
     """Return the feed that options name."""
-    space = Layout(options.place.name).space(space_of(options.database))
+    space = Layout(options.location.name).space(space_of(options.database))
     return Feed(options.database, space, options.form)
 
 
@@ -61,7 +61,7 @@ class FeedTask(Task):
     feed: Feed
     ranges: tuple[tuple[bytes, bytes], ...]
 
-    def read(self, reader: Reader, wanted: Wanted) -> Iterator[Arrays]:
+    def read(self, reader: Reader, wanted: Columns) -> Iterator[Arrays]:
         """Yield the columns of changes, in the order of the feed."""
         feed = self.feed
         form = replace(feed.form, include_docs=feed.form.include_docs and wanted.needs_value)
@@ -82,7 +82,7 @@ def _cells(change: Change) -> tuple[Any, ...]:
 def cut(
     reader: Reader, feed: Feed, commits: Commits, after: Sequence, until: Sequence, tasks: int
 ) -> list[Task]:
-    """Return the tasks that read the changes in (after, until] at a moment that can be read."""
+    """Return the tasks that read the changes in (after, until] at a readable moment."""
     if until <= after:
         return []
     start, end = (feed.space.encode(layout.key_after(place)) for place in (after, until))

@@ -19,7 +19,7 @@ from cdcmeta.errors import (
 )
 from cdcmeta.generations import CdcLog, GenerationLog, Generations, Sharding
 from cdcmeta.generations.log import layout
-from cdcmeta.generations.log.following import Following
+from cdcmeta.generations.log.follower import Follower
 from cdcmeta.generations.log.listing import read_state, unchanged
 from snapkv import CommitTimeoutError, ManualClock, pack
 
@@ -66,7 +66,7 @@ class Peer:
         self.store = log.store
         self.session = log.store.session(10**6, log._session_prefix + name.encode())
         self.generations = Generations(clock=self.clock, leeway=LEEWAY_S)
-        self.following = Following(log.store, log._space, self.session, self.generations)
+        self.following = Follower(log.store, log._space, self.session, self.generations)
         self.rows = CdcLog(log.store, self)
         self.cut_off_since = None
         self.lost = False

@@ -96,7 +96,7 @@ def test_a_group_alone_shows_its_help(run, group):
     [
         (["generations", "at", "2001-01-01T00:00:00Z"], 1, "no generation operates"),
         (["generations", "at", "nonsense"], 1, "nonsense"),
-        (["generations", "expire", "long"], 1, "no duration"),
+        (["generations", "expire", "long"], 1, "is not a duration"),
         (["generations", "make", "nowhere.json"], 1, "nowhere.json"),
         (["generations", "repair", "--timeout", "-1"], 1, "timeout"),
         (["generations", "repair", "--timeout", "nan"], 1, "timeout"),

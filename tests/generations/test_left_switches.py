@@ -145,7 +145,7 @@ def test_who_joins_a_switch_that_a_member_refuses_hears_of_that(log, store, slow
     switch = log.pending()
     log._space.commit(delete_prefixes=[layout.rows_prefix(switch.id)])
     slow_member.catch_up_until(joined)
-    with pytest.raises(SwitchAbortedError, match="no rows"):
+    with pytest.raises(SwitchAbortedError, match="no longer has rows"):
         joined.result()
 
 

@@ -9,9 +9,8 @@ from cases import cases
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cdcmeta.errors import CorruptTopologyError, InvalidArgumentError, TopologyTooLargeError
-from cdcmeta.generations.model.making import RANGES_MAX, repeated
-from cdcmeta.generations.model.streams import StreamId
+from cdcmeta.errors import CorruptTopologyError, InvalidArgumentError
+from cdcmeta.generations.model.streams import RANGES_MAX, StreamId, has_duplicates
 from cdcmeta.generations.model.tokens import TOKEN_MAX, TOKEN_MIN, Sharding, murmur3_token
 from cdcmeta.generations.model.topology import Topology
 from tests.generations.vectors import VECTORS
@@ -97,7 +96,7 @@ def test_random_parts_come_from_where_they_are_told():
     with pytest.raises(InvalidArgumentError, match="repeats itself"):
         Topology.make(ring, random_bytes=bytes)
     for few in (lambda _: b"", lambda _: bytes(8)):  # one number for all would do for NumPy
-        with pytest.raises(InvalidArgumentError, match="64 random bytes"):
+        with pytest.raises(InvalidArgumentError, match=r"random_bytes\(64\) returned \d+ bytes"):
             Topology.make(ring, random_bytes=few)
 
 
@@ -160,7 +159,7 @@ class Endless(Mapping):
 
 
 def test_more_ranges_than_indexes():
-    with pytest.raises(TopologyTooLargeError, match="4,194,305 ranges, more than 4,194,304"):
+    with pytest.raises(InvalidArgumentError, match="4,194,305 ranges, more than 4,194,304"):
         Topology.make(Endless())
 
 
@@ -243,10 +242,10 @@ def twice(rows, first, second):
     [
         (lambda rows, *_: rows.clear(), "no ranges"),
         (lambda rows, first, _: rows.update({first: b"\x0c"}), "has no streams"),
-        (lambda rows, first, _: rows.update({first: b""}), "no row"),
-        (lambda rows, first, _: rows.update({first: rows[first] + b"x"}), "no row"),
-        (lambda rows, first, _: rows.update({first: b"\x20" + rows[first][1:]}), "no row"),
-        (lambda rows, first, _: rows.update({first + b"x": rows.pop(first)}), "no row"),
+        (lambda rows, first, _: rows.update({first: b""}), "not a row"),
+        (lambda rows, first, _: rows.update({first: rows[first] + b"x"}), "not a row"),
+        (lambda rows, first, _: rows.update({first: b"\x20" + rows[first][1:]}), "not a row"),
+        (lambda rows, first, _: rows.update({first + b"x": rows.pop(first)}), "not a row"),
         (lambda rows, first, _: rows.update({bytes(8): rows.pop(first)}), "ascend"),
         (swap, "another shard"),
         (another_slicing, "another shard"),
@@ -272,7 +271,7 @@ def test_not_all_of_many_problems_are_told():
         Topology.of_rows([(key, value[:-1] + b"\x02") for key, value in rows])
     told = str(caught.value).split("; ")
     assert told[0] == "range 0 (up to 0) has a stream of another version"
-    assert told[10] == "so have 2 more"
+    assert told[10] == "2 more ranges, too"
 
 
 # --- limits ---
@@ -302,7 +301,7 @@ def test_each_range_keeps_a_stream():
 
 
 def test_too_many_streams_are_an_error_unless_cut():
-    with pytest.raises(TopologyTooLargeError, match="7 streams, more than 6"):
+    with pytest.raises(InvalidArgumentError, match="7 streams, more than 6"):
         make_limited([3, 4], 6, limit=False)
     assert make_limited([3, 4], 7, limit=False) == [3, 4]
     for wrong in (0, -1, True, "9"):
@@ -318,5 +317,5 @@ def test_what_is_there_twice(data, counts):
     at_end = data.draw(st.lists(st.booleans(), min_size=len(index), max_size=len(index)))
     low = (index * 16 + np.array(random_parts)).astype(np.uint64)
     seen = [each for each, end in zip(low.tolist(), at_end, strict=True) if end]
-    found = repeated(low, np.array(counts), np.array(at_end))
+    found = has_duplicates(low, np.array(counts), np.array(at_end))
     assert found == (len(seen) > len(set(seen)))

@@ -7,8 +7,8 @@ import pytest
 from cdcmeta.errors import ExpiryIncompleteError, InvalidArgumentError, LogTrimmedError
 from cdcmeta.generations import CdcLog, GenerationLog, Generations, Sharding, StreamConsumer
 from cdcmeta.generations.cdc import trimming
+from cdcmeta.generations.cdc.consumer import rows_between
 from cdcmeta.generations.cdc.rows import OLD_PREFIX, SLOTS
-from cdcmeta.generations.cdc.windows import rows_between
 from snapkv import ConflictError, pack
 from snapkv.errors import CorruptStoreError, EngineUnavailableError
 

@@ -11,8 +11,8 @@ from cdcmeta.arguments import check_store
 from cdcmeta.errors import (
     GenerationUnavailableError,
     InvalidArgumentError,
+    InvalidWriteTimeError,
     MemberLostError,
-    WriteFromFutureError,
 )
 from cdcmeta.generations.cdc.rows import (
     IMAGES,
@@ -52,43 +52,43 @@ from snapkv.tuples import Versionstamp
 
 TIMEOUT_S = 10.0
 COMMIT_S_MAX = 60.0
-"""The longest that a store lets one commit take."""
-FUTURE_LOOK_S = 0.25
-"""How often a write that is ahead of this clock looks whether it still is."""
+"""The longest timeout that a store accepts for one commit."""
+FUTURE_POLL_S = 0.25
+"""How often a write that is ahead of this clock tries again."""
 ROWS_MAX = 1 << 16
-"""Log rows of one commit: their place in it has 16 bits."""
+"""Log rows of one commit: their number in it has 16 bits."""
 
 
 class Streams(Protocol):
-    """Who tells the stream of a write: `Member`, or `Generations` of one process's own."""
+    """Returns the stream of a write: a `Member`, or the `Generations` of one process."""
 
     @property
     def store(self) -> SnapshotKV | None:
-        """Return the store that its guards are of; None where it has none."""
+        """Return the store of its guards, None without guards."""
         ...
 
     @property
     def log(self) -> str | None:
-        """Return the space of the log that they are of; None where it has none."""
+        """Return the space of the generation log, None without one."""
         ...
 
     def stream_of_commit(self, ts: int, token: int) -> StreamId:
-        """Return the stream of a commit, by the timestamp that the store chose for it."""
+        """Return the stream of a commit, by the timestamp that the store chose."""
         ...
 
     def guards(self) -> Mapping[str, list[Guard]]:
-        """Return what must hold, by space, when that is committed."""
+        """Return the guards of that commit, by space."""
         ...
 
     def catch_up(self, timeout: float) -> None:
-        """Wait until what was known when a guard failed is known no more."""
+        """Wait until the known generations have changed since a guard failed."""
         ...
 
 
 class Change(NamedTuple):
-    """A row to be written, or removed (None), and what is known of the row before.
+    """A row to write, or to remove (None), and the row before.
 
-    `before` is None where there was none, or where it was not read.
+    `before` is None without a row before, or if it was not read.
     """
 
     key: bytes
@@ -100,9 +100,9 @@ class Change(NamedTuple):
 class CdcLog:
     """A table with a log of its changes, spread over the streams of the generations.
 
-    A log row's stream is chosen inside the commit, by the very timestamp that this gets; with a
-    `Member` the commit is also guarded by the newest generation, so it cannot land in a stream of
-    another one. Safe for threads.
+    A log row's stream is chosen inside the commit, by the commit's timestamp. With a `Member` the
+    newest generation also guards the commit, so no row gets a stream of another one. Safe for
+    threads.
     """
 
     def __init__(
@@ -116,12 +116,12 @@ class CdcLog:
     ) -> None:
         """No round trip. Raises `InvalidArgumentError`, `snapkv.errors.InvalidKeyError` (name).
 
-        The store is the one that the member was made in: what guards its commits is there.
+        The store must be the member's: the guards of commits are in it.
 
-        With `preimage` each change is logged behind the row as it was before, where there was one;
-        that is read first, and the commit is guarded by it. Then an insert is told from an update,
-        else all are updates. With `postimage` the row as it is then follows the change. All writers
-        of a table should agree on both.
+        With `preimage` the row before a change, if any, is logged before the change: it is read
+        first, and guards the commit. Then inserts differ from updates; without `preimage` all are
+        updates. With `postimage` the row after the change is logged after it. Use the same values
+        for all writers of a table.
         """
         if not isinstance(name, str) or not name:
             raise InvalidArgumentError(f"a log's name is a text, not {name!r}")
@@ -131,7 +131,7 @@ class CdcLog:
                 f"streams are a Member or Generations, not {type(streams).__name__}"
             )
         if streams.store is not None and streams.store is not store:
-            raise InvalidArgumentError("a log's rows are in the store of its member's generations")
+            raise InvalidArgumentError("store must be the store of the member's generations")
         self.store, self.name, self._streams = store, name, streams
         self._preimage, self._postimage = preimage, postimage
         self._space = store.space(f"cdc/{name}")
@@ -146,15 +146,15 @@ class CdcLog:
         timeout: float = TIMEOUT_S,
         note: str | None = None,
     ) -> LogRow:
-        """Write a row, or remove it (None), with its log row; return that. One commit.
+        """Write a row, or remove it (None), and its log row, in one commit; return the log row.
 
-        While the generation of now is not known here, the write waits for it. Raises
-        `GenerationUnavailableError` (by its kinds, when `timeout` seconds are over), and
-        `WriteFromFutureError` when that long the store's newest commit, of another clock, is
+        While the current generation is not known here, the write waits for it. Raises
+        `GenerationUnavailableError` (when `timeout` seconds are over), and
+        `InvalidWriteTimeError` when that long the store's newest commit, of another clock, is
         further ahead of this one than clocks may be apart: for a member two propagation
-        delays, else the leeway. `WrongGenerationLogError` where the table's streams are of
-        another log; and what `SnapshotKV.commit` raises. Of an unknown outcome
-        (`snapkv.CommitUnknownError`) `resolve` tells the row.
+        delays, else the leeway. `InvalidArgumentError` where the table's streams are of
+        another log; and what `SnapshotKV.commit` raises. After an unknown outcome
+        (`snapkv.CommitUnknownError`) call `resolve`.
         """
         return _change_of(self.write_batch([(key, value)], timeout=timeout, note=note))
 
@@ -167,24 +167,24 @@ class CdcLog:
     ) -> list[LogRow]:
         """Write several rows, or remove them (None), in one commit; return all its log rows.
 
-        They are in the order given, each with its images around it. Raises as `write`, and
-        `InvalidArgumentError` for no change, or a key that is there twice. With `preimage` each
+        They are in the order of `changes`, each with its images around it. Raises as `write`, and
+        `InvalidArgumentError` without changes, or for a key that occurs twice. With `preimage` each
         row is guarded, and `SnapshotKV.guards_max` bounds how many.
         """
         check_seconds("timeout", timeout)
-        given, deadline = _checked(changes), monotonic() + timeout
+        requested, deadline = _checked(changes), monotonic() + timeout
         built: dict[tuple[int, int], list[LogRow]] = {}
 
         def build(stamp: Stamp) -> Ops:
-            guards = self._streams.guards()  # before the stream is asked for
-            built[stamp.ts, stamp.batch] = rows = self._logged(stamp, wanted)
+            guards = self._streams.guards()  # before the stream is chosen
+            built[stamp.ts, stamp.batch] = rows = self._logged(stamp, prepared)
             guarded = {name: SpaceOps(guards=each) for name, each in guards.items()}
-            return Ops(spaces=merged(binding, guarded, self._ops(wanted, rows)), note=note)
+            return Ops(spaces=merged(binding, guarded, self._ops(prepared, rows)), note=note)
 
-        lacking: GenerationUnavailableError | WriteFromFutureError | None = None
+        pending: GenerationUnavailableError | InvalidWriteTimeError | None = None
         while True:
             binding = self._binding.ops() if self._binding else {}
-            wanted = self._read_before(given)
+            prepared = self._read_before(requested)
             is_overtaken = False
             try:
                 left = min(COMMIT_S_MAX, max(0.001, deadline - monotonic()))
@@ -192,25 +192,29 @@ class CdcLog:
                 return built[commit.ts, commit.batch]
             except MemberLostError:
                 raise  # waiting does not help
-            except (GenerationUnavailableError, WriteFromFutureError) as e:
-                lacking = e
+            except (GenerationUnavailableError, InvalidWriteTimeError) as e:
+                if e.reason == "past":
+                    raise
+                pending = e
             except ConflictError as e:
-                lacking, is_overtaken = None, self._is_overtaken(e, wanted)
+                pending, is_overtaken = None, self._is_overtaken(e, prepared)
             except CommitTimeoutError as e:
-                if lacking is not None:
-                    raise lacking from e  # that is what the time went by with
+                if pending is not None:
+                    raise pending from e  # the reason why the time passed
                 raise
             if (left := deadline - monotonic()) <= 0:
-                raise lacking or CommitTimeoutError("others were faster than the write")
+                raise pending or CommitTimeoutError(
+                    "other writers committed first until the timeout"
+                )
             if not is_overtaken:
-                self._wait(lacking, left)
+                self._wait(pending, left)
 
     def resolve(self, error: CommitUnknownError, *, timeout: float = TIMEOUT_S) -> LogRow | None:
-        """Return the row of a write whose outcome was unknown; None if it never will be there.
+        """Return the row of a write of unknown outcome; None if it did not and will not happen.
 
-        From any process: the error can be pickled. A watch of its very commit, and as
-        `SnapshotKV.resolve`, which raises what this raises; `CompactedError` when that commit's
-        history is gone, `InvalidArgumentError` when it wrote nothing to this log.
+        In any process: the error can be pickled. Costs a watch of the commit, and
+        `SnapshotKV.resolve`. Raises as that, `CompactedError` if the commit's history is gone, and
+        `InvalidArgumentError` if it wrote nothing to this log.
         """
         rows = self.resolve_batch(error, timeout=timeout)
         return None if rows is None else _change_of(rows)
@@ -221,17 +225,17 @@ class CdcLog:
         """Return all log rows of a `write_batch`; as `resolve`."""
         check_seconds("timeout", timeout)
         if not isinstance(error, CommitUnknownError):
-            raise InvalidArgumentError(f"a CommitUnknownError is settled, not {error!r}")
+            raise InvalidArgumentError(f"error is a CommitUnknownError, not {error!r}")
         ts, deadline = error.timestamp, monotonic() + timeout
         left = min(COMMIT_S_MAX, timeout)
         try:
             if self.store.resolve(ts, error.nonce, guards=error.guards, timeout=left) is None:
                 return None
         except ConflictError:
-            return None  # others of its group were committed, this was not
+            return None  # other calls of its group were committed, this one was not
         left = max(0.0, deadline - monotonic())
         with self._space.watch(since=ts - 1, timeout=left) as watch:
-            changes = next(watch, None)  # what was committed comes, whatever time is left
+            changes = next(watch, None)  # the committed changes come, even without time left
         found = [
             row_of(change.key, change.value)
             for change in changes or ()
@@ -243,14 +247,14 @@ class CdcLog:
         return rows
 
     def bind(self, log: str) -> None:
-        """Record that the table's streams are of the log in a space, unless that is recorded.
+        """Record that the table's streams are of the generation log in a space, if not recorded.
 
-        The first write with a member records it, too. Raises `WrongGenerationLogError`.
+        The first write with a member does it, too. Raises `InvalidArgumentError`.
         """
         Binding(self.store, self._space, self.name, log).record()
 
     def get(self, key: bytes, when: When | None = None) -> bytes | None:
-        """Return a row, now or as it was; None where there is none."""
+        """Return a row, now or at a time; None without one."""
         if not isinstance(key, bytes):
             raise InvalidArgumentError("keys and values are bytes")
         (found,) = self._space.entries_of([base_key(key)], when)
@@ -259,8 +263,8 @@ class CdcLog:
     def read(self, stream: StreamId, begin: When, end: When | None = None) -> list[LogRow]:
         """Return a stream's log rows in (begin, end], oldest first; without an end all of them.
 
-        A round trip for now, and one a page for the rows of all streams in its 64th of the ring.
-        Raises `InvalidArgumentError` for what is no `StreamId`.
+        A round trip for the present, and one for each page of the rows of all streams in its slot.
+        Raises `InvalidArgumentError` for anything but a `StreamId`.
         """
         if not isinstance(stream, StreamId):
             raise InvalidArgumentError(f"a stream is a StreamId, not {stream!r}")
@@ -274,29 +278,29 @@ class CdcLog:
     def trim(self, until: When, *, unread: bool = False) -> int:
         """Remove the log rows up to a time; return how many. The table's rows stay.
 
-        Never what a registered consumer has not passed, but with `unread`: a consumer that loses
-        rows by it raises `LogTrimmedError` when it goes on. In commits of a thousand rows; one that
-        is cut off is gone on with by the next. `GenerationLog.expire` calls it.
+        Without `unread` it keeps rows that a registered consumer has not passed; with `unread` a
+        consumer that lost rows raises `LogTrimmedError`. In commits of a thousand rows; the next
+        call continues an interrupted one. `GenerationLog.expire` calls it.
         """
         time = self._space.timestamp_of(until)
         trimmer = Trimmer(self.store, self._space, self.name, bound_to(self._space))
         return trimmer.trim(time, unread=unread)
 
     def upgrade(self) -> int:
-        """Move log rows that an older version wrote to where they are read; return how many.
+        """Move log rows of an older version to where they are read; return how many.
 
-        `StreamConsumer` and `trim` do it. No writer of the older version may run any more.
+        `StreamConsumer` and `trim` call it. Stop all writers of the older version before.
         """
         return upgrade(self._space)
 
     def at(self, when: When | None = None) -> Snapshot[bytes]:
-        """Return a moment of the table and its log."""
+        """Return a snapshot of the table and its log."""
         return self._space.at(when)
 
     # --- helpers ---
 
     def _read_before(self, changes: Sequence[Change]) -> Sequence[Change]:
-        """Return changes with the rows before them, where those are wanted; one round trip."""
+        """Return changes with the rows before them; one round trip, none without `preimage`."""
         if not self._preimage:
             return changes
         entries = self._space.entries_of([base_key(change.key) for change in changes])
@@ -320,7 +324,7 @@ class CdcLog:
         ]
 
     def _steps(self, change: Change) -> Iterator[tuple[Operation, bytes | None]]:
-        """Yield what is logged of a change, in order."""
+        """Yield the operations and values to log for a change, in order."""
         if change.before is not None:
             yield Operation.PREIMAGE, change.before.value
         if change.value is None:
@@ -342,23 +346,23 @@ class CdcLog:
         return {self._space.name: SpaceOps(puts | encoded(rows), deletes, guards=guards)}
 
     def _is_overtaken(self, error: ConflictError, changes: Sequence[Change]) -> bool:
-        """Return whether a row was written by another commit since it was read here."""
+        """Return whether another commit has written one of the rows since they were read here."""
         keys = {base_key(change.key) for change in changes}
         return any(getattr(guard, "key", None) in keys for guard, _ in error.failed)
 
     def _wait(
-        self, lacking: GenerationUnavailableError | WriteFromFutureError | None, left_s: float
+        self, pending: GenerationUnavailableError | InvalidWriteTimeError | None, left_s: float
     ) -> None:
-        """Wait until a write may go better: for news of generations, or for this clock."""
-        if isinstance(lacking, WriteFromFutureError):
-            missing_ms = (lacking.ts - lacking.latest >> LOGICAL_BITS) + 1
-            pause(min(left_s, missing_ms / 1_000, FUTURE_LOOK_S))
+        """Wait before a write is tried again: for new generations, or for this clock."""
+        if isinstance(pending, InvalidWriteTimeError):
+            missing_ms = (pending.ts - pending.limit >> LOGICAL_BITS) + 1
+            pause(min(left_s, missing_ms / 1_000, FUTURE_POLL_S))
         else:
             self._streams.catch_up(left_s)
 
 
 def _checked(changes: object) -> list[Change]:
-    """Return what was given as changes. Raises `InvalidArgumentError`."""
+    """Return changes with their tokens. Raises `InvalidArgumentError`."""
     try:
         pairs = changes.items() if isinstance(changes, Mapping) else changes
         found = [(key, value) for key, value in pairs]  # type: ignore[attr-defined]
@@ -372,10 +376,10 @@ def _checked(changes: object) -> list[Change]:
             f"one commit writes 1 to {ROWS_MAX // 3:,} rows, not {len(found):,}"
         )
     if len({key for key, _ in found}) < len(found):
-        raise InvalidArgumentError("a commit writes each row once: a key is there twice")
+        raise InvalidArgumentError("a commit writes each row once: a key occurs twice")
     return [Change(key, murmur3_token(key), value, None) for key, value in found]
 
 
 def _change_of(rows: Sequence[LogRow]) -> LogRow:
-    """Return the first row that is no image."""
+    """Return the first row that is not an image."""
     return next(row for row in rows if row.operation not in IMAGES)

@@ -1,4 +1,4 @@
-"""The rows of a table and of its log: what they say, and the keys and values that hold them.
+"""The rows of a table and of its log: their fields, keys and values.
 
 | key | value |
 |---|---|
@@ -8,11 +8,11 @@
 | `("generations",)` | the space of the log whose generations its streams are of |
 | `("log", stream, stamp)` | a log row of an older version: `(0, key, value)` |
 
-A log row without a value has nil, an older one has none. Values are no tuples as keys are, since
-those are slow for bytes with many zeros. `token` and `stream` are in the order of the ring. A slot
-is one of 64 equal parts of the ring, that of the stream's token; in it rows stand in the order of
-their commits. `stamp` is the versionstamp of the commit that wrote the row; its last part counts
-the rows of that commit.
+Without a value, a log row has nil, and an older one has two elements. Values are not tuples, which
+are slow for bytes with many zeros. `token` and `stream` sort in the order of the ring. A slot
+is one of 64 equal parts of the ring, that of the stream's token; its rows are in the order of their
+commits. `stamp` is the versionstamp of the commit that wrote the row; its last part counts the rows
+of that commit.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from enum import IntEnum
 
 import msgpack
 
-from cdcmeta.errors import InvalidStreamIdError
 from cdcmeta.generations.model.streams import StreamId, ring_bytes
 from cdcmeta.generations.model.tokens import murmur3_token
 from snapkv.errors import CorruptStoreError
@@ -36,14 +35,13 @@ ROW_PREFIX, OLD_PREFIX = pack((ROW,)), pack((OLD_ROW,))
 SLOT_BITS = 6
 STAMP_BYTES = 12
 SLOTS = 1 << SLOT_BITS
-"""What the ring is divided into: a window reads all of them in one round trip, a worker some."""
-
+"""Parts of the ring: a window reads all of them in one round trip, a worker only its own."""
 
 _STARTS = [pack((ROW, slot, Versionstamp(0)))[:-STAMP_BYTES] for slot in range(SLOTS)]
 
 
 class Operation(IntEnum):
-    """What a log row says: ScyllaDB's codes, those that a key and its value can have."""
+    """The kind of a log row: those of ScyllaDB's codes that a key and its value can have."""
 
     PREIMAGE = 0
     UPDATE = 1
@@ -58,10 +56,10 @@ IMAGES = (Operation.PREIMAGE, Operation.POSTIMAGE)
 
 @dataclass(frozen=True, slots=True, order=True)
 class LogRow:
-    """A change as it was logged, or the row before or after it.
+    """A logged change, or the row before or after it.
 
-    `value` is None where the row was removed. `batch_seq_no` counts the rows that one commit logged
-    in one stream, from 0 on; `end_of_batch` is true for the last of them.
+    `value` is None for a removed row. `batch_seq_no` counts the rows of one commit in one stream
+    from 0; `end_of_batch` is true for the last of them.
     """
 
     stamp: Versionstamp
@@ -74,12 +72,12 @@ class LogRow:
 
     @property
     def timestamp(self) -> int:
-        """The timestamp of the commit that made it."""
+        """The timestamp of its commit."""
         return self.stamp.version
 
 
 def slot_of(stream: StreamId) -> int:
-    """Return which part of the ring a stream lives in, counted from 0."""
+    """Return the slot of a stream, counted from 0."""
     return stream.ring_key[0] >> 8 - SLOT_BITS
 
 
@@ -99,7 +97,7 @@ def span_of(slot: int, begin: int, end: int) -> tuple[bytes, bytes]:
 
 
 def old_span_of(stream: StreamId, begin: int, end: int) -> tuple[bytes, bytes]:
-    """Return the same of an older version's log rows, which stand by stream."""
+    """Return the range of keys of a stream's log rows of an older version, in (begin, end]."""
     keys = (pack((OLD_ROW, stream.ring_key, _first_behind(each))) for each in (begin, end))
     return tuple(keys)  # type: ignore[return-value]
 
@@ -120,18 +118,18 @@ def row_of(key: bytes, raw: bytes) -> LogRow:
             raise ValueError(f"format {format}, not {FORMAT}")
         stream = StreamId.of_ring_key(ring_key)
         if key[:-STAMP_BYTES] != _STARTS[slot_of(stream)]:
-            raise ValueError(f"stream {stream} does not live in this slot")
+            raise ValueError(f"stream {stream} is not of this slot")
         if not (type(written) is bytes and (value is None or type(value) is bytes)):
             raise ValueError("its key or value is not bytes")
         return LogRow(stamp, stream, written, value, _OPERATIONS[operation], number, is_end)
-    except (KeyError, ValueError, TypeError, InvalidStreamIdError) as e:
-        raise CorruptStoreError(f"the log row {key.hex()} cannot be read: {e}") from e
+    except (KeyError, ValueError, TypeError) as e:
+        raise CorruptStoreError(f"the log row {key.hex()} is not valid: {e}") from e
 
 
 def _old_row(key: bytes, raw: bytes) -> LogRow:
     _, ring_key, stamp = unpack(key)
     if not isinstance(stamp, Versionstamp):
-        raise ValueError("its key ends with no versionstamp")
+        raise ValueError("its key does not end with a versionstamp")
     format, written, *value = unpack(raw)
     if format != OLD_FORMAT:
         raise ValueError(f"format {format}, not {OLD_FORMAT}")

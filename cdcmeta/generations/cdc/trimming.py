@@ -1,4 +1,4 @@
-"""Trimming the log of a table: old log rows are removed, and it is recorded up to when."""
+"""Trimming a table's log: removes old log rows and records the time up to which."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from snapkv.tuples import Versionstamp, pack, unpack
 ROWS_AT_ONCE = 1_000
 """Rows that one commit removes: about 100 kB in etcd's request, of 1.5 MiB."""
 OLD_ROWS_AT_ONCE = 64
-"""Rows that one commit moves: each of them is guarded, and etcd takes 95 guards."""
+"""Rows that one commit moves: each has a guard, and etcd takes 95 guards."""
 OLD_BYTES_AT_ONCE = 256 << 10
-"""With the row that reaches this, a commit that moves rows ends; etcd's request has 1.5 MiB."""
+"""A commit that moves rows ends with the row that reaches this; etcd's requests have 1.5 MiB."""
 TRIES = 50
-"""How often others may come between until that is told."""
+"""Conflicts with other processes before the error is raised."""
 TRIMMED_PREFIX = pack(("trimmed",))
 
 
 class Trimmer:
-    """Removes log rows of a table in commits of a bounded size; each says what is gone with it."""
+    """Removes log rows of a table in commits of a bounded size; each records what it removed."""
 
     def __init__(self, store: SnapshotKV, space: Space, table: str, log: str | None) -> None:
-        """Take the table's space, and that of its log of generations, None where it has none."""
+        """Take the table's space, and the space of its generation log, None without one."""
         self._store, self._space, self._table = store, space, table
         self._log = None if log is None else store.space(log)
 
     def trim(self, until: int, *, unread: bool) -> int:
         """Remove the rows up to a time; return how many.
 
-        Of what a registered consumer has not passed nothing, but with `unread`. If it is cut off,
-        the next call goes on. Raises `snapkv.ConflictError` where others come between every time.
+        Without `unread` it keeps rows that a registered consumer has not passed. The next call
+        continues an interrupted one. Raises `snapkv.ConflictError` after too many conflicts.
         """
         upgrade(self._space)
         removed = 0
@@ -55,7 +55,7 @@ class Trimmer:
                     done = self._store.commit(lambda _, spaces=guarded | own: Ops(spaces=spaces))  # type: ignore[misc]
                     revisions |= dict.fromkeys(puts, done.revision)
                     removed += len(keys)
-            except ConflictError:  # another one trims, too, or a consumer came
+            except ConflictError:  # another process trims, too, or a consumer was registered
                 if not left:
                     raise
                 continue
@@ -63,7 +63,7 @@ class Trimmer:
         return removed
 
     def _passed(self, snapshot: Snapshot[bytes], until: int) -> tuple[int, dict[str, SpaceOps]]:
-        """Return up to when all consumers have read, and the guard that none came meanwhile."""
+        """Return the time that all consumers have passed, and the guard that none is registered."""
         if self._log is None:
             return until, {}
         state = self._log.at(revision=snapshot.revision)
@@ -78,16 +78,16 @@ class Trimmer:
 
 
 def trimmed_at(snapshot: Snapshot[bytes]) -> dict[int, int]:
-    """Return for each slot that lost rows the time of the last one that is gone."""
+    """Return for each trimmed slot the time of its last removed row."""
     items = snapshot.items(TRIMMED_PREFIX)
     return {unpack(key)[1]: layout.number_of(value) for key, value in items}
 
 
 def upgrade(space: Space) -> int:
-    """Move log rows of an older version, which stand by stream, to their slots; return how many.
+    """Move log rows of an older version, stored by stream, to their slots; return how many.
 
-    In commits of a bounded size, each row exactly once, however many do it at once. Costs a round
-    trip where there are none.
+    In commits of a bounded size; each row exactly once, even if several processes do it. Without
+    such rows it costs one round trip.
     """
     moved = lost = 0
     first: bytes | None = None
@@ -105,7 +105,9 @@ def upgrade(space: Space) -> int:
                 )
                 moved += len(batch)
                 batch = list(_to_move(entries))
-        except ConflictError:  # another process moves them, too: only tries without progress count
+        except (
+            ConflictError
+        ):  # another process moves them, too: only attempts without progress count
             lost += 1
             if lost == TRIES:
                 raise
@@ -114,7 +116,7 @@ def upgrade(space: Space) -> int:
 
 
 def _to_move(entries: Iterator[tuple[bytes, Entry]]) -> Iterator[tuple[bytes, Entry]]:
-    """Yield the rows that one commit moves: at least one, if there is any."""
+    """Yield the rows that one commit moves: at least one, if any is left."""
     size = 0
     for key, entry in islice(entries, OLD_ROWS_AT_ONCE):
         yield key, entry
@@ -130,7 +132,7 @@ def _batches(
     keys: list[bytes] = []
     newest: dict[int, int] = {}
     for slot in range(SLOTS):
-        # A commit may have been cut in two, so the time that was reached is looked at again.
+        # Two removals may have divided the rows of one commit, so the last time is read again.
         start, end = span_of(slot, max(0, trimmed.get(slot, 0) - 1), last)
         for key in snapshot.keys(start=start, end=end):
             keys.append(key)

@@ -1,11 +1,11 @@
-"""Which log of generations a table's streams are of: recorded once, checked by whoever opens it."""
+"""The generation log of a table's streams: recorded once, checked by every process."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
 
-from cdcmeta.errors import WrongGenerationLogError
+from cdcmeta.errors import InvalidArgumentError
 from cdcmeta.generations.log import layout
 from snapkv import Absent, ConflictError, Ops, SnapshotKV, Space, SpaceOps
 from snapkv.errors import CorruptStoreError
@@ -15,10 +15,10 @@ BOUND = pack(("generations",))
 
 
 class Binding:
-    """Whether a log of generations is the one that a table's streams are of.
+    """Records and checks which generation log a table's streams are of.
 
     The first commit of a table records it, in the table's space and in the log's. Safe for
-    threads: it is looked up again rather than locked.
+    threads: without a lock, several may look it up.
     """
 
     def __init__(self, store: SnapshotKV, space: Space, table: str, log_space: str) -> None:
@@ -26,9 +26,9 @@ class Binding:
         self._is_recorded = False
 
     def ops(self) -> dict[str, SpaceOps]:
-        """Return what the next commit has to carry, by space: nothing once it is recorded.
+        """Return the operations to add to the next commit, by space; none once it is recorded.
 
-        A round trip until then. Raises `WrongGenerationLogError`.
+        One round trip until then. Raises `InvalidArgumentError`.
         """
         self._is_recorded = self._is_recorded or self.look()
         if self._is_recorded:
@@ -39,24 +39,27 @@ class Binding:
         }
 
     def look(self) -> bool:
-        """Return whether the table is recorded as one of this log.
+        """Return whether the table is recorded for this log.
 
-        Raises `WrongGenerationLogError` where it is one of another.
+        Raises `InvalidArgumentError` if it is recorded for another one.
         """
         found = bound_to(self._space)
         if found not in (None, self._log_space):
-            raise WrongGenerationLogError(self._table, str(found), self._log_space)
+            raise InvalidArgumentError(
+                f"the streams of table {self._table!r} are of {found!r}, not of "
+                f"{self._log_space!r}: open it with that log of generations"
+            )
         return found is not None
 
     def record(self) -> None:
-        """Record it, if nobody has; raises as `look`."""
+        """Record the log, unless it is recorded; raises as `look`."""
         while spaces := self.ops():
-            with suppress(ConflictError):  # another process was first: look what it recorded
+            with suppress(ConflictError):  # another process recorded first: check its log
                 self._store.commit(lambda _, spaces=spaces: Ops(spaces=spaces))  # type: ignore[misc]
 
 
 def bound_to(space: Space) -> str | None:
-    """Return the space of the log whose generations a table's streams are of, None: not recorded.
+    """Return the space of the generation log of a table's streams, None if not recorded.
 
     Raises `CorruptStoreError`.
     """
@@ -64,11 +67,11 @@ def bound_to(space: Space) -> str | None:
     try:
         return None if found is None else found.value.decode()
     except UnicodeDecodeError as e:
-        raise CorruptStoreError(f"no name of a log of generations: {found!r}") from e
+        raise CorruptStoreError(f"not the name of a generation log: {found!r}") from e
 
 
 def merged(*parts: Mapping[str, SpaceOps]) -> dict[str, SpaceOps]:
-    """Return operations by space as one commit does all of them together."""
+    """Return the operations of several mappings, by space, for one commit."""
     found: dict[str, SpaceOps] = {}
     for part in parts:
         for name, ops in part.items():

@@ -1,4 +1,4 @@
-"""Expiry: superseded generations that no consumer needs any more are removed."""
+"""Expiry: removes superseded generations that no consumer needs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from snapkv.model import Guard
 
 @dataclass(frozen=True, slots=True)
 class Expired:
-    """What an expiry did: generations marked as superseded, those removed, and log rows trimmed."""
+    """The result of an expiry: generations marked and removed, and the number of rows trimmed."""
 
     marked: tuple[Generation, ...]
     removed: tuple[Generation, ...]
@@ -25,7 +25,7 @@ class Expired:
 def expire(space: Space, now: int, retention: int) -> Expired:
     """Mark the generations that were superseded by `now`; remove them `retention` later.
 
-    Not the one that operates, nor any that a registered consumer has not passed. One listing, and a
+    Keeps the current one, and those that a registered consumer has not passed. One listing, and a
     commit for each that is marked or removed. Times and `retention` are timestamps.
     """
     snapshot = space.at()
@@ -43,18 +43,18 @@ def expire(space: Space, now: int, retention: int) -> Expired:
         unmarked: Guard = AtRevision(key, entry.revision)
         if later.time + retention <= now and later.time - 1 <= slowest:
             rows = layout.rows_prefix(generation.id)
-            if not _done(space, SpaceOps({}, [key], [rows], [unmarked, same_consumers])):
-                break  # a later one must not go first: its time would seem to be this one's
+            if not _committed(space, SpaceOps({}, [key], [rows], [unmarked, same_consumers])):
+                break  # not a later one first: its writes would seem to be this one's
             removed.append(generation)
         elif generation.expired is None:
             record = replace(generation, expired=now)
             ops = SpaceOps({key: layout.encode(record)}, guards=[unmarked])
-            if _done(space, ops):
+            if _committed(space, ops):
                 marked.append(record)
     return Expired(tuple(marked), tuple(removed))
 
 
-def _done(space: Space, ops: SpaceOps) -> bool:
+def _committed(space: Space, ops: SpaceOps) -> bool:
     try:
         space.commit(lambda _: ops)
     except ConflictError:

@@ -2,19 +2,19 @@
 
 | key | value |
 |---|---|
-| `("head",)` | the newest generation's time; whoever needs to know it guards this key |
-| `("generation", time)` | one that operates from `time` on: a msgpack map |
+| `("head",)` | the newest generation's time; commits that depend on it guard this key |
+| `("generation", time)` | the generation that operates from `time` on: a msgpack map |
 | `("rows", id, end)` | a range of its topology: `Topology.rows` |
-| `("switch",)` | the switch under way, a msgpack map; no key, none |
-| `("switch", "ack", id, session)` | a member has read the rows: the newest write it let through |
-| `("switch", "refusal", id, session)` | a member cannot: why |
-| `("switch", "aborted")` | the last switch that came to nothing: its id and why |
-| `("consumer", table, name, part, parts)` | how far a consumer has come, a msgpack map |
-| `("consumer", name)` | the same, of a version that did not record the table |
-| `("table", name)` | a table whose streams are of this log: nothing |
-| `("consumers",)` | how often consumers came and went |
+| `("switch",)` | the switch under way, a msgpack map |
+| `("switch", "ack", id, session)` | a member has read the rows: the newest write it accepted |
+| `("switch", "refusal", id, session)` | a member could not read the rows: why |
+| `("switch", "aborted")` | the last aborted switch: its id and why |
+| `("consumer", table, name, part, parts)` | a consumer's progress, a msgpack map |
+| `("consumer", name)` | the same, from a version that did not record the table |
+| `("table", name)` | a table whose streams are of this log; empty |
+| `("consumers",)` | counts registrations of consumers |
 
-Ids have 16 random bytes, times are timestamps of snapkv.
+Ids are 16 random bytes, times are snapkv's timestamps.
 """
 
 from __future__ import annotations
@@ -39,19 +39,19 @@ GENERATION_PREFIX, CONSUMER_PREFIX = pack(("generation",)), pack(("consumer",))
 TABLE_PREFIX = pack(("table",))
 ID_BYTES, NUMBER_BYTES, RING_BYTES = 16, 8, 8
 LATER_FIELDS = {"refines": None}
-"""What a record of an older version lacks."""
+"""Defaults of fields that records of older versions lack."""
 STORING, PREPARED = "storing", "prepared"
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """A generation as it is listed: from when on it operates, and what it consists of.
+    """A listed generation: the time from which it operates, and its size.
 
-    `ring` is the digest of what it was made of; `made` the timestamp at which it was decided;
-    `expired` the one at which it was marked as superseded, None before. `refines` says whether each
-    of its ranges lies in one range of the generation before, None where there was none or an older
-    version made it. Where it does not, streams have no single stream that they go on.
+    `ring` is the digest of its ring; `made` the timestamp of its commit; `expired` the one at which
+    it was marked as superseded, None before. `refines` is whether each of its ranges lies in one
+    range of the previous generation; None without a previous one, or if an older version made it.
+    If it is False, a stream may continue several streams.
     """
 
     time: int
@@ -68,9 +68,9 @@ class Generation:
 class Switch:
     """A switch of generations under way.
 
-    `phase` is `storing` while its rows are written, then `prepared`: the members are asked, and
-    from `not_before` on no write is safe until it is decided. After `deadline` anybody may end it.
-    `first` says that no generation was there before. `refines` as in `Generation`.
+    `phase` is `storing` while its rows are written, then `prepared`: members answer, and reject
+    writes from `not_before` on until the switch has ended. After `deadline` any process may end it.
+    `first` is whether the log has no generation yet. `refines` as in `Generation`.
     """
 
     id: bytes
@@ -86,7 +86,7 @@ class Switch:
 
 @dataclass(frozen=True, slots=True)
 class Aborted:
-    """The last switch that came to nothing, and why."""
+    """The last aborted switch, and why."""
 
     id: bytes
     why: str
@@ -94,14 +94,14 @@ class Aborted:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a consumer has come: in which generation, and up to which time."""
+    """How far a consumer has read: its generation, and the time up to which."""
 
     generation: int
     position: int
 
 
 class ConsumerId(NamedTuple):
-    """Whose progress it is: that of one of the `parts` workers of a consumer of a table's log.
+    """Names one of the `parts` workers of a consumer of a table's log.
 
     `table` is None for a consumer whose table an older version did not record.
     """
@@ -113,15 +113,15 @@ class ConsumerId(NamedTuple):
 
 
 def encode(record: Generation | Switch | Aborted | Progress) -> bytes:
-    """Return a record's bytes. Raises `InvalidArgumentError` for one that `decode` would refuse."""
+    """Return a record's bytes. Raises `InvalidArgumentError` for one that `decode` would reject."""
     fields = {name: getattr(record, name) for name in record.__slots__}
     if problem := _problem(type(record), fields):
-        raise InvalidArgumentError(f"no {type(record).__name__}: {problem}")
+        raise InvalidArgumentError(f"not a valid {type(record).__name__}: {problem}")
     return msgpack.packb({"format": FORMAT} | fields)  # type: ignore[no-any-return]
 
 
 def decode(kind: type[T], raw: bytes) -> T:
-    """Return the record of some bytes; fields nobody knows are passed over.
+    """Return the record in bytes; unknown fields are ignored.
 
     Raises `CorruptStoreError`, also for a field of another type or out of its range.
     """
@@ -131,14 +131,14 @@ def decode(kind: type[T], raw: bytes) -> T:
             raise CorruptStoreError(f"a record of format {fields['format']}, not {FORMAT}")
         found = {name: fields[name] for name in kind.__slots__}  # type: ignore[attr-defined]
     except (ValueError, KeyError, TypeError) as e:
-        raise CorruptStoreError(f"no {kind.__name__} can be read: {e!r}") from e
+        raise CorruptStoreError(f"not a valid {kind.__name__}: {e!r}") from e
     if problem := _problem(kind, found):
-        raise CorruptStoreError(f"no {kind.__name__} can be read: {problem}")
+        raise CorruptStoreError(f"not a valid {kind.__name__}: {problem}")
     return kind(**found)
 
 
 def _problem(kind: type[Any], fields: Mapping[str, Any]) -> str | None:
-    """Return which field of a record holds what it may not, None when all is well."""
+    """Return the first invalid field of a record as text, None if all are valid."""
     for name, value in fields.items():
         is_valid = _VALID_NAMED.get(name) or _VALID[kind.__annotations__[name]]
         if not is_valid(value):
@@ -158,18 +158,18 @@ _VALID: dict[str, Callable[[Any], bool]] = {
     "bool": lambda value: type(value) is bool,
     "bool | None": lambda value: value is None or type(value) is bool,
 }
-"""What a field of a record may hold, by its annotation."""
+"""The checks of fields, by annotation."""
 _VALID_NAMED: dict[str, Callable[[Any], bool]] = {
     "id": lambda value: type(value) is bytes and len(value) == ID_BYTES,
     "phase": lambda value: value in (STORING, PREPARED),
 }
-"""The same for fields that hold less than their annotation says."""
+"""The stricter checks of some fields, by name."""
 
 
 def generation_of(key: bytes, raw: bytes) -> Generation:
     """Return the generation of a key and its value.
 
-    Raises `CorruptStoreError`, also where the two do not tell the same time.
+    Raises `CorruptStoreError`, also if their times differ.
     """
     found = decode(Generation, raw)
     if key != generation_key(found.time):
@@ -188,7 +188,7 @@ def generation_key(time: int) -> bytes:
 
 
 def rows_prefix(id: bytes) -> bytes:
-    """Return what the keys of a generation's ranges begin with."""
+    """Return the prefix of the keys of a generation's ranges."""
     return pack(("rows", id))
 
 
@@ -196,25 +196,25 @@ def row_key(prefix: bytes, end: bytes) -> bytes:
     """Return the key of a range; `prefix` is its generation's."""
     if b"\x00" in end:
         return prefix + pack((end,))
-    return b"%b\x01%b\x00" % (prefix, end)  # the same, for the many
+    return b"%b\x01%b\x00" % (prefix, end)  # the same, faster
 
 
 def end_of(prefix: bytes, key: bytes) -> bytes:
-    """Return the range's end, of its key. Raises `CorruptTopologyError` for one that has none."""
+    """Return the end of the range of a key. Raises `CorruptTopologyError`."""
     packed = key[len(prefix) :]
     if packed[:1] == b"\x01" and packed.find(b"\x00") == len(packed) - 1 == RING_BYTES + 1:
-        return packed[1:-1]  # bytes, and no byte of them is zero
+        return packed[1:-1]  # bytes without a zero byte
     try:
         (end,) = unpack(packed)
     except (InvalidTupleError, ValueError) as e:
-        raise CorruptTopologyError(f"the row {packed.hex():.80} is of no range: {e}") from e
+        raise CorruptTopologyError(f"the row {packed.hex():.80} is not a range: {e}") from e
     if not isinstance(end, bytes) or len(end) != RING_BYTES:
-        raise CorruptTopologyError(f"the row {packed.hex():.80} is of no range")
+        raise CorruptTopologyError(f"the row {packed.hex():.80} is not a range")
     return end
 
 
 def ack_prefix(id: bytes) -> bytes:
-    """Return what the keys of a switch's acknowledgements begin with."""
+    """Return the prefix of the keys of a switch's acknowledgements."""
     return pack(("switch", "ack", id))
 
 
@@ -224,7 +224,7 @@ def ack_key(id: bytes, session: int) -> bytes:
 
 
 def refusal_prefix(id: bytes) -> bytes:
-    """Return what the keys of a switch's refusals begin with."""
+    """Return the prefix of the keys of a switch's refusals."""
     return pack(("switch", "refusal", id))
 
 
@@ -234,19 +234,19 @@ def refusal_key(id: bytes, session: int) -> bytes:
 
 
 def session_of(key: bytes) -> int:
-    """Return whose acknowledgement or refusal a key is. Raises `CorruptStoreError`."""
+    """Return the session of an acknowledgement's or refusal's key. Raises `CorruptStoreError`."""
     return _named(key, 4, int)
 
 
 def consumer_key(id: ConsumerId) -> bytes:
-    """Return the key of a consumer's progress. Raises `InvalidArgumentError` for a wrong name."""
+    """Return the key of a consumer's progress. Raises `InvalidArgumentError` (the name)."""
     if id.table is None:
         return old_consumer_key(id.name)
     return consumers_prefix(id.table, id.name) + pack((id.part, id.parts))
 
 
 def consumers_prefix(table: str, name: str) -> bytes:
-    """Return what the keys of all workers of a consumer begin with; raises as `consumer_key`."""
+    """Return the prefix of the keys of a consumer's workers; raises as `consumer_key`."""
     if not isinstance(table, str) or not table:
         raise InvalidArgumentError(f"a table's name is a text that is not empty, not {table!r}")
     return pack(("consumer", table, _checked_name(name)))
@@ -258,22 +258,22 @@ def old_consumer_key(name: str) -> bytes:
 
 
 def consumer_of(key: bytes) -> ConsumerId:
-    """Return whose progress a key holds. Raises `CorruptStoreError`."""
+    """Return the consumer of a progress key. Raises `CorruptStoreError`."""
     match _elements(key):
         case ("consumer", str(name)):
             return ConsumerId(None, name)
         case ("consumer", str(table), str(name), int(part), int(parts)) if 0 <= part < parts:
             return ConsumerId(table, name, part, parts)
-    raise CorruptStoreError(f"no key of this log: {key.hex():.80}")
+    raise CorruptStoreError(f"not a key of a generation log: {key.hex():.80}")
 
 
 def table_key(table: str) -> bytes:
-    """Return the key that says that a table's streams are of this log."""
+    """Return the key that lists a table as one of this log."""
     return pack(("table", table))
 
 
 def table_of(key: bytes) -> str:
-    """Return which table a key names. Raises `CorruptStoreError`."""
+    """Return the table of its key. Raises `CorruptStoreError`."""
     return _named(key, 2, str)
 
 
@@ -283,16 +283,16 @@ def number(value: int) -> bytes:
 
 
 def number_of(raw: bytes) -> int:
-    """Return the number of a value. Raises `CorruptStoreError` where it has not eight bytes."""
+    """Return the number of a value. Raises `CorruptStoreError` unless it has eight bytes."""
     if len(raw) != NUMBER_BYTES:
         raise CorruptStoreError(f"a number has {NUMBER_BYTES} bytes, not {len(raw)}")
     return int.from_bytes(raw, "big")
 
 
 def digest_of(ring: Mapping[int, Sharding]) -> bytes:
-    """Return 32 bytes that tell a ring from all others: its tokens and their owners' shards.
+    """Return the SHA-256 digest of a ring's tokens and shardings.
 
-    The ring is one that `checked_ring` returned: its tokens ascend.
+    The ring is from `checked_ring`: its tokens ascend.
     """
     facts = list(zip(ring, *zip(*ring.values(), strict=True), strict=True))
     packed: Any = msgpack.packb(facts)
@@ -300,10 +300,10 @@ def digest_of(ring: Mapping[int, Sharding]) -> bytes:
 
 
 def _named(key: bytes, count: int, kind: type[T]) -> T:
-    """Return the last element of a key that has so many."""
+    """Return the last element of a key with `count` elements."""
     elements = _elements(key)
     if len(elements) != count or not isinstance(elements[-1], kind):
-        raise CorruptStoreError(f"no key of this log: {key.hex():.80}")
+        raise CorruptStoreError(f"not a key of a generation log: {key.hex():.80}")
     return elements[-1]
 
 
@@ -311,7 +311,7 @@ def _elements(key: bytes) -> tuple[Any, ...]:
     try:
         return unpack(key)
     except InvalidTupleError as e:
-        raise CorruptStoreError(f"no key of this log: {key.hex():.80}") from e
+        raise CorruptStoreError(f"not a key of a generation log: {key.hex():.80}") from e
 
 
 def _checked_name(name: object) -> str:

@@ -1,4 +1,4 @@
-"""What a log of generations holds: those there are, the switch under way, their topologies."""
+"""The contents of a generation log: its generations, the switch under way, topologies."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from snapkv.model import Guard
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """What stands at one revision: the newest generation's time, and the switch under way."""
+    """The state at one revision: the newest generation's time, and the switch under way."""
 
     snapshot: Snapshot[bytes]
     head: int
@@ -27,7 +27,7 @@ class State:
     aborted: Aborted | None
 
     def guards(self) -> list[Guard]:
-        """Return what holds as long as no generation and no switch came or went."""
+        """Return guards that hold while the newest generation and the switch are unchanged."""
         return [
             unchanged(layout.HEAD, self.head_revision),
             unchanged(layout.SWITCH, self.switch_revision),
@@ -35,7 +35,7 @@ class State:
 
 
 class TableRow(NamedTuple):
-    """A row of the table that ScyllaDB shows its clients."""
+    """A row of ScyllaDB's table for clients."""
 
     time: int
     streams: list[StreamId]
@@ -43,7 +43,7 @@ class TableRow(NamedTuple):
 
 
 def read_state(space: Space) -> State:
-    """Return what stands now; one or two round trips."""
+    """Return the newest state; one or two round trips."""
     snapshot = space.at()
     head, switch, aborted = snapshot.entries_of([layout.HEAD, layout.SWITCH, layout.ABORTED])
     return State(
@@ -57,7 +57,7 @@ def read_state(space: Space) -> State:
 
 
 def generations_at(snapshot: Snapshot[bytes]) -> list[Generation]:
-    """Return the generations that are listed at a moment, oldest first."""
+    """Return the generations listed at a moment, oldest first."""
     items = snapshot.items(layout.GENERATION_PREFIX)
     return [layout.generation_of(key, value) for key, value in items]
 
@@ -65,44 +65,44 @@ def generations_at(snapshot: Snapshot[bytes]) -> list[Generation]:
 def topology_at(snapshot: Snapshot[bytes], generation: Generation | Switch) -> Topology:
     """Return the topology of a generation, or of a switch under way; one listing.
 
-    Raises `GenerationNotFoundError` where its rows were removed, `CorruptTopologyError`.
+    Raises `GenerationNotFoundError` if its rows were removed, `CorruptTopologyError`.
     """
     prefix = layout.rows_prefix(generation.id)
     rows = [(layout.end_of(prefix, key), value) for key, value in snapshot.items(prefix)]
     if not rows:
-        raise GenerationNotFoundError(f"generation {generation.id.hex()} has no rows any more")
+        raise GenerationNotFoundError(f"generation {generation.id.hex()} no longer has rows")
     topology = Topology.of_rows(rows)
     found, wanted = (len(topology), topology.stream_count), (generation.ranges, generation.streams)
     if found != wanted:
-        raise CorruptTopologyError(f"{found} ranges and streams were read, not {wanted}")
+        raise CorruptTopologyError(f"the rows have {found} ranges and streams, not {wanted}")
     return topology
 
 
 class Listing:
-    """What clients may ask of a log: all generations, the one at a time, the next, its streams."""
+    """The reading half of a log: all generations, the one at a time, the next, its streams."""
 
     def __init__(self, space: Space) -> None:
         self._space = space
 
     def generations(self, *, as_of: When | None = None) -> list[Generation]:
-        """Return the generations, oldest first, now or as they were listed at a time."""
+        """Return the generations listed now or at a time, oldest first."""
         return generations_at(self._space.at(as_of))
 
     def at(self, when: When | None = None, *, revision: int | None = None) -> Snapshot[bytes]:
-        """Return a moment of the log, of a time or a revision."""
+        """Return a snapshot of the log at a time or a revision."""
         return self._space.at(when, revision=revision)
 
     def timestamp_of(self, when: When) -> int:
-        """Return the timestamp that a time means, by the store's clock."""
+        """Return the timestamp of a time, by the store's clock."""
         return self._space.timestamp_of(when)
 
     def operating_at(self, when: When) -> Generation | None:
-        """Return the generation that operates at a time; None before the first that is left."""
+        """Return the generation that operates at a time; None before the first remaining one."""
         time = self._space.timestamp_of(when)
         return next((each for each in reversed(self.generations()) if each.time <= time), None)
 
     def next_after(self, when: When) -> Generation | None:
-        """Return the first generation that begins after a time; None where none is known yet."""
+        """Return the first generation that begins after a time, None if none exists yet."""
         time = self._space.timestamp_of(when)
         return next((each for each in self.generations() if each.time > time), None)
 
@@ -114,20 +114,20 @@ class Listing:
         return topology_at(self._space.at(), generation)
 
     def streams_of(self, generation: Generation) -> list[StreamId]:
-        """Return a generation's streams in the order of the ring; else as `topology`."""
+        """Return a generation's streams in the order of the ring; raises as `topology`."""
         return [StreamId(bytes(raw)) for raw in self.topology(generation).ids]
 
     def table(self) -> Iterator[TableRow]:
-        """Yield a row for each generation, newest first, as ScyllaDB's clients read them."""
+        """Yield a row for each generation, newest first, as for ScyllaDB's clients."""
         for each in reversed(self.generations()):
             yield TableRow(each.time, self.streams_of(each), each.expired)
 
 
 def revision_of(entry: Entry | None) -> int:
-    """Return at which revision a key was written, 0 for none."""
+    """Return the revision of an entry, 0 for none."""
     return 0 if entry is None else entry.revision
 
 
 def unchanged(key: bytes, revision: int) -> Guard:
-    """Return the guard that a key still stands as it was read, at a revision or not at all."""
+    """Return the guard that a key is unchanged since it was read: at a revision, 0: absent."""
     return AtRevision(key, revision) if revision else Absent(key)

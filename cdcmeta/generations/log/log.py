@@ -1,4 +1,4 @@
-"""A log of generations in a store: who lists, switches, joins and follows comes here."""
+"""A generation log in a store: list generations, switch them, and join as a member."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from cdcmeta.generations.log.layout import ConsumerId, Generation, Progress, Swi
 from cdcmeta.generations.log.listing import Listing, generations_at, read_state
 from cdcmeta.generations.log.member import Member
 from cdcmeta.generations.log.switching import Coordinator
-from cdcmeta.generations.model.making import ring_to_make
 from cdcmeta.generations.model.metadata import LEEWAY_S, Generations, check_seconds
+from cdcmeta.generations.model.streams import limited_ring
 from cdcmeta.generations.model.tokens import Sharding
 from cdcmeta.generations.model.topology import Topology
 from snapkv import SnapKVError, SnapshotKV, pack
@@ -30,13 +30,14 @@ TTL_S = 10.0
 
 
 class GenerationLog(Listing):
-    """The generations of one ring, in a store; switched in two phases that all members vote on.
+    """The generations of one ring, in a store; all members vote on each switch, in two phases.
 
-    A new generation operates from `2 * propagation_delay + leeway` seconds on, as counted from its
-    commit; the first at once. `leeway` is how far clocks may be apart, `patience` how long a phase
-    of a switch may take until others may end it. A member whose newest write is later than
+    A new generation operates from `2 * propagation_delay + leeway` seconds after its commit on, the
+    first at once. `leeway` is how far clocks may be apart, `patience` how long a phase of a switch
+    may take before other processes may end it. A member whose newest write is more than
     `clock_skew_max` seconds after the end of that phase has a wrong clock: the switch is aborted,
-    for the generation would have to begin behind that write. All processes should agree on them.
+    because the generation would have to begin after that write. Use the same values in all
+    processes.
 
     >>> import snapkv
     >>> from cdcmeta.generations import Sharding
@@ -47,7 +48,7 @@ class GenerationLog(Listing):
     ...         member.stream(store.save("k", b"v"), 105).token
     101
 
-    Making one asks nobody. What the store raises is passed on.
+    The constructor makes no round trip. Errors of the store are passed on.
     """
 
     def __init__(
@@ -79,7 +80,7 @@ class GenerationLog(Listing):
         self._random_bytes = random_bytes
         space = store.space(layout.space_of(name))
         super().__init__(space)
-        escaped = name.replace("%", "%25").replace("/", "%2F")  # no prefix of another log's
+        escaped = name.replace("%", "%25").replace("/", "%2F")  # not a prefix of another log's
         self._session_prefix = f"{layout.space_of(escaped)}/".encode()
         self._coordinator = Coordinator(
             store,
@@ -93,7 +94,7 @@ class GenerationLog(Listing):
 
     @property
     def space(self) -> str:
-        """The name of the space that it is kept in: what a table is bound to."""
+        """The name of its space, to which tables are bound."""
         return self._space.name
 
     def __repr__(self) -> str:
@@ -109,21 +110,22 @@ class GenerationLog(Listing):
         limit: bool = False,
         timeout: float = TIMEOUT_S,
     ) -> Generation:
-        """Make a generation for a ring, whatever there is; return it when it is decided.
+        """Make a generation for a ring, and return it when the switch has ended.
 
-        Its `refines` is False where a range of the ring lies in several of the one before (a token
-        went, or moved): then no stream goes on any one stream. Consumers read it all the same.
+        Its `refines` is False if a range of the ring overlaps several of the previous one (a token
+        was removed or moved): then a stream may continue several streams. Consumers read it all
+        the same.
 
-        A switch to the same ring that is under way is joined, another one waited for. `streams_max`
-        and `limit` as in `Topology.make`. Five commits, one for each MB of streams, and the time
-        that the members take to answer.
+        A switch to the same ring under way is joined; another one is waited for. `streams_max` and
+        `limit` as in `Topology.make`. Five commits, one for each MB of streams, and the time that
+        the members take to answer.
 
-        Raises `InvalidArgumentError`, `TopologyTooLargeError`, `SwitchAbortedError` (a member
-        could not, or did not in time), `SwitchPendingError` (the timeout; it may still come; it
-        tells whose answers lack).
-        What is asked of the store is waited for beyond `timeout`, as long as it takes there.
+        Raises `InvalidArgumentError`, `SwitchAbortedError` (a member
+        could not answer, or not in time), `SwitchPendingError` (the timeout; the switch may still
+        happen; the error names the members without an answer).
+        Calls of the store may last beyond `timeout`.
         """
-        return self._made(ring, streams_max, limit, timeout, force=True)
+        return self._make(ring, streams_max, limit, timeout, force=True)
 
     def regenerate_if_needed(
         self,
@@ -133,16 +135,15 @@ class GenerationLog(Listing):
         limit: bool = False,
         timeout: float = TIMEOUT_S,
     ) -> Generation:
-        """Return the newest generation if it was made for this very ring; else make one.
+        """Return the newest generation if it was made for this ring, else make one.
 
-        It sees each token that came or went, and each owner that changed its shards; and whether
-        `streams_max` and `limit` ask for as many streams as there are. As many at once as want to:
-        one generation comes of it. Raises as `make`.
+        It compares tokens, shardings, and the number of streams that `streams_max` and `limit`
+        allow. Concurrent calls make one generation. Raises as `make`.
         """
-        return self._made(ring, streams_max, limit, timeout, force=False)
+        return self._make(ring, streams_max, limit, timeout, force=False)
 
     def repair(self, *, timeout: float = TIMEOUT_S) -> None:
-        """Complete a switch that was left half-way, or end it after its deadline.
+        """Complete a switch whose coordinator died, or abort it after its deadline.
 
         Raises `InvalidArgumentError`, `SwitchPendingError`.
         """
@@ -150,26 +151,26 @@ class GenerationLog(Listing):
         self._coordinator.finish(timeout)
 
     def pending(self) -> Switch | None:
-        """Return the switch that is under way, None where there is none."""
+        """Return the switch that is under way, None without one."""
         return read_state(self._space).switch
 
-    # --- consumers, and what nobody needs any more ---
+    # --- consumers and expiry ---
 
     def expire(self, retention: float, *, ttl: float | None = None) -> Expired:
         """Mark superseded generations; remove them `retention` seconds after they were superseded.
 
-        With each its log rows go, of all tables that are known here. With a `ttl`, so do all log
-        rows older than so many seconds, whether consumers have read them or not (ScyllaDB keeps
-        them for a day); one that has not raises `LogTrimmedError`.
+        The log rows of removed generations are removed, too, in all tables of this log. With a
+        `ttl`, so are all log rows older than `ttl` seconds, even if consumers have not read them
+        (ScyllaDB keeps them for a day); such a consumer raises `LogTrimmedError`.
 
-        Superseded is one whose successor operates for a leeway already, and for a propagation
-        delay: until then it may be written to, by members whose clocks are behind this one. Never
-        the one that operates, nor one to come, nor one that a registered consumer has not passed.
-        One listing, and a commit for each generation and each thousand rows.
+        A generation is superseded when its successor has operated for a leeway and a propagation
+        delay: until then members whose clocks are behind this one may write to it. The current
+        generation, later ones, and those that a registered consumer has not passed are kept. One
+        listing, and a commit for each generation and each thousand rows.
 
-        It goes by the clock of this process: one that is further ahead than both removes what
-        others still write to. Raises `ExpiryIncompleteError` where the rows of some tables could
-        not be removed, after all else was done.
+        It uses the clock of this process: a clock that is further ahead than leeway and delay
+        removes generations that other processes still write to. Raises `ExpiryIncompleteError`
+        if the rows of some tables could not be removed, after everything else.
         """
         check_seconds("retention", retention)
         if ttl is not None:
@@ -192,9 +193,9 @@ class GenerationLog(Listing):
     def _trimmed(
         self, tables: Sequence[str], ages: Sequence[tuple[int, bool]]
     ) -> tuple[int, dict[str, Exception]]:
-        """Trim tables up to each age (a time, whether unread rows go); return rows, and errors.
+        """Trim tables up to each age (a time, and whether unread rows go); return rows and errors.
 
-        One that fails does not keep the others, unless the store cannot be reached.
+        A failing table does not stop the next ones, unless the store cannot be reached.
         """
         rows, failed = 0, dict[str, Exception]()
         for at, table in enumerate(tables):
@@ -210,50 +211,49 @@ class GenerationLog(Listing):
         return rows, failed
 
     def consumers(self) -> dict[ConsumerId, Progress]:
-        """Return the registered consumers, and how far each has come."""
+        """Return the registered consumers and their progress."""
         return progress.consumers(self._space)
 
     def forget(self, consumer: str, table: str = "default") -> bool:
-        """Forget a consumer of a table, so that nothing is kept for it.
+        """Forget a consumer of a table, so that nothing is kept for it; return whether it existed.
 
-        Return whether there was one. With it goes a consumer of this name that an older version
-        registered without its table.
+        Also forgets a consumer of this name that an older version registered without its table.
         """
         return progress.forget(self._space, consumer, table)
 
     def progress_of(self, consumer: ConsumerId) -> tuple[Progress, int] | None:
-        """Return how far a consumer has come and at which revision that was saved, or None.
+        """Return a consumer's progress and the revision of its save, None if not registered.
 
-        Raises `ConsumerMismatchError` where the progress of this name is another consumer's.
+        Raises `InvalidArgumentError` where the progress of this name is another consumer's.
         """
         return progress.progress_of(self._space, consumer)
 
     def register(self, consumers: Sequence[ConsumerId], begin: Progress) -> None:
-        """Register the workers of a consumer, all or none, which begin there.
+        """Register the workers of a consumer, all or none, beginning at `begin`.
 
         Raises `InvalidArgumentError` for a name in use, `GenerationNotFoundError`.
         """
         progress.register(self._space, consumers, begin)
 
     def save(self, consumer: ConsumerId, revision: int, reached: Progress) -> int:
-        """Save a consumer's progress if nobody else did since a revision; return the next one.
+        """Save a consumer's progress if it is unchanged since a revision; return the next one.
 
-        Raises `ConsumerTakenError`, and what `SnapshotKV.commit` raises. Of an unknown outcome
-        `SnapshotKV.resolve` tells the commit, whose revision is the next one.
+        Raises `ConsumerTakenError`, and what `SnapshotKV.commit` raises. After an unknown
+        outcome `SnapshotKV.resolve` returns the commit, whose revision is the next one.
         """
         return progress.save(self._space, consumer, revision, reached)
 
-    # --- taking part ---
+    # --- members ---
 
     def member(
         self, name: str = "", *, generations: Generations | None = None, ttl: float = TTL_S
     ) -> Member:
-        """Return a new member: it holds the generations, and no switch happens without its vote.
+        """Return a new member: it has the generations, and every switch needs its vote.
 
-        It counts as long as its session lives, `ttl` seconds after the last sign of life. A switch
-        that its coordinator left between the phases is finished by members, after `patience`
-        seconds. Three round trips, and one for each generation. Raises `InvalidArgumentError` (the
-        name), and as `SnapshotKV.session`.
+        It counts while its session is alive: until `ttl` seconds after the last renewal. Members
+        finish a switch whose coordinator died between the phases, after `patience` seconds. Three
+        round trips, and one for each generation. Raises `InvalidArgumentError` (the name), and as
+        `SnapshotKV.session`.
         """
         try:
             value = self._session_prefix + name.encode()
@@ -271,7 +271,7 @@ class GenerationLog(Listing):
             finish=self._coordinator.finish,
         )
 
-    def _made(
+    def _make(
         self,
         ring: Mapping[int, Sharding],
         streams_max: int | None,
@@ -281,12 +281,12 @@ class GenerationLog(Listing):
         force: bool,
     ) -> Generation:
         check_seconds("timeout", timeout)
-        wanted = ring_to_make(ring, streams_max, limit)
+        checked = limited_ring(ring, streams_max, limit)
         topology: list[Topology] = []
 
         def make() -> Topology:
             if not topology:
-                topology.append(Topology.of_ring(wanted, self._random_bytes))
+                topology.append(Topology.of_ring(checked, self._random_bytes))
             return topology[0]
 
-        return self._coordinator.make(layout.digest_of(wanted), make, timeout, force=force)
+        return self._coordinator.make(layout.digest_of(checked), make, timeout, force=force)

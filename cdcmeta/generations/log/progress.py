@@ -1,11 +1,10 @@
-"""Consumers' progress: who reads which table's log, and how far each has come."""
+"""Consumers: their registration by table, and their progress."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from cdcmeta.errors import (
-    ConsumerMismatchError,
     ConsumerTakenError,
     GenerationNotFoundError,
     InvalidArgumentError,
@@ -18,9 +17,9 @@ from snapkv.model import Guard
 
 
 def progress_of(space: Space, id: ConsumerId) -> tuple[Progress, int] | None:
-    """Return how far a consumer has come and the revision of that; None: not registered.
+    """Return a consumer's progress and the revision of its save; None if not registered.
 
-    Raises `ConsumerMismatchError` where the name is in use by another number of workers, or was
+    Raises `InvalidArgumentError` where the name is in use by another number of workers, or was
     registered by a version that did not record which table it reads.
     """
     snapshot = space.at()
@@ -34,7 +33,7 @@ def progress_of(space: Space, id: ConsumerId) -> tuple[Progress, int] | None:
     own = entries.get(layout.consumer_key(id))
     if own is None:
         parts = layout.consumer_of(next(iter(entries))).parts
-        raise ConsumerMismatchError(
+        raise InvalidArgumentError(
             f"consumer {id.name!r} of table {id.table!r} has {parts} workers, not {id.parts}: "
             "let all of them read to one moment, forget it, and register it with `since` of that"
         )
@@ -42,20 +41,20 @@ def progress_of(space: Space, id: ConsumerId) -> tuple[Progress, int] | None:
 
 
 def consumers(space: Space) -> dict[ConsumerId, Progress]:
-    """Return the registered consumers, and how far each has come."""
+    """Return the registered consumers and their progress."""
     return consumers_at(space.at())
 
 
 def consumers_at(snapshot: Snapshot[bytes]) -> dict[ConsumerId, Progress]:
-    """Return the consumers that are registered at a moment."""
+    """Return the consumers registered at a moment, and their progress."""
     items = snapshot.items(layout.CONSUMER_PREFIX)
     return {layout.consumer_of(key): layout.decode(Progress, value) for key, value in items}
 
 
 def register(space: Space, ids: Sequence[ConsumerId], progress: Progress) -> None:
-    """Register the workers of a consumer, all or none, which begin in a generation.
+    """Register the workers of a consumer, all or none; they begin in a generation.
 
-    From now on that is kept for them. Raises `GenerationNotFoundError` when it was removed
+    Expiry then keeps that generation. Raises `GenerationNotFoundError` when it was removed
     meanwhile, `InvalidArgumentError` for a name that is in use.
     """
     own = [layout.consumer_key(id) for id in ids]
@@ -73,7 +72,7 @@ def register(space: Space, ids: Sequence[ConsumerId], progress: Progress) -> Non
         puts = dict.fromkeys(own, layout.encode(progress)) | {layout.CONSUMERS: _counted(count)}
         guards: list[Guard] = [
             AtRevision(key, generation.revision),
-            unchanged(layout.CONSUMERS, revision_of(count)),  # so nobody registered any of them
+            unchanged(layout.CONSUMERS, revision_of(count)),  # no consumer was registered meanwhile
         ]
         try:
             space.commit(puts=puts, guards=guards)
@@ -83,9 +82,9 @@ def register(space: Space, ids: Sequence[ConsumerId], progress: Progress) -> Non
 
 
 def save(space: Space, id: ConsumerId, revision: int, progress: Progress) -> int:
-    """Save how far a consumer has come since a revision; return the next one.
+    """Save a consumer's progress if it is unchanged since a revision; return the next one.
 
-    Raises `ConsumerTakenError` when somebody else saved meanwhile.
+    Raises `ConsumerTakenError` if another process saved meanwhile.
     """
     own = layout.consumer_key(id)
     try:
@@ -98,9 +97,9 @@ def save(space: Space, id: ConsumerId, revision: int, progress: Progress) -> int
 
 
 def forget(space: Space, name: str, table: str) -> bool:
-    """Forget a consumer of a table, and one of this name whose table was not recorded.
+    """Forget a consumer of a table, and one of this name without a recorded table.
 
-    Return whether there was one. Nothing is kept for it any more.
+    Return whether one existed. Expiry no longer keeps anything for it.
     """
     snapshot = space.at()
     found = list(snapshot.keys(layout.consumers_prefix(table, name)))
@@ -115,7 +114,7 @@ def _check_no_old_one(snapshot: Snapshot[bytes], id: ConsumerId) -> None:
     (old,) = snapshot.entries_of([layout.old_consumer_key(id.name)])
     if old is not None:
         position = layout.decode(Progress, old.value).position
-        raise ConsumerMismatchError(
+        raise InvalidArgumentError(
             f"consumer {id.name!r} was registered by an older version, which did not record its "
             f"table, and came to {position}: if it read table {id.table!r}, forget it and register "
             f"it again with since={position}"

@@ -4,13 +4,13 @@
                  |            |
                  +------------+------> aborted
 
-Each step is one commit guarded by the switch's own key, so of several coordinators one succeeds,
-and one that was overtaken writes nothing more. What is under way is in the store: whoever comes
-next completes it, when all members have answered, or ends it after its deadline.
+Each step is one commit guarded by the switch's key: of several coordinators one succeeds, and the
+rest write nothing more. The state of the switch is in the store: any process can complete it when
+all members have answered, or abort it after its deadline.
 
-Why no write lands in a stream of the wrong generation: from its acknowledgement on, a member
-refuses writes at or after `not_before`, until it hears the outcome; and the new generation begins
-at or after that, and after every write that any member let through before.
+No write gets a stream of the wrong generation: from its acknowledgement on, a member rejects writes
+at or after `not_before`, until it has applied the outcome. The new generation begins at or after
+`not_before`, and after every write that a member accepted before its acknowledgement.
 """
 
 from __future__ import annotations
@@ -45,16 +45,16 @@ from snapkv.times import TIMESTAMP_MAX, format_time
 
 PART_BYTES = 1_000_000
 PART_ROWS = 2_000
-"""What is written at once of a topology: etcd takes 1.5 MiB."""
+"""The bounds of one commit of rows: etcd's requests have at most 1.5 MiB."""
 TRIES = 3
-LOOK_S = 0.25
-"""How often a waiting coordinator looks for sessions that ended, which no watch tells."""
+POLL_S = 0.25
+"""How often a waiting coordinator lists sessions: no watch reports their end."""
 
 
 class Answers(NamedTuple):
-    """What members said to a switch: who lacks by session, refusals, and the newest write of all.
+    """The members' answers to a switch: missing ones by session, refusals, and the newest write.
 
-    `newest_member` is the one that let this write through.
+    `newest_member` is the member that accepted this write.
     """
 
     missing: dict[int, str]
@@ -64,7 +64,7 @@ class Answers(NamedTuple):
 
 
 class Coordinator:
-    """Drives switches of one log, its own ones and those that others left."""
+    """Drives the switches of one log, its own and those of dead coordinators."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class Coordinator:
     ) -> None:
         """Take how far ahead a generation begins, and how long a phase may take.
 
-        And how long after a switch's deadline a write may be that a member let through.
+        `skew_ms_max` is how long after a switch's deadline a member's newest write may be.
         """
         self._store, self._space, self._session_prefix = store, space, session_prefix
         self._delay, self._patience = pack(delay_ms), pack(patience_ms)
@@ -93,12 +93,12 @@ class Coordinator:
         timeout: float,
         force: bool,
     ) -> Generation:
-        """Return the generation of a ring: the newest, if it is that, or the one made now.
+        """Return the newest generation if it is of this ring, else make one.
 
-        The ring is known by its `digest`; `make` returns a topology for it. A switch to the same
-        ring is joined, another one is waited for. `force` makes a new one anyway. One that was
-        joined, and whose coordinator died before the members were asked, is replaced. Raises
-        `SwitchAbortedError`, `SwitchPendingError`.
+        `digest` identifies the ring; `make` returns a topology for it. A switch to the same ring is
+        joined; another one is waited for. `force` always makes a new one. A joined switch whose
+        coordinator died before it was prepared is replaced. Raises `SwitchAbortedError`,
+        `SwitchPendingError`.
         """
         deadline = monotonic() + timeout
         own: bytes | None = None
@@ -129,9 +129,9 @@ class Coordinator:
                 asked = own is not None
 
     def finish(self, timeout: float) -> None:
-        """Complete or end the switch that is under way, if there is one.
+        """Complete or abort the switch under way, if there is one.
 
-        Raises `SwitchPendingError` when that takes longer.
+        Raises `SwitchPendingError` if that takes longer than `timeout`.
         """
         deadline = monotonic() + timeout
         with self._watch() as watch:
@@ -143,7 +143,7 @@ class Coordinator:
     def _begin(
         self, state: State, digest: bytes, topology: Topology, deadline: float
     ) -> bytes | None:
-        """Claim the switch, write its rows, ask the members; return its id, None if overtaken."""
+        """Claim the switch, write its rows, prepare it; return its id, None without the claim."""
         id, refines = self._random_bytes(16), _refines(state, topology)
 
         def claim(stamp: Stamp) -> SpaceOps:
@@ -160,17 +160,17 @@ class Coordinator:
             )
             return SpaceOps({layout.SWITCH: layout.encode(switch)}, guards=state.guards())
 
-        self._done(claim, "claim", deadline)
+        self._committed(claim, "claim", deadline)
         claimed = read_state(self._space)
         switch = claimed.switch
         if switch is None or switch.id != id:
-            return None  # somebody else was first
+            return None  # another coordinator was first
         guard = AtRevision(layout.SWITCH, claimed.switch_revision)
         for part in _parts(id, topology):
             ops = SpaceOps(part, guards=[guard])
-            if not self._done(lambda _, ops=ops: ops, "rows", deadline):  # type: ignore[misc]
+            if not self._committed(lambda _, ops=ops: ops, "rows", deadline):  # type: ignore[misc]
                 return id
-        self._done(lambda stamp: self._prepared(stamp, switch, guard), "prepare", deadline)
+        self._committed(lambda stamp: self._prepared(stamp, switch, guard), "prepare", deadline)
         return id
 
     def _prepared(self, stamp: Stamp, switch: Switch, guard: AtRevision) -> SpaceOps:
@@ -183,7 +183,7 @@ class Coordinator:
         return SpaceOps({layout.SWITCH: layout.encode(asked)}, guards=[guard])
 
     def _advance(self, state: State, watch: Watch[bytes], deadline: float) -> None:
-        """Take the next step of a switch, or wait for somebody else's."""
+        """Take the next step of a switch, or wait for another process to take it."""
         switch = state.switch
         assert switch is not None
         late = self._store.timestamp_of("-0s") > switch.deadline
@@ -195,7 +195,7 @@ class Coordinator:
         else:
             answers = self._answers(state.snapshot, switch)
             waiting = sorted(answers.missing.values())
-            why = self._why_not(state, switch, answers)
+            why = self._abort_reason(state, switch, answers)
             if why is None and waiting and late:
                 why = f"members that did not answer in time: {', '.join(waiting)}"
             if why is not None:
@@ -210,39 +210,39 @@ class Coordinator:
                 raise SwitchPendingError(switch.id, tuple(waiting))
             raise SwitchPendingError(switch.id)
         try:
-            watch.next(min(LOOK_S, left))
-        except CompactedError:  # it only wakes, and what stands is read anew
-            pause(min(LOOK_S, left))
+            watch.next(min(POLL_S, left))
+        except CompactedError:  # the watch only wakes; the caller reads the state again
+            pause(min(POLL_S, left))
 
-    def _why_not(self, state: State, switch: Switch, answers: Answers) -> str | None:
-        """Return why a switch cannot come, None when members have only to answer."""
+    def _abort_reason(self, state: State, switch: Switch, answers: Answers) -> str | None:
+        """Return why a switch must be aborted, None if it must not."""
         if answers.refusals:
             return "; ".join(answers.refusals)
         newest = answers.newest_write
         if not answers.missing and max(state.head, newest) >= TIMESTAMP_MAX:
-            return "there is no time behind the newest write"
-        if newest > switch.deadline + self._skew_max:  # what the clock of who asked has told
+            return "no time after the newest write is left"
+        if newest > switch.deadline + self._skew_max:  # the deadline is by the coordinator's clock
             return (
-                f"the clock of {answers.newest_member} is ahead: it let through a write at "
-                f"{format_time(newest)}, which the new generation would have to begin behind"
+                f"the clock of {answers.newest_member} is ahead: it accepted a write at "
+                f"{format_time(newest)}, after which the new generation would have to begin"
             )
         return None
 
     def _answers(self, snapshot: Snapshot[bytes], switch: Switch) -> Answers:
-        """Return what the members said, and who has not.
+        """Return the members' answers, and the members that have not answered.
 
-        Sessions are listed after the answers were read, and after the switch was prepared. So who
-        is not listed is gone, and may write nothing; or came later, and saw the switch first.
+        Sessions are listed after the answers were read, and after the switch was prepared. So a
+        member that is not listed has ended and cannot write, or began later and saw the switch.
         """
         prefixes = layout.ack_prefix(switch.id), layout.refusal_prefix(switch.id)
         acks, refusals = (dict(snapshot.items(prefix)) for prefix in prefixes)
-        told = sorted(why.decode(errors="replace") for why in refusals.values())
+        reasons = sorted(why.decode(errors="replace") for why in refusals.values())
         writes: dict[int, int] = {}
         for key, raw in acks.items():
             try:
                 writes[layout.session_of(key)] = layout.number_of(raw)
             except CorruptStoreError as e:
-                told.append(f"an answer cannot be read: {e}")
+                reasons.append(f"an answer is not valid: {e}")
         names = {
             info.id: _name_of(info.value.removeprefix(self._session_prefix), info.id)
             for info in self._store.sessions()
@@ -252,7 +252,7 @@ class Coordinator:
         newest, session = max(
             ((write, session) for session, write in writes.items()), default=(0, 0)
         )
-        return Answers(missing, told, newest, names.get(session) or _name_of(b"", session))
+        return Answers(missing, reasons, newest, names.get(session) or _name_of(b"", session))
 
     def _commit(self, state: State, newest_write: int, deadline: float) -> None:
         switch = state.switch
@@ -276,7 +276,7 @@ class Coordinator:
             }
             return _ended(switch.id, puts, state)
 
-        self._done(commit, "commit", deadline)
+        self._committed(commit, "commit", deadline)
 
     def _abort(self, state: State, why: str, deadline: float) -> None:
         switch = state.switch
@@ -284,15 +284,16 @@ class Coordinator:
         puts = {layout.ABORTED: layout.encode(Aborted(switch.id, why))}
         ops = _ended(switch.id, puts, state)
         gone = replace(ops, delete_prefixes=[*ops.delete_prefixes, layout.rows_prefix(switch.id)])
-        self._done(lambda _: gone, "abort", deadline)
+        self._committed(lambda _: gone, "abort", deadline)
 
     # --- helpers ---
 
-    def _done(self, build: Callable[[Stamp], SpaceOps], step: str, deadline: float) -> bool:
-        """Commit a step; return whether it is known to have happened.
+    def _committed(self, build: Callable[[Stamp], SpaceOps], step: str, deadline: float) -> bool:
+        """Commit a step; return whether it certainly happened.
 
-        Otherwise somebody else was first, or nobody knows: the state tells. It may be sent again,
-        for its guards let it happen once. After the deadline `CommitUnknownError` is passed on.
+        If not, another process was first, or the outcome is unknown: read the state. A step may be
+        sent again, because its guards let it happen only once. After the deadline it raises
+        `CommitUnknownError`.
         """
         for left in reversed(range(TRIES)):
             try:
@@ -316,7 +317,7 @@ def _ended(id: bytes, puts: dict[bytes, bytes], state: State) -> SpaceOps:
 
 
 def _parts(id: bytes, topology: Topology) -> Iterator[dict[bytes, bytes]]:
-    """Yield the rows of a topology in parts of a size that every engine takes."""
+    """Yield the rows of a topology in parts that every engine accepts."""
     part: dict[bytes, bytes] = {}
     size, prefix = 0, layout.rows_prefix(id)
     for end, value in topology.rows():
@@ -337,7 +338,7 @@ def _newest(state: State) -> Generation | None:
 
 
 def _refines(state: State, topology: Topology) -> bool | None:
-    """Return whether each range lies in one of the newest generation's; None for none to read."""
+    """Return whether each range lies in one of the newest generation's; None if unknown."""
     newest = _newest(state)
     if newest is None:
         return None
@@ -350,15 +351,19 @@ def _refines(state: State, topology: Topology) -> bool | None:
 
 
 def _made(state: State, id: bytes) -> Generation | None:
-    """Return the generation that a switch became, None if it came to nothing."""
+    """Return the generation that a switch made, None if it was aborted."""
     return next((each for each in generations_at(state.snapshot) if each.id == id), None)
 
 
 def _aborted(state: State, id: bytes) -> SwitchAbortedError:
-    why = state.aborted.why if state.aborted and state.aborted.id == id else "it was ended"
+    why = (
+        state.aborted.why
+        if state.aborted and state.aborted.id == id
+        else "another process ended it"
+    )
     return SwitchAbortedError(id, why)
 
 
 def _name_of(value: bytes, session: int) -> str:
-    """Return what to call a member that others wait for."""
+    """Return the name of a member, or its session without one."""
     return value.decode(errors="replace") or f"session {session:x}"

@@ -25,7 +25,7 @@ _BIAS = _U(1 << 63)
 
 
 def murmur3_tokens(keys: Keys) -> Tokens:
-    """Return the tokens of many keys, as `murmur3_token` does one by one.
+    """Return the tokens of many keys, the same as `murmur3_token` of each.
 
     `keys` are bytes of any lengths, or an array of shape (keys, bytes of each) and type uint8.
     O(bytes), some 30 operations of NumPy for each 16 bytes of the longest.
@@ -39,7 +39,7 @@ def murmur3_tokens(keys: Keys) -> Tokens:
     if isinstance(keys, np.ndarray):
         if keys.ndim != 2 or keys.dtype != np.uint8:
             raise InvalidArgumentError(
-                "an array of keys has the shape (keys, bytes) and type uint8"
+                "an array of keys has the shape (keys, bytes) and the type uint8"
             )
         found = np.empty(len(keys), np.int64)
         for at in range(0, len(keys), CHUNK_KEYS):
@@ -57,9 +57,9 @@ def murmur3_tokens(keys: Keys) -> Tokens:
 
 
 def murmur3_tokens_of(data: Bytes, offsets: Tokens) -> Tokens:
-    """Return the tokens of keys that lie one behind the other, as Arrow has them.
+    """Return the tokens of keys in one buffer, as in Arrow.
 
-    The n-th goes from `offsets[n]` to `offsets[n + 1]` of the bytes.
+    The n-th key is the bytes from `offsets[n]` to `offsets[n + 1]`.
     """
     count = len(offsets) - 1
     found: Tokens = np.empty(count, np.int64)
@@ -71,10 +71,10 @@ def murmur3_tokens_of(data: Bytes, offsets: Tokens) -> Tokens:
 
 
 def shards_of(tokens: Tokens, shards: Words | int, ignore_msb: Words | int) -> npt.NDArray[np.intp]:
-    """Return the shards that own tokens; the last two are numbers, or arrays like the tokens."""
+    """Return the shards that own tokens; `shards` and `ignore_msb` are numbers, or arrays."""
     place = (tokens.view(_U) ^ _BIAS) << _U(ignore_msb)
     count = _U(shards)
-    low = (place & _LOW_HALF) * count >> _HALF  # 128 bits of a product in two halves
+    low = (place & _LOW_HALF) * count >> _HALF  # a product of 128 bits, in two halves
     return (((place >> _HALF) * count + low) >> _HALF).astype(np.intp)
 
 
@@ -83,14 +83,16 @@ def first_tokens(starts: Tokens, ends: Tokens, sharding: Sharding) -> Tokens:
     starts, ends = starts[:, None], ends[:, None]
     wraps = starts >= ends
     direct = _from(starts, sharding)
-    missed = (direct < starts) | (starts == TOKEN_MAX)  # went over the end of the ring
+    missed = (direct < starts) | (
+        starts == TOKEN_MAX
+    )  # the shard's next token is past the ring's end
     again = _from(np.full_like(starts, TOKEN_MIN - 1), sharding)
     forwards = np.where(missed | (direct > ends), ends, direct)
     return np.where(wraps, np.where(missed, np.minimum(again, ends), direct), forwards)
 
 
 def _from(starts: Tokens, sharding: Sharding) -> Tokens:
-    """Return each shard's first token behind some places; what is past the end is below them."""
+    """Return each shard's first token after each start; below the start: past the ring's end."""
     shards, ignore_msb = sharding
     with np.errstate(over="ignore"):
         next_ones = starts + np.int64(1)
@@ -114,7 +116,7 @@ def _from(starts: Tokens, sharding: Sharding) -> Tokens:
 def _by_length(
     data: Bytes, starts: Tokens, lengths: Tokens
 ) -> Iterator[tuple[slice | npt.NDArray[np.intp], Bytes]]:
-    """Yield the keys as arrays, those of one length together, and where they stood."""
+    """Yield the keys of each length as one array, with their positions."""
     if (lengths == lengths[0]).all():
         length = int(lengths[0])
         first = int(starts[0])
@@ -135,9 +137,9 @@ def _hashed(keys: Bytes) -> Tokens:
     h1, h2 = np.zeros(count, _U), np.zeros(count, _U)
     for at in range(0, whole // 8, 2):
         h1 ^= _mixed(words[:, at], C1, C2, 31)
-        h1 = (_turned(h1, 27) + h2) * _U(5) + _U(0x52DCE729)
+        h1 = (_rotated(h1, 27) + h2) * _U(5) + _U(0x52DCE729)
         h2 ^= _mixed(words[:, at + 1], C2, C1, 33)
-        h2 = (_turned(h2, 31) + h1) * _U(5) + _U(0x38495AB5)
+        h2 = (_rotated(h2, 31) + h1) * _U(5) + _U(0x38495AB5)
     if whole < length:
         h2 ^= _mixed(_signed_tail(keys[:, whole + 8 :]), C2, C1, 33)
         h1 ^= _mixed(_signed_tail(keys[:, whole : whole + 8]), C1, C2, 31)
@@ -158,10 +160,10 @@ def _signed_tail(tail: Bytes) -> Words:
 
 
 def _mixed(words: Words, first: int, second: int, bits: int) -> Words:
-    return _turned(words * _U(first), bits) * _U(second)
+    return _rotated(words * _U(first), bits) * _U(second)
 
 
-def _turned(words: Words, bits: int) -> Words:
+def _rotated(words: Words, bits: int) -> Words:
     return words << _U(bits) | words >> _U(64 - bits)
 
 

@@ -1,4 +1,4 @@
-"""Generations: what a process knows of them, and the stream of each write by its time and token."""
+"""Generations: those that a process knows, and the stream of a write by its time and token."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ import numpy as np
 
 from cdcmeta.errors import (
     CDCMetaError,
-    GenerationNotRetrievedError,
-    GenerationUndecidedError,
+    GenerationUnavailableError,
     InvalidArgumentError,
     LateGenerationWarning,
 )
@@ -32,7 +31,7 @@ NEVER = 1 << 64
 
 
 class _Known(NamedTuple):
-    """What is known at a moment; replaced as a whole, so that readers need no lock."""
+    """The known generations; replaced as a whole, so that readers need no lock."""
 
     times: list[int]
     topologies: list[Topology | None]
@@ -42,9 +41,9 @@ class _Known(NamedTuple):
 class Generations:
     """The generations that a process knows, by the timestamps from which each operates.
 
-    A write's stream is that of the generation which operates at the write's timestamp. Which
-    writes are accepted, the `rules` say: `TODAY` or `ORIGINAL`. `leeway` (seconds) is how far
-    clocks may be apart. Safe for threads; lookups take no lock.
+    A write's stream is of the generation that operates at the write's timestamp. The `rules`,
+    `TODAY` or `ORIGINAL`, decide which writes are accepted. `leeway` (seconds) is how far clocks
+    may be apart. Safe for threads; lookups take no lock.
 
     >>> from snapkv import ManualClock, pack
     >>> from cdcmeta.generations import Sharding, Topology
@@ -58,7 +57,7 @@ class Generations:
     def __init__(
         self, *, leeway: float = LEEWAY_S, rules: Rules = TODAY, clock: Clock | None = None
     ) -> None:
-        """Know nothing yet. Raises `InvalidArgumentError`."""
+        """Begin without generations. Raises `InvalidArgumentError`."""
         if not isinstance(rules, Rules):
             raise InvalidArgumentError(f"rules are TODAY or ORIGINAL, not {rules!r}")
         check_seconds("leeway", leeway)
@@ -77,11 +76,10 @@ class Generations:
     def stream(self, ts: int, token: int, ahead: int = 0) -> StreamId:
         """Return the stream of a write with this timestamp and token; O(log ranges).
 
-        A timestamp that is up to `ahead` later than the clock is taken for the time it is now.
+        A timestamp that is up to `ahead` later than the clock counts as the present.
 
-        Raises `WriteFromFutureError`, `WriteFromPastError` (the client's doing),
-        `NoGenerationError`, `GenerationNotRetrievedError`, and `GenerationUndecidedError` while a
-        switch is prepared whose time is not known; `InvalidArgumentError` for what is no integer.
+        Raises `InvalidWriteTimeError` (the client's mistake), `GenerationUnavailableError`, and
+        `InvalidArgumentError` for what is not an integer.
         """
         if type(ts) is not int:
             ts = integer("a timestamp", ts)
@@ -96,23 +94,27 @@ class Generations:
             if topology is None or ts >= undecided_from:
                 raise self._unknown(known, at, ts)
             if ts > self.last_stream_timestamp:
-                self.last_stream_timestamp = ts  # no call between: no other thread comes between
-            if known is self._known:  # so `hold` and those who learn see each write or forbid it
+                self.last_stream_timestamp = (
+                    ts  # no call in between, so no other thread runs in between
+                )
+            if (
+                known is self._known
+            ):  # so hold() and insert() see each write, or this loop sees their change
                 return topology.stream_for(token)
 
     def stream_of_commit(self, ts: int, token: int) -> StreamId:
-        """Return the stream of a commit, by the timestamp it gets; nothing guards it: `stream`."""
+        """Return the stream of a commit at this timestamp, as `stream`; it needs no guards."""
         return self.stream(ts, token)
 
     def streams(self, timestamps: Tokens, tokens: Tokens) -> Streams:
         """Return the streams of many writes, an array of `dtype V16`; O(writes log ranges).
 
-        `timestamps` and `tokens` are arrays of one length, of type uint64 and int64. One write
-        that is not accepted fails them all; raises as `stream`.
+        `timestamps` and `tokens` are arrays of equal length, of type uint64 and int64. If one
+        write is not accepted, none is; raises as `stream`.
         """
         stamps, tokens = np.asarray(timestamps), np.asarray(tokens)
         if stamps.shape != tokens.shape or stamps.ndim != 1:
-            raise InvalidArgumentError("timestamps and tokens are arrays of one length")
+            raise InvalidArgumentError("timestamps and tokens are arrays of equal length")
         if stamps.dtype.kind not in "iu" or tokens.dtype != np.int64:
             raise InvalidArgumentError("timestamps are integers, tokens are of type int64")
         if not len(stamps):
@@ -137,39 +139,39 @@ class Generations:
         return found
 
     def streams_available(self) -> bool:
-        """Return whether some generation operates already."""
+        """Return whether a generation operates already."""
         times = self._known.times
         return bool(times) and times[0] <= self._now()
 
     @property
     def times(self) -> tuple[int, ...]:
-        """The timestamps of the generations that are known, with their topologies or without."""
+        """The timestamps of the known generations, with or without a topology."""
         return tuple(self._known.times)
 
     @property
     def store(self) -> None:
-        """The store that `guards` are of: none, for one alone."""
+        """The store of `guards`: None, this is not from a store."""
         return None
 
     @property
     def log(self) -> None:
-        """The space of the log that they are of: none, for one alone."""
+        """The space of the generation log: None, this is not from a store."""
         return None
 
     def guards(self) -> dict[str, list[Guard]]:
-        """Return what must hold in a store when a write is committed: nothing, for one alone."""
+        """Return the guards of a write's commit: none, this is not from a store."""
         return {}
 
     def catch_up(self, timeout: float) -> None:
-        """Give whoever feeds it some time."""
+        """Wait a moment: another thread may insert a generation."""
         pause(min(timeout, PAUSE_S))
 
-    # --- learning ---
+    # --- changing ---
 
     def known_or_obsolete(self, time: int) -> bool:
-        """Return whether nothing is to be learnt of the generation from `time` on.
+        """Return whether the topology of the generation from `time` on is not needed.
 
-        Its topology is here, or a later one has taken over.
+        It is known, or a later generation makes it obsolete.
         """
         known = self._known
         at = find(known.times, time)
@@ -178,10 +180,10 @@ class Generations:
         return self._rules.is_obsolete(known.times, time, self._now(), self._leeway)
 
     def prepare(self, time: int) -> bool:
-        """Take note that a generation operates from `time` on; return whether its topology lacks.
+        """Note that a generation operates from `time` on; return whether its topology is missing.
 
-        Until it is inserted, its writes are refused rather than put into the streams before. It
-        may be asked again. Warns with `LateGenerationWarning` when writes of its time went there
+        Until it is inserted, its writes are rejected: they must not go to the previous streams. It
+        may be called again. Warns with `LateGenerationWarning` if writes of its time went there
         already.
         """
         check_timestamp(time)
@@ -194,14 +196,14 @@ class Generations:
         return True
 
     def insert(self, time: int, topology: Topology) -> bool:
-        """Take in the generation from `time` on; return whether that was news.
+        """Add the generation from `time` on; return whether it was new.
 
-        Generations that nobody may write into any more are forgotten. Raises
+        Obsolete generations are forgotten. Raises
         `InvalidArgumentError`, `snapkv.errors.InvalidTimeError`.
         """
         check_timestamp(time)
         if not isinstance(topology, Topology):
-            raise InvalidArgumentError(f"a topology is wanted, not {topology!r}")
+            raise InvalidArgumentError(f"topology is a Topology, not {topology!r}")
         with self._lock:
             if self.known_or_obsolete(time):
                 return False
@@ -212,10 +214,10 @@ class Generations:
         return True
 
     def hold(self, undecided_from: int | None) -> int:
-        """Refuse writes from a timestamp on, where a generation to come may operate; None: none.
+        """Reject writes from a timestamp on, where a new generation may operate; None ends that.
 
-        That is what a member does between the two phases of a switch. Return the timestamp of the
-        newest write that was let through before.
+        A member does this between the two phases of a switch. Return the timestamp of the newest
+        write that was accepted before.
         """
         with self._lock:
             since = NEVER if undecided_from is None else check_timestamp(undecided_from)
@@ -243,14 +245,14 @@ class Generations:
         self._known = _Known(times[first:], topologies[first:], undecided_from)
 
     def _check_late(self, time: int) -> None:
-        """Tell when writes of a generation went to the one before it."""
+        """Warn if writes of a generation went to the one before it."""
         times = self._known.times
         at = bisect_right(times, time)
         behind = times[at] if at < len(times) else NEVER
         if time <= self.last_stream_timestamp < behind:
             message = (
-                f"generation {dated(time)} was learnt of too late: a write at "
-                f"{dated(self.last_stream_timestamp)} went to a stream of the generation before"
+                f"generation {dated(time)} became known too late: a write at "
+                f"{dated(self.last_stream_timestamp)} went to a stream of the previous generation"
             )
             warnings.warn(LateGenerationWarning(message), stacklevel=3)
 
@@ -267,11 +269,15 @@ class Generations:
 
     def _unknown(self, known: _Known, at: int, ts: int) -> CDCMetaError:
         if known.topologies[at] is None:
-            return GenerationNotRetrievedError(known.times[at])
-        return GenerationUndecidedError(ts, known.undecided_from)
+            since = known.times[at]
+            message = f"the streams of the generation from {dated(since)} on are not read yet"
+            return GenerationUnavailableError("not retrieved", message, ts=ts, since=since)
+        since = known.undecided_from
+        message = f"a new generation may operate from {dated(since)} on, before {dated(ts)}"
+        return GenerationUnavailableError("undecided", message, ts=ts, since=since)
 
 
 def check_seconds(what: str, seconds: object) -> None:
-    """Raise `InvalidArgumentError` for what is no duration."""
+    """Raise `InvalidArgumentError` for an invalid duration."""
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds < inf:
         raise InvalidArgumentError(f"{what} is seconds, not {seconds!r}")

@@ -1,18 +1,37 @@
-"""Stream ids: 16 bytes that name a stream of log rows, and where on the ring it lives."""
+"""Stream ids: 16 bytes that name a stream of log rows and its token; new ids for a ring."""
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
-from cdcmeta.errors import InvalidArgumentError, InvalidStreamIdError
-from cdcmeta.generations.model.tokens import BIAS, MASK, TOKEN_MAX, TOKEN_MIN, checked_token
+import numpy as np
+import numpy.typing as npt
+
+from cdcmeta.arguments import check_int
+from cdcmeta.errors import InvalidArgumentError
+from cdcmeta.generations.model.batches import Tokens, Words, first_tokens
+from cdcmeta.generations.model.tokens import (
+    BIAS,
+    MASK,
+    TOKEN_MAX,
+    TOKEN_MIN,
+    Sharding,
+    checked_ring,
+    checked_token,
+)
 
 STREAM_BYTES = 16
 VERSION = 1
 INDEX_BITS, RANDOM_BITS = 22, 38
 INDEX_SHIFT, RANDOM_SHIFT = 4, 26
 INDEX_MAX, RANDOM_MAX = (1 << INDEX_BITS) - 1, (1 << RANDOM_BITS) - 1
+RandomBytes = Callable[[int], bytes]
+"""Returns a number of random bytes: `os.urandom`, or `random.Random(seed).randbytes`."""
+RANGES_MAX = INDEX_MAX + 1
+DRAWS_MAX = 8
 _WORDS = struct.Struct(">qQ")
 
 
@@ -20,14 +39,14 @@ _WORDS = struct.Struct(">qQ")
 class StreamId:
     """The id of a stream: token (64 bits), random (38), index of its range (22), version (4).
 
-    Ids compare as their 16 bytes do: negative tokens come last. `ring_key` compares in the order
-    of the ring.
+    Ids compare as their 16 bytes: negative tokens are last. `ring_key` compares in the order of the
+    ring.
 
     >>> stream = StreamId.fromhex("7ffe0c687fcce86e0783343730000001")
     >>> stream.index, stream.version
     (0, 1)
 
-    Raises `InvalidStreamIdError` for what is none, ids from before there was a version included.
+    Raises `InvalidArgumentError` for what is none, ids from before there was a version included.
     """
 
     raw: bytes
@@ -35,10 +54,10 @@ class StreamId:
     def __post_init__(self) -> None:
         raw = self.raw
         if not isinstance(raw, bytes) or len(raw) != STREAM_BYTES:
-            told = f"{len(raw)} bytes" if isinstance(raw, bytes) else type(raw).__name__
-            raise InvalidStreamIdError(f"a stream id has {STREAM_BYTES} bytes, not {told}")
+            found = f"{len(raw)} bytes" if isinstance(raw, bytes) else type(raw).__name__
+            raise InvalidArgumentError(f"a stream id has {STREAM_BYTES} bytes, not {found}")
         if self.version != VERSION:
-            raise InvalidStreamIdError(f"stream id {self} is of version {self.version}, not 1")
+            raise InvalidArgumentError(f"stream id {self} is of version {self.version}, not 1")
 
     def __bytes__(self) -> bytes:
         return self.raw
@@ -67,38 +86,38 @@ class StreamId:
 
     @classmethod
     def fromhex(cls, text: str) -> StreamId:
-        """Return the id of 32 hexadecimal digits, `0x` before them or not.
+        """Return the id of 32 hexadecimal digits, with or without `0x`.
 
-        Raises `InvalidStreamIdError`.
+        Raises `InvalidArgumentError`.
         """
         try:
             digits = text.removeprefix("0x")
             raw = bytes.fromhex(digits)
             if len(digits) != 2 * len(raw):
-                raise ValueError("there are spaces")
+                raise ValueError("spaces in it")
         except (ValueError, AttributeError, TypeError) as e:
-            raise InvalidStreamIdError(f"no stream id: {text!r}") from e
+            raise InvalidArgumentError(f"a stream id is 32 hexadecimal digits, not {text!r}") from e
         return cls(raw)
 
     @classmethod
     def of_ring_key(cls, key: bytes) -> StreamId:
-        """Return the id of which `ring_key` made a key. Raises `InvalidStreamIdError`."""
+        """Return the id with this `ring_key`. Raises `InvalidArgumentError`."""
         return cls(bytes([key[0] ^ 0x80]) + key[1:] if isinstance(key, bytes) and key else key)
 
     @property
     def token(self) -> int:
-        """Where the stream's rows live on the ring; the least integer stands for the largest."""
+        """The position of its rows on the ring; the least integer means the largest token."""
         found = int.from_bytes(self.raw[:8], "big", signed=True)
         return found if found >= TOKEN_MIN else TOKEN_MAX
 
     @property
     def index(self) -> int:
-        """The range that it belongs to, counted in its generation."""
+        """The index of its range in the generation."""
         return self._low >> INDEX_SHIFT & INDEX_MAX
 
     @property
     def random(self) -> int:
-        """What keeps apart streams of the same token and range."""
+        """The part that differs for streams of the same token and range."""
         return self._low >> RANDOM_SHIFT
 
     @property
@@ -108,7 +127,7 @@ class StreamId:
 
     @property
     def ring_key(self) -> bytes:
-        """Sixteen bytes that sort as the ring goes, for stores that order by bytes."""
+        """Sixteen bytes that sort in the order of the ring, for stores that order by bytes."""
         return bytes([self.raw[0] ^ 0x80]) + self.raw[1:]
 
     @property
@@ -117,10 +136,112 @@ class StreamId:
 
 
 def ring_bytes(token: int) -> bytes:
-    """Return a token as eight bytes that sort as the ring goes."""
+    """Return a token as eight bytes that sort in the order of the ring."""
     return ((token + BIAS) & MASK).to_bytes(8, "big")
 
 
 def token_of_ring_bytes(raw: bytes) -> int:
-    """Return the token of such bytes."""
+    """Return the token of `ring_bytes`."""
     return int.from_bytes(raw, "big") - BIAS
+
+
+# --- making streams for a ring ---
+
+
+def limited_ring(
+    ring: Mapping[int, Sharding], streams_max: int | None = None, limit: bool = False
+) -> dict[int, Sharding]:
+    """Return a valid ring of at most `streams_max` streams, cut down if `limit`.
+
+    Its tokens ascend. Raises `InvalidArgumentError`.
+    """
+    if isinstance(ring, Mapping) and len(ring) > RANGES_MAX:
+        raise InvalidArgumentError(f"{len(ring):,} ranges, more than {RANGES_MAX:,}")
+    checked = checked_ring(ring)
+    if streams_max is None:
+        return checked
+    shardings = limited_shardings(list(checked.values()), streams_max, limit)
+    return dict(zip(checked, shardings, strict=True))
+
+
+def sharding_table(shardings: Sequence[Sharding]) -> Tokens:
+    """Return shardings as an array of two columns: shards and ignored bits."""
+    flat = chain.from_iterable(shardings)
+    return np.fromiter(flat, np.int64, 2 * len(shardings)).reshape(-1, 2)
+
+
+def new_stream_ids(ends: Tokens, shardings: Sequence[Sharding], random_bytes: RandomBytes) -> bytes:
+    """Return new ids for the streams of ranges, concatenated; O(streams).
+
+    Raises `InvalidArgumentError` if the random source repeats itself, or returns too few bytes.
+    """
+    kinds = sharding_table(shardings)
+    counts = kinds[:, 0]
+    offsets = np.cumsum(counts) - counts
+    tokens: Tokens = np.empty(int(counts.sum()), np.int64)
+    starts = np.roll(ends, 1)
+    for kind in dict.fromkeys(shardings):
+        where: Tokens = np.flatnonzero((kinds == kind).all(axis=1))
+        found = first_tokens(starts[where], ends[where], kind)
+        tokens[offsets[where][:, None] + np.arange(kind.shards)] = found
+    index: Tokens = np.repeat(np.arange(len(ends)), counts)
+    words: Words = np.empty((len(tokens), 2), ">u8")
+    words[:, 0] = tokens.view(np.uint64)
+    fixed = index.astype(np.uint64) << np.uint64(INDEX_SHIFT) | np.uint64(VERSION)
+    at_end = tokens == ends[index]
+    for _ in range(DRAWS_MAX):
+        low = fixed | _drawn(len(tokens), random_bytes)
+        if not has_duplicates(low, counts, at_end):
+            words[:, 1] = low
+            return bytes(words.tobytes())
+    raise InvalidArgumentError("the source of random bytes repeats itself")
+
+
+def has_duplicates(low: Words, counts: Tokens, at_end: npt.NDArray[np.bool_]) -> bool:
+    """Return whether two streams at the end of their range have the same low word.
+
+    `counts` has the number of streams of each range. All other streams differ: in the token, or in
+    the index.
+    """
+    offsets = np.cumsum(counts) - counts
+    for count in np.unique(counts).tolist():
+        rows = low.reshape(-1, count) if len(low) == count * len(counts) else None
+        if rows is None:
+            rows = low[offsets[counts == count][:, None] + np.arange(count)]
+        ordered = np.sort(
+            rows, axis=1
+        )  # sorting many short rows is faster than sorting all at once
+        if (ordered[:, 1:] == ordered[:, :-1]).any():
+            break  # maybe of tokens before the end
+    else:
+        return False
+    ordered = np.sort(low[at_end])
+    return bool((ordered[1:] == ordered[:-1]).any())
+
+
+def limited_shardings(shardings: Sequence[Sharding], streams_max: int, cut: bool) -> list[Sharding]:
+    """Return shardings with at most `streams_max` streams, but at least one for each range.
+
+    With `cut`, ranges with more than an equal share get that share: ScyllaDB's rule of 2021.
+    Raises `InvalidArgumentError`.
+    """
+    check_int("streams_max", streams_max, 1)
+    most = max(streams_max, len(shardings))
+    total = sum(each.shards for each in shardings)
+    if total <= most:
+        return list(shardings)
+    if not cut:
+        raise InvalidArgumentError(
+            f"{total:,} streams, more than {most:,}: limit=True gives large ranges fewer"
+        )
+    share = most // len(shardings)
+    return [each._replace(shards=min(each.shards, share)) for each in shardings]
+
+
+def _drawn(count: int, random_bytes: RandomBytes) -> Words:
+    raw = random_bytes(8 * count)
+    if len(raw) != 8 * count:
+        raise InvalidArgumentError(f"random_bytes({8 * count}) returned {len(raw)} bytes")
+    drawn = np.frombuffer(raw, np.uint64)
+    shift = np.uint64(RANDOM_SHIFT)
+    return drawn >> shift << shift

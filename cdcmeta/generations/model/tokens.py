@@ -1,7 +1,7 @@
-"""Tokens: where keys stand on the ring, and which shard of a node owns them.
+"""Tokens: the positions of keys on the ring, and the shard of a node that owns each.
 
-A token is a signed integer of 64 bits. The ring goes from `TOKEN_MIN` on; -2^63 itself is no key's
-token but stands for "before all". The arithmetic is Cassandra's (murmur3) and ScyllaDB's (shards),
+A token is a signed integer of 64 bits. The ring begins at `TOKEN_MIN`; -2^63 is not the token of a
+key and means "before all". The arithmetic is Cassandra's (murmur3) and ScyllaDB's (shards),
 so that ids and mappings agree with theirs bit by bit.
 """
 
@@ -43,17 +43,20 @@ class Sharding(NamedTuple):
         return (((token + BIAS) << self.ignore_msb) & MASK) * self.shards >> 64
 
     def token_for_next_shard(self, token: int, shard: int, spans: int = 1) -> int | None:
-        """Return the first token of a shard's next stretch behind a token; None past the end.
+        """Return the first token of a shard's next span after a token; None past the ring's end.
 
-        That of the token's own shard is in the next slice, `spans` - 1 slices further on request.
+        The next span of the token's own shard is in the next slice. With `spans` it is `spans` - 1
+        slices later.
 
         >>> Sharding(2, 0).token_for_next_shard(-5, 1)
         0
 
-        Raises `InvalidArgumentError` for a shard that there is not.
+        Raises `InvalidArgumentError` for an invalid shard.
         """
         if not 0 <= shard < self.shards or spans < 1:
-            raise InvalidArgumentError(f"no shard {shard} of {self.shards}, {spans} spans on")
+            raise InvalidArgumentError(
+                f"shard {shard} of {self.shards}, {spans} spans on, does not exist"
+            )
         behind = shard > self.shard_of(token)
         start = shard_starts(self)[shard]
         if self.shards == 1 or self.ignore_msb == 0:
@@ -64,10 +67,10 @@ class Sharding(NamedTuple):
         return (piece << (64 - self.ignore_msb) | start) - BIAS
 
     def first_token_for_shard(self, start: int, end: int, shard: int) -> int:
-        """Return the first token of a shard on the way from `start` to `end`, (start, end].
+        """Return the first token of a shard in (start, end], which may cross the ring's end.
 
-        The way leads over the end of the ring where `start` is not below `end`. Where the shard
-        owns no token on it, the answer is `end`. Raises `InvalidArgumentError`.
+        It crosses the end if `start` >= `end`. If the shard owns no token in it, the result is
+        `end`. Raises `InvalidArgumentError`.
         """
         if start >= end:
             if start != TOKEN_MAX and (found := self._from(start + 1, shard)) is not None:
@@ -82,7 +85,7 @@ class Sharding(NamedTuple):
 
 @lru_cache(maxsize=256)
 def shard_starts(sharding: Sharding) -> tuple[int, ...]:
-    """Return each shard's smallest place in the first slice, counted from 0.
+    """Return each shard's smallest position in the first slice, counted from 0.
 
     >>> [hex(start) for start in shard_starts(Sharding(3, 12))]
     ['0x0', '0x5555555555556', '0xaaaaaaaaaaaab']
@@ -100,11 +103,11 @@ def shard_starts(sharding: Sharding) -> tuple[int, ...]:
 
 
 def checked_sharding(sharding: Sharding) -> Sharding:
-    """Return a sharding that can be; raise `InvalidArgumentError`."""
+    """Return a valid sharding, or raise `InvalidArgumentError`."""
     try:
         shards, ignore_msb = sharding = Sharding(*sharding)
     except TypeError as e:
-        raise InvalidArgumentError(f"no sharding: {sharding!r}") from e
+        raise InvalidArgumentError(f"a sharding is (shards, ignore_msb), not {sharding!r}") from e
     if type(shards) is not int or not 1 <= shards <= SHARDS_MAX:
         raise InvalidArgumentError(f"a node has 1 to {SHARDS_MAX} shards, not {shards!r}")
     if type(ignore_msb) is not int or not 0 <= ignore_msb <= IGNORE_MSB_MAX:
@@ -113,16 +116,18 @@ def checked_sharding(sharding: Sharding) -> Sharding:
 
 
 def checked_token(token: int) -> int:
-    """Return a token that a key can have; raise `InvalidArgumentError`."""
+    """Return a valid token, or raise `InvalidArgumentError`."""
     if type(token) is not int or not TOKEN_MIN <= token <= TOKEN_MAX:
-        raise InvalidArgumentError(f"no token: {token!r}")
+        raise InvalidArgumentError(
+            f"a token is an integer from {TOKEN_MIN} to {TOKEN_MAX}, not {token!r}"
+        )
     return token
 
 
 def integer(what: str, value: object) -> int:
-    """Return an integer that may be one of NumPy's; raise `InvalidArgumentError`.
+    """Return a Python integer for one of Python or NumPy, or raise `InvalidArgumentError`.
 
-    NumPy's have 64 bits, and wrap around where Python's grow.
+    NumPy's integers have 64 bits and wrap around; Python's grow.
     """
     if isinstance(value, bool):
         raise InvalidArgumentError(f"{what} is an integer, not {value}")
@@ -133,16 +138,16 @@ def integer(what: str, value: object) -> int:
 
 
 def checked_ring(ring: Mapping[int, Sharding]) -> dict[int, Sharding]:
-    """Return a ring that can be, its tokens ascending; raise `InvalidArgumentError`."""
+    """Return a valid ring with ascending tokens, or raise `InvalidArgumentError`."""
     if not isinstance(ring, Mapping) or not ring:
         raise InvalidArgumentError("a ring has at least one token, each with a sharding")
     found: dict[int, Sharding] = {}
-    known: dict[Sharding, Sharding] = {}  # of a whole ring there are few
+    known: dict[Sharding, Sharding] = {}  # a ring has few different ones
     for token in sorted(map(checked_token, ring)):
         sharding = ring[token]
         alike = None
         if type(sharding) is Sharding and type(sharding[0]) is type(sharding[1]) is int:
-            alike = known.get(sharding)  # by these types, for True is 1 elsewhere
+            alike = known.get(sharding)  # these types exactly: True equals 1
         if alike is None:
             alike = checked_sharding(sharding)
             known[alike] = alike
@@ -154,19 +159,19 @@ def checked_ring(ring: Mapping[int, Sharding]) -> dict[int, Sharding]:
 
 
 def composite_key(components: Iterable[bytes]) -> bytes:
-    """Return the key whose token a partition key of several columns has.
+    """Return the key of a partition key with several columns; its token is theirs.
 
     >>> composite_key([b"hello", (42).to_bytes(2, "big")]).hex()
     '000568656c6c6f000002002a00'
 
-    Raises `InvalidArgumentError` for a component that is no bytes, or more than 65,535 of them.
+    Raises `InvalidArgumentError` for a component that is not bytes or is longer than 65,535.
     """
     parts = []
     for each in listed(components, "components"):
         if not isinstance(each, bytes):
             raise InvalidArgumentError(f"a component is bytes, not {type(each).__name__}")
         if len(each) > 0xFFFF:
-            raise InvalidArgumentError(f"a component of {len(each)} bytes, more than 65,535")
+            raise InvalidArgumentError(f"a component has at most 65,535 bytes, not {len(each):,}")
         parts.append(len(each).to_bytes(2, "big") + each + b"\x00")
     return b"".join(parts)
 
@@ -174,13 +179,13 @@ def composite_key(components: Iterable[bytes]) -> bytes:
 def murmur3_token(key: bytes) -> int:
     """Return the token of a key; O(bytes). `murmur3_tokens` does many at once, in NumPy.
 
-    Murmur3 x64 128, its first half, with Cassandra's turn: the last bytes count as signed. An
+    The first half of Murmur3 x64 128, as in Cassandra: the last bytes count as signed. An
     empty key has the token 0, as in ScyllaDB.
 
     >>> murmur3_token(b"123")
     -7468325962851647638
 
-    Raises `InvalidArgumentError` for a key that is no bytes.
+    Raises `InvalidArgumentError` for a key that is not bytes.
     """
     if not isinstance(key, bytes):
         raise InvalidArgumentError(f"a key is bytes, not {type(key).__name__}")
@@ -188,9 +193,9 @@ def murmur3_token(key: bytes) -> int:
     whole = len(key) & ~15
     for at in range(0, whole, 16):
         h1 ^= _mixed(int.from_bytes(key[at : at + 8], "little"), C1, C2, 31)
-        h1 = ((_turned(h1, 27) + h2) * 5 + 0x52DCE729) & MASK
+        h1 = ((_rotated(h1, 27) + h2) * 5 + 0x52DCE729) & MASK
         h2 ^= _mixed(int.from_bytes(key[at + 8 : at + 16], "little"), C2, C1, 33)
-        h2 = ((_turned(h2, 31) + h1) * 5 + 0x38495AB5) & MASK
+        h2 = ((_rotated(h2, 31) + h1) * 5 + 0x38495AB5) & MASK
     h2 ^= _mixed(_signed_tail(key[whole + 8 :]), C2, C1, 33)
     h1 ^= _mixed(_signed_tail(key[whole : whole + 8]), C1, C2, 31)
     h1, h2 = h1 ^ len(key), h2 ^ len(key)
@@ -208,10 +213,10 @@ def _signed_tail(tail: bytes) -> int:
 
 
 def _mixed(word: int, first: int, second: int, bits: int) -> int:
-    return _turned(word * first & MASK, bits) * second & MASK
+    return _rotated(word * first & MASK, bits) * second & MASK
 
 
-def _turned(word: int, bits: int) -> int:
+def _rotated(word: int, bits: int) -> int:
     return (word << bits | word >> (64 - bits)) & MASK
 
 

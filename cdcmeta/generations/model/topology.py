@@ -1,8 +1,8 @@
 """Topologies: how a generation splits the ring into ranges, and each range into streams.
 
-The algorithm is ScyllaDB's: one range for each token of the ring, one stream for each shard of
-the node that owns the range's end, with a token in the range that this shard owns. So a log row
-lives where its base row does, on the same nodes and on the same shard.
+The algorithm is ScyllaDB's: one range for each token of the ring, and one stream for each shard of
+the node that owns the range's end. The stream's token is in the range and owned by that shard. So a
+log row is on the same nodes and the same shard as its base row.
 """
 
 from __future__ import annotations
@@ -17,13 +17,17 @@ import numpy.typing as npt
 
 from cdcmeta.errors import CorruptTopologyError, InvalidArgumentError
 from cdcmeta.generations.model.batches import Tokens, Words, shards_of
-from cdcmeta.generations.model.making import RandomBytes, kinds_of, made_ids, repeated, ring_to_make
 from cdcmeta.generations.model.streams import (
     INDEX_MAX,
     INDEX_SHIFT,
     STREAM_BYTES,
     VERSION,
+    RandomBytes,
     StreamId,
+    has_duplicates,
+    limited_ring,
+    new_stream_ids,
+    sharding_table,
 )
 from cdcmeta.generations.model.tokens import (
     BIAS,
@@ -37,16 +41,16 @@ from cdcmeta.generations.model.tokens import (
 
 Streams: TypeAlias = npt.NDArray[np.void]
 """Stream ids of 16 bytes each (`dtype V16`): `StreamId(bytes(streams[0]))`."""
-TOLD_MAX = 10
-"""Ranges that `check` names for each kind of problem."""
+SHOWN_MAX = 10
+"""How many ranges `check` names for each kind of problem."""
 STREAM_DTYPE = np.dtype(f"V{STREAM_BYTES}")
 
 
 class TokenRange(NamedTuple):
-    """The tokens from behind `start` up to and with `end`, and the streams of their writes.
+    """The tokens in (start, end], and the streams of their writes.
 
-    The first range of a topology begins behind the last one's end: it goes over the ring's end.
-    The order of `streams` matters: the n-th is that of the n-th shard.
+    The first range of a topology begins at the last one's end and crosses the ring's end. The n-th
+    of `streams` is that of the n-th shard.
     """
 
     start: int
@@ -56,15 +60,15 @@ class TokenRange(NamedTuple):
 
     @property
     def sharding(self) -> Sharding:
-        """How tokens of the range are spread over the streams."""
+        """How the tokens of the range map to its streams."""
         return Sharding(len(self.streams), self.ignore_msb)
 
 
 class Topology:
     """The ranges of one generation, in the order of the ring, with their streams.
 
-    It is kept as a few arrays: 1,638,400 streams in 25,600 ranges take 41 MB, and some 70 bytes
-    more for each that `stream_for` has returned. Immutable.
+    Stored as a few arrays: 1,638,400 streams in 25,600 ranges take 41 MB, and about 70 bytes more
+    for each stream that `stream_for` has returned. Immutable.
     """
 
     __slots__ = (
@@ -73,9 +77,9 @@ class Topology:
     )
 
     def __init__(self, ends: Tokens, shardings: Iterable[Sharding], ids: bytes) -> None:
-        """Take an end and a sharding for each range, and all ids; nothing is checked."""
+        """Take an end and a sharding for each range, and all ids, without checks."""
         self.ends: list[int] = ends.tolist()
-        kinds = kinds_of(list(shardings))
+        kinds = sharding_table(list(shardings))
         self._ends, self._ids = ends, ids
         self._shards, self._ignore = kinds[:, 0], kinds[:, 1]
         self._offsets = np.concatenate([[0], np.cumsum(self._shards)])
@@ -90,7 +94,7 @@ class Topology:
             places = {kind: _arithmetic(*kind) for kind in set(pairs)}
             of_each = [places[kind] for kind in pairs]
             self._places = [(first, *each) for first, each in zip(firsts, of_each, strict=False)]
-            self._places += self._places[:1]  # behind the last range the first one goes on
+            self._places += self._places[:1]  # after the last range the first one continues
 
     @classmethod
     def make(
@@ -103,36 +107,36 @@ class Topology:
     ) -> Topology:
         """Return a new topology for a ring: its tokens, each with its owner's sharding.
 
-        With `streams_max`, more streams than that are an error, or are cut down with `limit`: the
-        ranges with the most streams get fewer, and lose their place on the same shard.
+        More streams than `streams_max` are an error. With `limit` the ranges with the most streams
+        get fewer instead; their rows are then not on the shard of their base rows.
         O(streams), in NumPy.
 
         >>> topology = Topology.make({100: Sharding(2), 110: Sharding(2)})
         >>> [[stream.token for stream in each.streams] for each in topology]
         [[111, 2251799813685248], [101, 110]]
 
-        Raises `InvalidArgumentError`, `TopologyTooLargeError`.
+        Raises `InvalidArgumentError`.
         """
-        return cls.of_ring(ring_to_make(ring, streams_max, limit), random_bytes)
+        return cls.of_ring(limited_ring(ring, streams_max, limit), random_bytes)
 
     @classmethod
     def of_ring(cls, ring: Mapping[int, Sharding], random_bytes: RandomBytes) -> Topology:
         """Return a new topology for a ring that `ring_to_make` returned, as `make` does."""
         ends, shardings = np.array(list(ring), np.int64), list(ring.values())
-        return cls(ends, shardings, made_ids(ends, shardings, random_bytes))
+        return cls(ends, shardings, new_stream_ids(ends, shardings, random_bytes))
 
     @classmethod
     def of_rows(cls, rows: Iterable[tuple[bytes, bytes]]) -> Topology:
-        """Return the topology of its stored rows, as `rows` yields them.
+        """Return the topology of stored rows, as `rows` yields them.
 
-        Raises `CorruptTopologyError`, which names what does not hold.
+        Raises `CorruptTopologyError`, which names the problems.
         """
         found = list(rows)
         for key, value in found:
             if type(key) is not bytes or type(value) is not bytes:
-                raise CorruptTopologyError(f"the range {key!r:.80} is no row of a topology")
+                raise CorruptTopologyError(f"the range {key!r:.80} is not a row of a topology")
             if len(key) != 8 or len(value) % STREAM_BYTES != 1 or value[0] > IGNORE_MSB_MAX:
-                raise CorruptTopologyError(f"the range {key.hex():.80} is no row of a topology")
+                raise CorruptTopologyError(f"the range {key.hex():.80} is not a row of a topology")
         found.sort()
         places = np.frombuffer(b"".join([key for key, _ in found]), ">u8").astype(np.uint64)
         ends = (places ^ np.uint64(BIAS)).view(np.int64)
@@ -145,9 +149,9 @@ class Topology:
         return topology
 
     def rows(self) -> Iterator[tuple[bytes, bytes]]:
-        """Yield a key and a value for each range: its end, its streams and how to map to them.
+        """Yield a key and a value for each range: its end; its streams and ignored bits.
 
-        The keys sort as the ring goes.
+        The keys sort in the order of the ring.
         """
         places = (self._ends.view(np.uint64) ^ np.uint64(BIAS)).astype(">u8")
         keys = np.frombuffer(places.tobytes(), "V8").tolist()
@@ -161,15 +165,14 @@ class Topology:
     def stream_for(self, token: int) -> StreamId:
         """Return the stream of a token; O(log ranges).
 
-        Raises `InvalidArgumentError` for what is no integer. That it is one of -2^63 to 2^63 - 1
-        is not checked.
+        Raises `InvalidArgumentError` for a token that is not an integer. Its range is not checked.
         """
         if type(token) is not int:
             token = integer("a token", token)
         at = bisect_left(self.ends, token)
         if self._alike is None:
             first, count, bias, mask, shift = self._places[at]
-        else:  # without a look at memory that is in no cache: the slowest part of it all
+        else:  # does not read memory outside the cache, which is the slowest part
             count, bias, mask, shift = self._alike
             first = at * count
         own = first + ((token + bias & mask) * count >> shift)
@@ -178,7 +181,7 @@ class Topology:
     def streams_for(self, tokens: Tokens) -> Streams:
         """Return the streams of many tokens, an array of `dtype V16`; O(tokens log ranges).
 
-        Raises `InvalidArgumentError` for what is no array of type int64.
+        Raises `InvalidArgumentError` unless they are an array of type int64.
         """
         if not isinstance(tokens, np.ndarray) or tokens.dtype != np.int64 or tokens.ndim != 1:
             raise InvalidArgumentError("tokens are an array of type int64")
@@ -202,7 +205,7 @@ class Topology:
 
     @property
     def stream_count(self) -> int:
-        """How many streams there are."""
+        """The number of streams."""
         return len(self._ids) // STREAM_BYTES
 
     def __len__(self) -> int:
@@ -220,28 +223,28 @@ class Topology:
         return (self[at] for at in range(len(self)))
 
     def range_of(self, token: int) -> TokenRange:
-        """Return the range that a token falls into; O(log ranges)."""
+        """Return the range of a token; O(log ranges)."""
         return self[bisect_left(self.ends, checked_token(token)) % len(self)]
 
     def shardings(self) -> dict[int, Sharding]:
-        """Return the ring that it was made of: ends, with their owners' shardings."""
+        """Return the ring that it was made of: ends and their owners' shardings."""
         kinds = zip(self._shards.tolist(), self._ignore.tolist(), strict=True)
         return dict(zip(self.ends, (Sharding(*kind) for kind in kinds), strict=True))
 
     # --- checking ---
 
     def check(self) -> list[str]:
-        """Return what does not hold, in words; nothing when all is well. O(streams), in NumPy.
+        """Return the problems as texts, none if it is valid. O(streams), in NumPy.
 
-        The ends ascend. Each range has streams; each of these has version 1, its range's index, a
-        token in the range that its shard owns (or the end), and an id of its own.
+        Checked: the ends ascend. Each range has streams; each stream has version 1, its range's
+        index, a unique id, and a token in the range that its shard owns (or the range's end).
         """
         if not len(self):
-            return ["there are no ranges"]
+            return ["it has no ranges"]
         if (self._ends[1:] <= self._ends[:-1]).any() or self._ends[0] < TOKEN_MIN:
             return ["the ends of the ranges do not ascend"]
         if (self._shards < 1).any():
-            return self._told("has no streams", self._shards < 1)
+            return self._described("has no streams", self._shards < 1)
         words = np.frombuffer(self._ids, ">u8").astype(np.uint64).reshape(-1, 2)
         index: Tokens = np.repeat(np.arange(len(self)), self._shards)
         low, tokens = words[:, 1], words[:, 0].view(np.int64)
@@ -259,23 +262,25 @@ class Topology:
         )
         owned = (shards_of(tokens, *kinds) == shards) | (tokens == ends)
         own_index = low >> np.uint64(INDEX_SHIFT) & np.uint64(INDEX_MAX)
-        problems = self._told(
+        problems = self._described(
             "has a stream of another version", low & np.uint64(15) != VERSION, index
         )
-        problems += self._told("has a stream of another index", own_index != index, index)
-        problems += self._told("has a stream outside of it", ~inside | (tokens < TOKEN_MIN), index)
-        problems += self._told("has a stream of another shard", ~owned, index)
-        if not problems and repeated(low, self._shards, tokens == ends):
-            problems.append("a stream is there twice")
+        problems += self._described("has a stream of another index", own_index != index, index)
+        problems += self._described(
+            "has a stream outside of it", ~inside | (tokens < TOKEN_MIN), index
+        )
+        problems += self._described("has a stream of another shard", ~owned, index)
+        if not problems and has_duplicates(low, self._shards, tokens == ends):
+            problems.append("a stream occurs twice")
         return problems
 
-    def _told(
+    def _described(
         self, what: str, wrong: npt.NDArray[np.bool_], index: npt.NDArray[np.intp] | None = None
     ) -> list[str]:
         where = np.flatnonzero(wrong)
         ranges = np.unique(where if index is None else index[where]).tolist()
-        told = [f"range {at} (up to {self.ends[at]}) {what}" for at in ranges[:TOLD_MAX]]
-        return told + [f"so have {len(ranges) - TOLD_MAX} more"] * (len(ranges) > TOLD_MAX)
+        shown = [f"range {at} (up to {self.ends[at]}) {what}" for at in ranges[:SHOWN_MAX]]
+        return shown + [f"{len(ranges) - SHOWN_MAX} more ranges, too"] * (len(ranges) > SHOWN_MAX)
 
     # --- helpers ---
 
@@ -286,7 +291,7 @@ class Topology:
         )
 
     def _stream(self, own: int) -> StreamId:
-        """Return a stream by its place; behind the last range's are the first range's again."""
+        """Return a stream by its index; after the last range's come the first range's again."""
         at = own % self.stream_count * STREAM_BYTES
         self._streams[own] = found = StreamId(self._ids[at : at + STREAM_BYTES])
         return found
@@ -305,6 +310,6 @@ class Topology:
 def _arithmetic(shards: int, ignore_msb: int) -> tuple[int, int, int, int]:
     """Return (shards, bias, mask, shift): `(token + bias & mask) * shards >> shift` is the shard.
 
-    That is `Sharding.shard_of` for the bits that count; the bias is only in the first of all.
+    The same as `Sharding.shard_of`: without the ignored bits, the bias does not matter.
     """
     return shards, 0 if ignore_msb else BIAS, MASK >> ignore_msb, 64 - ignore_msb
