@@ -18,7 +18,7 @@ help:
 	@echo "make test   the whole test suite"
 	@echo "make test-fast  two minutes of it: memory and LMDB, no etcd, Java or Node"
 	@echo "make lint   formatting, style and types"
-	@echo "make soak   the random tests for longer, and Spark's on older versions of it"
+	@echo "make soak   the random tests for longer, etcd's in full, Spark's on older versions of it"
 	@echo "make bench  the benchmarks; results go to benchmarks/results"
 	@echo "make clean  remove what the others made"
 
@@ -41,7 +41,7 @@ $(VENV)/.installed-test: pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test]'
 	@touch $(VENV)/.installed $(VENV)/.installed-spark $@
 
-$(VENV)/.installed-bench: $(VENV)/.installed-bench
+$(VENV)/.installed-bench: $(VENV)/.installed-test
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[bench]'
 	@touch $@
 
@@ -73,12 +73,12 @@ lint: $(VENV)/.installed-lint
 
 soak: $(VENV)/.installed-test $(OLD_SPARKS:%=soak-spark%)
 	HYPOTHESIS_PROFILE=soak $(BIN)/python -m pytest tests/property tests/protocol tests/conformance \
-	  tests/scheduler
+	  tests/scheduler tests/store tests/generations tests/etcd
 
 soak-spark%: $(VENV)-spark%/.installed
 	$(VENV)-spark$*/bin/python -m pytest tests/spark
 
-bench: $(VENV)/.installed-test
+bench: $(VENV)/.installed-bench
 	$(BIN)/python -m benchmarks
 
 clean:

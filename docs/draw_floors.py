@@ -14,7 +14,7 @@ ALONE = {"__init__", "__main__", "_version"}
 
 
 def units() -> dict[str, set[str]]:
-    """Return the modules and packages of snapkv, and which of the others each imports."""
+    """Return the modules and packages of snapkv, and which of these each imports."""
     found: dict[str, set[str]] = defaultdict(set)
     known = {path.stem for path in (ROOT / "snapkv").iterdir()} - ALONE
     for path in sorted((ROOT / "snapkv").rglob("*.py")):
@@ -48,7 +48,7 @@ def floors(imported: dict[str, set[str]]) -> list[list[str]]:
 
 
 def shortest(imported: dict[str, set[str]]) -> dict[str, set[str]]:
-    """Return the imports without those that others imply: what a unit's imports import, too."""
+    """Return the imports without those that other imports imply: what a unit's imports import."""
 
     def beneath(unit: str) -> set[str]:
         return imported[unit].union(*map(beneath, imported[unit]))

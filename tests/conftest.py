@@ -1,11 +1,13 @@
 """Shared by all tests: how random tests are run, how long they may take, and servers for them."""
 
+import gc
 import os
 import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
+from zlib import crc32
 
 import pytest
 from etcd_server import (
@@ -42,6 +44,9 @@ DESELECTED = pytest.StashKey[Counter[str]]()
 
 LONGEST = ("spark", "tour")
 
+GC_THRESHOLDS = (20_000, 20, 20)
+"""Python's (700, 10, 10) cost a fifth of the CPU of the exhaustive tests of the protocol."""
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
@@ -61,14 +66,32 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "xdist_group(name): of xdist, which may not be there")
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist, which sorts by groups
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave tests out that are not for this run, and say which; begin with the longest."""
+    """Leave tests out that are not for this run, and say which; begin with the longest.
+
+    Tests that share a fixture of their module go to the same one of several processes, so that it
+    is made once. Those processes mix the tests: those of one file often wait for the same, for the
+    CPU or for the end of a lease, and all together.
+    """
+    for item in items:
+        if isinstance(item, pytest.Function) and shares_a_fixture(item):
+            item.add_marker(pytest.mark.xdist_group(item.module.__name__))
     reason = reason_when_fast if config.getoption("fast") else reason_to_leave_out
     reasons = {item: reason(item) for item in items}
     if any(reasons.values()):
         config.hook.pytest_deselected(items=[item for item in items if reasons[item]])
         config.stash[DESELECTED] = Counter(filter(None, reasons.values()))
-    items[:] = sorted((item for item in items if not reasons[item]), key=comes_late)
+    kept = [item for item in items if not reasons[item]]
+    if hasattr(config, "workerinput"):
+        kept.sort(key=lambda item: crc32(item.nodeid.encode()))
+    items[:] = sorted(kept, key=comes_late)
+
+
+def shares_a_fixture(item: pytest.Function) -> bool:
+    """Return whether a test uses a fixture that is made once for its module."""
+    made = item._fixtureinfo.name2fixturedefs
+    return any(found[-1].scope == "module" for found in made.values())
 
 
 def comes_late(item: pytest.Item) -> bool:
@@ -85,6 +108,13 @@ def reason_to_leave_out(item: pytest.Item) -> str:
         return ""
     since, why = marker.args
     return f"{why} needs {since}" if etcd_version() < tuple(map(int, since.split("."))) else ""
+
+
+def pytest_collection_finish() -> None:
+    """Collect garbage less often, and never search the modules and tests for it."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*GC_THRESHOLDS)
 
 
 def pytest_terminal_summary(

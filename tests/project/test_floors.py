@@ -1,6 +1,7 @@
-"""Imports go downward only, and each third-party client enters by one module of a package."""
+"""Imports go downward only, and only listed modules import a client of another project."""
 
 import ast
+import sys
 from collections.abc import Iterator
 from functools import cache
 from graphlib import TopologicalSorter
@@ -16,12 +17,13 @@ ROOT = Path(__file__).parents[2]
 FLOORS = (
     ("snapkv._version", "snapkv.dates"),
     ("snapkv.errors",),
-    ("snapkv.extras", "snapkv.lifecycle", "snapkv.model", "snapkv.times", "snapkv.tuples"),
+    ("snapkv.arguments", "snapkv.extras", "snapkv.lifecycle", "snapkv.model"),
+    ("snapkv.times", "snapkv.tuples"),
     ("snapkv.clock", "snapkv.layout"),
-    ("snapkv.files", "snapkv.full_keys"),
+    ("snapkv.files",),
     ("snapkv.engine",),
     ("snapkv.committer", "snapkv.timeline"),
-    ("snapkv.reading",),
+    ("snapkv.archive", "snapkv.reading"),
     ("snapkv.coordination", "snapkv.observing"),
     ("snapkv.store",),
     ("snapkv.importing",),
@@ -36,8 +38,8 @@ FLOORS = (
 )
 FLOOR_OF = {unit: floor for floor, units in enumerate(FLOORS) for unit in units}
 
-# What packages above snapkv may import of it; cdcmeta.spark also goes through snapkv.spark.
-PUBLIC = {
+# What cdcmeta may import of snapkv: public modules, and three that both packages share.
+CDCMETA_MAY_IMPORT = {
     "snapkv",
     "snapkv.cli.commands",
     "snapkv.clock",
@@ -48,6 +50,32 @@ PUBLIC = {
     "snapkv.tuples",
     "snapkv.cli.typed_times",
 }
+CDCMETA_SPARK_MAY_IMPORT = {
+    *CDCMETA_MAY_IMPORT,
+    "snapkv.layout",
+    "snapkv.reading.arrow",
+    "snapkv.reading.reader",
+    "snapkv.reading.tables",
+    "snapkv.spark.errors",
+    "snapkv.spark.limits",
+    "snapkv.spark.location",
+    "snapkv.spark.micro_batches",
+    "snapkv.spark.offset",
+    "snapkv.spark.pinned",
+    "snapkv.spark.reader",
+    "snapkv.spark.schema",
+    "snapkv.spark.sessions",
+    "snapkv.spark.source_options",
+    "snapkv.spark.tasks",
+    "snapkv.spark.timing",
+}
+
+# What docs/architecture.md says of units: they do not import these, but for the modules named.
+ABSENT = (
+    ("snapkv.engine", "snapkv.times", set()),
+    ("cdcmeta.scheduler", "snapkv", set()),
+    ("cdcmeta.generations.model", "snapkv.clock", {"cdcmeta.generations.model.metadata"}),
+)
 
 # Where a client of another project may be imported; everything else goes through that module.
 CLIENTS = {
@@ -71,8 +99,8 @@ CLIENTS = {
     "grpc": {"snapkv.engine.etcd.grpc_client"},
     "anyio": {"cdcmeta.couch_http"},
     "starlette": {"cdcmeta.couch_http"},
-    "httptools": {"cdcmeta.couch_http.connection"},
-    "uvicorn": {"cdcmeta.couch_http.connection", "cdcmeta.couch_http.server"},
+    "httptools": {"cdcmeta.couch_http.server"},
+    "uvicorn": {"cdcmeta.couch_http.server"},
     "typer": {"snapkv.cli", "cdcmeta.cli"},
     "rich": {"snapkv.cli"},
     "numpy": {
@@ -82,12 +110,14 @@ CLIENTS = {
         "cdcmeta.spark.streams",
     },
     "pyarrow": {
+        "snapkv.archive",
         "snapkv.reading.arrow",
         "snapkv.engine.arrow",
         "snapkv.engine.lmdb.columns",
         "snapkv.spark",
         "cdcmeta.spark",
     },
+    "py4j": {"snapkv.spark.local"},
     "pyspark": {"snapkv.spark", "cdcmeta.spark"},
     "time": {"snapkv.clock"},
 }
@@ -125,7 +155,7 @@ def found_imports(path: Path) -> Iterator[str]:
 def unit_of(module: str) -> str:
     unit = module
     while unit not in FLOOR_OF or (unit in ("snapkv", "cdcmeta") and unit != module):
-        assert "." in unit, f"{module} stands on no floor: add it to FLOORS"
+        assert "." in unit, f"{module} is on no floor: add it to FLOORS"
         unit = unit.rpartition(".")[0]
     return unit
 
@@ -148,12 +178,42 @@ def test_imports_go_downward(subtests: pytest.Subtests) -> None:
                 )
 
 
-def test_cdcmeta_goes_through_public_names() -> None:
+def test_cdcmeta_imports_what_is_listed(subtests: pytest.Subtests) -> None:
+    imported = set()
     for module, path in modules():
-        if module.partition(".")[0] != "cdcmeta" or module.startswith("cdcmeta.spark"):
+        if module.partition(".")[0] != "cdcmeta":
             continue
-        private = {i for i in imports(path) if i.startswith("snapkv")} - PUBLIC
-        assert not private, f"{module} imports {private}"
+        with subtests.test(module=module):
+            spark = unit_of(module) == "cdcmeta.spark"
+            allowed = CDCMETA_SPARK_MAY_IMPORT if spark else CDCMETA_MAY_IMPORT
+            found = {i for i in imports(path) if root_of(i) == "snapkv"}
+            assert not found - allowed, f"{module} imports {found - allowed}"
+            imported |= found
+    unused = CDCMETA_SPARK_MAY_IMPORT - imported
+    assert not unused, f"cdcmeta does not import {unused}: take them out of the list"
+
+
+def root_of(module: str) -> str:
+    return module.partition(".")[0]
+
+
+def test_what_architecture_says_is_absent_is_absent(subtests: pytest.Subtests) -> None:
+    for unit, absent, but in ABSENT:
+        with subtests.test(unit=unit, absent=absent):
+            found = {
+                name
+                for name, path in modules()
+                if f"{name}.".startswith(f"{unit}.")
+                and any(f"{i}.".startswith(f"{absent}.") for i in imports(path))
+            }
+            assert found == but
+
+
+def test_every_client_is_listed() -> None:
+    ours = {"snapkv", "cdcmeta", *sys.stdlib_module_names, *CLIENTS}
+    for module, path in modules():
+        strangers = {i for i in imports(path) if root_of(i) not in ours}
+        assert not strangers, f"{module} imports {strangers}: list its client in CLIENTS"
 
 
 def test_a_client_enters_by_its_modules(subtests: pytest.Subtests) -> None:
@@ -169,7 +229,7 @@ def test_a_client_enters_by_its_modules(subtests: pytest.Subtests) -> None:
             assert not strangers, (
                 f"{client} is imported by {strangers}; go through {sorted(allowed)}"
             )
-            assert users, f"nobody imports {client}: take it out of CLIENTS"
+            assert users, f"no module imports {client}: take it out of CLIENTS"
 
 
 def test_every_unit_exists() -> None:

@@ -9,6 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 FILE_LINES_MAX = 420
+TEST_FILE_LINES_MAX = 500
 FUNCTION_LINES_MAX = 62
 
 SOURCES = [
@@ -39,6 +40,12 @@ def test_a_file_is_one_noun(subtests: pytest.Subtests) -> None:
             lines = len(path.read_text().splitlines())
             assert lines <= FILE_LINES_MAX, (
                 f"{relative(path)} has {lines} lines: which nouns are in it?"
+            )
+    for path in sorted((ROOT / "tests").rglob("*.py")):
+        with subtests.test(path=relative(path)):
+            lines = len(path.read_text().splitlines())
+            assert lines <= TEST_FILE_LINES_MAX or "node_modules" in path.parts, (
+                f"{relative(path)} has {lines} lines: which nouns does it test?"
             )
 
 

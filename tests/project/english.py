@@ -1,0 +1,87 @@
+"""Phrases that the English guide of CONTRIBUTING.md replaces, and where they are.
+
+List them: `python tests/project/english.py snapkv/timeline docs`.
+"""
+
+import ast
+import io
+import re
+import sys
+import tokenize
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parents[2]
+
+# phrase -> what to write instead
+PHRASES = {
+    r"tells?|telling|told": "return, raise, report; a caller learns, reads or gets",
+    r"whoever|whomever|nobody|somebody|everybody": "the caller, another process, no reader",
+    r"(?<![a-z] )who(?! (?:changed|did))|and who|for who|whom|to who": "a noun before it",
+    r"(?:is|are|was|were) no(?! (?:longer|more than|less than|earlier|later)\b)": "is not a",
+    r"stands?|stood|standing": "is, exists, remains, is stored",
+    r"(?:is|are|be|was|were) there\b(?! (?:any|a|an)\b)|what there is": "exists",
+    r"(?:is|are|was|were) refused": "name the agent: the server rejects ...",
+    r"(?:is|are|was|were) given up": "name the agent: the writer stops ...",
+    r"at hand|by hand of|of our own|made again|has come|come again": "say it with the field's verb",
+    r"led (?:here|there)|went by|goes by|comes by": "say it with the field's verb",
+    r"others(?! than\b)": "other writers, other processes, other keys",
+    r"word for|the word of|a word to|no word": "message, answer, outcome",
+}
+
+
+class Found(NamedTuple):
+    path: str
+    line: int
+    phrase: str
+    text: str
+
+
+def sentences(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield (line, text) of what people read in a file: prose, comments, docstrings, messages."""
+    text = path.read_text()
+    if path.suffix == ".md":
+        fenced = False
+        for number, line in enumerate(text.splitlines(), 1):
+            fenced ^= line.lstrip().startswith("```")
+            if not fenced and not line.startswith("    "):
+                yield number, re.sub(r"`[^`]*`", "", line)
+        return
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type == tokenize.COMMENT:
+            yield token.start[0], token.string
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and " " in node.value:
+            for offset, line in enumerate(node.value.splitlines()):
+                yield node.lineno + offset, line
+
+
+def files(*roots: str) -> Iterator[Path]:
+    for root in roots:
+        path = ROOT / root
+        found = [path] if path.is_file() else sorted([*path.rglob("*.py"), *path.rglob("*.md")])
+        yield from (each for each in found if not each.name.endswith("_pb2.py"))
+
+
+PATTERNS = {
+    phrase: re.compile(rf"(?<![\w'-])(?:{phrase})(?![\w'-])", re.IGNORECASE) for phrase in PHRASES
+}
+
+
+def phrases_of(text: str) -> list[str]:
+    return [phrase for phrase, pattern in PATTERNS.items() if pattern.search(text)]
+
+
+def found_phrases(*roots: str) -> Iterator[Found]:
+    for path in files(*roots):
+        for line, text in sentences(path):
+            for phrase in phrases_of(text):
+                yield Found(str(path.relative_to(ROOT)), line, phrase, text.strip())
+
+
+if __name__ == "__main__":
+    listed = list(found_phrases(*(sys.argv[1:] or ["snapkv", "cdcmeta", "docs", "README.md"])))
+    for each in listed:
+        print(f"{each.path}:{each.line}: {each.text}\n    [{each.phrase}] {PHRASES[each.phrase]}")
+    print(len(listed))

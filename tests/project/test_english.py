@@ -1,0 +1,44 @@
+"""Phrases that a newcomer has to decode become fewer, never more."""
+
+import pytest
+
+from tests.project.english import PHRASES, ROOT, found_phrases, phrases_of
+
+LEFT = 1
+"""How many are left; lower it when you rewrite some."""
+
+TEXTS = ["snapkv", "cdcmeta", "docs", "examples", *(path.name for path in ROOT.glob("*.md"))]
+
+
+def test_phrases_of_the_list_become_fewer() -> None:
+    found = list(found_phrases(*TEXTS))
+    listed = "\n".join(f"{each.path}:{each.line}: {each.text}" for each in found)
+    assert len(found) <= LEFT, f"{len(found)} phrases, {LEFT} allowed:\n{listed}"
+
+
+# One for each pattern, in the order of the list.
+EXAMPLES = [
+    "A commit tells its timestamp.",
+    "The lock belongs to nobody.",
+    "It is for who asks first.",
+    "The key 'x' is no text.",
+    "The value stands in a log.",
+    "The key is there.",
+    "The request was refused.",
+    "The write is given up.",
+    "The store is made again.",
+    "The year went by.",
+    "Keys that others write.",
+    "A word to the server.",
+]
+
+
+@pytest.mark.parametrize(("phrase", "sentence"), list(zip(PHRASES, EXAMPLES, strict=True)))
+def test_each_pattern_finds_its_phrase(phrase: str, sentence: str) -> None:
+    assert phrases_of(sentence) == [phrase]
+
+
+def test_the_list_leaves_plain_sentences_alone() -> None:
+    assert not phrases_of(
+        "The caller that waits is no longer in the queue: it returns the outcome."
+    )
