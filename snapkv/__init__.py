@@ -61,9 +61,8 @@ from snapkv.model import (
 )
 from snapkv.observing.observe import Observed, observe
 from snapkv.reading.snapshot import Snapshot
-from snapkv.reading.sources import Past
 from snapkv.reading.watch import Watch
-from snapkv.store.open import from_etcd3, open, open_on
+from snapkv.store.open import from_etcd3, open, open_archive, open_on
 from snapkv.store.space import Space
 from snapkv.store.store import SnapshotKV
 from snapkv.times import When, format_time, pack, to_datetime
@@ -95,7 +94,6 @@ __all__ = [
     "NotObservedError",
     "Observed",
     "Ops",
-    "Past",
     "ReadTimeoutError",
     "Session",
     "SessionInfo",
@@ -116,6 +114,7 @@ __all__ = [
     "import_prefix",
     "observe",
     "open",
+    "open_archive",
     "open_on",
     "pack",
     "to_datetime",

@@ -142,7 +142,9 @@ class CompactedError(SnapKVError, LookupError):
         by_time = unit == "timestamp"
         asked = f"the history at {dated(requested)}" if by_time else f"{unit} {requested}"
         known = "unknown" if earliest is None else dated(earliest) if by_time else str(earliest)
-        super().__init__(f"{asked} was compacted; the earliest that remains is {known}")
+        super().__init__(
+            f"{asked} was compacted, and no archive= has it; the earliest that remains is {known}"
+        )
         self.requested, self.earliest, self.unit = requested, earliest, unit
 
 

@@ -7,12 +7,14 @@ snapshots, histories, differences and watches work on an archive as they do on a
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 from snapkv.archive.files import Files
 from snapkv.archive.manifest import Manifest
 from snapkv.archive.marks import Marks
 from snapkv.archive.opened import OpenFiles, Rows
+from snapkv.archive.places import open_files
 from snapkv.archive.publishing import newest
 from snapkv.archive.replay import batches
 from snapkv.archive.rows import Keys
@@ -211,8 +213,8 @@ class ArchiveEngine:
     def replay(self, key: bytes, range_end: bytes, low: int) -> tuple[Iterator[WatchBatch], int]:
         """Return the batches from revision `low` on, and the revision that they reach."""
         manifest = self._manifest_for(0)
-        if low <= manifest.since:
-            raise CompactedError(low, manifest.since + 1, unit="revision")
+        if low < manifest.since:
+            raise CompactedError(low, manifest.since, unit="revision")
         found = batches(self._opened, self._marks, self.layout.ts, manifest, key, range_end, low)
         return found, manifest.high
 
@@ -278,6 +280,14 @@ class ArchiveEngine:
     def _check_open(self) -> None:
         if self._closed:
             raise StoreClosedError("the archive was closed")
+
+
+def open_archived(url: str, storage: Mapping[str, Any] | None = None) -> ArchiveEngine:
+    """Return the archive at a URL; `storage` are options of its object store.
+
+    One listing, and one read. Raises `ArchiveError`, `FormatError`, and as `open_files`.
+    """
+    return ArchiveEngine(open_files(url, **(storage or {})))
 
 
 class ArchiveWatcher:

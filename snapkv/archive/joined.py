@@ -6,10 +6,11 @@ nothing above notices where compaction is.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
-from snapkv.archive.engine import ArchiveEngine, ArchiveWatcher
+from snapkv.archive.engine import ArchiveEngine, ArchiveWatcher, open_archived
+from snapkv.archive.manifest import Source
 from snapkv.engine.contract import (
     Columns,
     Engine,
@@ -28,7 +29,14 @@ from snapkv.engine.contract import (
     WatchBatch,
     Watcher,
 )
-from snapkv.errors import CompactedError, StoreClosedError
+from snapkv.errors import (
+    CompactedError,
+    FutureRevisionError,
+    InvalidOptionError,
+    StoreClosedError,
+    StoreRestoredError,
+)
+from snapkv.layout import FormatRecord, Layout
 
 Page = TypeVar("Page")
 
@@ -40,6 +48,33 @@ class JoinedEngine:
         self.live, self.archive = live, archive
         self.url, self.remote = live.url, live.remote
         self.limits: Limits = live.limits
+
+    def check_source(self, layout: Layout, record: FormatRecord, created: int) -> None:
+        """Make sure that the archive is of this store, and of the history that the engine has.
+
+        One round trip. Raises `InvalidOptionError` if it is of another store, `StoreRestoredError`
+        if the engine was restored to a backup from before the archive's newest commit.
+        """
+        archive = self.archive
+        source = archive.manifest.source
+        if source != Source(record.store_id, layout.name, created):
+            raise InvalidOptionError(
+                f"archive={archive.url!r} is of the store {source.name!r} with the id "
+                f"{source.id.hex()}, not of {layout.name!r} with the id {record.store_id.hex()}"
+            )
+        ours = archive.get(layout.ts).kv
+        assert ours is not None, "an archive begins with a commit"
+        try:
+            theirs = self.live.get(layout.ts, ours.mod_revision).kv
+        except CompactedError:
+            return
+        except FutureRevisionError:
+            theirs = None
+        if theirs != ours:
+            raise StoreRestoredError(
+                f"{self.url} has another history than archive={archive.url!r}: "
+                "it was restored since; open it without the archive, or the archive alone"
+            )
 
     # --- reading ---
 
@@ -270,7 +305,7 @@ class JoinedWatcher:
         archive = self._engine.archive
         if self._next > archive.manifest.high:
             archive.refresh()
-        if not archive.manifest.since < self._next <= archive.manifest.high:
+        if not archive.manifest.since <= self._next <= archive.manifest.high:
             earliest = self._engine.compacted_revision()
             raise CompactedError(self._next, earliest, unit="revision")
         self._old = archive.watch(self._key, self._range_end, start_revision=self._next)
@@ -280,3 +315,8 @@ class JoinedWatcher:
         self._old, self._live = None, live
         if self._closed:
             live.close()
+
+
+def joined(live: Engine, archive: str, storage: Mapping[str, Any] | None) -> JoinedEngine:
+    """Return an engine joined with the archive at a URL; closing it closes both."""
+    return JoinedEngine(live, open_archived(archive, storage))

@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
-from snapkv.engine.open import open_engine
+from snapkv.engines import open_engine
 from snapkv.errors import InvalidOptionError, KeyNotFoundError
 from snapkv.importing.plan import SHOWN_CHARS, Plan
 from snapkv.importing.source import Names, Source, named_denials, read_source

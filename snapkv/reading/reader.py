@@ -21,7 +21,7 @@ from snapkv.errors import (
 )
 from snapkv.layout import FormatRecord, Layout
 from snapkv.lifecycle import renew_in_children
-from snapkv.reading.sources import Past, Source
+from snapkv.reading.sources import Source
 from snapkv.timeline import RESTORES_MAX, RevisionPolicy, Timeline
 from snapkv.times import When, is_likely, is_number, pack, resolve, revision_of, unlikely
 
@@ -45,7 +45,6 @@ class Reader:
     clock: HybridClock
     timeline: Timeline
     policy: RevisionPolicy = field(init=False)
-    past: Past | None = field(default=None, kw_only=True)
     read_timeout: float | None = field(default=None, kw_only=True)
     closed: bool = field(default=False, kw_only=True)
     followers: weakref.WeakSet[Closable] = field(default_factory=weakref.WeakSet, kw_only=True)
@@ -113,7 +112,7 @@ class Reader:
         raise unlikely(number, head.timestamp, head.revision)
 
     def source(self, when: When | None, revision: int | None, final: bool) -> Source:
-        """Return the state at a moment: from the engine, or from the past if it was compacted."""
+        """Return the state at a moment."""
         self.check_open()
         if not isinstance(final, bool):
             raise wrong_type("final", "True or False", final)
@@ -130,15 +129,7 @@ class Reader:
         timestamp = self.resolve(when)
         if final:
             self.finish(timestamp)
-        try:
-            moment = self.policy.at(timestamp)
-            if self.past is not None:  # a moment found in memory may be compacted by now
-                moment.hold()
-            return moment
-        except CompactedError:
-            if (past := self._past_source(timestamp)) is None:
-                raise
-            return past
+        return self.policy.at(timestamp)
 
     def get(self, keys: Sequence[bytes], when: When | None) -> list[KeyValue | None]:
         """Return the versions of fewer than 128 stored keys at a time (None: now), of one state.
@@ -168,14 +159,7 @@ class Reader:
             except StoreRestoredError:  # between the two, or it was noticed only now
                 if not left:
                     raise
-            except CompactedError:
-                if (past := self._past_source(timestamp)) is None:
-                    raise
-                return past.get(keys)
         raise AssertionError("the last try returns or raises")
-
-    def _past_source(self, timestamp: int) -> Source | None:
-        return None if self.past is None else self.past.source(timestamp)
 
     def _source_of_revision(self, revision: int) -> Source:
         check_int("revision", revision)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import sys
-from bisect import bisect_left
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from snapkv.errors import CompactedError, InvalidTypeError
+from snapkv.errors import InvalidTypeError
 from snapkv.reading.reader import Reader
 from snapkv.times import When, check_timestamp, is_number, resolve, revision_of
 
@@ -54,13 +53,9 @@ def _of_array(core: Reader, timestamps: Integers) -> Revisions:
     lowest, highest = int(timestamps.min()), int(timestamps.max())
     positive = timestamps if lowest else timestamps[timestamps > 0]
     _check(core, lowest, int(positive.min()) if positive.size else 0, highest)
-    if core.past is None:
-        core.source(lowest, None, False)
-        flat = timestamps.ravel().astype("uint64", copy=False)
-        return core.timeline.revisions_of_array(flat).reshape(timestamps.shape)
-    found = timestamps.astype("int64")
-    found.flat[:] = _read(core, timestamps.ravel().tolist())
-    return found
+    core.source(lowest, None, False)
+    flat = timestamps.ravel().astype("uint64", copy=False)
+    return core.timeline.revisions_of_array(flat).reshape(timestamps.shape)
 
 
 def _of_numbers(core: Reader, numbers: list[int]) -> list[int]:
@@ -107,21 +102,6 @@ def _check(core: Reader, lowest: int, lowest_positive: int, highest: int) -> Non
 
 
 def _read(core: Reader, timestamps: Sequence[int]) -> list[int]:
-    """Return the revisions of times; where compaction took them, those that the past knows."""
-    if core.past is None:
-        core.source(min(timestamps), None, False)  # raises where there is nothing to see
-        return core.timeline.revisions_of(timestamps)
-    distinct = sorted(set(timestamps))
-    known: dict[int, int] = {}
-    while True:
-        earliest = core.timeline.earliest()
-        at = bisect_left(distinct, earliest)
-        for timestamp in distinct[len(known) : at]:
-            known[timestamp] = core.source(timestamp, None, False).revision
-        left = distinct[at:]
-        try:
-            known |= zip(left, core.timeline.revisions_of(left) if left else (), strict=True)
-            return [known[timestamp] for timestamp in timestamps]
-        except CompactedError:  # meanwhile; it only rises, and ends at the head
-            if core.timeline.earliest() == earliest:
-                raise
+    """Return the revisions of times."""
+    core.source(min(timestamps), None, False)  # raises where there is nothing to see
+    return core.timeline.revisions_of(timestamps)

@@ -1,4 +1,4 @@
-"""Sources of a state: the live engine or an archive; and the differences of two states."""
+"""Sources of a state, and the differences of two of them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Both = Iterator[tuple[bytes, bytes | None, bytes | None]]
 
 
 class Source(Protocol):
-    """The state of a snapshot: in the live engine, or in an archive."""
+    """The state of a snapshot."""
 
     timestamp: int
     revision: int
@@ -48,14 +48,6 @@ class Source(Protocol):
 
     def changed(self, other: Source, start: bytes, end: bytes) -> list[bytes] | None:
         """Return sorted stored keys that hold all differences; None if scanning is cheaper."""
-        ...
-
-
-class Past(Protocol):
-    """History that outlives compaction; read if the engine no longer has a state."""
-
-    def source(self, timestamp: int) -> Source | None:
-        """Return the state at a moment, None if it is not contained."""
         ...
 
 

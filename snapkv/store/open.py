@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, fields
 from datetime import timedelta
 from typing import Any
 
-from snapkv.arguments import check_bool, check_known
+from snapkv.arguments import check_bool, check_known, check_text, wrong_type
 from snapkv.clock import Clock, HybridClock, SystemClock
 from snapkv.committer import COMMIT_TIMEOUT_S, Committer
 from snapkv.engine.contract import Engine
-from snapkv.engine.open import COMMON_OPTIONS, open_engine
-from snapkv.errors import InvalidOptionError, InvalidTypeError
+from snapkv.engines import COMMON_OPTIONS, open_engine
+from snapkv.errors import InvalidOptionError, InvalidTypeError, StoreNotFoundError
 from snapkv.layout import WRITER_BYTES_MAX, Layout, encode_text
 from snapkv.reading.deadline import check_wait, within
 from snapkv.reading.opening import default_writer, open_keys
-from snapkv.reading.sources import Past
 from snapkv.store.core import Core, check_timeout
 from snapkv.store.store import SnapshotKV
 from snapkv.timeline import RING_SLOTS, Timeline
@@ -42,14 +42,17 @@ class Settings:
     read_timeout: float | None = None
     max_clock_skew: float = MAX_CLOCK_SKEW_S
     create: bool = True
-    past: Past | None = None
+    archive: str | None = None
+    storage: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         if self.clock is not None and not callable(getattr(self.clock, "now_ms", None)):
             raise InvalidTypeError(f"clock must have now_ms(); {type(self.clock).__name__} has not")
         HybridClock(self.clock or SystemClock()).now_ms()
-        if self.past is not None and not callable(getattr(self.past, "source", None)):
-            raise InvalidTypeError(f"past must have source(); {type(self.past).__name__} has not")
+        if self.archive is not None:
+            check_text("archive", self.archive)
+        if self.storage is not None and not isinstance(self.storage, Mapping):
+            raise wrong_type("storage", "a dict of options", self.storage)
         check_bool("create", self.create)
         if len(encode_text(self.writer_name, "writer")) > WRITER_BYTES_MAX:
             raise InvalidOptionError(f"writer has more than {WRITER_BYTES_MAX} bytes")
@@ -77,7 +80,8 @@ def open(
     read_timeout: float | None = None,
     max_clock_skew: float = MAX_CLOCK_SKEW_S,
     create: bool = True,
-    past: Past | None = None,
+    archive: str | None = None,
+    storage: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> SnapshotKV:
     """Open a store; create it if it does not exist. One round trip if it exists.
@@ -88,14 +92,17 @@ def open(
     commits compact older history, of the whole engine. `writer` is the name of the writer in the
     commit log (default user@host). Seconds: `commit_timeout`, `max_clock_skew`, and
     `read_timeout`, which bounds the opening and each read without a `timeout` of its own
-    (None: only each request is bounded, see the class). Further
-    options are the engine's: for lmdb `durability` ("sync", "relaxed", "none"), `map_bytes`,
-    `mode` (permissions of the files of a new store, 0o600), `request_bytes_max`; for etcd `user`,
-    `password`, `tls`, `ca_cert`, `cert`, `key`, `max_request_bytes`, `max_txn_ops` (see
-    `docs/etcd.md`).
+    (None: only each request is bounded, see the class). `archive` is the URL of this store's
+    archive, which answers what is older than compaction: a folder, `s3://BUCKET/PATH`, `gs://` or
+    `az://`; `storage` are options of its object store. That costs two requests there, and a round
+    trip more. Further options are the engine's: for lmdb `durability` ("sync", "relaxed", "none"),
+    `map_bytes`, `mode` (permissions of the files of a new store, 0o600), `request_bytes_max`; for
+    etcd `user`, `password`, `tls`, `ca_cert`, `cert`, `key`, `max_request_bytes`, `max_txn_ops`
+    (see `docs/etcd.md`).
 
     Raises `InvalidOptionError`, `InvalidTypeError` for an unknown option, `StoreNotFoundError`
-    (with `create=False`), `FormatError`, `NotAStoreError`, `CorruptStoreError`, `ReadOnlyError`,
+    (with `create=False`), `ArchiveError`, `StoreRestoredError` (the archive is of another history),
+    `FormatError`, `NotAStoreError`, `CorruptStoreError`, `ReadOnlyError`,
     `EngineUnavailableError`, `ReadTimeoutError`, `AccessDeniedError`.
     """
     settings = Settings(
@@ -108,8 +115,11 @@ def open(
         read_timeout=read_timeout,
         max_clock_skew=max_clock_skew,
         create=create,
-        past=past,
+        archive=archive,
+        storage=storage,
     )
+    if storage is not None and archive is None:
+        options["storage"] = storage  # of an archive: URL
     home = Layout(name).ts
     with within(read_timeout):
         return _opened(url, open_engine(url, create=create, options=options, home=home), settings)
@@ -131,6 +141,21 @@ def open_on(engine: Engine, **options: Any) -> SnapshotKV:
         settings = Settings(**options)
         on_error.pop_all()
     return _opened(engine.url, engine, settings)
+
+
+def open_archive(
+    url: str, *, storage: Mapping[str, Any] | None = None, **options: Any
+) -> SnapshotKV:
+    """Open an archive alone, read-only: no server is needed.
+
+    `url` is a folder, `s3://BUCKET/PATH`, `gs://` or `az://`; `storage` are options of its object
+    store, whose credentials come from the environment otherwise. `options` as for `open`. Two
+    requests. The same as `open("archive:" + url)`.
+
+    Raises `ArchiveError` if nothing was recorded there, and as `open`; writes raise `ReadOnlyError`.
+    """
+    check_text("url", url)
+    return open(f"archive:{url}", storage=storage, **options)
 
 
 def from_etcd3(
@@ -161,6 +186,8 @@ def _opened(url: str, engine: Engine, settings: Settings) -> SnapshotKV:
     """Return a store on an engine; close the engine if that fails."""
     with within(settings.read_timeout), ExitStack() as on_error:
         on_error.callback(engine.close)
+        if settings.archive is not None:
+            engine = _joined(engine, settings.archive, settings.storage)
         core = _assemble(url, engine, settings)
         core.warn_if_ahead()
         on_error.pop_all()
@@ -168,10 +195,12 @@ def _opened(url: str, engine: Engine, settings: Settings) -> SnapshotKV:
 
 
 def _assemble(url: str, engine: Engine, settings: Settings) -> Core:
-    layout, writer = Layout(settings.name), settings.writer_name
+    layout, writer = _layout(engine, settings.name), settings.writer_name
     clock = HybridClock(settings.clock or SystemClock())
     timeline = Timeline(engine, layout.ts, ring_slots=settings.ring_slots, on_seen=clock.merge)
     ts, record, header = open_keys(engine, layout, writer, create=settings.create)
+    if (check := getattr(engine, "check_source", None)) is not None:  # it has an archive
+        check(layout, record, ts.create_revision)
     timeline.tracker.open(ts, header)
     skew_ms = duration_ms(settings.max_clock_skew)
     committer = Committer(
@@ -195,9 +224,24 @@ def _assemble(url: str, engine: Engine, settings: Settings) -> Core:
         settings.commit_timeout,
         skew_ms,
         None if settings.retain is None else duration_ms(settings.retain),
-        past=settings.past,
         read_timeout=settings.read_timeout,
     )
     if engine.remote or type(clock.wall) is not SystemClock:  # else it is the machine's own
         committer.before_send = core.check_clock
     return core
+
+
+def _layout(engine: Engine, name: str) -> Layout:
+    """Return the layout of a store; an archive holds one, whose name may be left out."""
+    own: Layout | None = getattr(engine, "layout", None)
+    if own is None:
+        return Layout(name)
+    if name not in (DEFAULT_NAME, own.name):
+        raise StoreNotFoundError(f"{engine.url} is the archive of {own.name!r}, not of {name!r}")
+    return own
+
+
+def _joined(live: Engine, archive: str, storage: Mapping[str, Any] | None) -> Engine:
+    from snapkv.archive.joined import joined  # it needs pyarrow
+
+    return joined(live, archive, storage)

@@ -64,6 +64,7 @@ def answers(store: SnapshotKV, since: int) -> dict[str, Any]:
         "diffs": [
             list(store.diff(a, b)) for a, b in zip(moments[::9], moments[4::9], strict=False)
         ],
+        "histories": [[v for v in store.history(key) if v.ts > since] for key in store.at(since)],
         "revisions": store.revisions_at(moments),
         "watched": [
             [(c.key, c.value, c.commit.ts) for c in changes]

@@ -7,10 +7,6 @@ from sampling import fewer_on_etcd
 
 from snapkv import CompactedError
 from snapkv.archive import state, writer
-from snapkv.archive.engine import ArchiveEngine
-from snapkv.archive.files import Folder
-from snapkv.archive.joined import JoinedEngine
-from snapkv.store.open import open_on
 
 from .histories import Writing, answers, recorder
 
@@ -23,11 +19,8 @@ def small_files(monkeypatch):
 
 
 def reopened(place, clock, folder):
-    """Open the store on its engine joined with the archive."""
-    joined = JoinedEngine(place.engine(), ArchiveEngine(Folder(str(folder))))
-    store = open_on(joined, clock=clock)
-    place._opened.append(store)
-    return store
+    """Open the store with its archive."""
+    return place.open(archive=str(folder), clock=clock)
 
 
 @pytest.mark.parametrize(("place", "seed"), fewer_on_etcd(range(4), one_in=4), indirect=["place"])

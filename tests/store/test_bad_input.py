@@ -287,7 +287,7 @@ def test_an_unknown_option_is_told_the_known_ones(place):
         place.open(colour="red")
     assert caught.value.option == "colour"
     known = caught.value.known
-    assert {"name", "ring_slots", "clock", "retain", "writer", "create", "past"} <= set(known)
+    assert {"name", "ring_slots", "clock", "retain", "writer", "create", "archive"} <= set(known)
     assert set(place.kind.options) <= set(known)
     assert all(option in str(caught.value) for option in known)
     assert isinstance(caught.value, TypeError)

@@ -10,7 +10,7 @@ from etcd_server import eventually
 import snapkv.observing.observe
 import snapkv.timeline.feed
 from snapkv.engine.memory.engine import MemoryEngine
-from snapkv.engine.open import open_engine
+from snapkv.engines import open_engine
 from snapkv.errors import (
     CompactedError,
     NotObservedError,

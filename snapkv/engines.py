@@ -1,4 +1,4 @@
-"""From the URL of a store to its engine: the schemes, and the options that each engine has."""
+"""From the URL of a store to its engine: the schemes, the options of each, and archives."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ COMMON_OPTIONS = (
     "read_timeout",
     "max_clock_skew",
     "create",
-    "past",
+    "archive",
 )
 
 
@@ -76,7 +76,14 @@ def _etcd(url: str, create: bool, home: bytes, environment: bool, **options: Any
     return open_etcd(url, home=home, **(options if environment else without_environment(options)))
 
 
+def _archive(url: str, create: bool, home: bytes, environment: bool, **options: Any) -> Engine:
+    from snapkv.archive.engine import open_archived
+
+    return open_archived(url.removeprefix("archive:"), **options)
+
+
 _ENGINES: dict[str, tuple[Callable[..., Engine], tuple[str, ...]]] = {
+    "archive": (_archive, ("storage",)),
     "etcd": (
         _etcd,
         (
