@@ -152,7 +152,8 @@ def open_archive(
     store, whose credentials come from the environment otherwise. `options` as for `open`. Two
     requests. The same as `open("archive:" + url)`.
 
-    Raises `ArchiveError` if nothing was recorded there, and as `open`; writes raise `ReadOnlyError`.
+    Raises `ArchiveError` if nothing was recorded there, and as `open`. Writes raise
+    `ReadOnlyError`.
     """
     check_text("url", url)
     return open(f"archive:{url}", storage=storage, **options)
