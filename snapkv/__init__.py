@@ -62,6 +62,8 @@ from snapkv.model import (
 from snapkv.observing.observe import Observed, observe
 from snapkv.reading.snapshot import Snapshot
 from snapkv.reading.watch import Watch
+from snapkv.recording.record import record
+from snapkv.recording.status import RecordStatus
 from snapkv.store.open import from_etcd3, open, open_archive, open_on
 from snapkv.store.space import Space
 from snapkv.store.store import SnapshotKV
@@ -95,6 +97,7 @@ __all__ = [
     "Observed",
     "Ops",
     "ReadTimeoutError",
+    "RecordStatus",
     "Session",
     "SessionInfo",
     "SessionLostError",
@@ -117,5 +120,6 @@ __all__ = [
     "open_archive",
     "open_on",
     "pack",
+    "record",
     "to_datetime",
 ]

@@ -132,6 +132,12 @@ def open_engine(
     return opener(url, create, home, environment, **options)
 
 
+def scheme_of(url: str) -> str | None:
+    """Return the scheme of an engine's URL; None for anything else."""
+    scheme, colon, _ = url.partition(":")
+    return scheme if colon and scheme in _ENGINES else None
+
+
 def _shown(url: str) -> str:
     """Return the part of an invalid URL that may be shown: the rest may be a password."""
     if not any(mark in url for mark in TELLTALES):

@@ -56,7 +56,8 @@ class StampRecord:
     """The value of the timestamp key: a commit's timestamp, nonce, writer and note.
 
     A fence has `fence_of` instead: it proves that the commit with that nonce is dead. `ahead` is
-    how far the timestamp is ahead of its writer's clock, from a millisecond on (`Pace`).
+    how far the timestamp is ahead of its writer's clock, from a millisecond on (`Pace`). What was
+    recorded from another engine has its `source`: the revision there, and the commit's ordinal.
     """
 
     timestamp: int
@@ -65,9 +66,10 @@ class StampRecord:
     note: str | None = None
     fence_of: bytes | None = None
     ahead: int = 0
+    source: tuple[int, int] | None = None
 
     def encode(self) -> bytes:
-        """Return be64(timestamp) followed by a msgpack map of the short names n, w, m, f, a."""
+        """Return be64(timestamp) followed by a msgpack map of the short names n, w, m, f, a, s."""
         fields: dict[str, Any] = {"n": self.nonce, "w": self.writer}
         if self.note is not None:
             fields["m"] = self.note
@@ -75,6 +77,8 @@ class StampRecord:
             fields["f"] = self.fence_of
         if self.ahead:
             fields["a"] = self.ahead
+        if self.source is not None:
+            fields["s"] = self.source
         packed: bytes = msgpack.packb(fields)
         return _BE64.pack(self.timestamp) + packed
 
@@ -87,12 +91,14 @@ class StampRecord:
         try:
             (timestamp,) = _BE64.unpack_from(value)
             fields = msgpack.unpackb(value[8:])
-            ahead = int(fields.get("a", 0))
-            return cls(timestamp, fields["n"], fields["w"], fields.get("m"), fields.get("f"), ahead)
+            ahead, note, fence = int(fields.get("a", 0)), fields.get("m"), fields.get("f")
+            pair = fields.get("s")
+            source = None if pair is None else (int(pair[0]), int(pair[1]))
+            return cls(timestamp, fields["n"], fields["w"], note, fence, ahead, source)
         except (
             struct.error,
             ValueError,
-            KeyError,
+            LookupError,
             TypeError,
             AttributeError,
             msgpack.UnpackException,
@@ -138,6 +144,20 @@ class FormatRecord:
                 f"the store has format {found!r}, this version reads {FORMAT}", found, FORMAT
             )
         return cls(store_id, found)
+
+
+class SourceId(NamedTuple):
+    """Whose history is recorded: a store, or keys that other programs write below a prefix.
+
+    `id`, `name` and `created` (the revision that created the timestamp key) are the store's. For a
+    prefix, `id` is random, and `cluster` is the id of the engine's cluster.
+    """
+
+    id: bytes
+    name: str
+    created: int
+    prefix: bytes | None = None
+    cluster: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,8 @@ class Commit:
 
     Commits of one group share `ts` and `revision`; the log shows them as one, with batch 0. A write
     by another program, seen in an observed prefix, has its own revision, the `ts` of the first tick
-    at or after it, and None for `writer` and `note`.
+    at or after it, and None for `writer` and `note`. `source_revision` is the revision in the
+    engine from which `snapkv record` took the commit, None for other commits.
     """
 
     ts: int
@@ -30,6 +31,7 @@ class Commit:
     revision: int
     writer: str | None
     note: str | None = None
+    source_revision: int | None = None
 
 
 class Entry(NamedTuple):

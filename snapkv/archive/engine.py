@@ -199,7 +199,7 @@ class ArchiveEngine:
             manifest = self.refresh()
             if revision > manifest.high:
                 raise FutureRevisionError(revision, manifest.high)
-        if 0 < revision < manifest.since:
+        if 0 < revision < manifest.since or manifest.gap_at(revision) is not None:
             raise CompactedError(revision, manifest.since, unit="revision")
         return manifest
 

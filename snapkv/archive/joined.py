@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from snapkv.archive.engine import ArchiveEngine, ArchiveWatcher, open_archived
-from snapkv.archive.manifest import Source
 from snapkv.engine.contract import (
     Columns,
     Engine,
@@ -36,7 +35,7 @@ from snapkv.errors import (
     StoreClosedError,
     StoreRestoredError,
 )
-from snapkv.layout import FormatRecord, Layout
+from snapkv.layout import FormatRecord, Layout, SourceId
 
 Page = TypeVar("Page")
 
@@ -57,7 +56,7 @@ class JoinedEngine:
         """
         archive = self.archive
         source = archive.manifest.source
-        if source != Source(record.store_id, layout.name, created):
+        if source != SourceId(record.store_id, layout.name, created):
             raise InvalidOptionError(
                 f"archive={archive.url!r} is of the store {source.name!r} with the id "
                 f"{source.id.hex()}, not of {layout.name!r} with the id {record.store_id.hex()}"
@@ -83,8 +82,7 @@ class JoinedEngine:
         try:
             return self.live.get(key, revision)
         except CompactedError:
-            self._check(revision)
-        old = self.archive.get(key, revision)
+            old = self.archive.get(key, self._archived(revision))
         return GetResult(self.live.get(self.archive.layout.ts).header, old.kv)
 
     def read(
@@ -106,9 +104,12 @@ class JoinedEngine:
                 ]
                 if not lost:
                     raise
-                for at in lost:
-                    self._check(ranges[at].revision)
-                found = self.archive.read([ranges[at] for at in lost])
+                found = self.archive.read(
+                    [
+                        ranges[at]._replace(revision=self._archived(ranges[at].revision))
+                        for at in lost
+                    ]
+                )
                 old.update(zip(lost, found.results, strict=True))
         results = iter(answer.results)
         return ReadResult(
@@ -121,15 +122,16 @@ class JoinedEngine:
         try:
             return self.live.versions(key, revision, limit)
         except CompactedError:
-            self._check(revision)
-            return self.archive.versions(key, revision, limit)
+            return self.archive.versions(key, self._archived(revision), limit)
 
     def scan(
         self, key: bytes, range_end: bytes, *, revision: int, keys_only: bool = False
     ) -> Iterator[list[KeyValue]]:
         """Yield a range in pages."""
 
-        def pages(engine: Engine | ArchiveEngine, key: bytes) -> Iterator[list[KeyValue]]:
+        def pages(
+            engine: Engine | ArchiveEngine, key: bytes, revision: int
+        ) -> Iterator[list[KeyValue]]:
             return engine.scan(key, range_end, revision=revision, keys_only=keys_only)
 
         return self._pages(key, revision, pages, lambda page: page[-1].key)
@@ -139,7 +141,7 @@ class JoinedEngine:
     ) -> Iterator[Pairs]:
         """Yield a range as keys and values."""
 
-        def pages(engine: Engine | ArchiveEngine, key: bytes) -> Iterator[Pairs]:
+        def pages(engine: Engine | ArchiveEngine, key: bytes, revision: int) -> Iterator[Pairs]:
             return engine.pairs(key, range_end, revision=revision, keys_only=keys_only)
 
         return self._pages(key, revision, pages, lambda page: page.keys[-1])
@@ -149,7 +151,7 @@ class JoinedEngine:
     ) -> Iterator[Columns]:
         """Yield a range as columns of Arrow."""
 
-        def pages(engine: Engine | ArchiveEngine, key: bytes) -> Iterator[Columns]:
+        def pages(engine: Engine | ArchiveEngine, key: bytes, revision: int) -> Iterator[Columns]:
             return engine.columns(key, range_end, revision=revision, keys_only=keys_only)
 
         return self._pages(key, revision, pages, lambda page: page.keys[-1].as_py())
@@ -159,32 +161,51 @@ class JoinedEngine:
         try:
             return self.live.pieces(key, range_end, revision=revision, rows=rows)
         except CompactedError:
-            self._check(revision)
-            return self.archive.pieces(key, range_end, revision=revision, rows=rows)
+            archived = self._archived(revision)
+            return self.archive.pieces(key, range_end, revision=archived, rows=rows)
 
     def _pages(
         self,
         key: bytes,
         revision: int,
-        pages: Callable[[Engine | ArchiveEngine, bytes], Iterator[Page]],
+        pages: Callable[[Engine | ArchiveEngine, bytes, int], Iterator[Page]],
         last_of: Callable[[Page], bytes],
     ) -> Iterator[Page]:
         """Yield pages of the live engine, and of the archive from where compaction ended these."""
         try:
-            for page in pages(self.live, key):
+            for page in pages(self.live, key, revision):
                 yield page
                 key = last_of(page) + b"\0"
         except CompactedError:
-            self._check(revision)
-            yield from pages(self.archive, key)
+            yield from pages(self.archive, key, self._archived(revision))
 
-    def _check(self, revision: int) -> None:
-        """Raise `CompactedError` unless the archive has a revision."""
+    def _archived(self, revision: int) -> int:
+        """Return the archive's revision with the state of a compacted one.
+
+        After the archive's newest commit come revisions of leases and of other stores. They show
+        the same state, until the next commit. Raises `CompactedError` if the archive lacks it.
+        """
         manifest = self.archive.manifest
         if manifest.high < revision:
             manifest = self.archive.refresh()
-        if not manifest.since <= revision <= manifest.high:
+        at = min(revision, manifest.high)
+        lacks = revision < manifest.since or manifest.gap_at(revision) is not None
+        if lacks or (at < revision and not self._reaches(self.live.compacted_revision())):
             raise CompactedError(revision, self.compacted_revision(), unit="revision")
+        return at
+
+    def _reaches(self, compacted: int) -> bool:
+        """Return whether the archive has all commits before a compacted revision of the engine."""
+        archive = self.archive
+        if archive.manifest.high + 1 >= compacted:
+            return True
+        ts = archive.layout.ts
+        mark = self.live.get(ts, compacted).kv
+        assert mark is not None, "the timestamp key is never deleted"
+        last_before = mark.version - (mark.mod_revision == compacted)
+        if _ordinal(archive.get(ts)) < last_before:
+            archive.refresh()
+        return _ordinal(archive.get(ts)) >= last_before
 
     # --- watching ---
 
@@ -208,9 +229,7 @@ class JoinedEngine:
         manifest = self.archive.manifest
         if compacted <= manifest.since:
             return compacted
-        if manifest.high + 1 < compacted:
-            manifest = self.archive.refresh()
-        return manifest.since if manifest.high + 1 >= compacted else compacted
+        return manifest.since if self._reaches(compacted) else compacted
 
     # --- what the live engine does alone ---
 
@@ -302,19 +321,28 @@ class JoinedWatcher:
 
     def _begin(self) -> None:
         """Watch the archive from the next revision on; `CompactedError` if it has that no more."""
-        archive = self._engine.archive
+        engine, archive = self._engine, self._engine.archive
         if self._next > archive.manifest.high:
             archive.refresh()
-        if not archive.manifest.since <= self._next <= archive.manifest.high:
-            earliest = self._engine.compacted_revision()
-            raise CompactedError(self._next, earliest, unit="revision")
-        self._old = archive.watch(self._key, self._range_end, start_revision=self._next)
+        if archive.manifest.since <= self._next <= archive.manifest.high:
+            self._old = archive.watch(self._key, self._range_end, start_revision=self._next)
+            return
+        compacted = engine.live.compacted_revision()
+        if self._next > archive.manifest.high and engine._reaches(compacted):
+            self._next = max(self._next, compacted)  # no commit was made until then
+            self._begin_live()
+            return
+        raise CompactedError(self._next, engine.compacted_revision(), unit="revision")
 
     def _begin_live(self) -> None:
         live = self._engine.live.watch(self._key, self._range_end, start_revision=self._next)
         self._old, self._live = None, live
         if self._closed:
             live.close()
+
+
+def _ordinal(mark: GetResult) -> int:
+    return 0 if mark.kv is None else mark.kv.version
 
 
 def joined(live: Engine, archive: str, storage: Mapping[str, Any] | None) -> JoinedEngine:

@@ -7,7 +7,7 @@ that is free again: it lists the manifests after it wrote its own, and gives up 
 greater one.
 
     {"format": 1, "number": 42, "store": {"id": "5f..", "name": "default", "created": 2},
-     "known_since": [<revision>, <timestamp>],
+     "since": 17, "gaps": [{"low": 40, "high": 55, "after": 21, "before": 78}],
      "files": [{"kind": "delta", "path": "delta/00..17-9c2e.parquet", "low": 17, "high": 90, ...}]}
 """
 
@@ -20,6 +20,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from snapkv.errors import ArchiveError, FormatError
+from snapkv.layout import SourceId
 
 FORMAT = 1
 FOLDER = "_manifest"
@@ -47,26 +48,31 @@ class File(NamedTuple):
     last_key: bytes = b""
 
 
-class Source(NamedTuple):
-    """The store that is archived: `created` is the revision that created its timestamp key."""
+class Gap(NamedTuple):
+    """Revisions that were compacted before they were recorded, `low` to `high` inclusive.
 
-    id: bytes
-    name: str
-    created: int
+    What they changed fell between two timestamps; `high` + 1 is known again.
+    """
+
+    low: int
+    high: int
+    after: int
+    before: int
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
     """What an archive consists of.
 
-    Revisions `since` to `high` are known. The deltas and logs hold the changes of `since` + 1 to
-    `high`, without gaps or overlaps, and there is a base at `since`.
+    Revisions `since` to `high` are known, except those in `gaps`. The deltas and logs hold the
+    changes of `since` + 1 to `high` and tile these revisions, and there is a base at `since`.
     """
 
     number: int
-    source: Source
+    source: SourceId
     since: int
     files: tuple[File, ...] = field(default=())
+    gaps: tuple[Gap, ...] = field(default=())
 
     def of_kind(self, kind: str) -> list[File]:
         """Return the files of a kind, in the order of their revisions."""
@@ -77,8 +83,16 @@ class Manifest:
         """The last revision that is known."""
         return max((file.high for file in self.files), default=0)
 
+    def gap_at(self, revision: int) -> Gap | None:
+        """Return the gap that a revision is in."""
+        return next((gap for gap in self.gaps if gap.low <= revision <= gap.high), None)
+
     def following(
-        self, add: Iterable[File], remove: Iterable[File] = (), since: int | None = None
+        self,
+        add: Iterable[File],
+        remove: Iterable[File] = (),
+        since: int | None = None,
+        gap: Gap | None = None,
     ) -> Manifest:
         """Return the next manifest, with some files added and some removed.
 
@@ -87,7 +101,10 @@ class Manifest:
         gone = {file.path for file in remove}
         files = (*(file for file in self.files if file.path not in gone), *add)
         since = self.since if since is None else since
-        after = replace(self, number=self.number + 1, since=since, files=files)
+        gaps = tuple(each for each in self.gaps if each.high > since)
+        if gap is not None:
+            gaps += (gap,)
+        after = replace(self, number=self.number + 1, since=since, files=files, gaps=gaps)
         after.check()
         return after
 
@@ -108,12 +125,15 @@ class Manifest:
 
     def encode(self) -> bytes:
         """Return the JSON text of the manifest."""
-        source = {"id": self.source.id.hex(), "name": self.source.name}
+        source = self.source._asdict() | {"id": self.source.id.hex()}
+        if self.source.prefix is not None:
+            source["prefix"] = self.source.prefix.hex()
         found: dict[str, Any] = {
             "format": FORMAT,
             "number": self.number,
-            "store": source | {"created": self.source.created},
+            "store": source,
             "since": self.since,
+            "gaps": [gap._asdict() for gap in self.gaps],
             "files": [_named(file) for file in self.files],
         }
         return json.dumps(found, indent=1).encode()
@@ -126,12 +146,12 @@ class Manifest:
             if found["format"] != FORMAT:
                 message = f"the archive has format {found['format']!r}, this version reads {FORMAT}"
                 raise FormatError(message, found["format"], FORMAT)
-            source = found["store"]
             return cls(
                 found["number"],
-                Source(bytes.fromhex(source["id"]), source["name"], source["created"]),
+                _source(found["store"]),
                 found["since"],
                 tuple(_file(each) for each in found["files"]),
+                tuple(Gap(**each) for each in found.get("gaps", ())),
             )
         except FormatError:
             raise
@@ -142,6 +162,17 @@ class Manifest:
 def _named(file: File) -> dict[str, Any]:
     keys = {"first_key": file.first_key.hex(), "last_key": file.last_key.hex()}
     return file._asdict() | keys
+
+
+def _source(found: dict[str, Any]) -> SourceId:
+    prefix = found.get("prefix")
+    return SourceId(
+        bytes.fromhex(found["id"]),
+        found["name"],
+        found["created"],
+        None if prefix is None else bytes.fromhex(prefix),
+        found.get("cluster", 0),
+    )
 
 
 def _file(found: dict[str, Any]) -> File:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 
 from snapkv.archive.files import Files
-from snapkv.archive.manifest import File, Manifest, Source
+from snapkv.archive.manifest import File, Gap, Manifest
 from snapkv.archive.marks import Marks, revision_key
 from snapkv.archive.opened import OpenFiles, Rows
 from snapkv.archive.publishing import newest, publish, published
@@ -19,7 +19,7 @@ from snapkv.archive.state import by_key, joined, state
 from snapkv.clock import monotonic
 from snapkv.engine.contract import ALL_KEYS_END, Event, KeyValue
 from snapkv.errors import ArchiveError, ArchiveTakenError
-from snapkv.layout import FIRST_KEY, Layout, StampRecord
+from snapkv.layout import FIRST_KEY, Layout, SourceId, StampRecord, stamp_of
 from snapkv.times import physical_ms
 
 SUFFIX = ".parquet"
@@ -48,7 +48,7 @@ class Change(NamedTuple):
 class ArchiveWriter:
     """Adds to an archive, from one thread; another writer makes it raise `ArchiveTakenError`."""
 
-    def __init__(self, files: Files, source: Source) -> None:
+    def __init__(self, files: Files, source: SourceId) -> None:
         self.files, self.source = files, source
         self.layout = Layout(source.name)
         self.keys = Keys(self.layout)
@@ -61,18 +61,13 @@ class ArchiveWriter:
                 f"{files.url} is the archive of another store: {found.name!r}, id {found.id.hex()}"
             )
 
-    def begin(
-        self,
-        since: int,
-        pages: Iterable[Sequence[KeyValue]],
-        mark: KeyValue,
-        stamps: Mapping[int, int],
-    ) -> None:
-        """Begin an archive with the state at the revision of a mark.
+    def begin(self, mark: KeyValue, pages: Iterable[Sequence[KeyValue]]) -> None:
+        """Begin an archive with the state at a mark, in pages as of a scan.
 
-        `pages` are of a scan; `stamps` are timestamps by revision, as far as they are known.
+        Of older versions the timestamps are not known.
         """
-        files: list[File] = []
+        since, files = mark.mod_revision, list[File]()
+        stamps = {since: stamp_of(mark.value)}
         rows: list[tuple[KeyValue, int | None]] = []
         size = 0
         for page in pages:
@@ -88,17 +83,24 @@ class ArchiveWriter:
         files.append(self._log_file(since, since, [mark]))
         self._publish(Manifest(1, self.source, since, tuple(files)))
 
-    def append(self, high: int, changes: Sequence[Change], marks: Sequence[KeyValue]) -> None:
+    def append(
+        self,
+        high: int,
+        changes: Sequence[Change],
+        marks: Sequence[KeyValue],
+        gap: Gap | None = None,
+    ) -> None:
         """Add what happened up to the revision of the last mark, durably.
 
         `changes` are of archived keys, each with the timestamp of its commit, in any order;
-        `marks` are the versions of the timestamp key.
+        `marks` are the versions of the timestamp key; `gap` says which revisions are lost.
         """
         assert self.manifest is not None
+        self._began = None  # what an append before this one left is not published
         low = self.manifest.high + 1
         delta = self._delta_file(low, high, changes)
         log = self._log_file(low, high, marks)
-        self._publish(self.manifest.following([delta, log]))
+        self._publish(self.manifest.following([delta, log], gap=gap))
 
     def last_mark(self) -> KeyValue:
         """Return the newest commit in the archive, as a version of the timestamp key."""
@@ -125,9 +127,43 @@ class ArchiveWriter:
             self._merge(small)
         return bool(small)
 
+    def keep(self, before: int) -> bool:
+        """Drop the history before a timestamp, if that is much; return whether it did.
+
+        Of what is older, a tenth of the time until then stays, so that not each call writes a base.
+        """
+        manifest = self.manifest
+        assert manifest is not None
+        marks = Marks(self._opened, self.layout.ts)
+        first = marks.at(manifest, manifest.since)
+        ends = [delta.high for delta in manifest.of_kind("delta")]
+        old = [
+            mark
+            for high in ends
+            if (mark := marks.at(manifest, high)) is not None and stamp_of(mark.value) <= before
+        ]
+        if not old or first is None:
+            return False
+        mark, cut = old[-1], ends[len(old) - 1]
+        newest_mark = self.last_mark()
+        reach = stamp_of(newest_mark.value) - stamp_of(mark.value)
+        if 10 * (stamp_of(mark.value) - stamp_of(first.value)) < reach:
+            return False
+        bases = [file for file in manifest.of_kind("base") if file.high == cut]
+        add = [] if bases else self._base_files(cut)
+        add.append(self._log_file(cut, cut, [mark]))
+        gone = [file for file in manifest.files if file.high <= cut and file not in bases]
+        self._publish(manifest.following(add, gone, cut))
+        return True
+
     def _add_base(self) -> None:
         assert self.manifest is not None
-        manifest, high = self.manifest, self.manifest.high
+        self._publish(self.manifest.following(self._base_files(self.manifest.high)))
+
+    def _base_files(self, high: int) -> list[File]:
+        """Write the state at the end of a delta as a base; return its files."""
+        manifest = self.manifest
+        assert manifest is not None
         files: list[File] = []
         pending: list[Rows] = []
         for part in state(self._opened, manifest, FIRST_KEY, ALL_KEYS_END, high):
@@ -139,7 +175,7 @@ class ArchiveWriter:
                 pending = []
         if pending or not files:
             files.append(self._rows_file("base", high, high, joined(pending)))
-        self._publish(manifest.following(files))
+        return files
 
     def _merge(self, small: Sequence[File]) -> None:
         assert self.manifest is not None

@@ -142,7 +142,8 @@ def _backwards(core: Reader, low: Mark, high: Mark, inclusive: bool, size: int) 
 
 def commit_of(mark: Mark, stamp: StampRecord) -> Commit:
     """Return a version of the timestamp key as a commit."""
-    return Commit(mark.timestamp, 0, mark.revision, stamp.writer, stamp.note)
+    source = None if stamp.source is None else stamp.source[0]
+    return Commit(mark.timestamp, 0, mark.revision, stamp.writer, stamp.note, source)
 
 
 def versions(core: Reader, key: bytes) -> Iterator[Version]:

@@ -6,8 +6,13 @@ import random
 from typing import Any
 
 from snapkv import ManualClock, SnapshotKV
-from snapkv.archive.files import Folder
-from snapkv.archive.recorder import StoreRecorder
+from snapkv.archive.files import Files, Folder
+from snapkv.archive.writer import ArchiveWriter
+from snapkv.recording.archive_target import ArchiveTarget
+from snapkv.recording.options import RecordOptions
+from snapkv.recording.recording import Recording
+from snapkv.recording.sources import StoreSource
+from snapkv.recording.status import RecordStatus
 
 KEYS = [f"k{n}" for n in range(12)] + ["a/b", "a\xff", "z"]
 SPACES = ["s", "s/%", "t"]
@@ -45,9 +50,28 @@ class Writing:
             self.store.commit(puts={k: b"%d" % rng.randrange(99) for k in keys}, note=note)
 
 
-def recorder(store: SnapshotKV, folder: Any) -> StoreRecorder:
-    core = store._core
-    return StoreRecorder(core.engine, core.layout, core.format, Folder(str(folder)))
+class Recorder:
+    """Records an open store into an archive, as `snapkv.record` does with stores that it opens."""
+
+    def __init__(self, store: SnapshotKV, files: Files) -> None:
+        self.source, self._target = StoreSource(store._core), ArchiveTarget(files)
+        self._target.open(self.source.identity)
+        self._recording: Recording | None = None
+        self.status = RecordStatus()
+
+    @property
+    def writer(self) -> ArchiveWriter:
+        return self._target.writer
+
+    def catch_up(self) -> None:
+        if self._recording is None:
+            options = RecordOptions(url="memory:", into="archive")
+            self._recording = Recording(self.source, self._target, None, options, self.status)
+        self._recording.catch_up()
+
+
+def recorder(store: SnapshotKV, folder: Any) -> Recorder:
+    return Recorder(store, Folder(str(folder)))
 
 
 def answers(store: SnapshotKV, since: int) -> dict[str, Any]:

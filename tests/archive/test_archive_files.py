@@ -7,13 +7,14 @@ import pytest
 
 from snapkv.archive.engine import ArchiveEngine
 from snapkv.archive.files import Folder
-from snapkv.archive.manifest import File, Manifest, Source
+from snapkv.archive.manifest import File, Manifest
 from snapkv.archive.publishing import newest, publish
 from snapkv.errors import ArchiveError, ArchiveTakenError, FileMissingError, FormatError
+from snapkv.layout import SourceId
 
 from .histories import recorder
 
-SOURCE = Source(b"id", "default", 2)
+SOURCE = SourceId(b"id", "default", 2)
 WAIT_S = 30
 
 
@@ -146,9 +147,11 @@ def test_a_folder_without_an_archive(files):
 
 
 @pytest.fixture
-def archive(store, tmp_path):
+def archive(store, clock, tmp_path):
     for n in range(30):
-        store.save(f"k{n}", b"%d" % n)
+        newest_commit = store.save(f"k{n}", b"%d" % n)
+    clock.advance(600_000)
+    store.compact(newest_commit)  # so that the archive begins with a base that has rows
     recording = recorder(store, tmp_path / "archive")
     recording.catch_up()
     for n in range(30):

@@ -44,9 +44,11 @@ def test_alone_it_answers_what_the_store_answered(place, store, clock, folder, s
 
 
 @embedded
-def test_a_history_begins_where_the_archive_begins(store, folder):
+def test_a_history_begins_where_the_archive_begins(store, clock, folder):
     store.save("a", b"1")
     stamp = store.commit(puts={"a": b"2"}, note="add")
+    clock.advance(600_000)
+    store.compact(stamp.ts)
     recorder(store, folder).catch_up()
     later = store.save("a", b"3")
     recorder(store, folder).catch_up()
@@ -84,7 +86,7 @@ WRITES = {
 def test_an_archive_takes_no_writes(place, store, clock, folder, write):
     store.save("a", b"1")
     recorder(store, folder).catch_up()
-    clock.advance(1_000)
+    clock.advance(600_000)
     with snapkv.open_archive(folder, clock=clock) as alone:
         with pytest.raises(ReadOnlyError, match="is an archive, which takes no writes"):
             write(alone)

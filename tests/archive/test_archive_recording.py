@@ -6,17 +6,16 @@ import random
 
 import pytest
 
-from snapkv.archive import recorder as recording_module
 from snapkv.archive import writer
 from snapkv.archive.engine import ArchiveEngine
 from snapkv.archive.files import Folder
-from snapkv.archive.recorder import StoreRecorder
 from snapkv.engine.contract import Range
 from snapkv.errors import ArchiveError, CompactedError
 from snapkv.layout import prefix_end
+from snapkv.recording import archive_target
 from snapkv.timeline.feed import replayed
 
-from .histories import Writing, recorder
+from .histories import Recorder, Writing, recorder
 
 embedded = pytest.mark.parametrize("place", ["memory"], indirect=True)
 
@@ -52,31 +51,37 @@ def assert_recorded(store, folder):
     """Assert that the archive has what the engine has: all states, and all changes once."""
     archive = ArchiveEngine(Folder(str(folder)))
     engine, layout = store._core.engine, store._core.layout
-    whole = layout.root, prefix_end(layout.root)
+    ranges = [key_range(layout.root + part) for part in (b"data/", b"space/", b"sys/ts")]
     high = archive.manifest.high
     assert high == store._core.timeline.head().revision
     for revision in range(archive.manifest.since, high + 1):
-        theirs = engine.read([Range(*whole, revision)]).results[0].kvs
-        assert archive.read([Range(*whole, revision)]).results[0].kvs == theirs
-    events, found = (
-        [(b.revision, b.events) for b in replayed(e, *whole, archive.manifest.since + 1, high)]
-        for e in (engine, archive)
-    )
-    assert found == events
+        wanted = [Range(*each, revision) for each in ranges]
+        theirs = [result.kvs for result in engine.read(wanted).results]
+        assert [result.kvs for result in archive.read(wanted).results] == theirs
+    for each in ranges:
+        events, found = (
+            [(b.revision, b.events) for b in replayed(e, *each, archive.manifest.since + 1, high)]
+            for e in (engine, archive)
+        )
+        assert found == events
+
+
+def key_range(prefix):
+    return prefix, prefix_end(prefix)
 
 
 @embedded
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 def test_it_goes_on_wherever_it_was_killed(place, store, clock, tmp_path, monkeypatch, after):
     monkeypatch.setattr(writer, "BASE_AFTER_ROWS_MIN", 10)
-    core, writing = store._core, Writing(place, store, clock, random.Random(3))
+    writing = Writing(place, store, clock, random.Random(3))
     for steps in itertools.count():
         folder = tmp_path / f"archive-{steps}"
         files = EndingFiles(str(folder), steps, after=after)
         store.save("z", b"%d" % steps)
         try:
             for _ in range(4):
-                recording = StoreRecorder(core.engine, core.layout, core.format, files)
+                recording = Recorder(store, files)
                 recording.catch_up()
                 recording.writer.tidy()
                 writing.steps(6)
@@ -90,7 +95,7 @@ def test_it_goes_on_wherever_it_was_killed(place, store, clock, tmp_path, monkey
 
 @embedded
 def test_parts_end_with_a_commit(place, store, clock, tmp_path, monkeypatch):
-    monkeypatch.setattr(recording_module, "FLUSH_ROWS", 5)
+    monkeypatch.setattr(archive_target, "FLUSH_ROWS", 5)
     recording = recorder(store, tmp_path)
     recording.catch_up()
     Writing(place, store, clock, random.Random(1)).steps(60)
@@ -121,10 +126,9 @@ class Overtaken:
 @embedded
 def test_compaction_that_overtakes_the_first_state(store, tmp_path):
     store.save("a", b"1")
-    core = store._core
     for times, folder in ((3, "late"), (100, "never")):
-        engine, files = Overtaken(core.engine, times), Folder(str(tmp_path / folder))
-        recording = StoreRecorder(engine, core.layout, core.format, files)
+        recording = recorder(store, tmp_path / folder)
+        recording.source.engine = Overtaken(store._core.engine, times)
         if folder == "late":
             recording.catch_up()
             assert_recorded(store, tmp_path / folder)
@@ -139,21 +143,9 @@ def test_nothing_new_writes_nothing(store, tmp_path):
     recording = recorder(store, tmp_path)
     recording.catch_up()
     files = recording.writer.files.list("")
-    assert recording.catch_up() == store.at().revision
-    assert recording.writer.files.list("") == files
-
-
-@embedded
-def test_what_was_compacted_before_it_was_recorded(store, clock, tmp_path):
-    store.save("a", b"1")
-    recording = recorder(store, tmp_path)
     recording.catch_up()
-    for n in range(5):
-        store.save("a", b"%d" % n)
-    clock.advance(600_000)
-    store.compact(store.save("a", b"the newest"))
-    with pytest.raises(CompactedError):
-        recording.catch_up()
+    assert recording.status.recorded_revision == store.at().revision
+    assert recording.writer.files.list("") == files
 
 
 @pytest.mark.parametrize("value", [b"", b"\0" * 100_000], ids=["empty", "large"])

@@ -27,7 +27,7 @@ FLOORS = (
     ("snapkv.engines",),
     ("snapkv.coordination", "snapkv.observing"),
     ("snapkv.store",),
-    ("snapkv.importing",),
+    ("snapkv.importing", "snapkv.recording"),
     ("snapkv",),
     ("snapkv.spark", "cdcmeta.errors"),
     ("snapkv.cli", "cdcmeta.arguments"),
@@ -84,6 +84,8 @@ CLIENTS = {
     "msgpack": {
         "snapkv.layout",
         "snapkv.store.dump",
+        "snapkv.store.watermarks",
+        "snapkv.recording.store_target",
         "snapkv.coordination.requests",
         "snapkv.spark.decoding",
         "cdcmeta.changes.layout",

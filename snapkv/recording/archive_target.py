@@ -1,0 +1,100 @@
+"""The files of an archive as a target: steps collect in memory until they are flushed."""
+
+from __future__ import annotations
+
+from snapkv.archive.engine import ArchiveEngine
+from snapkv.archive.files import Files
+from snapkv.archive.manifest import Gap
+from snapkv.archive.publishing import newest
+from snapkv.archive.writer import ArchiveWriter, Change
+from snapkv.clock import monotonic
+from snapkv.engine.contract import KeyValue
+from snapkv.layout import SourceId, prefix_end, stamp_of
+from snapkv.recording.gaps import Pages, differences, lost_marks
+from snapkv.recording.sources import Step
+from snapkv.times import end_of_ms
+
+FLUSH_ROWS = 100_000
+CLEAN_AFTER_S = 3_600.0
+
+
+class ArchiveTarget:
+    """An archive that is written: steps collect in memory until they are flushed."""
+
+    def __init__(self, files: Files) -> None:
+        self._files = files
+        self._writer: ArchiveWriter | None = None
+        self._changes: list[Change] = []
+        self._marks: list[KeyValue] = []
+        self._cleaned: float | None = None
+        self.pending = 0
+
+    def known(self) -> SourceId | None:
+        """Return the source that is recorded there; one listing, and one read."""
+        found = newest(self._files)
+        return None if found is None else found.source
+
+    def open(self, identity: SourceId) -> None:
+        """Read what is recorded of a source; raises `ArchiveError` if it is another one."""
+        self._writer = ArchiveWriter(self._files, identity)
+
+    @property
+    def writer(self) -> ArchiveWriter:
+        """The writer, once the source is known."""
+        assert self._writer is not None, "open() comes first"
+        return self._writer
+
+    def last(self) -> KeyValue | None:
+        """Return the newest mark in the archive."""
+        return None if self.writer.manifest is None else self.writer.last_mark()
+
+    def begin(self, mark: KeyValue, state: Pages) -> None:
+        """Write a state as a base."""
+        self.writer.begin(mark, state)
+
+    def close_gap(self, last: KeyValue, mark: KeyValue, state: Pages) -> None:
+        """Write the differences between the newest archived state and that of a mark."""
+        root = self.writer.layout.root
+        known = ArchiveEngine(self._files)
+        before = known.scan(root, prefix_end(root), revision=last.mod_revision)
+        lost, timestamp = lost_marks(last, mark), stamp_of(mark.value)
+        changes = [Change(event, timestamp) for event in differences(before, state, mark)]
+        gap = None
+        if lost:
+            gap = Gap(last.mod_revision + 1, mark.mod_revision - 1, stamp_of(last.value), timestamp)
+        self.writer.append(mark.mod_revision, changes, [*lost, mark], gap)
+
+    def add(self, step: Step) -> None:
+        """Keep a step in memory."""
+        timestamp = stamp_of(step.mark.value)
+        self._marks.append(step.mark)
+        for event in step.events:
+            self._changes.append(Change(event, timestamp))
+            self.pending += len(event.kv.key) + len(event.kv.value)
+        self.pending += len(step.mark.value)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether a file has enough rows."""
+        return len(self._changes) >= FLUSH_ROWS
+
+    def flush(self) -> None:
+        """Write the steps as a delta and a log, and publish them."""
+        if not self._marks:
+            return
+        self.writer.append(self._marks[-1].mod_revision, self._changes, self._marks)
+        self._changes, self._marks, self.pending = [], [], 0
+
+    def tend(self, keep_before_ms: int | None) -> None:
+        """Merge files, delete what no manifest names, drop history that is too old."""
+        while self.writer.tidy():
+            pass
+        if self._cleaned is not None and monotonic() - self._cleaned < CLEAN_AFTER_S:
+            return
+        self._cleaned = monotonic()
+        if keep_before_ms is not None:
+            self.writer.keep(end_of_ms(keep_before_ms))
+        self.writer.clean()
+
+    def close(self) -> None:
+        """Do nothing: no file stays open."""

@@ -1,0 +1,84 @@
+"""What to record, and where to: the options of `snapkv.record`, checked as a whole."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+from snapkv.arguments import check_int, check_text, wrong_type
+from snapkv.clock import Clock
+from snapkv.engines import scheme_of
+from snapkv.errors import InvalidOptionError
+from snapkv.layout import Layout
+from snapkv.store.open import DEFAULT_NAME
+from snapkv.times import duration_ms
+
+EVERY_MS_MIN = 100
+FLUSH_BYTES = 64 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordOptions:
+    """The options of `snapkv.record`, which explains them."""
+
+    url: str
+    into: str
+    observe: str | bytes | None = None
+    name: str = DEFAULT_NAME
+    into_name: str = DEFAULT_NAME
+    every: str | float | timedelta = "1s"
+    flush: str | float | timedelta = "60s"
+    flush_bytes: int = FLUSH_BYTES
+    keep: str | float | timedelta | None = None
+    clock: Clock | None = None
+    storage: Mapping[str, Any] | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    into_options: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check_text("url", self.url)
+        check_text("into", self.into)
+        if self.observe is not None and not isinstance(self.observe, str | bytes):
+            raise wrong_type("observe", "a prefix as str or bytes", self.observe)
+        Layout(self.name)
+        Layout(self.into_name)
+        if duration_ms(self.every) < EVERY_MS_MIN:
+            raise InvalidOptionError(f"every={self.every!r}: give {EVERY_MS_MIN} ms or more")
+        duration_ms(self.flush)
+        if self.keep is not None:
+            duration_ms(self.keep)
+        check_int("flush_bytes", self.flush_bytes, least=1)
+        if self.into == self.url and self.name == self.into_name:
+            raise InvalidOptionError(f"into={self.into!r} is the source itself: name another place")
+        if self.storage is not None and self.is_store:
+            raise InvalidOptionError(
+                f"storage= has options of an object store, and into={self.into!r} is a store: "
+                "use into_options="
+            )
+
+    @property
+    def is_store(self) -> bool:
+        """Whether the target is a store, not an archive."""
+        return scheme_of(self.into) not in (None, "archive")
+
+    @property
+    def archive(self) -> str:
+        """The URL of the archive that is written."""
+        return self.into.removeprefix("archive:")
+
+    @property
+    def every_s(self) -> float:
+        """The seconds between two ticks of keys that other programs write."""
+        return duration_ms(self.every) / 1_000
+
+    @property
+    def flush_s(self) -> float:
+        """The seconds after which an archive gets what was recorded."""
+        return duration_ms(self.flush) / 1_000
+
+    @property
+    def keep_ms(self) -> int | None:
+        """How many milliseconds of history stay; None for all."""
+        return None if self.keep is None else duration_ms(self.keep)

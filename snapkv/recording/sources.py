@@ -1,0 +1,302 @@
+"""What is recorded: a store, or keys below a prefix that other programs write.
+
+Both bring `Step`s: a commit's mark, as a version of a timestamp key, and the changes that it
+stamps, with keys as a store has them. A prefix has no marks. It gets one for each revision, with
+the time at which the recorder saw it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, Protocol
+
+from snapkv.clock import HybridClock, check_in_time, monotonic
+from snapkv.engine.contract import Engine, Event, KeyValue, WatchBatch, Watcher
+from snapkv.errors import ArchiveError, CompactedError, FutureRevisionError, StoreRestoredError
+from snapkv.layout import (
+    FIRST_KEY,
+    Layout,
+    RawKeyspace,
+    SourceId,
+    StampRecord,
+    prefix_end,
+    stamp_of,
+)
+from snapkv.reading.reader import Reader
+from snapkv.timeline.continuity import ContinuousWatcher
+from snapkv.timeline.search import mark_of
+
+OTHER_KEYS = "not-utf-8"
+"""The space of recorded keys that are not text."""
+
+
+class Step(NamedTuple):
+    """A commit of a source: its mark, and the changes since the mark before it."""
+
+    mark: KeyValue
+    events: tuple[Event, ...]
+
+
+class Follower(Protocol):
+    """The steps of a source from some mark on; no revision up to `reached` is still to come."""
+
+    reached: int
+
+    def next(self, timeout: float) -> Step | None:
+        """Return the next step; None if `timeout` seconds bring none.
+
+        Raises `CompactedError` if compaction overtook it, `StoreRestoredError`, and what engines
+        raise.
+        """
+        ...
+
+    def tick(self, *, own_revision: bool) -> Step | None:
+        """Return a step that only says that time has passed; None if the source has its own.
+
+        With `own_revision`, None too if the source's revision has not moved since the last step.
+        """
+        ...
+
+    def close(self) -> None:
+        """End it."""
+        ...
+
+
+class Recorded(Protocol):
+    """A source of steps."""
+
+    layout: Layout
+    identity: SourceId
+    engine: Engine
+
+    def newest(self, last: KeyValue) -> KeyValue:
+        """Return the mark of the present state; `last` itself if nothing came since."""
+        ...
+
+    def first(self) -> KeyValue:
+        """Return the mark that a record begins with."""
+        ...
+
+    def after(self, last: KeyValue, compacted: int) -> KeyValue:
+        """Return the mark in force at a compacted revision, which is above that of `last`."""
+        ...
+
+    def check(self, last: KeyValue) -> None:
+        """Raise `StoreRestoredError` if the engine does not continue the history of a mark."""
+        ...
+
+    def state(self, mark: KeyValue) -> Iterator[Sequence[KeyValue]]:
+        """Yield the recorded keys at a mark, in pages; raises `CompactedError`."""
+        ...
+
+    def follow(self, last: KeyValue) -> Follower:
+        """Follow what comes after a mark; raises `CompactedError` if some of it is lost."""
+        ...
+
+
+class StoreSource:
+    """A store that is recorded, from the oldest commit that compaction has left."""
+
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+        self.layout, self.engine = reader.layout, reader.engine
+        created = reader.timeline.tracker.creation.revision
+        self.identity = SourceId(reader.format.store_id, reader.layout.name, created)
+
+    def newest(self, last: KeyValue) -> KeyValue:
+        """Return the newest version of the timestamp key; one round trip."""
+        return self._mark_at(0)
+
+    def first(self) -> KeyValue:
+        """Return the oldest readable version of the timestamp key; two round trips."""
+        return self._mark_at(max(self.engine.compacted_revision(), self.identity.created))
+
+    def after(self, last: KeyValue, compacted: int) -> KeyValue:
+        """Return the version of the timestamp key at a revision; one round trip."""
+        return self._mark_at(compacted)
+
+    def _mark_at(self, revision: int) -> KeyValue:
+        kv = self.engine.get(self.layout.ts, revision).kv
+        if kv is None:
+            raise ArchiveError(f"no store named {self.layout.name!r} in {self.engine.url}")
+        StampRecord.decode(kv.value)
+        return kv
+
+    def check(self, last: KeyValue) -> None:
+        """Compare a mark with the engine's at that revision; one round trip."""
+        try:
+            theirs = self.engine.get(self.layout.ts, last.mod_revision).kv
+        except CompactedError:
+            return
+        except FutureRevisionError:
+            theirs = None
+        if theirs is None or not _same(theirs, last):
+            raise StoreRestoredError(
+                f"{self.engine.url} has another history than what was recorded: it was restored "
+                "since; record into a new place"
+            )
+
+    def state(self, mark: KeyValue) -> Iterator[Sequence[KeyValue]]:
+        """Yield the keys of the store in pages, none newer than the mark."""
+        root, at = self.layout.root, mark.mod_revision
+        reading = max(at, self.engine.compacted_revision())
+        for page in self.engine.scan(root, prefix_end(root), revision=reading):
+            kept = (kv for kv in page if self.is_recorded(kv.key))
+            yield [kv if kv.mod_revision <= at else kv._replace(mod_revision=at) for kv in kept]
+
+    def follow(self, last: KeyValue) -> Follower:
+        """Watch the whole store, so that changes and their mark arrive together.
+
+        If compaction has passed the mark, the watch begins after the compacted revision. It is
+        still complete if that mark is in force there. Two round trips more.
+        """
+        root, timeline = self.layout.root, self._reader.timeline
+        start = max(last.mod_revision, self.engine.compacted_revision())
+        if start > last.mod_revision and self._mark_at(start).version != last.version:
+            raise CompactedError(last.mod_revision, start, unit="revision")
+        mark = mark_of(last)
+        watcher = timeline.watch(root, prefix_end(root), start + 1, lambda: timeline.verify(mark))
+        return StoreFollower(self, watcher, last.mod_revision)
+
+    def is_recorded(self, stored: bytes) -> bool:
+        """Return whether a stored key is a user's."""
+        return stored.startswith((self.layout.data.prefix, self.layout.spaces))
+
+
+class StoreFollower:
+    """The commits of a store; changes by other programs belong to the next commit."""
+
+    def __init__(self, source: StoreSource, watcher: ContinuousWatcher, reached: int) -> None:
+        self._source, self._watcher, self.reached = source, watcher, reached
+        self._events: list[Event] = []
+
+    def next(self, timeout: float) -> Step | None:
+        """Return the next step."""
+        deadline = monotonic() + timeout
+        while (batch := self._watcher.next(max(0.0, deadline - monotonic()))) is not None:
+            check_in_time()
+            self.reached, mark = batch.revision, None
+            for event in batch.events:
+                if event.kv.key == self._source.layout.ts:
+                    mark = event.kv
+                elif self._source.is_recorded(event.kv.key):
+                    self._events.append(event)
+            if mark is not None:
+                events, self._events = tuple(self._events), []
+                return Step(mark, events)
+        return None
+
+    def tick(self, *, own_revision: bool) -> Step | None:
+        """Return None: a store has its own ticks."""
+        return None
+
+    def close(self) -> None:
+        """End the watch."""
+        self._watcher.close()
+
+
+class PrefixSource:
+    """Keys of other programs below a prefix; nothing is written to their engine."""
+
+    def __init__(
+        self, engine: Engine, prefix: bytes, name: str, clock: HybridClock, known: SourceId | None
+    ) -> None:
+        self.engine, self.layout, self._clock = engine, Layout(name), clock
+        self._keys = RawKeyspace(prefix, text=True)
+        self._range = prefix or FIRST_KEY, prefix_end(prefix)
+        answer = engine.get(FIRST_KEY)
+        cluster = answer.header.cluster if engine.remote else 0
+        if known is None:
+            created = max(1, answer.header.revision - 1)
+            known = SourceId(os.urandom(16), name, created, prefix, cluster)
+        self.identity = known._replace(prefix=prefix, cluster=cluster)
+
+    def newest(self, last: KeyValue) -> KeyValue:
+        """Return a mark of now at the engine's newest revision; one round trip."""
+        revision = self.engine.get(FIRST_KEY).header.revision
+        return last if revision <= last.mod_revision else self.mark(revision, last)
+
+    def first(self) -> KeyValue:
+        """Return a mark of now at the engine's newest revision: what was before has no times."""
+        return self.mark(self.engine.get(FIRST_KEY).header.revision, None)
+
+    def after(self, last: KeyValue, compacted: int) -> KeyValue:
+        """Return a mark of now at a compacted revision; a mark before it is lost."""
+        return self.mark(compacted, last, lost=1)
+
+    def mark(self, revision: int, last: KeyValue | None, *, lost: int = 0) -> KeyValue:
+        """Return a mark that was seen now, as the one after `last` and `lost` others."""
+        if last is not None:
+            self._clock.merge(stamp_of(last.value) + lost)
+        stamp = StampRecord(self._clock.issue(), os.urandom(8))
+        ordinal = 2 if last is None else last.version + lost + 1
+        return KeyValue(self.layout.ts, stamp.encode(), self.identity.created, revision, ordinal)
+
+    def check(self, last: KeyValue) -> None:
+        """Make sure that the engine has the revision of a mark; one round trip."""
+        header = self.engine.get(FIRST_KEY).header
+        if header.revision < last.mod_revision:
+            raise StoreRestoredError(
+                f"{self.engine.url} is at revision {header.revision}, and {last.mod_revision} was "
+                "recorded: it was restored since; record into a new place"
+            )
+
+    def state(self, mark: KeyValue) -> Iterator[Sequence[KeyValue]]:
+        """Yield the keys below the prefix in pages."""
+        for page in self.engine.scan(*self._range, revision=mark.mod_revision):
+            yield sorted(self.as_stored(kv) for kv in page)
+
+    def follow(self, last: KeyValue) -> Follower:
+        """Watch the prefix."""
+        watcher = self.engine.watch(*self._range, start_revision=last.mod_revision + 1)
+        return PrefixFollower(self, watcher, last)
+
+    def as_stored(self, kv: KeyValue) -> KeyValue:
+        """Return a version of a foreign key as a store would have it: text, or in a space."""
+        try:
+            kv.key.decode()
+        except UnicodeDecodeError:
+            return kv._replace(key=self.layout.space(OTHER_KEYS).prefix + kv.key, lease=0)
+        return kv._replace(key=self.layout.data.prefix + kv.key, lease=0)
+
+
+class PrefixFollower:
+    """The revisions that changed a prefix, each with the time at which it was seen."""
+
+    def __init__(self, source: PrefixSource, watcher: Watcher, last: KeyValue) -> None:
+        self._source, self._watcher, self._last = source, watcher, last
+        self._reopened, self.reached = watcher.reopened, last.mod_revision
+
+    def next(self, timeout: float) -> Step | None:
+        """Return the next step."""
+        deadline = monotonic() + timeout
+        while (batch := self._watcher.next(max(0.0, deadline - monotonic()))) is not None:
+            if self._watcher.reopened != self._reopened:
+                self._reopened = self._watcher.reopened
+                self._source.check(self._last)
+            self.reached = batch.revision
+            if batch.events:
+                return self._step(batch)
+        return None
+
+    def tick(self, *, own_revision: bool) -> Step | None:
+        """Return a step without changes."""
+        if own_revision and self.reached <= self._last.mod_revision:
+            return None
+        self._last = self._source.mark(self.reached, self._last)
+        return Step(self._last, ())
+
+    def _step(self, batch: WatchBatch) -> Step:
+        self._last = self._source.mark(batch.revision, self._last)
+        events = [Event(self._source.as_stored(e.kv), e.is_delete) for e in batch.events]
+        return Step(self._last, tuple(sorted(events)))
+
+    def close(self) -> None:
+        """End the watch."""
+        self._watcher.close()
+
+
+def _same(theirs: KeyValue, ours: KeyValue) -> bool:
+    a, b = StampRecord.decode(theirs.value), StampRecord.decode(ours.value)
+    return (a.timestamp, a.nonce) == (b.timestamp, b.nonce)

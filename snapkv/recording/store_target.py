@@ -1,0 +1,250 @@
+"""Another store as the place of a recording: each commit is repeated there, with its own time.
+
+The target's timestamp key carries the position: the revision and ordinal of the source's commit,
+written in the same transaction. Each transaction compares that the key is as this recorder left
+it, and that its leadership holds. So nothing is recorded twice, whoever died where.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import msgpack
+
+from snapkv.clock import monotonic, pause
+from snapkv.engine.contract import (
+    Compare,
+    Delete,
+    Event,
+    KeyValue,
+    Op,
+    Put,
+    Range,
+    Target,
+    Txn,
+)
+from snapkv.engine.errors import OutcomeUnknown, Refused
+from snapkv.errors import (
+    ArchiveError,
+    CorruptStoreError,
+    EngineBusyError,
+    EngineUnavailableError,
+    SessionLostError,
+)
+from snapkv.layout import CREATION_ORDINAL, Layout, SourceId, StampRecord, prefix_end, stamp_of
+from snapkv.model import Held
+from snapkv.recording.gaps import Pages, differences, gap_note
+from snapkv.recording.sources import Step
+from snapkv.store.core import Core
+from snapkv.times import end_of_ms
+
+SEND_S = 10.0
+"""How long one transaction may take, retries included."""
+RETRY_S = 0.1
+PART_BYTES = 4 << 20
+PART_OPS = 20_000
+"""A state is written in parts of about so much, or of what the engine takes."""
+BEFORE_MARK = 1 << 17
+"""The parts of a state have timestamps from so far before its mark's on: half a millisecond."""
+
+
+class StoreTarget:
+    """A store that repeats the commits of a source; `guard` proves the leadership."""
+
+    pending = 0
+    is_full = False
+
+    def __init__(self, core: Core, guard: Held) -> None:
+        self._core, self._engine, self._layout = core, core.engine, core.layout
+        self._guard = Compare(
+            core.layout.live.encode(guard.key), Target.CREATE, "=", guard.revision
+        )
+        self._source_key = core.layout.root + b"sys/source"
+        self._source: SourceId | None = None
+        self._root_bytes = 0  # of the source's keys
+        self._head = self._read_head()
+
+    # --- what is recorded ---
+
+    def known(self) -> SourceId | None:
+        """Return the source that is recorded here; one round trip."""
+        kv = self._engine.get(self._source_key).kv
+        if kv is None:
+            return None
+        try:
+            return SourceId(*msgpack.unpackb(kv.value))
+        except (ValueError, TypeError, msgpack.UnpackException) as e:
+            raise CorruptStoreError(f"{self._source_key!r} names no source: {kv.value!r}") from e
+
+    def open(self, identity: SourceId) -> None:
+        """Take a source; raises `ArchiveError` if the store holds anything else."""
+        known, used = self.known(), self._head.version > CREATION_ORDINAL
+        if known is None and used:
+            raise ArchiveError(
+                f"{self._core.url} has commits of its own: record into a store that has none"
+            )
+        if known is not None and known != identity:
+            raise ArchiveError(
+                f"{self._core.url} is the record of another source: {known.name!r}, "
+                f"id {known.id.hex()}"
+            )
+        self._source, self._root_bytes = identity, len(Layout(identity.name).root)
+
+    def last(self) -> KeyValue | None:
+        """Return the newest mark of the source that is recorded."""
+        stamp, source = StampRecord.decode(self._head.value), self._source
+        assert source is not None, "open() comes first"
+        if self._head.version > CREATION_ORDINAL and stamp.source is None:
+            raise ArchiveError(
+                f"{self._core.url} has commits that were not recorded: its history is its own now"
+            )
+        if stamp.source is None or not stamp.source[0]:
+            return None
+        revision, ordinal = stamp.source
+        key = Layout(source.name).ts
+        value = replace(stamp, source=None).encode()
+        return KeyValue(key, value, source.created, revision, ordinal)
+
+    # --- recording ---
+
+    def begin(self, mark: KeyValue, state: Pages) -> None:
+        """Write a first state in parts; what is older cannot be read afterwards."""
+        if mark.version == CREATION_ORDINAL:  # the source has no keys yet, and neither has this
+            return
+        self._write_differences(mark, state, (0, 0))
+        self._write(self._stamp(mark), [])
+        self._forget_parts()
+
+    def close_gap(self, last: KeyValue, mark: KeyValue, state: Pages) -> None:
+        """Write what differs from a state; a commit before it has the gap's note."""
+        position = last.mod_revision, last.version
+        if mark.version > last.version + 1:
+            timestamp = stamp_of(self._head.value) + 1
+            stamp = StampRecord(timestamp, os.urandom(8), note=gap_note(last, mark))
+            self._write(replace(stamp, source=position), [])
+        self._write_differences(mark, state, position)
+        self._write(self._stamp(mark), [])
+
+    def add(self, step: Step) -> None:
+        """Write a step as one commit."""
+        changed = {event.kv.key: event for event in step.events}  # the last change of each key
+        ops = [self._op(event) for event in changed.values()]
+        self._write(self._stamp(step.mark), ops)
+
+    def flush(self) -> None:
+        """Do nothing: each step is durable already."""
+
+    def tend(self, keep_before_ms: int | None) -> None:
+        """Compact what is older than a time."""
+        if keep_before_ms is not None:
+            self._core.compact(end_of_ms(keep_before_ms))
+
+    def close(self) -> None:
+        """Do nothing: the store is closed by who opened it."""
+
+    # --- states ---
+
+    def _write_differences(self, mark: KeyValue, state: Pages, position: tuple[int, int]) -> None:
+        """Make the target's keys those of a mark, in commits that keep the position."""
+        after = ([self._moved(kv) for kv in page] for page in state)
+        at = max(stamp_of(self._head.value) + 1, stamp_of(mark.value) - BEFORE_MARK)
+        for ops in self._parts(differences(self._present(), after, mark)):
+            if at >= stamp_of(mark.value):
+                raise ArchiveError("the parts of the state need more timestamps than there are")
+            stamp = StampRecord(at, os.urandom(8), note="recording a state", source=position)
+            self._write(stamp, ops)
+            at += 1
+
+    def _present(self) -> Iterator[Sequence[KeyValue]]:
+        layout = self._layout
+        recorded = layout.data.prefix, layout.spaces
+        whole = layout.root, prefix_end(layout.root)
+        for page in self._engine.scan(*whole, revision=self._head.mod_revision):
+            yield [kv._replace(mod_revision=0) for kv in page if kv.key.startswith(recorded)]
+
+    def _parts(self, events: Iterator[Event]) -> Iterator[list[Op]]:
+        limits = self._engine.limits
+        most = min(PART_OPS, (limits.ops_per_list or PART_OPS) - 8)
+        bytes_max = min(PART_BYTES, limits.request_bytes // 2)
+        part: list[Op] = []
+        size = 0
+        for key, value, is_delete in ((e.kv.key, e.kv.value, e.is_delete) for e in events):
+            if part and (len(part) >= most or size + len(key) + len(value) > bytes_max):
+                yield part
+                part, size = [], 0
+            part.append(Delete(key) if is_delete else Put(key, value))
+            size += len(key) + len(value) + 64
+        if part:
+            yield part
+
+    def _forget_parts(self) -> None:
+        """Compact away the parts of the first state, if nothing else lives in the engine."""
+        root = self._layout.root
+        ranges = [Range(b"\0", root, limit=1), Range(prefix_end(root), b"\0", limit=1)]
+        if not any(result.kvs for result in self._engine.read(ranges).results):
+            self._engine.compact(self._head.mod_revision)
+
+    # --- transactions ---
+
+    def _stamp(self, mark: KeyValue) -> StampRecord:
+        stamp = StampRecord.decode(mark.value)
+        return replace(stamp, ahead=0, source=(mark.mod_revision, mark.version))
+
+    def _op(self, event: Event) -> Op:
+        key = self._layout.root + event.kv.key[self._root_bytes :]
+        return Delete(key) if event.is_delete else Put(key, event.kv.value)
+
+    def _moved(self, kv: KeyValue) -> KeyValue:
+        return kv._replace(key=self._layout.root + kv.key[self._root_bytes :])
+
+    def _write(self, stamp: StampRecord, ops: list[Op]) -> None:
+        """Commit once, whatever the answers are: the head says whether it was."""
+        ours, was = stamp.encode(), self._head
+        first: list[Op] = []
+        if was.version == CREATION_ORDINAL and self._source is not None:
+            first = [Put(self._source_key, msgpack.packb(self._source))]
+        txn = Txn(
+            (Compare(was.key, Target.MOD, "=", was.mod_revision), self._guard),
+            (Put(was.key, ours), *first, *ops),
+            (Range(was.key), Range(self._guard.key)),
+        )
+        self._engine.check_limits(txn)
+        deadline = monotonic() + SEND_S
+        while not self._sent(txn, ours, deadline):
+            pause(RETRY_S)
+        self._core.clock.merge(stamp.timestamp)
+
+    def _sent(self, txn: Txn, ours: bytes, deadline: float) -> bool:
+        was, left = self._head, max(0.01, deadline - monotonic())
+        try:
+            answer = self._engine.transact(lambda _: txn, was.key, timeout=left)
+            if answer.succeeded:
+                revision = answer.header.revision
+                self._head = was._replace(
+                    value=ours, mod_revision=revision, version=was.version + 1
+                )
+                return True
+        except Refused as e:
+            raise e.error from e
+        except (OutcomeUnknown, EngineUnavailableError, EngineBusyError) as e:
+            if monotonic() >= deadline:
+                raise EngineUnavailableError(f"no answer in {SEND_S:g} s: {e}") from e
+        head = self._read_head()
+        if head.value == ours:
+            self._head = head
+            return True
+        if head != was:
+            raise EngineBusyError(
+                f"{self._core.url} has a commit that this recorder did not see: read it again"
+            )
+        if self._engine.get(self._guard.key).kv is None:
+            raise SessionLostError(f"this recorder of {self._core.url} leads no more")
+        return False
+
+    def _read_head(self) -> KeyValue:
+        kv = self._engine.get(self._layout.ts).kv
+        if kv is None:
+            raise CorruptStoreError(f"store {self._layout.name!r} has lost its timestamp key")
+        return kv

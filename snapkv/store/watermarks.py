@@ -1,0 +1,75 @@
+"""Watermarks: how far recorders have copied a store, so that compaction waits for them."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import NamedTuple
+
+import msgpack
+
+from snapkv.engine.contract import Compare, Delete, Engine, Put, Range, Txn
+from snapkv.engine.errors import OutcomeUnknown, Refused
+from snapkv.errors import CorruptStoreError, EngineUnavailableError, SessionLostError
+from snapkv.layout import Layout, prefix_end
+
+WRITE_S = 10.0
+
+
+class Watermark(NamedTuple):
+    """A recording: commits up to `timestamp`, at `revision`, are durable in `into`."""
+
+    id: bytes
+    into: str
+    timestamp: int
+    revision: int
+
+
+def watermark_id(into: str) -> bytes:
+    """Return the id of the recording into a place."""
+    return hashlib.sha256(into.encode()).hexdigest()[:16].encode()
+
+
+def _prefix(layout: Layout) -> bytes:
+    return layout.root + b"sys/recorded/"
+
+
+def watermarks(engine: Engine, layout: Layout) -> list[Watermark]:
+    """Return the recordings of a store; one round trip."""
+    prefix = _prefix(layout)
+    found = []
+    for kv in engine.read([Range(prefix, prefix_end(prefix))]).results[0].kvs:
+        try:
+            into, timestamp, revision = msgpack.unpackb(kv.value)
+        except (ValueError, TypeError, msgpack.UnpackException) as e:
+            raise CorruptStoreError(f"{kv.key!r} holds no watermark: {kv.value!r}") from e
+        found.append(Watermark(kv.key[len(prefix) :], into, timestamp, revision))
+    return found
+
+
+def move(engine: Engine, layout: Layout, mark: Watermark, guard: Compare | None) -> None:
+    """Write a watermark, if the recorder still leads; one round trip.
+
+    It belongs to no commit. Raises `SessionLostError` if the guard fails, and
+    `EngineUnavailableError`; then the next one moves it.
+    """
+    put = Put(_prefix(layout) + mark.id, msgpack.packb([mark.into, mark.timestamp, mark.revision]))
+    txn = Txn(() if guard is None else (guard,), (put,))
+    try:
+        succeeded = engine.transact(lambda _: txn, layout.ts, timeout=WRITE_S).succeeded
+    except Refused as e:
+        raise e.error from e
+    except OutcomeUnknown as e:
+        raise EngineUnavailableError(f"the watermark may not have moved: {e}") from e
+    if not succeeded:
+        raise SessionLostError("this recorder leads no more")
+
+
+def remove(engine: Engine, layout: Layout, id: bytes) -> None:
+    """Remove a watermark, so that compaction no longer waits for that recording."""
+    txn = Txn((), (Delete(_prefix(layout) + id),))
+    try:
+        engine.transact(lambda _: txn, layout.ts, timeout=WRITE_S)
+    except Refused as e:
+        raise e.error from e
+    except OutcomeUnknown as e:
+        raise EngineUnavailableError(f"the watermark may not be removed: {e}") from e
