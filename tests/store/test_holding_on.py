@@ -6,7 +6,6 @@ import os
 import pytest
 
 from snapkv.errors import CompactedError, InvalidTimeError
-from snapkv.timeline import Moment
 
 
 def test_a_dump_that_fails_leaves_the_older_one(store, clock, tmp_path):
@@ -42,27 +41,6 @@ def test_watches_that_nobody_closed_are_forgotten(store):
         store.watch(timeout=0)
     gc.collect()
     assert len(store._core.followers) == 0
-
-
-def test_the_past_is_asked_for_what_is_known_but_compacted(place, clock):
-    class Past:
-        asked: list[int] = []  # noqa: RUF012
-
-        def source(self, timestamp: int) -> Moment:
-            self.asked.append(timestamp)
-            return store.at()._source
-
-    past = Past()
-    store = place.open(clock=clock, past=past)
-    first = store.save("k", b"1")
-    clock.advance(1_000)
-    store.save("k", b"2")
-    clock.advance(500_000)
-    store.tick()
-    store.compact("-0s")
-    assert store.at(first)["k"] == b"2"
-    assert store.load_with_prefix("", first) == (["k"], [b"2"])
-    assert past.asked == [first, first]
 
 
 def test_a_neighbours_write_between_does_not_end_a_log(place, clock):
