@@ -176,7 +176,11 @@ Build = Callable[[Stamp], Ops]
 
 @dataclass(frozen=True, slots=True)
 class Compaction:
-    """The result of `compact()`: history before `earliest` (at `revision`) is removed."""
+    """The result of `compact()`: history before `earliest` (at `revision`) is removed.
+
+    `waits_for` names the recording that has not copied more yet, if that is why more remains.
+    """
 
     revision: int
     earliest: int
+    waits_for: str | None = None

@@ -2,12 +2,16 @@
 
 Each manifest is complete, and the one with the greatest number is the archive. It is published by
 writing `_manifest/<number>.json` unless there is one of that name, so of two writers one fails.
+Then `_manifest/<number>-<resolved>` is written, an empty file, so that one listing shows how far an
+archive reaches. (With that timestamp in the name of the manifest itself, two writers would both
+succeed.)
 Older manifests are deleted after a while. So a writer that was away for long could write a number
 that is free again: it lists the manifests after it wrote its own, and gives up if there is a
 greater one.
 
     {"format": 1, "number": 42, "store": {"id": "5f..", "name": "default", "created": 2},
-     "since": 17, "gaps": [{"low": 40, "high": 55, "after": 21, "before": 78}],
+     "since": 17, "since_timestamp": 47.., "resolved": 47..,
+     "gaps": [{"low": 40, "high": 55, "after": 21, "before": 78}],
      "files": [{"kind": "delta", "path": "delta/00..17-9c2e.parquet", "low": 17, "high": 90, ...}]}
 """
 
@@ -66,11 +70,15 @@ class Manifest:
 
     Revisions `since` to `high` are known, except those in `gaps`. The deltas and logs hold the
     changes of `since` + 1 to `high` and tile these revisions, and there is a base at `since`.
+    `since_timestamp` and `resolved` are the timestamps of the commits in force at `since` and at
+    `high`: each commit between them is in the archive, or in a gap.
     """
 
     number: int
     source: SourceId
     since: int
+    since_timestamp: int
+    resolved: int
     files: tuple[File, ...] = field(default=())
     gaps: tuple[Gap, ...] = field(default=())
 
@@ -91,20 +99,30 @@ class Manifest:
         self,
         add: Iterable[File],
         remove: Iterable[File] = (),
-        since: int | None = None,
+        *,
+        since: tuple[int, int] | None = None,
+        resolved: int | None = None,
         gap: Gap | None = None,
     ) -> Manifest:
         """Return the next manifest, with some files added and some removed.
+
+        `since` is a revision and its timestamp; what is None stays.
 
         Raises `ArchiveError` if its files have a gap or an overlap.
         """
         gone = {file.path for file in remove}
         files = (*(file for file in self.files if file.path not in gone), *add)
-        since = self.since if since is None else since
-        gaps = tuple(each for each in self.gaps if each.high > since)
-        if gap is not None:
-            gaps += (gap,)
-        after = replace(self, number=self.number + 1, since=since, files=files, gaps=gaps)
+        revision, timestamp = since or (self.since, self.since_timestamp)
+        gaps = tuple(each for each in self.gaps if each.high > revision)
+        after = replace(
+            self,
+            number=self.number + 1,
+            since=revision,
+            since_timestamp=timestamp,
+            resolved=self.resolved if resolved is None else resolved,
+            files=files,
+            gaps=gaps if gap is None else (*gaps, gap),
+        )
         after.check()
         return after
 
@@ -133,6 +151,8 @@ class Manifest:
             "number": self.number,
             "store": source,
             "since": self.since,
+            "since_timestamp": self.since_timestamp,
+            "resolved": self.resolved,
             "gaps": [gap._asdict() for gap in self.gaps],
             "files": [_named(file) for file in self.files],
         }
@@ -150,8 +170,10 @@ class Manifest:
                 found["number"],
                 _source(found["store"]),
                 found["since"],
+                found["since_timestamp"],
+                found["resolved"],
                 tuple(_file(each) for each in found["files"]),
-                tuple(Gap(**each) for each in found.get("gaps", ())),
+                tuple(Gap(**each) for each in found["gaps"]),
             )
         except FormatError:
             raise

@@ -39,9 +39,21 @@ def publish(files: Files, manifest: Manifest) -> bool:
     if numbers[-1] > manifest.number:  # the number was free because it is one of long ago
         files.delete(name)
         return False
-    for number in numbers[:-KEPT]:
-        files.delete(_name(number))
+    files.put_new(f"{FOLDER}/{manifest.number:0{DIGITS}}-{manifest.resolved}", b"")
+    kept = {f"{number:0{DIGITS}}" for number in numbers[-KEPT:]}
+    for entry in files.list(FOLDER):
+        if entry.name.removeprefix(f"{FOLDER}/")[:DIGITS] not in kept:
+            files.delete(entry.name)
     return True
+
+
+def resolved(files: Files) -> int:
+    """Return the timestamp up to which an archive is complete, 0 for none; one listing.
+
+    It may be that of an older manifest, if the writer of the newest one has just been killed.
+    """
+    found = [entry.name.partition("-")[2] for entry in files.list(FOLDER)]
+    return max((int(stamp) for stamp in found if stamp.isdigit()), default=0)
 
 
 def published(files: Files) -> list[Manifest]:

@@ -81,7 +81,8 @@ class ArchiveWriter:
         if rows or not files:
             files.append(self._base_file(since, rows))
         files.append(self._log_file(since, since, [mark]))
-        self._publish(Manifest(1, self.source, since, tuple(files)))
+        timestamp = stamps[since]
+        self._publish(Manifest(1, self.source, since, timestamp, timestamp, tuple(files)))
 
     def append(
         self,
@@ -100,7 +101,8 @@ class ArchiveWriter:
         low = self.manifest.high + 1
         delta = self._delta_file(low, high, changes)
         log = self._log_file(low, high, marks)
-        self._publish(self.manifest.following([delta, log], gap=gap))
+        resolved = stamp_of(marks[-1].value)
+        self._publish(self.manifest.following([delta, log], resolved=resolved, gap=gap))
 
     def last_mark(self) -> KeyValue:
         """Return the newest commit in the archive, as a version of the timestamp key."""
@@ -135,25 +137,23 @@ class ArchiveWriter:
         manifest = self.manifest
         assert manifest is not None
         marks = Marks(self._opened, self.layout.ts)
-        first = marks.at(manifest, manifest.since)
-        ends = [delta.high for delta in manifest.of_kind("delta")]
-        old = [
-            mark
-            for high in ends
-            if (mark := marks.at(manifest, high)) is not None and stamp_of(mark.value) <= before
-        ]
-        if not old or first is None:
+        old = []
+        for delta in manifest.of_kind("delta"):
+            mark = marks.at(manifest, delta.high)
+            if mark is None or stamp_of(mark.value) > before:
+                break
+            old.append((delta.high, mark))
+        if not old:
             return False
-        mark, cut = old[-1], ends[len(old) - 1]
-        newest_mark = self.last_mark()
-        reach = stamp_of(newest_mark.value) - stamp_of(mark.value)
-        if 10 * (stamp_of(mark.value) - stamp_of(first.value)) < reach:
+        cut, mark = old[-1]
+        timestamp = stamp_of(mark.value)
+        if 10 * (timestamp - manifest.since_timestamp) < manifest.resolved - timestamp:
             return False
         bases = [file for file in manifest.of_kind("base") if file.high == cut]
         add = [] if bases else self._base_files(cut)
         add.append(self._log_file(cut, cut, [mark]))
         gone = [file for file in manifest.files if file.high <= cut and file not in bases]
-        self._publish(manifest.following(add, gone, cut))
+        self._publish(manifest.following(add, gone, since=(cut, timestamp)))
         return True
 
     def _add_base(self) -> None:

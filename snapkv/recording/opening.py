@@ -22,6 +22,7 @@ from snapkv.recording.targets import Target
 from snapkv.store.core import Core
 from snapkv.store.open import open as open_store
 from snapkv.store.store import SnapshotKV
+from snapkv.store.watermarks import watermark_id
 
 LEASE_S = 5.0
 """After a recorder was killed, the next one waits so long."""
@@ -57,7 +58,9 @@ def open_recording(
         stack.enter_context(store)
         source: Recorded = StoreSource(store._core)
         if into is None:
-            held = _lead(store, f"record/{options.archive}", stack, standby, options)
+            held = _lead(
+                store, f"record/{watermark_id(options.place).decode()}", stack, standby, options
+            )
             guard = guard_of(store._core, held)
     else:
         source = _prefix_source(options, target, clock, stack)
@@ -104,6 +107,6 @@ def _lead(
             if not standby():
                 waited = monotonic() - began
                 raise EngineBusyError(
-                    f"another recorder writes to {options.into}; waited {waited:.0f} s for it: "
+                    f"another recorder writes to {options.place}; waited {waited:.0f} s for it: "
                     "end it, or wait longer"
                 ) from e

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -67,6 +69,15 @@ class RecordOptions:
     def archive(self) -> str:
         """The URL of the archive that is written."""
         return self.into.removeprefix("archive:")
+
+    @property
+    def place(self) -> str:
+        """Where the record is, for people and other machines: a local path with its host."""
+        local = {None, "archive", "lmdb"}
+        if scheme_of(self.into) not in local or "://" in self.archive:
+            return self.into
+        path = self.archive.removeprefix("lmdb:")
+        return f"{socket.gethostname()}:{os.path.abspath(path)}"
 
     @property
     def every_s(self) -> float:

@@ -114,7 +114,7 @@ class Recording:
     def _move_watermark(self) -> None:
         if not isinstance(self._source, StoreSource):
             return
-        into = self._options.into
+        into = self._options.place
         at = self._status.recorded
         mark = Watermark(watermark_id(into), into, at, self._status.recorded_revision)
         if mark != self._watermark:

@@ -19,6 +19,7 @@ from snapkv.errors import (
 )
 from snapkv.model import Build, Commit, Compaction
 from snapkv.reading.reader import Reader
+from snapkv.store.watermarks import slowest_watermark
 from snapkv.times import end_of_ms, format_time, physical_ms
 
 RETAIN_CHECK_MS_MAX = 60_000
@@ -131,33 +132,46 @@ class Core(Reader):
     # --- compaction ---
 
     def compact(
-        self, before: int, *, batches: int | None = None, timeout: float | None = None
+        self,
+        before: int,
+        *,
+        past_recordings: bool = False,
+        batches: int | None = None,
+        timeout: float | None = None,
     ) -> Compaction:
-        """Compact up to a timestamp, but keep the history that unknown outcomes may need."""
+        """Compact up to a timestamp, but keep the history that unknown outcomes may need.
+
+        History that a recording has not copied stays, too, except with `past_recordings`.
+        """
         try:
-            return self._compact(before, batches, timeout)
+            return self._compact(before, past_recordings, batches, timeout)
         except CompactedError:  # another process compacted further meanwhile
             oldest = self.timeline.oldest()
             return Compaction(self.engine.compacted_revision(), oldest.timestamp)
 
-    def _compact(self, before: int, batches: int | None, timeout: float | None) -> Compaction:
+    def _compact(
+        self, before: int, past_recordings: bool, batches: int | None, timeout: float | None
+    ) -> Compaction:
         keep_ms = round(COMMIT_TIMEOUT_S_MAX * 1_000) + 2 * self.max_clock_skew_ms
         limit_ms = self.clock.now_ms() - keep_ms
         if limit_ms <= 0:
             return Compaction(self.engine.compacted_revision(), self.timeline.earliest())
-        target = min(before, end_of_ms(limit_ms))
+        target, waits_for = min(before, end_of_ms(limit_ms)), None
+        slowest = None if past_recordings else slowest_watermark(self.engine, self.layout)
+        if slowest is not None and slowest.timestamp < target:
+            target, waits_for = slowest.timestamp, slowest.into
         compacted = self.engine.compacted_revision()
         oldest = self.timeline.oldest()
         if target <= oldest.timestamp:
             if compacted:
                 self.engine.compact(compacted, batches=batches, timeout=timeout)  # frees more
-            return Compaction(compacted, oldest.timestamp)
+            return Compaction(compacted, oldest.timestamp, waits_for)
         mark = self.timeline.at(target).mark
         revision = max(mark.revision, compacted)
         if mark.ordinal > 1:
             self.engine.compact(revision, batches=batches, timeout=timeout)
-            return Compaction(revision, mark.timestamp)
-        return Compaction(compacted, oldest.timestamp)
+            return Compaction(revision, mark.timestamp, waits_for)
+        return Compaction(compacted, oldest.timestamp, waits_for)
 
     def _retain(self) -> None:
         """Compact history older than `retain=`: now and then, in small pieces."""

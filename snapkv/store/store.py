@@ -6,11 +6,16 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, BinaryIO, Self
 
-from snapkv.arguments import check_int
+from snapkv.arguments import check_bool, check_int
 from snapkv.committer import Check, SentRequest, compile_check, listed, pairs
 from snapkv.coordination.election import Election
 from snapkv.coordination.session import TTL_S, Session, SessionInfo, sessions
-from snapkv.errors import InvalidOptionError, InvalidTypeError, NotSupportedError
+from snapkv.errors import (
+    InvalidOptionError,
+    InvalidTypeError,
+    KeyNotFoundError,
+    NotSupportedError,
+)
 from snapkv.files import FILE_MODE, FilePath, check_mode, checked_path
 from snapkv.layout import StampRecord
 from snapkv.lifecycle import Closing
@@ -24,7 +29,8 @@ from snapkv.store.additions import Addition, building
 from snapkv.store.core import Core
 from snapkv.store.restoring import restored
 from snapkv.store.space import Space
-from snapkv.times import When, check_timestamp
+from snapkv.store.watermarks import Watermark, remove, watermarks
+from snapkv.times import When, check_timestamp, format_time
 
 if TYPE_CHECKING:
     from snapkv.reading.arrow import Table
@@ -257,14 +263,41 @@ class SnapshotKV(View[str], Closing):
         self._core.check_open()
         return self._core.timeline.head().timestamp
 
-    def compact(self, before: When) -> Compaction:
+    def compact(self, before: When, *, past_recordings: bool = False) -> Compaction:
         """Remove the history before a moment; the state at that moment stays readable.
 
         It affects the whole engine, with all stores in it. It keeps about the newest minute, so
-        that unknown outcomes of commits can be found out: the result shows how far it went.
+        that unknown outcomes of commits can be found out, and what a recording of this store has
+        not copied yet, except with `past_recordings`. The result shows how far it went.
         """
         self._core.check_open()
-        return self._core.compact(self._core.resolve(before))
+        check_bool("past_recordings", past_recordings)
+        return self._core.compact(self._core.resolve(before), past_recordings=past_recordings)
+
+    @bounds
+    def recordings(self, *, timeout: float | None = None) -> list[Watermark]:
+        """Return how far each recording of this store has copied it. One round trip.
+
+        Raises `EngineUnavailableError`, `ReadTimeoutError`.
+        """
+        core = self._core
+        core.check_open()
+        return watermarks(core.engine, core.layout)
+
+    def forget_recording(self, into: str) -> None:
+        """Forget a recording that has ended, so that compaction no longer waits for it.
+
+        `into` is what its watermark names; an unknown one is an error. Two round trips.
+
+        Raises `KeyNotFoundError`, `EngineUnavailableError`, `ReadOnlyError`.
+        """
+        core = self._core
+        core.check_open()
+        for found in watermarks(core.engine, core.layout):
+            if found.into == into:
+                remove(core.engine, core.layout, found.id)
+                return
+        raise KeyNotFoundError(into, reason=f"{core.url} has no recording into {into!r}")
 
     # --- sessions and elections ---
 
@@ -403,6 +436,10 @@ class SnapshotKV(View[str], Closing):
             "newest_timestamp": head.timestamp,
             "newest_revision": head.revision,
             "earliest_timestamp": oldest.timestamp,
+            "recordings": {
+                each.into: format_time(each.timestamp)
+                for each in watermarks(core.engine, core.layout)
+            },
             "ring": f"{len(core.timeline.tracker.ring)} of {core.timeline.tracker.ring.slots}",
             "key_bytes_max": core.engine.limits.key_bytes - len(core.layout.data.prefix),
             "retain_ms": core.retain_ms,

@@ -46,6 +46,11 @@ def watermarks(engine: Engine, layout: Layout) -> list[Watermark]:
     return found
 
 
+def slowest_watermark(engine: Engine, layout: Layout) -> Watermark | None:
+    """Return the recording that has copied least, None if there is none; one round trip."""
+    return min(watermarks(engine, layout), key=lambda mark: mark.timestamp, default=None)
+
+
 def move(engine: Engine, layout: Layout, mark: Watermark, guard: Compare | None) -> None:
     """Write a watermark, if the recorder still leads; one round trip.
 

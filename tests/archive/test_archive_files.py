@@ -8,7 +8,7 @@ import pytest
 from snapkv.archive.engine import ArchiveEngine
 from snapkv.archive.files import Folder
 from snapkv.archive.manifest import File, Manifest
-from snapkv.archive.publishing import newest, publish
+from snapkv.archive.publishing import newest, publish, resolved
 from snapkv.errors import ArchiveError, ArchiveTakenError, FileMissingError, FormatError
 from snapkv.layout import SourceId
 
@@ -32,7 +32,7 @@ def delta(low, high, kind="delta"):
 
 
 def manifest(number, *files):
-    return Manifest(number, SOURCE, 5, (base(5), delta(5, 5, "log"), *files))
+    return Manifest(number, SOURCE, 5, 50, 90 + number, (base(5), delta(5, 5, "log"), *files))
 
 
 def test_of_eight_that_put_the_same_name_one_succeeds(files):
@@ -86,11 +86,12 @@ def test_a_writer_that_was_away_for_long_does_not_publish(files):
     """Old manifests are deleted, so its number is free."""
     for number in range(1, 30):
         assert publish(files, manifest(number))
-    numbers = [int(Path(entry.name).stem) for entry in files.list("_manifest")]
-    assert numbers == list(range(22, 30))
+    names = [Path(entry.name).name for entry in files.list("_manifest")]
+    assert names == [f"{n:020}{end}" for n in range(22, 30) for end in (f"-{90 + n}", ".json")]
+    assert resolved(files) == 119
     assert not publish(files, manifest(3, delta(6, 7)))
     assert newest(files) == manifest(29)
-    assert len(files.list("_manifest")) == 8
+    assert len(files.list("_manifest")) == 16
 
 
 @pytest.mark.parametrize(
