@@ -8,32 +8,32 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from itertools import islice
+from typing import Any, TypeVar
 
+from snapkv.archive.changes import Changed, changes_in
 from snapkv.archive.files import Files
-from snapkv.archive.manifest import Manifest
+from snapkv.archive.manifest import File, Manifest
 from snapkv.archive.marks import Marks
 from snapkv.archive.opened import OpenFiles, Rows
 from snapkv.archive.places import open_files
 from snapkv.archive.publishing import newest
+from snapkv.archive.read_only import ReadOnly
 from snapkv.archive.replay import batches
 from snapkv.archive.rows import Keys
-from snapkv.archive.state import row_at, state
+from snapkv.archive.state import chunks, files_of, row_at, state
 from snapkv.clock import monotonic, pause
 from snapkv.engine.contract import (
     Columns,
     GetResult,
     Header,
     KeyValue,
-    Lease,
     Limits,
     Pairs,
     Piece,
     Range,
     RangeResult,
     ReadResult,
-    Txn,
-    TxnResult,
     Versions,
     WatchBatch,
     in_range,
@@ -43,11 +43,13 @@ from snapkv.engine.scanned import versions_of
 from snapkv.errors import (
     ArchiveError,
     CompactedError,
+    FileMissingError,
     FutureRevisionError,
-    ReadOnlyError,
     StoreClosedError,
 )
 from snapkv.layout import FormatRecord, Layout
+
+Found = TypeVar("Found")
 
 LIMITS = Limits(key_bytes=64 << 10, value_bytes=256 << 20, request_bytes=256 << 20)
 LOOK_AFTER_S = 600.0
@@ -57,7 +59,7 @@ LOOK_S = 1.0
 """While a watch brings nothing, the archive is looked at this often."""
 
 
-class ArchiveEngine:
+class ArchiveEngine(ReadOnly):
     """The history in an archive, read-only; safe for threads."""
 
     remote = False
@@ -91,30 +93,34 @@ class ArchiveEngine:
 
     def get(self, key: bytes, revision: int = 0) -> GetResult:
         """Answer one key at a revision; reads a row group of each delta after the base at most."""
-        manifest = self._manifest_for(revision)
-        kv = self._row(manifest, key, revision or manifest.high)
-        return GetResult(Header(manifest.high, self._cluster), kv)
+
+        def found(manifest: Manifest) -> GetResult:
+            kv = self._row(manifest, key, revision or manifest.high)
+            return GetResult(Header(manifest.high, self._cluster), kv)
+
+        return self._read(revision, found)
 
     def read(
         self, ranges: Sequence[Range], *, serializable: bool = False, timeout: float | None = None
     ) -> ReadResult:
         """Answer all ranges."""
-        manifest = self._manifest_for(max((r.revision for r in ranges), default=0))
-        results = [self._answer(manifest, wanted) for wanted in ranges]
-        return ReadResult(Header(manifest.high, self._cluster), results)
+
+        def found(manifest: Manifest) -> ReadResult:
+            results = [self._answer(manifest, wanted) for wanted in ranges]
+            return ReadResult(Header(manifest.high, self._cluster), results)
+
+        return self._read(max((r.revision for r in ranges), default=0), found)
 
     def versions(self, key: bytes, revision: int, limit: int) -> Versions:
         """Return versions of a key from a revision down: of the timestamp key, from the log."""
-        manifest = self._manifest_for(revision)
-        found: list[KeyValue] = []
-        if key == self.layout.ts:
-            for kv in self._marks.back(manifest, revision):
-                if len(found) == limit:
-                    break
-                found.append(kv)
-        elif (row := self._row(manifest, key, revision)) is not None:
-            found.append(row)
-        return versions_of(found)
+
+        def found(manifest: Manifest) -> list[KeyValue]:
+            if key == self.layout.ts:
+                return list(islice(self._marks.back(manifest, revision), limit))
+            row = self._row(manifest, key, revision)
+            return [] if row is None else [row]
+
+        return versions_of(self._read(revision, found))
 
     def scan(
         self, key: bytes, range_end: bytes, *, revision: int, keys_only: bool = False
@@ -150,18 +156,78 @@ class ArchiveEngine:
             yield from batches_of(Columns(rows.stored, values, created, revised, version))
 
     def pieces(self, key: bytes, range_end: bytes, *, revision: int, rows: int) -> list[Piece]:
-        """Cut a range by a scan of its keys."""
+        """Cut a range where row groups begin; rows of all versions are counted.
+
+        Reads the metadata of each file only.
+        """
         check_piece_rows(rows)
-        stored = [
-            each.as_py() for part in self._state(key, range_end, revision) for each in part.stored
-        ]
-        bounds = [key, *stored[rows::rows], range_end]
-        sizes = (min(rows, len(stored) - at) for at in range(0, len(stored), rows))
-        return [Piece(*cut) for cut in zip(bounds, bounds[1:], sizes, strict=False)]
+
+        def found(manifest: Manifest) -> list[Piece]:
+            parts, deltas = files_of(manifest, revision)
+            cuts = chunks(self._opened, [*parts, *deltas], key, range_end, rows)
+            return [Piece(*cut) for cut in cuts]
+
+        return self._read(revision, found)
+
+    def changes(self, key: bytes, range_end: bytes, low: int, high: int) -> Iterator[Changed]:
+        """Yield the changes of the revisions `low` to `high`, all known; one delta at a time."""
+        while low <= high:
+            manifest = self._manifest_for(high)
+            files = (file for file in manifest.of_kind("delta") if file.high >= low)
+            try:
+                for file in files:
+                    if file.low > high:
+                        return
+                    yield changes_in(self._opened, manifest, file, low, high, key, range_end)
+                    low = file.high + 1
+                return
+            except FileMissingError:
+                if not self.outdated(manifest):
+                    raise
+
+    def files_at(self, revision: int) -> tuple[list[File], list[File]]:
+        """Return the files of a base and deltas that hold the state at a revision.
+
+        Opens each. Raises `ArchiveError` for one that is damaged, or is another file.
+        """
+
+        def found(manifest: Manifest) -> tuple[list[File], list[File]]:
+            parts, deltas = files_of(manifest, revision)
+            for file in (*parts, *deltas):
+                self._opened.groups(file)
+            return parts, deltas
+
+        return self._read(revision, found)
 
     def _state(self, key: bytes, range_end: bytes, revision: int) -> Iterator[Rows]:
-        manifest = self._manifest_for(revision)
-        yield from state(self._opened, manifest, key, range_end, revision or manifest.high)
+        revision = revision or self._manifest_for(0).high
+        while True:
+            manifest = self._manifest_for(revision)
+            try:
+                for rows in state(self._opened, manifest, key, range_end, revision):
+                    yield rows
+                    key = rows.stored[-1].as_py() + b"\0"
+                return
+            except FileMissingError:
+                if not self.outdated(manifest):
+                    raise
+
+    def _read(self, revision: int, read: Callable[[Manifest], Found]) -> Found:
+        """Return what a function reads; it starts again if files of the manifest are gone."""
+        while True:
+            manifest = self._manifest_for(revision)
+            try:
+                return read(manifest)
+            except FileMissingError:
+                if not self.outdated(manifest):
+                    raise
+
+    def outdated(self, manifest: Manifest) -> bool:
+        """Return whether there is a newer manifest, if a file of one is gone.
+
+        Files are merged into others, and deleted later.
+        """
+        return self.refresh().number != manifest.number
 
     def _answer(self, manifest: Manifest, wanted: Range) -> RangeResult:
         revision = wanted.revision or manifest.high
@@ -246,37 +312,6 @@ class ArchiveEngine:
         """Close the archive."""
         self._closed = True
 
-    def transact(
-        self, prepare: Callable[[KeyValue | None], Txn], peek: bytes, *, timeout: float
-    ) -> TxnResult:
-        """Raise `ReadOnlyError`."""
-        raise self._read_only()
-
-    def check_limits(self, txn: Txn) -> int:
-        """Raise `ReadOnlyError`."""
-        raise self._read_only()
-
-    def compact(
-        self, revision: int, *, batches: int | None = None, timeout: float | None = None
-    ) -> None:
-        """Raise `ReadOnlyError`."""
-        raise self._read_only()
-
-    def grant(self, ttl_s: float, *, timeout: float | None = None) -> Lease:
-        """Raise `ReadOnlyError`."""
-        raise self._read_only()
-
-    def keep_alive(self, lease: int, *, timeout: float | None = None) -> float:
-        """Raise `ReadOnlyError`."""
-        raise self._read_only()
-
-    def revoke(self, lease: int, *, timeout: float | None = None) -> None:
-        """Raise `ReadOnlyError`."""
-        raise self._read_only()
-
-    def _read_only(self) -> ReadOnlyError:
-        return ReadOnlyError(f"{self.url} is an archive, which takes no writes")
-
     def _check_open(self) -> None:
         if self._closed:
             raise StoreClosedError("the archive was closed")
@@ -299,6 +334,7 @@ class ArchiveWatcher:
         self._engine, self._key, self._range_end = engine, key, range_end
         self._next, self._closed = start, False
         self._found: Iterator[WatchBatch] | None = None
+        self._manifest = engine.manifest
         self._until = 0
 
     def next(self, timeout: float | None) -> WatchBatch | None:
@@ -308,11 +344,18 @@ class ArchiveWatcher:
             if self._closed:
                 raise StoreClosedError("the watch was closed")
             if self._found is None and self._next <= self._engine.manifest.high:
+                self._manifest = self._engine.manifest
                 self._found, self._until = self._engine.replay(
                     self._key, self._range_end, self._next
                 )
             if self._found is not None:
-                batch = next(self._found, None)
+                try:
+                    batch = next(self._found, None)
+                except FileMissingError:
+                    if not self._engine.outdated(self._manifest):
+                        raise
+                    self._found = None
+                    continue
                 if batch is None:
                     self._found, self._next = None, self._until + 1
                     return WatchBatch(self._until, ())

@@ -59,7 +59,7 @@ def state(
 ) -> Iterator[Rows]:
     """Yield the rows in force at a revision in [start, end), ascending, `CHUNK_ROWS` at a time."""
     parts, deltas = files_of(manifest, revision)
-    for low, high in _chunks(opened, [*parts, *deltas], start, end):
+    for low, high, _ in chunks(opened, [*parts, *deltas], start, end, CHUNK_ROWS):
         base = [rows for file in parts for rows in opened.within(file, low, high)]
         changes = [
             _until(rows, revision) if file.high > revision else rows
@@ -71,10 +71,10 @@ def state(
             yield merged
 
 
-def _chunks(
-    opened: OpenFiles, files: list[File], start: bytes, end: bytes
-) -> Iterator[tuple[bytes, bytes]]:
-    """Cut a range where row groups begin, so that each piece has about `CHUNK_ROWS` rows."""
+def chunks(
+    opened: OpenFiles, files: list[File], start: bytes, end: bytes, size: int
+) -> Iterator[tuple[bytes, bytes, int]]:
+    """Cut a range where row groups begin, so that each piece has about `size` rows; yield both."""
     groups = [
         group
         for file in files
@@ -84,11 +84,11 @@ def _chunks(
     ]
     low, rows = start, 0
     for group in sorted(groups, key=lambda group: group.first):
-        if rows >= CHUNK_ROWS and group.first > low:
-            yield low, group.first
+        if rows >= size and group.first > low:
+            yield low, group.first, rows
             low, rows = group.first, 0
         rows += group.rows
-    yield low, end
+    yield low, end, rows
 
 
 def _until(rows: Rows, revision: int) -> Rows:
