@@ -148,6 +148,20 @@ class CompactedError(SnapKVError, LookupError):
         self.requested, self.earliest, self.unit = requested, earliest, unit
 
 
+class HistoryGapError(SnapKVError, LookupError):
+    """The moment is in a gap of an archive: it was compacted before it was recorded.
+
+    The changes of the gap fell between the timestamps `after` and `before`; both can be read.
+    """
+
+    def __init__(self, after: int, before: int) -> None:
+        super().__init__(
+            f"the archive has a gap between {dated(after)} and {dated(before)}: what changed there "
+            "was compacted before it was recorded; read one of these two moments"
+        )
+        self.after, self.before = after, before
+
+
 class FutureRevisionError(SnapKVError, LookupError):
     """The revision does not exist yet."""
 

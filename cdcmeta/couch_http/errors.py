@@ -75,6 +75,7 @@ _ANSWERS: tuple[tuple[type[Exception], tuple[int, str, str | None]], ...] = (
     (_store.InvalidTupleError, (400, "bad_request", None)),
     (_store.InvalidKeyError, (400, "illegal_docid", None)),
     (_store.CompactedError, (410, "gone", None)),
+    (_store.HistoryGapError, (410, "gone", None)),
     (_store.CommitTooLargeError, (413, "too_large", None)),
     (_store.NoSpaceError, (507, "insufficient_storage", None)),
     (_store.ReadOnlyError, (403, "forbidden", None)),

@@ -45,6 +45,7 @@ from snapkv.errors import (
     CompactedError,
     FileMissingError,
     FutureRevisionError,
+    HistoryGapError,
     StoreClosedError,
 )
 from snapkv.layout import FormatRecord, Layout
@@ -163,6 +164,7 @@ class ArchiveEngine(ReadOnly):
         check_piece_rows(rows)
 
         def found(manifest: Manifest) -> list[Piece]:
+            _check_gap(manifest, revision)
             parts, deltas = files_of(manifest, revision)
             cuts = chunks(self._opened, [*parts, *deltas], key, range_end, rows)
             return [Piece(*cut) for cut in cuts]
@@ -192,6 +194,7 @@ class ArchiveEngine(ReadOnly):
         """
 
         def found(manifest: Manifest) -> tuple[list[File], list[File]]:
+            _check_gap(manifest, revision)
             parts, deltas = files_of(manifest, revision)
             for file in (*parts, *deltas):
                 self._opened.groups(file)
@@ -203,6 +206,7 @@ class ArchiveEngine(ReadOnly):
         revision = revision or self._manifest_for(0).high
         while True:
             manifest = self._manifest_for(revision)
+            _check_gap(manifest, revision)
             try:
                 for rows in state(self._opened, manifest, key, range_end, revision):
                     yield rows
@@ -240,6 +244,7 @@ class ArchiveEngine(ReadOnly):
         ]
         count = len(found)
         if wanted.range_end:
+            _check_gap(manifest, revision)
             parts = state(self._opened, manifest, wanted.key, wanted.range_end, revision)
             for rows in parts:
                 count += len(rows.stored)
@@ -256,6 +261,7 @@ class ArchiveEngine(ReadOnly):
             return KeyValue(
                 key, FormatRecord(source.id).encode(), source.created, source.created, 1
             )
+        _check_gap(manifest, revision)
         return row_at(self._opened, manifest, key, revision)
 
     def _manifest_for(self, revision: int) -> Manifest:
@@ -265,7 +271,7 @@ class ArchiveEngine(ReadOnly):
             manifest = self.refresh()
             if revision > manifest.high:
                 raise FutureRevisionError(revision, manifest.high)
-        if 0 < revision < manifest.since or manifest.gap_at(revision) is not None:
+        if 0 < revision < manifest.since:
             raise CompactedError(revision, manifest.since, unit="revision")
         return manifest
 
@@ -370,6 +376,13 @@ class ArchiveWatcher:
     def close(self) -> None:
         """End the watch."""
         self._closed = True
+
+
+def _check_gap(manifest: Manifest, revision: int) -> None:
+    """Raise `HistoryGapError` if the state at a revision is lost; the log has no gaps."""
+    gap = manifest.gap_at(revision)
+    if gap is not None:
+        raise HistoryGapError(gap.after, gap.before)
 
 
 def _values(rows: Rows) -> Iterator[tuple[bytes, bytes, int, int, int]]:

@@ -189,8 +189,9 @@ class JoinedEngine:
         if manifest.high < revision:
             manifest = self.archive.refresh()
         at = min(revision, manifest.high)
-        lacks = revision < manifest.since or manifest.gap_at(revision) is not None
-        if lacks or (at < revision and not self._reaches(self.live.compacted_revision())):
+        if revision < manifest.since or (
+            at < revision and not self._reaches(self.live.compacted_revision())
+        ):
             raise CompactedError(revision, self.compacted_revision(), unit="revision")
         return at
 

@@ -52,6 +52,7 @@ _CODES: tuple[tuple[type[Exception], Exit], ...] = (
     (_errors.ConflictError, Exit.CONFLICT),
     (_errors.StoreNotEmptyError, Exit.CONFLICT),
     (_errors.CompactedError, Exit.COMPACTED),
+    (_errors.HistoryGapError, Exit.COMPACTED),
     (_errors.NotObservedError, Exit.COMPACTED),
     (_errors.StoreNotFoundError, Exit.NO_STORE),
     (_errors.NotAStoreError, Exit.NO_STORE),

@@ -49,6 +49,7 @@ def test_an_error_that_nobody_foresaw_has_none() -> None:
         (snapkv.KeyNotFoundError("r/"), 1),
         (snapkv.ConflictError([]), 3),
         (snapkv.CompactedError(1, 2), 4),
+        (errors.HistoryGapError(1, 2), 4),
         (errors.CorruptStoreError("x"), 5),
         (snapkv.CommitUnknownError(1, b"n", may_still_land=True), 6),
         (errors.EngineBusyError("x"), 7),

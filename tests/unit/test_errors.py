@@ -18,6 +18,7 @@ SAMPLES = {
     "ClockSkewError": ("too far", 9_000, 5_000),
     "CommitTooLargeError": ("a value in bytes", 10, 5),
     "CompactedError": (7, 9),
+    "HistoryGapError": (7, 9),
     "ConflictError": ([(GUARD, 3), (snapkv.AtRevision(b"b", 2), 0)],),
     "FormatError": ("newer", 2, 1),
     "FutureRevisionError": (9, 7),
