@@ -17,7 +17,7 @@ from snapkv.archive.manifest import File, Manifest
 from snapkv.archive.marks import Marks
 from snapkv.archive.opened import OpenFiles, Rows
 from snapkv.archive.places import open_files
-from snapkv.archive.publishing import newest
+from snapkv.archive.publishing import existing, newest
 from snapkv.archive.read_only import ReadOnly
 from snapkv.archive.replay import batches
 from snapkv.archive.rows import Keys
@@ -41,7 +41,6 @@ from snapkv.engine.contract import (
 from snapkv.engine.rules import check_piece_rows
 from snapkv.engine.scanned import versions_of
 from snapkv.errors import (
-    ArchiveError,
     CompactedError,
     FileMissingError,
     FutureRevisionError,
@@ -69,10 +68,7 @@ class ArchiveEngine(ReadOnly):
     def __init__(self, files: Files) -> None:
         self.url = files.url
         self._files, self._closed = files, False
-        found = newest(files)
-        if found is None:
-            raise ArchiveError(f"no archive in {files.url}: it has no manifest")
-        self.manifest = found
+        found = self.manifest = existing(files)
         self.layout = Layout(found.source.name)
         self._opened = OpenFiles(files, Keys(self.layout))
         self._marks = Marks(self._opened, self.layout.ts)

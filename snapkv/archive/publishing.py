@@ -26,6 +26,14 @@ def newest(files: Files, known: Manifest | None = None) -> Manifest | None:
     raise ArchiveError(f"the manifests of {files.url} vanish as they are read")
 
 
+def existing(files: Files) -> Manifest:
+    """Return the newest manifest; raises `ArchiveError` if there is none."""
+    found = newest(files)
+    if found is None:
+        raise ArchiveError(f"no archive in {files.url}: it has no manifest")
+    return found
+
+
 def publish(files: Files, manifest: Manifest) -> bool:
     """Publish a manifest; return False if another writer was faster.
 

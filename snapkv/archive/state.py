@@ -66,9 +66,9 @@ def state(
             for file in deltas
             for rows in opened.within(file, low, high)
         ]
-        merged = _merged(base, changes)
-        if len(merged.stored):
-            yield merged
+        found = merged(base, changes)
+        if len(found.stored):
+            yield found
 
 
 def chunks(
@@ -96,7 +96,8 @@ def _until(rows: Rows, revision: int) -> Rows:
     return Rows(rows.stored.filter(seen), rows.table.filter(seen))
 
 
-def _merged(base: list[Rows], changes: list[Rows]) -> Rows:
+def merged(base: list[Rows], changes: list[Rows]) -> Rows:
+    """Return a state, sorted by key, after changes in the order of revisions."""
     newest = latest(changes)
     if not len(newest.stored):
         return joined(base)

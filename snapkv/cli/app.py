@@ -9,7 +9,8 @@ from typing import Annotated
 
 import typer
 
-from snapkv.cli import importing, reading, ticker, upkeep, writing
+from snapkv.cli import importing, reading, recording, ticker, upkeep, writing
+from snapkv.cli.archiving import archive
 from snapkv.cli.commands import App, misuse_of, version_option
 from snapkv.cli.exits import MEANINGS, Exit, code_of, message_of
 from snapkv.cli.options import STORE_VARIABLE, JsonOption, NameOption
@@ -54,7 +55,15 @@ _PANELS: dict[str, tuple[Callable[..., None], ...]] = {
         importing.import_prefix,
         ticker.tick,
     ),
-    "Keep": (upkeep.compact, upkeep.dump, upkeep.load, upkeep.backup, upkeep.check, upkeep.info),
+    "Keep": (
+        upkeep.compact,
+        upkeep.dump,
+        upkeep.load,
+        upkeep.backup,
+        upkeep.check,
+        upkeep.info,
+        recording.record,
+    ),
     "Try": (tour,),
 }
 
@@ -69,11 +78,15 @@ for _panel, _commands in _PANELS.items():
             times=_TIMES_TAKEN.get(_command, 0),
         )(_command)
 
+app.add_typer(archive, name="archive", rich_help_panel="Keep")
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command line (default: that of the process); return its exit code."""
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # an error is one line, without gRPC's log
     words = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
+    if words == ["archive"]:
+        words.append("--help")
     prepare_streams()
     try:
         result = app(words, prog_name="snapkv", standalone_mode=False)

@@ -87,6 +87,14 @@ ObserveOption = Annotated[
     ),
 ]
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do it without asking.")]
+ArchiveOption = Annotated[
+    str | None,
+    typer.Option(
+        "--archive",
+        metavar="URL",
+        help="The store's archive, which has what was compacted: a folder or s3://BUCKET/PATH.",
+    ),
+]
 TimeoutOption = Annotated[
     str | None,
     typer.Option(
@@ -177,6 +185,7 @@ class StoreOptions:
     note: NoteOption = None
     writer: WriterOption = None
     observe: ObserveOption = None
+    archive: ArchiveOption = None
     timeout: TimeoutOption = None
     store: StoreOption = None
     name: NameOption = None
@@ -194,14 +203,15 @@ class StoreOptions:
 
         If opening takes long, a line on the error stream names the store, unless `silent`.
         """
-        url = self._url()
+        url = self.url
         with warnings_shown(), nullcontext() if silent else patience(url):
             store = open_store(
                 url,
-                name=self._name(),
+                name=self.store_name,
                 writer=self.writer,
                 create=create,
                 read_timeout=seconds(self.timeout),
+                archive=self.archive,
             )
         if create and url.startswith("memory:"):
             tell_warning(f"a store in {url} is gone when this command ends; try lmdb:./meta")
@@ -215,23 +225,32 @@ class StoreOptions:
             with self.opened() as store:
                 yield store
             return
-        url = self._url()
+        if self.archive is not None:
+            raise CommandError(
+                "--observe reads what the engine has; for an archive of such keys give "
+                f"--store archive:{self.archive}, without --observe and --archive"
+            )
+        url = self.url
         with warnings_shown(), patience(url):
             keys = observe(
                 url,
                 prefix=self.observe,
-                name=self._name(),
+                name=self.store_name,
                 read_timeout=seconds(self.timeout),
             )
         with keys:
             yield keys
 
-    def _url(self) -> str:
+    @property
+    def url(self) -> str:
+        """The store's URL, which the command needs."""
         if not self.store:
             raise CommandError(f"which store? Give --store lmdb:PATH or set {STORE_VARIABLE}")
         return self.store
 
-    def _name(self) -> str:
+    @property
+    def store_name(self) -> str:
+        """The store's name in that place."""
         return DEFAULT_NAME if self.name is None else self.name
 
 

@@ -54,7 +54,7 @@ PrefixOption = Annotated[
 OldestFirst = Annotated[bool, typer.Option("--oldest-first", help="Turn the order around.")]
 
 
-@takes("observe", "timeout")
+@takes("observe", "archive", "timeout")
 def get(options: StoreOptions, key: KeyArgument, at: AtOption = None) -> None:
     """Print the value of a key, now or at a time.
 
@@ -86,7 +86,7 @@ def _write_value(value: bytes) -> None:
         write_line([text.removesuffix("\n")])
 
 
-@takes("observe", "timeout")
+@takes("observe", "archive", "timeout")
 def ls(
     options: StoreOptions,
     prefix: PrefixArgument = "",
@@ -113,7 +113,7 @@ def ls(
             )
 
 
-@takes("timeout", "raw")
+@takes("archive", "timeout", "raw")
 def log(
     options: StoreOptions,
     since_: Annotated[
@@ -167,7 +167,7 @@ def _commits_and_ticks(
     return commits_and_ticks(kv.reader, since, until, newest_first=newest_first, wanted=wanted)
 
 
-@takes("observe", "timeout", "raw")
+@takes("observe", "archive", "timeout", "raw")
 def history(
     options: StoreOptions,
     key: KeyArgument,
@@ -195,7 +195,7 @@ def _version_columns(out: Output, version: Version) -> tuple[Part | None, ...]:
     return (*when_and_where, *who_and_why(commit))
 
 
-@takes("observe", "timeout")
+@takes("observe", "archive", "timeout")
 def diff(
     options: StoreOptions,
     a: Annotated[str, typer.Argument(metavar="A", help="A time.", show_default=False)],
@@ -221,7 +221,7 @@ def diff(
         raise typer.Exit(Exit.NO)
 
 
-@takes("observe", "raw")
+@takes("observe", "archive", "raw")
 def watch(
     options: StoreOptions,
     prefix: PrefixArgument = "",

@@ -118,6 +118,10 @@ class Stop:
             if select.select([self._ear], [], [], min(left, WAIT_S_MAX))[0]:
                 os.read(self._ear, 4096)  # another signal's byte must not wake it for ever
 
+    def is_set(self) -> bool:
+        """Return whether the end is wanted, as `threading.Event`."""
+        return self.wanted
+
     def _hear(self, number: int, frame: FrameType | None) -> None:
         self.wanted = True
         self._forget()

@@ -36,6 +36,10 @@ FileArgument = Annotated[Path, typer.Argument(metavar="FILE", show_default=False
 def compact(
     options: StoreOptions,
     before: Annotated[str, typer.Argument(metavar="BEFORE", show_default=False)],
+    past_recordings: Annotated[
+        bool,
+        typer.Option("--past-recordings", help="Also forget what a recording has not copied yet."),
+    ] = False,
     yes: YesOption = False,
 ) -> None:
     """Forget the history before a time, and print the earliest time that remains.
@@ -50,12 +54,14 @@ def compact(
         shown = time_text(kv.timestamp_of(limit))
         confirm(f"Forget all history in {options.store} before {shown}?", yes=yes)
         with working("compacting"):
-            done = kv.compact(limit)
+            done = kv.compact(limit, past_recordings=past_recordings)
+    if done.waits_for is not None:
+        tell(f"snapkv: the recording into {done.waits_for} has not copied more yet")
     fields = {**time_json(done.earliest), "revision": done.revision}
     out.record(fields, out.time(done.earliest))
 
 
-@takes()
+@takes("archive")
 def dump(
     options: StoreOptions,
     file: FileArgument,
@@ -154,7 +160,7 @@ def _summary(problems: int, commits: int, keys: int) -> str:
     return f"{found} in {counted(commits, 'commit')} and {counted(keys, 'key')}"
 
 
-@takes("observe", "timeout", "raw")
+@takes("observe", "archive", "timeout", "raw")
 def info(options: StoreOptions) -> None:
     """Print facts about the store, or what is observed, and its engine."""
     out = options.output

@@ -144,7 +144,7 @@ def _check_there(head: Snapshot[str], keys: list[str], prefix: str | None) -> No
         raise CommandError(f"no key begins with {prefix!r}", Exit.NO)
 
 
-@takes("note", "writer", "raw")
+@takes("note", "writer", "raw", "archive")
 def restore(
     options: StoreOptions,
     when: Annotated[str, typer.Argument(metavar="TIME", show_default=False)],

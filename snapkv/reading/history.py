@@ -143,7 +143,7 @@ def _backwards(core: Reader, low: Mark, high: Mark, inclusive: bool, size: int) 
 def commit_of(mark: Mark, stamp: StampRecord) -> Commit:
     """Return a version of the timestamp key as a commit."""
     source = None if stamp.source is None else stamp.source[0]
-    return Commit(mark.timestamp, 0, mark.revision, stamp.writer, stamp.note, source)
+    return Commit(mark.timestamp, 0, mark.revision, stamp.writer or None, stamp.note, source)
 
 
 def versions(core: Reader, key: bytes) -> Iterator[Version]:
@@ -182,7 +182,7 @@ def _at_compaction(kv: KeyValue, stamp: KeyValue | None) -> Version:
     if stamp is None or stamp.mod_revision != kv.mod_revision:
         return Version(None, kv.mod_revision, kv.value, None)
     record = StampRecord.decode(stamp.value)
-    return Version(record.timestamp, kv.mod_revision, kv.value, record.writer, record.note)
+    return Version(record.timestamp, kv.mod_revision, kv.value, record.writer or None, record.note)
 
 
 def _stamped(core: Reader, events: list[Event]) -> Iterator[Version]:
@@ -192,7 +192,7 @@ def _stamped(core: Reader, events: list[Event]) -> Iterator[Version]:
         value = None if event.is_delete else event.kv.value
         if found is not None and found[0].revision == event.kv.mod_revision:
             mark, stamp = found
-            yield Version(mark.timestamp, mark.revision, value, stamp.writer, stamp.note)
+            yield Version(mark.timestamp, mark.revision, value, stamp.writer or None, stamp.note)
         else:
             yield Version(None, event.kv.mod_revision, value, None)
 
@@ -246,6 +246,8 @@ def _version(core: Reader, event: Event, in_force: tuple[Mark, StampRecord] | No
     value = None if event.is_delete else kv.value
     mark = core.timeline.tracker.creation if in_force is None else in_force[0]
     if in_force and mark.ordinal > CREATION_ORDINAL and mark.revision == kv.mod_revision:
-        return Version(mark.timestamp, kv.mod_revision, value, in_force[1].writer, in_force[1].note)
+        return Version(
+            mark.timestamp, kv.mod_revision, value, in_force[1].writer or None, in_force[1].note
+        )
     following = core.timeline.following(mark)
     return Version(following and following.timestamp, kv.mod_revision, value, None)

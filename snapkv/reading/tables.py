@@ -198,7 +198,7 @@ def _counted(reader: Reader, span: Span, low: Mark, high: Mark) -> Iterator[tupl
 def _commit_row(
     mark: Mark, stamp: StampRecord | None, operation: str | None = None, metrics: object = None
 ) -> tuple[Any, ...]:
-    writer, note = (stamp.writer, stamp.note) if stamp else (None, None)
+    writer, note = (stamp.writer or None, stamp.note) if stamp else (None, None)
     return mark.revision, mark.timestamp, writer, operation, note, metrics
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 from contextlib import ExitStack, suppress
+from typing import Protocol
 
 from snapkv.clock import HybridClock, SystemClock, monotonic
 from snapkv.errors import (
@@ -23,6 +23,18 @@ REPORT_S = 1.0
 TEND_S = 60.0
 LATER = (EngineUnavailableError, EngineBusyError, SessionLostError, NoSpaceError)
 """What passes: the recorder begins again from what is durable."""
+
+
+class StopEvent(Protocol):
+    """Says when to stop: a `threading.Event`, for example."""
+
+    def is_set(self) -> bool:
+        """Return whether to stop."""
+        ...
+
+    def wait(self, seconds: float, /) -> object:
+        """Return after some seconds, or at once when set."""
+        ...
 
 
 class Recorder:
@@ -59,7 +71,7 @@ class Recorder:
             self._tell("recording")
         return self.status.recorded
 
-    def run(self, stop: threading.Event) -> None:
+    def run(self, stop: StopEvent) -> None:
         """Record until `stop` is set; report failures that pass, and try again after them.
 
         What was read is durable on return. Raises `StoreRestoredError` if the source was set back,
@@ -79,7 +91,7 @@ class Recorder:
                     raise
                 stop.wait(RETRY_S)
 
-    def _run(self, stop: threading.Event, stack: ExitStack) -> None:
+    def _run(self, stop: StopEvent, stack: ExitStack) -> None:
         def standby() -> bool:
             self._tell("standby")
             return not stop.is_set()

@@ -112,7 +112,7 @@ class Recording:
             self._overtaken = False
 
     def _move_watermark(self) -> None:
-        if not isinstance(self._source, StoreSource):
+        if not isinstance(self._source, StoreSource) or self._source.is_archive:
             return
         into = self._options.place
         at = self._status.recorded

@@ -103,6 +103,7 @@ class StoreSource:
         self.layout, self.engine = reader.layout, reader.engine
         created = reader.timeline.tracker.creation.revision
         self.identity = SourceId(reader.format.store_id, reader.layout.name, created)
+        self.is_archive = reader.url.startswith("archive:")
 
     def newest(self, last: KeyValue) -> KeyValue:
         """Return the newest version of the timestamp key; one round trip."""

@@ -1,0 +1,180 @@
+"""Verifying an archive: each file is read again, and held against the manifest and the log."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from snapkv.archive.files import Files
+from snapkv.archive.manifest import File, Manifest
+from snapkv.archive.opened import OpenFiles, Rows
+from snapkv.archive.publishing import existing
+from snapkv.archive.rows import BASE, Keys
+from snapkv.archive.state import merged
+from snapkv.engine.contract import ALL_KEYS_END
+from snapkv.errors import ArchiveError, CorruptStoreError, FileMissingError
+from snapkv.layout import FIRST_KEY, Layout, StampRecord
+
+
+class Verified(NamedTuple):
+    """What was read of an archive, and what is wrong with it."""
+
+    files: int
+    rows: int
+    size: int
+    problems: tuple[str, ...]
+
+
+def verify(
+    files: Files, progress: Callable[[int, int], None] = lambda done, total: None
+) -> Verified:
+    """Read an archive whole, and compare: checksums, rows, order, tiling, the log, the bases.
+
+    Each base must be what the base before it and the deltas in between give. `progress` gets the
+    number of files that were read, and of all. Reads each file twice; one delta, or the state, is
+    in memory at a time.
+
+    Raises `ArchiveError` without a manifest, and what reading raises, except for missing files.
+    """
+    manifest = existing(files)
+    checked = _Verifying(files, manifest)
+    for done, file in enumerate(manifest.files):
+        progress(done, len(manifest.files))
+        checked.file(file)
+    if not checked.problems:  # damaged files would be reported many times
+        checked.log()
+        checked.states()
+    progress(len(manifest.files), len(manifest.files))
+    rows = sum(file.rows for file in manifest.files)
+    size = sum(file.size for file in manifest.files)
+    return Verified(len(manifest.files), rows, size, tuple(checked.problems))
+
+
+class _Verifying:
+    def __init__(self, files: Files, manifest: Manifest) -> None:
+        self._files, self._manifest = files, manifest
+        self._opened = OpenFiles(files, Keys(Layout(manifest.source.name)))
+        self.problems: list[str] = []
+
+    def _wrong(self, what: str) -> None:
+        self.problems.append(what)
+
+    # --- one file ---
+
+    def file(self, file: File) -> None:
+        """Check the bytes of a file, and its rows by themselves."""
+        try:
+            data = self._files.read(file.path)
+        except FileMissingError:
+            self._wrong(f"{file.path} is missing")
+            return
+        if len(data) != file.size or hashlib.sha256(data).hexdigest() != file.sha256:
+            self._wrong(f"{file.path} has not the {file.size} bytes that were written")
+            return
+        try:
+            for group in self._opened.groups(file):
+                rows = self._opened.rows(file, group)
+                if file.kind != "log":
+                    self._group(file, group.first, group.last, rows)
+                self._revisions(file, rows.table["revision"])
+        except ArchiveError as e:
+            self._wrong(str(e))
+
+    def _group(self, file: File, first: bytes, last: bytes, rows: Rows) -> None:
+        ends = rows.stored[0].as_py(), rows.stored[-1].as_py()
+        if ends != (first, last) or not file.first_key <= first <= last <= file.last_key:
+            self._wrong(f"{file.path} has a group of the keys {ends}, which its metadata denies")
+        table = pa.table({"stored": rows.stored, "revision": rows.table["revision"]})
+        keys = [("stored", "ascending"), ("revision", "ascending")]
+        order = pc.sort_indices(table, sort_keys=keys).to_numpy()
+        if (order[1:] < order[:-1]).any():
+            self._wrong(f"{file.path} is not sorted by key and revision")
+
+    def _revisions(self, file: File, revisions: Any) -> None:
+        low, high = pc.min_max(revisions).as_py().values()
+        if low is not None and (high > file.high or (file.kind == "delta" and low < file.low)):
+            self._wrong(f"{file.path} has revisions {low} to {high}, not {file.low} to {file.high}")
+
+    # --- the log ---
+
+    def log(self) -> None:
+        """Check that timestamps rise with revisions, and that no ordinal is missing."""
+        before: tuple[int, int, int] | None = None
+        for revision, timestamp, ordinal, stamp in self._marks():
+            mark = revision, timestamp, ordinal
+            if before is not None and not (
+                revision > before[0] and timestamp > before[1] and ordinal == before[2] + 1
+            ):
+                self._wrong(f"the log goes from {before} to {mark} (revision, timestamp, ordinal)")
+            try:
+                if StampRecord.decode(stamp).timestamp != timestamp:
+                    self._wrong(f"the log has another timestamp than the commit at {revision}")
+            except CorruptStoreError as e:
+                self._wrong(f"the log at revision {revision}: {e}")
+            before = mark
+        manifest = self._manifest
+        if before is None or before[:2] != (manifest.high, manifest.resolved):
+            self._wrong(f"the log ends with {before}, the manifest with {manifest.resolved}")
+
+    def _marks(self) -> Iterator[tuple[int, int, int, bytes]]:
+        names = ("revision", "timestamp", "ordinal", "stamp")
+        for file in self._manifest.of_kind("log"):
+            for group in self._opened.groups(file):
+                table = self._opened.rows(file, group).table
+                yield from zip(*(table[name].to_pylist() for name in names), strict=True)
+
+    # --- states ---
+
+    def states(self) -> None:
+        """Check each base against the one before it, and each delta against the log."""
+        bases = sorted({base.high for base in self._manifest.of_kind("base")})
+        found = self._base(bases[0])
+        at = bases[0]
+        for delta in self._manifest.of_kind("delta"):
+            if delta.high <= at:
+                continue
+            rows = list(self._opened.within(delta, FIRST_KEY, ALL_KEYS_END))
+            self._stamps(delta, rows)
+            found = merged([found], rows)
+            if delta.high in bases[1:] and not _same(found, self._base(delta.high)):
+                self._wrong(f"the base at revision {delta.high} is not what the changes give")
+
+    def _base(self, at: int) -> Rows:
+        parts = [base for base in self._manifest.of_kind("base") if base.high == at]
+        parts.sort(key=lambda part: part.first_key)
+        rows = [
+            each for part in parts for each in self._opened.within(part, FIRST_KEY, ALL_KEYS_END)
+        ]
+        return merged(rows, [])
+
+    def _stamps(self, delta: File, rows: list[Rows]) -> None:
+        """Check that each change has the timestamp of the first commit at or after its revision."""
+        logs = [log for log in self._manifest.of_kind("log") if log.high >= delta.low]
+        marks = [
+            self._opened.rows(log, group).table
+            for log in logs
+            if log.low <= delta.high
+            for group in self._opened.groups(log)
+        ]
+        if not rows or not marks:
+            return
+        table = pa.concat_tables(marks)
+        revisions, stamps = (table[name].to_numpy() for name in ("revision", "timestamp"))
+        for each in rows:
+            at = revisions.searchsorted(each.table["revision"].to_numpy())
+            theirs = each.table["timestamp"].to_numpy()
+            if (at >= len(stamps)).any() or (stamps[at] != theirs).any():
+                self._wrong(f"{delta.path} has changes with the times of other commits")
+                return
+
+
+def _same(a: Rows, b: Rows) -> bool:
+    """Compare states, without the times that the first base does not know."""
+    names = [name for name in BASE.names if name not in ("timestamp", "time")]
+    return bool(a.stored.equals(b.stored)) and bool(
+        a.table.select(names).combine_chunks().equals(b.table.select(names).combine_chunks())
+    )

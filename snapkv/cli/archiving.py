@@ -1,0 +1,151 @@
+"""The commands of an archive: status, verify, restore, publish."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from snapkv.cli.commands import App
+from snapkv.cli.exits import CommandError, Exit
+from snapkv.cli.formats import Json, counted, key_text, time_json, time_text
+from snapkv.cli.options import JsonOption, NameOption, StoreOption, seconds
+from snapkv.cli.output import Output, progress_bar, tell, working
+from snapkv.clock import SystemClock
+from snapkv.recording.record import record
+from snapkv.store.open import DEFAULT_NAME
+from snapkv.store.open import open as open_store
+from snapkv.times import physical_ms
+
+archive = App(help="Look after an archive: the files in which record keeps history.")
+
+UrlArgument = Annotated[
+    str,
+    typer.Argument(metavar="ARCHIVE", help="A folder, or s3://BUCKET/PATH.", show_default=False),
+]
+
+
+@archive.command()
+def status(
+    url: UrlArgument,
+    store: StoreOption = None,
+    name: NameOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Print what the archive holds: since when, up to when, gaps, files, bytes.
+
+    With --store it also prints how many seconds the archive is behind that store: the age of the
+    oldest commit that it lacks.
+    """
+    from snapkv.archive.places import open_files
+    from snapkv.archive.status import archive_status
+
+    found = archive_status(open_files(url))
+    facts: Json = {
+        "url": found.url,
+        "store": found.name,
+        "store_id": found.store_id,
+        "prefix": None if found.prefix is None else found.prefix.decode(errors="backslashreplace"),
+        "since": time_json(found.since),
+        "since_revision": found.since_revision,
+        "resolved": time_json(found.resolved),
+        "resolved_revision": found.resolved_revision,
+        "gaps": [
+            {
+                "revisions": [gap.low, gap.high],
+                "after": time_json(gap.after),
+                "before": time_json(gap.before),
+            }
+            for gap in found.gaps
+        ],
+        "files": found.files,
+        "rows": found.rows,
+        "bytes": found.bytes,
+        "written": time_json(int(found.written * 1_000) << 18),
+    }
+    if store is not None:
+        facts["lag_s"] = _lag_s(store, name or DEFAULT_NAME, found.resolved)
+    if as_json:
+        Output(True).record(facts)
+        return
+    for fact, shown in _lines(facts):
+        Output().record({}, (fact.ljust(18), "cyan"), shown)
+
+
+def _lag_s(url: str, name: str, resolved: int) -> float:
+    """Return the age in seconds of the oldest commit that an archive lacks, 0.0 if it has all."""
+    with open_store(url, name=name, create=False) as store:
+        first = next(iter(store.commits(since=resolved)), None)
+    now_ms = SystemClock().now_ms()
+    return 0.0 if first is None else max(0.0, (now_ms - physical_ms(first.ts)) / 1_000)
+
+
+def _lines(facts: Json) -> list[tuple[str, str]]:
+    lines = []
+    for fact, value in facts.items():
+        if fact == "gaps":
+            times = ((gap["after"]["time"], gap["before"]["time"]) for gap in value)
+            lines += [("gap", f"{after} to {before}") for after, before in times]
+        elif isinstance(value, dict) and "time" in value:
+            start = fact == "since" and value["timestamp"] == "0"
+            lines.append((fact, "the beginning" if start else str(value["time"])))
+        elif isinstance(value, dict):
+            lines.append((fact, ", ".join(f"{each:,} {kind}" for kind, each in value.items())))
+        elif value is not None:
+            lines.append((fact, key_text(str(value))))
+    return lines
+
+
+@archive.command()
+def verify(url: UrlArgument, as_json: JsonOption = False) -> None:
+    """Read every file again, and check checksums, order, tiling, the log and each base.
+
+    Prints the problems, and ends with code 1 if there are any.
+    """
+    from snapkv.archive.places import open_files
+    from snapkv.archive.verify import verify as verified
+
+    with progress_bar("verifying") as move:
+        found = verified(open_files(url), move)
+    out, problems = Output(as_json), list(found.problems)
+    if as_json:
+        out.record(
+            {"files": found.files, "rows": found.rows, "bytes": found.size, "problems": problems}
+        )
+    else:
+        for problem in problems:
+            out.record({}, (key_text(problem), "red"))
+        summary = counted(len(problems), "problem") if problems else "no problems"
+        out.record({}, f"{summary} in {counted(found.files, 'file')}, {counted(found.rows, 'row')}")
+    if problems:
+        raise typer.Exit(Exit.NO)
+
+
+@archive.command()
+def restore(
+    url: UrlArgument,
+    into: Annotated[
+        str | None, typer.Option("--into", metavar="STORE", help="A new store, as in lmdb:./meta.")
+    ] = None,
+    as_json: JsonOption = False,
+    timeout: Annotated[
+        str | None,
+        typer.Option("--timeout", metavar="DURATION", help="Wait this long for another recorder."),
+    ] = None,
+) -> None:
+    """Make a store from the archive, with its whole history: times, writers and notes are kept.
+
+    To bring back one moment into the store that was archived, use restore TIME --archive ARCHIVE.
+    """
+    if into is None:
+        raise CommandError("restore needs --into STORE, as in lmdb:./meta")
+    recorder = record(f"archive:{url}", into=into)
+    if not recorder.options.is_store:
+        raise CommandError(f"--into {into!r} is not a store, as in lmdb:./meta")
+    with working("restoring"):
+        newest = recorder.catch_up(timeout=seconds(timeout))
+    done = recorder.status
+    fields = {**time_json(newest), "commits": done.commits, "changes": done.changes}
+    Output(as_json).record(fields, (time_text(newest), "cyan"))
+    if not as_json:
+        tell(f"{counted(done.commits, 'commit')} and {counted(done.changes, 'change')} in {into}")

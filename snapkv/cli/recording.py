@@ -1,0 +1,162 @@
+"""The command record: keep the history of a store, or of keys of other programs, elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Annotated
+
+import typer
+
+from snapkv.cli.exits import CommandError, message_of
+from snapkv.cli.formats import Json, counted, time_json, time_text
+from snapkv.cli.options import StoreOptions, takes, warnings_shown
+from snapkv.cli.output import Output, status_line, tell, tell_error
+from snapkv.cli.ticker import Stop
+from snapkv.clock import SystemClock
+from snapkv.recording.record import record as recorder_of
+from snapkv.recording.status import RecordStatus
+
+IntoOption = Annotated[
+    str | None,
+    typer.Option(
+        "--into",
+        metavar="PLACE",
+        help="Where history is kept: a folder or s3://BUCKET/PATH (an archive), or lmdb:PATH or "
+        "etcd://HOST:PORT (another store).",
+    ),
+]
+
+
+@takes("observe", "raw")
+def record(
+    options: StoreOptions,
+    into: IntoOption = None,
+    into_name: Annotated[
+        str | None, typer.Option("--into-name", metavar="NAME", help="The name of that store.")
+    ] = None,
+    every: Annotated[
+        str,
+        typer.Option(
+            "--every", metavar="DURATION", help="With --observe: record the time this often."
+        ),
+    ] = "1s",
+    flush: Annotated[
+        str,
+        typer.Option(
+            "--flush", metavar="DURATION", help="Of an archive: write files this often, at most."
+        ),
+    ] = "60s",
+    keep: Annotated[
+        str | None,
+        typer.Option("--keep", metavar="DURATION", help="Drop history older than this; else none."),
+    ] = None,
+    once: Annotated[
+        bool, typer.Option("--once", help="Record what exists now, print its time, and end.")
+    ] = False,
+    forget: Annotated[
+        bool,
+        typer.Option(
+            "--forget", help="Record nothing: let compaction no longer wait for this recording."
+        ),
+    ] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print no progress.")] = False,
+) -> None:
+    """Copy each commit to another place, where compaction of the store cannot reach it.
+
+    The copy has the same times, writers and notes. Runs until Ctrl-C or SIGTERM, and continues
+    after failures and restarts where it stopped. One recorder works at a time; another one waits.
+    With --observe it copies the keys of other programs, with the times at which it saw them.
+    --json prints a line each second.
+    """
+    if into is None:
+        raise CommandError("record needs --into FOLDER, s3://BUCKET/PATH, lmdb:PATH or etcd://...")
+    settings = {
+        "observe": options.observe,
+        "name": options.store_name,
+        "every": every,
+        "flush": flush,
+        "keep": keep,
+    } | ({} if into_name is None else {"into_name": into_name})
+    with Stop() as stop, ExitStack() as stack:
+        shown = stack.enter_context(status_line(shown=not (quiet or options.as_json)))
+        shows = Progress(options.output, shown, quiet or once)
+        recorder = recorder_of(options.url, into=into, report=shows, **settings)
+        if forget:
+            with options.opened() as store:
+                store.forget_recording(recorder.options.place)
+            return
+        with warnings_shown():
+            if once:
+                newest = recorder.catch_up(timeout=None)
+            else:
+                recorder.run(stop)
+                newest = recorder.status.recorded
+    fields = {**time_json(newest), "revision": recorder.status.recorded_revision}
+    if once:
+        options.output.record(fields, options.output.time(newest))
+    elif newest and not options.as_json:
+        tell(f"snapkv: recorded up to {time_text(newest, raw=options.raw)}")
+
+
+class Progress:
+    """Shows what a recorder reports: a changing line, and a line for each change of its state."""
+
+    def __init__(self, output: Output, shown: Callable[[str], None], quiet: bool) -> None:
+        self._output, self._shown, self._quiet = output, shown, quiet
+        self._state, self._gaps = "starting", 0
+
+    def __call__(self, status: RecordStatus) -> None:
+        """Show a status."""
+        for gap in status.gaps[self._gaps :]:
+            tell(f"snapkv: {gap}")
+        self._gaps = len(status.gaps)
+        changed, self._state = status.state != self._state, status.state
+        if changed:
+            self._tell_state(status)
+        if self._quiet:
+            return
+        if self._output.as_json:
+            self._output.record(status_json(status), flush=True)
+        else:
+            self._shown(status_text(status))
+
+    def _tell_state(self, status: RecordStatus) -> None:
+        if status.state == "waiting":
+            assert status.error is not None
+            tell_error(f"{message_of(status.error)}; it goes on trying")
+        elif status.state == "standby":
+            tell("snapkv: another recorder writes there; waiting until it ends")
+        elif not self._output.as_json:
+            known = time_text(status.recorded) if status.recorded else "the beginning"
+            tell(f"snapkv: recording, from {known} on")
+
+
+def status_text(status: RecordStatus) -> str:
+    """Return one line about a recorder."""
+    parts = [
+        f"{status.state}: {counted(status.commits, 'commit')}",
+        counted(status.changes, "change"),
+        f"recorded up to {time_text(status.recorded)}",
+    ]
+    lag = status.lag_s(SystemClock().now_ms())
+    if lag:
+        parts.append(f"{lag:.0f} s and {status.bytes:,} bytes behind")
+    return ", ".join(parts)
+
+
+def status_json(status: RecordStatus) -> Json:
+    """Return what a recorder reports for JSON."""
+    return {
+        "state": status.state,
+        "commits": status.commits,
+        "changes": status.changes,
+        "recorded": time_json(status.recorded or None),
+        "recorded_revision": status.recorded_revision,
+        "seen": time_json(status.seen or None),
+        "seen_revision": status.seen_revision,
+        "lag_s": round(status.lag_s(SystemClock().now_ms()), 3),
+        "bytes": status.bytes,
+        "gaps": list(status.gaps),
+        "error": None if status.error is None else message_of(status.error),
+    }
