@@ -54,6 +54,7 @@ class ArchiveWriter:
         self.keys = Keys(self.layout)
         self._opened = OpenFiles(files, self.keys)
         self._began: float | None = None  # when the first file that is not published was written
+        self._tried: Manifest | None = None  # whether it is published is not known
         self.manifest = newest(files)
         if self.manifest is not None and self.manifest.source != source:
             found = self.manifest.source
@@ -112,10 +113,26 @@ class ArchiveWriter:
             raise ArchiveError(f"the archive in {self.files.url} has no commits")
         return found
 
+    def recover(self) -> None:
+        """Find out what the last call did, if it failed; call it before the next one.
+
+        For example, the network failed after a manifest was sent: it is published or not. No
+        request unless the last call failed while it published. Raises `ArchiveTakenError` if
+        another recorder has published meanwhile.
+        """
+        self._began = None
+        if self._tried is None:
+            return
+        found = newest(self.files)
+        if found not in (self.manifest, self._tried):
+            raise ArchiveTakenError(f"another recorder writes to {self.files.url}")
+        self.manifest, self._tried = found, None
+
     # --- upkeep ---
 
     def tidy(self) -> bool:
         """Merge small deltas, or make a new base, if one is due; return whether it did."""
+        self.recover()
         assert self.manifest is not None
         deltas, bases = self.manifest.of_kind("delta"), self.manifest.of_kind("base")
         last = bases[-1].high
@@ -134,6 +151,7 @@ class ArchiveWriter:
 
         Of what is older, a tenth of the time until then stays, so that not each call writes a base.
         """
+        self.recover()
         manifest = self.manifest
         assert manifest is not None
         marks = Marks(self._opened, self.layout.ts)
@@ -266,9 +284,11 @@ class ArchiveWriter:
                 f"writing to {self.files.url} took over {GRACE_S / 2:.0f} s: what was written "
                 "may be cleaned away meanwhile; record again"
             )
+        self._tried = manifest
         if not publish(self.files, manifest):
+            self._tried = None
             raise ArchiveTakenError(f"another recorder writes to {self.files.url}")
-        self.manifest = manifest
+        self.manifest, self._tried = manifest, None
 
 
 def _mergeable(deltas: Sequence[File], bases: set[int]) -> list[File]:

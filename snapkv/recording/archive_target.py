@@ -79,10 +79,20 @@ class ArchiveTarget:
         return len(self._changes) >= FLUSH_ROWS
 
     def flush(self) -> None:
-        """Write the steps as a delta and a log, and publish them."""
+        """Write the steps as a delta and a log, and publish them.
+
+        After an error, such as of the network, call it again: steps of a flush that failed may be
+        published, and are not written twice.
+        """
         if not self._marks:
             return
-        self.writer.append(self._marks[-1].mod_revision, self._changes, self._marks)
+        self.writer.recover()
+        manifest = self.writer.manifest
+        reached = 0 if manifest is None else manifest.high
+        changes = [each for each in self._changes if each.event.kv.mod_revision > reached]
+        marks = [mark for mark in self._marks if mark.mod_revision > reached]
+        if marks:
+            self.writer.append(marks[-1].mod_revision, changes, marks)
         self._changes, self._marks, self.pending = [], [], 0
 
     def tend(self, keep_before_ms: int | None) -> None:

@@ -10,7 +10,7 @@ from snapkv.archive import writer
 from snapkv.archive.engine import ArchiveEngine
 from snapkv.archive.files import Folder
 from snapkv.engine.contract import Range
-from snapkv.errors import ArchiveError, CompactedError
+from snapkv.errors import ArchiveError, CompactedError, EngineUnavailableError
 from snapkv.layout import prefix_end
 from snapkv.recording import archive_target
 from snapkv.timeline.feed import replayed
@@ -24,18 +24,21 @@ class Ended(BaseException):
     """The process ends here."""
 
 
-class EndingFiles(Folder):
+class EndingFiles:
     """Files whose process ends before or after its `steps`-th change of them."""
 
-    def __init__(self, path, steps, *, after):
-        super().__init__(path)
+    def __init__(self, files, steps, *, after):
+        self.files, self.url = files, files.url
         self.left, self.after = steps, after
 
+    def __getattr__(self, name):
+        return getattr(self.files, name)
+
     def put_new(self, name, data):
-        return self._step(lambda: super(EndingFiles, self).put_new(name, data))
+        return self._step(lambda: self.files.put_new(name, data))
 
     def delete(self, name):
-        self._step(lambda: super(EndingFiles, self).delete(name))
+        self._step(lambda: self.files.delete(name))
 
     def _step(self, change):
         self.left -= 1
@@ -47,9 +50,9 @@ class EndingFiles(Folder):
         return done
 
 
-def assert_recorded(store, folder):
+def assert_recorded(store, place):
     """Assert that the archive has what the engine has: all states, and all changes once."""
-    archive = ArchiveEngine(Folder(str(folder)))
+    archive = ArchiveEngine(Folder(str(place)) if isinstance(place, os.PathLike) else place)
     engine, layout = store._core.engine, store._core.layout
     ranges = [key_range(layout.root + part) for part in (b"data/", b"space/", b"sys/ts")]
     high = archive.manifest.high
@@ -76,8 +79,8 @@ def test_it_goes_on_wherever_it_was_killed(place, store, clock, tmp_path, monkey
     monkeypatch.setattr(writer, "BASE_AFTER_ROWS_MIN", 10)
     writing = Writing(place, store, clock, random.Random(3))
     for steps in itertools.count():
-        folder = tmp_path / f"archive-{steps}"
-        files = EndingFiles(str(folder), steps, after=after)
+        whole = Folder(str(tmp_path / f"archive-{steps}"))
+        files = EndingFiles(whole, steps, after=after)
         store.save("z", b"%d" % steps)
         try:
             for _ in range(4):
@@ -86,11 +89,47 @@ def test_it_goes_on_wherever_it_was_killed(place, store, clock, tmp_path, monkey
                 recording.writer.tidy()
                 writing.steps(6)
         except Ended:
-            recorder(store, folder).catch_up()
-            assert_recorded(store, folder)
+            Recorder(store, whole).catch_up()
+            assert_recorded(store, whole)
             continue
         assert steps > 10, "there were that many steps to end at"
         return
+
+
+class FailingFiles(EndingFiles):
+    """Files of which one change fails, before or after it is made."""
+
+    def _step(self, change):
+        self.left -= 1
+        if self.left == -1 and not self.after:
+            raise EngineUnavailableError("no network")
+        done = change()
+        if self.left == -1:
+            raise EngineUnavailableError("no network")
+        return done
+
+
+@embedded
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+def test_the_same_recorder_goes_on_after_an_error(store, tmp_path, after):
+    """The manifest that it could not publish may be published."""
+    failed = 0
+    for steps in range(9):
+        whole = Folder(str(tmp_path / f"{steps}"))
+        recording = Recorder(store, whole)
+        store.save("a", b"%d" % steps)
+        recording.catch_up()
+        store.save("b", b"%d" % steps)
+        recording.writer.files = FailingFiles(whole, steps, after=after)
+        try:
+            recording.catch_up()
+        except EngineUnavailableError:
+            failed += 1
+            store.save("c", b"%d" % steps)
+            recording.catch_up()
+        recording.writer.tidy()
+        assert_recorded(store, whole)
+    assert failed >= 4
 
 
 @embedded
