@@ -20,6 +20,7 @@ from etcd_server import (
 )
 from fast import reason_when_fast
 from hypothesis import HealthCheck, Phase, settings
+from object_server import close_shared_server
 
 # Java compiles for long runs; tests end before that pays, and its compiler takes half their time.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
@@ -128,6 +129,7 @@ def pytest_terminal_summary(
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
     close_shared_pool()
+    close_shared_server()
     output = getattr(session.config, "workeroutput", None)
     if output is not None:  # one of several processes: the first of them tells
         output["deselected"] = dict(session.config.stash.get(DESELECTED, Counter()))

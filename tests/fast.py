@@ -5,6 +5,8 @@ import pytest
 SLOW_FOLDERS = {"crash", "etcd", "property", "spark", "tour"}
 """Spark's, those of servers and of killed processes, and random programs."""
 SLOW_FILES = {
+    "test_archive_faults",
+    "test_archive_objects",
     "test_arrow_compacted",
     "test_arrow_costs",
     "test_batches_of_rows",
@@ -98,6 +100,8 @@ def reason_when_fast(item: pytest.Item) -> str:
         return "slow ones, and those of Spark and other processes"
     if item.get_closest_marker("forks"):
         return "tests that fork"
+    if {"s3", "proxy"} & set(getattr(item, "fixturenames", ())) or "s3" in item.name:
+        return "tests on a server of S3's protocol"
     needs_etcd = {"etcd", "etcd_cli"} & set(getattr(item, "fixturenames", ()))
     is_on_etcd = any(engine in item.name for engine in ("etcd", "three nodes"))
     return "tests on etcd" if needs_etcd or is_on_etcd else ""

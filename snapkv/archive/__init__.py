@@ -2,5 +2,5 @@
 
 from snapkv.extras import extra
 
-with extra("arrow", "archives"):
+with extra("archive", "archives"):
     import pyarrow as pyarrow

@@ -324,7 +324,7 @@ def open_archived(url: str, storage: Mapping[str, Any] | None = None) -> Archive
 
     One listing, and one read. Raises `ArchiveError`, `FormatError`, and as `open_files`.
     """
-    return ArchiveEngine(open_files(url, **(storage or {})))
+    return ArchiveEngine(open_files(url, storage))
 
 
 class ArchiveWatcher:

@@ -9,7 +9,8 @@ Older manifests are deleted after a while. So a writer that was away for long co
 that is free again: it lists the manifests after it wrote its own, and gives up if there is a
 greater one.
 
-    {"format": 1, "number": 42, "store": {"id": "5f..", "name": "default", "created": 2},
+    {"format": 1, "number": 42, "attempt": "c01e..",
+     "store": {"id": "5f..", "name": "default", "created": 2},
      "since": 17, "since_timestamp": 47.., "resolved": 47..,
      "gaps": [{"low": 40, "high": 55, "after": 21, "before": 78}],
      "files": [{"kind": "delta", "path": "delta/00..17-9c2e.parquet", "low": 17, "high": 90, ...}]}
@@ -141,14 +142,19 @@ class Manifest:
                     )
                 at = file.high
 
-    def encode(self) -> bytes:
-        """Return the JSON text of the manifest."""
+    def encode(self, attempt: bytes = b"") -> bytes:
+        """Return the JSON text of the manifest.
+
+        `attempt` is a random number, so that no two attempts to publish have the same text: a
+        writer that lost an answer finds out by the text whether the manifest is its own.
+        """
         source = self.source._asdict() | {"id": self.source.id.hex()}
         if self.source.prefix is not None:
             source["prefix"] = self.source.prefix.hex()
         found: dict[str, Any] = {
             "format": FORMAT,
             "number": self.number,
+            "attempt": attempt.hex(),
             "store": source,
             "since": self.since,
             "since_timestamp": self.since_timestamp,

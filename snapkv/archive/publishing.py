@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+
 from snapkv.archive.files import Files
 from snapkv.archive.manifest import DIGITS, FOLDER, KEPT, Manifest
 from snapkv.errors import ArchiveError, FileMissingError
 
 LOOKS_MAX = 8
 """A manifest may be deleted between a listing and the read: then there are newer ones."""
+ATTEMPT_BYTES = 8
 
 
 def newest(files: Files, known: Manifest | None = None) -> Manifest | None:
@@ -38,10 +41,10 @@ def publish(files: Files, manifest: Manifest) -> bool:
     """Publish a manifest; return False if another writer was faster.
 
     Then no manifest names its data files, and `ArchiveWriter.clean` deletes them when they are old.
-    Old manifests are deleted.
+    Old manifests are deleted. After an error the manifest may be published, or not.
     """
     name = _name(manifest.number)
-    if not files.put_new(name, manifest.encode()):
+    if not files.put_new(name, manifest.encode(os.urandom(ATTEMPT_BYTES))):
         return False
     numbers = _numbers(files)
     if numbers[-1] > manifest.number:  # the number was free because it is one of long ago

@@ -75,7 +75,7 @@ def _archive(options: RecordOptions) -> Target:
     from snapkv.archive.places import open_files
     from snapkv.recording.archive_target import ArchiveTarget
 
-    return ArchiveTarget(open_files(options.archive, **(options.storage or {})))
+    return ArchiveTarget(open_files(options.archive, options.storage))
 
 
 def guard_of(core: Core, held: Held) -> Compare:

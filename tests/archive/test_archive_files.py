@@ -1,6 +1,5 @@
 """Files of an archive: each appears whole, once, and a damaged one is noticed."""
 
-import threading
 from pathlib import Path
 
 import pytest
@@ -15,11 +14,10 @@ from snapkv.layout import SourceId
 from .histories import recorder
 
 SOURCE = SourceId(b"id", "default", 2)
-WAIT_S = 30
 
 
 @pytest.fixture
-def files(tmp_path):
+def folder(tmp_path):
     return Folder(str(tmp_path / "archive"))
 
 
@@ -33,37 +31,6 @@ def delta(low, high, kind="delta"):
 
 def manifest(number, *files):
     return Manifest(number, SOURCE, 5, 50, 90 + number, (base(5), delta(5, 5, "log"), *files))
-
-
-def test_of_eight_that_put_the_same_name_one_succeeds(files):
-    begin, done = threading.Barrier(8), []
-
-    def put(n):
-        begin.wait(WAIT_S)
-        done.append((files.put_new("a/b", b"%d" % n), n))
-
-    threads = [threading.Thread(target=put, args=(n,)) for n in range(8)]
-    for each in threads:
-        each.start()
-    for each in threads:
-        each.join(WAIT_S)
-    (winner,) = [n for ok, n in done if ok]
-    assert files.read("a/b") == b"%d" % winner
-    assert [entry.name for entry in files.list("")] == ["a/b"], "and nothing is left over"
-
-
-def test_reading_and_deleting(files):
-    assert files.list("a") == []
-    assert files.put_new("a/b", b"0123456789")
-    assert files.put_new("a/c/d", b"")
-    assert [entry[:2] for entry in files.list("a")] == [("a/b", 10), ("a/c/d", 0)]
-    assert files.read_part("a/b", 2, 3) == b"234"
-    assert files.read_part("a/b", 8, 30) == b"89"
-    files.delete("a/b")
-    files.delete("a/b")
-    for read in (lambda: files.read("a/b"), lambda: files.read_part("a/b", 0, 1)):
-        with pytest.raises(FileMissingError):
-            read()
 
 
 def test_a_manifest_is_read_as_it_was_written(files):
@@ -167,15 +134,15 @@ embedded = pytest.mark.parametrize("place", ["memory"], indirect=True)
 @embedded
 @pytest.mark.parametrize("kind", ["base", "delta", "log"])
 @pytest.mark.parametrize("how", ["missing", "truncated", "empty", "flipped", "exchanged"])
-def test_a_damaged_file_is_an_error_and_never_wrong_data(store, archive, files, kind, how):
+def test_a_damaged_file_is_an_error_and_never_wrong_data(store, archive, folder, kind, how):
     newest_of_kind = archive.writer.manifest.of_kind(kind)[-1]
-    path = Path(files.url) / newest_of_kind.path
+    path = Path(folder.url) / newest_of_kind.path
     whole = path.read_bytes()
     if how == "missing":
         path.unlink()
     else:
         middle = len(whole) // 3
-        other = next(Path(files.url).glob(f"{'base' if kind != 'base' else 'delta'}/*"))
+        other = next(Path(folder.url).glob(f"{'base' if kind != 'base' else 'delta'}/*"))
         path.write_bytes(
             {
                 "truncated": whole[:middle],
@@ -184,7 +151,7 @@ def test_a_damaged_file_is_an_error_and_never_wrong_data(store, archive, files, 
                 "exchanged": other.read_bytes(),
             }[how]
         )
-    engine = ArchiveEngine(files)
+    engine = ArchiveEngine(folder)
     high = engine.manifest.high
     start, end = engine.layout.data.range_of("")
     reads = {

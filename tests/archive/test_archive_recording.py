@@ -5,10 +5,12 @@ import os
 import random
 
 import pytest
+from sampling import SOAK
 
 from snapkv.archive import writer
 from snapkv.archive.engine import ArchiveEngine
 from snapkv.archive.files import Folder
+from snapkv.archive.objects import ObjectStore
 from snapkv.engine.contract import Range
 from snapkv.errors import ArchiveError, CompactedError, EngineUnavailableError
 from snapkv.layout import prefix_end
@@ -75,11 +77,12 @@ def key_range(prefix):
 
 @embedded
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-def test_it_goes_on_wherever_it_was_killed(place, store, clock, tmp_path, monkeypatch, after):
+def test_it_goes_on_wherever_it_was_killed(place, store, clock, new_files, monkeypatch, after):
     monkeypatch.setattr(writer, "BASE_AFTER_ROWS_MIN", 10)
     writing = Writing(place, store, clock, random.Random(3))
-    for steps in itertools.count():
-        whole = Folder(str(tmp_path / f"archive-{steps}"))
+    on_s3 = isinstance(new_files(), ObjectStore)
+    for steps in itertools.count(0, 7 if on_s3 and not SOAK else 1):
+        whole = new_files()
         files = EndingFiles(whole, steps, after=after)
         store.save("z", b"%d" % steps)
         try:

@@ -22,6 +22,8 @@ EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]
 FOR_USERS = sorted(set(EXTRAS) - {"test", "lint", "bench", "all"})
 
 NEEDS = {
+    "snapkv.archive.engine": "archive",
+    "snapkv.archive.objects": "archive",
     "snapkv.reading.arrow": "arrow",
     "snapkv.spark": "spark",
     "snapkv.spark.local": "spark",
@@ -120,6 +122,13 @@ def test_every_help_needs_no_extra(extra: str | None) -> None:
     }
     assert counts["snapkv"] > 15
     assert counts["cdcmeta"] > 8
+
+
+def test_a_url_names_the_extra_that_it_lacks() -> None:
+    code = "import snapkv\nsnapkv.open_archive('s3://bucket/path')"
+    last = run("arrow", code).stderr.splitlines()[-1]
+    assert last.startswith("snapkv.errors.MissingExtraError: No module named 'obstore'")
+    assert last.endswith("for archives in object stores: pip install 'snapkv[archive]'")
 
 
 @pytest.mark.parametrize("module", sorted(NEEDS))

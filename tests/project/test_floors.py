@@ -120,6 +120,7 @@ CLIENTS = {
         "snapkv.spark",
         "cdcmeta.spark",
     },
+    "obstore": {"snapkv.archive.objects"},
     "py4j": {"snapkv.spark.local"},
     "pyspark": {"snapkv.spark", "cdcmeta.spark"},
     "time": {"snapkv.clock"},

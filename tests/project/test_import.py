@@ -12,6 +12,7 @@ HEAVY = {
     "pyspark",
     "pandas",
     "numpy",
+    "obstore",
     "typer",
     "rich",
     "click",

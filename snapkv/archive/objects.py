@@ -1,0 +1,194 @@
+"""The files of an archive in an object store: S3, Google Cloud Storage or Azure."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from snapkv.archive.files import Entry
+from snapkv.archive.object_errors import no_credentials, rejected, status_of, typed
+from snapkv.archive.storage import Location, obstore_options
+from snapkv.clock import pause
+from snapkv.errors import (
+    EngineUnavailableError,
+    FileMissingError,
+    NotSupportedError,
+    SnapKVError,
+)
+from snapkv.extras import extra
+from snapkv.lifecycle import renew_in_children
+
+with extra("archive", "archives in object stores"):
+    import obstore
+    from obstore.exceptions import AlreadyExistsError
+    from obstore.store import AzureStore, GCSStore, S3Store
+
+STORES = {"s3": S3Store, "gs": GCSStore, "az": AzureStore}
+PUT_TRIES_MAX = 5
+"""A put that conflicts with another request for the same file is tried so often."""
+CONFLICT_PAUSE_S = 0.2
+CHECKED_BYTES_MAX = 1 << 20
+"""A file of at most this size is put twice, to check that the second put fails."""
+LIST_ROWS = 1_000
+RANGE_NOT_SATISFIABLE = 416
+
+
+class ObjectStore:
+    """The files below a URL of an object store; safe for threads.
+
+    A request ends within the bounds of `snapkv.archive.storage`. obstore does not survive a fork:
+    where the parent had used it, it would hang, so the child raises `NotSupportedError`.
+    """
+
+    def __init__(self, location: Location, storage: Mapping[str, Any]) -> None:
+        self.url, self._location = location.url, location
+        options = obstore_options(location.scheme, storage)
+        try:
+            self._store = STORES[location.scheme](
+                location.bucket, prefix=location.path or None, **options
+            )
+        except Exception as e:
+            found = no_credentials(e, location) or rejected(e, location, list(storage))
+            raise found from None
+        self._put_new_checked = False
+        renew_in_children(self)
+
+    def put_new(self, name: str, data: bytes) -> bool:
+        """Write a file; return False if another writer wrote one of that name.
+
+        Raises `NotSupportedError` for a server that ignores `If-None-Match`.
+        """
+        for _ in range(PUT_TRIES_MAX):
+            lost: EngineUnavailableError | None = None
+            try:
+                if self._put(name, data):
+                    self._check_put_new(name, data)
+                    return True
+            except EngineUnavailableError as e:
+                lost = e
+            # The file may be our own. If the server wrote it and the answer was lost, obstore's
+            # second try finds the file of its first one; and a put that timed out may have been
+            # applied, too. So we compare. Another writer never puts the same bytes: the names of
+            # data files are random, and each manifest contains a random number of its attempt.
+            found = self._read_if_any(name, lost)
+            if found is not None:
+                return found == data
+            if lost is not None:
+                raise lost
+            pause(CONFLICT_PAUSE_S)  # S3 answers 409 while another request for the file runs
+        raise EngineUnavailableError(
+            f"cannot write {name} in {self.url}: {PUT_TRIES_MAX} tries conflicted with other "
+            "requests for it; try again later"
+        )
+
+    def read(self, name: str) -> bytes:
+        """Return a file's bytes; one request."""
+        with self._errors("read", name):
+            return bytes(obstore.get(self._store, name).bytes())
+
+    def read_part(self, name: str, start: int, size: int) -> bytes:
+        """Return `size` bytes of a file, fewer at its end; one request."""
+        if size <= 0:
+            return b""
+        with self._errors("read", name):
+            try:
+                return bytes(obstore.get_range(self._store, name, start=start, length=size))
+            except obstore.exceptions.BaseError as e:
+                if status_of(e) == RANGE_NOT_SATISFIABLE:
+                    return b""
+                raise
+
+    def list(self, folder: str) -> list[Entry]:
+        """Return the files below a folder, sorted by name; one request for each 1,000."""
+        with self._errors("list", folder or "the files"):
+            return sorted(
+                Entry(found["path"], found["size"], found["last_modified"].timestamp())
+                for page in obstore.list(self._store, folder or None, chunk_size=LIST_ROWS)
+                for found in page
+            )
+
+    def delete(self, name: str) -> None:
+        """Remove a file; one request."""
+        try:
+            with self._errors("delete", name):
+                obstore.delete(self._store, name)
+        except FileMissingError:
+            return
+
+    def after_fork(self) -> None:
+        """Keep the parent's connections: closing them needs threads that a child does not have."""
+        _kept.append(self._store)
+
+    def _put(self, name: str, data: bytes) -> bool:
+        """Write a file; return False if there is one of that name, which may be our own."""
+        with self._errors("write", name):
+            try:
+                obstore.put(self._store, name, data, mode="create", use_multipart=False)
+            except AlreadyExistsError:
+                return False
+        return True
+
+    def _check_put_new(self, name: str, data: bytes) -> None:
+        """Put a new file again, once: a server without put-if-absent accepts it.
+
+        On such a server two recorders would overwrite each other's manifests.
+        """
+        if self._put_new_checked or len(data) > CHECKED_BYTES_MAX:
+            return
+        try:
+            if self._put(name, data):
+                raise NotSupportedError(
+                    f"{self.url}: the server wrote {name} twice, so it ignores 'If-None-Match: *'; "
+                    "an archive needs an object store that supports conditional writes"
+                )
+        except EngineUnavailableError:
+            return  # the next put checks it
+        self._put_new_checked = True
+
+    def _read_if_any(self, name: str, lost: EngineUnavailableError | None) -> bytes | None:
+        try:
+            return self.read(name)
+        except FileMissingError:
+            return None
+        except EngineUnavailableError:
+            raise lost or self._unknown(name) from None
+
+    def _unknown(self, name: str) -> EngineUnavailableError:
+        return EngineUnavailableError(
+            f"cannot write {name} in {self.url}: a file of that name exists, and it cannot be "
+            "read to find out whose it is; try again later"
+        )
+
+    @contextmanager
+    def _errors(self, verb: str, name: str) -> Iterator[None]:
+        """Turn obstore's errors into errors of snapkv, without their texts: see `typed`."""
+        _check_process(self.url)
+        try:
+            yield
+        except SnapKVError:
+            raise
+        except BaseException as e:
+            if not isinstance(e, Exception) and type(e).__name__ != "PanicException":
+                raise  # Ctrl-C
+            raise no_credentials(e, self._location) or typed(
+                e, verb, name, self._location
+            ) from None
+
+
+_kept: list[Any] = []
+_used_by: list[int] = []
+"""The process that made obstore's threads."""
+
+
+def _check_process(url: str) -> None:
+    """Raise `NotSupportedError` where obstore's threads are those of the parent process."""
+    if not _used_by:
+        _used_by.append(os.getpid())
+    if _used_by[0] != os.getpid():
+        raise NotSupportedError(
+            f"cannot use {url} in this process: it was forked from one that had used an object "
+            "store, and obstore does not survive a fork; use the start method 'spawn' or "
+            "'forkserver', or open the archive only after the fork"
+        )
