@@ -80,7 +80,7 @@ def import_prefix(
     """Commit the newest state of keys that other programs wrote, and print its time.
 
     They are read at one revision. Only differences are written, so a second run continues an
-    interrupted one. With --replace it asks. Makes the store if it does not exist; a dry run does
+    interrupted one. With --replace it asks. Creates the store if it does not exist; a dry run does
     not.
     """
     with options.opened(create=not dry_run) as kv:

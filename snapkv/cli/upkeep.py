@@ -118,7 +118,8 @@ def load(
 ) -> None:
     """Commit what a dump holds, in one commit, and print its time.
 
-    The file - is the standard input. With --replace it asks. Makes the store when there is none.
+    The file - is the standard input. With --replace it asks. Creates the store if it does not
+    exist.
     """
     source = nullcontext(sys.stdin.buffer) if file == STREAM else readable_file(file)
     with source as stream, options.opened(create=True) as kv:

@@ -56,7 +56,7 @@ def put(
     """Save keys in one commit, and print its time.
 
     The value - is read from the standard input, exactly: a secret given that way, or by --file, is
-    not seen in the list of processes and in the history of the shell. Makes the store if it does
+    not seen in the list of processes and in the history of the shell. Creates the store if it does
     not exist.
     """
     puts = _pairs(words, file)

@@ -20,8 +20,8 @@ def check(ran: Ran, code: int, *fragments: str) -> None:
 
 
 def test_a_folder_that_is_no_clone(tmp_path: Path, run: Run) -> None:
-    check(run("tour", tmp_path), 2, "is in no git clone", "snapkv tour PATH")
-    check(run("tour", cwd=tmp_path), 2, ". is in no git clone")
+    check(run("tour", tmp_path), 2, "is not in a git clone", "snapkv tour PATH")
+    check(run("tour", cwd=tmp_path), 2, ". is not in a git clone")
 
 
 def test_a_path_that_is_no_folder(tmp_path: Path, run: Run) -> None:

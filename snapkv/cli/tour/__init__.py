@@ -3,12 +3,12 @@
 A `Clone` (`git`) is the clone to tour. `place` is where its store goes, a folder or an etcd.
 `filling` turns its first-parent history into a store, one commit for each commit, at git's
 time, and defines the keys. An `Examiner` (`answers`) asks store and git the
-same questions at several `Moment`s and keeps a `Report`; `sparked` asks Spark, where there is one.
+same questions at several `Moment`s and keeps a `Report`; `sparked` asks Spark, if it is installed.
 `show` is the command: it shows progress, answers, timings and what to try next.
 
-Caveats: paths that are not UTF-8, or too long for a key, are left out and listed. Merges show what
-they brought to their first parent. A commit of git that does not fit into one transaction stops
-the tour; it goes on from there with a larger `--request-bytes-max`.
+Caveats: paths that are not UTF-8, or too long for a key, are left out and listed. A merge shows its
+changes to its first parent. A commit of git that does not fit into one transaction stops the tour;
+with a larger `--request-bytes-max` the tour continues from there.
 """
 
 from snapkv.cli.tour.show import tour

@@ -58,7 +58,7 @@ class DiffAnswer(NamedTuple):
 
 
 class SparkAnswer(NamedTuple):
-    """What Spark said, in how many rows and seconds."""
+    """Spark's answer, with its rows and seconds."""
 
     question: str
     rows: int
@@ -67,7 +67,7 @@ class SparkAnswer(NamedTuple):
 
 
 class RestoreAnswer(NamedTuple):
-    """What a restore, taken back at once, did."""
+    """The result of a restore that was undone at once."""
 
     moment: Moment
     keys: int
@@ -76,7 +76,7 @@ class RestoreAnswer(NamedTuple):
 
 @dataclass(slots=True)
 class Report:
-    """All answers, how long they took in seconds, and where git says something else."""
+    """All answers, the seconds that they took, and their differences from git."""
 
     trees: list[TreeAnswer] = field(default_factory=list)
     diffs: list[DiffAnswer] = field(default_factory=list)
@@ -195,10 +195,10 @@ class Examiner:
         self.report.diffs.append(DiffAnswer(a, b, len(found), not wrong))
 
     def ask_restore(self, head_ts: int, request_bytes_max: int) -> None:
-        """Restore the present to a past moment, compare, and take it back.
+        """Restore the present to a past moment, compare, and undo it.
 
-        It takes the moment half way, or the next one whose way there and back fits into one
-        transaction each, at last the date before the newest.
+        It restores the moment half way, or the next one for which the restore and its undo each fit
+        into one transaction; the last one tried is the date before the newest.
         """
         past = [moment for moment in self.moments if 0 <= moment.index < self._last]
         times = self.timeline.times_ms
@@ -237,7 +237,7 @@ class Examiner:
         return self.timeline.oids[index] if index >= 0 else b""
 
     def expected(self, index: int) -> ExpectedTree:
-        """Return what git says of the commit at that position, by key; nothing before the first."""
+        """Return git's tree of the commit at that position, by key; empty before the first."""
         if index not in self._trees:
             tree = self.clone.tree(self._oid(index)) if index >= 0 else {}
             keyed = {key: entry for path, entry in tree.items() if (key := key_of(path))}
@@ -246,7 +246,7 @@ class Examiner:
         return self._trees[index]
 
     def changes(self, a: Moment, b: Moment) -> list[tuple[str, GitChange]]:
-        """Return what git says differs between two moments, with keys."""
+        """Return git's differences between two moments, with keys."""
         changes = self.clone.diff(self._oid(a.index), self._oid(b.index))
         return [(key, c) for c in changes if (key := key_of(c.path)) is not None]
 
@@ -268,7 +268,7 @@ class Examiner:
     def compare(
         self, question: str, found: Mapping[str, bytes], expected: Mapping[str, bytes]
     ) -> int:
-        """Count an answer, and keep what differs from git; return how much that is."""
+        """Count an answer, and keep its differences from git; return their number."""
         self.report.answers += 1
         if found == expected:
             return 0

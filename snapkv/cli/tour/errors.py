@@ -1,4 +1,4 @@
-"""What can stop a tour: each says what is the matter, and what to do."""
+"""Errors that stop a tour; each says what is wrong, and what to do."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from snapkv.cli.exits import CommandError, Exit
 
 
 class TourError(CommandError):
-    """The tour cannot go on: `message` says why, `advice` what to do about it."""
+    """The tour cannot continue: `message` says why, `advice` what to do about it."""
 
     def __init__(self, message: str, advice: str, code: Exit = Exit.USAGE) -> None:
         super().__init__(f"{message}. {advice}", code)
@@ -16,7 +16,7 @@ class TourError(CommandError):
 
 
 class GitError(TourError):
-    """Git ended with an error that the tour did not foresee; `stderr` is what it said."""
+    """Git ended with an error that the tour did not expect; `stderr` is its output."""
 
     def __init__(self, words: Sequence[str], code: int, stderr: bytes) -> None:
         self.stderr = stderr.decode(errors="replace").strip()

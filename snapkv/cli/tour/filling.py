@@ -146,7 +146,7 @@ def _position(timeline: Timeline, last: bytes, path: str) -> int:
         raise TourError(
             f"the store in {path} ends with commit {shown_oid(last)}, which is not in the "
             "first-parent history of HEAD: another branch or clone, or history was rewritten",
-            "Make the store anew with --again, or give this clone one of its own: --store DIR",
+            "Make a new store with --again, or give this clone its own: --store DIR",
             Exit.CONFLICT,
         ) from None
 
@@ -154,15 +154,15 @@ def _position(timeline: Timeline, last: bytes, path: str) -> int:
 def _settle(
     store: snapkv.SnapshotKV, clock: Clock, timeline: Timeline, done: Imported, path: str
 ) -> None:
-    """Make the present what the last tour left, and be sure that git's next commit fits behind."""
+    """Restore the state that the last tour left, and check that git's next commit can follow."""
     entry = store.space(SPACE).at().entry(COMMIT_KEY)
     done.ts = store.at(revision=entry.revision).timestamp
     newest_ms = physical_ms(store.resolved())
     if done.before < len(timeline.oids) and newest_ms > timeline.times_ms[done.before]:
         raise TourError(
             f"the store in {path} was changed at {snapkv.format_time(store.resolved())}, after the "
-            "time of git's next commit, so that one cannot get its own time any more",
-            "Make the store anew: --again",
+            "time of git's next commit: that commit cannot get its own time any more",
+            "Make a new store: --again",
             Exit.CONFLICT,
         )
     clock.set(newest_ms)
@@ -173,8 +173,8 @@ def _settle(
         store.restore(done.ts, note="tour: take back what was changed since the last one")
     except CommitTooLargeError as e:
         raise TourError(
-            f"what was changed in {path} since the last tour cannot be taken back: {e}",
-            f"Make the store anew with --again, or allow more: --request-bytes-max {e.size}",
+            f"the changes to {path} since the last tour cannot be undone: {e}",
+            f"Make a new store with --again, or allow more: --request-bytes-max {e.size}",
         ) from e
 
 
@@ -243,7 +243,7 @@ def _building(
 
 
 def note_of(commit: GitCommit) -> str:
-    """Return what the commit log will say: id, subject and author, within a note's bytes."""
+    """Return the note of a commit: id, subject and author, within a note's bytes."""
     head, tail = f"{shown_oid(commit.oid)} ", f" ({commit.author[:200]})"
     room = NOTE_BYTES_MAX - len(head.encode()) - len(tail.encode())
     subject = commit.subject.encode()[:room].decode(errors="ignore")
@@ -260,6 +260,6 @@ def _too_large(commit: GitCommit, size: int, limit: int) -> TourError:
     return TourError(
         f"git commit {shown_oid(commit.oid)} ({commit.subject[:60]}) is too large for one "
         f"transaction: it needs up to {size:,} bytes, {limit:,} are allowed",
-        "A commit is never split. Allow more, the tour goes on from there: "
-        f"--request-bytes-max {mib << 20} (an etcd also needs --max-request-bytes so large)",
+        "A commit is never split. Allow more, and the tour continues from there: "
+        f"--request-bytes-max {mib << 20} (etcd's --max-request-bytes must be as large)",
     )

@@ -3,8 +3,8 @@
 A `Clone` is found once and pinned to the commit that HEAD names then. Everything is asked of the
 `git` program; no other module starts it. Paths, here and in the store's space `git`, are bytes.
 
-Where git's configuration could change an answer (how merges are shown, renames, the first
-commit), the command line says what is wanted.
+Where git's configuration could change an answer (how merges are shown, renames, the first commit),
+options on git's command line override it.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class Clone:
     """A clone of a repository, at the commit that its HEAD named when it was found."""
 
     def __init__(self, given: str) -> None:
-        """Find the clone that `given` is in; `TourError` says why there is none to tour."""
+        """Find the clone that contains `given`; raise `TourError` if it cannot be toured."""
         self.given = given
         if not Path(given).is_dir():
             what = "is not a folder" if os.path.lexists(given) else "does not exist"
@@ -107,7 +107,7 @@ class Clone:
             if "not a git repository" not in e.stderr:
                 raise
             raise TourError(
-                f"{given} is in no git clone",
+                f"{given} is not in a git clone",
                 "The tour reads git history. Go into a clone, or name one: snapkv tour PATH",
             ) from e
         bare, _, git_dir = found.decode(errors="surrogateescape").partition("\n")
@@ -140,7 +140,7 @@ class Clone:
 
     @cached_property
     def root(self) -> str:
-        """The folder people would call the clone: the top of the working tree, or a bare one."""
+        """The folder that people call the clone: the top of the working tree, or a bare one."""
         if self.bare:
             return self.git_dir
         try:
@@ -180,7 +180,7 @@ class Clone:
     # --- trees ---
 
     def tree(self, commit: bytes) -> Tree:
-        """Return what `git ls-tree -r` says of a commit."""
+        """Return the entries of `git ls-tree -r` for a commit."""
         asked = ("ls-tree", "-r", "-z", "--full-tree", commit.decode())
         tree: Tree = {}
         for row in self._ask(*asked).split(b"\0")[:-1]:
@@ -190,7 +190,7 @@ class Clone:
         return tree
 
     def diff(self, a: bytes, b: bytes) -> list[GitChange]:
-        """Return what `git diff-tree` says differs between two commits."""
+        """Return the differences of `git diff-tree` between two commits."""
         asked = ["diff-tree", "-r", "-z", "--raw", "--no-abbrev", "--no-renames", "--full-index"]
         asked += ["--ignore-submodules=none", "--no-relative", a.decode(), b.decode()]
         fields = self._ask(*asked).split(b"\0")[:-1]
@@ -237,7 +237,7 @@ class Clone:
 
     @contextmanager
     def _streaming(self, words: Sequence[str]) -> Iterator[IO[bytes]]:
-        """Start git and give what it writes as a stream; `GitError` when it ended badly."""
+        """Start git and yield its output as a stream; raise `GitError` if it fails."""
         with tempfile.TemporaryFile() as complaints:
             process = subprocess.Popen(  # noqa: S603, the words are ours
                 self._words(*words), stdout=subprocess.PIPE, stderr=complaints, env=_environment()
@@ -297,7 +297,7 @@ class Contents:
 
 
 def object_id(content: bytes, like: bytes) -> bytes:
-    """Return the id git gives a blob, in the hash of the repository that `like` is an id of.
+    """Return git's id of a blob, by the hash function of the id `like`.
 
     >>> object_id(b"", b"0" * 40)
     b'e69de29bb2d1d6434b8b29ae775ad8c2e48c5391'

@@ -72,12 +72,12 @@ def name_of(path: str) -> str:
 
 
 def request_bytes_default(path: str) -> int:
-    """Return the default of how large a commit may be."""
+    """Return the default limit of a commit's size."""
     return ETCD_REQUEST_BYTES_MAX if in_etcd(path) else REQUEST_BYTES_MAX
 
 
 def _open(path: str, clock: Clock, **options: Any) -> snapkv.SnapshotKV:
-    """Open the store at any time of its own."""
+    """Open the store, however far its times are from the machine's clock."""
     skew = PHYSICAL_MS_MAX // 1_000  # its times are git's, not the machine's
     return snapkv.open(
         url_of(path), name=name_of(path), clock=clock, max_clock_skew=skew, **options

@@ -14,10 +14,10 @@ from snapkv.cli.formats import key_text
 
 
 class PipeConsole(Console):
-    """A console that leaves it to the command line to end when its reader goes away."""
+    """A console that lets the command line handle a reader that has ended."""
 
     def on_broken_pipe(self) -> None:
-        """Raise what was caught, where rich would end the process with 1: that means a mismatch."""
+        """Raise the caught error; rich would end the process with 1, which means a mismatch."""
         raise
 
 

@@ -45,7 +45,7 @@ SPARK_STEPS = 3
 def _store_given(ctx: typer.Context, param: typer.CallbackParam, value: Any) -> Any:
     """Take `--store` from before the command too, but never a store of the environment.
 
-    What `SNAPKV_STORE` names is somebody's store, not a place for the tour.
+    `SNAPKV_STORE` names a store in use, not a place for the tour.
     """
     if value or ctx.parent is None:
         return value
@@ -88,9 +88,8 @@ def tour(
     """Turn a clone's git history into a store, ask it about the past, and check it against git.
 
     Each commit of the first-parent history becomes one commit at git's time; each path a key.
-    A second tour goes on with what was committed since. The clone itself is not changed.
-    Where PySpark and Java are, Spark is asked, too.
-    Ends with 1 when an answer differs from git's.
+    A second tour continues with the commits made since. The clone itself is not changed. If PySpark
+    and Java are installed, it asks Spark, too. Ends with 1 when an answer differs from git's.
     """
     try:
         report = _toured(path, store, again, request_bytes_max, not no_spark)
@@ -215,7 +214,7 @@ def _examine(console: Console, examiner: Examiner, done: Imported, request_bytes
 
 
 def _ask_spark(console: Console, examiner: Examiner, folder: str) -> None:
-    """Ask Spark, where it is; where it is not, say why in a line."""
+    """Ask Spark; if it cannot be asked, say why in a line."""
     url, name, missing = place.url_of(folder), place.name_of(folder), ""
     with progress(console, "asking Spark", SPARK_STEPS) as advance:
         try:
@@ -323,7 +322,7 @@ def _tell_next(console: Console, examiner: Examiner, folder: str) -> None:
 
 
 def _telling_key(examiner: Examiner, then: Moment) -> str | None:
-    """Return a file worth looking at: there then and now, README first, else the most changed."""
+    """Return a file that exists then and now: README.md, else the one that changed most often."""
     both = examiner.expected(then.index).keys() & examiner.expected(examiner.moments[-1].index)
     entries: dict[str, Entry] = {
         key: entry for key, entry in examiner.store.at().entries() if key in both
