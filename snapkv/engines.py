@@ -112,8 +112,8 @@ def open_engine(
 ) -> Engine:
     """Return the engine that a URL names; only that one is imported.
 
-    `home` is a key that its user may read, for an engine that has questions of its own. Where
-    `environment` is False, no option is taken from environment variables.
+    `home` is a key that its user may read, for the engine's own requests. If `environment` is
+    False, no option is taken from environment variables.
 
     Raises `InvalidOptionError`, `InvalidTypeError` for an unknown option, and what the engine
     raises.

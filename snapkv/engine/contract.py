@@ -137,7 +137,7 @@ class DeleteResult(NamedTuple):
 
 
 class Header(NamedTuple):
-    """Comes with every answer: the engine's newest revision, and an id of the engine."""
+    """A part of every answer: the engine's newest revision, and an id of the engine."""
 
     revision: int
     cluster: int

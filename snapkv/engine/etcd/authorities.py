@@ -1,4 +1,4 @@
-"""The certificate authorities that the system trusts, for gRPC, which brings its own."""
+"""The certificate authorities that the system trusts, for gRPC, which has its own."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _HASHED = re.compile(r"[0-9a-f]{8}\.[0-9]+")
 
 
 def system_authorities() -> bytes | None:
-    """Return what OpenSSL trusts here, as PEM: its file and its folders; None when there is none.
+    """Return the authorities that OpenSSL trusts, as PEM, from its file and folders, or None.
 
     The variables SSL_CERT_FILE and SSL_CERT_DIR replace the system's places, as in OpenSSL.
-    Without them gRPC's own variable goes first, which is gRPC's to read.
+    Without them gRPC's own variable takes precedence; gRPC reads it.
     """
     places = ssl.get_default_verify_paths()
     ours = (places.openssl_cafile_env, places.openssl_capath_env)

@@ -94,7 +94,7 @@ def _request_op(op: Op) -> pb.RequestOp:
 
 
 def header_of(header: pb.ResponseHeader) -> Header:
-    """Return what comes with every answer."""
+    """Return the header of an answer."""
     return Header(header.revision, header.cluster_id)
 
 

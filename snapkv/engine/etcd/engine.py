@@ -37,7 +37,7 @@ REQUEST_BYTES_MAX = 1_572_864
 class EtcdEngine(EtcdReads):
     """Metadata in an etcd cluster; safe for threads and forks.
 
-    `home` is a key that the user may read: the engine's own questions are about it.
+    `home` is a key that the user may read: the engine's own requests read it.
     """
 
     remote = True
@@ -130,10 +130,10 @@ class EtcdEngine(EtcdReads):
     def compact(
         self, revision: int, *, batches: int | None = None, timeout: float | None = None
     ) -> None:
-        """Compact the whole cluster; the server frees in the background. Needs the role root.
+        """Compact the whole cluster; needs the role root.
 
-        The server frees in the background, so `batches` has no effect; `timeout` bounds the wait
-        for an answer in seconds.
+        The server frees space in the background, so `batches` has no effect; `timeout` bounds the
+        wait for an answer in seconds.
         """
         self._check_open()
         try:
@@ -177,9 +177,10 @@ class EtcdEngine(EtcdReads):
     # --- the rest ---
 
     def server_time_ms(self, *, fresh: bool = False) -> tuple[int, int] | None:
-        """Return the server's clock, to about half a second; None when it cannot be seen.
+        """Return the server's clock, to about half a second; None if it is unknown.
 
-        No waiting, but about a second at most with `fresh`, which looks again.
+        It does not wait, except with `fresh`: that reads the clock again, in about a second at
+        most.
         """
         return self._server.time_ms(fresh=fresh)
 
@@ -225,7 +226,7 @@ def open_etcd(
     max_request_bytes: int = REQUEST_BYTES_MAX,
     max_txn_ops: int = OPS_MAX,
 ) -> EtcdEngine:
-    """Return the engine of an `etcd://` URL; one plain request, the rest when it is used.
+    """Return the engine of an `etcd://` URL. One plain request; it connects when it is used.
 
     Raises `InvalidOptionError`; warns with `ServerWarning`, also when a password goes beyond this
     machine without TLS.

@@ -198,9 +198,9 @@ class Channel:
         return self._retired and not self._inside
 
     def retire(self) -> None:
-        """Take no more calls, and close once those on their way have ended.
+        """Take no more calls, and close once the running calls have ended.
 
-        A channel that is only forgotten goes on connecting until the garbage is collected.
+        A channel that is only dropped continues to connect until it is garbage-collected.
         """
         with self._lock:
             if not self._owned or self._retired:
@@ -231,8 +231,8 @@ class Channel:
     def close(self) -> None:
         """End the connection and all its calls.
 
-        gRPC waits until each call has ended, and one that an interrupt cut short never does: so it
-        waits in a thread, and this for `CLOSE_S` seconds at most.
+        gRPC waits until each call has ended, and a call that an interrupt cut short never ends. So
+        gRPC waits in a thread, and this method waits for that thread for `CLOSE_S` seconds at most.
         """
         closing = threading.Thread(target=self._channel.close, name="snapkv close", daemon=True)
         try:
@@ -255,9 +255,9 @@ _streams: weakref.WeakSet[WatchStream] = weakref.WeakSet()
 def _keep_from_finalizers() -> None:
     """Let no finalizer of gRPC's run once the process ends.
 
-    That of a stream takes a lock that a thread of gRPC may hold, and that thread is not there any
-    more: one process of 300 did not end. That of a channel waits for its calls: one that an
-    interrupt cut short never ends (one process of 8, after 30 interrupts).
+    A stream's finalizer takes a lock that a thread of gRPC may hold, and that thread no longer
+    runs: one process of 300 did not end. A channel's finalizer waits for its calls, and a call that
+    an interrupt cut short never ends (one process of 8 did not end, after 30 interrupts).
     """
     for stream in list(_streams):
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(stream._call))
@@ -306,7 +306,7 @@ class WatchStream:
         self._requests.put(None)
 
     def cancel(self) -> None:
-        """End the stream, also for a thread that iterates; twice is fine."""
+        """End the stream, also for a thread that iterates; may be repeated."""
         self._requests.put(None)
         with _calls:
             self._call.cancel()

@@ -1,4 +1,4 @@
-"""One plain HTTP exchange with an endpoint, over in a bounded time whatever the endpoint does."""
+"""One plain HTTP exchange with an endpoint, in bounded time whatever the endpoint does."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BODY_BYTES_MAX = 65_536
 
 
 class Answer(NamedTuple):
-    """What came back, and when it was asked for and had come (monotonic seconds)."""
+    """The answer, and the times of the request and of its end (monotonic seconds)."""
 
     body: bytes
     date: str | None
@@ -30,7 +30,7 @@ class Answer(NamedTuple):
 def fetch(endpoint: str, context: SSLContext | None, path: str) -> Answer:
     """Get a path of `host:port`; `EXCHANGE_S` seconds at most.
 
-    Raises `OSError`, `HTTPException`, and `ValueError` for a name that is none.
+    Raises `OSError`, `HTTPException`, and `ValueError` for an invalid name.
     """
     exchange = _Exchange(endpoint, context, path)
     try:
@@ -59,7 +59,7 @@ class _Exchange(threading.Thread):
         self._given_up = False
 
     def run(self) -> None:
-        """Exchange, and keep what came of it."""
+        """Exchange, and keep the outcome."""
         try:
             self._outcome = self._exchanged()
         except Exception as e:
@@ -79,7 +79,7 @@ class _Exchange(threading.Thread):
         return Answer(body, response.getheader("Date"), began_s, monotonic())
 
     def result(self) -> Answer:
-        """Return the answer or raise what happened; end what is still on its way."""
+        """Return the answer or raise the error; end an exchange that is still running."""
         outcome = self._outcome
         if isinstance(outcome, Answer):
             return outcome
@@ -89,4 +89,4 @@ class _Exchange(threading.Thread):
         if self._socket is not None:
             with contextlib.suppress(OSError):
                 self._socket.shutdown(socket.SHUT_RDWR)
-        raise TimeoutError(f"no whole answer in {EXCHANGE_S:g} s")
+        raise TimeoutError(f"no complete answer in {EXCHANGE_S:g} s")

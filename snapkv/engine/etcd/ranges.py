@@ -107,7 +107,8 @@ class RangeSplitter:
     def _takes(self, rows: int, more: int) -> bool:
         """Return whether a piece of `rows` keys takes `more`; one of very few keys may grow large.
 
-        Otherwise the few keys of a sample would stay alone before what is nearly too large.
+        Otherwise the few keys of a sample would be a piece alone, before one that is nearly too
+        large.
         """
         both = rows + more
         return both <= self._rows or (rows <= self._rows // 8 and not self._too_large(both))

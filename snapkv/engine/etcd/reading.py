@@ -176,7 +176,7 @@ class EtcdReads(Scanned):
         return scan.pages(key, range_end)
 
     def _page(self, wanted: Range) -> pb.RangeResponse:
-        """Answer a range at an old revision, which any member may do that does not lag behind."""
+        """Answer a range at an old revision, from any member unless that lags behind."""
         self._check_open()
         if not self.limits.reads_together([wanted.key + wanted.range_end], beside=0):
             self._fitting([wanted])  # raises
@@ -202,5 +202,5 @@ class EtcdReads(Scanned):
         return RangeSplitter(self._ask, revision, rows).pieces(key, range_end)
 
     def _ask(self, ranges: Sequence[Range]) -> list[RangeResult]:
-        """Answer ranges at an old revision, which any member may do."""
+        """Answer ranges at an old revision, from any member."""
         return list(self.read(ranges, serializable=True).results)

@@ -40,7 +40,7 @@ class PageSize:
         self.first_rows = PAGE_ROWS_UNKNOWN
 
     def fitting(self, page: Sequence[pb.KeyValue]) -> int:
-        """Return how many rows like those of a page fit one."""
+        """Return how many rows like those of this page fit into one page."""
         some = page[:: len(page) // SAMPLE_ROWS + 1]
         row_bytes = sum(len(kv.key) + len(kv.value) for kv in some) // len(some) + 32
         return min(PAGE_ROWS_MAX, max(1, self.page_bytes // row_bytes))
@@ -53,8 +53,8 @@ class PageSize:
 class Scan:
     """One pass over [key, range_end) at one revision.
 
-    `read` answers a page, `ask` counts ranges. Pages stay messages: what a caller wants of their
-    keys, versions, pairs or columns, it makes of them in one step.
+    `read` answers a page, `ask` counts ranges. Pages are messages: a caller makes versions, pairs
+    or columns of them in one step.
     """
 
     def __init__(

@@ -152,7 +152,7 @@ def warn_of_plain_password(addresses: Iterable[str], login: Login | None, *, tls
 
 
 def _is_text(text: str) -> bool:
-    """Return whether a text can be sent; raises nothing, for errors would hold the text."""
+    """Return whether a text can be sent. Raises nothing: an error would contain the text."""
     return not any("\ud800" <= letter <= "\udfff" for letter in text)
 
 

@@ -1,6 +1,6 @@
 """Reading one state: points, ranges, pages.
 
-A point is one seek. All ranges, pages and counts go by one `Walk`.
+A point is one seek. All ranges, pages and counts use one `Walk`.
 """
 
 from __future__ import annotations

@@ -91,7 +91,7 @@ def check(txn: Txn, limits: Limits) -> int:
 
 
 def _locked_peek(env: Environment, peek: bytes, timeout: float) -> tuple[KeyValue | None, int]:
-    """Return a key's newest version, and the revision of which it is."""
+    """Return a key's newest version, and the revision of that read."""
     try:
         env.lock.acquire(timeout)
         if (found := reading.get(env, peek, 0)) is not None:
@@ -119,7 +119,7 @@ def _sent(env: Environment, limits: Limits, txn: Txn, seen: Seen) -> TxnResult:
 
 
 def growing(env: Environment, needed_bytes: int, attempt: Callable[[], T]) -> T:
-    """Run `attempt`, again with a larger map whenever it found the map full."""
+    """Run `attempt`; repeat it with a larger map whenever the map was full."""
     for _ in range(GROWTHS_MAX):
         try:
             return attempt()
@@ -142,7 +142,7 @@ def _attempt(env: Environment, txn: Txn, seen: Seen) -> TxnResult:
 
 
 def locked(env: Environment, wait_s: float, work: Callable[[], T]) -> T:
-    """Do some work under the write lock, again with a larger map if that was full.
+    """Do some work under the write lock; repeat it with a larger map if the map was full.
 
     The work must be repeatable: the outcome of a failed commit stays unknown.
     """

@@ -67,7 +67,7 @@ class Overlay:
 
 
 def answer(wanted: Range, kvs: list[KeyValue]) -> RangeResult:
-    """Return what of the found keys was asked for."""
+    """Return the requested part of the found keys."""
     count = len(kvs)
     if wanted.count_only:
         return RangeResult([], count)
