@@ -51,8 +51,9 @@ class Observed(KeyspaceReads[K], Closing):
     * Keys are the full keys of the engine, as text or bytes like the given prefix. In text, bytes
       that are not valid UTF-8 are escaped (`surrogateescape`).
     * A foreign write carries the timestamp of the first tick (or commit of the store that ticks)
-      at or after it. So it happened after the tick before that one - skew, and before that tick +
-      skew + the tick's time of flight, where skew is how far the tickers' clocks may differ.
+      at or after it. So it happened later than the tick before that one, less skew, and earlier
+      than that tick, plus skew and the tick's time of flight. Skew is how far the tickers' clocks
+      may differ.
     * Writes that no tick has stamped yet are not seen: "now" is the newest tick. It costs two
       round trips, the tick and then its state.
     * Times before the first tick raise `NotObservedError`; they are not empty.
@@ -76,7 +77,7 @@ class Observed(KeyspaceReads[K], Closing):
         return f"<Observed {core.url} prefix={self._space.whole!r} name={core.layout.name!r}>"
 
     def close(self) -> None:
-        """Close it; watches in other threads end with `StoreClosedError`. Twice is fine."""
+        """Close it; watches in other threads end with `StoreClosedError`. May be repeated."""
         self._core.close()
 
     @bounds
@@ -174,10 +175,10 @@ def observe(
 ) -> Observed[K]:
     """Open keys that other programs write into an engine, for reading any moment of them.
 
-    `prefix` says which; as a str, keys are text, as bytes, bytes. The empty one means everything
-    in the engine, our own stores' keys included. The times are those of the store `name` in the
-    same engine, which something has to move: `snapkv tick --every 1s`, or commits to that store.
-    Nothing is ever written, nor made when it is not there. `url`, `ring_slots`, `clock`,
+    `prefix` selects the keys: with a str prefix, keys are text, with a bytes prefix, bytes. An
+    empty prefix selects all keys of the engine, including those of snapkv's stores. The times are
+    those of the store `name` in the same engine: keep `snapkv tick --every 1s` running there, or
+    commit to that store. It writes nothing, and creates no store. `url`, `ring_slots`, `clock`,
     `read_timeout` and further options are those of `snapkv.open`. One round trip.
 
     >>> import snapkv
@@ -205,7 +206,7 @@ def observe(
             ts, record, header = open_keys(engine, layout, "", create=False)
         except StoreNotFoundError as e:
             raise StoreNotFoundError(
-                f"{e}; to observe takes its times: keep `snapkv tick --every 1s` running there"
+                f"{e}; observing needs its ticks: keep `snapkv tick --every 1s` running there"
             ) from e
         timeline = Timeline(engine, layout.ts, ring_slots=ring_slots, on_seen=hybrid.merge)
         timeline.tracker.open(ts, header)
@@ -215,7 +216,7 @@ def observe(
 
 
 def _open_engine(url: str, home: bytes, options: dict[str, Any]) -> Engine:
-    """Open the engine that a URL names; an option of `open` that has no use here is unknown."""
+    """Open the engine that a URL names; options of `open` without effect here are unknown."""
     try:
         return open_engine(url, create=False, options=options, home=home)
     except InvalidTypeError as e:

@@ -78,13 +78,13 @@ class ObservedWatch(Watch[K]):
                 return None
 
     def close(self) -> None:
-        """End the watch; twice is fine."""
+        """End the watch; may be repeated."""
         self._ended, self._closed = self._ended or not self._core.closed, True
         self._ticks.close()
         self._changes.close()
 
     def _look_for_tick(self, deadline: float | None) -> bool:
-        """Wait a while for what the time line brings; False when the time is over."""
+        """Wait a while for a new tick; return False when the deadline has passed."""
         left = left_of(deadline)
         try:
             batch = self._ticks.next(LOOK_S if left is None else min(left, LOOK_S))
@@ -100,7 +100,7 @@ class ObservedWatch(Watch[K]):
         return True
 
     def _skip_compacted(self) -> None:
-        """Follow the time line on behind what was compacted, if no tick was in it."""
+        """Follow the time line from the compaction point on, if no tick was compacted."""
         try:
             after = self._core.timeline.moment(self._mark).next_revision()
         except CompactedError as e:
@@ -117,7 +117,7 @@ class ObservedWatch(Watch[K]):
         return PROGRESS_WAIT_S if left is None else max(left, PROGRESS_WAIT_S)
 
     def _take_changes(self, until: int, wait_s: float) -> bool:
-        """Take the changes up to a revision; False when not all have come within some seconds."""
+        """Take the changes up to a revision; return False if some are missing after `wait_s`."""
         deadline = deadline_of(wait_s)
         while self._taken < until:
             if self._ahead is None:
@@ -139,7 +139,7 @@ class ObservedWatch(Watch[K]):
         return True
 
     def _emit(self, mark: Mark, stamp: StampRecord) -> Changes[K] | None:
-        """Give the changes that a tick stamps; None when there are none, or it is not wanted."""
+        """Return the changes that a tick stamps; None without any, or if the tick is not wanted."""
         self._mark, self._tick = mark, None
         held, self._held = self._held, []
         if mark.timestamp <= self.timestamp:

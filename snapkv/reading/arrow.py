@@ -95,7 +95,7 @@ def _no_text(found: pa.Array) -> InvalidKeyError:
 
 
 def microseconds(timestamp: int | None) -> int | None:
-    """Return what a column of times holds for a timestamp; to the millisecond, as displayed."""
+    """Return a timestamp as a column of times holds it: to the millisecond, as displayed."""
     return None if timestamp is None else physical_ms(timestamp) * 1_000
 
 
@@ -134,7 +134,7 @@ def columns(rows: Sequence[tuple[Any, ...]], schema: pa.Schema, space: Keyspace 
 
 
 def batches(rows: Iterable[Row]) -> Iterator[list[Row]]:
-    """Yield rows that begin with key and value in lists of what one batch takes."""
+    """Yield rows that begin with key and value, in lists that fit into one batch."""
     some: list[Row] = []
     weight = 0
     for row in rows:

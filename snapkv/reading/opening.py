@@ -34,11 +34,13 @@ def open_keys(
             StampRecord.decode(ts.value)
             return ts, record, answer.header
         if ts is not None:
-            raise NotAStoreError(f"{layout.ts!r} exists, but no format record: not a store of ours")
+            raise NotAStoreError(
+                f"{layout.ts!r} exists without a format record: not a snapkv store"
+            )
         if not create:
             raise StoreNotFoundError(f"no store named {layout.name!r} in {engine.url}")
         _create(engine, layout, writer)
-    raise CorruptStoreError(f"store {layout.name!r} was made and is not there")
+    raise CorruptStoreError(f"store {layout.name!r} was created, but cannot be found")
 
 
 def _create(engine: Engine, layout: Layout, writer: str) -> None:

@@ -1,4 +1,4 @@
-"""What reading takes: the parts that an open store and an observed prefix have in common."""
+"""The parts that reading needs, the same for an open store and an observed prefix."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ from snapkv.times import When, is_likely, is_number, pack, resolve, revision_of,
 
 
 class Closable(Protocol):
-    """What is closed with the store."""
+    """An object that is closed with the store."""
 
     def close(self) -> None:
-        """Close it; twice is fine."""
+        """Close it; may be repeated."""
         ...
 
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
 class Reader:
-    """An engine, a time line in it, and which moments one kind of keys has there."""
+    """An engine, a time line in it, and the moments of one kind of keys."""
 
     url: str
     engine: Engine
@@ -96,7 +96,7 @@ class Reader:
     def _check_likely(self, number: int) -> None:
         """Raise `InvalidTimeError` for a number that cannot be a timestamp of this store.
 
-        A number at or above the first commit's always can, however old that is.
+        A number at or above the first commit's timestamp is always valid, however old that is.
         """
         now = pack(self.clock.now_ms())
         newest = max(self.timeline.tracker.newest.timestamp, now)
@@ -174,10 +174,10 @@ class Reader:
         )
 
     def stop(self) -> None:
-        """End what waits, beside followers; reading alone leaves nothing waiting."""
+        """Wake waiting threads; a reader has none beside those of its followers."""
 
     def close(self) -> None:
-        """Close everything, in the order that lets waiting threads go; twice is fine."""
+        """Close everything, in the order that frees waiting threads; may be repeated."""
         with self.lock:
             if self.closed:
                 return
@@ -191,5 +191,5 @@ class Reader:
 
 
 def _versions(results: Sequence[RangeResult]) -> list[KeyValue | None]:
-    """Return what answers of one key each hold."""
+    """Return the versions in answers of one key each."""
     return [result.kvs[0] if result.kvs else None for result in results]

@@ -129,8 +129,9 @@ class Snapshot(Mapping[K, bytes], Generic[K]):
     ) -> list[list[tuple[K, bytes]]]:
         """Return the keys and values in each of some short ranges [start, end).
 
-        With a `limit`, the first so many of each. One round trip for each 128 ranges; the contents
-        come in one answer. Raises `InvalidOptionError`, `InvalidTypeError` for an invalid limit.
+        With a `limit`, at most so many of each, the first ones. One round trip for each 128 ranges;
+        the contents come in one answer. Raises `InvalidOptionError`, `InvalidTypeError` for an
+        invalid limit.
 
         >>> import snapkv
         >>> with snapkv.open("memory:") as store:

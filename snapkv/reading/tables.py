@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 
 class Span(NamedTuple):
-    """A range [start, end) of stored keys of one kind, and how its keys read."""
+    """A range [start, end) of stored keys of one kind, and how users write these keys."""
 
     space: Keyspace
     start: bytes

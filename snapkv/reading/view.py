@@ -141,10 +141,9 @@ class KeyspaceReads(Generic[K]):
 
         A time after the newest commit is answered with the newest state and `final == False`:
         another commit could still land at or below it. `final=True` commits a tick first, so that
-        none can; it refuses times beyond now + `max_clock_skew` with `ClockSkewError`.
+        none can; a time beyond now + `max_clock_skew` then raises `ClockSkewError`.
 
-        `timeout` bounds this call, and is what each read of the snapshot is given unless it has
-        one of its own.
+        `timeout` bounds this call, and each read of the snapshot that has no timeout of its own.
 
         Costs one round trip for now, none for times in the ring, 2 to 3 on average below it.
         Raises `CompactedError`, `FutureRevisionError`, `InvalidTimeError`,
@@ -253,9 +252,9 @@ class KeyspaceReads(Generic[K]):
     ) -> Table:
         """Return every version that was in force at some time in [since, until], as an Arrow table.
 
-        Columns: key, value, _version_from and _version_to (revisions: in force from the one until
-        before the other), _timestamp_from and _timestamp_to. `_version_to` is None for a version in
-        force at the end; `_timestamp_from` is None if the commit that wrote it was compacted.
+        Columns: key, value, _version_from and _version_to (revisions: in force from the first until
+        before the second), _timestamp_from and _timestamp_to. `_version_to` is None for a version
+        in force at the end; `_timestamp_from` is None if the commit that wrote it was compacted.
         Sorted by key and revision. Without `since` it begins with the oldest state left. Needs
         pyarrow. Costs a scan at the beginning and two watches, and a few reads, or one watch, for
         the times of the versions that the scan found.

@@ -231,9 +231,9 @@ class Continuity:
 
 
 class ContinuousWatcher:
-    """A watch that goes on only in the history in which it began.
+    """A watch that continues only in the history in which it began.
 
-    A stream that is opened again goes on at a revision, which in a restored engine shows other
+    A stream that is opened again continues at a revision, which in a restored engine shows other
     data. So a batch is held back until `verify` has returned, which raises `StoreRestoredError` if
     its history is another one. `verify` is called after the stream was opened again, after the
     epoch has grown, and with the first batch of a `remote` stream, which may have been opened
