@@ -9,7 +9,7 @@ from snapkv.errors import InvalidOptionError, InvalidTypeError
 
 
 def wrong_type(what: str, wanted: str, value: object) -> InvalidTypeError:
-    """Return the error for a value that is not what is wanted, such as "bytes"."""
+    """Return the error for a value that is not `wanted`, such as "bytes"."""
     return InvalidTypeError(f"{what} must be {wanted}, not {type(value).__name__}")
 
 

@@ -46,11 +46,12 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 def written(path: FilePath, mode: int | None = None) -> Iterator[BinaryIO]:
     """Yield a binary file whose bytes become those of `path` when the block ends well.
 
-    A regular file, or none, is replaced by a complete new one, and stays as it was when the block
-    raises. A symbolic link is followed: the file that it names is replaced, or made. A new file
-    gets `FILE_MODE`, one that is replaced keeps its permissions; `mode` sets them either way.
-    A device, a FIFO or a descriptor of this process is written in place. Opening a FIFO waits
-    `FIFO_WAIT_S` for a reader; writing then waits for as long as the reader does.
+    A missing file is made, and a regular file is replaced, when its new contents are complete; if
+    the block raises, the path stays as it was. A symbolic link is followed: the file that it names
+    is replaced, or made. A new file gets `FILE_MODE`, one that is replaced keeps its permissions;
+    `mode` sets them either way. A device, a FIFO or a descriptor of this process is written in
+    place. Opening a FIFO waits `FIFO_WAIT_S` for a reader; writing then waits for as long as the
+    reader does.
 
     What the block raises passes through as it is.
 
@@ -132,7 +133,7 @@ def open_made(path: str, mode: int) -> int:
 
 
 def make_folder(path: str, mode: int) -> None:
-    """Make a folder for files with that mode, and its parents: users who may read may enter it.
+    """Make a folder for files with that mode, and its parents; readers of the files may enter it.
 
     An existing folder stays as it is, and parents get the permissions of the umask.
     """
@@ -284,7 +285,7 @@ def _mode_like(fd: int, found: os.stat_result | None) -> int:
 
 
 def _as_it_is(path: str, found: os.stat_result) -> int:
-    """Open something else than a regular file for writing."""
+    """Open a file that is not a regular one for writing."""
     deadline = monotonic() + FIFO_WAIT_S
     while True:
         try:

@@ -56,8 +56,8 @@ class StampRecord:
     """The value of the timestamp key: a commit's timestamp, nonce, writer and note.
 
     A fence has `fence_of` instead: it proves that the commit with that nonce is dead. `ahead` is
-    how far the timestamp is ahead of its writer's clock, from a millisecond on (`Pace`). What was
-    recorded from another engine has its `source`: the revision there, and the commit's ordinal.
+    how far the timestamp is ahead of its writer's clock, if at least a millisecond (`Pace`). What
+    was recorded from another engine has its `source`: the revision there, and the commit's ordinal.
     """
 
     timestamp: int

@@ -1,7 +1,7 @@
 """Objects that survive a fork, and objects that a `with` block closes.
 
-A lock that another thread of the parent held would stay held for ever in the child. And no call
-may be inside a library that does not survive a fork while the process forks.
+A lock that another thread of the parent held would stay held for ever in the child. And while the
+process forks, no call may be inside a library that does not survive a fork.
 """
 
 from __future__ import annotations

@@ -81,7 +81,7 @@ class Change(Generic[K]):
 
 @dataclass(frozen=True, slots=True)
 class Changes(Generic[K]):
-    """One commit with its changes, in key order; or all that one tick stamps of observed keys.
+    """One commit with its changes, in key order; or all observed changes that one tick stamps.
 
     Observed changes are in the order of their revisions, then of keys: each write between two
     ticks is included, with a commit of its own (`change.commit`). `commit` is then the newest of

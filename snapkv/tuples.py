@@ -63,7 +63,7 @@ class Versionstamp(NamedTuple):
         try:
             return _STAMP.pack(*self)
         except struct.error as e:
-            raise InvalidTupleError(f"no versionstamp: {tuple(self)}") from e
+            raise InvalidTupleError(f"not a valid versionstamp: {tuple(self)}") from e
 
     @classmethod
     def from_bytes(cls, raw: bytes) -> Versionstamp:
@@ -302,7 +302,7 @@ def _decode_float(form: str, kind: type[float], raw: bytes) -> float:
     bits = _flipped(raw, negative=not raw[0] & 0x80)
     (number,) = struct.unpack(form, bits)
     if struct.pack(form, number) != bits:  # 64 bits keep not every NaN of 32
-        raise InvalidTupleError(f"no float is kept as {raw.hex()}")
+        raise InvalidTupleError(f"{raw.hex()} is not the encoding of a float")
     return kind(number)
 
 

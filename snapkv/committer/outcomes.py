@@ -21,7 +21,7 @@ def add_note(error: BaseException, request: Request[Any]) -> None:
 
 
 def failed_guards(ops: Operations, result: object) -> FailedGuards:
-    """Return the guards that failed, from what a skipped transaction read; none of an applied."""
+    """Return the guards that failed, from the reads of a skipped transaction; none if applied."""
     assert isinstance(result, TxnResult)
     if result.succeeded:
         return []

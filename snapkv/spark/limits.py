@@ -1,4 +1,4 @@
-"""How much one micro-batch may bring; PySpark has such limits since 4.2."""
+"""How much one micro-batch may contain; PySpark has such limits since 4.2."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ValuesBefore = Callable[[Sequence[Touched]], Iterable[bytes | None]]
 
 
 class Limit:
-    """The rows and bytes that a batch may still bring; a commit is never split."""
+    """The rows and bytes that a batch may still take; a commit is never split."""
 
     def __init__(self, rows: int | None, size: int | None) -> None:
         self._rows, self._size = rows, size
@@ -70,7 +70,7 @@ def default_limit(options: SourceOptions) -> Any:
 
 
 def last_key(pages: Iterable[list[KeyValue]], limit: Limit) -> bytes | None:
-    """Return the last key that a batch of a snapshot may bring, None when it may bring all."""
+    """Return the last key that a batch of a snapshot may contain, None if it may contain all."""
     last = b""
     for page in pages:
         for kv in page:
@@ -83,7 +83,7 @@ def last_key(pages: Iterable[list[KeyValue]], limit: Limit) -> bytes | None:
 def last_commit(
     commits: Iterable[CommitChanges], limit: Limit, before: ValuesBefore | None, *, deletes: bool
 ) -> Mark | None:
-    """Return the last commit that a batch may bring, None when it may bring all.
+    """Return the last commit that a batch may contain, None if it may contain all.
 
     The first commit with rows always fits. A commit is not split, nor are the writes that one
     observed tick stamps. `before` reads the values before the changes, None if rows do not show

@@ -87,7 +87,7 @@ def opened(location: Location) -> Reader:
 
 
 def forget(location: Location) -> None:
-    """Close what this process has open of a location: it may be another store by now."""
+    """Close this process's reader of a location: another store may have taken its place."""
     found = _opened.pop(location, None)
     if found is not None:
         found.close()

@@ -146,7 +146,7 @@ class MicroBatches(DataSourceStreamReader, Generic[At], AvailableNow):
         """Do nothing: the process that has the engine open ends with the query."""
 
     def _head(self, reader: Reader, after: Mark) -> Mark:
-        """Return the newest commit that a batch may bring, or `after` if that is later."""
+        """Return the newest commit that a batch may contain, or `after` if that is later."""
         return later(self._target or reader.timeline.head(), after)
 
     # --- what compaction left ---

@@ -21,7 +21,7 @@ class Offset:
 
     `after` is None once the snapshot is complete, or if the stream has none. `pinned` is False only
     in the first offset of a new query, which Spark asks for twice and does not log. The next offset
-    differs in `pinned` only: its batch is empty, and it brings the start into Spark's log.
+    differs in `pinned` only: its batch is empty, and it puts the start into Spark's log.
     """
 
     store: bytes

@@ -14,7 +14,7 @@ from snapkv.timeline.feed import replayed
 
 @dataclass(frozen=True, slots=True)
 class CheckReport:
-    """What `check()` looked at, and every broken rule it found: none when all is well."""
+    """The size of what `check()` examined, and every broken rule that it found."""
 
     commits: int
     keys: int
@@ -24,7 +24,7 @@ class CheckReport:
 def check(core: Core, progress: Callable[[int], None] = lambda _: None) -> CheckReport:
     """Check the engine's own rules, the time line, and that every write carries a timestamp.
 
-    `progress` hears now and then how many commits were checked.
+    `progress` is called now and then with the number of commits checked.
     """
     core.check_open()
     problems = [f"engine: {problem}" for problem in core.engine.check()]

@@ -104,9 +104,9 @@ def _write(core: Core, source: Source, file: BinaryIO, progress: Progress) -> in
 
 @dataclass(slots=True)
 class Contents:
-    """What a dump holds, as far as an engine could commit it at once.
+    """The contents of a dump, as far as an engine could commit them at once.
 
-    `size` counts all of it, as the engine counts a request; what is over `size_max` is dropped.
+    `size` counts all of them, as the engine counts a request; contents over `size_max` are dropped.
     """
 
     size_max: int
@@ -164,10 +164,10 @@ class _DumpReader:
         if first[0] not in _MAPS or self._map(first) != {"count": count, "sha256": sha256}:
             raise CorruptStoreError("the dump does not match its checksum")
         if self._file.read(1):
-            raise CorruptStoreError("the dump goes on after its end")
+            raise CorruptStoreError("the dump continues after its end")
 
     def _map(self, first: bytes) -> dict[Any, Any]:
-        """Return a small map, fed byte by byte, for its length is known at its end only."""
+        """Return a small map, fed byte by byte, because its length is known only at its end."""
         unpacker = msgpack.Unpacker(max_buffer_size=MAP_BYTES_MAX)
         for _ in range(MAP_BYTES_MAX):
             self.digest.update(first)
@@ -184,7 +184,7 @@ class _DumpReader:
         """Return binary data; raise `CommitTooLargeError` for more than a commit takes."""
         form = self._take(1)
         if form[0] not in _LENGTH_BYTES:
-            raise CorruptStoreError(f"the dump has no binary data where a pair goes on: {form!r}")
+            raise CorruptStoreError(f"the dump has {form!r} where a key or value begins")
         raw = self._take(_LENGTH_BYTES[form[0]])
         length = int.from_bytes(raw)
         if length > self._bytes_max:
@@ -211,9 +211,9 @@ class _DumpReader:
 
 
 def read_dump(file: BinaryIO, bytes_max: int) -> Contents:
-    """Read and verify a dump; raises before anything is used of one that is cut or changed.
+    """Read and verify a dump; raise for one that is cut or changed before any of it is used.
 
-    No more than about `bytes_max`, what one commit may have, is held of it, whatever it claims.
+    Holds about `bytes_max` of it at most, the limit of one commit, whatever size it declares.
     Raises `NotAStoreError` (no dump), `FormatError` (a newer one), `CorruptStoreError`,
     `CommitTooLargeError`.
     """
@@ -261,10 +261,10 @@ def load_dump(core: Core, file: BinaryIO, *, replace: bool, note: str | None) ->
 def _removals(
     head: Source, space: Keyspace, kept: Mapping[Any, bytes]
 ) -> tuple[list[Any], list[Any]]:
-    """Return keys and prefixes to remove, so that of a space no key is left but those `kept`.
+    """Return keys and prefixes to remove, so that a space has only the keys `kept` left.
 
-    The prefix costs a range in front of each kept key, which counts against the limit of a request
-    as the key does. So keys are named one by one where they are fewer.
+    To remove by prefix takes a range before each kept key, which counts against the limit of a
+    request as a key does. So keys are named one by one if they are fewer.
     """
     gone = []
     for page in head.scan(*space.range_of(space.whole), keys_only=True):

@@ -371,12 +371,12 @@ class SnapshotKV(View[str], Closing):
         return _dump.dump(self._core, file, at, mode, progress)
 
     def backup(self, path: FilePath, *, mode: int = FILE_MODE) -> None:
-        """Copy a live lmdb store, history and all, to a new directory, while writers go on.
+        """Copy a live lmdb store, history and all, to a new directory, while writers continue.
 
         The copy is LMDB's own, of one moment, and without free pages; it contains all stores of the
-        directory. It appears when it is complete, with files of the permissions `mode`. It costs
-        as reading and writing all of it; meanwhile a commit of this process that needs a larger
-        map waits, 30 seconds at most. `dump` writes one moment, of any engine.
+        directory. It appears when it is complete, with files of the permissions `mode`. It costs as
+        much as reading and writing all of it; meanwhile a commit of this process that needs a
+        larger map waits, 30 seconds at most. `dump` writes one moment, of any engine.
 
         >>> import snapkv, tempfile
         >>> with tempfile.TemporaryDirectory() as folder:
