@@ -33,7 +33,7 @@ async def _absent(call: Call) -> Response:
 
 
 async def _deeper(call: Call) -> Response:
-    raise not_implemented("what is below a document (attachments, views)")
+    raise not_implemented("everything below a document (attachments, views)")
 
 
 async def _nothing(call: Call) -> Response:

@@ -1,4 +1,4 @@
-"""What all requests of a server share: the store, threads for its calls, and wakeups."""
+"""The parts that all requests of a server share: the store, threads for its calls, and wakeups."""
 
 from __future__ import annotations
 

@@ -149,12 +149,11 @@ class CdcLog:
         """Write a row, or remove it (None), and its log row, in one commit; return the log row.
 
         While the current generation is not known here, the write waits for it. Raises
-        `GenerationUnavailableError` (when `timeout` seconds are over), and
-        `InvalidWriteTimeError` when that long the store's newest commit, of another clock, is
-        further ahead of this one than clocks may be apart: for a member two propagation
-        delays, else the leeway. `InvalidArgumentError` where the table's streams are of
-        another log; and what `SnapshotKV.commit` raises. After an unknown outcome
-        (`snapkv.CommitUnknownError`) call `resolve`.
+        `GenerationUnavailableError` when `timeout` seconds are over, and `InvalidWriteTimeError`
+        when the store's newest commit is then still further ahead of this clock than clocks may be
+        apart: two propagation delays for a member, else the leeway. Raises `InvalidArgumentError`
+        if the table's streams are of another log, and what `SnapshotKV.commit` raises. After an
+        unknown outcome (`snapkv.CommitUnknownError`) call `resolve`.
         """
         return _change_of(self.write_batch([(key, value)], timeout=timeout, note=note))
 

@@ -90,7 +90,7 @@ class StreamConsumer:
 
         Raises `InvalidArgumentError` (also for `since` if the name has other progress: leave it
         out to continue there, or call `GenerationLog.forget` first),
-        `GenerationUnavailableError` where there is none yet, `LogTrimmedError`, and
+        `GenerationUnavailableError` if the log has no generation yet, `LogTrimmedError`, and
         `InvalidArgumentError` also for another log than the table's, or another number of workers.
         """
         check_seconds("window", window)

@@ -79,7 +79,7 @@ class Generations:
         A timestamp that is up to `ahead` later than the clock counts as the present.
 
         Raises `InvalidWriteTimeError` (the client's mistake), `GenerationUnavailableError`, and
-        `InvalidArgumentError` for what is not an integer.
+        `InvalidArgumentError` for a value that is not an integer.
         """
         if type(ts) is not int:
             ts = integer("a timestamp", ts)

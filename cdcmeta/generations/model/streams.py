@@ -46,7 +46,7 @@ class StreamId:
     >>> stream.index, stream.version
     (0, 1)
 
-    Raises `InvalidArgumentError` for what is none, ids from before there was a version included.
+    Raises `InvalidArgumentError` for any other value, also for old ids without a version.
     """
 
     raw: bytes

@@ -1,4 +1,4 @@
-"""What replicates tables on a capture: the interface that an agent drives."""
+"""Executors replicate the tables of a capture: the interface that an agent drives."""
 
 from __future__ import annotations
 

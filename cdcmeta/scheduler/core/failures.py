@@ -1,4 +1,4 @@
-"""What fails on captures: tables that end by themselves, starts and stops that take too long."""
+"""Failures on captures: tables that end by themselves, starts and stops that take too long."""
 
 from __future__ import annotations
 

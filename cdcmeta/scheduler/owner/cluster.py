@@ -1,4 +1,4 @@
-"""What an owner sees of its cluster at one moment, and the checks of that."""
+"""An owner's view of its cluster at one moment, and its checks."""
 
 from __future__ import annotations
 

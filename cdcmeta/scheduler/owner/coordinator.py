@@ -38,10 +38,10 @@ DRAIN_NOT_READY = 1
 
 
 class Tick(NamedTuple):
-    """What the caller does for an owner: send, store, evict.
+    """The caller's duties for an owner: send, store, evict.
 
-    Guard each write to a store with the owner's election: an owner that was deposed and does not
-    know it yet returns the same.
+    Guard each write to a store with the owner's election: a deposed owner that does not know it yet
+    returns the same.
     """
 
     messages: list[Envelope]

@@ -1,7 +1,7 @@
 """The messages between owner and agents; pure values, `encoding` makes bytes of them.
 
-Heartbeat and DispatchTable with their responses are those of TiCDC's two-phase scheduler. Announce
-and Sync, of the protocol before it, are what a new owner begins with.
+Heartbeat and DispatchTable with their responses are those of TiCDC's two-phase scheduler. A new
+owner begins with Announce and Sync, which are from TiCDC's earlier protocol.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""What decides which capture gets which table: pure functions of facts, one file each."""
+"""Policies: they decide which capture gets which table; pure functions of facts, one file each."""

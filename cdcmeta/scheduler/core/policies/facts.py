@@ -1,4 +1,4 @@
-"""What policies get, and what they return."""
+"""The arguments and results of policies."""
 
 from __future__ import annotations
 
