@@ -225,7 +225,7 @@ class ArchiveEngine(ReadOnly):
     def outdated(self, manifest: Manifest) -> bool:
         """Return whether there is a newer manifest, if a file of one is gone.
 
-        Files are merged into others, and deleted later.
+        Files are merged into larger ones, and deleted later.
         """
         return self.refresh().number != manifest.number
 

@@ -53,7 +53,7 @@ class Recorder:
     def catch_up(self, *, timeout: float | None = None) -> int:
         """Record all that exists now, durably; return the timestamp of the newest commit.
 
-        `timeout` bounds the wait for another recorder that leads, in seconds; None is no bound.
+        `timeout` bounds the wait for another recorder that leads, in seconds; None waits for ever.
         Raises `EngineBusyError` after it, and the errors of `run`, also those that pass.
         """
         check_wait(timeout)

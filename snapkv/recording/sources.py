@@ -227,7 +227,7 @@ class PrefixSource:
         return self.mark(compacted, last, lost=1)
 
     def mark(self, revision: int, last: KeyValue | None, *, lost: int = 0) -> KeyValue:
-        """Return a mark that was seen now, as the one after `last` and `lost` others."""
+        """Return a mark of now, the one after `last` and after `lost` marks that are lost."""
         if last is not None:
             self._clock.merge(stamp_of(last.value) + lost)
         stamp = StampRecord(self._clock.issue(), os.urandom(8))

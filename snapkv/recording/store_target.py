@@ -2,7 +2,7 @@
 
 The target's timestamp key carries the position: the revision and ordinal of the source's commit,
 written in the same transaction. Each transaction compares that the key is as this recorder left
-it, and that its leadership holds. So nothing is recorded twice, whoever died where.
+it, and that its leadership holds. So nothing is recorded twice, wherever a process ends.
 """
 
 from __future__ import annotations

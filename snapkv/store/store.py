@@ -10,12 +10,7 @@ from snapkv.arguments import check_bool, check_int
 from snapkv.committer import Check, SentRequest, compile_check, listed, pairs
 from snapkv.coordination.election import Election
 from snapkv.coordination.session import TTL_S, Session, SessionInfo, sessions
-from snapkv.errors import (
-    InvalidOptionError,
-    InvalidTypeError,
-    KeyNotFoundError,
-    NotSupportedError,
-)
+from snapkv.errors import InvalidOptionError, InvalidTypeError, NotSupportedError
 from snapkv.files import FILE_MODE, FilePath, check_mode, checked_path
 from snapkv.layout import StampRecord
 from snapkv.lifecycle import Closing
@@ -27,10 +22,11 @@ from snapkv.store import check as _check
 from snapkv.store import dump as _dump
 from snapkv.store.additions import Addition, building
 from snapkv.store.core import Core
+from snapkv.store.facts import facts
 from snapkv.store.restoring import restored
 from snapkv.store.space import Space
-from snapkv.store.watermarks import Watermark, remove, watermarks
-from snapkv.times import When, check_timestamp, format_time
+from snapkv.store.watermarks import Watermark, forget, watermarks
+from snapkv.times import When, check_timestamp
 
 if TYPE_CHECKING:
     from snapkv.reading.arrow import Table
@@ -280,24 +276,17 @@ class SnapshotKV(View[str], Closing):
 
         Raises `EngineUnavailableError`, `ReadTimeoutError`.
         """
-        core = self._core
-        core.check_open()
-        return watermarks(core.engine, core.layout)
+        self._core.check_open()
+        return watermarks(self._core.engine, self._core.layout)
 
     def forget_recording(self, into: str) -> None:
         """Forget a recording that has ended, so that compaction no longer waits for it.
 
-        `into` is what its watermark names; an unknown one is an error. Two round trips.
-
-        Raises `KeyNotFoundError`, `EngineUnavailableError`, `ReadOnlyError`.
+        `into` is what its watermark names. Two round trips. Raises `KeyNotFoundError`,
+        `EngineUnavailableError`, `ReadOnlyError`.
         """
-        core = self._core
-        core.check_open()
-        for found in watermarks(core.engine, core.layout):
-            if found.into == into:
-                remove(core.engine, core.layout, found.id)
-                return
-        raise KeyNotFoundError(into, reason=f"{core.url} has no recording into {into!r}")
+        self._core.check_open()
+        forget(self._core.engine, self._core.layout, into)
 
     # --- sessions and elections ---
 
@@ -424,28 +413,7 @@ class SnapshotKV(View[str], Closing):
 
         Raises `EngineUnavailableError`, `ReadTimeoutError`.
         """
-        core = self._core
-        core.check_open()
-        head, oldest = core.timeline.head(), core.timeline.oldest()
-        return {
-            "url": core.url,
-            "name": core.layout.name,
-            "store_id": core.format.store_id.hex(),
-            "format": core.format.format,
-            "commits": head.ordinal - 1,
-            "newest_timestamp": head.timestamp,
-            "newest_revision": head.revision,
-            "earliest_timestamp": oldest.timestamp,
-            "recordings": {
-                each.into: format_time(each.timestamp)
-                for each in watermarks(core.engine, core.layout)
-            },
-            "ring": f"{len(core.timeline.tracker.ring)} of {core.timeline.tracker.ring.slots}",
-            "key_bytes_max": core.engine.limits.key_bytes - len(core.layout.data.prefix),
-            "retain_ms": core.retain_ms,
-            "retain_error": str(core.retain_error) if core.retain_error else None,
-            "engine": core.engine.info(),
-        }
+        return facts(self._core)
 
     def check(self, *, progress: _dump.Progress = lambda _: None) -> _check.CheckReport:
         """Check every invariant of the stored data; `progress` gets the number of commits."""

@@ -9,7 +9,12 @@ import msgpack
 
 from snapkv.engine.contract import Compare, Delete, Engine, Put, Range, Txn
 from snapkv.engine.errors import OutcomeUnknown, Refused
-from snapkv.errors import CorruptStoreError, EngineUnavailableError, SessionLostError
+from snapkv.errors import (
+    CorruptStoreError,
+    EngineUnavailableError,
+    KeyNotFoundError,
+    SessionLostError,
+)
 from snapkv.layout import Layout, prefix_end
 
 WRITE_S = 10.0
@@ -69,9 +74,15 @@ def move(engine: Engine, layout: Layout, mark: Watermark, guard: Compare | None)
         raise SessionLostError("this recorder leads no more")
 
 
-def remove(engine: Engine, layout: Layout, id: bytes) -> None:
-    """Remove a watermark, so that compaction no longer waits for that recording."""
-    txn = Txn((), (Delete(_prefix(layout) + id),))
+def forget(engine: Engine, layout: Layout, into: str) -> None:
+    """Remove the watermark of a recording, so that compaction no longer waits for it.
+
+    Two round trips. Raises `KeyNotFoundError` if there is none, and `EngineUnavailableError`.
+    """
+    found = [mark.id for mark in watermarks(engine, layout) if mark.into == into]
+    if not found:
+        raise KeyNotFoundError(into, reason=f"{engine.url} has no recording into {into!r}")
+    txn = Txn((), tuple(Delete(_prefix(layout) + id) for id in found))
     try:
         engine.transact(lambda _: txn, layout.ts, timeout=WRITE_S)
     except Refused as e:
