@@ -16,7 +16,7 @@ class Changed(NamedTuple):
     """Changes of the revisions `low` to `high`, sorted by revision and stored key.
 
     With `exact`, each row's revision is that of the commit that made it. Otherwise another program
-    wrote some of them, and they belong to the next commit.
+    wrote some of them, or they fell into a gap, and they belong to the next commit.
     """
 
     low: int
@@ -36,8 +36,9 @@ def changes_in(
     sorting = pa.table({"revision": revisions, "stored": rows.stored})
     order = pc.sort_indices(sorting, sort_keys=[("revision", "ascending"), ("stored", "ascending")])
     exact = pc.all(pc.is_in(revisions, value_set=_marks(opened, manifest, low, high)))
+    in_gap = any(gap.low <= high and low <= gap.high for gap in manifest.gaps)
     found = Rows(rows.stored.take(order), rows.table.take(order))
-    return Changed(low, high, found, exact.as_py() is not False)
+    return Changed(low, high, found, exact.as_py() is not False and not in_gap)
 
 
 def _within(rows: Rows, low: int, high: int) -> Rows:

@@ -127,7 +127,7 @@ class Progress:
             tell_error(f"{message_of(status.error)}; it goes on trying")
         elif status.state == "standby":
             tell("snapkv: another recorder writes there; waiting until it ends")
-        elif not self._output.as_json:
+        elif not (self._quiet or self._output.as_json):
             known = time_text(status.recorded) if status.recorded else "the beginning"
             tell(f"snapkv: recording, from {known} on")
 

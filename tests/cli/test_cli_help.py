@@ -71,7 +71,7 @@ def test_a_misspelt_command_is_answered_by_spelling(cli: Cli) -> None:
 @pytest.mark.parametrize(
     ("program", "line", "offers"),
     [
-        ("snapkv", "snapkv re", {"resolve", "restore"}),
+        ("snapkv", "snapkv re", {"record", "resolve", "restore"}),
         ("snapkv", "snapkv put --if-", {"--if-absent", "--if-revision"}),
         ("cdcmeta", "cdcmeta ge", {"generations"}),
     ],
