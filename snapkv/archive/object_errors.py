@@ -23,13 +23,14 @@ _STATUS = re.compile(r"status(?: code)?: (\d{3})\b")
 _CODE = re.compile(r"<Code>(\w+)</Code>|\(code: (\w+)\)")
 _MESSAGE = re.compile(r"<Message>([^<]{1,200})")
 _URL = re.compile(r"https?://\S+")
+_TIMED_OUT = re.compile("TimedOut")
 _SYSTEM = re.compile(
-    r"Connection refused|Connection reset|failed to lookup address information|TimedOut"
-    r"|IncompleteMessage|BadScheme|certificate verify failed|UnknownIssuer|NotValidForName"
+    r"Connection refused|Connection reset|failed to lookup address information|IncompleteMessage"
+    r"|BadScheme|certificate verify failed|UnknownIssuer|NotValidForName"
     r"|Network is unreachable|No route to host|request or response body error"
 )
 _MEANING = {
-    "TimedOut": "no answer in time",
+    "TimedOut": "no complete answer in time",
     "IncompleteMessage": "the connection was closed before the answer",
     "failed to lookup address information": "the host name is unknown",
     "request or response body error": "the connection was closed within the answer",
@@ -75,7 +76,7 @@ def typed(error: BaseException, verb: str, name: str, location: Location) -> Sna
     status = status_of(error)
     found = _CODE.search(text)
     code = (found[1] or found[2]) if found else ""
-    system = _SYSTEM.search(text)
+    system = _TIMED_OUT.search(text) or _SYSTEM.search(text)
     message = f"cannot {what} in {location.url}: {_reason(text, status, code, system)}"
     if code in _NO_BUCKET:
         bucket = f"{location.scheme}://{location.bucket}"

@@ -94,6 +94,16 @@ def test_answers_that_break_off(proxy, hurt, call):
         CALLS[call](hurt)
 
 
+@pytest.mark.parametrize("call", ["read", "read_part", "list"])
+def test_answers_that_are_slow(proxy, hurt, call):
+    """Each byte comes in time, the whole answer does not."""
+    proxy.arm("drip")
+    began = time.monotonic()
+    with pytest.raises(EngineUnavailableError, match="no complete answer in time"):
+        CALLS[call](hurt)
+    assert time.monotonic() - began < BOUND_S
+
+
 @pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize(
     ("status", "error", "message"),

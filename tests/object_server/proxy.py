@@ -11,6 +11,7 @@ from typing import Any
 from object_server.server import S3Server
 
 HOLD_S = 60.0
+DRIP_S = 0.6
 HOP_BY_HOP = {"connection", "transfer-encoding", "content-length", "keep-alive"}
 
 When = Callable[[str, str], bool]
@@ -21,8 +22,9 @@ class S3Proxy:
     """Passes requests to a server; `arm` says what happens to the next ones.
 
     Faults: a status such as 503 (the server does not get the request); "close" (neither, and no
-    answer); "hold" (never an answer); "truncate" (half of the answer's body); and with the request
-    applied: "lose" (no answer), "lose 503" (that status), "lose hold" (never an answer).
+    answer); "hold" (never an answer); "truncate" (half of the answer's body); "drip" (the body, a
+    byte each `DRIP_S`); and with the request applied: "lose" (no answer), "lose 503" (that status),
+    "lose hold" (never an answer).
     """
 
     def __init__(self, server: S3Server) -> None:
@@ -122,9 +124,9 @@ class S3Proxy:
                 elif fault == "lose 503":
                     self.answer((503, [], b""))
                 elif fault != "lose":
-                    self.answer(answer, half=fault == "truncate")
+                    self.answer(answer, fault)
 
-            def answer(self, answer: Answer, half: bool = False) -> None:
+            def answer(self, answer: Answer, fault: str | None = None) -> None:
                 status, headers, body = answer
                 self.send_response_only(status)
                 for name, value in headers:
@@ -132,8 +134,19 @@ class S3Proxy:
                 self.send_header("Content-Length", str(len(body)))
                 self.send_header("Connection", "close")
                 self.end_headers()
-                if self.command != "HEAD":
-                    self.wfile.write(body[: len(body) // 2] if half else body)
+                if fault == "drip":
+                    self.drip(body)
+                elif self.command != "HEAD":
+                    self.wfile.write(body[: len(body) // 2] if fault == "truncate" else body)
+
+            def drip(self, body: bytes) -> None:
+                for byte in body:
+                    if proxy._ended.wait(DRIP_S):
+                        return
+                    try:
+                        self.wfile.write(bytes([byte]))
+                    except OSError:
+                        return  # the client waits no longer
 
             def log_message(self, *args: object) -> None:
                 pass
