@@ -48,6 +48,7 @@ from snapkv.errors import (
     StoreClosedError,
 )
 from snapkv.layout import FormatRecord, Layout
+from snapkv.lifecycle import renew_in_children
 
 Found = TypeVar("Found")
 
@@ -60,7 +61,7 @@ LOOK_S = 1.0
 
 
 class ArchiveEngine(ReadOnly):
-    """The history in an archive, read-only; safe for threads."""
+    """The history in an archive, read-only; safe for threads, and for forks as its files are."""
 
     remote = False
     limits = LIMITS
@@ -75,6 +76,11 @@ class ArchiveEngine(ReadOnly):
         self._cluster = int.from_bytes(self.manifest.source.id[:8], "big") >> 1
         self._looking = threading.Lock()
         self._looked = monotonic()
+        renew_in_children(self)
+
+    def after_fork(self) -> None:
+        """Make a new lock: another thread of the parent may have been looking."""
+        self._looking = threading.Lock()
 
     def refresh(self) -> Manifest:
         """Look at what the archive holds now; one listing, and a read if there is more."""

@@ -15,6 +15,7 @@ from snapkv.archive.files import Files
 from snapkv.archive.manifest import File
 from snapkv.archive.rows import Group, Keys, groups_of
 from snapkv.errors import ArchiveError, SnapKVError
+from snapkv.lifecycle import renew_in_children
 
 CACHE_BYTES = 64 << 20
 FILES_OPEN_MAX = 256
@@ -34,13 +35,25 @@ class _OpenFile(NamedTuple):
 
 
 class OpenFiles:
-    """Reads row groups; keeps the newest used ones, `CACHE_BYTES` of them. Safe for threads."""
+    """Reads row groups; keeps the newest used ones, `CACHE_BYTES` of them.
+
+    Safe for threads and forks.
+    """
 
     def __init__(self, files: Files, keys: Keys, *, cache_bytes: int = CACHE_BYTES) -> None:
         self.files, self.keys = files, keys
         self.groups_read = 0
         """Row groups that were not in memory, since the beginning."""
-        self._cache_bytes, self._cached_bytes = cache_bytes, 0
+        self._cache_bytes = cache_bytes
+        self._start_empty()
+        renew_in_children(self)
+
+    def after_fork(self) -> None:
+        """Forget the open files: another thread of the parent may have been reading one."""
+        self._start_empty()
+
+    def _start_empty(self) -> None:
+        self._cached_bytes = 0
         self._cache: OrderedDict[tuple[str, int], tuple[Rows, int]] = OrderedDict()
         self._open: OrderedDict[str, _OpenFile] = OrderedDict()
         self._lock = threading.Lock()  # never held while a file is read

@@ -1,18 +1,20 @@
-"""Archives in an object store: recorded, read, joined with a live store, and after a fork."""
+"""Archives in an object store: recorded, read, and joined with a live store."""
 
 import os
 import random
+import subprocess
 import sys
-import time
 
 import pytest
 
 import snapkv
 from snapkv.archive import state, writer
 from snapkv.archive.places import open_files
-from snapkv.errors import ArchiveError, ArchiveTakenError, NotSupportedError
+from snapkv.errors import ArchiveError, ArchiveTakenError
 
 from .histories import Recorder, Writing, answers
+
+WAIT_S = 60
 
 embedded = pytest.mark.parametrize("place", ["memory"], indirect=True)
 
@@ -58,6 +60,26 @@ def test_record_writes_there(place, store, s3, url):
         assert [v.value for v in alone.history("a")] == [b"1", b"2"]
 
 
+def test_the_command_line_finds_credentials_in_the_environment(s3, url, tmp_path):
+    lmdb = f"lmdb:{tmp_path / 'plans'}"
+    with snapkv.open(lmdb) as store:
+        timestamp = store.save("a", b"1")
+    there = {
+        "AWS_ACCESS_KEY_ID": s3.storage["access_key_id"],
+        "AWS_SECRET_ACCESS_KEY": s3.storage["secret_access_key"],
+        "AWS_ENDPOINT_URL": s3.endpoint,
+        "AWS_ALLOW_HTTP": "true",
+        "AWS_REGION": "us-east-1",
+    }
+    for arguments, expected in [
+        (["record", "--store", lmdb, "--into", url, "--once", "--raw"], b"%d\n" % timestamp),
+        (["get", "a", "--store", f"archive:{url}"], b"1"),
+    ]:
+        command = [sys.executable, "-m", "snapkv.cli", *arguments]
+        done = subprocess.run(command, env=os.environ | there, capture_output=True, timeout=WAIT_S)
+        assert (done.returncode, done.stdout) == (0, expected), done.stderr
+
+
 @embedded
 def test_of_two_recorders_one_goes_on(store, s3, url):
     store.save("a", b"0")
@@ -72,51 +94,3 @@ def test_of_two_recorders_one_goes_on(store, s3, url):
     third.catch_up()
     with pytest.raises(ArchiveTakenError):
         one.catch_up()
-
-
-# --- forks ---
-
-
-def in_child(body) -> str:
-    """Return what a forked child returned; a child that hangs is killed."""
-    reading, writing = os.pipe()
-    sys.stdout.flush()
-    pid = os.fork()
-    if not pid:
-        try:
-            said = str(body())
-        except BaseException as e:
-            said = f"{type(e).__name__}: {e}"
-        os.write(writing, said.encode())
-        os._exit(0)
-    os.close(writing)
-    try:
-        for _ in range(1_500):
-            if os.waitpid(pid, os.WNOHANG)[0]:
-                return os.read(reading, 10_000).decode()
-            time.sleep(0.02)
-        os.kill(pid, 9)
-        os.waitpid(pid, 0)
-        raise AssertionError("the child hangs")
-    finally:
-        os.close(reading)
-
-
-@pytest.mark.forks
-def test_a_fork_before_the_first_request_does_no_harm(s3, url):
-    files = open_files(url, s3.storage)
-    assert in_child(lambda: files.put_new("a", b"1")) == "True"
-    assert in_child(lambda: open_files(url, s3.storage).read("a")) == "b'1'"
-    assert files.read("a") == b"1"
-
-
-@pytest.mark.forks
-def test_a_child_of_a_process_that_used_it_does_not_hang(s3, url):
-    """obstore would: the threads of its runtime are not in the child."""
-    files = open_files(url, s3.storage)
-    files.put_new("a", b"1")
-    for use in (lambda: files.read("a"), lambda: open_files(url, s3.storage).read("a")):
-        said = in_child(use)
-        assert said.startswith(f"{NotSupportedError.__name__}: cannot use {url} in this process")
-        assert "use the start method 'spawn'" in said
-    assert files.read("a") == b"1", "the parent goes on"
