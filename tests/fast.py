@@ -5,6 +5,7 @@ import pytest
 SLOW_FOLDERS = {"crash", "etcd", "property", "spark", "tour"}
 """Spark's, those of servers and of killed processes, and random programs."""
 SLOW_FILES = {
+    "test_archive_down",
     "test_archive_faults",
     "test_archive_objects",
     "test_arrow_compacted",

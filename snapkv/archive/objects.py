@@ -10,7 +10,7 @@ from typing import Any
 from snapkv.archive.files import Entry
 from snapkv.archive.object_errors import no_credentials, rejected, status_of, typed
 from snapkv.archive.storage import Location, obstore_options
-from snapkv.clock import pause
+from snapkv.clock import check_in_time, pause
 from snapkv.errors import (
     EngineUnavailableError,
     FileMissingError,
@@ -163,7 +163,11 @@ class ObjectStore:
 
     @contextmanager
     def _errors(self, verb: str, name: str) -> Iterator[None]:
-        """Turn obstore's errors into errors of snapkv, without their texts: see `typed`."""
+        """Turn obstore's errors into errors of snapkv, without their texts: see `typed`.
+
+        No request begins after the deadline of a read; obstore cannot end one that has begun.
+        """
+        check_in_time()
         _check_process(self.url)
         try:
             yield
