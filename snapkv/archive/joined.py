@@ -346,6 +346,13 @@ def _ordinal(mark: GetResult) -> int:
     return 0 if mark.kv is None else mark.kv.version
 
 
+def archive_of(engine: Engine) -> ArchiveEngine | None:
+    """Return the archive that an engine has, or is; None without one."""
+    if isinstance(engine, ArchiveEngine):
+        return engine
+    return engine.archive if isinstance(engine, JoinedEngine) else None
+
+
 def joined(live: Engine, archive: str, storage: Mapping[str, Any] | None) -> JoinedEngine:
     """Return an engine joined with the archive at a URL; closing it closes both."""
     return JoinedEngine(live, open_archived(archive, storage))

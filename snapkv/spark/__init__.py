@@ -12,8 +12,9 @@ functions `read_snapshot`, `read_changes`, `read_history` and `diff` do the same
 text in the session's time zone. See `docs/spark.md`.
 
 Reading the source: `options` defines what can be asked, `pinned` the commits that are meant,
-`tasks` what a worker reads, `schema` what Spark gets; `reader` and `stream` join them. Other
-formats (that of `cdcmeta.spark`) also use `source_options`, `micro_batches` and `sessions`.
+`tasks` and `archived` what a worker reads, `schema` what Spark gets; `reader` and `stream` join
+them. Other formats (that of `cdcmeta.spark`) also use `source_options`, `micro_batches` and
+`sessions`.
 """
 
 from snapkv.extras import extra

@@ -7,10 +7,13 @@ from contextlib import contextmanager
 
 from snapkv.errors import (
     AccessDeniedError,
+    ArchiveError,
     CompactedError,
     EngineBusyError,
     EngineUnavailableError,
     FutureRevisionError,
+    HistoryGapError,
+    InvalidFileError,
     InvalidKeyError,
     InvalidOptionError,
     InvalidTimeError,
@@ -50,12 +53,15 @@ INVALID_SCHEMA = "SNAPKV_INVALID_SCHEMA"
 KEY_NOT_TEXT = "SNAPKV_KEY_NOT_TEXT"
 VALUE_MALFORMED = "SNAPKV_VALUE_MALFORMED"
 NOT_OBSERVED = "SNAPKV_NOT_OBSERVED"
+HISTORY_GAP = "SNAPKV_HISTORY_GAP"
+ARCHIVE_UNREADABLE = "SNAPKV_ARCHIVE_UNREADABLE"
 UNAVAILABLE = "SNAPKV_UNAVAILABLE"
 ACCESS_DENIED = "SNAPKV_ACCESS_DENIED"
 FAILED = "SNAPKV_FAILED"
 
 _CODES: tuple[tuple[type[SnapKVError], str], ...] = (
     (FutureRevisionError, VERSION_NOT_FOUND),
+    (HistoryGapError, HISTORY_GAP),
     (InvalidTimeError, TIMESTAMP_INVALID),
     (NotObservedError, NOT_OBSERVED),
     (StoreNotFoundError, STORE_NOT_FOUND),
@@ -63,6 +69,8 @@ _CODES: tuple[tuple[type[SnapKVError], str], ...] = (
     (StoreRecreatedError, STORE_MISMATCH),
     (StoreRestoredError, STORE_MISMATCH),
     (AccessDeniedError, ACCESS_DENIED),
+    (ArchiveError, ARCHIVE_UNREADABLE),
+    (InvalidFileError, ARCHIVE_UNREADABLE),
     (ReadOnlyError, ACCESS_DENIED),
     (EngineUnavailableError, UNAVAILABLE),
     (EngineBusyError, UNAVAILABLE),
@@ -75,6 +83,7 @@ COMPACTED_ADVICE = (
 )
 ANEW = "load the DataFrame anew, start a stream with a new checkpoint"
 _ADVICE = {
+    ARCHIVE_UNREADABLE: "; check the URL of the archive, and that workers can read its files",
     KEY_NOT_TEXT: "; keyFormat=binary reads such keys",
     NOT_OBSERVED: "; keep `snapkv tick --every 1s` running there, and read moments after its first",
     STORE_MISMATCH: f"; {ANEW}",

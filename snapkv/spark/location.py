@@ -30,13 +30,22 @@ class Location:
     space: str | None
     observe: str | None
     options: tuple[tuple[str, Any], ...] = field(repr=False)  # they may hold a password
+    archive: str | None = None
+    storage: tuple[tuple[str, str], ...] = field(default=(), repr=False)  # so may these
 
     def open(self) -> Opened:
         """Open it for reading; the caller closes it. Raises as `snapkv.open` and `observe`."""
         options = dict(self.options)
         if self.observe is not None:
             return observe(self.url, prefix=self.observe, name=self.name, **options)
-        return open_store(self.url, name=self.name, create=False, **options)
+        return open_store(
+            self.url,
+            name=self.name,
+            create=False,
+            archive=self.archive,
+            storage=dict(self.storage) or None,
+            **options,
+        )
 
     def keyspace(self, *, text: bool) -> Keyspace:
         """Return the key space that is read, with keys as text or as bytes."""
@@ -63,7 +72,30 @@ def absolute(url: str) -> str:
             "use lmdb: or etcd:, or to_arrow() without Spark",
         )
     scheme, _, path = url.partition(":")
-    return f"lmdb:{os.path.abspath(path)}" if scheme == "lmdb" and path else url
+    if scheme == "lmdb" and path:
+        return f"lmdb:{os.path.abspath(path)}"
+    return f"archive:{absolute_archive(path)}" if scheme == "archive" else url
+
+
+def absolute_archive(url: str) -> str:
+    """Return the URL of an archive as every process of this machine understands it.
+
+    Raises `SourceError` for a URL with credentials, which plans and messages would show.
+    """
+    if not isinstance(url, str):
+        raise SourceError(
+            errors.INVALID_OPTION, f"an archive's URL is a str, not {type(url).__name__}"
+        )
+    scheme, remote, rest = url.partition("://")
+    if not remote:
+        return os.path.abspath(url) if url else url
+    if "@" in rest.partition("/")[0]:
+        raise SourceError(
+            errors.INVALID_OPTION,
+            f"{scheme}://... has credentials, which do not belong into a URL: set environment "
+            "variables, or options that begin with 'storage.'",
+        )
+    return url
 
 
 _opened: OrderedDict[Location, Opened] = OrderedDict()

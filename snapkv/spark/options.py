@@ -36,6 +36,7 @@ KNOWN: dict[str, tuple[str, ...]] = {
     "name": ALL,
     "space": KEYED,
     "observe": ALL,
+    "archive": ALL,
     "keyPrefix": KEYED,
     "startKey": KEYED,
     "endKey": KEYED,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
@@ -10,6 +11,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from snapkv.reading.reader import Reader
 from snapkv.reading.tables import everything
 from snapkv.spark import errors
+from snapkv.spark.archived import changes_tasks
 from snapkv.spark.errors import SourceError, coded
 from snapkv.spark.location import Location
 from snapkv.spark.options import CHANGES, COMMITS, HISTORY, SNAPSHOT, Options, span_of
@@ -17,12 +19,10 @@ from snapkv.spark.pinned import Commits, Present, moment_of, present_in, range_o
 from snapkv.spark.source_options import SourceOptions
 from snapkv.spark.tasks import (
     BatchSchema,
-    ChangesTask,
     CommitsTask,
     HistoryTask,
     SnapshotTask,
     Task,
-    cut_commits,
     cut_keys,
 )
 
@@ -34,6 +34,16 @@ def present_of(options: SourceOptions) -> Present:
     """
     with coded(), options.location.open() as opened:
         return present_in(opened.reader)
+
+
+def located(options: Options) -> tuple[Options, Present]:
+    """Return options with the name of the store, which an archive knows, and the present.
+
+    Two round trips. Raises `SourceError`.
+    """
+    with coded(), options.location.open() as opened:
+        location = replace(options.location, name=opened.reader.layout.name)
+        return replace(options, location=location), present_in(opened.reader)
 
 
 def pin(options: Options, present: Present) -> Commits:
@@ -60,10 +70,14 @@ def _plan(reader: Reader, options: Options, pinned: Commits) -> list[Task]:
         return [CommitsTask(pinned, whole, inclusive)]
     span = span_of(options)
     if options.view == CHANGES:
-        parts = cut_commits(reader, pinned, options.partitions)
-        preimages = options.flag("preimages")
-        deletes = not options.flag("ignoreDeletes")
-        return [ChangesTask(part, span, preimages, deletes) for part in parts]
+        return changes_tasks(
+            reader,
+            pinned,
+            span,
+            options.partitions,
+            preimages=options.flag("preimages"),
+            deletes=not options.flag("ignoreDeletes"),
+        )
     pinned = pinned.held(reader)
     groups = cut_keys(reader, span, pinned.reading, options.partitions)
     if options.view == HISTORY:  # removed keys lie between the pieces, which are of existing keys

@@ -11,7 +11,7 @@ from pyspark.sql.types import StructType
 from snapkv.spark import errors
 from snapkv.spark.errors import SourceError
 from snapkv.spark.options import CHANGES, FOR_STREAMS, FORMAT, parsed
-from snapkv.spark.reader import BatchReader, pin, planned, present_of
+from snapkv.spark.reader import BatchReader, located, pin, planned
 from snapkv.spark.schema import Schema, schema_of
 from snapkv.spark.source_options import check_none_of
 from snapkv.spark.stream import ChangesReader
@@ -28,8 +28,7 @@ class SnapKVDataSource(DataSource):
 
     def __init__(self, options: Mapping[str, str]) -> None:
         super().__init__(dict(options))
-        self._options = parsed(options)
-        self._present = present_of(self._options)
+        self._options, self._present = located(parsed(options))
 
     @classmethod
     def name(cls) -> str:

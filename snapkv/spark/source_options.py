@@ -10,18 +10,20 @@ from typing import Any
 
 from snapkv.spark import errors
 from snapkv.spark.errors import SourceError
-from snapkv.spark.location import Location, absolute
+from snapkv.spark.location import Location, absolute, absolute_archive
 from snapkv.spark.timing import zone_of
 
 PARTITIONS_MAX = 16
 """One etcd serves all tasks: more than this are not faster."""
 # Options of etcd's engine, with or without underscores.
 ENGINE = ("user", "password", "tls", "ca_cert", "cert", "key")
+STORAGE = "storage."
+"""Options that begin so are those of an archive's object store, as obstore calls them."""
 _SPELLINGS = {spelling: name for name in ENGINE for spelling in (name, name.replace("_", ""))}
 # Keys that Spark adds to the options of CREATE TABLE, which it passes twice: as they are, and with
 # this prefix. When it reads the table it passes no options at all.
 _TABLE, _AGAIN = "provider", "option."
-_SCHEMES = ("lmdb", "etcd", "memory")
+_SCHEMES = ("lmdb", "etcd", "memory", "archive")
 _NAME_IT = "name the store: .load('lmdb:./meta'), .load('etcd://host:2379') or the option store"
 
 
@@ -79,6 +81,8 @@ def canonical_names(raw: Mapping[str, str], known: Collection[str]) -> dict[str,
         name = names.get(key.lower())
         if name is not None:
             texts[name] = value
+        elif key.lower().startswith(STORAGE) and "archive" in known:
+            texts[key.lower()] = value
         elif not _is_of_table(key.lower(), raw):
             raise _unknown(key, known)
     return texts
@@ -140,7 +144,38 @@ def location_of(texts: Mapping[str, str], raw: Mapping[str, str], format_: str) 
         texts.get("space"),
         texts.get("observe"),
         tuple(sorted(engine.items())),
+        *_archive_of(texts, url),
     )
+
+
+def _archive_of(
+    texts: Mapping[str, str], url: str
+) -> tuple[str | None, tuple[tuple[str, str], ...]]:
+    """Return the archive that options name, and the options of its object store.
+
+    Raises `SourceError`.
+    """
+    archive = texts.get("archive")
+    storage = {
+        name.removeprefix(STORAGE): text for name, text in texts.items() if name.startswith(STORAGE)
+    }
+    alone = url.startswith("archive:")
+    if storage and archive is None and not alone:
+        names = ", ".join(sorted(STORAGE + name for name in storage))
+        raise SourceError(
+            errors.INVALID_OPTION, f"{names}: only an archive has these options; give archive, too"
+        )
+    if archive is not None and alone:
+        raise SourceError(
+            errors.INVALID_OPTION, "the store is an archive itself: leave the option archive out"
+        )
+    if "observe" in texts and (alone or archive is not None):
+        raise SourceError(
+            errors.INVALID_OPTION,
+            "an archive is of a store's own keys: leave the option observe out",
+        )
+    found = None if archive is None else absolute_archive(archive)
+    return found, tuple(sorted(storage.items()))
 
 
 def _dropped(format_: str) -> str:
@@ -158,5 +193,6 @@ def _is_of_table(key: str, raw: Mapping[str, str]) -> bool:
 def _unknown(key: str, known: Iterable[str]) -> SourceError:
     if key == "paths":
         return SourceError(errors.INVALID_OPTION, "a DataFrame reads one store: load one path")
-    names = ", ".join(sorted(known) + list(ENGINE))
+    also = [*ENGINE, f"{STORAGE}*"] if "archive" in known else list(ENGINE)
+    names = ", ".join(sorted(known) + also)
     return SourceError(errors.UNKNOWN_OPTION, f"unknown option {key!r}; known are: {names}")

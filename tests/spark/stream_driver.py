@@ -18,14 +18,19 @@ from snapkv.spark.limits import LIMITS_KNOWN
 from snapkv.spark.local import local_session
 
 ROWS_MAX = 200
+CHANGES = ("key", "lower(hex(value))", "_change_type", "_commit_version", "_change_ordinal")
 STREAMS = {
-    "snapkv": (
-        {"readChangeFeed": "true"},
-        ("key", "lower(hex(value))", "_change_type", "_commit_version", "_change_ordinal"),
+    "snapkv": ({"readChangeFeed": "true"}, CHANGES),
+    "snapkv from an archive": (
+        {"readChangeFeed": "true", "archive": "{folder}/archive", "startingVersion": "{start}"},
+        CHANGES,
     ),
     "cdcmeta.changes": ({"database": "cat"}, ("seq", "id", "rev", "revs", "deleted", "doc")),
 }
-"""Formats, with their options and columns; the last one is not NULL in what commits bring."""
+"""Formats, with their options and columns; the last one is not NULL in what commits bring.
+
+`{start}` is the text of a file `start`.
+"""
 POLL_S = 0.1
 
 
@@ -47,7 +52,11 @@ def main(url: str, folder: Path, stream: str, number: str) -> None:
         while not (folder / f"begin-{number}").exists():
             never.wait(POLL_S)
         limit = {"maxRowsPerTrigger": ROWS_MAX} if LIMITS_KNOWN else {}
-        changes = spark.readStream.format(stream).options(**options, **limit).load(url)
+        start = folder / "start"
+        texts = {"folder": folder, "start": start.read_text() if start.exists() else ""}
+        options = {name: text.format(**texts) for name, text in options.items()}
+        source = spark.readStream.format(stream.partition(" ")[0])
+        changes = source.options(**options, **limit).load(url)
         sink = changes.selectExpr(*columns).writeStream.option(
             "checkpointLocation", str(folder / "checkpoint")
         )

@@ -1,0 +1,148 @@
+"""Streams that begin in an archive, and go over to the live engine without a seam."""
+
+import random
+from functools import partial
+from pathlib import Path
+
+import pytest
+from archive.histories import recorder
+from archives import Archived
+from drivers import Drivers, going_on
+from store.tabled import FOREVER, Writing, changes_of
+from stream_queries import LIMITS, Checkpoint, Query, refused_by
+
+from snapkv.archive import state, writer
+from snapkv.spark import archived as archived_tasks
+
+
+@pytest.fixture(autouse=True)
+def small_files(monkeypatch):
+    monkeypatch.setattr(writer, "BASE_AFTER_ROWS_MIN", 30)
+    monkeypatch.setattr(writer, "BASE_FILE_ROWS", 7)
+    monkeypatch.setattr(state, "CHUNK_ROWS", 9)
+    monkeypatch.setattr(archived_tasks, "TASK_ROWS", 5)
+
+
+@pytest.fixture
+def made(place, store, clock, tmp_path):
+    return partial(Archived, place, store, clock, tmp_path)
+
+
+def changes_since(archived: Archived) -> list[tuple]:
+    """The rows of all changes after the first moment of the archive."""
+    return changes_of(archived.writing.plain, archived.since, FOREVER)
+
+
+def backfill(archived: Archived, checkpoint: Checkpoint, url: str | None = None, **limit) -> Query:
+    """A driver that begins with the first change of the archive."""
+    more = archived.options if url is None else {}
+    start = {"startingVersion": archived.first + 1}
+    return Query(url or archived.place.url, checkpoint, **start, **more, **limit)
+
+
+@pytest.mark.parametrize("limit", LIMITS)
+def test_from_the_archive_over_to_live(made, limit):
+    """Over restarts, and compaction of what only the archive has then."""
+    archived, checkpoint = made(2), Checkpoint()
+    archived.grow(3)
+    archived.writing.steps(3)  # which no recorder has seen yet
+    archived.compact(archived.first + 5)
+    for n, _ in enumerate(backfill(archived, checkpoint, **limit).batches()):
+        if n == 2:
+            break
+    archived.compact(archived.reached)
+    backfill(archived, checkpoint, **limit).drained()
+    assert checkpoint.rows() == changes_since(archived)
+    archived.grow(2)
+    backfill(archived, checkpoint, **limit).drained()
+    assert checkpoint.rows() == changes_since(archived)
+    assert refused_by("VERSION_COMPACTED", lambda: backfill_without(archived).drained())
+
+
+def backfill_without(archived: Archived) -> Query:
+    return Query(archived.place.url, startingVersion=archived.first + 1)
+
+
+@pytest.mark.parametrize("place", ["lmdb"], indirect=True)
+@pytest.mark.parametrize("limit", LIMITS)
+def test_compaction_and_merges_at_any_time(made, limit):
+    """A driver is about to read what compaction and merges take away."""
+    archived, checkpoint = made(5), Checkpoint()
+    archived.grow(3)
+    archived.compact(archived.first + 3)
+    query = backfill(archived, checkpoint, **limit)
+    for n in range(30):
+        if not query.log():
+            archived.grow(1)
+            continue
+        if n % 3 == 1:
+            archived.grow(2, steps=4)
+            archived.merge()
+        if n % 3 == 2:
+            archived.compact(archived.reached)
+        query.run()
+        if n % 5 == 4:
+            query = backfill(archived, checkpoint, **limit)
+            query.run()
+        query.commit()
+    query.drained()
+    assert checkpoint.rows() == changes_since(archived)
+
+
+@pytest.mark.parametrize("place", ["lmdb"], indirect=True)
+def test_an_archive_alone_brings_what_is_recorded(made):
+    archived, checkpoint = made(6), Checkpoint()
+    archived.grow(2)
+    follow = partial(backfill, archived, checkpoint, archived.alone)
+    follow().drained()
+    assert checkpoint.rows() == changes_since(archived)
+    archived.writing.steps(5)
+    assert follow().drained() == [], "not recorded yet"
+    archived.reach()
+    archived.merge()
+    follow().drained()
+    assert checkpoint.rows() == changes_since(archived)
+
+
+@pytest.mark.parametrize("place", ["lmdb"], indirect=True)
+def test_a_checkpoint_goes_with_and_without_the_archive(made, place):
+    """It names a store and a commit, which is the same in both."""
+    archived, checkpoint = made(8), Checkpoint()
+    archived.grow(2)
+    backfill(archived, checkpoint, archived.alone).drained()
+    archived.grow(1)
+    Query(place.url, checkpoint, startingVersion=archived.first + 1).drained()
+    archived.grow(1)
+    backfill(archived, checkpoint).drained()
+    assert checkpoint.rows() == changes_since(archived)
+
+
+# --- kill -9 ---
+
+
+@pytest.mark.parametrize("place", ["lmdb"], indirect=True)
+def test_a_driver_that_is_killed_in_the_archive(place, store, clock, tmp_path: Path):
+    """Compaction leaves it nothing live of where it was, and the next one goes on."""
+    writing = Writing(store, clock, random.Random(9))
+    writing.steps(90)
+    recording = recorder(store, tmp_path / "archive")
+    recording.catch_up()
+    writing.steps(20)
+    manifest = recording.writer.manifest
+    since = store.at(revision=manifest.since).timestamp
+    place.engine().compact(manifest.high)
+    (tmp_path / "start").write_text(str(manifest.since + 1))
+    with (
+        going_on(lambda: writing.steps(1)) as stop,
+        Drivers(place.url, tmp_path, "snapkv from an archive") as drivers,
+    ):
+        killed = drivers.killed_in_a_batch(stop)
+
+    batches = drivers.batches()
+    assert len(batches[killed]) == 2, "the batch in which it was killed came again"
+    assert all(attempt == tries[0] for tries in batches.values() for attempt in tries)
+    brought = [row for number in sorted(batches) for row in batches[number][0]]
+    assert brought == [
+        (key, value if value is None else value.hex(), *row)
+        for key, value, *row, _ in changes_of(writing.plain, since, FOREVER)
+    ]
