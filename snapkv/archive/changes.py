@@ -56,3 +56,16 @@ def _marks(opened: OpenFiles, manifest: Manifest, low: int, high: int) -> Any:
         for group in opened.groups(log)
     ]
     return pa.concat_arrays(found) if found else pa.array([], pa.int64())
+
+
+def exact(opened: OpenFiles, manifest: Manifest, low: int, high: int) -> bool:
+    """Return whether all changes of the revisions `low` to `high` have that of their commit."""
+    marks = _marks(opened, manifest, low, high)
+    for file in manifest.of_kind("delta"):
+        if file.high < low or file.low > high:
+            continue
+        revisions = pc.unique(opened.column(file, "revision"))
+        wanted = pc.and_(pc.greater_equal(revisions, low), pc.less_equal(revisions, high))
+        if pc.any(pc.invert(pc.is_in(revisions.filter(wanted), value_set=marks))).as_py():
+            return False
+    return True

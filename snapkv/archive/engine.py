@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, TypeVar
 
-from snapkv.archive.changes import Changed, changes_in
+from snapkv.archive.changes import Changed, changes_in, exact
 from snapkv.archive.files import Files
 from snapkv.archive.manifest import File, Manifest
 from snapkv.archive.marks import Marks
@@ -203,6 +203,25 @@ class ArchiveEngine(ReadOnly):
             return parts, deltas
 
         return self._read(revision, found)
+
+    def deltas(self, low: int, high: int) -> list[File]:
+        """Return the files with the changes in (low, high]; opens each, as `files_at`."""
+
+        def found(manifest: Manifest) -> list[File]:
+            files = [file for file in manifest.of_kind("delta") if file.high > low]
+            files = [file for file in files if file.low <= high]
+            for file in files:
+                self._opened.groups(file)
+            return files
+
+        return self._read(high, found)
+
+    def is_exact(self, low: int, high: int) -> bool:
+        """Return whether each change of the revisions `low` to `high` has its commit's revision.
+
+        False if another program wrote between two commits. Reads two columns.
+        """
+        return self._read(high, lambda manifest: exact(self._opened, manifest, low, high))
 
     def _state(self, key: bytes, range_end: bytes, revision: int) -> Iterator[Rows]:
         revision = revision or self._manifest_for(0).high

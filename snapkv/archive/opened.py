@@ -77,6 +77,15 @@ class OpenFiles:
         self._keep(name, rows, table.nbytes + stored.nbytes)
         return rows
 
+    def column(self, file: File, name: str) -> Any:
+        """Return one column of a file, which is not kept."""
+        opened = self._opened(file)
+        try:
+            with opened.lock:
+                return opened.parquet.read(columns=[name], use_threads=False)[name]
+        except (pa.ArrowException, OSError) as e:
+            raise _typed(file, e) from e
+
     def within(self, file: File, start: bytes, end: bytes) -> Iterator[Rows]:
         r"""Yield the rows of a file with a stored key in [start, end); b"\\0" has no end."""
         if not file.rows or file.last_key < start or (end != b"\0" and file.first_key >= end):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -10,11 +10,13 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from snapkv.spark import errors
+from snapkv.spark import native as native_files
 from snapkv.spark.errors import SourceError
-from snapkv.spark.location import absolute
-from snapkv.spark.options import BINARY, key_formats
+from snapkv.spark.location import absolute, absolute_archive
+from snapkv.spark.options import BINARY, Options, key_formats, parsed
 from snapkv.spark.sessions import Times, ensure_registered, register_format
 from snapkv.spark.source import SnapKVDataSource
+from snapkv.spark.source_options import STORAGE
 from snapkv.times import When
 
 ADDED, CHANGED, REMOVED = "added", "changed", "removed"
@@ -43,6 +45,9 @@ def read_snapshot(
     prefix: str | bytes = "",
     *,
     schema: StructType | str | None = None,
+    archive: str | None = None,
+    storage: Mapping[str, Any] | None = None,
+    native: bool | None = None,
     **options: Any,
 ) -> DataFrame:
     """Return a store as it was at a moment (None: now), a row for each key.
@@ -53,6 +58,10 @@ def read_snapshot(
     `valueFormat`, ... The moment is pinned by this call: all actions on the DataFrame see the same
     rows.
 
+    `archive` is the URL of the store's archive, `storage` are options of its object store. Where
+    Spark's own Parquet reader is faster it reads the archive's files; `native` forces that, or
+    forbids it. It never does where values are decoded, or the archive does not have the moment.
+
         spark_df = read_snapshot(spark, "etcd://localhost:2379", "2026-11-20 14:05", "schema/")
 
     Raises Spark's `AnalysisException`, whose message has a code such as
@@ -62,7 +71,8 @@ def read_snapshot(
     _check_not_set(options, timestampAsOf="give as_of")
     if as_of is not None:
         options = _joined(options, Times(spark, options).as_of(as_of))
-    return _frame(spark, url, prefix, schema, options)
+    options |= _archived(archive, storage)
+    return _frame(spark, url, prefix, schema, options, native_files.snapshot, native)
 
 
 def read_changes(
@@ -73,12 +83,17 @@ def read_changes(
     prefix: str | bytes = "",
     *,
     schema: StructType | str | None = None,
+    archive: str | None = None,
+    storage: Mapping[str, Any] | None = None,
+    native: bool | None = None,
     **options: Any,
 ) -> DataFrame:
     """Return what the commits after `since` up to `until` (None: now) changed, a row for each.
 
     `since` is exclusive and `until` inclusive, as everywhere in snapkv; naive text is in the
-    session's time zone. Raises as `read_snapshot`, most of it at the first action.
+    session's time zone. `archive`, `storage` and `native` are as for `read_snapshot`: Spark's own
+    reader is used if `columns` leave `_change_ordinal` out. Raises as `read_snapshot`, most of it
+    at the first action.
     """
     _check_not_set(
         options,
@@ -89,7 +104,8 @@ def read_changes(
     times = Times(spark, options)
     options["readChangeFeed"] = True
     options = _joined(options, times.bounds(since, until, after=True))
-    return _frame(spark, url, prefix, schema, options)
+    options |= _archived(archive, storage)
+    return _frame(spark, url, prefix, schema, options, native_files.changes, native)
 
 
 def read_history(
@@ -100,6 +116,8 @@ def read_history(
     prefix: str | bytes = "",
     *,
     schema: StructType | str | None = None,
+    archive: str | None = None,
+    storage: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> DataFrame:
     """Return every version of every key that was current at some time in [since, until].
@@ -111,6 +129,7 @@ def read_history(
     times = Times(spark, options)
     options["view"] = "history"
     options = _joined(options, times.bounds(since, until, after=False))
+    options |= _archived(archive, storage)
     return _frame(spark, url, prefix, schema, options)
 
 
@@ -167,7 +186,7 @@ def _compared(
     options: Mapping[str, Any],
 ) -> DataFrame:
     """Return the keys and values of a moment."""
-    columns = {} if schema is not None else {"columns": ",".join(COMPARED)}
+    columns: dict[str, Any] = {} if schema is not None else {"columns": ",".join(COMPARED)}
     frame = read_snapshot(spark, url, when, prefix, schema=schema, **options, **columns)
     if sorted(frame.columns) != sorted(COMPARED):
         raise SourceError(
@@ -209,20 +228,46 @@ def _joined(options: dict[str, Any], added: dict[str, str]) -> dict[str, Any]:
     return options | added
 
 
+def _archived(archive: str | None, storage: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return the options of an archive."""
+    found = {f"{STORAGE}{name}": value for name, value in (storage or {}).items()}
+    return found if archive is None else found | {"archive": absolute_archive(archive)}
+
+
 def _frame(
     spark: SparkSession,
     url: str,
     prefix: str | bytes,
     schema: StructType | str | None,
     options: dict[str, Any],
+    by_spark: Callable[..., DataFrame | None] | None = None,
+    native: bool | None = None,
 ) -> DataFrame:
+    """Return a DataFrame of Spark's own reader if `by_spark` makes one, else of the format."""
     ensure_registered(spark, SnapKVDataSource)
     options["store"] = absolute(url)
     if prefix:
         options["keyPrefix"] = _text_of(prefix, options)
     if schema is not None:  # not by .schema(), with which Spark would pin at the first action
         options["schema"] = schema.json() if isinstance(schema, StructType) else schema
+    archived = "archive" in options or options["store"].startswith("archive:")
+    if native and not archived:
+        raise SourceError(errors.INVALID_OPTION, "native=True reads an archive: give archive, too")
+    if by_spark is not None and native is not False and archived:
+        frame = by_spark(spark, _parsed(options), forced=bool(native))
+        if frame is not None:
+            return frame
     return spark.read.format(SnapKVDataSource.name()).options(**options).load()
+
+
+def _parsed(options: Mapping[str, Any]) -> Options:
+    """Return options as the format gets them."""
+    texts = {
+        name: str(value).lower() if isinstance(value, bool) else str(value)
+        for name, value in options.items()
+        if value is not None
+    }
+    return parsed(texts)
 
 
 def _text_of(prefix: str | bytes, options: Mapping[str, Any]) -> str:
