@@ -11,6 +11,9 @@ from snapkv.archive.manifest import File, Manifest
 from snapkv.archive.opened import OpenFiles, Rows
 from snapkv.archive.state import joined
 
+SHOWN = ("value", "revision", "version", "time", "deleted")
+"""The columns of the changes, beside their stored keys."""
+
 
 class Changed(NamedTuple):
     """Changes of the revisions `low` to `high`, sorted by revision and stored key.
@@ -30,11 +33,13 @@ def changes_in(
 ) -> Changed:
     """Return the changes that a delta has in the revisions `low` to `high`, of a range of keys."""
     low, high = max(low, file.low), min(high, file.high)
-    parts = [_within(rows, low, high) for rows in opened.within(file, start, end)]
-    rows = joined(parts)
+    whole = (low, high) == (file.low, file.high)
+    parts = [
+        Rows(rows.stored, rows.table.select(SHOWN)) for rows in opened.within(file, start, end)
+    ]
+    rows = joined(parts if whole else [_within(rows, low, high) for rows in parts])
     revisions = rows.table["revision"].combine_chunks()
-    sorting = pa.table({"revision": revisions, "stored": rows.stored})
-    order = pc.sort_indices(sorting, sort_keys=[("revision", "ascending"), ("stored", "ascending")])
+    order = pc.sort_indices(revisions)  # stable, and the rows of a delta are sorted by key
     exact = pc.all(pc.is_in(revisions, value_set=_marks(opened, manifest, low, high)))
     in_gap = any(gap.low <= high and low <= gap.high for gap in manifest.gaps)
     found = Rows(rows.stored.take(order), rows.table.take(order))

@@ -112,7 +112,7 @@ def _arrays(found: Changed, span: Span, deletes: bool) -> Iterator[Arrays]:
     created = pc.equal(table["version"].combine_chunks(), 1)
     kinds = pc.if_else(created, tables.INSERT, tables.UPDATE_AFTER)
     numbers = revisions.to_numpy()
-    places = pa.array(range(len(numbers)), pa.int32()).to_numpy()
+    places = pc.cumulative_sum(pa.repeat(1, len(numbers))).to_numpy() - 1
     whole = pa.table(
         {
             "key": stored,

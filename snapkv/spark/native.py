@@ -35,7 +35,7 @@ BASE = (
 DELTA = f"{BASE}, deleted BOOLEAN"
 FILES_MAX = 32
 """Spark lists more files than this by a job of its own, which is slow."""
-DELTA_SHARE = 8
+DELTA_SHARE = 20
 """A base is joined with deltas that have at most this part of its rows; else workers merge."""
 TIMED, ORDINAL = "mod_timestamp", "_change_ordinal"
 
