@@ -21,6 +21,7 @@ QUESTIONS = (
     "etcd_to_arrow",
     "etcd_clients",
     "spark_snapshot",
+    "archive_spark",
     "spark_stream",
     "couch_edits",
     "couch_feed",
