@@ -7,6 +7,7 @@ from collections import OrderedDict
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from snapkv.archive.storage import SECONDS
 from snapkv.layout import Keyspace, Layout, RawKeyspace
 from snapkv.observing.observe import Observed, observe
 from snapkv.reading.reader import Reader
@@ -43,7 +44,7 @@ class Location:
             name=self.name,
             create=False,
             archive=self.archive,
-            storage=dict(self.storage) or None,
+            storage={name: _typed(name, text) for name, text in self.storage} or None,
             **options,
         )
 
@@ -54,6 +55,16 @@ class Location:
         layout = Layout(self.name)
         space = layout.data if self.space is None else layout.space(self.space)
         return replace(space, text=text)
+
+
+def _typed(name: str, text: str) -> str | bool | float:
+    """Return the value of an option of an object store, all of which Spark passes as text."""
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    try:
+        return int(text) if name == "max_retries" else float(text) if name in SECONDS else text
+    except ValueError:
+        return text  # which the archive rejects
 
 
 def absolute(url: str) -> str:

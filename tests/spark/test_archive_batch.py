@@ -7,6 +7,7 @@ from archive.histories import recorder
 from archives import Archived
 from direct import Planned, new_worker, read, refused
 from frames import load, together
+from object_server import shared_server
 from pyspark.errors import AnalysisException
 from store.engines import START_MS, write_raw
 from store.tabled import SPACE
@@ -294,6 +295,29 @@ def test_keys_and_values_that_are_not_text(spark, tmp_path):
     with pytest.raises(Exception, match=r"\[SNAPKV_VALUE_MALFORMED\]"):
         call().collect()
     assert call(mode="PERMISSIVE", columns="key,value").collect() == [("k", None)]
+
+
+# --- object stores ---
+
+
+def test_an_archive_in_an_object_store(spark, tmp_path, clock):
+    server = shared_server()
+    url, secret = server.new_url(), server.storage["secret_access_key"]
+    live = f"lmdb:{tmp_path}/meta"
+    with snapkv.open(live, clock=clock) as store:
+        store.commit(puts={"a": b"1", "b": b"1"})
+        snapkv.record(live, into=url, storage=server.storage, clock=clock).catch_up()
+        expected = [tuple(row.values()) for row in store.at().to_arrow().to_pylist()]
+    options = {f"storage.{name}": value for name, value in server.storage.items()}
+    options |= {"storage.max_retries": 2, "storage.timeout": 7.5}
+    alone = load(spark, f"archive:{url}", **options)
+    joined = read_snapshot(spark, live, archive=url, storage=server.storage)
+    assert [sorted(rows) for rows in together([alone, joined])] == [expected, expected]
+    for frame in (alone, joined):
+        assert "BatchScan" in plan_of(frame), "Spark has no library for object stores here"
+        assert secret not in frame._jdf.queryExecution().toString()
+    options["storage.timeout"] = "soon"
+    assert "storage option 'timeout'" in refused("INVALID_OPTION", f"archive:{url}", **options)
 
 
 # --- errors ---
