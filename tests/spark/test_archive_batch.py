@@ -355,6 +355,29 @@ def test_archives_that_cannot_be_read(spark, ann, tmp_path, clock):
         read_snapshot(spark, url, native=True).collect()
 
 
+def test_moments_in_a_gap_and_changes_across_it(spark, ann, clock):
+    store, url, recording = ann
+    clock.advance(1_000)
+    lost = store.commit(puts={"lost": b"1", "stays": b"2"})
+    clock.advance(1_000)
+    newest = store.commit(puts={"new": b"1"}, deletes=["lost"])
+    store._core.engine.compact(newest.revision)
+    recording.catch_up()
+    assert "read one of these two moments" in refused("HISTORY_GAP", url, timestampAsOf=lost.ts)
+    for native_ in (True, False):
+        with pytest.raises(Exception, match=r"\[SNAPKV_HISTORY_GAP\]"):
+            read_snapshot(spark, url, lost.ts, native=native_).collect()
+    columns = "key,value,_change_type,_commit_version"
+    expected = [
+        ("new", b"1", "insert", newest.revision),
+        ("stays", b"2", "update_postimage", newest.revision),
+    ]
+    since = f"rev:{lost.revision - 1}"
+    for native_ in (True, False):
+        feed = read_changes(spark, url, since, columns=columns, native=native_)
+        assert rows_of(feed) == expected
+
+
 def test_options_of_archives(tmp_path):
     url, secret = f"lmdb:{tmp_path}/meta", "hunter2"
     snapkv.open(url).close()

@@ -69,6 +69,7 @@ def test_every_code_and_what_to_do(store, place, clock, monkeypatch):
         errors.VALUE_MALFORMED: ({"schema": field, "valueFormat": "json"}, "mode=PERMISSIVE"),
         errors.NOT_OBSERVED: ({"observe": "/r/", "name": "new"}, "snapkv tick"),
         errors.UNAVAILABLE: (nowhere, "check that the server is up"),
+        errors.ARCHIVE_UNREADABLE: ({"archive": other + "-none"}, "URL of the archive"),
         errors.FAILED: ({"url": other}, "no format record"),
     }
     place.open(name="new", clock=clock)
@@ -81,7 +82,8 @@ def test_every_code_and_what_to_do(store, place, clock, monkeypatch):
     place.open()
     assert "load the DataFrame anew" in fails("STORE_MISMATCH", planned)
     named = {value for name, value in vars(errors).items() if str(value).startswith("SNAPKV_")}
-    elsewhere = {errors.ACCESS_DENIED, *OF_STREAMS}  # see the users below
+    # see the users below, and test_archive_batch
+    elsewhere = {errors.ACCESS_DENIED, errors.HISTORY_GAP, *OF_STREAMS}
     assert named == {*table, errors.STORE_MISMATCH, *elsewhere}
 
 
