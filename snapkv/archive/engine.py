@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, TypeVar
 
+from snapkv.archive.answers import limited, values_of
 from snapkv.archive.changes import Changed, changes_in, exact
 from snapkv.archive.files import Files
 from snapkv.archive.manifest import File, Manifest
@@ -270,9 +271,9 @@ class ArchiveEngine(ReadOnly):
             for rows in parts:
                 count += len(rows.stored)
                 if not wanted.count_only and (not wanted.limit or len(found) <= wanted.limit + 2):
-                    found += (KeyValue(*each) for each in _values(rows))
+                    found += (KeyValue(*each) for each in values_of(rows))
             found.sort()
-        return _limited(wanted, found, count)
+        return limited(wanted, found, count)
 
     def _row(self, manifest: Manifest, key: bytes, revision: int) -> KeyValue | None:
         if key == self.layout.ts:
@@ -404,18 +405,3 @@ def _check_gap(manifest: Manifest, revision: int) -> None:
     gap = manifest.gap_at(revision)
     if gap is not None:
         raise HistoryGapError(gap.after, gap.before)
-
-
-def _values(rows: Rows) -> Iterator[tuple[bytes, bytes, int, int, int]]:
-    names = ("value", "created", "revision", "version")
-    columns = (rows.table[name].to_pylist() for name in names)
-    return zip(rows.stored.to_pylist(), *columns, strict=True)
-
-
-def _limited(wanted: Range, found: list[KeyValue], count: int) -> RangeResult:
-    if wanted.count_only:
-        return RangeResult([], count)
-    kvs = found[: wanted.limit] if wanted.limit else found
-    if wanted.keys_only:
-        kvs = [kv._replace(value=b"") for kv in kvs]
-    return RangeResult(kvs, count, len(kvs) < count)
