@@ -47,6 +47,8 @@ class JoinedEngine:
         self.live, self.archive = live, archive
         self.url, self.remote = live.url, live.remote
         self.limits: Limits = live.limits
+        if (backup := getattr(live, "backup", None)) is not None:
+            self.backup = backup  # of the live engine's directory; the archive is not copied
 
     def check_source(self, layout: Layout, record: FormatRecord, created: int) -> None:
         """Make sure that the archive is of this store, and of the history that the engine has.

@@ -11,6 +11,7 @@ from snapkv.errors import (
     ArchiveError,
     InvalidOptionError,
     InvalidTypeError,
+    NotSupportedError,
     ReadOnlyError,
     StoreNotFoundError,
     StoreRestoredError,
@@ -144,6 +145,37 @@ def test_a_restored_engine_is_refused(tmp_path, clock, folder):
         store.save("a", b"yet another")
     with pytest.raises(StoreRestoredError, match="it was restored since"):
         snapkv.open(restored, archive=folder, clock=clock)
+
+
+def test_a_store_with_an_archive_can_be_backed_up(tmp_path, clock, folder):
+    url = f"lmdb:{tmp_path / 'lmdb'}"
+    with snapkv.open(url, clock=clock) as store:
+        early = store.save("a", b"1")
+        recorder(store, folder).catch_up()
+        later = store.save("a", b"2")
+        clock.advance(600_000)
+        store.compact(later, past_recordings=True)
+    with snapkv.open(url, archive=folder, clock=clock) as store:
+        store.backup(tmp_path / "backup")
+    copied = f"lmdb:{tmp_path / 'backup'}"
+    with snapkv.open(copied, create=False, archive=folder, clock=clock) as copy:
+        assert [copy.load("a", each) for each in (early, later)] == [b"1", b"2"]
+    with (
+        snapkv.open(copied, create=False, clock=clock) as copy,
+        pytest.raises(CompactedError),  # the archive was not copied
+    ):
+        copy.load("a", early)
+
+
+def test_other_engines_with_an_archive_have_no_backup(tmp_path, clock, folder):
+    with snapkv.open("memory:joined", clock=clock) as store:
+        store.save("a", b"1")
+        recorder(store, folder).catch_up()
+        with (
+            snapkv.open("memory:joined", archive=folder, clock=clock) as joined,
+            pytest.raises(NotSupportedError, match="only lmdb stores can"),
+        ):
+            joined.backup(tmp_path / "backup")
 
 
 @pytest.mark.parametrize(
