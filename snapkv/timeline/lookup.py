@@ -34,7 +34,8 @@ class Lookup:
         """Return the newest mark with `mark[field] <= wanted`, and the one after it.
 
         `known` are marks that bound the search, one of them above `wanted`. Costs 0 to 5 round
-        trips, or some blocks of an embedded engine: see `search` and `search_blocks`.
+        trips for 16 million revisions, or some blocks of an embedded engine: see `search` and
+        `search_blocks`. A search that compaction overtakes begins again at the compaction point.
         Raises `CompactedError` if that part of the history is gone. The caller must discard the
         result if the engine was restored meanwhile.
         """

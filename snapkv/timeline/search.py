@@ -134,8 +134,8 @@ def search(bracket: Bracket, probe: Probe) -> tuple[Mark, Mark]:
     """Return the wanted mark (the newest with `mark[field] <= wanted`) and the one after it.
 
     Cost: 2 round trips when commits come at a steady rate, one of them a single read; otherwise 2
-    to 3 on average and at most 1 + log(revisions) / log(64), rounded up: 4 for 30,000 revisions.
-    Errors of `probe` pass through.
+    to 3 on average and at most 1 + log(revisions) / log(64), rounded up: 4 for 262,144 revisions,
+    5 for 16 million. Errors of `probe` pass through.
     """
     if not bracket.found and (guess := bracket.interpolate()) is not None:
         bracket.narrow(guess, probe([guess])[0])

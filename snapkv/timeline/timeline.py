@@ -100,7 +100,11 @@ class Timeline:
         )
 
     def at(self, timestamp: int) -> Moment:
-        """Return the moment of a timestamp; 0 to 6 round trips (2 to 3 below the ring)."""
+        """Return the moment of a timestamp.
+
+        No round trip in the ring and in blocks. One reads the newest mark if the timestamp is at or
+        above the newest one known; a search costs 0 to 5 (2 to 3 on average, see `search`).
+        """
         for _ in range(RESTORES_MAX):
             epoch = self.tracker.continuity.epoch
             with suppress(StoreRestoredError):
@@ -131,7 +135,7 @@ class Timeline:
         return Moment(self, mark.timestamp, mark, True, self.tracker.continuity.epoch, reading)
 
     def by_ordinal(self, ordinal: int) -> Mark:
-        """Return the mark with that ordinal, which exists; 0 to 6 round trips."""
+        """Return the mark with that ordinal, which exists; 1 to 6 round trips."""
         newest = self.tracker.head()
         return newest if ordinal >= newest.ordinal else self.tracker.between(ORDINAL, ordinal)[0]
 
@@ -235,7 +239,7 @@ class Timeline:
     # --- marks ---
 
     def following(self, mark: Mark) -> Mark | None:
-        """Return the mark after a mark, None if that is the newest; 0 to 7 round trips."""
+        """Return the mark after a mark, None if that is the newest; 0 to 6 round trips."""
         if (
             mark.ordinal >= self.tracker.newest.ordinal
             and mark.ordinal >= self.tracker.head().ordinal

@@ -256,7 +256,7 @@ class Tracker:
         return floor, newest, epoch
 
     def after(self, mark: Mark) -> Mark:
-        """Return the mark after one that is older than the newest known; 0 to 6 round trips."""
+        """Return the mark after one that is older than the newest known; cost as `between`."""
         with self._lock:
             after = self.ring.after(mark)
         return after if after is not None else self.between(ORDINAL, mark.ordinal)[1]
@@ -264,7 +264,9 @@ class Tracker:
     def between(self, field: int, wanted: int) -> tuple[Mark, Mark]:
         """Return the newest mark with `mark[field] <= wanted`, which is old, and the one after it.
 
-        0 to 6 round trips. Raises `StoreRestoredError` if the engine is restored meanwhile.
+        0 to 5 round trips (see `Lookup.between`). The first call also starts the feed: that costs
+        another search, and a watch. Raises `StoreRestoredError` if the engine is restored
+        meanwhile.
         """
         continuity = self.continuity
         epoch = continuity.epoch

@@ -1,1 +1,1 @@
-"""Generations as pure values and rules: no store, no clock."""
+"""Generations as values and rules, without a store; only `metadata` reads a clock and waits."""
