@@ -91,14 +91,6 @@ class FileMissingError(InvalidFileError, FileNotFoundError):
     """The file of a dump, or its folder, does not exist."""
 
 
-class ArchiveError(SnapKVError, OSError):
-    """The files of an archive are missing, damaged, or of another store."""
-
-
-class ArchiveTakenError(ArchiveError):
-    """Another recorder writes to the archive: this one has to stop."""
-
-
 class NotSupportedError(SnapKVError, NotImplementedError):
     """The call is not possible with this engine, or at this point; the message says what is."""
 
@@ -287,6 +279,14 @@ class FormatError(SnapKVError, ValueError):
 
 class CorruptStoreError(SnapKVError, OSError):
     """Stored bytes break a rule of the format; snapkv repairs nothing silently."""
+
+
+class ArchiveError(SnapKVError, OSError):
+    """The files of an archive are missing, damaged, or of another store."""
+
+
+class ArchiveTakenError(ArchiveError):
+    """Another recorder writes to the archive: this one has to stop."""
 
 
 class StoreRecreatedError(SnapKVError, RuntimeError):
