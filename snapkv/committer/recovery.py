@@ -38,6 +38,26 @@ class Undecided(SnapKVError):
     """The deadline passed before the outcome was found out."""
 
 
+# For example, T = 20 is sent while the newest commit known has the timestamp 10 and the ordinal 5.
+# The answer is lost, and the fence of 20 is sent. Then the timestamp key holds one of these:
+#
+#     stored   ordinal   stamp           verdict   why
+#     20       6         our fence       dead      20 is taken: our request fails when it arrives
+#     20       6         our nonce       landed    it is our commit, which made the fence fail
+#     20       6         another nonce   dead      20 is taken by another process
+#     30       6         any             dead      one commit was made since 10, and this is it
+#     30       7         any             look      two were made: the other one may be ours
+#
+# To look means to read the history of the timestamp key at 20: landed if our nonce is found there,
+# dead if not. If compaction took that part of the history, the oldest mark left may still decide:
+#
+#     left             verdict       why
+#     30 6, 35 7       dead          6 follows 5, and it is not ours
+#     30 7, 40 8       undecidable   6 is gone, and may have been ours
+#
+# Ordinals count the commits of one history. If the cluster was set back to a backup that ends with
+# 8 4, it may hold 20 5, our commit, and 30 6. There, too, 6 is the next after 5. So before that
+# decides, 10 5 is verified; here it is not in the history, and Recovery looks.
 class Recovery:
     """Finds out the outcome of a sent request.
 
@@ -161,10 +181,8 @@ class Recovery:
         except CompactedError:
             oldest = self._retried(self._history.oldest, deadline)
             if self._is_next(oldest.ordinal, sent, deadline):
-                return (
-                    Verdict.DEAD,
-                    None,
-                )  # no commit is between the newest that we knew and the oldest left
+                # no commit is between the newest that we knew and the oldest left
+                return Verdict.DEAD, None
             return Verdict.UNDECIDABLE, None
         if found is None or not sent.is_mine(found[1]):
             return Verdict.DEAD, None
