@@ -146,9 +146,8 @@ def leaves_range(id: str) -> tuple[bytes, bytes]:
 def body_key(id: str, revision: Revision) -> bytes:
     """Return the key of a leaf's body."""
     position, hash = revision
-    if (
-        position < 256 and b"\0" not in hash and "\0" not in id
-    ):  # the usual case, in a third of the time
+    # the usual case, in a third of the time
+    if position < 256 and b"\0" not in hash and "\0" not in id:
         return b"%b\x02%b\x00\x15%c\x01%b\x00" % (_BODY_PREFIX, id.encode(), position, hash)
     return _BODY_PREFIX + pack((id, position, hash))
 
@@ -256,9 +255,8 @@ def rows_of_winners(items: Iterable[tuple[bytes, bytes]]) -> Iterator[Row]:
     start = len(WINNER_PREFIX) + 1
     for key, value in items:
         usual = _USUAL_WINNER.fullmatch(value)
-        if (
-            usual and key.find(0, start) == len(key) - 1
-        ):  # not another leaf's key, and no zero in the id
+        # not another leaf's key, and no zero in the id
+        if usual and key.find(0, start) == len(key) - 1:
             stamp, (branches,), not_deleted, (position,), hash = usual.groups()
             yield Row(
                 Sequence(0, Versionstamp.from_bytes(stamp)),

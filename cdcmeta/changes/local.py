@@ -77,7 +77,6 @@ class LocalDocs:
             except CommitUnknownError as e:
                 made = Outcome(PREFIX + id, None if body is None else f"0-{count + 1}")
                 raise EditUnknownError(e, Plan(database, {}, outcomes=[made])) from e
-            except (
-                ConflictError
-            ):  # the next read finds out whether the document or the database changed
+            except ConflictError:
+                # the next read finds out whether the document or the database changed
                 self._writer.record(fresh=True)

@@ -37,9 +37,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     0: done; 1: failed; 2: invalid command line; 130: interrupted.
     """
-    os.environ.setdefault(
-        "GRPC_VERBOSITY", "NONE"
-    )  # gRPC must not print: an error is one line, printed here
+    # gRPC must not print: an error is one line, printed here
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     words = list(sys.argv[1:] if arguments is None else arguments)
     if not words or (len(words) == 1 and words[0] in GROUPS):
         words.append("--help")

@@ -168,9 +168,8 @@ class Feed:
         """Return a walk over the changes still to send in `state`, and its first step."""
         wanted = self._wanted
         try:
-            after = min(
-                self._db.place(self._since, state), state.end
-            )  # a time may be in the future
+            # a time may be in the future
+            after = min(self._db.place(self._since, state), state.end)
         except InvalidSequenceError as e:
             raise malformed_since(str(self._since)) from e
         walk = Walk(state, wanted.form, after, state.end, self._left, wanted.descending)

@@ -63,9 +63,8 @@ class Options(SourceOptions):
         text = self.text(name, default)
         assert text is not None
         since: str | int = NOW if text.lower() in (NOW, LATEST) else text
-        if (
-            is_exact(text) and len(text) <= _TIMESTAMP_DIGITS_MAX
-        ):  # a longer text of digits is a sequence
+        # a longer text of digits is a sequence
+        if is_exact(text) and len(text) <= _TIMESTAMP_DIGITS_MAX:
             since = int(text)
         with converted():
             return state.place(since, lambda _: timestamp_of(text, self.zone, now_ms))

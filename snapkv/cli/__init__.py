@@ -19,9 +19,8 @@ from collections.abc import Sequence
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command line (default: that of the process); return its exit code."""
     try:
-        from snapkv.cli import (
-            app,
-        )  # takes half a second; Ctrl-C during it must not show a traceback
+        # takes half a second; Ctrl-C during it must not show a traceback
+        from snapkv.cli import app
 
         return app.main(arguments)
     except KeyboardInterrupt:

@@ -180,9 +180,8 @@ class Election(Closing):
                 pass  # it waited for the candidate before it
         except BaseException:
             candidacy.ended = True
-            with suppress(
-                SnapKVError
-            ):  # the key ends with its session, or the next candidacy removes it
+            # the key ends with its session, or the next candidacy removes it
+            with suppress(SnapKVError):
                 self._withdraw(candidacy)
             raise
 

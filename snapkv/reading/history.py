@@ -58,9 +58,8 @@ def commits_and_ticks(
     """
     core.check_open()
     low, high = bounds(core, since, until)
-    inclusive = (
-        since is None and low.ordinal > 1
-    )  # whether the oldest commit left is a tick is not known
+    # whether the oldest commit left is a tick is not known
+    inclusive = since is None and low.ordinal > 1
     if inclusive and not newest_first:
         yield commit_of(low, core.timeline.stamp(low)), False
     if newest_first:

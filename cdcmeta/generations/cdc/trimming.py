@@ -105,9 +105,8 @@ def upgrade(space: Space) -> int:
                 )
                 moved += len(batch)
                 batch = list(_to_move(entries))
-        except (
-            ConflictError
-        ):  # another process moves them, too: only attempts without progress count
+        except ConflictError:
+            # another process moves them, too: only attempts without progress count
             lost += 1
             if lost == TRIES:
                 raise

@@ -83,9 +83,8 @@ def first_tokens(starts: Tokens, ends: Tokens, sharding: Sharding) -> Tokens:
     starts, ends = starts[:, None], ends[:, None]
     wraps = starts >= ends
     direct = _from(starts, sharding)
-    missed = (direct < starts) | (
-        starts == TOKEN_MAX
-    )  # the shard's next token is past the ring's end
+    # the shard's next token is past the ring's end
+    missed = (direct < starts) | (starts == TOKEN_MAX)
     again = _from(np.full_like(starts, TOKEN_MIN - 1), sharding)
     forwards = np.where(missed | (direct > ends), ends, direct)
     return np.where(wraps, np.where(missed, np.minimum(again, ends), direct), forwards)

@@ -93,13 +93,15 @@ class Generations:
             topology = topologies[at]
             if topology is None or ts >= undecided_from:
                 raise self._unknown(known, at, ts)
+            # This relies on the GIL. CPython lets another thread run at a call, and where a loop
+            # goes round. Neither is between these two lines, so no other thread's later timestamp
+            # is overwritten. A build of Python without the GIL needs a lock here.
             if ts > self.last_stream_timestamp:
-                self.last_stream_timestamp = (
-                    ts  # no call in between, so no other thread runs in between
-                )
-            if (
-                known is self._known
-            ):  # so hold() and insert() see each write, or this loop sees their change
+                self.last_stream_timestamp = ts
+            # The timestamp is written before `_known` is read here; hold() and prepare() replace
+            # `_known` before they read the timestamp. So they see this write, or this loop sees
+            # their change and decides again.
+            if known is self._known:
                 return topology.stream_for(token)
 
     def stream_of_commit(self, ts: int, token: int) -> StreamId:

@@ -208,9 +208,8 @@ def has_duplicates(low: Words, counts: Tokens, at_end: npt.NDArray[np.bool_]) ->
         rows = low.reshape(-1, count) if len(low) == count * len(counts) else None
         if rows is None:
             rows = low[offsets[counts == count][:, None] + np.arange(count)]
-        ordered = np.sort(
-            rows, axis=1
-        )  # sorting many short rows is faster than sorting all at once
+        # sorting many short rows is faster than sorting all at once
+        ordered = np.sort(rows, axis=1)
         if (ordered[:, 1:] == ordered[:, :-1]).any():
             break  # maybe of tokens before the end
     else:

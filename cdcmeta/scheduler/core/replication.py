@@ -203,9 +203,8 @@ class ReplicationManager:
             return []
         if isinstance(task, AbandonTable):
             return list(self._step(rset, task))
-        if isinstance(
-            task, RemoveTable
-        ):  # also during another task: the table is no longer desired
+        if isinstance(task, RemoveTable):
+            # also during another task: the table is no longer desired
             self.running.pop(task.table, None)
             return list(self._step(rset, task))
         if task.table in self.running:

@@ -69,9 +69,8 @@ class Connection:
         self._endpoints = tuple(endpoints)
         self._login, self._token = login, token
         self._at = 0
-        self._strangers: set[str] = (
-            set()
-        )  # endpoints that did not answer as etcd since one last did
+        # endpoints that did not answer as etcd since one last did
+        self._strangers: set[str] = set()
         self._closed = False
         self._lock = threading.Lock()
         self._renewing = threading.Lock()
