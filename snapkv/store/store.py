@@ -363,10 +363,9 @@ class SnapshotKV(View[str], Closing):
         """Copy a live lmdb store, history and all, to a new directory, while writers continue.
 
         The copy is LMDB's own, of one moment, and without free pages; it contains all stores of the
-        directory. It appears when it is complete, with files of the permissions `mode`. It costs as
-        much as reading and writing all of it; meanwhile a commit of this process that needs a
-        larger map waits, 30 seconds at most. It does not contain the files of an `archive`.
-        `dump` writes one moment, of any engine.
+        directory, but no `archive`. It appears when it is complete, with files of the permissions
+        `mode`. It costs as much as reading and writing all of it; meanwhile a commit of this process
+        that needs a larger map waits, 30 seconds at most. `dump` writes one moment, of any engine.
 
         >>> import snapkv, tempfile
         >>> with tempfile.TemporaryDirectory() as folder:

@@ -57,6 +57,17 @@ OnBreak = Callable[[int, Header], None]
 # keeps nothing of what it finds, because its epoch is over, and a snapshot of epoch 0 raises
 # `StoreRestoredError` at its next read.
 #
+# What counts is the time of the answer, which is not known when a request is sent. So the request
+# is assumed to take as long as the last one did (`_took_s`). If it would then end more than 30 ms
+# after the last certain moment, the witness is read with it:
+#
+#     certain at   sent at   last took   answer at    witness
+#     0 ms         10 ms     2 ms        12 ms        not read: 10 + 2 - 0 is within 30
+#     10 ms        35 ms     2 ms        85 ms        read after it, alone: 85 - 10 is not
+#     85 ms        136 ms    50 ms       186 ms       read with it: 136 + 50 - 85 is not
+#
+# A wrong forecast costs a second round trip, as in the second line, and nothing else.
+#
 # If compaction has passed revision 7, the witness cannot be read. Then the mark at the compaction
 # point must be 30@7 or a newer one by ordinal; the newest mark is the next witness.
 class Continuity:
@@ -230,6 +241,23 @@ class Continuity:
             return answer.header, compacted, marks[0], marks[1]
 
 
+# For example, a watch on etcd, from revision 5 on. `verify` reads the newest mark that the watch
+# returned, at first the one before revision 5, and raises if another one is in its place:
+#
+#     the stream                        reopened   next()
+#     is opened                            0
+#     brings revision 5                    0       holds it, verifies: the server may have been
+#                                                  restored while the stream was opened; returns it
+#     brings revision 6                    0       returns it
+#     breaks; the server is restored
+#     to revision 4, and 5 to 9 written
+#     is opened again at 7                 1
+#     brings revision 7                    1       holds it, verifies: revision 6 is another commit
+#                                                  now; raises StoreRestoredError
+#
+# Revision 7 is never returned: it is of another history, and 5 and 6 of that one would be missing.
+# If `verify` raises EngineUnavailableError instead, next() raises it, too, and the next call of
+# next() verifies again before it returns what it holds.
 class ContinuousWatcher:
     """A watch that continues only in the history in which it began.
 

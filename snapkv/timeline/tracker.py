@@ -93,6 +93,21 @@ class Tracker:
 
         `before` is the newest mark known when the commit was sent. If the engine had an older one
         in that place, it has lost history.
+
+        For example, the ring holds 10 and 20, with the ordinals 2 and 3. It is `before`: 20. The
+        own commit is 30:
+
+            prev         own    feed     the ring then   why
+            20, ord. 3   4      any      10 20 30        30 follows 20
+            26, ord. 5   6      stopped  26 30           4 and 5 are of other processes; 4 is not
+                                                         known, so the ring starts anew
+            26, ord. 5   6      runs     10 20           the feed will bring 4, 5 and 6
+            22, ord. 3   4      any      22 30           20 is gone: the epoch grows, all that was
+            10, ord. 2   3      any      10 30           known is dropped, the feed is stopped
+
+        In the last two the engine was set back to a backup. If it has more commits since than it
+        lost, prev may be 26 with ordinal 5: that looks like the second case. So while continuity is
+        in doubt, 30 does not become the witness, and the next read finds the old witness changed.
         """
         with self._lock:
             certain = prev == self.continuity.witness or not self.continuity.in_doubt
