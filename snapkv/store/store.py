@@ -364,8 +364,8 @@ class SnapshotKV(View[str], Closing):
 
         The copy is LMDB's own, of one moment, and without free pages; it contains all stores of the
         directory, but no `archive`. It appears when it is complete, with files of the permissions
-        `mode`. It costs as much as reading and writing all of it; meanwhile a commit of this process
-        that needs a larger map waits, 30 seconds at most. `dump` writes one moment, of any engine.
+        `mode`. It costs as much as reading and writing all of it; meanwhile a commit of this
+        process that needs a larger map waits 30 seconds at most. `dump` writes one moment.
 
         >>> import snapkv, tempfile
         >>> with tempfile.TemporaryDirectory() as folder:

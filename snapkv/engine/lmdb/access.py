@@ -44,6 +44,21 @@ class Access:
         return self.claim.get(_OWNER, me) != me
 
     def _wait(self, me: int) -> None:
+        """Enter once no other thread has a claim.
+
+        The thread leaves `active` while it waits: the one with the claim waits until it is alone
+        there, so each would wait for the other. For example, A enters while B has the claim:
+
+            A                            B                             active    claim
+            enters: adds itself          waits until `active` is {}    {A}       B
+            sees the claim, leaves                                     {}        B
+                                         has the environment alone     {}        B
+                                         releases it                   {}
+            adds itself                                                {A}
+            sees no claim: has entered                                 {A}
+
+        If B claims again just before A adds itself, A sees that claim and leaves again.
+        """
         for _ in _pauses(bounded(WAIT_SECONDS_MAX)):
             self.active.discard(me)
             if not self._claimed_by_other(me):

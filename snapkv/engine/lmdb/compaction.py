@@ -69,6 +69,14 @@ def _free_batch(env: Environment) -> bool:
 
 def _free_entries(txn: Transaction, now: State) -> int:
     """Free what some log entries superseded; return the revision up to which all is freed."""
+    # For example, the compacted revision is 9, and the log has the entries 2, 5, 9 and 12:
+    #
+    #     2 and 5 are freed and deleted; 9 is freed and stays: returns 9
+    #     the batch is full after 2: returns 4, and the next batch begins at 5
+    #
+    # Revision 1, the empty engine, has no entry. If 1 is the compacted revision, the loop ends by
+    # `break` at entry 2, or at once, if the log is empty: returns 1. The `else` is for all ends
+    # without `break`: there `at` is true if the batch is full, and false if the log has ended.
     log, found = txn.txn.cursor(txn.databases.log), txn.cursor()
     entries = keys = 0
     at = log.first()

@@ -28,6 +28,30 @@ EVENT_BYTES_MAX = 4 << 20
 POLL_SECONDS_MIN, POLL_SECONDS_MAX = 1e-3, 50e-3
 
 
+# A watcher has four cursors. Two are revisions, and two say whether anything happened:
+#
+#     _next           the next revision to read from the log
+#     _reported       the newest revision that next() returned
+#     _seen_txn       LMDB's transaction number when the log was read to its end
+#     _seen_commits   how many commits this process had made when the log was read
+#
+# For example, a watch of [a, b) that has reported revision 2. LMDB's numbers are 10 larger here:
+# compaction and leases write transactions without a revision, too.
+#
+#     event                            next(0) returns   next   reported   txn   commits
+#                                      None              3      2          12    1
+#     this process writes a1           3: a1             4      3          13    2
+#     another process writes a2        4: a2             5      4          14    2
+#     this process writes z            5: no event       6      5          15    3
+#     this process writes a3, then z   6: a3             8      6          17    5
+#                                      7: no event       8      7          17    5
+#                                      None              8      7          17    5
+#
+# A revision outside the range has no event, but moves the caller forward. The log is read to its
+# end at once (8), while its batches are returned one by one (6, 7). While the transaction number is
+# still 17, the log is not read. A waiting thread sleeps only while this process has made no commit
+# since it looked (5), so it misses none; commits of another process end no sleep, so it looks at
+# LMDB's number after each.
 class LmdbWatcher:
     """A stream of the events of [key, range_end), from one thread at a time.
 
