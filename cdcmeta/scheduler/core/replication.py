@@ -127,6 +127,19 @@ class ReplicationManager:
         Without tables that it was asked to prepare a moment ago: if the question overtook that
         request, the answer would be a promise never to start the table. O(1) while the capture
         holds the same tables, else O(its tables).
+
+        For example, A is asked to prepare a table with the token 7.1, and the next heartbeat asks
+        about it, too early:
+
+            owner                       reaches A              A
+            prepare 7.1 --
+            heartbeat: 7.1? ---------   the heartbeat first    has no table: answers "absent", and
+                                                               promises never to start 7.1
+            7.1 has ended: prepare 7.2  then prepare 7.1       ignores it
+            heartbeat: 7.2? ---------   the heartbeat first    answers "absent" again, ...
+
+        So for a while after the request (`until`) heartbeats leave the table out. That pause
+        doubles with each repetition, because a slow network may delay a request for longer.
         """
         asked = self._asked.get(capture)
         if asked is not None:

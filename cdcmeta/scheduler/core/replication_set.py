@@ -256,6 +256,12 @@ def _abandoned(rset: ReplicationSet, capture: str) -> Step:
 def _reported(
     rset: ReplicationSet, capture: str, status: TableStatus, fresh: Token, is_settled: bool
 ) -> Step:
+    """Apply a report; the order of the tests matters.
+
+    First the token: what an older assignment reports does not count. Progress before the end: in a
+    move from A to B, A's last report (STOPPED, checkpoint 70) lets B start from 70. The end before
+    a request to stop, which it answers; that before a promotion: a place that must go never writes.
+    """
     place = rset.place(capture)
     if place is None or place.token != status.token:
         if place is not None and _is_in_the_way(rset, place, status):
