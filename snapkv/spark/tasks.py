@@ -168,7 +168,7 @@ def cut_keys(
 def cut_commits(reader: Reader, commits: Commits, tasks: int) -> list[Commits]:
     """Return a range of commits in parts of about equal size, in order; none if it is empty.
 
-    0 to 6 round trips for each cut.
+    1 to 6 round trips for each cut.
     """
     low, high = commits.low, commits.high
     if high.revision <= low.revision:
