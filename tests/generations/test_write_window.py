@@ -281,3 +281,18 @@ def test_leeways_that_cannot_be(leeway):
         Generations(leeway=leeway)
     with pytest.raises(InvalidArgumentError):
         Generations(rules="today")
+
+
+@pytest.mark.parametrize("learn", [Generations.prepare, lambda g, time: g.insert(time, B)])
+def test_a_write_while_one_is_learnt_of_is_late(learn, monkeypatch):
+    """`stream` takes no lock: another thread's write comes just before the new one is known."""
+    generations = known(150, times=(100,))
+    put = generations._put
+
+    def put_after_a_write(time, topology):
+        generations.stream(at(151), TOKEN)
+        put(time, topology)
+
+    monkeypatch.setattr(generations, "_put", put_after_a_write)
+    with pytest.warns(LateGenerationWarning, match="too late"):
+        learn(generations, at(151))

@@ -209,9 +209,10 @@ class Generations:
         with self._lock:
             if self.known_or_obsolete(time):
                 return False
-            if find(self._known.times, time) is None:
-                self._check_late(time)
+            new = find(self._known.times, time) is None
             self._put(time, topology)
+            if new:  # checked after `_put`: a write accepted in between went to the previous one
+                self._check_late(time)
             self._forget()
         return True
 
