@@ -51,8 +51,11 @@ class Settings:
         HybridClock(self.clock or SystemClock()).now_ms()
         if self.archive is not None:
             check_text("archive", self.archive)
-        if self.storage is not None and not isinstance(self.storage, Mapping):
-            raise wrong_type("storage", "a dict of options", self.storage)
+        if self.storage is not None:
+            if not isinstance(self.storage, Mapping):
+                raise wrong_type("storage", "a dict of options", self.storage)
+            if self.archive is None:
+                raise InvalidOptionError("storage= is for an archive: pass archive=, too")
         check_bool("create", self.create)
         if len(encode_text(self.writer_name, "writer")) > WRITER_BYTES_MAX:
             raise InvalidOptionError(f"writer has more than {WRITER_BYTES_MAX} bytes")
@@ -105,6 +108,8 @@ def open(
     `FormatError`, `NotAStoreError`, `CorruptStoreError`, `ReadOnlyError`,
     `EngineUnavailableError`, `ReadTimeoutError`, `AccessDeniedError`.
     """
+    if storage is not None and archive is None:
+        options["storage"], storage = storage, None  # of an archive: URL
     settings = Settings(
         name=name,
         ring_slots=ring_slots,
@@ -118,8 +123,6 @@ def open(
         archive=archive,
         storage=storage,
     )
-    if storage is not None and archive is None:
-        options["storage"] = storage  # of an archive: URL
     home = Layout(name).ts
     with within(read_timeout):
         return _opened(url, open_engine(url, create=create, options=options, home=home), settings)
@@ -177,7 +180,7 @@ def from_etcd3(
     """
     from snapkv.engine.etcd.etcd3_adapter import engine_on
 
-    check_known(options, (*COMMON_OPTIONS, *BORROWED_OPTIONS))
+    check_known(options, (*COMMON_OPTIONS, "storage", *BORROWED_OPTIONS))
     layout = Layout(options.get("name", DEFAULT_NAME))
     taken = {option: options.pop(option) for option in BORROWED_OPTIONS if option in options}
     return open_on(engine_on(client, layout.ts, user, password, **taken), **options)

@@ -248,3 +248,24 @@ print(time.monotonic() - began < 3)
         etcd,
     )
     assert told.splitlines() == ["the etcd3 client was closed; pass a new one"] * 3 + ["True"]
+
+
+def test_an_archive_and_the_options_of_its_object_store(etcd: EtcdServer, tmp_path: Path) -> None:
+    told = run(
+        f"""
+archive = {str(tmp_path / "archive")!r}
+store = snapkv.from_etcd3(client, name="catalogue")
+first = store.save("a", b"1")
+snapkv.record(f"etcd://{{host}}:{{port}}", name="catalogue", into=archive).catch_up()
+store.compact(before=store.save("a", b"2"), past_recordings=True)
+store.close()
+with snapkv.from_etcd3(client, name="catalogue", archive=archive, storage={{}}) as joined:
+    print(joined.load("a", first), joined.load("a"))
+try:
+    snapkv.from_etcd3(client, storage={{}})
+except InvalidOptionError as e:
+    print(e)
+""",
+        etcd,
+    )
+    assert told.splitlines() == ["b'1' b'2'", "storage= is for an archive: pass archive=, too"]
