@@ -16,9 +16,10 @@ import snapkv
 
 ROOT = Path(__file__).parents[2]
 PRELUDE = """
-import os, signal, sys, threading, traceback
+import faulthandler, os, signal, sys, threading, traceback
 import snapkv
-signal.alarm(50)  # faulthandler's watchdog would hang in children itself
+faulthandler.register(signal.SIGALRM, chain=True)  # its watchdog would hang in children itself
+signal.alarm(50)
 
 def child(work):
     sys.stdout.flush()
