@@ -14,6 +14,7 @@ from typing import IO
 
 import pytest
 from cli_runner import PROCESS_TIMEOUT_S, PROGRAM, Cli, Stream
+from etcd_server.processes import HEARING_CTRL_C
 
 import snapkv
 from snapkv.cli import output
@@ -56,18 +57,6 @@ class Terminal:
 
     def press(self, keys: bytes) -> None:
         os.write(self.descriptor, keys)
-
-
-HEARING_CTRL_C = [
-    *(sys.executable, "-ISc"),
-    "import os, signal, sys\n"
-    "signal.signal(signal.SIGINT, signal.SIG_DFL)\n"
-    "os.execv(sys.argv[1], sys.argv[1:])",
-]
-"""Undoes what a test run in the background of a shell hands down: a Ctrl-C that is ignored.
-
-A program and no `preexec_fn`, which makes the child a fork of this process and of its gRPC.
-"""
 
 
 @contextmanager

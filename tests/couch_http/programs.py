@@ -7,6 +7,8 @@ import sys
 import threading
 from pathlib import Path
 
+from etcd_server.processes import HEARING_CTRL_C
+
 from .served import WAIT_S
 
 PROGRAM = [sys.executable, "-m", "cdcmeta.cli", "serve"]
@@ -18,7 +20,7 @@ class Program:
 
     def __init__(self, *words: str, environment: dict[str, str] | None = None) -> None:
         self.process = subprocess.Popen(
-            [*PROGRAM, *words], stderr=subprocess.PIPE, text=True, env=environment
+            [*HEARING_CTRL_C, *PROGRAM, *words], stderr=subprocess.PIPE, text=True, env=environment
         )
         self._lines: queue.Queue[str | None] = queue.Queue()
         self._reader = threading.Thread(target=self._read, daemon=True)

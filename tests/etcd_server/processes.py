@@ -20,6 +20,17 @@ WAIT_S = 20.0
 
 T = TypeVar("T")
 
+HEARING_CTRL_C = [
+    *(sys.executable, "-ISc"),
+    "import os, signal, sys\n"
+    "signal.signal(signal.SIGINT, signal.SIG_DFL)\n"
+    "os.execv(sys.argv[1], sys.argv[1:])",
+]
+"""Undoes what a test run in the background of a shell hands down: a Ctrl-C that is ignored.
+
+A program and no `preexec_fn`, which makes the child a fork of this process and of its gRPC.
+"""
+
 
 def eventually(
     condition: Callable[[], T | None], what: str = "a condition", *, wait_s: float = WAIT_S
