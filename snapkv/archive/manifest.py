@@ -31,6 +31,8 @@ FORMAT = 1
 FOLDER = "_manifest"
 KEPT = 8
 """So many manifests stay, for readers that have just listed them."""
+GRACE_S = 3_600.0
+"""What was replaced is kept for so long: manifests, and the files that they name."""
 DIGITS = 20
 PATH = re.compile(r"(base|delta|log)/[\w-]+\.parquet", re.ASCII)
 

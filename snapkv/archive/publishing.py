@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable, Mapping
+from itertools import pairwise
 
-from snapkv.archive.files import Files
-from snapkv.archive.manifest import DIGITS, FOLDER, KEPT, Manifest
+from snapkv.archive.files import Entry, Files
+from snapkv.archive.manifest import DIGITS, FOLDER, GRACE_S, KEPT, Manifest
 from snapkv.errors import ArchiveError, FileMissingError
 
 LOOKS_MAX = 8
@@ -41,18 +43,20 @@ def publish(files: Files, manifest: Manifest) -> bool:
     """Publish a manifest; return False if another writer was faster.
 
     Then no manifest names its data files, and `ArchiveWriter.clean` deletes them when they are old.
-    Old manifests are deleted. After an error the manifest may be published, or not.
+    Manifests that were replaced `GRACE_S` ago are deleted, but for the newest `KEPT`. After an
+    error the manifest may be published, or not.
     """
     name = _name(manifest.number)
     if not files.put_new(name, manifest.encode(os.urandom(ATTEMPT_BYTES))):
         return False
-    numbers = _numbers(files)
+    entries = files.list(FOLDER)
+    numbers = list(_written(entries))
     if numbers[-1] > manifest.number:  # the number was free because it is one of long ago
         files.delete(name)
         return False
     files.put_new(f"{FOLDER}/{manifest.number:0{DIGITS}}-{manifest.resolved}", b"")
-    kept = {f"{number:0{DIGITS}}" for number in numbers[-KEPT:]}
-    for entry in files.list(FOLDER):
+    kept = {f"{number:0{DIGITS}}" for number in _kept(entries)}
+    for entry in entries:
         if entry.name.removeprefix(f"{FOLDER}/")[:DIGITS] not in kept:
             files.delete(entry.name)
     return True
@@ -67,20 +71,42 @@ def resolved(files: Files) -> int:
     return max((int(stamp) for stamp in found if stamp.isdigit()), default=0)
 
 
-def published(files: Files) -> list[Manifest]:
-    """Return the manifests that exist, oldest first; one listing, and a read of each."""
-    found = []
+def published(files: Files, known: Mapping[int, Manifest] | None = None) -> dict[int, Manifest]:
+    """Return the manifests that exist by number, oldest first.
+
+    One listing, and a read of each that is not in `known`.
+    """
+    found, known = {}, known or {}
     for number in _numbers(files):
         try:
-            found.append(Manifest.decode(files.read(_name(number))))
+            found[number] = known.get(number) or Manifest.decode(files.read(_name(number)))
         except FileMissingError:  # deleted meanwhile
             continue
     return found
 
 
 def _numbers(files: Files) -> list[int]:
-    names = (entry.name.removeprefix(f"{FOLDER}/") for entry in files.list(FOLDER))
-    return sorted(int(n[:DIGITS]) for n in names if n[DIGITS:] == ".json" and n[:DIGITS].isdigit())
+    return list(_written(files.list(FOLDER)))
+
+
+def _written(entries: Iterable[Entry]) -> dict[int, float]:
+    """Return when each manifest was written, in the order of their numbers."""
+    names = ((entry.name.removeprefix(f"{FOLDER}/"), entry.written) for entry in entries)
+    return dict(
+        sorted(
+            (int(name[:DIGITS]), written)
+            for name, written in names
+            if name[DIGITS:] == ".json" and name[:DIGITS].isdigit()
+        )
+    )
+
+
+def _kept(entries: Iterable[Entry]) -> set[int]:
+    """Return the numbers of the manifests that stay."""
+    written = _written(entries)
+    numbers = list(written)
+    since = max(written.values()) - GRACE_S
+    return {n for n, after in pairwise(numbers) if written[after] >= since} | {*numbers[-KEPT:]}
 
 
 def _name(number: int) -> str:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from snapkv.archive.files import Files
-from snapkv.archive.manifest import File, Gap, Manifest
+from snapkv.archive.manifest import GRACE_S, File, Gap, Manifest
 from snapkv.archive.marks import Marks, revision_key
 from snapkv.archive.opened import OpenFiles, Rows
 from snapkv.archive.publishing import newest, publish, published
@@ -23,8 +23,6 @@ from snapkv.layout import FIRST_KEY, Layout, SourceId, StampRecord, stamp_of
 from snapkv.times import physical_ms
 
 SUFFIX = ".parquet"
-GRACE_S = 3_600.0
-"""A file that no manifest names is kept for so long."""
 BASE_FILE_ROWS = 500_000
 BASE_FILE_BYTES = 64 << 20
 """A file of a base has about so much, before compression."""
@@ -55,6 +53,7 @@ class ArchiveWriter:
         self._opened = OpenFiles(files, self.keys)
         self._began: float | None = None  # when the first file that is not published was written
         self._tried: Manifest | None = None  # whether it is published is not known
+        self._published: dict[int, Manifest] = {}  # as `clean` saw them
         self.manifest = newest(files)
         if self.manifest is not None and self.manifest.source != source:
             found = self.manifest.source
@@ -217,11 +216,12 @@ class ArchiveWriter:
 
         Such files were merged, or their recorder was killed. Old is what was written
         `GRACE_S` before the newest file of the archive: until then another recorder may be about
-        to publish it, and readers may have the manifest that named it. One listing, and a read of
-        each manifest.
+        to publish it, and readers may have the manifest that named it. Two listings, and a read of
+        each manifest that was published since the last call.
         """
         entries = [entry for entry in self.files.list("") if entry.name.endswith(SUFFIX)]
-        named = {file.path for manifest in published(self.files) for file in manifest.files}
+        self._published = published(self.files, self._published)
+        named = {file.path for each in self._published.values() for file in each.files}
         newest_of_all = max((entry.written for entry in entries), default=0.0)
         gone = [
             entry.name

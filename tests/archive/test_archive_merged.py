@@ -7,7 +7,7 @@ import pytest
 import snapkv
 from snapkv.archive import state, writer
 from snapkv.archive.engine import open_archived
-from snapkv.archive.publishing import published
+from snapkv.archive.publishing import existing
 from snapkv.engine.contract import ALL_KEYS_END
 from snapkv.errors import FileMissingError
 from snapkv.layout import FIRST_KEY
@@ -42,7 +42,7 @@ def merge(recording) -> None:
     files = recording.writer.files
     while recording.writer.tidy():
         pass
-    named = {file.path for file in published(files)[-1].files}
+    named = {file.path for file in existing(files).files}
     for folder in ("base", "delta", "log"):
         for entry in files.list(folder):
             if entry.name not in named:

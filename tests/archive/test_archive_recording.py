@@ -3,6 +3,7 @@
 import itertools
 import os
 import random
+from pathlib import Path
 
 import pytest
 from sampling import SOAK
@@ -11,6 +12,7 @@ from snapkv.archive import writer
 from snapkv.archive.engine import ArchiveEngine
 from snapkv.archive.files import Folder
 from snapkv.archive.objects import ObjectStore
+from snapkv.archive.publishing import existing
 from snapkv.engine.contract import Range
 from snapkv.errors import ArchiveError, CompactedError, EngineUnavailableError
 from snapkv.layout import prefix_end
@@ -205,7 +207,7 @@ def test_values_and_notes_come_back_as_they_were(place, store, tmp_path, value):
 
 def aged(folder, seconds):
     """Let all files be older than they are."""
-    for path in folder.rglob("*.parquet"):
+    for path in filter(Path.is_file, folder.rglob("*")):
         then = path.stat().st_mtime - seconds
         os.utime(path, (then, then))
 
@@ -232,6 +234,32 @@ def test_what_no_manifest_names_is_cleaned_when_it_is_old(store, tmp_path, monke
     assert left not in after < before
     assert recording.writer.clean() == 0
     assert_recorded(store, tmp_path)
+
+
+@embedded
+def test_a_manifest_and_its_files_stay_for_an_hour_after_they_were_replaced(store, tmp_path):
+    """However many were published since: who reads with an old one has that time."""
+    recording = recorder(store, tmp_path)
+    store.save("a", b"0")
+    recording.catch_up()
+    aged(tmp_path, 4_000)  # what the archive begins with is old; its manifest is in force until now
+    before = set(tmp_path.rglob("*.parquet"))
+    for n in range(20):
+        store.save("a", b"%d" % n)
+        recording.catch_up()
+        while recording.writer.tidy():
+            pass
+    named = {tmp_path / file.path for file in existing(recording.writer.files).files}
+    assert before - named, "replaced"
+    assert recording.writer.clean() == 0
+    assert before <= set(tmp_path.rglob("*.parquet"))
+    aged(tmp_path, 4_000)
+    store.save("a", b"the newest")
+    recording.catch_up()
+    assert recording.writer.clean() > 0
+    store.save("a", b"the newest but one")
+    recording.catch_up()
+    assert len(list(tmp_path.rglob("_manifest/*.json"))) <= 10
 
 
 @embedded

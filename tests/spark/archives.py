@@ -10,7 +10,7 @@ from archive.histories import recorder
 from store.tabled import Writing
 
 from snapkv import ManualClock, SnapshotKV
-from snapkv.archive.publishing import published
+from snapkv.archive.publishing import existing
 
 
 class Archived:
@@ -60,7 +60,7 @@ class Archived:
         while self.tidy():
             pass
         files = self._recorder.writer.files
-        named = {file.path for file in published(files)[-1].files}
+        named = {file.path for file in existing(files).files}
         for folder in ("base", "delta", "log"):
             for entry in files.list(folder):
                 if entry.name not in named:
