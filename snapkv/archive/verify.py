@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -139,6 +140,7 @@ class _Verifying:
                 continue
             rows = list(self._opened.within(delta, FIRST_KEY, ALL_KEYS_END))
             self._stamps(delta, rows)
+            self._versions(delta, found, rows)
             found = merged([found], rows)
             if delta.high in bases[1:] and not _same(found, self._base(delta.high)):
                 self._wrong(f"the base at revision {delta.high} is not what the changes give")
@@ -170,6 +172,30 @@ class _Verifying:
             if (at >= len(stamps)).any() or (stamps[at] != theirs).any():
                 self._wrong(f"{delta.path} has changes with the times of other commits")
                 return
+
+    def _versions(self, delta: File, state: Rows, rows: list[Rows]) -> None:
+        """Check that the versions of each key rise by one, from the state before the delta on."""
+        gaps = self._manifest.gaps
+        if not rows or any(gap.low <= delta.high and delta.low <= gap.high for gap in gaps):
+            return  # in a gap, changes are missing
+        names = ["revision", "version", "created"]
+        table = pa.concat_tables(
+            each.table.select(names).append_column("stored", each.stored) for each in (state, *rows)
+        ).sort_by([("stored", "ascending"), ("revision", "ascending")])
+        stored, last = table["stored"].combine_chunks(), len(table) - 1
+        revisions, versions, created = (table[name].to_numpy() for name in names)
+        known, since = np.zeros_like(versions), revisions.copy()  # 0: removed, or never there
+        same = pc.equal(stored.slice(0, last), stored.slice(1)).to_numpy(zero_copy_only=False)
+        known[1:][same] = versions[:-1][same]
+        since[1:] = np.where(known[1:], created[:-1], revisions[1:])
+        wrong = (versions != 0) & ((versions != known + 1) | (created != since))
+        wrong &= revisions >= delta.low  # what the state has was checked before
+        if wrong.any():
+            at = int(wrong.argmax())
+            self._wrong(
+                f"{delta.path} has version {versions[at]} of key {stored[at].as_py()!r} "
+                f"at revision {revisions[at]}, after version {known[at]}"
+            )
 
 
 def _same(a: Rows, b: Rows) -> bool:

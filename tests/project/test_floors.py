@@ -109,6 +109,7 @@ CLIENTS = {
     "numpy": {
         "snapkv.engine.lmdb.columns",
         "snapkv.timeline.arrays",
+        "snapkv.archive.verify",
         "cdcmeta.generations",
         "cdcmeta.spark.streams",
     },
@@ -121,6 +122,7 @@ CLIENTS = {
         "cdcmeta.spark",
     },
     "obstore": {"snapkv.archive.objects"},
+    "pyiceberg": {"snapkv.archive.iceberg"},
     "py4j": {"snapkv.spark.local"},
     "pyspark": {"snapkv.spark", "cdcmeta.spark"},
     "time": {"snapkv.clock"},

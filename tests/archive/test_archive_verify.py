@@ -1,0 +1,167 @@
+"""`verify` finds each kind of damage, and names the file."""
+
+import random
+
+import pytest
+
+from snapkv.archive import writer
+from snapkv.archive.files import Folder
+from snapkv.archive.manifest import Manifest
+from snapkv.archive.opened import OpenFiles
+from snapkv.archive.publishing import existing, publish
+from snapkv.archive.verify import verify
+from snapkv.engine.contract import ALL_KEYS_END
+from snapkv.errors import ArchiveError
+from snapkv.layout import FIRST_KEY
+
+from .histories import Recorder, Writing
+
+pytestmark = [
+    pytest.mark.parametrize("place", ["memory"], indirect=True),
+    pytest.mark.parametrize("new_files", ["folder"], indirect=True),
+]
+
+
+@pytest.fixture
+def recording(store, place, clock, files, monkeypatch):
+    """An archive of several deltas, logs and bases."""
+    monkeypatch.setattr(writer, "BASE_AFTER_ROWS_MIN", 30)
+    writing = Writing(place, store, clock, random.Random(3))
+    store.save("z", b"the first that is known")
+    recording = Recorder(store, files)
+    for _ in range(9):
+        recording.catch_up()
+        writing.steps(8)
+        while recording.writer.tidy():
+            pass
+    recording.catch_up()
+    return recording
+
+
+def path_of(files: Folder, file):
+    return f"{files.url}/{file.path}"
+
+
+def a_file(recording, kind, which=-1):
+    return recording.writer.manifest.of_kind(kind)[which]
+
+
+def test_a_whole_one(recording):
+    found = verify(recording.writer.files)
+    manifest = recording.writer.manifest
+    assert len(manifest.of_kind("base")) > 1
+    assert found == (
+        len(manifest.files),
+        sum(file.rows for file in manifest.files),
+        sum(file.size for file in manifest.files),
+        (),
+    )
+
+
+@pytest.mark.parametrize("kind", ["base", "delta", "log"])
+@pytest.mark.parametrize("damage", ["flipped", "truncated", "longer", "empty"])
+def test_bytes_that_changed(recording, kind, damage):
+    file = a_file(recording, kind)
+    path = path_of(recording.writer.files, file)
+    with open(path, "rb+") as changed:
+        if damage == "flipped":
+            changed.seek(file.size // 2)
+            (byte,) = changed.read(1)
+            changed.seek(-1, 1)
+            changed.write(bytes([byte ^ 1]))
+        elif damage == "longer":
+            changed.seek(0, 2)
+            changed.write(b"x")
+        else:
+            changed.truncate(0 if damage == "empty" else file.size - 1)
+    (problem,) = verify(recording.writer.files).problems
+    assert problem == f"{file.path} has not the {file.size} bytes that were written"
+
+
+@pytest.mark.parametrize("kind", ["base", "delta", "log"])
+def test_a_file_that_is_missing(recording, kind):
+    file = a_file(recording, kind)
+    recording.writer.files.delete(file.path)
+    assert verify(recording.writer.files).problems == (f"{file.path} is missing",)
+
+
+def test_several_are_all_named(recording):
+    gone = [a_file(recording, kind, 0) for kind in ("base", "delta", "log")]
+    for file in gone:
+        recording.writer.files.delete(file.path)
+    assert set(verify(recording.writer.files).problems) == {f"{f.path} is missing" for f in gone}
+
+
+def test_files_that_were_exchanged(recording):
+    files = recording.writer.files
+    one, other = (a_file(recording, "delta", n) for n in (0, 1))
+    first, second = files.read(one.path), files.read(other.path)
+    for file, data in ((one, second), (other, first)):
+        files.delete(file.path)
+        files.put_new(file.path, data)
+    found = verify(files).problems
+    assert sorted(problem.split()[0] for problem in found) == sorted([one.path, other.path])
+
+
+# --- files as they were written, but with the wrong rows: only the comparison of all finds them ---
+
+
+def rewritten(recording, file, change):
+    """Publish the archive with a file's rows changed, and all checksums right."""
+    made = recording.writer
+    parts = list(OpenFiles(made.files, made.keys).within(file, FIRST_KEY, ALL_KEYS_END))
+    rows = change(writer.joined(parts))
+    replaced = made._rows_file(file.kind, file.low, file.high, rows)
+    assert publish(made.files, made.manifest.following([replaced], [file]))
+    return replaced
+
+
+def without_a_row(rows):
+    return type(rows)(*(column.slice(1) for column in rows))
+
+
+def test_a_base_that_lacks_a_key(recording):
+    lacking = rewritten(recording, a_file(recording, "base"), without_a_row)
+    (problem,) = verify(recording.writer.files).problems
+    assert problem == f"the base at revision {lacking.high} is not what the changes give"
+
+
+@pytest.mark.parametrize("lost", [0, 2, 3, 4])
+def test_a_delta_that_lacks_a_change(store, clock, files, lost):
+    """No base needs to have it: the versions of its key do not rise one by one.
+
+    What was lost before the key was removed, or is the last change of it, shows in a base only.
+    """
+    recording = Recorder(store, files)
+    recording.catch_up()
+    for step in ("a", "a", "b", None, "a", "a", "b", "z"):
+        clock.advance(1)
+        if step is None:
+            store.commit(deletes=["a"])
+        else:
+            store.save(step, b"1")
+        recording.catch_up()
+    assert verify(files).problems == ()
+    rewritten(recording, a_file(recording, "delta", lost), without_a_row)
+    (problem,) = verify(files).problems
+    assert " of key b'default/data/" in problem
+    assert " after version " in problem
+
+
+def test_a_manifest_with_a_hole(recording):
+    """Readers refuse it, too."""
+    made = recording.writer
+    hole = made.manifest.of_kind("delta")[1]
+    remaining = tuple(file for file in made.manifest.files if file != hole)
+    found = Manifest(
+        made.manifest.number + 1,
+        made.source,
+        made.manifest.since,
+        made.manifest.since_timestamp,
+        made.manifest.resolved,
+        remaining,
+    )
+    assert publish(made.files, found)
+    with pytest.raises(ArchiveError, match=f"the archive needs {hole.low} next"):
+        existing(made.files).check()
+    assert verify(made.files).problems
