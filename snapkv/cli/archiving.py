@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,10 +13,14 @@ from snapkv.cli.formats import Json, counted, key_text, time_json, time_text
 from snapkv.cli.options import JsonOption, NameOption, StoreOption, seconds
 from snapkv.cli.output import Output, progress_bar, tell, working
 from snapkv.clock import SystemClock
+from snapkv.errors import CompactedError
 from snapkv.recording.record import record
 from snapkv.store.open import DEFAULT_NAME
 from snapkv.store.open import open as open_store
 from snapkv.times import physical_ms
+
+if TYPE_CHECKING:
+    from snapkv.archive.tables import PublishedTable
 
 archive = App(help="Look after an archive: the files in which record keeps history.")
 
@@ -73,11 +78,20 @@ def status(
 
 
 def _lag_s(url: str, name: str, resolved: int) -> float:
-    """Return the age in seconds of the oldest commit that an archive lacks, 0.0 if it has all."""
+    """Return the age in seconds of the oldest commit that an archive lacks, 0.0 if it has all.
+
+    If that commit is compacted, it is the age of the newest that the archive has.
+    """
     with open_store(url, name=name, create=False) as store:
-        first = next(iter(store.commits(since=resolved)), None)
-    now_ms = SystemClock().now_ms()
-    return 0.0 if first is None else max(0.0, (now_ms - physical_ms(first.ts)) / 1_000)
+        try:
+            first = next(iter(store.commits(since=resolved)), None)
+        except CompactedError:
+            oldest = resolved
+        else:
+            if first is None:
+                return 0.0
+            oldest = first.ts
+    return max(0.0, (SystemClock().now_ms() - physical_ms(oldest)) / 1_000)
 
 
 def _lines(facts: Json) -> list[tuple[str, str]]:
@@ -149,3 +163,38 @@ def restore(
     Output(as_json).record(fields, (time_text(newest), "cyan"))
     if not as_json:
         tell(f"{counted(done.commits, 'commit')} and {counted(done.changes, 'change')} in {into}")
+
+
+@archive.command()
+def publish(
+    url: UrlArgument,
+    delta: Annotated[bool, typer.Option("--delta", help="For readers of Delta Lake.")] = False,
+    iceberg: Annotated[bool, typer.Option("--iceberg", help="For readers of Iceberg.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Make the archive's files readable as tables: changes and commits. No file is copied.
+
+    Prints what a reader opens: for Delta Lake the folder of a table, for Iceberg its metadata. The
+    tables show the archive as it is now: publish again when more was recorded.
+    """
+    if not delta and not iceberg:
+        raise CommandError("publish needs --delta, --iceberg, or both")
+    out = Output(as_json)
+    if delta:
+        from snapkv.archive.delta_lake import publish_delta
+
+        _show_tables(out, "delta", publish_delta(url))
+    if iceberg:
+        from snapkv.archive.iceberg import publish_iceberg
+
+        _show_tables(out, "iceberg", publish_iceberg(url))
+
+
+def _show_tables(out: Output, kind: str, tables: Iterable[PublishedTable]) -> None:
+    for table in tables:
+        out.record(
+            {"format": kind, **table._asdict()},
+            (table.name.ljust(8), "cyan"),
+            key_text(table.url),
+            f"{counted(table.rows, 'row')} in {counted(table.files, 'file')}",
+        )

@@ -131,6 +131,13 @@ def test_a_url_names_the_extra_that_it_lacks() -> None:
     assert last.endswith("for archives in object stores: pip install 'snapkv[archive]'")
 
 
+def test_tables_of_iceberg_name_the_extra_that_they_lack() -> None:
+    last = run("archive", "import snapkv.archive.iceberg").stderr.splitlines()[-1]
+    assert last.startswith("snapkv.errors.MissingExtraError: No module named 'pyiceberg")
+    assert last.endswith("for tables of Iceberg: pip install 'snapkv[iceberg]'")
+    assert run("iceberg", "import snapkv.archive.iceberg").returncode == 0
+
+
 @pytest.mark.parametrize("module", sorted(NEEDS))
 def test_an_import_names_the_extra_that_it_lacks(module: str) -> None:
     done = run(None, f"import {module}")

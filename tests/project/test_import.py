@@ -13,6 +13,7 @@ HEAVY = {
     "pandas",
     "numpy",
     "obstore",
+    "pyiceberg",
     "typer",
     "rich",
     "click",

@@ -1,0 +1,133 @@
+"""An archive as Iceberg tables: metadata in `_iceberg/` that names the files of the archive.
+
+Each time it is published, a table is made anew, with one snapshot: the time travel is that of the
+rows, by `timestamp`. Iceberg names files by whole URLs, so an archive that was moved is published
+again.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from snapkv.archive.files import Files
+from snapkv.archive.manifest import GRACE_S, Manifest
+from snapkv.archive.places import open_files
+from snapkv.archive.publishing import existing
+from snapkv.archive.tables import PublishedTable, Table, facts_of, tables_of
+from snapkv.errors import EngineUnavailableError, InvalidOptionError
+from snapkv.extras import extra
+
+with extra("iceberg", "for tables of Iceberg"):
+    from pyiceberg.catalog.memory import InMemoryCatalog
+    from pyiceberg.exceptions import NoSuchTableError
+    from pyiceberg.table import StaticTable
+
+FOLDER = "_iceberg"
+MANIFEST = "snapkv.manifest"
+STORAGE = {
+    "access_key_id": "s3.access-key-id",
+    "endpoint": "s3.endpoint",
+    "region": "s3.region",
+    "secret_access_key": "s3.secret-access-key",
+    "session_token": "s3.session-token",
+}
+"""Options of an object store of ours, and the properties of pyiceberg that mean the same."""
+
+
+def publish_iceberg(url: str, storage: Mapping[str, Any] | None = None) -> list[PublishedTable]:
+    """Make the tables of an archive readable by Iceberg, or bring them up to date.
+
+    `url` is a folder or `s3://BUCKET/PATH`. The URL of each table is that of its metadata, which
+    pyiceberg's `StaticTable.from_metadata` and polars' `scan_iceberg` take. No file is copied.
+    Files that the archive merges are deleted later, so publish again within that time.
+
+    Reads the end of each file. Raises `InvalidOptionError` for another object store,
+    `ArchiveError`, `FormatError`, `EngineUnavailableError`.
+    """
+    files = open_files(url, storage)
+    place, properties = _place(url, storage or {})
+    manifest = existing(files)
+    with _typed_errors(url):
+        return [_published(files, place, properties, manifest, t) for t in tables_of(manifest)]
+
+
+@contextmanager
+def _typed_errors(url: str) -> Iterator[None]:
+    """Raise pyiceberg's and pyarrow's errors of files as `EngineUnavailableError`."""
+    try:
+        yield
+    except OSError as e:
+        raise EngineUnavailableError(f"the tables of {url} could not be written: {e}") from e
+
+
+def _place(url: str, storage: Mapping[str, Any]) -> tuple[str, dict[str, str]]:
+    """Return the URL of an archive for pyiceberg, and pyiceberg's properties."""
+    scheme, separator, _ = url.partition("://")
+    if not separator:
+        return f"file://{os.path.abspath(url)}", {}
+    if scheme != "s3":
+        raise InvalidOptionError(
+            f"tables of Iceberg can be in a folder or in s3://, not in {scheme}://"
+        )
+    given = {STORAGE[option]: str(storage[option]) for option in STORAGE if option in storage}
+    return url.rstrip("/"), given
+
+
+def _published(
+    files: Files, place: str, properties: Mapping[str, str], manifest: Manifest, table: Table
+) -> PublishedTable:
+    location = f"{place}/{FOLDER}/{table.name}"
+    metadata = _current(location, properties, manifest)
+    if metadata is None:
+        metadata = _made(place, location, properties, manifest, table)
+        _forget_older(files, table)
+    rows = sum(file.rows for file in table.files)
+    return PublishedTable(table.name, metadata, len(table.files), rows)
+
+
+def _current(location: str, properties: Mapping[str, str], manifest: Manifest) -> str | None:
+    """Return the metadata of a table if it is the one of this manifest."""
+    try:
+        found = StaticTable.from_metadata(location, dict(properties))
+    except (FileNotFoundError, NoSuchTableError):
+        return None
+    same = found.properties.get(MANIFEST) == str(manifest.number)
+    return found.metadata_location if same and found.location() == location else None
+
+
+def _made(
+    place: str, location: str, properties: Mapping[str, str], manifest: Manifest, table: Table
+) -> str:
+    """Write a table's metadata, and then the hint where it is; return its URL."""
+    catalog = InMemoryCatalog("snapkv", warehouse=f"{place}/{FOLDER}", **properties)
+    catalog.create_namespace("snapkv")
+    made = catalog.create_table(
+        ("snapkv", table.name),
+        schema=table.schema,
+        location=location,
+        properties={
+            **facts_of(manifest.source),
+            MANIFEST: str(manifest.number),
+            "gc.enabled": "false",  # no expiry of snapshots deletes the archive's files
+        },
+    )
+    made.add_files([f"{place}/{file.path}" for file in table.files])
+    metadata = made.metadata_location
+    name = os.path.basename(metadata).removesuffix(".metadata.json")
+    with made.io.new_output(f"{location}/metadata/version-hint.text").create(
+        overwrite=True
+    ) as hint:
+        hint.write(name.encode())
+    return str(metadata)
+
+
+def _forget_older(files: Files, table: Table) -> None:
+    """Delete metadata that was replaced an hour ago."""
+    entries = files.list(f"{FOLDER}/{table.name}/metadata")
+    newest = max((entry.written for entry in entries), default=0.0)
+    for entry in entries:
+        if entry.written < newest - GRACE_S:
+            files.delete(entry.name)

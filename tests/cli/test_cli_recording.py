@@ -1,0 +1,252 @@
+"""The commands record, archive and --archive, as a user of the command line sees them."""
+
+import json
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from cli_runner import PROCESS_TIMEOUT_S, Cli
+from etcd_server import EtcdServer, eventually
+from test_cli_processes import following
+
+import snapkv
+from snapkv.times import PHYSICAL_MS_MAX
+
+FIRST, SECOND, THIRD, REMOVED, *LATER = (f"2023-11-14T22:13:{20 + n}.000Z" for n in range(1, 8))
+
+
+@contextmanager
+def writing(cli: Cli, seconds: int = 0) -> Iterator[Callable[..., int]]:
+    """Give a function that commits, one second after the commit before, long ago.
+
+    What was committed in the last minute is not compacted.
+    """
+    clock = snapkv.ManualClock(1_700_000_000_000 + seconds * 1_000)
+    with snapkv.open(
+        cli.url, clock=clock, writer="ann@laptop", max_clock_skew=PHYSICAL_MS_MAX // 1_000
+    ) as store:
+
+        def commit(**changes: Any) -> int:
+            clock.advance(1_000)
+            return store.commit(**changes).ts
+
+        yield commit
+
+
+def written(cli: Cli) -> None:
+    """Write a store whose history is compacted after it was recorded."""
+    with writing(cli) as commit:
+        commit(puts={"schema/users": b"id int"}, note="first")
+        commit(puts={"schema/users": b"id int, email text"})
+        commit(puts={"owner": b"ann"})
+    cli.ok("record", "--into", "./archive", "--once")
+    with writing(cli, 3) as commit:
+        commit(deletes=["owner"])
+    cli.ok("compact", REMOVED, "--past-recordings", "--yes")
+
+
+def test_what_was_compacted_is_read_from_an_archive(any_cli: Cli) -> None:
+    cli = any_cli
+    written(cli)
+    refused = cli("get", "schema/users", "--at", FIRST)
+    assert refused.code == 4
+    assert "no archive= has it" in refused.err
+    with_archive = ("--archive", "./archive")
+    assert cli.ok("get", "schema/users", "--at", FIRST, *with_archive).out == "id int"
+    assert cli.ok("ls", "--at", THIRD, *with_archive).lines == ["owner", "schema/users"]
+    assert cli.ok("ls", *with_archive).lines == ["schema/users"]
+    assert len(cli.ok("log", "--json", *with_archive).json) == 4
+    changed = cli.ok("diff", SECOND, THIRD, "--json", *with_archive).json
+    assert [(each["key"], each["after"]) for each in changed] == [("owner", "ann")]
+    versions = cli.ok("history", "schema/users", "--json", *with_archive).json
+    assert sorted(version["value"] for version in versions) == ["id int", "id int, email text"]
+    alone = ("--store", "archive:./archive")
+    assert cli.ok("get", "schema/users", "--at", FIRST, *alone).out == "id int"
+    assert len(cli.ok("log", "--json", *alone).json) == 3
+    refused = cli("put", "a", "1", *alone)
+    assert (refused.code, "takes no writes" in refused.err) == (5, True), refused.err
+    cli.ok("restore", THIRD, "--yes", *with_archive)
+    assert cli.ok("get", "owner").out == "ann"
+
+
+def test_a_record_in_another_store(any_cli: Cli) -> None:
+    cli = any_cli
+    written(cli)
+    cli.ok("record", "--into", "lmdb:./copy", "--once")
+    theirs = ("--store", "lmdb:./copy")
+    own = [commit["time"] for commit in cli.ok("log", "--json").json]
+    copied = [commit["time"] for commit in cli.ok("log", "--json", *theirs).json]
+    assert own == copied[: len(own)]
+    recorded_to = cli.ok("info", "--json").json[0]["recordings"]
+    assert len(recorded_to) == 2
+    again = cli.ok("record", "--into", "lmdb:./copy", "--once", "--json").json
+    assert again[-1]["time"] == own[0]
+    assert [c["time"] for c in cli.ok("log", "--json", *theirs).json] == copied
+
+
+def test_compaction_waits_for_a_recording(cli: Cli) -> None:
+    with writing(cli) as commit:
+        for n in range(3):
+            commit(puts={"a": b"%d" % n})
+    cli.ok("record", "--into", "./archive", "--once")
+    with writing(cli, 3) as commit:
+        for n in range(3):
+            commit(puts={"b": b"%d" % n})
+    waiting = cli.ok("compact", LATER[1], "--yes")
+    assert waiting.err.startswith("snapkv: the recording into ")
+    assert waiting.err.endswith("/archive has not copied more yet\n")
+    assert waiting.out == f"{THIRD}\n"
+    assert len(cli.ok("log", "--json").json) == 4
+    cli.ok("record", "--into", "./archive", "--forget")
+    assert cli.ok("info", "--json").json[0]["recordings"] == {}
+    done = cli.ok("compact", LATER[1], "--yes")
+    assert (done.out, done.err) == (f"{LATER[1]}\n", "")
+    assert len(cli.ok("log", "--json").json) == 1
+
+
+def test_the_status_of_an_archive(cli: Cli) -> None:
+    written(cli)
+    (status,) = cli.ok("archive", "status", "./archive", "--json").json
+    assert status["store"] == "default"
+    assert status["gaps"] == []
+    assert (status["files"], status["rows"]) == (
+        {"base": 1, "delta": 1, "log": 2},
+        {"base": 0, "delta": 3, "log": 4},
+    )
+    assert status["bytes"] == {
+        kind: sum(p.stat().st_size for p in (cli.place / "archive" / kind).iterdir())
+        for kind in ("base", "delta", "log")
+    }
+    (behind,) = cli.ok("archive", "status", "./archive", "--store", cli.url, "--json").json
+    assert behind["lag_s"] > 0
+    cli.ok("record", "--into", "./archive", "--once")
+    (behind,) = cli.ok("archive", "status", "./archive", "--store", cli.url, "--json").json
+    assert behind["lag_s"] == 0
+    shown = cli.ok("archive", "status", "./archive").out
+    for word in ("since", "resolved", "files", "bytes"):
+        assert word in shown
+
+
+def test_a_whole_archive_is_verified_and_restored(cli: Cli) -> None:
+    written(cli)
+    assert cli.ok("archive", "verify", "./archive").out == "no problems in 4 files, 7 rows\n"
+    cli.ok("archive", "restore", "./archive", "--into", "lmdb:./again")
+    again = ("--store", "lmdb:./again")
+    assert cli.ok("get", "schema/users", "--at", FIRST, *again).out == "id int"
+    refused = cli("archive", "restore", "./archive", "--into", "./folder")
+    assert (refused.code, "not a store" in refused.err) == (2, True)
+
+
+def test_published_tables(cli: Cli) -> None:
+    written(cli)
+    tables = cli.ok("archive", "publish", "./archive", "--delta", "--iceberg", "--json").json
+    assert [(t["format"], t["name"], t["rows"]) for t in tables] == [
+        ("delta", "changes", 3),
+        ("delta", "commits", 4),
+        ("iceberg", "changes", 3),
+        ("iceberg", "commits", 4),
+    ]
+    assert cli.ok("archive", "publish", "./archive", "--delta").lines[1].split() == (
+        ["commits", "./archive/log", "4", "rows", "in", "2", "files"]
+    )
+    assert cli("archive", "publish", "./archive").code == 2
+
+
+@pytest.mark.parametrize("words", [["status"], ["verify"], ["publish", "--delta"]], ids=" ".join)
+def test_where_there_is_no_archive(cli: Cli, words: list[str]) -> None:
+    command, *others = words
+    answer = cli("archive", command, "./none", *others)
+    assert (answer.code, answer.out) == (5, "")
+    assert "no archive in ./none" in answer.err
+    assert not (cli.place / "none").exists()
+
+
+def test_an_archive_of_a_newer_format(cli: Cli) -> None:
+    written(cli)
+    newest = max((cli.place / "archive/_manifest").glob("*.json"))
+    newest.write_text(json.dumps({**json.loads(newest.read_text()), "format": 2}))
+    for words in (
+        ["archive", "status", "./archive"],
+        ["archive", "verify", "./archive"],
+        ["archive", "publish", "./archive", "--delta"],
+        ["ls", "--archive", "./archive"],
+        ["ls", "--store", "archive:./archive"],
+        ["record", "--into", "./archive", "--once"],
+    ):
+        answer = cli(*words)
+        assert (answer.code, answer.out) == (5, ""), words
+        assert "format 2" in answer.err, answer.err
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        ([], "needs --into"),
+        (["--into", "./a", "--every", "often"], "often"),
+        (["--into", "./a", "--flush", "-1s"], "-1s"),
+        (["--into", "https://host/path"], "https"),
+    ],
+)
+def test_what_makes_no_sense_writes_nothing(cli: Cli, words: list[str], why: str) -> None:
+    cli.ok("put", "a", "1")
+    answer = cli("record", "--once", *words)
+    assert (answer.code, answer.out) == (2, ""), answer
+    assert why in answer.err
+    assert sorted(path.name for path in cli.place.iterdir()) == ["meta"]
+
+
+def test_a_recorder_goes_on_until_a_signal(any_cli: Cli) -> None:
+    cli = any_cli
+    cli.ok("put", "a", "0")
+    with following(cli, "record", "--into", "lmdb:./copy", "--json") as (process, output):
+        seen = json.loads(output.readline())
+        with snapkv.open(cli.url, create=False) as store:
+            stamp = store.save("a", b"1")
+        while int(seen["recorded"]["timestamp"] or 0) < stamp:
+            seen = json.loads(output.readline())
+        assert (seen["state"], seen["error"], seen["gaps"]) == ("recording", None, [])
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(PROCESS_TIMEOUT_S) == 0
+    assert cli.ok("get", "a", "--store", "lmdb:./copy").out == "1"
+
+
+def test_one_recorder_works_and_another_takes_over(cli: Cli) -> None:
+    cli.ok("put", "a", "0")
+    words = ("record", "--into", "./archive", "--flush", "100ms", "--json")
+    with following(cli, *words) as (first, of_first):
+        while json.loads(of_first.readline())["state"] != "recording":
+            pass
+        with following(cli, *words) as (second, of_second):
+            while json.loads(of_second.readline())["state"] != "standby":
+                pass
+            first.kill()
+            while json.loads(of_second.readline())["state"] != "recording":
+                pass
+            stamp = int(cli.ok("put", "a", "1", "--json").json[0]["timestamp"])
+            seen = json.loads(of_second.readline())
+            while int(seen["recorded"]["timestamp"]) < stamp:
+                seen = json.loads(of_second.readline())
+            second.send_signal(signal.SIGTERM)
+            assert second.wait(PROCESS_TIMEOUT_S) == 0
+    assert cli.ok("archive", "verify", "./archive").out.startswith("no problems")
+    assert cli.ok("get", "a", "--store", "archive:./archive").out == "1"
+
+
+def test_keys_of_other_programs(etcd_cli: Cli, etcd: EtcdServer) -> None:
+    cli = etcd_cli
+    etcd.gateway.put(b"/registry/pods/web-0", b"starting")
+    observed = ("record", "--observe", "/registry/", "--into", "lmdb:./k8s", "--json")
+    copy = ("--store", "lmdb:./k8s")
+    with following(cli, *observed) as (process, output):
+        while json.loads(output.readline())["state"] != "recording":
+            pass
+        etcd.gateway.put(b"/registry/pods/web-0", b"running")
+        etcd.gateway.put(b"/other", b"is not recorded")
+        eventually(lambda: cli("get", "/registry/pods/web-0", *copy).out == "running")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(PROCESS_TIMEOUT_S) == 0
+    changes = cli.ok("history", "/registry/pods/web-0", "--json", *copy).json
+    assert [change["value"] for change in changes] == ["running", "starting"]
+    assert cli.ok("ls", *copy).lines == ["/registry/pods/web-0"]
