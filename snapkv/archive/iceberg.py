@@ -20,7 +20,7 @@ from snapkv.archive.tables import PublishedTable, Table, facts_of, tables_of
 from snapkv.errors import EngineUnavailableError, InvalidOptionError
 from snapkv.extras import extra
 
-with extra("iceberg", "for tables of Iceberg"):
+with extra("iceberg", "tables of Iceberg"):
     from pyiceberg.catalog.memory import InMemoryCatalog
     from pyiceberg.exceptions import NoSuchTableError
     from pyiceberg.table import StaticTable
