@@ -1,14 +1,14 @@
-"""Processes with a streaming query, to be killed: `stream_driver.py`, from outside."""
+"""Processes with streaming queries, to be killed: `stream_driver.py`, from outside."""
 
 import json
 import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from etcd_server import eventually
 from etcd_server.processes import keeper
@@ -19,21 +19,44 @@ PAUSE_S = 0.1
 DRIVER = Path(__file__).with_name("stream_driver.py")
 
 
+class Stream(NamedTuple):
+    """A query: the URL of its store, the folder of its batches, and its name in the driver."""
+
+    url: str
+    folder: Path
+    name: str
+
+    def batches(self) -> dict[int, list[list]]:
+        """The rows of each batch, as often as it came."""
+        found: dict[int, list[list]] = {}
+        for path in sorted((self.folder / "batches").glob("*.json")):
+            rows = [tuple(row) for row in json.loads(path.read_text())]
+            found.setdefault(int(path.name[:5]), []).append(rows)
+        return found
+
+    def start(self) -> dict[str, Any]:
+        """The offset that the checkpoint begins with."""
+        log = (self.folder / "checkpoint" / "offsets" / "0").read_text().splitlines()
+        return json.loads(log[-1])
+
+
 class Drivers:
-    """Processes with the query, one after the other, on one checkpoint.
+    """Processes with all of the queries, one after the other, on the same checkpoints.
 
     All of them get ready at once, for that takes most of their time.
     """
 
-    def __init__(self, url: str, folder: Path, stream: str) -> None:
+    def __init__(self, folder: Path, streams: Sequence[Stream]) -> None:
         java = f"SPARK_SUBMIT_OPTS={os.environ['SPARK_SUBMIT_OPTS']}"  # the keeper's are older
-        self.command = ["env", java, sys.executable, str(DRIVER), url, str(folder), stream]
-        self.folder = folder
-        (folder / "batches").mkdir()
+        self.command = ["env", java, sys.executable, str(DRIVER), str(folder)]
+        self.words = [str(word) for stream in streams for word in stream]
+        self.folder, self.streams = folder, streams
+        for stream in streams:
+            (stream.folder / "batches").mkdir(parents=True)
 
     def __enter__(self):
         logs = [(n, self.folder / f"log-{n}") for n in "01"]
-        self.children = [keeper.start([*self.command, n], log) for n, log in logs]
+        self.children = [keeper.start([*self.command, n, *self.words], log) for n, log in logs]
         return self
 
     def __exit__(self, *error) -> None:
@@ -52,34 +75,33 @@ class Drivers:
         logs = [path.read_text()[-3_000:] for path in sorted(self.folder.glob("log-*"))]
         assert condition(), f"a driver ended: {logs}"
 
-    def batches(self) -> dict[int, list[list]]:
-        """The rows of each batch, as often as it came."""
-        found: dict[int, list[list]] = {}
-        for path in sorted((self.folder / "batches").glob("*.json")):
-            rows = [tuple(row) for row in json.loads(path.read_text())]
-            found.setdefault(int(path.name[:5]), []).append(rows)
-        return found
+    def newest(self) -> list[int]:
+        """The number of each query's newest batch."""
+        return [max(stream.batches(), default=-1) for stream in self.streams]
 
-    def start_of_the_query(self) -> dict[str, Any]:
-        """The offset that the checkpoint begins with."""
-        log = (self.folder / "checkpoint" / "offsets" / "0").read_text().splitlines()
-        return json.loads(log[-1])
+    def killed_in_a_batch(self, stop_writing: Callable[[], None]) -> list[int]:
+        """Kill the first driver while each query is in a batch, and let the second one finish.
 
-    def killed_in_a_batch(self, stop_writing: Callable[[], None]) -> int:
-        """Kill the first driver in a batch, and let the second one go on to the end."""
+        Return those batches.
+        """
         (self.folder / "hold").touch()
         child = self.begin(0)
-        self.wait(child, (self.folder / "held").exists, "a batch to be in its middle")
+        held = [stream.folder / "held" for stream in self.streams]
+        self.wait(child, lambda: all(p.exists() for p in held), "batches to be in their middle")
         os.killpg(child.pid, signal.SIGKILL)
         child.wait(WAIT_S)
         (self.folder / "hold").unlink()
-        killed = max(self.batches())
+        killed = self.newest()
 
         child = self.begin(1)
-        self.wait(child, lambda: max(self.batches()) > killed, "batches to go on")
+        self.wait(
+            child,
+            lambda: all(new > old for new, old in zip(self.newest(), killed, strict=True)),
+            "batches to go on",
+        )
         stop_writing()
         (self.folder / "finish").touch()
-        self.wait(child, lambda: child.poll() == 0, "the query to finish")
+        self.wait(child, lambda: child.poll() == 0, "the queries to finish")
         return killed
 
 

@@ -1,9 +1,11 @@
-"""A program with a streaming query, to be killed: `stream_driver.py URL FOLDER STREAM NUMBER`.
+"""A program with streaming queries, to be killed: `stream_driver.py FOLDER NUMBER QUERY...`.
 
-It takes long to get ready, and then begins once there is a file `begin-NUMBER`. Each batch becomes
-a file of rows, `batches/<batch>-<process>.json`, also when it comes again. While there is a file
-`hold`, it stops in the middle of the first batch with rows of commits, after they were written, and
-says so by a file `held`. Once there is a file `finish` it brings what there is, and ends.
+A query is three words: the URL of its store, its folder, and its name in `STREAMS`. It takes long
+to get ready, and then begins once there is a file `begin-NUMBER`. Each batch becomes a file of
+rows, `batches/<batch>-<process>.json` in the query's folder, also when it comes again. While there
+is a file `hold`, each query stops in the middle of its first batch with rows of commits, after they
+were written, and says so by a file `held` in its folder. Once there is a file `finish` they bring
+what there is, and end.
 """
 
 import json
@@ -12,7 +14,8 @@ import sys
 import threading
 from pathlib import Path
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming import StreamingQuery
 
 from snapkv.spark.limits import LIMITS_KNOWN
 from snapkv.spark.local import local_session
@@ -32,11 +35,27 @@ STREAMS = {
 `{start}` is the text of a file `start`.
 """
 POLL_S = 0.1
+NEVER = threading.Event()
 
 
-def main(url: str, folder: Path, stream: str, number: str) -> None:
-    """Run the query until it is told to finish."""
-    never = threading.Event()
+def main(folder: Path, number: str, queries: list[tuple[str, Path, str]]) -> None:
+    """Run the queries until they are told to finish."""
+    with local_session() as spark:
+        while not (folder / f"begin-{number}").exists():
+            NEVER.wait(POLL_S)
+        running = [started(spark, folder, *query) for query in queries]
+        while not (folder / "finish").exists():
+            for query in running:
+                query.awaitTermination(POLL_S)  # raises when the query failed
+        for query in running:
+            query.processAllAvailable()
+            query.stop()
+
+
+def started(
+    spark: SparkSession, common: Path, url: str, folder: Path, stream: str
+) -> StreamingQuery:
+    """Start a query."""
     options, columns = STREAMS[stream]
 
     def append(frame: DataFrame, batch: int) -> None:
@@ -44,28 +63,29 @@ def main(url: str, folder: Path, stream: str, number: str) -> None:
         path = folder / "batches" / f"{batch:05}-{os.getpid()}.json"
         path.with_suffix(".new").write_text(json.dumps(rows))
         path.with_suffix(".new").rename(path)
-        if (folder / "hold").exists() and any(row[-1] is not None for row in rows):
+        if (common / "hold").exists() and any(row[-1] is not None for row in rows):
             (folder / "held").touch()
-            never.wait()
+            NEVER.wait()
 
-    with local_session() as spark:
-        while not (folder / f"begin-{number}").exists():
-            never.wait(POLL_S)
-        limit = {"maxRowsPerTrigger": ROWS_MAX} if LIMITS_KNOWN else {}
-        start = folder / "start"
-        texts = {"folder": folder, "start": start.read_text() if start.exists() else ""}
-        options = {name: text.format(**texts) for name, text in options.items()}
-        source = spark.readStream.format(stream.partition(" ")[0])
-        changes = source.options(**options, **limit).load(url)
-        sink = changes.selectExpr(*columns).writeStream.option(
-            "checkpointLocation", str(folder / "checkpoint")
-        )
-        query = sink.foreachBatch(append).start()
-        while not (folder / "finish").exists():
-            query.awaitTermination(POLL_S)  # raises when the query failed
-        query.processAllAvailable()
-        query.stop()
+    limit = {"maxRowsPerTrigger": ROWS_MAX} if LIMITS_KNOWN else {}
+    start = folder / "start"
+    texts = {"folder": folder, "start": start.read_text() if start.exists() else ""}
+    options = {name: text.format(**texts) for name, text in options.items()}
+    source = spark.readStream.format(stream.partition(" ")[0])
+    changes = source.options(**options, **limit).load(url)
+    sink = changes.selectExpr(*columns).writeStream.option(
+        "checkpointLocation", str(folder / "checkpoint")
+    )
+    return sink.foreachBatch(append).start()
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]), *sys.argv[3:])
+    words = sys.argv[3:]
+    main(
+        Path(sys.argv[1]),
+        sys.argv[2],
+        [
+            (url, Path(folder), name)
+            for url, folder, name in zip(*(words[n::3] for n in range(3)), strict=True)
+        ],
+    )

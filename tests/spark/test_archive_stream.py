@@ -1,14 +1,10 @@
 """Streams that begin in an archive, and go over to the live engine without a seam."""
 
-import random
 from functools import partial
-from pathlib import Path
 
 import pytest
-from archive.histories import recorder
 from archives import Archived
-from drivers import Drivers, going_on
-from store.tabled import FOREVER, Writing, changes_of
+from store.tabled import FOREVER, changes_of
 from stream_queries import LIMITS, Checkpoint, Query, refused_by
 
 from snapkv.archive import state, writer
@@ -115,34 +111,3 @@ def test_a_checkpoint_goes_with_and_without_the_archive(made, place):
     archived.grow(1)
     backfill(archived, checkpoint).drained()
     assert checkpoint.rows() == changes_since(archived)
-
-
-# --- kill -9 ---
-
-
-@pytest.mark.parametrize("place", ["lmdb"], indirect=True)
-def test_a_driver_that_is_killed_in_the_archive(place, store, clock, tmp_path: Path):
-    """Compaction leaves it nothing live of where it was, and the next one goes on."""
-    writing = Writing(store, clock, random.Random(9))
-    writing.steps(90)
-    recording = recorder(store, tmp_path / "archive")
-    recording.catch_up()
-    writing.steps(20)
-    manifest = recording.writer.manifest
-    since = store.at(revision=manifest.since).timestamp
-    place.engine().compact(manifest.high)
-    (tmp_path / "start").write_text(str(manifest.since + 1))
-    with (
-        going_on(lambda: writing.steps(1)) as stop,
-        Drivers(place.url, tmp_path, "snapkv from an archive") as drivers,
-    ):
-        killed = drivers.killed_in_a_batch(stop)
-
-    batches = drivers.batches()
-    assert len(batches[killed]) == 2, "the batch in which it was killed came again"
-    assert all(attempt == tries[0] for tries in batches.values() for attempt in tries)
-    brought = [row for number in sorted(batches) for row in batches[number][0]]
-    assert brought == [
-        (key, value if value is None else value.hex(), *row)
-        for key, value, *row, _ in changes_of(writing.plain, since, FOREVER)
-    ]

@@ -6,8 +6,8 @@ import sys
 from datetime import timedelta
 
 import pytest
-from drivers import WAIT_S, Drivers, going_on
-from feeds import DATABASE, Editing, rows_of, text_of
+from drivers import WAIT_S
+from feeds import DATABASE, Editing, rows_of
 from frames import together
 from pyspark.errors import AnalysisException, StreamingQueryException
 
@@ -177,26 +177,3 @@ def test_into_files_with_a_sink_that_fails(spark, store, place, db, tmp_path):
     ChangesDB(store, DATABASE).create()
     with pytest.raises(StreamingQueryException, match=r"\[CDCMETA_DATABASE_MISMATCH\]"):
         run()
-
-
-@LMDB
-def test_a_driver_that_is_killed_in_a_batch(place, store, clock, tmp_path):
-    editing = Editing(store, clock, random.Random(9))
-    editing.steps(10)
-    with (
-        going_on(editing.step) as stop,
-        Drivers(place.url, tmp_path, "cdcmeta.changes") as drivers,
-    ):
-        killed = drivers.killed_in_a_batch(stop)
-
-    batches = drivers.batches()
-    assert len(batches[killed]) == 2, "the batch in which it was killed came again"
-    for attempts in batches.values():
-        assert all(attempt == attempts[0] for attempt in attempts)
-    rows = [tuple(row) for number in sorted(batches) for row in batches[number][0]]
-    assert [row[0] for row in rows] == sorted({row[0] for row in rows}), "in order, none twice"
-    newest = {row[1]: (row[0], row[2], row[5]) for row in rows}
-    assert newest == {
-        change.id: (str(change.seq), change.rev, text_of(change.doc))
-        for change in editing.db.changes(include_docs=True).rows
-    }

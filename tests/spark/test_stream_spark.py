@@ -1,12 +1,10 @@
 """Streams through Spark itself: sinks, restarts, failures, and a driver that is killed."""
 
-import random
 
 import pytest
-from drivers import WAIT_S, Drivers, going_on
+from drivers import WAIT_S
 from pyspark.errors import StreamingQueryException
 from store.engines import write_raw
-from store.tabled import FOREVER, Writing, changes_of
 from stream_queries import changes, inserted
 
 from snapkv.engine.contract import Delete
@@ -98,35 +96,3 @@ def test_a_sink_that_fails_once_and_a_store_that_is_exchanged(
         run()
     assert "[SNAPKV_STORE_MISMATCH]" in str(caught.value)
     assert "new checkpoint" in str(caught.value)
-
-
-# --- kill -9 ---
-
-
-@pytest.mark.parametrize("place", ["lmdb"], indirect=True)
-def test_a_driver_that_is_killed_in_a_batch(place, store, clock, tmp_path):
-    writing = Writing(store, clock, random.Random(9))
-    writing.steps(20)
-    with (
-        going_on(lambda: writing.steps(1)) as stop,
-        Drivers(place.url, tmp_path, "snapkv") as drivers,
-    ):
-        killed = drivers.killed_in_a_batch(stop)
-
-    batches = drivers.batches()
-    assert len(batches[killed]) == 2, "the batch in which it was killed came again"
-    for attempts in batches.values():
-        assert all(attempt == attempts[0] for attempt in attempts)
-    assert sorted(batches) == list(range(len(batches)))
-    brought = [row for number in sorted(batches) for row in batches[number][0]]
-    start = drivers.start_of_the_query()
-    version, since = start["rev"], start["ts"]
-    plain = writing.plain
-    snapshot = [
-        (key, value.hex(), "insert", version, None) for key, value in plain.state(since).items()
-    ]
-    after = [
-        (key, value if value is None else value.hex(), *row)
-        for key, value, *row, _ in changes_of(plain, since, FOREVER)
-    ]
-    assert brought == snapshot + after
