@@ -17,6 +17,7 @@ import pytest
 from etcd_protocol import COMMIT, FENCE, History, other_store
 from etcd_server import WAIT_S, EtcdProxy, EtcdServer
 from etcd_server.faults import Hold
+from sampling import SOAK
 
 import snapkv
 import snapkv.engine.etcd.connection
@@ -33,7 +34,7 @@ from snapkv import (
 )
 from snapkv.errors import EngineUnavailableError
 
-ROUNDS = 4
+ROUNDS = 4 if SOAK else 2
 ROUND_S = 4.0
 STORES = 3
 THREADS = 3

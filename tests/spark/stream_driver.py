@@ -14,6 +14,7 @@ import sys
 import threading
 from pathlib import Path
 
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
@@ -39,17 +40,38 @@ NEVER = threading.Event()
 
 
 def main(folder: Path, number: str, queries: list[tuple[str, Path, str]]) -> None:
-    """Run the queries until they are told to finish."""
+    """Run the queries until they are told to finish; they start one after the other."""
     with local_session() as spark:
         while not (folder / f"begin-{number}").exists():
             NEVER.wait(POLL_S)
-        running = [started(spark, folder, *query) for query in queries]
+        running: list[StreamingQuery] = []
+        for query in queries:
+            running.append(started(spark, folder, *query))
+            while running[-1].lastProgress is None and not (query[1] / "held").exists():
+                running[-1] = polled(spark, folder, running[-1], query)
         while not (folder / "finish").exists():
-            for query in running:
-                query.awaitTermination(POLL_S)  # raises when the query failed
-        for query in running:
-            query.processAllAvailable()
-            query.stop()
+            for at, query in enumerate(queries):
+                running[at] = polled(spark, folder, running[at], query)
+        for each in running:
+            each.processAllAvailable()
+            each.stop()
+
+
+def polled(
+    spark: SparkSession, common: Path, running: StreamingQuery, query: tuple[str, Path, str]
+) -> StreamingQuery:
+    """Wait a moment for a query; start it again if Spark gave a Python process up as too slow.
+
+    Spark waits ten seconds for the connection of one, which a busy machine may need. Raises what
+    else a query ended with.
+    """
+    try:
+        running.awaitTermination(POLL_S)
+    except StreamingQueryException as e:
+        if "failed to connect back" not in str(e):
+            raise
+        return started(spark, common, *query)
+    return running
 
 
 def started(

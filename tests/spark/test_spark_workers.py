@@ -12,7 +12,7 @@ from snapkv.clock import monotonic
 from snapkv.engine.lmdb import registry
 from snapkv.spark import location, tasks
 
-ROWS = 120_000
+ROWS = 80_000
 WAIT_S = 60
 
 
@@ -82,20 +82,20 @@ def test_options_are_part_of_a_place(store, place):
 
 @pytest.mark.parametrize("place", ["lmdb"], indirect=True)
 def test_several_workers_read_one_lmdb_beside_a_writer(spark, store, place):
-    for start in range(0, ROWS, 20_000):
-        store.commit(puts={f"k{n:06}": b"%d" % n for n in range(start, start + 20_000)})
+    for start in range(0, ROWS, 10_000):
+        store.commit(puts={f"k{n:05}": b"%d" % n for n in range(start, start + 10_000)})
     then = store.resolved()
-    store.commit(puts={"k000000": b"-1"}, delete_prefixes=["k1"])
+    store.commit(puts={"k00000": b"-1"}, delete_prefixes=["k6", "k7"])
     done, written = threading.Event(), []
 
     def write() -> None:
         deadline = monotonic() + WAIT_S
         while not done.is_set() and monotonic() < deadline:
-            puts = {f"k{(len(written) * 7_919) % ROWS:06}": b"0", f"new{len(written)}": b"0"}
-            written.append(store.commit(puts=puts, deletes=[f"k{len(written):06}"]))
+            puts = {f"k{(len(written) * 7_919) % ROWS:05}": b"0", f"new{len(written)}": b"0"}
+            written.append(store.commit(puts=puts, deletes=[f"k{len(written):05}"]))
 
     asked = ({"timestampAsOf": then}, {})
-    frames = [load(spark, place.url, numPartitions=8, **options) for options in asked]
+    frames = [load(spark, place.url, numPartitions=4, **options) for options in asked]
     assert all(len(Planned(place.url, **each).reader().tasks) > 1 for each in asked)
     writer = threading.Thread(target=write)
     writer.start()
@@ -109,5 +109,5 @@ def test_several_workers_read_one_lmdb_beside_a_writer(spark, store, place):
         done.set()
         writer.join(WAIT_S)
     assert len(written) > 3, "there was a writer"
-    left = range(100_000)
+    left = range(60_000)
     assert found == [(ROWS, ROWS, sum(range(ROWS))), (len(left), len(left), sum(left) - 1)]

@@ -1,6 +1,5 @@
 """Streams through Spark itself: sinks, restarts, failures, and a driver that is killed."""
 
-
 import pytest
 from drivers import WAIT_S
 from pyspark.errors import StreamingQueryException
