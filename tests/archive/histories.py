@@ -16,6 +16,8 @@ from snapkv.recording.status import RecordStatus
 
 KEYS = [f"k{n}" for n in range(12)] + ["a/b", "a\xff", "z"]
 SPACES = ["s", "s/%", "t"]
+LONG_OVER = -1.0
+"""For `GRACE_S`: whatever was replaced is older, although S3 counts in seconds."""
 
 
 class Writing:

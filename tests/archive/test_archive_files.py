@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from snapkv.archive import publishing
 from snapkv.archive.engine import ArchiveEngine
 from snapkv.archive.files import Folder
 from snapkv.archive.manifest import File, Manifest
@@ -11,7 +12,7 @@ from snapkv.archive.publishing import newest, publish, resolved
 from snapkv.errors import ArchiveError, ArchiveTakenError, FileMissingError, FormatError
 from snapkv.layout import SourceId
 
-from .histories import recorder
+from .histories import LONG_OVER, recorder
 
 SOURCE = SourceId(b"id", "default", 2)
 
@@ -49,8 +50,9 @@ def test_of_two_writers_one_publishes(files):
     assert newest(files) == following
 
 
-def test_a_writer_that_was_away_for_long_does_not_publish(files):
+def test_a_writer_that_was_away_for_long_does_not_publish(files, monkeypatch):
     """Old manifests are deleted, so its number is free."""
+    monkeypatch.setattr(publishing, "GRACE_S", LONG_OVER)
     for number in range(1, 30):
         assert publish(files, manifest(number))
     names = [Path(entry.name).name for entry in files.list("_manifest")]
