@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from snapkv.engine.contract import WatchBatch
-from snapkv.errors import CorruptStoreError, StoreRecreatedError
+from snapkv.errors import CorruptStoreError, HistoryGapError, StoreRecreatedError
 from snapkv.layout import Mark, prefix_end
 from snapkv.store.core import Core
 from snapkv.timeline.feed import replayed
@@ -59,7 +59,7 @@ def _batches(core: Core, until: int) -> Iterator[WatchBatch]:
 def _judge(core: Core, batch: WatchBatch) -> tuple[list[str], int]:
     layout, problems = core.layout, []
     stamps = [event.kv for event in batch.events if event.kv.key == layout.ts]
-    stamped = bool(stamps)
+    stamped = bool(stamps) or _is_lost(core, batch.revision)
     for event in batch.events:
         kv = event.kv
         if kv.key == layout.ts and event.is_delete:
@@ -72,6 +72,15 @@ def _judge(core: Core, batch: WatchBatch) -> tuple[list[str], int]:
             except UnicodeDecodeError:
                 problems.append(f"key {kv.key!r} is not valid UTF-8")
     return problems, sum(1 for kv in stamps if kv.version > 1)  # 1: the store's creation
+
+
+def _is_lost(core: Core, revision: int) -> bool:
+    """Return whether a revision is in a gap of an archive, where no write has a time of its own."""
+    try:
+        core.engine.get(core.layout.data.prefix, revision)
+    except HistoryGapError:
+        return True
+    return False
 
 
 def _order(core: Core, head: Mark) -> Iterator[str]:

@@ -70,3 +70,9 @@ def restorer() -> Path:
         if (found := etcd_binary().parent / name).exists():
             return found
     return _packaged("etcdutl")
+
+
+def etcdctl() -> Path:
+    """Return the client that came with etcd: beside it, or packaged."""
+    found = etcd_binary().parent / "etcdctl"
+    return found if found.exists() else _packaged("etcdctl")
