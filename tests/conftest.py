@@ -21,6 +21,7 @@ from etcd_server import (
 from fast import reason_when_fast
 from hypothesis import HealthCheck, Phase, settings
 from object_server import close_shared_server
+from sampling import LEFT_ON_ETCD, SOAK, left_on_etcd
 
 # Java compiles for long runs; tests end before that pays, and its compiler takes half their time.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
@@ -80,6 +81,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.xdist_group(item.module.__name__))
     reason = reason_when_fast if config.getoption("fast") else reason_to_leave_out
     reasons = {item: reason(item) for item in items}
+    if not (config.getoption("fast") or SOAK or is_asked_for(config)):
+        for item in left_on_etcd(items):
+            reasons[item] = reasons[item] or LEFT_ON_ETCD
     if any(reasons.values()):
         config.hook.pytest_deselected(items=[item for item in items if reasons[item]])
         config.stash[DESELECTED] = Counter(filter(None, reasons.values()))
@@ -87,6 +91,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if hasattr(config, "workerinput"):
         kept.sort(key=lambda item: crc32(item.nodeid.encode()))
     items[:] = sorted(kept, key=comes_late)
+
+
+def is_asked_for(config: pytest.Config) -> bool:
+    """Return whether the command line names tests: then all of them run."""
+    return bool(config.getoption("keyword")) or any("::" in arg for arg in config.args)
 
 
 def shares_a_fixture(item: pytest.Function) -> bool:
@@ -122,8 +131,9 @@ def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
 ) -> None:
     is_fast = config.getoption("fast")
-    why = "left to make test" if is_fast else f"for etcd is {'.'.join(map(str, etcd_version()))}"
+    old = f"for etcd is {'.'.join(map(str, etcd_version()))}"
     for reason, number in sorted(config.stash.get(DESELECTED, Counter()).items()):
+        why = "left to make test" if is_fast else "a sample" if reason == LEFT_ON_ETCD else old
         terminalreporter.write_line(f"{number} deselected, {why}: {reason}")
 
 

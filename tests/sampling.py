@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable
 from itertools import product
+from pathlib import Path
 from typing import Any, TypeVar
 
+import pytest
+
 T = TypeVar("T")
+
+LEFT_ON_ETCD = "cases that also ran on another engine; make soak runs them on etcd"
+ETCD_ONE_IN = 3
+SAMPLED = {"changes", "cli", "generations", "spark", "store"}
+"""Folders whose tests run on each engine. What engines promise is tested in tests/conformance."""
 
 SOAK = os.environ.get("HYPOTHESIS_PROFILE") == "soak"
 
@@ -30,3 +39,28 @@ def fewer_on_etcd(*columns: Iterable[Any], one_in: int) -> list[tuple[Any, ...]]
         *(("lmdb", *case) for case in every),
         *(("etcd", *case) for case in on_etcd),
     ]
+
+
+def left_on_etcd(items: Iterable[pytest.Item]) -> list[pytest.Item]:
+    """Return the cases on etcd that `make test` leaves out.
+
+    Of each file in `SAMPLED`, every third test that also runs on another engine has one case on
+    etcd. A case on etcd takes three to ten times as long as one on LMDB, and they were a quarter of
+    the time of all tests.
+    """
+    of_files: dict[Path, dict[str, list[pytest.Item]]] = {}
+    elsewhere = set()
+    for item in items:
+        if isinstance(item, pytest.Function) and item.path.parent.name in SAMPLED:
+            name = item.originalname
+            engines = {"etcd", "lmdb", "memory"} & set(re.split(r"\W", item.name))
+            if engines == {"etcd"}:
+                of_files.setdefault(item.path, {}).setdefault(name, []).append(item)
+            elif engines:
+                elsewhere.add((item.path, name))
+    left = []
+    for path, tests in of_files.items():
+        shared = [cases for name, cases in tests.items() if (path, name) in elsewhere]
+        for number, cases in enumerate(shared):
+            left += cases if number % ETCD_ONE_IN else cases[1:]
+    return left
