@@ -22,6 +22,7 @@ QUESTIONS = (
     "etcd_clients",
     "spark_snapshot",
     "archive_spark",
+    "archive_requests",
     "spark_stream",
     "couch_edits",
     "couch_feed",
