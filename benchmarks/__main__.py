@@ -23,6 +23,7 @@ QUESTIONS = (
     "spark_snapshot",
     "archive_spark",
     "archive_requests",
+    "archive_load",
     "spark_stream",
     "couch_edits",
     "couch_feed",
