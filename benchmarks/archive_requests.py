@@ -25,7 +25,7 @@ NAME, QUESTION = "archive_requests", "What does an hour of one write a second co
 def main() -> None:
     """Count the requests that reach an S3 server, and the bytes of the files."""
     found = {}
-    for title in ("random values of 64 bytes", "JSON values of about 90 bytes"):
+    for title in ("random values of 64 bytes", "JSON values of about 80 bytes"):
         with S3Proxy(shared_server()) as proxy:
             found[title] = _hour(proxy, open_files(shared_server().new_url(), proxy.storage), title)
     close_shared_server()
@@ -49,7 +49,6 @@ def main() -> None:
 def _hour(proxy: S3Proxy, files: Files, title: str) -> dict[str, float]:
     rng, clock = seeded(NAME), snapkv.ManualClock(1_700_000_000_000)
     publishing.GRACE_S = LONG_OVER
-    counts: Counter[str] = Counter()
     raw = 0
     with (
         tempfile.TemporaryDirectory() as folder,

@@ -59,12 +59,16 @@ def _batches(core: Core, until: int) -> Iterator[WatchBatch]:
 def _judge(core: Core, batch: WatchBatch) -> tuple[list[str], int]:
     layout, problems = core.layout, []
     stamps = [event.kv for event in batch.events if event.kv.key == layout.ts]
-    stamped = bool(stamps) or _is_lost(core, batch.revision)
+    stamped = bool(stamps)
     for event in batch.events:
         kv = event.kv
         if kv.key == layout.ts and event.is_delete:
             problems.append(f"revision {batch.revision} deletes the timestamp key")
-        elif not stamped and kv.key.startswith((layout.data.prefix, layout.spaces)):
+        elif (
+            not stamped
+            and kv.key.startswith((layout.data.prefix, layout.spaces))
+            and not _is_lost(core, batch.revision)
+        ):
             problems.append(f"revision {batch.revision} writes {kv.key!r} without a timestamp")
         if kv.key.startswith(layout.data.prefix):
             try:

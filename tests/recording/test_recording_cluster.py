@@ -145,7 +145,7 @@ def test_a_recorder_that_is_killed_beside_an_etcd_that_compacts(tmp_path, into):
         recorders = Recorders(server.url, target, tmp_path)
         recorders.start()
         recorders.reach(server.gateway.revision())
-        begun = server.gateway.revision()
+        begun, late = server.gateway.revision(), 0
         try:
             writer.start()
             for n in range(KILLS):
@@ -156,7 +156,7 @@ def test_a_recorder_that_is_killed_beside_an_etcd_that_compacts(tmp_path, into):
                     eventually(lambda at=last: compacted(server.gateway, at + 1), wait_s=WAIT_S)
                 recorders.start()
                 recorders.reach(writer.newest)
-                assert n == KILLS - 1 or time.monotonic() - ended < RETENTION_S, "a slow machine"
+                late += n == KILLS - 1 or time.monotonic() - ended >= RETENTION_S
             writer.stop()
             final = server.gateway.revision()
             recorders.reach(final)
@@ -168,12 +168,13 @@ def test_a_recorder_that_is_killed_beside_an_etcd_that_compacts(tmp_path, into):
     opening = snapkv.open(target) if into == "lmdb" else snapkv.open_archive(target)
     with opening as recorded:
         commits = list(recorded.commits())
-        gaps = [GAP.match(c.note or "") for c in commits if (c.note or "").startswith("gap")]
-        assert len(gaps) == 1, "the recorder that was away for too long names its gap"
-        first, until = map(int, gaps[0].groups())
-        assert until > first > begun
+        notes = [GAP.match(c.note or "") for c in commits if (c.note or "").startswith("gap")]
+        gaps = [tuple(map(int, note.groups())) for note in notes]
+        assert 1 <= len(gaps) <= late, "who was away for too long names its gap, and only then"
+        assert all(until > first > begun for first, until in gaps)
         known = {r: state for r, state in watched.states.items() if r > begun}
-        outside = {r: state for r, state in known.items() if not first <= r <= until}
+        inside = {r for first, until in gaps for r in range(first, until + 1)}
+        outside = {r: state for r, state in known.items() if r not in inside}
         assert len(known) > len(outside) > 100
         times = {}
         for commit in reversed(commits):
