@@ -19,15 +19,18 @@ def _git_of_a_clean_machine(monkeypatch: pytest.MonkeyPatch) -> None:
 def run(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
     """Run `snapkv` with some arguments, in a folder; return its exit code and what it wrote.
 
-    A tour asks Spark only when told, for that takes seconds.
+    A tour asks an archive and Spark only where a test wants that: it takes seconds.
     """
 
-    def run(*words: str | Path, cwd: Path | None = None, spark: bool = False) -> Ran:
+    def run(
+        *words: str | Path, cwd: Path | None = None, archive: bool = False, spark: bool = False
+    ) -> Ran:
         if cwd is not None:
             monkeypatch.chdir(cwd)
         capfd.readouterr()
         is_tour = "tour" in words and "--name" not in words
-        quick = ["--no-spark"] if is_tour and not spark else []
+        left = {"--no-archive": not archive, "--no-spark": not spark}
+        quick = [option for option, leave in left.items() if is_tour and leave]
         code = main([*(str(word) for word in words), *quick])
         captured = capfd.readouterr()
         return Ran(int(code), captured.out, captured.err)

@@ -34,6 +34,7 @@ def spark_rows(ran: Ran) -> list[list[str]]:
 def test_it_starts_a_spark_and_shows_progress(simple: Repo) -> None:
     code, shown = on_a_terminal(command(simple))
     assert code == 0, shown.decode()
+    assert b"archiving" in shown
     assert b"asking Spark" in shown
     assert b"What does Spark say of the same store?" in shown
     assert b"WARN" not in shown
@@ -131,6 +132,7 @@ def test_a_machine_without_it(simple: Repo, tmp_path: Path, missing: str) -> Non
         command(simple), env=environment, capture_output=True, text=True, timeout=300, check=False
     )
     assert (done.returncode, done.stderr) == (0, "")
+    assert ("\nArchive: not asked, pyarrow is not " in done.stdout) == (missing == "pyarrow")
     assert done.stdout.count("Spark") == 1 + (missing == "java")
     assert f"\nSpark: not asked, {reason}\n" in done.stdout
     assert "answers are equal to git's" in done.stdout

@@ -3,7 +3,7 @@
 Whole trees come first: every path, content and mode of a moment against `git ls-tree`. Then which
 commit a date falls on, lists of a folder, single loads (of keys that existed, and that did
 not), differences between two dates against `git diff-tree`, and a restore that is undone.
-`sparked` asks Spark, too.
+`archived` asks an archive, and `sparked` Spark.
 """
 
 from __future__ import annotations
@@ -57,6 +57,13 @@ class DiffAnswer(NamedTuple):
     equal: bool
 
 
+class ArchiveAnswer(NamedTuple):
+    """What the tree looked like at a moment that the store may have compacted."""
+
+    tree: TreeAnswer
+    compacted: bool
+
+
 class SparkAnswer(NamedTuple):
     """Spark's answer, with its rows and seconds."""
 
@@ -82,6 +89,7 @@ class Report:
     diffs: list[DiffAnswer] = field(default_factory=list)
     restored: RestoreAnswer | None = None
     restore_note: str = ""
+    archived: list[ArchiveAnswer] = field(default_factory=list)
     spark: list[SparkAnswer] = field(default_factory=list)
     lookups_s: list[float] = field(default_factory=list)
     loads_s: list[float] = field(default_factory=list)
@@ -107,6 +115,12 @@ class Examiner:
         self.report = Report()
         self._rng = random.Random(seed)
         self._trees: dict[int, ExpectedTree] = {}
+
+    def of(self, store: snapkv.SnapshotKV) -> Examiner:
+        """Return an examiner of another store of the same history, with a report of its own."""
+        other = Examiner(store, self.clone, self.timeline)
+        other._trees = self._trees
+        return other
 
     def ask_trees(self) -> Iterable[TreeAnswer]:
         """Ask for whole trees; yield each answer as it comes."""

@@ -78,10 +78,13 @@ def request_bytes_default(path: str) -> int:
 
 def _open(path: str, clock: Clock, **options: Any) -> snapkv.SnapshotKV:
     """Open the store, however far its times are from the machine's clock."""
-    skew = PHYSICAL_MS_MAX // 1_000  # its times are git's, not the machine's
-    return snapkv.open(
-        url_of(path), name=name_of(path), clock=clock, max_clock_skew=skew, **options
-    )
+    return snapkv.open(url_of(path), name=name_of(path), **clock_options(clock), **options)
+
+
+def clock_options(clock: Clock | None = None) -> dict[str, Any]:
+    """Return the options with which a store opens whose times are git's, not the machine's."""
+    skew_s = PHYSICAL_MS_MAX // 1_000
+    return {"clock": clock or Clock(PHYSICAL_MS_MAX), "max_clock_skew": skew_s}
 
 
 @contextmanager
@@ -90,7 +93,7 @@ def opened(path: str, *, request_bytes_max: int) -> Iterator[tuple[snapkv.Snapsh
 
     The clock begins at the end of time, so that commits may be dated in the future.
     """
-    clock = snapkv.ManualClock(PHYSICAL_MS_MAX)
+    clock = Clock(PHYSICAL_MS_MAX)
     try:
         limit = "max_request_bytes" if in_etcd(path) else "request_bytes_max"
         store = _open(path, clock, writer="snapkv tour", **{limit: request_bytes_max})

@@ -15,7 +15,7 @@ from rich.text import Text
 from snapkv.cli.exits import Exit
 from snapkv.cli.formats import counted, key_text
 from snapkv.cli.output import tell, tell_error
-from snapkv.cli.tour import filling, place, sparked
+from snapkv.cli.tour import archived, filling, place, sparked
 from snapkv.cli.tour.answers import Examiner, Report, TreeAnswer
 from snapkv.cli.tour.errors import TourError
 from snapkv.cli.tour.filling import Imported, Timeline, shown_oid
@@ -81,6 +81,10 @@ def tour(
             help="The largest commit that is taken; else 64 MiB, in etcd 1.5 MiB.",
         ),
     ] = None,
+    no_archive: Annotated[
+        bool,
+        typer.Option("--no-archive", help="Do not ask a compacted store with an archive."),
+    ] = False,
     no_spark: Annotated[
         bool, typer.Option("--no-spark", help="Do not ask Spark, which takes some seconds.")
     ] = False,
@@ -88,11 +92,12 @@ def tour(
     """Turn a clone's git history into a store, ask it about the past, and check it against git.
 
     Each commit of the first-parent history becomes one commit at git's time; each path a key.
-    A second tour continues with the commits made since. The clone itself is not changed. If PySpark
-    and Java are installed, it asks Spark, too. Ends with 1 when an answer differs from git's.
+    A second tour continues with the commits made since. The clone itself is not changed. The tour
+    also asks a store that was archived and compacted, if pyarrow is installed, and Spark, if
+    PySpark and Java are. It ends with 1 when an answer differs from git's.
     """
     try:
-        report = _toured(path, store, again, request_bytes_max, not no_spark)
+        report = _toured(path, store, again, request_bytes_max, not no_archive, not no_spark)
     except TourError as e:
         tell_error(e.message)
         tell(e.advice)
@@ -105,7 +110,12 @@ def tour(
 
 
 def _toured(
-    path: str, store_given: str | None, again: bool, bytes_max: int | None, spark: bool
+    path: str,
+    store_given: str | None,
+    again: bool,
+    bytes_max: int | None,
+    archive: bool,
+    spark: bool,
 ) -> Report:
     console = PipeConsole(width=None if sys.stdout.isatty() else PLAIN_WIDTH, highlight=False)
     clone = Clone(path)
@@ -129,6 +139,8 @@ def _toured(
         _tell_imported(console, done, timeline, folder)
         examiner = Examiner(store, clone, timeline)
         _examine(console, examiner, done, request_bytes_max)
+        if archive:
+            _ask_archive(console, examiner, request_bytes_max)
         if spark:
             _ask_spark(console, examiner, folder)
         _tell_numbers(console, examiner, done)
@@ -211,6 +223,26 @@ def _examine(console: Console, examiner: Examiner, done: Imported, request_bytes
     line.append(f" ({restored.moment.label}): {counted(restored.keys, 'key')} changed, compared, ")
     line.append("taken back: ").append_text(_verdict(restored.equal))
     console.print(line, soft_wrap=True)
+
+
+def _ask_archive(console: Console, examiner: Examiner, request_bytes_max: int) -> None:
+    """Ask an archive what a compacted store no longer knows; if there is none, say why."""
+    missing = ""
+    with progress(console, "archiving", len(examiner.timeline.oids) + archived.STEPS) as advance:
+        try:
+            archived.ask(examiner, request_bytes_max, advance)
+        except archived.NoArchive as e:
+            missing = str(e)
+    if missing:
+        console.print()
+        say(console, "yellow", f"Archive: not asked, {missing}")
+        return
+    shown = plain_table("", "date", "files>", "the store alone", "with its archive")
+    for tree, compacted in examiner.report.archived:
+        alone = "compacted" if compacted else "answers"
+        date = Text(tree.moment.date, "cyan")
+        shown.add_row(tree.moment.label, date, f"{tree.keys:,}", alone, _verdict(tree.equal))
+    section(console, "What does an archive say, after the store was compacted?", shown)
 
 
 def _ask_spark(console: Console, examiner: Examiner, folder: str) -> None:
