@@ -1,0 +1,86 @@
+"""What `make test` leaves to `make soak`: cases on etcd of tests that also run elsewhere."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from sampling import SAMPLED
+
+TESTS = Path(__file__).parents[1]
+FOLDER = "tests/generations"
+ENGINE = re.compile(r"\b(?:etcd|lmdb|memory)\b")
+ONE_IN = 3
+
+
+def collected(*words: str, profile: str = "default") -> set[str]:
+    """Return the names of the tests that pytest would run."""
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", *words],
+        cwd=TESTS.parent,
+        env={**os.environ, "HYPOTHESIS_PROFILE": profile},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    return {line for line in done.stdout.split("\n") if "::" in line}
+
+
+def without_case(name: str) -> str:
+    return name.partition("[")[0]
+
+
+def engines(name: str) -> set[str]:
+    return set(ENGINE.findall(name.partition("[")[2]))
+
+
+@pytest.fixture(scope="module")
+def every() -> set[str]:
+    return collected(FOLDER, profile="soak")
+
+
+@pytest.fixture(scope="module")
+def kept() -> set[str]:
+    return collected(FOLDER)
+
+
+def test_only_cases_on_etcd_are_left_out(every: set[str], kept: set[str]) -> None:
+    assert kept < every
+    assert {frozenset(engines(name)) for name in every - kept} == {frozenset({"etcd"})}
+
+
+def test_each_test_runs_somewhere(every: set[str], kept: set[str]) -> None:
+    assert {without_case(name) for name in kept} == {without_case(name) for name in every}
+
+
+def test_tests_of_etcd_alone_are_whole(every: set[str], kept: set[str]) -> None:
+    elsewhere = {without_case(name) for name in every if engines(name) & {"lmdb", "memory"}}
+    assert {without_case(name) for name in every - kept} <= elsewhere
+
+
+def test_every_third_test_of_a_file_has_a_case_on_etcd(every: set[str], kept: set[str]) -> None:
+    elsewhere = {without_case(name) for name in every if engines(name) & {"lmdb", "memory"}}
+    shared = {
+        name for name in every if engines(name) == {"etcd"} and without_case(name) in elsewhere
+    }
+    for file in {name.partition("::")[0] for name in shared}:
+        tests = {without_case(name) for name in shared if name.startswith(f"{file}::")}
+        still = [name for name in kept & shared if name.startswith(f"{file}::")]
+        assert len(still) == len({*map(without_case, still)}) == -(-len(tests) // ONE_IN), file
+
+
+def test_a_run_that_names_tests_has_all_cases(every: set[str]) -> None:
+    file = f"{FOLDER}/test_windows.py"
+    of_file = {name for name in every if name.startswith(f"{file}::")}
+    test = without_case(min(name for name in of_file if engines(name) == {"etcd"}))
+    wanted = {name for name in of_file if without_case(name) == test}
+    assert collected(test) == wanted
+    assert collected(file, "-k", test.partition("::")[2]) >= wanted
+
+
+def test_make_soak_runs_the_folders_whole() -> None:
+    recipe = (TESTS.parent / "Makefile").read_text().partition("\nsoak:")[2].partition("\n\n")[0]
+    assert {f"tests/{name}" for name in SAMPLED} <= set(recipe.split())
