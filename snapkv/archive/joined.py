@@ -242,6 +242,10 @@ class JoinedEngine:
         """Send a transaction to the live engine."""
         return self.live.transact(prepare, peek, timeout=timeout)
 
+    def transact_each(self, txns: Sequence[Txn], *, timeout: float) -> list[TxnResult]:
+        """Send transactions to the live engine."""
+        return self.live.transact_each(txns, timeout=timeout)
+
     def check_limits(self, txn: Txn) -> int:
         """Return a transaction's size."""
         return self.live.check_limits(txn)

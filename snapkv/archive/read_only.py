@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from snapkv.engine.contract import KeyValue, Lease, Txn, TxnResult
 from snapkv.errors import ReadOnlyError
@@ -16,6 +16,10 @@ class ReadOnly:
     def transact(
         self, prepare: Callable[[KeyValue | None], Txn], peek: bytes, *, timeout: float
     ) -> TxnResult:
+        """Raise `ReadOnlyError`."""
+        raise self._read_only()
+
+    def transact_each(self, txns: Sequence[Txn], *, timeout: float) -> list[TxnResult]:
         """Raise `ReadOnlyError`."""
         raise self._read_only()
 

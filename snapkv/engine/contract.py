@@ -303,6 +303,14 @@ class Writes(Protocol):
         """
         ...
 
+    def transact_each(self, txns: Sequence[Txn], *, timeout: float) -> list[TxnResult]:
+        """Send transactions in order, each a revision of its own, until a compare of one fails.
+
+        Embedded engines make them durable together. An error may leave some of the first ones
+        applied, and `OutcomeUnknown` the outcome of the next one open.
+        """
+        ...
+
     def check_limits(self, txn: Txn) -> int:
         """Return a transaction's size in bytes, as it counts against `Limits.request_bytes`.
 

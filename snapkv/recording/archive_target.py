@@ -21,6 +21,8 @@ CLEAN_AFTER_S = 3_600.0
 class ArchiveTarget:
     """An archive that is written: steps collect in memory until they are flushed."""
 
+    gathers = False
+
     def __init__(self, files: Files) -> None:
         self._files = files
         self._writer: ArchiveWriter | None = None
@@ -77,6 +79,9 @@ class ArchiveTarget:
     def is_full(self) -> bool:
         """Whether a file has enough rows."""
         return len(self._changes) >= FLUSH_ROWS
+
+    def settle(self) -> None:
+        """Do nothing: steps wait for a flush."""
 
     def flush(self) -> None:
         """Write the steps as a delta and a log, and publish them.

@@ -59,9 +59,13 @@ class Recording:
         now = monotonic()
         left = min(timeout, max(0.0, self._flush_at - now), max(0.0, self._tick_at - now))
         try:
-            step = self._follower.next(left)
+            step = self._follower.next(0.0 if self._target.gathers else left)
         except CompactedError:
             self._overtaken = True
+            return
+        if step is None and self._target.gathers:
+            self._target.settle()
+            self._status.note_recorded(self._last)
             return
         if step is None and monotonic() >= self._tick_at:
             self._tick_at = monotonic() + self._options.every_s

@@ -3,6 +3,10 @@
 The target's timestamp key carries the position: the revision and ordinal of the source's commit,
 written in the same transaction. Each transaction compares that the key is as this recorder left
 it, and that its leadership holds. So nothing is recorded twice, wherever a process ends.
+
+Steps that come faster than the target becomes durable go along in groups, each step in a revision
+of its own. For example, of steps A, B and C in a group, B compares that the key has A's value: if
+only A was written when the process or the answer was lost, the key says so, and B is next.
 """
 
 from __future__ import annotations
@@ -10,6 +14,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import msgpack
 
@@ -26,6 +31,7 @@ from snapkv.engine.contract import (
     Txn,
 )
 from snapkv.engine.errors import OutcomeUnknown, Refused
+from snapkv.engine.rules import op_bytes
 from snapkv.errors import (
     ArchiveError,
     CorruptStoreError,
@@ -46,14 +52,23 @@ RETRY_S = 0.1
 PART_BYTES = 4 << 20
 PART_OPS = 20_000
 """A state is written in parts of about so much, or of what the engine takes."""
+GROUP_STEPS = 64
+"""So many steps at most become durable together."""
 BEFORE_MARK = 1 << 17
 """The parts of a state have timestamps from so far before its mark's on: half a millisecond."""
+
+
+class _Commit(NamedTuple):
+    """What becomes one revision of the target: a new value of its timestamp key, and changes."""
+
+    stamp: StampRecord
+    value: bytes
+    ops: list[Op]
 
 
 class StoreTarget:
     """A store that repeats the commits of a source; `guard` proves the leadership."""
 
-    pending = 0
     is_full = False
 
     def __init__(self, core: Core, guard: Held) -> None:
@@ -64,7 +79,15 @@ class StoreTarget:
         self._source_key = core.layout.root + b"sys/source"
         self._source: SourceId | None = None
         self._root_bytes = 0  # of the source's keys
+        self._group_bytes = min(PART_BYTES, core.engine.limits.request_bytes // 2)
         self._head = self._read_head()
+        self._gathered: list[_Commit] = []
+        self.pending = 0
+
+    @property
+    def gathers(self) -> bool:
+        """Whether steps wait for more."""
+        return bool(self._gathered)
 
     # --- what is recorded ---
 
@@ -128,13 +151,27 @@ class StoreTarget:
         self._write(self._stamp(mark), [])
 
     def add(self, step: Step) -> None:
-        """Write a step as one commit."""
+        """Take a step, which becomes one commit when no more come, or the group is full."""
         changed = {event.kv.key: event for event in step.events}  # the last change of each key
-        ops = [self._op(event) for event in changed.values()]
-        self._write(self._stamp(step.mark), ops)
+        self._gather(self._stamp(step.mark), [self._op(event) for event in changed.values()])
+        if len(self._gathered) >= GROUP_STEPS or self.pending >= self._group_bytes:
+            self.settle()
+
+    def settle(self) -> None:
+        """Commit what was gathered, whatever the answers are: the head says how much was."""
+        deadline = monotonic() + SEND_S
+        while self._gathered:
+            done = self._sent(deadline)
+            for commit in self._gathered[:done]:
+                self._core.clock.merge(commit.stamp.timestamp)
+            del self._gathered[:done]
+            if self._gathered:
+                pause(RETRY_S)
+        self.pending = 0
 
     def flush(self) -> None:
-        """Do nothing: each step is durable already."""
+        """Make all steps durable."""
+        self.settle()
 
     def tend(self, keep_before_ms: int | None) -> None:
         """Compact what is older than a time."""
@@ -167,11 +204,10 @@ class StoreTarget:
     def _parts(self, events: Iterator[Event]) -> Iterator[list[Op]]:
         limits = self._engine.limits
         most = min(PART_OPS, (limits.ops_per_list or PART_OPS) - 8)
-        bytes_max = min(PART_BYTES, limits.request_bytes // 2)
         part: list[Op] = []
         size = 0
         for key, value, is_delete in ((e.kv.key, e.kv.value, e.is_delete) for e in events):
-            if part and (len(part) >= most or size + len(key) + len(value) > bytes_max):
+            if part and (len(part) >= most or size + len(key) + len(value) > self._group_bytes):
                 yield part
                 part, size = [], 0
             part.append(Delete(key) if is_delete else Put(key, value))
@@ -200,48 +236,56 @@ class StoreTarget:
         return kv._replace(key=self._layout.root + kv.key[self._root_bytes :])
 
     def _write(self, stamp: StampRecord, ops: list[Op]) -> None:
-        """Commit once, whatever the answers are: the head says whether it was."""
-        ours, was = stamp.encode(), self._head
-        first: list[Op] = []
-        if was.version == CREATION_ORDINAL and self._source is not None:
-            first = [Put(self._source_key, msgpack.packb(self._source))]
-        txn = Txn(
-            (Compare(was.key, Target.MOD, "=", was.mod_revision), self._guard),
-            (Put(was.key, ours), *first, *ops),
-            (Range(was.key), Range(self._guard.key)),
-        )
-        self._engine.check_limits(txn)
-        deadline = monotonic() + SEND_S
-        while not self._sent(txn, ours, deadline):
-            pause(RETRY_S)
-        self._core.clock.merge(stamp.timestamp)
+        self._gather(stamp, ops)
+        self.settle()
 
-    def _sent(self, txn: Txn, ours: bytes, deadline: float) -> bool:
+    def _gather(self, stamp: StampRecord, ops: list[Op]) -> None:
+        self._gathered.append(_Commit(stamp, stamp.encode(), ops))
+        self.pending += sum(map(op_bytes, ops))
+
+    def _sent(self, deadline: float) -> int:
+        """Send what was gathered; return how many commits of it the head says were made."""
         was, left = self._head, max(0.01, deadline - monotonic())
         try:
-            answer = self._engine.transact(lambda _: txn, was.key, timeout=left)
-            if answer.succeeded:
-                revision = answer.header.revision
-                self._head = was._replace(
-                    value=ours, mod_revision=revision, version=was.version + 1
-                )
-                return True
+            answers = self._engine.transact_each(self._chained(), timeout=left)
         except Refused as e:
             raise e.error from e
         except (OutcomeUnknown, EngineUnavailableError, EngineBusyError) as e:
             if monotonic() >= deadline:
                 raise EngineUnavailableError(f"no answer in {SEND_S:g} s: {e}") from e
+        else:
+            if answers[-1].succeeded:
+                return self._advance(len(answers), answers[-1].header.revision)
+        if self._engine.get(self._guard.key).kv is None:
+            raise SessionLostError(f"this recorder of {self._core.url} leads no more")
         head = self._read_head()
-        if head.value == ours:
-            self._head = head
-            return True
+        for number, commit in enumerate(self._gathered, 1):
+            if head.value == commit.value:
+                return self._advance(number, head.mod_revision)
         if head != was:
             raise EngineBusyError(
                 f"{self._core.url} has a commit that this recorder did not see: read it again"
             )
-        if self._engine.get(self._guard.key).kv is None:
-            raise SessionLostError(f"this recorder of {self._core.url} leads no more")
-        return False
+        return 0
+
+    def _chained(self) -> list[Txn]:
+        """Return transactions of which each compares that the one before it was the last."""
+        key, txns = self._head.key, list[Txn]()
+        compare = Compare(key, Target.MOD, "=", self._head.mod_revision)
+        for commit in self._gathered:
+            ops: list[Op] = [Put(key, commit.value), *commit.ops]
+            if not txns and self._head.version == CREATION_ORDINAL and self._source is not None:
+                ops.append(Put(self._source_key, msgpack.packb(self._source)))
+            txns.append(Txn((compare, self._guard), tuple(ops)))
+            self._engine.check_limits(txns[-1])
+            compare = Compare(key, Target.VALUE, "=", commit.value)
+        return txns
+
+    def _advance(self, number: int, revision: int) -> int:
+        """Note that so many of the gathered commits were made, the last one at a revision."""
+        value, version = self._gathered[number - 1].value, self._head.version + number
+        self._head = self._head._replace(value=value, mod_revision=revision, version=version)
+        return number
 
     def _read_head(self) -> KeyValue:
         kv = self._engine.get(self._layout.ts).kv

@@ -17,6 +17,11 @@ class Target(Protocol):
     """Bytes that are not durable yet."""
 
     @property
+    def gathers(self) -> bool:
+        """Whether steps are not durable yet only because more may come to go along with them."""
+        ...
+
+    @property
     def is_full(self) -> bool:
         """Whether a flush is due, whatever its age."""
         ...
@@ -43,6 +48,10 @@ class Target(Protocol):
 
     def add(self, step: Step) -> None:
         """Take a step."""
+        ...
+
+    def settle(self) -> None:
+        """Make durable what `gathers` speaks of."""
         ...
 
     def flush(self) -> None:

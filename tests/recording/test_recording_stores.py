@@ -11,6 +11,9 @@ from sampling import fewer_on_etcd
 
 import snapkv
 from snapkv.engine.contract import Range
+from snapkv.engine.errors import OutcomeUnknown
+from snapkv.engine.lmdb.engine import LmdbEngine
+from snapkv.engine.memory.engine import MemoryEngine
 from snapkv.errors import (
     ArchiveError,
     EngineBusyError,
@@ -21,6 +24,7 @@ from snapkv.errors import (
     StoreRestoredError,
 )
 from snapkv.layout import prefix_end
+from snapkv.recording import store_target
 
 from .targets import TARGETS, assert_equal, opened, target_url
 
@@ -90,9 +94,6 @@ class Ended(BaseException):
 def test_a_store_has_each_commit_once_wherever_it_ended(
     place, store, clock, tmp_path, monkeypatch, after, lost
 ):
-    from snapkv.engine.errors import OutcomeUnknown
-    from snapkv.engine.memory.engine import MemoryEngine
-
     plain = MemoryEngine.transact
     since = store.save("z", b"the first")
     Writing(place, store, clock, random.Random(5)).steps(16)
@@ -101,7 +102,7 @@ def test_a_store_has_each_commit_once_wherever_it_ended(
         left = [steps]
 
         def transact(self, prepare, peek, *, timeout, url=into, left=left):
-            if self.url != url or peek != b"default/sys/ts":
+            if self.url != url or peek not in (b"default/sys/ts", b""):
                 return plain(self, prepare, peek, timeout=timeout)
             left[0] -= 1
             fails = left[0] == -1
@@ -123,6 +124,42 @@ def test_a_store_has_each_commit_once_wherever_it_ended(
         if left[0] >= 0:
             break
     assert steps > 10, "there were that many steps to end at"
+
+
+@memory
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("lost", [False, True], ids=["killed", "answer lost"])
+def test_a_group_of_commits_is_made_once(place, store, clock, tmp_path, monkeypatch, after, lost):
+    """LMDB makes commits that wait together durable at once: all of them, or none."""
+    plain, since = LmdbEngine.transact_each, store.save("z", b"the first")
+    Writing(place, store, clock, random.Random(5)).steps(40)
+    monkeypatch.setattr(store_target, "GROUP_STEPS", 7)
+    sizes = []
+    for groups in itertools.count():
+        into, left = f"lmdb:{tmp_path}/{groups}", [groups]
+
+        def transact_each(self, txns, *, timeout, left=left):
+            sizes.append(len(txns))
+            left[0] -= 1
+            if left[0] == -1 and not after:
+                raise OutcomeUnknown("lost", retry=False) if lost else Ended
+            done = plain(self, txns, timeout=timeout)
+            if left[0] == -1 and after:
+                raise OutcomeUnknown("lost", retry=False) if lost else Ended
+            return done
+
+        with monkeypatch.context() as patched:
+            patched.setattr(LmdbEngine, "transact_each", transact_each)
+            with suppress(Ended):
+                recorder(place, into, clock=clock).catch_up()
+        recorder(place, into, clock=clock).catch_up()
+        with snapkv.open(into, clock=clock) as recorded:
+            assert_equal(answers(store, since), recorded, since)
+            assert recorded.check().problems == ()
+        if left[0] >= 0:
+            break
+    assert groups > 4, "there were that many groups to end at"
+    assert max(sizes) == 7
 
 
 @memory

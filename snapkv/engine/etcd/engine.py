@@ -6,7 +6,7 @@ import contextlib
 import math
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from snapkv.arguments import check_int
 from snapkv.clock import monotonic
@@ -100,6 +100,16 @@ class EtcdEngine(EtcdReads):
         except StoreClosedError as e:  # before it was sent, or after a refusal
             raise Refused(e) from e
         return codec.txn_result(answer)
+
+    def transact_each(self, txns: Sequence[Txn], *, timeout: float) -> list[TxnResult]:
+        """Send transactions in order, one after the other's answer."""
+        deadline, results = monotonic() + timeout, list[TxnResult]()
+        for txn in txns:
+            left = max(0.001, deadline - monotonic())
+            results.append(self.transact(lambda _, txn=txn: txn, b"", timeout=left))  # type: ignore[misc]
+            if not results[-1].succeeded:
+                break
+        return results
 
     def check_limits(self, txn: Txn) -> int:
         """Return the size of `txn`; raise `CommitTooLargeError` when it is over `limits`."""

@@ -168,6 +168,10 @@ class LmdbEngine:
         """Run one transaction; waits up to `timeout` seconds for the write lock."""
         return writing.transact(self._env, self.limits, prepare, peek, timeout)
 
+    def transact_each(self, txns: Sequence[Txn], *, timeout: float) -> list[TxnResult]:
+        """Run transactions in order, durable together; stops at the first one that fails."""
+        return writing.transact_each(self._env, self.limits, txns, timeout)
+
     def check_limits(self, txn: Txn) -> int:
         """Return the size of `txn`; raise `CommitTooLargeError` when it is over `limits`.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple, TypeAlias, TypeVar
 
@@ -80,6 +80,37 @@ def transact(
             raise
 
 
+def _finished(env: Environment, view: WriteView) -> Header:
+    return Header(view.finish(), env.cluster)
+
+
+def transact_each(
+    env: Environment, limits: Limits, txns: Sequence[Txn], timeout: float
+) -> list[TxnResult]:
+    """Run transactions in order in one of LMDB, each in a revision of its own.
+
+    So they wait for the disk once. Ends with the first one of which a compare fails.
+    """
+    needed = 0
+    for txn in txns:
+        check_distinct(txn)
+        needed += check(txn, limits)
+
+    def attempt() -> list[TxnResult]:
+        with env.writing() as transaction:
+            before, results = transaction.state.revision, list[TxnResult]()
+            expire(transaction)
+            for txn in txns:
+                view = WriteView(transaction)
+                results.append(apply(txn, view, partial(_finished, env, view)))
+                if not results[-1].succeeded:
+                    break
+            transaction.commit(changed=transaction.state.revision > before)
+            return results
+
+    return _locked(env, timeout, attempt, needed)
+
+
 def check(txn: Txn, limits: Limits) -> int:
     """Return the size of `txn`; raise `CommitTooLargeError`, `InvalidKeyError` over `limits`."""
     size, longest = measure(txn)
@@ -136,7 +167,7 @@ def _attempt(env: Environment, txn: Txn, seen: Seen) -> TxnResult:
         view = WriteView(transaction)
         if seen.revision == transaction.state.revision:
             view.seen[seen.key] = seen.kv
-        result = apply(txn, view, lambda: Header(view.finish(), env.cluster))
+        result = apply(txn, view, partial(_finished, env, view))
         transaction.commit(changed=transaction.state.revision > before)
         return result
 
@@ -146,13 +177,20 @@ def locked(env: Environment, wait_s: float, work: Callable[[], T]) -> T:
 
     The work must be repeatable: the outcome of a failed commit stays unknown.
     """
+    try:
+        return _locked(env, wait_s, work, 0)  # copies of tree pages: freeing needs space, too
+    except OutcomeUnknown as e:
+        raise e.cause or e from e
+
+
+def _locked(env: Environment, wait_s: float, work: Callable[[], T], needed_bytes: int) -> T:
     if env.ready().lock.held():
         raise EngineBusyError("this thread is inside a transaction already")
     try:
         env.acquire(wait_s)
-        return growing(env, 0, work)  # copies of tree pages: freeing needs space, too
-    except OutcomeUnknown as e:
-        raise e.cause or e from e
+        if needed_bytes:
+            env.check_space(needed_bytes)
+        return growing(env, needed_bytes, work)
     finally:
         try:
             env.release()

@@ -199,6 +199,16 @@ class MemoryEngine(Scanned):
         self._writing, self._writer = threading.Lock(), 0
         self._changed = threading.Condition()
 
+    def transact_each(self, txns: Sequence[Txn], *, timeout: float) -> list[TxnResult]:
+        """Send transactions in order, one after the other's answer."""
+        deadline, results = monotonic() + timeout, list[TxnResult]()
+        for txn in txns:
+            left = max(0.001, deadline - monotonic())
+            results.append(self.transact(lambda _, txn=txn: txn, b"", timeout=left))  # type: ignore[misc]
+            if not results[-1].succeeded:
+                break
+        return results
+
     def check_limits(self, txn: Txn) -> int:
         """Return the size of `txn`; raise `CommitTooLargeError` when it is over `limits`."""
         return check_limits(txn, self.limits)
