@@ -94,6 +94,8 @@ def message_of(error: Exception) -> str:
     """Return the message of an error, with advice in terms of the command line."""
     if isinstance(error, _errors.CommitUnknownError) and error.may_still_land:
         return f"{error}; 'snapkv resolve {error.timestamp} {error.nonce.hex()}' settles it"
+    if isinstance(error, _errors.CompactedError):
+        return str(error).replace("archive=", "--archive")
     if isinstance(error, OSError) and not isinstance(error, _errors.SnapKVError):
         where = "" if error.filename is None else f"{error.filename}: "
         return f"{where}{error.strerror or error}"

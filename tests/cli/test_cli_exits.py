@@ -84,7 +84,7 @@ def test_errors_name_times_as_people_write_them() -> None:
     shown = f"2023-11-14T22:13:20.123Z ({at})"
     assert message_of(snapkv.KeyNotFoundError("k", at)) == f"no key 'k' at {shown}"
     assert message_of(snapkv.CompactedError(at, at)) == (
-        f"the history at {shown} was compacted, and no archive= has it; "
+        f"the history at {shown} was compacted, and no --archive has it; "
         f"the earliest that remains is {shown}"
     )
     assert message_of(snapkv.KeyNotFoundError("r/", at, reason="nothing there")) == "nothing there"

@@ -52,7 +52,7 @@ def test_what_was_compacted_is_read_from_an_archive(any_cli: Cli) -> None:
     written(cli)
     refused = cli("get", "schema/users", "--at", FIRST)
     assert refused.code == 4
-    assert "no archive= has it" in refused.err
+    assert "no --archive has it" in refused.err
     with_archive = ("--archive", "./archive")
     assert cli.ok("get", "schema/users", "--at", FIRST, *with_archive).out == "id int"
     assert cli.ok("ls", "--at", THIRD, *with_archive).lines == ["owner", "schema/users"]
@@ -84,6 +84,24 @@ def test_a_record_in_another_store(any_cli: Cli) -> None:
     again = cli.ok("record", "--into", "lmdb:./copy", "--once", "--json").json
     assert again[-1]["time"] == own[0]
     assert [c["time"] for c in cli.ok("log", "--json", *theirs).json] == copied
+
+
+@pytest.mark.parametrize(("into", "alone"), [("./kept", "archive:./kept"), ("lmdb:./kept",) * 2])
+def test_only_history_within_keep_is_kept(cli: Cli, into: str, alone: str) -> None:
+    written(cli)
+    times = [commit["time"] for commit in cli.ok("log", "--json").json]
+    cli.ok("record", "--into", into, "--once", "--keep", "9999d")
+    read = ("--store", alone)
+    assert [c["time"] for c in cli.ok("log", "--json", *read).json] == times
+    with writing(cli, 4) as commit:
+        commit(puts={"owner": b"bob"})
+    cli.ok("record", "--into", into, "--once", "--keep", "90d")
+    (newest,) = cli.ok("log", "--json", *read).json
+    assert newest["time"] > max(times)
+    assert cli.ok("get", "owner", *read).out == "bob"
+    assert cli.ok("ls", *read).lines == ["owner", "schema/users"]
+    refused = cli("get", "schema/users", "--at", REMOVED, *read)
+    assert (refused.code, "was compacted" in refused.err) == (4, True), refused.err
 
 
 def test_compaction_waits_for_a_recording(cli: Cli) -> None:

@@ -10,10 +10,8 @@ import random
 import re
 import signal
 import subprocess
-import sys
 import threading
 import time
-from pathlib import Path
 
 import pytest
 from etcd_server import EtcdServer, GatewayError, eventually
@@ -21,6 +19,8 @@ from etcd_server.programs import etcdctl
 from sampling import SOAK
 
 import snapkv
+
+from .recorders import PAUSE_S, Recorders
 
 KILLS = 10 if SOAK else 3
 RETENTION_S = 10
@@ -30,8 +30,6 @@ PREFIX = b"/registry/"
 KEYS = 500
 SEED = 11
 WAIT_S = 60
-PAUSE_S = 0.05
-"""Between two looks at what takes seconds."""
 GAP = re.compile(r"gap: revisions (\d+) to (\d+) were compacted")
 
 
@@ -92,39 +90,6 @@ class Watched:
         self._process.stdout.close()
 
 
-class Recorders:
-    """Processes of `snapkv record`, one after the other, into the same place."""
-
-    def __init__(self, url, into, folder: Path):
-        self._command = [sys.executable, "-m", "snapkv.cli", "record", "--store", url]
-        self._command += ["--observe", PREFIX.decode(), "--into", into, "--json", "--flush", "1s"]
-        self._folder, self._started = folder, 0
-
-    def start(self):
-        self._log = self._folder / f"recorder-{self._started}"
-        self._started += 1
-        with self._log.open("wb") as log:
-            self._process = subprocess.Popen(self._command, stdout=log, stderr=log)
-
-    def recorded(self):
-        """The newest revision of the source that a report of this process shows."""
-        lines = self._log.read_text().splitlines(keepends=True)
-        whole = [line for line in lines if line.startswith("{") and line.endswith("\n")]
-        return max((json.loads(line)["recorded_revision"] or 0 for line in whole), default=0)
-
-    def reach(self, revision):
-        def reached():
-            time.sleep(PAUSE_S)
-            assert self._process.poll() is None, self._log.read_text()[-2_000:]
-            return self.recorded() >= revision
-
-        eventually(reached, f"revision {revision} to be recorded", wait_s=WAIT_S)
-
-    def end(self, number=signal.SIGKILL):
-        self._process.send_signal(number)
-        return self._process.wait(WAIT_S)
-
-
 def compacted(gateway, revision):
     time.sleep(PAUSE_S)
     try:
@@ -142,7 +107,8 @@ def test_a_recorder_that_is_killed_beside_an_etcd_that_compacts(tmp_path, into):
             server.gateway.put(PREFIX + b"pods/%d" % n, b"0")
         watched, writer = Watched(server.endpoint), Writer(server.gateway)
         target = f"lmdb:{place}" if into == "lmdb" else str(place)
-        recorders = Recorders(server.url, target, tmp_path)
+        words = ["--store", server.url, "--observe", PREFIX.decode(), "--flush", "1s"]
+        recorders = Recorders([*words, "--into", target], tmp_path)
         recorders.start()
         recorders.reach(server.gateway.revision())
         begun, late = server.gateway.revision(), 0
