@@ -17,6 +17,8 @@ from snapkv.archive.opened import OpenFiles, Rows
 from snapkv.archive.rows import BASE
 from snapkv.engine.contract import ALL_KEYS_END, KeyValue
 
+COLUMNS = ["value", "created", "revision", "version"]
+"""What a key has at a revision."""
 CHUNK_ROWS = 40_000
 """About so many rows are merged at once."""
 
@@ -55,14 +57,23 @@ def _version(key: bytes, table: Any, at: int) -> KeyValue | None:
 
 
 def state(
-    opened: OpenFiles, manifest: Manifest, start: bytes, end: bytes, revision: int
+    opened: OpenFiles,
+    manifest: Manifest,
+    start: bytes,
+    end: bytes,
+    revision: int,
+    *,
+    columns: list[str] = COLUMNS,
 ) -> Iterator[Rows]:
-    """Yield the rows in force at a revision in [start, end), ascending, `CHUNK_ROWS` at a time."""
+    """Yield the rows in force at a revision in [start, end), ascending, `CHUNK_ROWS` at a time.
+
+    They have some columns: to copy the rest in vain takes a third of the time.
+    """
     parts, deltas = files_of(manifest, revision)
     for low, high, _ in chunks(opened, [*parts, *deltas], start, end, CHUNK_ROWS):
-        base = [rows for file in parts for rows in opened.within(file, low, high)]
+        base = [_only(columns, rows) for file in parts for rows in opened.within(file, low, high)]
         changes = [
-            _until(rows, revision) if file.high > revision else rows
+            _until(_only([*columns, "deleted"], rows), revision if file.high > revision else None)
             for file in deltas
             for rows in opened.within(file, low, high)
         ]
@@ -91,7 +102,13 @@ def chunks(
     yield low, end, rows
 
 
-def _until(rows: Rows, revision: int) -> Rows:
+def _only(columns: list[str], rows: Rows) -> Rows:
+    return Rows(rows.stored, rows.table.select(columns))
+
+
+def _until(rows: Rows, revision: int | None) -> Rows:
+    if revision is None:
+        return rows
     seen = pc.less_equal(rows.table["revision"], revision).combine_chunks()
     return Rows(rows.stored.filter(seen), rows.table.filter(seen))
 
@@ -105,8 +122,9 @@ def merged(base: list[Rows], changes: list[Rows]) -> Rows:
     left = pc.invert(pc.is_in(under.stored, value_set=newest.stored))
     living = pc.invert(newest.table["deleted"]).combine_chunks()
     stored = pa.concat_arrays([under.stored.filter(left), newest.stored.filter(living)])
+    names = [name for name in newest.table.column_names if name != "deleted"]
     table = pa.concat_tables(
-        [under.table.filter(left), newest.table.filter(living).select(BASE.names)]
+        [rows.select(names) for rows in (under.table.filter(left), newest.table.filter(living))]
     )
     order = pc.sort_indices(stored)
     return Rows(stored.take(order), table.take(order))

@@ -14,7 +14,7 @@ from snapkv.archive.manifest import GRACE_S, File, Gap, Manifest
 from snapkv.archive.marks import Marks, revision_key
 from snapkv.archive.opened import OpenFiles, Rows
 from snapkv.archive.publishing import newest, publish, published
-from snapkv.archive.rows import Keys, encode, table_of
+from snapkv.archive.rows import BASE, Keys, encode, table_of
 from snapkv.archive.state import by_key, joined, state
 from snapkv.clock import monotonic
 from snapkv.engine.contract import ALL_KEYS_END, Event, KeyValue
@@ -183,7 +183,9 @@ class ArchiveWriter:
         assert manifest is not None
         files: list[File] = []
         pending: list[Rows] = []
-        for part in state(self._opened, manifest, FIRST_KEY, ALL_KEYS_END, high):
+        for part in state(
+            self._opened, manifest, FIRST_KEY, ALL_KEYS_END, high, columns=BASE.names
+        ):
             pending.append(part)
             rows = sum(each.table.num_rows for each in pending)
             size = sum(each.table.nbytes for each in pending)

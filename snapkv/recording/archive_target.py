@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from snapkv.archive.engine import ArchiveEngine
 from snapkv.archive.files import Files
 from snapkv.archive.manifest import Gap
@@ -20,8 +22,6 @@ CLEAN_AFTER_S = 3_600.0
 
 class ArchiveTarget:
     """An archive that is written: steps collect in memory until they are flushed."""
-
-    gathers = False
 
     def __init__(self, files: Files) -> None:
         self._files = files
@@ -80,8 +80,12 @@ class ArchiveTarget:
         """Whether a file has enough rows."""
         return len(self._changes) >= FLUSH_ROWS
 
+    def settle_in(self) -> float:
+        """Return infinity: steps wait for a flush."""
+        return math.inf
+
     def settle(self) -> None:
-        """Do nothing: steps wait for a flush."""
+        """Do nothing."""
 
     def flush(self) -> None:
         """Write the steps as a delta and a log, and publish them.

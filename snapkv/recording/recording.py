@@ -59,11 +59,11 @@ class Recording:
         now = monotonic()
         left = min(timeout, max(0.0, self._flush_at - now), max(0.0, self._tick_at - now))
         try:
-            step = self._follower.next(0.0 if self._target.gathers else left)
+            step = self._follower.next(min(left, self._target.settle_in()))
         except CompactedError:
             self._overtaken = True
             return
-        if step is None and self._target.gathers:
+        if step is None and self._target.settle_in() <= 0.0:
             self._target.settle()
             self._status.note_recorded(self._last)
             return

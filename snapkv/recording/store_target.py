@@ -4,13 +4,15 @@ The target's timestamp key carries the position: the revision and ordinal of the
 written in the same transaction. Each transaction compares that the key is as this recorder left
 it, and that its leadership holds. So nothing is recorded twice, wherever a process ends.
 
-Steps that come faster than the target becomes durable go along in groups, each step in a revision
-of its own. For example, of steps A, B and C in a group, B compares that the key has A's value: if
-only A was written when the process or the answer was lost, the key says so, and B is next.
+Steps wait for others for `GROUP_S`, and go along in groups, each step in a revision of its own: to
+wait for the disk once for each would be slow, and would slow those who write to the same disk. For
+example, of steps A, B and C in a group, B compares that the key has A's value: if only A was
+written when the process or the answer was lost, the key says so, and B is next.
 """
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -52,8 +54,9 @@ RETRY_S = 0.1
 PART_BYTES = 4 << 20
 PART_OPS = 20_000
 """A state is written in parts of about so much, or of what the engine takes."""
-GROUP_STEPS = 64
-"""So many steps at most become durable together."""
+GROUP_STEPS = 256
+GROUP_S = 0.05
+"""So many steps at most become durable together, and none waits for longer."""
 BEFORE_MARK = 1 << 17
 """The parts of a state have timestamps from so far before its mark's on: half a millisecond."""
 
@@ -82,12 +85,8 @@ class StoreTarget:
         self._group_bytes = min(PART_BYTES, core.engine.limits.request_bytes // 2)
         self._head = self._read_head()
         self._gathered: list[_Commit] = []
+        self._settle_at = 0.0
         self.pending = 0
-
-    @property
-    def gathers(self) -> bool:
-        """Whether steps wait for more."""
-        return bool(self._gathered)
 
     # --- what is recorded ---
 
@@ -154,8 +153,13 @@ class StoreTarget:
         """Take a step, which becomes one commit when no more come, or the group is full."""
         changed = {event.kv.key: event for event in step.events}  # the last change of each key
         self._gather(self._stamp(step.mark), [self._op(event) for event in changed.values()])
-        if len(self._gathered) >= GROUP_STEPS or self.pending >= self._group_bytes:
+        full = len(self._gathered) >= GROUP_STEPS or self.pending >= self._group_bytes
+        if full or self.settle_in() <= 0.0:
             self.settle()
+
+    def settle_in(self) -> float:
+        """Return after how many seconds the group has waited for long enough."""
+        return max(0.0, self._settle_at - monotonic()) if self._gathered else math.inf
 
     def settle(self) -> None:
         """Commit what was gathered, whatever the answers are: the head says how much was."""
@@ -240,6 +244,8 @@ class StoreTarget:
         self.settle()
 
     def _gather(self, stamp: StampRecord, ops: list[Op]) -> None:
+        if not self._gathered:
+            self._settle_at = monotonic() + GROUP_S
         self._gathered.append(_Commit(stamp, stamp.encode(), ops))
         self.pending += sum(map(op_bytes, ops))
 

@@ -17,11 +17,6 @@ class Target(Protocol):
     """Bytes that are not durable yet."""
 
     @property
-    def gathers(self) -> bool:
-        """Whether steps are not durable yet only because more may come to go along with them."""
-        ...
-
-    @property
     def is_full(self) -> bool:
         """Whether a flush is due, whatever its age."""
         ...
@@ -50,8 +45,12 @@ class Target(Protocol):
         """Take a step."""
         ...
 
+    def settle_in(self) -> float:
+        """Return after how many seconds steps should `settle` that wait for more to go along."""
+        ...
+
     def settle(self) -> None:
-        """Make durable what `gathers` speaks of."""
+        """Make durable what waits only for more to go along."""
         ...
 
     def flush(self) -> None:

@@ -7,6 +7,7 @@ from store.engines import START_MS
 
 import snapkv
 from snapkv import CompactedError
+from snapkv.archive.files import Folder
 from snapkv.errors import (
     ArchiveError,
     InvalidOptionError,
@@ -208,3 +209,25 @@ def test_moments_of_an_archive_need_no_clock(tmp_path, clock, folder):
     with snapkv.open_archive(folder) as alone:
         assert alone.load("a", "2023-11-14T23:00:00Z") == b"1"
         assert alone.at().timestamp == START_MS << 18
+
+
+@embedded
+def test_a_row_group_is_one_request(store, folder, monkeypatch):
+    """Each costs money where an object store has the files."""
+    for n in range(3):
+        store.commit(puts={f"k{i}": b"%d" % n for i in range(50)})
+        recorder(store, folder).catch_up()
+    parts, plain = [], Folder.read_part
+    monkeypatch.setattr(
+        Folder,
+        "read_part",
+        lambda self, name, start, size: parts.append(name) or plain(self, name, start, size),
+    )
+    with snapkv.open_archive(str(folder)) as alone:
+        opened = alone._core.engine._opened
+        opened._cache_bytes = 0
+        assert dict(alone.at().items()) == {f"k{i}": b"2" for i in range(50)}
+        parts.clear()  # now the files are open
+        before = opened.groups_read
+        assert alone.at().count() == 50
+        assert len(parts) == opened.groups_read - before > 1
