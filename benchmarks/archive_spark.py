@@ -36,7 +36,10 @@ def main() -> None:
         tables |= feeds
         notes += (
             f"The feeds: {versions}; 10 commits that update 100,000 of 1,000,000 keys each, in "
-            "Delta by MERGE with the change data feed on; its rows before updates are filtered out."
+            "Delta by MERGE with the change data feed on; its rows before updates are left out. "
+            "The past moment: 50 commits that update 20,000 of 100,000 keys each, by MERGE without "
+            "the feed; recorded each fifth commit; one operation reads all rows and columns of the "
+            "moment after each fifth commit."
         )
     else:
         notes += "No feeds: make .venv-spark4.0/.installed was not run."
