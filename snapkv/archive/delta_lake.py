@@ -37,6 +37,7 @@ PROTOCOL = {
     "writerFeatures": ["snapkvArchiveIsReadOnly"],
 }
 TYPES = {
+    "int32": "integer",
     "int64": "long",
     "string": "string",
     "binary": "binary",

@@ -9,7 +9,7 @@ Older manifests are deleted after a while. So a writer that was away for long co
 that is free again: it lists the manifests after it wrote its own, and gives up if there is a
 greater one.
 
-    {"format": 1, "number": 42, "attempt": "c01e..",
+    {"format": 2, "number": 42, "attempt": "c01e..",
      "store": {"id": "5f..", "name": "default", "created": 2},
      "since": 17, "since_timestamp": 47.., "resolved": 47..,
      "gaps": [{"low": 40, "high": 55, "after": 21, "before": 78}],
@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 from snapkv.errors import ArchiveError, FormatError
 from snapkv.layout import SourceId
 
-FORMAT = 1
+FORMAT = 2
 FOLDER = "_manifest"
 KEPT = 8
 """So many manifests stay, for readers that have just listed them."""

@@ -3,7 +3,8 @@
 A change and a row of a state have the user's key and its space ("" for keys without one), so that
 any program can read them; `Keys` turns them into stored keys and back. Rows are sorted by stored
 key, then by revision; those of a log by revision. `timestamp` is that of the commit which made the
-version, `time` the same to the microsecond for people.
+version, `time` the same to the microsecond for people. `change_ordinal` numbers the changes of a
+revision in a space, from 0 on in the order of keys: a reader that has not all of them cannot.
 
 A file is cut into row groups of about `GROUP_BYTES`. Its metadata has the first and last stored
 key of each: spaces sort by their escaped names there, which the statistics of Parquet do not show.
@@ -39,7 +40,7 @@ _VERSION = [
     ("time", _TIME),
 ]
 BASE = pa.schema(_VERSION)
-DELTA = pa.schema([*_VERSION, ("deleted", pa.bool_())])
+DELTA = pa.schema([*_VERSION, ("deleted", pa.bool_()), ("change_ordinal", pa.int32())])
 LOG = pa.schema(
     [
         ("revision", pa.int64()),

@@ -122,7 +122,7 @@ def merged(base: list[Rows], changes: list[Rows]) -> Rows:
     left = pc.invert(pc.is_in(under.stored, value_set=newest.stored))
     living = pc.invert(newest.table["deleted"]).combine_chunks()
     stored = pa.concat_arrays([under.stored.filter(left), newest.stored.filter(living)])
-    names = [name for name in newest.table.column_names if name != "deleted"]
+    names = [name for name in newest.table.column_names if name in BASE.names]
     table = pa.concat_tables(
         [rows.select(names) for rows in (under.table.filter(left), newest.table.filter(living))]
     )

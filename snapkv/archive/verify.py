@@ -140,6 +140,7 @@ class _Verifying:
                 continue
             rows = list(self._opened.within(delta, FIRST_KEY, ALL_KEYS_END))
             self._stamps(delta, rows)
+            self._ordinals(delta, rows)
             self._versions(delta, found, rows)
             found = merged([found], rows)
             if delta.high in bases[1:] and not _same(found, self._base(delta.high)):
@@ -172,6 +173,24 @@ class _Verifying:
             if (at >= len(stamps)).any() or (stamps[at] != theirs).any():
                 self._wrong(f"{delta.path} has changes with the times of other commits")
                 return
+
+    def _ordinals(self, delta: File, rows: list[Rows]) -> None:
+        """Check that the changes of each revision in a space are numbered in the order of keys."""
+        if not rows:
+            return
+        names = ["space", "revision", "change_ordinal"]
+        table = pa.concat_tables(each.table.select(names) for each in rows)
+        spaces = table["space"].combine_chunks().dictionary_encode().indices.to_numpy()
+        revisions, ordinals = (table[name].to_numpy() for name in names[1:])
+        order = np.lexsort((revisions, spaces))  # stable: rows are sorted by key
+        begins: Any = np.ones(len(order), bool)
+        for column in (spaces[order], revisions[order]):
+            begins[1:] &= column[1:] == column[:-1]
+        begins[1:] = ~begins[1:]
+        place = np.arange(len(order))
+        wanted = place - np.maximum.accumulate(np.where(begins, place, 0))
+        if (ordinals[order] != wanted).any():
+            self._wrong(f"{delta.path} has changes with wrong ordinals")
 
     def _versions(self, delta: File, state: Rows, rows: list[Rows]) -> None:
         """Check that the versions of each key rise by one, from the state before the delta on."""

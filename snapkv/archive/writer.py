@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -23,6 +24,7 @@ from snapkv.layout import FIRST_KEY, Layout, SourceId, StampRecord, stamp_of
 from snapkv.times import physical_ms
 
 SUFFIX = ".parquet"
+SPACE, REVISION = BASE.names.index("space"), BASE.names.index("revision")
 BASE_FILE_ROWS = 500_000
 BASE_FILE_BYTES = 64 << 20
 """A file of a base has about so much, before compression."""
@@ -245,7 +247,11 @@ class ArchiveWriter:
         rows = sorted(changes, key=lambda each: (each.event.kv.key, each.event.kv.mod_revision))
         columns = _columns(self.keys, [(each.event.kv, each.timestamp) for each in rows])
         deleted = [each.event.is_delete for each in rows]
-        table = table_of("delta", [*columns, deleted])
+        ordinals, counts = [], Counter[tuple[str, int]]()
+        for place in zip(columns[SPACE], columns[REVISION], strict=True):
+            ordinals.append(counts[place])
+            counts[place] += 1
+        table = table_of("delta", [*columns, deleted, ordinals])
         return self._table_file("delta", low, high, table, [each.event.kv.key for each in rows])
 
     def _log_file(self, low: int, high: int, marks: Sequence[KeyValue]) -> File:

@@ -1,11 +1,22 @@
-"""Rules for callers: the limits of an engine, no key written twice, pieces of at least one row."""
+"""Rules for callers: limits, no key written twice, pieces of at least one row, an order."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
 
-from snapkv.engine.contract import Delete, Limits, Op, Put, Range, Txn, in_range
+from snapkv.clock import monotonic
+from snapkv.engine.contract import (
+    Delete,
+    Limits,
+    Op,
+    Put,
+    Range,
+    Txn,
+    TxnResult,
+    Writes,
+    in_range,
+)
 from snapkv.errors import CommitTooLargeError
 
 OP_OVERHEAD_BYTES = 32
@@ -121,3 +132,14 @@ def check_piece_rows(rows: int) -> None:
     """Raise `ValueError` unless pieces have at least one row."""
     if rows < 1:
         raise ValueError(f"rows must be at least 1, not {rows}")
+
+
+def one_by_one(engine: Writes, txns: Sequence[Txn], timeout: float) -> list[TxnResult]:
+    """Send transactions, each after the answer to the one before, until a compare of one fails."""
+    deadline, results = monotonic() + timeout, list[TxnResult]()
+    for txn in txns:
+        left = max(0.001, deadline - monotonic())
+        results.append(engine.transact(lambda _, txn=txn: txn, b"", timeout=left))  # type: ignore[misc]
+        if not results[-1].succeeded:
+            break
+    return results

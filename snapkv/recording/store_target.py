@@ -4,9 +4,9 @@ The target's timestamp key carries the position: the revision and ordinal of the
 written in the same transaction. Each transaction compares that the key is as this recorder left
 it, and that its leadership holds. So nothing is recorded twice, wherever a process ends.
 
-Steps wait for others for `GROUP_S`, and go along in groups, each step in a revision of its own: to
-wait for the disk once for each would be slow, and would slow those who write to the same disk. For
-example, of steps A, B and C in a group, B compares that the key has A's value: if only A was
+Steps wait for more steps, `GROUP_S` at most, and become durable together, each in a revision of its
+own: to wait for the disk at each would be slow, and would slow those who write to the same disk.
+For example, of steps A, B and C in a group, B compares that the key has A's value: if only A was
 written when the process or the answer was lost, the key says so, and B is next.
 """
 

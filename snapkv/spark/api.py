@@ -91,9 +91,9 @@ def read_changes(
     """Return what the commits after `since` up to `until` (None: now) changed, a row for each.
 
     `since` is exclusive and `until` inclusive, as everywhere in snapkv; naive text is in the
-    session's time zone. `archive`, `storage` and `native` are as for `read_snapshot`: Spark's own
-    reader is used if `columns` leave `_change_ordinal` out. Raises as `read_snapshot`, most of it
-    at the first action.
+    session's time zone. `archive`, `storage` and `native` are as for `read_snapshot`. With a prefix
+    Spark's own reader is used if `columns` leave `_change_ordinal` out. Raises as `read_snapshot`,
+    most of it at the first action.
     """
     _check_not_set(
         options,

@@ -32,7 +32,7 @@ BASE = (
     "space STRING, key BINARY, value BINARY, revision BIGINT, created BIGINT, version BIGINT, "
     "time TIMESTAMP"
 )
-DELTA = f"{BASE}, deleted BOOLEAN"
+DELTA = f"{BASE}, deleted BOOLEAN, change_ordinal INT"
 FILES_MAX = 32
 """Spark lists more files than this by a job of its own, which is slow."""
 DELTA_SHARE = 20
@@ -60,12 +60,22 @@ class Plan:
         )
         frame = reader.parquet(*(f"{self.root}/{file.path}" for file in files))
         frame = frame.where(F.col("space") == self.space)
-        prefix = len(self.span.space.prefix)
-        if start := self.span.start[prefix:]:
-            frame = frame.where(F.col("key") >= F.lit(start))
-        if self.span.end.startswith(self.span.space.prefix):
-            frame = frame.where(F.col("key") < F.lit(self.span.end[prefix:]))
+        first, beyond = self.bounds
+        if first is not None:
+            frame = frame.where(F.col("key") >= F.lit(first))
+        if beyond is not None:
+            frame = frame.where(F.col("key") < F.lit(beyond))
         return frame
+
+    @property
+    def bounds(self) -> tuple[bytes | None, bytes | None]:
+        """Return the first key that is wanted, and the one beyond the last; None for the ends."""
+        prefix = self.span.space.prefix
+        ends_inside = self.span.end.startswith(prefix)
+        return (
+            self.span.start[len(prefix) :] or None,
+            self.span.end[len(prefix) :] if ends_inside else None,
+        )
 
     def changes(self, spark: SparkSession) -> DataFrame:
         """Return the wanted rows of the deltas."""
@@ -127,10 +137,11 @@ def changes(spark: SparkSession, options: Options, *, forced: bool) -> DataFrame
     """Return changes from the archive's files; None if the format is to read them.
 
     That is so for `preimages`, for what other programs wrote, and with the column
-    `_change_ordinal`, for which Spark would sort all rows anew. Raises `SourceError`.
+    `_change_ordinal` of the keys with a prefix: the files number the changes of all keys.
+    Raises `SourceError`.
     """
     schema = _schema(options, forced)
-    if schema is None or ORDINAL in schema.names or options.flag("preimages"):
+    if schema is None or options.flag("preimages"):
         return None
     with coded(), options.location.open() as opened:
         reader, archive = opened.reader, archive_of(opened.reader.engine)
@@ -140,6 +151,8 @@ def changes(spark: SparkSession, options: Options, *, forced: bool) -> DataFrame
         commits = range_of(reader, options, present_in(reader))
         plan = _plan(reader, archive, options, commits, commits.low.revision)
         if plan is None or not archive.is_exact(plan.low + 1, plan.high):
+            return None
+        if ORDINAL in schema.names and plan.bounds != (None, None):
             return None
     deleted = F.col("deleted")
     kind = F.when(F.col("version") == 1, tables.INSERT).when(
@@ -151,6 +164,7 @@ def changes(spark: SparkSession, options: Options, *, forced: bool) -> DataFrame
         "_change_type": F.when(deleted, tables.DELETE).otherwise(kind),
         "_commit_version": F.col("revision"),
         "_commit_timestamp": F.col("time"),
+        ORDINAL: F.col("change_ordinal"),
     }
     frame = plan.changes(spark)
     if options.flag("ignoreDeletes"):

@@ -87,8 +87,9 @@ def test_a_manifest_needs_a_base_where_it_begins():
 @pytest.mark.parametrize(
     ("text", "error"),
     [
-        (b'{"format": 2, "files": 7}', FormatError),
-        (b'{"format": 1}', ArchiveError),
+        (b'{"format": 1, "files": 7}', FormatError),
+        (b'{"format": 3, "files": 7}', FormatError),
+        (b'{"format": 2}', ArchiveError),
         (b"not json", ArchiveError),
         (b"[]", ArchiveError),
         (b"", ArchiveError),

@@ -2,6 +2,7 @@
 
 import random
 
+import pyarrow as pa
 import pytest
 
 from snapkv.archive import writer
@@ -146,6 +147,18 @@ def test_a_delta_that_lacks_a_change(store, clock, files, lost):
     (problem,) = verify(files).problems
     assert " of key b'default/data/" in problem
     assert " after version " in problem
+
+
+def test_a_delta_that_numbers_changes_otherwise(recording):
+    def renumbered(rows):
+        at = rows.table.column_names.index("change_ordinal")
+        numbers = pa.array([n + 1 for n in rows.table["change_ordinal"].to_pylist()], pa.int32())
+        return rows._replace(table=rows.table.set_column(at, "change_ordinal", numbers))
+
+    wrong = rewritten(recording, a_file(recording, "delta"), renumbered)
+    assert verify(recording.writer.files).problems == (
+        f"{wrong.path} has changes with wrong ordinals",
+    )
 
 
 def test_a_manifest_with_a_hole(recording):

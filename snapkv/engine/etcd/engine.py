@@ -26,7 +26,7 @@ from snapkv.engine.etcd.security import Login, Security, warn_of_plain_password
 from snapkv.engine.etcd.server import Server
 from snapkv.engine.etcd.watcher import EtcdWatcher
 from snapkv.engine.leases import is_id, ttl_ns_of
-from snapkv.engine.rules import check_distinct, check_limits
+from snapkv.engine.rules import check_distinct, check_limits, one_by_one
 from snapkv.errors import CompactedError, LeaseNotFoundError, SnapKVError, StoreClosedError
 from snapkv.lifecycle import renew_in_children
 
@@ -103,13 +103,7 @@ class EtcdEngine(EtcdReads):
 
     def transact_each(self, txns: Sequence[Txn], *, timeout: float) -> list[TxnResult]:
         """Send transactions in order, one after the other's answer."""
-        deadline, results = monotonic() + timeout, list[TxnResult]()
-        for txn in txns:
-            left = max(0.001, deadline - monotonic())
-            results.append(self.transact(lambda _, txn=txn: txn, b"", timeout=left))  # type: ignore[misc]
-            if not results[-1].succeeded:
-                break
-        return results
+        return one_by_one(self, txns, timeout)
 
     def check_limits(self, txn: Txn) -> int:
         """Return the size of `txn`; raise `CommitTooLargeError` when it is over `limits`."""

@@ -38,7 +38,7 @@ from snapkv.engine.errors import Refused
 from snapkv.engine.leases import LeaseTable, is_id
 from snapkv.engine.memory.check import problems_of_log, problems_of_versions
 from snapkv.engine.memory.overlay import Overlay, answer
-from snapkv.engine.rules import check_distinct, check_limits, check_piece_rows
+from snapkv.engine.rules import check_distinct, check_limits, check_piece_rows, one_by_one
 from snapkv.engine.scanned import Scanned, versions_of
 from snapkv.errors import (
     CompactedError,
@@ -201,13 +201,7 @@ class MemoryEngine(Scanned):
 
     def transact_each(self, txns: Sequence[Txn], *, timeout: float) -> list[TxnResult]:
         """Send transactions in order, one after the other's answer."""
-        deadline, results = monotonic() + timeout, list[TxnResult]()
-        for txn in txns:
-            left = max(0.001, deadline - monotonic())
-            results.append(self.transact(lambda _, txn=txn: txn, b"", timeout=left))  # type: ignore[misc]
-            if not results[-1].succeeded:
-                break
-        return results
+        return one_by_one(self, txns, timeout)
 
     def check_limits(self, txn: Txn) -> int:
         """Return the size of `txn`; raise `CommitTooLargeError` when it is over `limits`."""
