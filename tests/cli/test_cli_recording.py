@@ -12,6 +12,7 @@ from etcd_server import EtcdServer, eventually
 from test_cli_processes import following
 
 import snapkv
+from snapkv.archive.manifest import FORMAT
 from snapkv.times import PHYSICAL_MS_MAX
 
 FIRST, SECOND, THIRD, REMOVED, *LATER = (f"2023-11-14T22:13:{20 + n}.000Z" for n in range(1, 8))
@@ -184,7 +185,7 @@ def test_where_there_is_no_archive(cli: Cli, words: list[str]) -> None:
 def test_an_archive_of_a_newer_format(cli: Cli) -> None:
     written(cli)
     newest = max((cli.place / "archive/_manifest").glob("*.json"))
-    newest.write_text(json.dumps({**json.loads(newest.read_text()), "format": 2}))
+    newest.write_text(json.dumps({**json.loads(newest.read_text()), "format": FORMAT + 1}))
     for words in (
         ["archive", "status", "./archive"],
         ["archive", "verify", "./archive"],
@@ -195,7 +196,7 @@ def test_an_archive_of_a_newer_format(cli: Cli) -> None:
     ):
         answer = cli(*words)
         assert (answer.code, answer.out) == (5, ""), words
-        assert "format 2" in answer.err, answer.err
+        assert f"format {FORMAT + 1}" in answer.err, answer.err
 
 
 @pytest.mark.parametrize(
