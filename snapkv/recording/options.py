@@ -17,7 +17,7 @@ from snapkv.layout import Layout
 from snapkv.store.open import DEFAULT_NAME
 from snapkv.times import duration_ms
 
-EVERY_MS_MIN = 100
+EVERY_MS_MIN = FLUSH_MS_MIN = 100
 FLUSH_BYTES = 64 << 20
 
 
@@ -48,7 +48,8 @@ class RecordOptions:
         Layout(self.into_name)
         if duration_ms(self.every) < EVERY_MS_MIN:
             raise InvalidOptionError(f"every={self.every!r}: give {EVERY_MS_MIN} ms or more")
-        duration_ms(self.flush)
+        if duration_ms(self.flush) < FLUSH_MS_MIN:
+            raise InvalidOptionError(f"flush={self.flush!r}: give {FLUSH_MS_MIN} ms or more")
         if self.keep is not None:
             duration_ms(self.keep)
         check_int("flush_bytes", self.flush_bytes, least=1)

@@ -33,13 +33,13 @@ from snapkv.engine.contract import (
     Txn,
 )
 from snapkv.engine.errors import OutcomeUnknown, Refused
-from snapkv.engine.rules import op_bytes
 from snapkv.errors import (
     ArchiveError,
     CorruptStoreError,
     EngineBusyError,
     EngineUnavailableError,
     SessionLostError,
+    SnapKVError,
 )
 from snapkv.layout import CREATION_ORDINAL, Layout, SourceId, StampRecord, prefix_end, stamp_of
 from snapkv.model import Held
@@ -49,12 +49,12 @@ from snapkv.store.core import Core
 from snapkv.times import end_of_ms
 
 SEND_S = 10.0
-"""How long one transaction may take, retries included."""
+"""How long it may take until one more commit is made, retries included."""
 RETRY_S = 0.1
 PART_BYTES = 4 << 20
 PART_OPS = 20_000
 """A state is written in parts of about so much, or of what the engine takes."""
-GROUP_STEPS = 256
+GROUP_STEPS = 256  # etcd waits for the disk at each, so there it is 1
 GROUP_S = 0.05
 """So many steps at most become durable together, and none waits for longer."""
 BEFORE_MARK = 1 << 17
@@ -82,6 +82,7 @@ class StoreTarget:
         self._source_key = core.layout.root + b"sys/source"
         self._source: SourceId | None = None
         self._root_bytes = 0  # of the source's keys
+        self._group_steps = 1 if core.engine.remote else GROUP_STEPS
         self._group_bytes = min(PART_BYTES, core.engine.limits.request_bytes // 2)
         self._head = self._read_head()
         self._gathered: list[_Commit] = []
@@ -153,7 +154,7 @@ class StoreTarget:
         """Take a step, which becomes one commit when no more come, or the group is full."""
         changed = {event.kv.key: event for event in step.events}  # the last change of each key
         self._gather(self._stamp(step.mark), [self._op(event) for event in changed.values()])
-        full = len(self._gathered) >= GROUP_STEPS or self.pending >= self._group_bytes
+        full = len(self._gathered) >= self._group_steps or self.pending >= self._group_bytes
         if full or self.settle_in() <= 0.0:
             self.settle()
 
@@ -169,7 +170,9 @@ class StoreTarget:
             for commit in self._gathered[:done]:
                 self._core.clock.merge(commit.stamp.timestamp)
             del self._gathered[:done]
-            if self._gathered:
+            if done:
+                deadline = monotonic() + SEND_S
+            else:
                 pause(RETRY_S)
         self.pending = 0
 
@@ -244,10 +247,20 @@ class StoreTarget:
         self.settle()
 
     def _gather(self, stamp: StampRecord, ops: list[Op]) -> None:
+        """Take a commit; one that the target does not accept is refused after those before it."""
+        commit = _Commit(stamp, stamp.encode(), ops)
+        first = Compare(self._head.key, Target.MOD, "=", self._head.mod_revision)
+        try:
+            size = self._engine.check_limits(self._txn(commit, first))
+        except SnapKVError:
+            self.settle()
+            raise
+        if self.pending + size > self._group_bytes:
+            self.settle()
         if not self._gathered:
             self._settle_at = monotonic() + GROUP_S
-        self._gathered.append(_Commit(stamp, stamp.encode(), ops))
-        self.pending += sum(map(op_bytes, ops))
+        self._gathered.append(commit)
+        self.pending += size
 
     def _sent(self, deadline: float) -> int:
         """Send what was gathered; return how many commits of it the head says were made."""
@@ -257,9 +270,9 @@ class StoreTarget:
         except Refused as e:
             raise e.error from e
         except (OutcomeUnknown, EngineUnavailableError, EngineBusyError) as e:
-            if monotonic() >= deadline:
-                raise EngineUnavailableError(f"no answer in {SEND_S:g} s: {e}") from e
+            failure: Exception | None = e
         else:
+            failure = None
             if answers[-1].succeeded:
                 return self._advance(len(answers), answers[-1].header.revision)
         if self._engine.get(self._guard.key).kv is None:
@@ -272,6 +285,8 @@ class StoreTarget:
             raise EngineBusyError(
                 f"{self._core.url} has a commit that this recorder did not see: read it again"
             )
+        if failure is not None and monotonic() >= deadline:
+            raise EngineUnavailableError(f"no answer in {SEND_S:g} s: {failure}") from failure
         return 0
 
     def _chained(self) -> list[Txn]:
@@ -279,13 +294,16 @@ class StoreTarget:
         key, txns = self._head.key, list[Txn]()
         compare = Compare(key, Target.MOD, "=", self._head.mod_revision)
         for commit in self._gathered:
-            ops: list[Op] = [Put(key, commit.value), *commit.ops]
-            if not txns and self._head.version == CREATION_ORDINAL and self._source is not None:
-                ops.append(Put(self._source_key, msgpack.packb(self._source)))
-            txns.append(Txn((compare, self._guard), tuple(ops)))
-            self._engine.check_limits(txns[-1])
+            txns.append(self._txn(commit, compare))
             compare = Compare(key, Target.VALUE, "=", commit.value)
         return txns
+
+    def _txn(self, commit: _Commit, compare: Compare) -> Txn:
+        ops: list[Op] = [Put(self._head.key, commit.value), *commit.ops]
+        first = compare.target is Target.MOD and self._head.version == CREATION_ORDINAL
+        if first and self._source is not None:
+            ops.append(Put(self._source_key, msgpack.packb(self._source)))
+        return Txn((compare, self._guard), tuple(ops))
 
     def _advance(self, number: int, revision: int) -> int:
         """Note that so many of the gathered commits were made, the last one at a revision."""

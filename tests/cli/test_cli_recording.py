@@ -205,6 +205,7 @@ def test_an_archive_of_a_newer_format(cli: Cli) -> None:
         ([], "needs --into"),
         (["--into", "./a", "--every", "often"], "often"),
         (["--into", "./a", "--flush", "-1s"], "-1s"),
+        (["--into", "./a", "--flush", "0s"], "give 100 ms or more"),
         (["--into", "https://host/path"], "https"),
     ],
 )

@@ -10,12 +10,14 @@ from archive.histories import Writing, answers
 from sampling import fewer_on_etcd
 
 import snapkv
+from snapkv.clock import pause
 from snapkv.engine.contract import Range
 from snapkv.engine.errors import OutcomeUnknown
 from snapkv.engine.lmdb.engine import LmdbEngine
 from snapkv.engine.memory.engine import MemoryEngine
 from snapkv.errors import (
     ArchiveError,
+    CommitTooLargeError,
     EngineBusyError,
     InvalidOptionError,
     InvalidTimeError,
@@ -160,6 +162,63 @@ def test_a_group_of_commits_is_made_once(place, store, clock, tmp_path, monkeypa
             break
     assert groups > 4, "there were that many groups to end at"
     assert max(sizes) == 7
+
+
+@memory
+def test_what_was_before_a_commit_that_is_too_large_is_recorded(place, store, tmp_path):
+    into = f"lmdb:{tmp_path}"
+    first = store.save("first", b"1")
+    for n in range(5):
+        store.save(f"small{n}", b"1")
+    store.save("large", bytes(300_000))
+    store.save("after", b"1")
+    for _ in range(2):
+        with pytest.raises(CommitTooLargeError):
+            recorder(place, into, into_options={"request_bytes_max": 100_000}).catch_up()
+        with snapkv.open(into) as recorded:
+            assert recorded.load("first", first) == b"1"
+            assert set(recorded.at()) == {"first", *(f"small{n}" for n in range(5))}
+
+
+@memory
+def test_no_tick_is_reported_before_it_is_durable(place, store, tmp_path, monkeypatch):
+    store.save("a", b"1")
+    monkeypatch.setattr(store_target, "GROUP_S", 60.0)
+    seen = []
+
+    def add(self, step):
+        plain(self, step)
+        seen.append(self.pending)
+
+    plain = store_target.StoreTarget.add
+    monkeypatch.setattr(store_target.StoreTarget, "add", add)
+    store.tick()
+    recorder(place, f"memory:{tmp_path}").catch_up()
+    assert seen
+    assert min(seen) > 0, "the recorder takes what is not pending for durable"
+
+
+@memory
+def test_a_target_that_is_slow_for_all_of_a_group(place, store, clock, tmp_path, monkeypatch):
+    """Each commit is made in time, and their sum is not."""
+    since = store.save("a", b"0")
+    for n in range(12):
+        store.save("a", b"%d" % n)
+    monkeypatch.setattr(store_target, "SEND_S", 0.5)
+    plain = MemoryEngine.transact
+
+    def transact(self, prepare, peek, *, timeout):
+        if self.url.endswith("slow") and peek == b"":
+            if timeout < 0.1:
+                raise OutcomeUnknown("too late", retry=True)
+            pause(0.1)
+        return plain(self, prepare, peek, timeout=timeout)
+
+    monkeypatch.setattr(MemoryEngine, "transact", transact)
+    into = f"memory:{tmp_path}/slow"
+    recorder(place, into, clock=clock).catch_up()
+    with snapkv.open(into, clock=clock) as recorded:
+        assert_equal(answers(store, since), recorded, since)
 
 
 @memory
