@@ -182,20 +182,22 @@ def test_what_was_before_a_commit_that_is_too_large_is_recorded(place, store, tm
 
 @memory
 def test_no_tick_is_reported_before_it_is_durable(place, store, tmp_path, monkeypatch):
-    store.save("a", b"1")
-    monkeypatch.setattr(store_target, "GROUP_S", 60.0)
-    seen = []
+    plain, stop, seen = store_target.StoreTarget.add, threading.Event(), []
 
     def add(self, step):
         plain(self, step)
-        seen.append(self.pending)
+        seen.append((len(step.events), self.pending))
+        stop.set()
 
-    plain = store_target.StoreTarget.add
     monkeypatch.setattr(store_target.StoreTarget, "add", add)
-    store.tick()
-    recorder(place, f"memory:{tmp_path}").catch_up()
-    assert seen
-    assert min(seen) > 0, "the recorder takes what is not pending for durable"
+    options = {"options": place.kind.options, "observe": "other/", "every": "100ms"}
+    recorder = snapkv.record(place.url, into=f"memory:{tmp_path}", **options)
+    thread = threading.Thread(target=recorder.run, args=(stop,))
+    thread.start()
+    thread.join(WAIT_S)
+    assert not thread.is_alive()
+    events, pending = seen[0]
+    assert (events, pending > 0) == (0, True), "what is not pending is taken for durable"
 
 
 @memory
