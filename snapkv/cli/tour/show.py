@@ -243,6 +243,9 @@ def _ask_archive(console: Console, examiner: Examiner, request_bytes_max: int) -
         date = Text(tree.moment.date, "cyan")
         shown.add_row(tree.moment.label, date, f"{tree.keys:,}", alone, _verdict(tree.equal))
     section(console, "What does an archive say, after the store was compacted?", shown)
+    if not any(compacted and tree.keys for tree, compacted in examiner.report.archived):
+        why = "all of this history falls on one date, and the store still knows it"
+        say(console, "yellow", f"The archive was not needed: {why}")
 
 
 def _ask_spark(console: Console, examiner: Examiner, folder: str) -> None:
