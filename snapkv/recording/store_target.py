@@ -247,7 +247,7 @@ class StoreTarget:
         self.settle()
 
     def _gather(self, stamp: StampRecord, ops: list[Op]) -> None:
-        """Take a commit; the error of one that is too large comes after those before it are made."""
+        """Take a commit; those before one that is too large are made first."""
         commit = _Commit(stamp, stamp.encode(), ops)
         first = Compare(self._head.key, Target.MOD, "=", self._head.mod_revision)
         try:
