@@ -69,7 +69,7 @@ def main(seconds: int) -> None:
         "follows from the beginning. Lag is the age of the oldest acknowledged write that the "
         f"follower does not have, each {SAMPLE_S * 1_000:.0f} ms; 0 if it has all. What an "
         "archive's recorder has is durable at the next flush, each minute. Its memory holds what "
-        "is not durable yet."
+        "is not durable yet. RSS counts the pages of LMDB's file that are mapped, too."
     )
     head = [f"# {question}", "", ", ".join(f"{k} {v}" for k, v in facts.items()), ""]
     text = "\n".join([*head, *lines, "", notes, ""])
