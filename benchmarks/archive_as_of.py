@@ -92,7 +92,7 @@ def _made(folder: str, rng: random.Random) -> tuple[str, list[int]]:
 
 
 class _Files:
-    """An archive's files, for whoever reads them without us."""
+    """An archive's files, read without snapkv."""
 
     def __init__(self, archive: str, sql: duckdb.DuckDBPyConnection) -> None:
         self._archive, self._sql = archive, sql

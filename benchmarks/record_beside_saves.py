@@ -74,7 +74,7 @@ def _saves(store: snapkv.SnapshotKV, round_: int) -> float:
 
 
 class _Child:
-    """A process that records when it is told so."""
+    """A process that records between the words `start` and `stop`."""
 
     def __init__(self, url: str, into: str) -> None:
         command = [sys.executable, "-m", "benchmarks.record_beside_saves", url, into]
