@@ -71,9 +71,14 @@ class Drivers:
         def met() -> bool:
             return condition() or child.poll() is not None
 
-        eventually(met, what, wait_s=WAIT_S)
-        logs = [path.read_text()[-3_000:] for path in sorted(self.folder.glob("log-*"))]
-        assert condition(), f"a driver ended: {logs}"
+        try:
+            eventually(met, what, wait_s=WAIT_S)
+        except AssertionError as e:
+            raise AssertionError(f"{e}; newest batches {self.newest()}; {self.logs()}") from None
+        assert condition(), f"a driver ended: {self.logs()}"
+
+    def logs(self) -> list[str]:
+        return [path.read_text()[-3_000:] for path in sorted(self.folder.glob("log-*"))]
 
     def newest(self) -> list[int]:
         """The number of each query's newest batch."""
@@ -128,4 +133,4 @@ def going_on(write: Callable[[], None]) -> Iterator[Callable[[], None]]:
         yield stop
     finally:
         stop()
-    assert failed == []
+        assert failed == [], "the writer failed, so the test waited in vain"
