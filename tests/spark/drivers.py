@@ -34,6 +34,10 @@ class Stream(NamedTuple):
             found.setdefault(int(path.name[:5]), []).append(rows)
         return found
 
+    def numbers(self) -> list[int]:
+        """The number of each batch so far."""
+        return [int(path.name[:5]) for path in (self.folder / "batches").glob("*.json")]
+
     def start(self) -> dict[str, Any]:
         """The offset that the checkpoint begins with."""
         log = (self.folder / "checkpoint" / "offsets" / "0").read_text().splitlines()
@@ -78,11 +82,11 @@ class Drivers:
         assert condition(), f"a driver ended: {self.logs()}"
 
     def logs(self) -> list[str]:
-        return [path.read_text()[-3_000:] for path in sorted(self.folder.glob("log-*"))]
+        return [path.read_text()[-6_000:] for path in sorted(self.folder.glob("log-*"))]
 
     def newest(self) -> list[int]:
         """The number of each query's newest batch."""
-        return [max(stream.batches(), default=-1) for stream in self.streams]
+        return [max(stream.numbers(), default=-1) for stream in self.streams]
 
     def killed_in_a_batch(self, stop_writing: Callable[[], None]) -> list[int]:
         """Kill the first driver while each query is in a batch, and let the second one finish.

@@ -8,6 +8,7 @@ were written, and says so by a file `held` in its folder. Once there is a file `
 what there is, and end.
 """
 
+import faulthandler
 import json
 import os
 import sys
@@ -36,6 +37,7 @@ STREAMS = {
 `{start}` is the text of a file `start`.
 """
 POLL_S = 0.1
+SLOW_S = 200
 NEVER = threading.Event()
 
 
@@ -44,10 +46,11 @@ def main(folder: Path, number: str, queries: list[tuple[str, Path, str]]) -> Non
     with local_session() as spark:
         while not (folder / f"begin-{number}").exists():
             NEVER.wait(POLL_S)
+        faulthandler.dump_traceback_later(SLOW_S, exit=False)  # into the log of a test that fails
         running: list[StreamingQuery] = []
         for query in queries:
             running.append(started(spark, folder, *query))
-            while running[-1].lastProgress is None and not (query[1] / "held").exists():
+            while running[-1].lastProgress is None and not held(folder, query[1]):
                 running[-1] = polled(spark, folder, running[-1], query)
         while not (folder / "finish").exists():
             for at, query in enumerate(queries):
@@ -55,6 +58,11 @@ def main(folder: Path, number: str, queries: list[tuple[str, Path, str]]) -> Non
         for each in running:
             each.processAllAvailable()
             each.stop()
+
+
+def held(common: Path, folder: Path) -> bool:
+    """Whether a query stops in the middle of a batch."""
+    return (common / "hold").exists() and (folder / "held").exists()
 
 
 def polled(
