@@ -5,7 +5,6 @@ import random
 import pytest
 
 from snapkv import ManualClock, Ops, SpaceOps
-from snapkv.timeline import continuity
 
 from .engines import ENGINES, START_MS, Place
 from .wrapping import Counting, wrap_engines
@@ -13,12 +12,10 @@ from .wrapping import Counting, wrap_engines
 
 @pytest.fixture
 def counted(monkeypatch):
-    monkeypatch.setattr(continuity, "GAP_S", WAIT_S)  # no answer counts as slow
     return wrap_engines(monkeypatch, Counting)
 
 
 SLOTS = 16
-WAIT_S = 20
 
 
 class History:
