@@ -95,10 +95,10 @@ def _snapkv_past(spark: Any, folder: str) -> tuple[Callable[[int], Any], list[in
 
 def _delta_past(spark: Any, path: str) -> Callable[[int], Any]:
     """Return a reader of the moment just after a commit."""
-    _rows(spark, 0, FEW_KEYS).drop("id").write.format("delta").save(path)
+    rows(spark, 0, FEW_KEYS).drop("id").write.format("delta").save(path)
     for n in range(1, FEW_COMMITS):
         part = FEW_KEYS // FEW_CHANGED
-        _merge(spark, path, _rows(spark, n, FEW_KEYS).where(f"id % {part} = {n % part}"))
+        merge(spark, path, rows(spark, n, FEW_KEYS).where(f"id % {part} = {n % part}"))
     history = spark.sql(f"DESCRIBE HISTORY delta.`{path}`").collect()
     at = {row.version: row.timestamp.isoformat(" ", "milliseconds") for row in history}
     as_of = spark.read.format("delta")
@@ -127,14 +127,14 @@ def _snapkv(spark: Any, folder: str) -> dict[str, Feed]:
 def _delta(spark: Any, folder: str) -> Feed:
     path = f"{folder}/delta"
     options = {"delta.enableChangeDataFeed": "true"}
-    _rows(spark, 0, KEYS).drop("id").write.format("delta").options(**options).save(path)
+    rows(spark, 0, KEYS).drop("id").write.format("delta").options(**options).save(path)
     for n in range(1, COMMITS + 1):
-        _merge(spark, path, _rows(spark, n, KEYS).where(f"id % {COMMITS} = {n - 1}"))
+        merge(spark, path, rows(spark, n, KEYS).where(f"id % {COMMITS} = {n - 1}"))
     feed = spark.read.format("delta").option("readChangeFeed", "true").option("startingVersion", 1)
     return lambda: feed.load(path).where("_change_type <> 'update_preimage'")
 
 
-def _rows(spark: Any, seed: int, keys: int) -> Any:
+def rows(spark: Any, seed: int, keys: int) -> Any:
     """Return keys, with values of 64 bytes that depend on the seed, and their numbers."""
     from pyspark.sql import functions as F
 
@@ -143,7 +143,7 @@ def _rows(spark: Any, seed: int, keys: int) -> Any:
     return spark.range(keys).select(key.alias("key"), value.alias("value"), "id")
 
 
-def _merge(spark: Any, path: str, changed: Any) -> None:
+def merge(spark: Any, path: str, changed: Any) -> None:
     changed.drop("id").createOrReplaceTempView("changed")
     spark.sql(
         f"MERGE INTO delta.`{path}` t USING changed c ON t.key = c.key "

@@ -21,9 +21,10 @@ from snapkv.layout import Keyspace, Layout
 from snapkv.reading import arrow
 from snapkv.reading.arrow import Arrays
 from snapkv.reading.reader import Reader
-from snapkv.reading.tables import Span
+from snapkv.reading.spans import Span
+from snapkv.spark.cuts import cut_keys
 from snapkv.spark.pinned import Commits
-from snapkv.spark.tasks import Columns, Task, cut_keys
+from snapkv.spark.tasks import Columns, Task
 
 PIECE_ROWS = 4_000
 """How many rows of the feed make a range: each row may cost a document, too."""

@@ -12,7 +12,7 @@ from itertools import islice
 from typing import Any, TypeVar
 
 from snapkv.archive.answers import limited, values_of
-from snapkv.archive.changes import Changed, changes_in, exact
+from snapkv.archive.changes import Changed, changes_in, changes_of, exact
 from snapkv.archive.files import Files
 from snapkv.archive.manifest import File, Manifest
 from snapkv.archive.marks import Marks
@@ -25,6 +25,7 @@ from snapkv.archive.rows import Keys
 from snapkv.archive.state import chunks, files_of, row_at, state
 from snapkv.clock import monotonic, pause
 from snapkv.engine.contract import (
+    Changes,
     Columns,
     GetResult,
     Header,
@@ -35,17 +36,18 @@ from snapkv.engine.contract import (
     Range,
     RangeResult,
     ReadResult,
+    Replay,
     Versions,
     WatchBatch,
     in_range,
 )
+from snapkv.engine.replay import changes
 from snapkv.engine.rules import check_piece_rows
 from snapkv.engine.scanned import versions_of
 from snapkv.errors import (
     CompactedError,
     FileMissingError,
     FutureRevisionError,
-    HistoryGapError,
     StoreClosedError,
 )
 from snapkv.layout import FormatRecord, Layout
@@ -167,14 +169,14 @@ class ArchiveEngine(ReadOnly):
         check_piece_rows(rows)
 
         def found(manifest: Manifest) -> list[Piece]:
-            _check_gap(manifest, revision)
+            manifest.check_gap(revision)
             parts, deltas = files_of(manifest, revision)
             cuts = chunks(self._opened, [*parts, *deltas], key, range_end, rows)
             return [Piece(*cut) for cut in cuts]
 
         return self._read(revision, found)
 
-    def changes(self, key: bytes, range_end: bytes, low: int, high: int) -> Iterator[Changed]:
+    def delta_changes(self, key: bytes, range_end: bytes, low: int, high: int) -> Iterator[Changed]:
         """Yield the changes of the revisions `low` to `high`, all known; one delta at a time."""
         while low <= high:
             manifest = self._manifest_for(high)
@@ -197,7 +199,7 @@ class ArchiveEngine(ReadOnly):
         """
 
         def found(manifest: Manifest) -> tuple[list[File], list[File]]:
-            _check_gap(manifest, revision)
+            manifest.check_gap(revision)
             parts, deltas = files_of(manifest, revision)
             for file in (*parts, *deltas):
                 self._opened.groups(file)
@@ -228,7 +230,7 @@ class ArchiveEngine(ReadOnly):
         revision = revision or self._manifest_for(0).high
         while True:
             manifest = self._manifest_for(revision)
-            _check_gap(manifest, revision)
+            manifest.check_gap(revision)
             try:
                 for rows in state(self._opened, manifest, key, range_end, revision):
                     yield rows
@@ -266,7 +268,7 @@ class ArchiveEngine(ReadOnly):
         ]
         count = len(found)
         if wanted.range_end:
-            _check_gap(manifest, revision)
+            manifest.check_gap(revision)
             parts = state(self._opened, manifest, wanted.key, wanted.range_end, revision)
             for rows in parts:
                 count += len(rows.stored)
@@ -283,7 +285,7 @@ class ArchiveEngine(ReadOnly):
             return KeyValue(
                 key, FormatRecord(source.id).encode(), source.created, source.created, 1
             )
-        _check_gap(manifest, revision)
+        manifest.check_gap(revision)
         return row_at(self._opened, manifest, key, revision)
 
     def _manifest_for(self, revision: int) -> Manifest:
@@ -303,6 +305,19 @@ class ArchiveEngine(ReadOnly):
         """Return a watcher; it looks for new files each second."""
         self._check_open()
         return ArchiveWatcher(self, key, range_end, start_revision)
+
+    def changes(self, wanted: Replay) -> Iterator[Changes]:
+        """Yield the rows of deltas, one delta at a time; values before need a read of each."""
+        if wanted.before or wanted.key == self.layout.ts:
+            yield from changes(self, wanted)
+            return
+        if wanted.first < self.manifest.since:
+            raise CompactedError(wanted.first, self.manifest.since, unit="revision")
+        for found in self.delta_changes(*wanted[:4]):
+            if not found.exact:
+                yield from changes(self, wanted._replace(first=found.low, last=found.high))
+            elif found.rows.table.num_rows:
+                yield changes_of(found.rows, keys_only=wanted.keys_only)
 
     def replay(self, key: bytes, range_end: bytes, low: int) -> tuple[Iterator[WatchBatch], int]:
         """Return the batches from revision `low` on, and the revision that they reach."""
@@ -398,10 +413,3 @@ class ArchiveWatcher:
     def close(self) -> None:
         """End the watch."""
         self._closed = True
-
-
-def _check_gap(manifest: Manifest, revision: int) -> None:
-    """Raise `HistoryGapError` if the state at a revision is lost; the log has no gaps."""
-    gap = manifest.gap_at(revision)
-    if gap is not None:
-        raise HistoryGapError(gap.after, gap.before)

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from snapkv.archive.engine import ArchiveEngine, ArchiveWatcher, open_archived
 from snapkv.engine.contract import (
+    Changes,
     Columns,
     Engine,
     GetResult,
@@ -22,12 +23,14 @@ from snapkv.engine.contract import (
     Range,
     RangeResult,
     ReadResult,
+    Replay,
     Txn,
     TxnResult,
     Versions,
     WatchBatch,
     Watcher,
 )
+from snapkv.engine.replay import changes
 from snapkv.errors import (
     CompactedError,
     FutureRevisionError,
@@ -217,6 +220,20 @@ class JoinedEngine:
         if start_revision >= self.live.compacted_revision():
             return self.live.watch(key, range_end, start_revision=start_revision)
         return JoinedWatcher(self, key, range_end, start_revision)
+
+    def changes(self, wanted: Replay) -> Iterator[Changes]:
+        """Yield what the archive has of it if the engine has compacted that, then the engine's."""
+        compacted, archive = self.live.compacted_revision(), self.archive
+        if wanted.first >= compacted:
+            yield from self.live.changes(wanted)
+        elif wanted.before or not (
+            archive.manifest.high >= wanted.last or self._reaches(compacted)
+        ):
+            yield from changes(self, wanted)
+        else:
+            high = archive.manifest.high
+            yield from archive.changes(wanted._replace(last=min(wanted.last, high)))
+            yield from self.live.changes(wanted._replace(first=max(high + 1, compacted)))
 
     # --- compaction ---
 

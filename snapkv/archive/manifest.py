@@ -24,7 +24,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from snapkv.errors import ArchiveError, FormatError
+from snapkv.errors import ArchiveError, FormatError, HistoryGapError
 from snapkv.layout import SourceId
 
 FORMAT = 2
@@ -97,6 +97,12 @@ class Manifest:
     def gap_at(self, revision: int) -> Gap | None:
         """Return the gap that a revision is in."""
         return next((gap for gap in self.gaps if gap.low <= revision <= gap.high), None)
+
+    def check_gap(self, revision: int) -> None:
+        """Raise `HistoryGapError` if the state at a revision is lost; the log has no gaps."""
+        gap = self.gap_at(revision)
+        if gap is not None:
+            raise HistoryGapError(gap.after, gap.before)
 
     def following(
         self,

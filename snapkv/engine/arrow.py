@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from snapkv.engine.columns import Columns
+from snapkv.engine.columns import Changes, Columns
+from snapkv.engine.contract import Event
 from snapkv.extras import extra
 
 with extra("arrow", "tables"):
@@ -32,6 +33,20 @@ def columns_in(pages: Iterable[Sequence[Any]]) -> Iterator[Columns]:
             pa.array([row.version for row in page], pa.int64()),
         )
         yield from batches_of(whole)
+
+
+def changes_of(
+    events: Sequence[Event], *, keys_only: bool, befores: Sequence[bytes | None] | None
+) -> Changes:
+    """Return events, sorted by revision and key, as columns."""
+    values = [] if keys_only else [None if e.is_delete else e.kv.value for e in events]
+    return Changes(
+        pa.array([e.kv.key for e in events], pa.binary()),
+        pa.nulls(len(events), pa.binary()) if keys_only else pa.array(values, pa.binary()),
+        pa.array([e.kv.mod_revision for e in events], pa.int64()),
+        pa.array([e.kv.version for e in events], pa.int64()),
+        None if befores is None else pa.array(befores, pa.binary()),
+    )
 
 
 def blank(rows: int) -> pa.Array:

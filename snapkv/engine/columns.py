@@ -15,6 +15,20 @@ class Columns(NamedTuple):
     version: Any
 
 
+class Changes(NamedTuple):
+    """What some revisions did, each of them whole, as columns of Arrow, by revision and key.
+
+    The value of a removal is NULL, its version 0; with `keys_only` all values are NULL. `befores`
+    has the values before, NULL for a key that did not exist, if they were asked for.
+    """
+
+    keys: Any
+    values: Any
+    revisions: Any
+    versions: Any
+    befores: Any = None
+
+
 class Pairs(NamedTuple):
     """Keys in order, and their values; no values with `keys_only`."""
 

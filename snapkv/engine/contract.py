@@ -31,26 +31,21 @@ from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
 from typing import NamedTuple, Protocol
 
+from snapkv.engine.columns import Changes as Changes
 from snapkv.engine.columns import Columns as Columns
 from snapkv.engine.columns import Pairs as Pairs
 from snapkv.engine.columns import Versions as Versions
+from snapkv.engine.events import Event as Event
+from snapkv.engine.events import KeyValue as KeyValue
+from snapkv.engine.events import Replay as Replay
+from snapkv.engine.events import WatchBatch as WatchBatch
+from snapkv.engine.events import Watcher as Watcher
 from snapkv.engine.limits import Limits as Limits
 
 ALL_KEYS_END = b"\0"
 """As `range_end`: every key from `key` on."""
 REVISION_MAX = (1 << 63) - 1
 """The largest revision that a caller can name: etcd's are signed."""
-
-
-class KeyValue(NamedTuple):
-    """One version of a key."""
-
-    key: bytes
-    value: bytes
-    create_revision: int
-    mod_revision: int
-    version: int
-    lease: int = 0
 
 
 class Range(NamedTuple):
@@ -177,49 +172,6 @@ def one_of(answer: ReadResult) -> GetResult:
     return GetResult(answer.header, kvs[0] if kvs else None)
 
 
-class Event(NamedTuple):
-    """A change of a key; a removal has an empty value, `version` 0 and `create_revision` 0."""
-
-    kv: KeyValue
-    is_delete: bool
-
-
-class WatchBatch(NamedTuple):
-    """All events of one revision, in key order; without events: none up to `revision`."""
-
-    revision: int
-    events: tuple[Event, ...]
-
-
-class Watcher(Protocol):
-    """A stream of events, from one thread at a time.
-
-    `reopened` counts reconnects. After a reconnect the server may have been restored from a
-    backup. The engine cannot detect that; callers that hold a mark must check it. 0 in embedded
-    engines.
-    """
-
-    @property
-    def reopened(self) -> int:
-        """How often the watcher has reconnected."""
-        ...
-
-    def next(self, timeout: float | None) -> WatchBatch | None:
-        """Return the next batch; None when none comes in `timeout` seconds (None: no bound).
-
-        Revisions rise strictly among batches with events. A batch without events reports progress,
-        once for each new revision. Embedded engines report it with `timeout=0` too; etcd has to ask
-        the server, and does so while a caller waits. Raises `CompactedError` (unit "revision") when
-        the next event was compacted; `StoreClosedError` after `close()` of the watcher or of the
-        engine, from any thread.
-        """
-        ...
-
-    def close(self) -> None:
-        """End the stream, also for a thread that waits in `next`."""
-        ...
-
-
 class Piece(NamedTuple):
     """A part of a range, [key, range_end), and about how many keys a scan of it reads."""
 
@@ -326,6 +278,13 @@ class Watches(Protocol):
         """Return a watcher of [key, range_end) from `start_revision` on, inclusive.
 
         `CompactedError` comes from its `next` when the start is below the compacted revision.
+        """
+        ...
+
+    def changes(self, wanted: Replay) -> Iterator[Changes]:
+        """Yield what some revisions did, as columns, at a bounded memory; needs pyarrow.
+
+        Raises `CompactedError` (unit "revision") if changes, or values before, were compacted.
         """
         ...
 

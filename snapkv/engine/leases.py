@@ -20,6 +20,7 @@ TTL_SECONDS_MAX = 9_000_000_000
 """The limit of etcd; in nanoseconds it fits into 63 bits."""
 ID_MAX = (1 << 63) - 1
 _STALE_TURNS_MIN = 64
+WAIT_SECONDS_MAX = 3_600.0
 
 _random = random.SystemRandom()
 
@@ -151,3 +152,12 @@ class LeaseTable:
         for id_, held in self._held.items():
             if turns.get(id_, held.due_ns + 1) > held.due_ns:
                 yield f"lease {id_:x} has no turn at its due time"
+
+
+def sooner(seconds: float | None, due_ns: int) -> float | None:
+    """Return how long to wait: `seconds`, or until a lease is due (0: none)."""
+    if not due_ns:
+        return seconds
+    until = max(0.0, (due_ns - uptime_ns()) / 1e9)
+    until = min(until, WAIT_SECONDS_MAX)  # a lease may be longer than a thread can wait
+    return until if seconds is None else min(seconds, until)

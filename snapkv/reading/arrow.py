@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
-from snapkv.engine.arrow import BATCH_BYTES, BATCH_ROWS, BYTES_MAX
+from snapkv.engine.arrow import BATCH_BYTES as BATCH_BYTES
+from snapkv.engine.arrow import BATCH_ROWS as BATCH_ROWS
+from snapkv.engine.arrow import BYTES_MAX
 from snapkv.engine.contract import Columns
 from snapkv.errors import InvalidKeyError
 from snapkv.extras import extra

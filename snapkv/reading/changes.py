@@ -7,11 +7,11 @@ from itertools import groupby
 from typing import NamedTuple
 
 from snapkv.engine.contract import Event, Range
+from snapkv.engine.replay import replayed
 from snapkv.errors import CompactedError, StoreRestoredError
 from snapkv.layout import Mark, StampRecord
 from snapkv.reading.reader import Reader
 from snapkv.timeline.continuity import RESTORED
-from snapkv.timeline.feed import replayed
 
 PRIOR_READS_MAX = 128
 """Values before a change, read in one round trip."""

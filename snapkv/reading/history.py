@@ -8,6 +8,7 @@ from itertools import islice
 
 from snapkv.arguments import check_int
 from snapkv.engine.contract import Event, KeyValue, Range
+from snapkv.engine.replay import replayed
 from snapkv.errors import (
     CompactedError,
 )
@@ -15,7 +16,6 @@ from snapkv.layout import CREATION_ORDINAL, Mark, StampRecord, prefix_end
 from snapkv.model import Commit, Version
 from snapkv.reading.changes import changed
 from snapkv.reading.reader import Reader
-from snapkv.timeline.feed import replayed
 from snapkv.times import When
 
 LOG_PAGE_COMMITS = 256

@@ -3,52 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from itertools import chain, islice
+from itertools import chain
 from operator import itemgetter
-from typing import Any, NamedTuple, TypeVar
+from typing import Any
 
 from snapkv.engine.arrow import BATCH_ROWS
-from snapkv.layout import CREATION_ORDINAL, Keyspace, Mark, StampRecord, prefix_end
+from snapkv.layout import CREATION_ORDINAL, Mark, StampRecord
 from snapkv.reading import arrow
-from snapkv.reading.arrow import Arrays, Schema, Table
-from snapkv.reading.changes import (
-    PRIOR_READS_MAX,
-    CommitChanges,
-    Touched,
-    changed,
-    check_unbroken,
-    values_before,
-)
+from snapkv.reading.arrow import Arrays, Table
+from snapkv.reading.change_tables import changes as changes
+from snapkv.reading.changes import changed, check_unbroken
 from snapkv.reading.commit_times import CommitTimes
 from snapkv.reading.history import bounds
 from snapkv.reading.reader import Reader
 from snapkv.reading.sources import Source
+from snapkv.reading.spans import Span, chunks, everything
+from snapkv.reading.spans import span_of as span_of
 from snapkv.times import When
 
 TICK, FENCE, WRITE = "TICK", "FENCE", "WRITE"
-INSERT, DELETE = "insert", "delete"
-UPDATE_BEFORE, UPDATE_AFTER = "update_preimage", "update_postimage"
-
-T = TypeVar("T")
-
-
-class Span(NamedTuple):
-    """A range [start, end) of stored keys of one kind, and how users write these keys."""
-
-    space: Keyspace
-    start: bytes
-    end: bytes
-    text: bool
-
-    def schema(self, schema: Schema) -> Schema:
-        """Return a schema with keys as this range has them."""
-        return schema if self.text else arrow.keyed_by_bytes(schema)
-
-
-def span_of(space: Keyspace, prefix: Any) -> Span:
-    """Return the range of all keys with a prefix (None: all), which read as users write them."""
-    return Span(space, *space.range_of(space.whole if prefix is None else prefix), space.text)
-
 
 # --- a moment ---
 
@@ -66,52 +39,6 @@ def snapshot(
         if times is not None:
             found["mod_timestamp"] = arrow.times(times.of(part.modified.to_pylist()))
         yield found
-
-
-# --- what changed ---
-
-
-def changes(
-    reader: Reader, span: Span, low: Mark, high: Mark, *, preimages: bool, deletes: bool = True
-) -> Iterator[Arrays]:
-    """Yield the columns of `arrow.CHANGES` for the commits in (low, high], in order.
-
-    A removal has no value; with `preimages` it has the one that was removed, and an update has a
-    row more, with the value before. `_change_ordinal` counts a commit's rows of this range.
-    Raises `CompactedError`.
-    """
-    commits = changed(reader, span.start, span.end, low, high)
-    rows = _change_rows(reader, commits, low, preimages)
-    if not deletes:
-        rows = (row for row in rows if row[2] != DELETE)
-    for some in arrow.batches(rows):
-        yield arrow.columns(some, span.schema(arrow.CHANGES), span.space)
-
-
-def _change_rows(
-    reader: Reader, commits: Iterable[CommitChanges], low: Mark, preimages: bool
-) -> Iterator[tuple[Any, ...]]:
-    flat = ((commit.mark, n, each) for commit in commits for n, each in enumerate(commit.touched))
-    for some in chunks(flat, PRIOR_READS_MAX):
-        existed = [each for *_, each in some if each.existed]
-        befores = iter(values_before(reader, existed, low) if preimages else [None] * len(existed))
-        for mark, n, each in some:
-            before = next(befores) if each.existed else None
-            yield from _rows_of(each, before, preimages, (mark.revision, n, mark.timestamp))
-
-
-def _rows_of(
-    each: Touched, before: bytes | None, preimages: bool, place: tuple[int, int, int]
-) -> Iterator[tuple[Any, ...]]:
-    key, value = each.last.kv.key, each.last.kv.value
-    if not each.exists:
-        yield key, before, DELETE, *place
-    elif not each.existed:
-        yield key, value, INSERT, *place
-    else:
-        if preimages:
-            yield key, before, UPDATE_BEFORE, *place
-        yield key, value, UPDATE_AFTER, *place
 
 
 # --- histories ---
@@ -200,22 +127,6 @@ def _commit_row(
 ) -> tuple[Any, ...]:
     writer, note = (stamp.writer or None, stamp.note) if stamp else (None, None)
     return mark.revision, mark.timestamp, writer, operation, note, metrics
-
-
-# --- ranges, chunks ---
-
-
-def everything(reader: Reader) -> Span:
-    """Return the range of all keys of a store, spaces included."""
-    layout = reader.layout
-    return Span(layout.data, layout.data.prefix, prefix_end(layout.spaces), True)
-
-
-def chunks(rows: Iterable[T], size: int) -> Iterator[list[T]]:
-    """Yield rows in lists of at most a size."""
-    rows = iter(rows)
-    while some := list(islice(rows, size)):
-        yield some
 
 
 # --- whole tables, and their bounds ---

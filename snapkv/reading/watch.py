@@ -8,6 +8,7 @@ from typing import Any, Generic
 
 from snapkv.clock import monotonic
 from snapkv.engine.contract import Event, WatchBatch
+from snapkv.engine.replay import REPLAY_WAIT_S
 from snapkv.errors import (
     CompactedError,
     EngineUnavailableError,
@@ -21,7 +22,6 @@ from snapkv.reading.deadline import check_wait
 from snapkv.reading.history import commit_of
 from snapkv.reading.reader import Reader
 from snapkv.timeline.continuity import ContinuousWatcher
-from snapkv.timeline.feed import REPLAY_WAIT_S
 
 CATCH_UP_S = 0.05
 WAIT_S_MAX = 1e6

@@ -17,10 +17,10 @@ from snapkv.archive.engine import ArchiveEngine
 from snapkv.archive.joined import archive_of
 from snapkv.archive.manifest import File
 from snapkv.errors import CompactedError, HistoryGapError
-from snapkv.reading import tables
+from snapkv.reading import change_tables
 from snapkv.reading.commit_times import first_known
 from snapkv.reading.reader import Reader
-from snapkv.reading.tables import Span
+from snapkv.reading.spans import Span
 from snapkv.spark import errors
 from snapkv.spark.decoding import BYTES, FORMATS, MODES, PERMISSIVE, UTF8
 from snapkv.spark.errors import coded
@@ -155,13 +155,13 @@ def changes(spark: SparkSession, options: Options, *, forced: bool) -> DataFrame
         if ORDINAL in schema.names and plan.bounds != (None, None):
             return None
     deleted = F.col("deleted")
-    kind = F.when(F.col("version") == 1, tables.INSERT).when(
-        deleted.isNotNull(), tables.UPDATE_AFTER
+    kind = F.when(F.col("version") == 1, change_tables.INSERT).when(
+        deleted.isNotNull(), change_tables.UPDATE_AFTER
     )
     columns = {
         "key": _key(options),
         "value": F.when(~deleted, _value(options)),
-        "_change_type": F.when(deleted, tables.DELETE).otherwise(kind),
+        "_change_type": F.when(deleted, change_tables.DELETE).otherwise(kind),
         "_commit_version": F.col("revision"),
         "_commit_timestamp": F.col("time"),
         ORDINAL: F.col("change_ordinal"),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from snapkv.errors import SnapKVError
 from snapkv.layout import Keyspace
-from snapkv.reading.tables import Span
+from snapkv.reading.spans import Span
 from snapkv.spark import errors
 from snapkv.spark.decoding import FORMATS, MODES
 from snapkv.spark.errors import SourceError

@@ -9,9 +9,10 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from snapkv.reading.reader import Reader
-from snapkv.reading.tables import everything
+from snapkv.reading.spans import everything
 from snapkv.spark import errors
 from snapkv.spark.archived import changes_tasks
+from snapkv.spark.cuts import cut_keys
 from snapkv.spark.errors import SourceError, coded
 from snapkv.spark.location import Location
 from snapkv.spark.options import CHANGES, COMMITS, HISTORY, SNAPSHOT, Options, span_of
@@ -23,7 +24,6 @@ from snapkv.spark.tasks import (
     HistoryTask,
     SnapshotTask,
     Task,
-    cut_keys,
 )
 
 
@@ -70,14 +70,7 @@ def _plan(reader: Reader, options: Options, pinned: Commits) -> list[Task]:
         return [CommitsTask(pinned, whole, inclusive)]
     span = span_of(options)
     if options.view == CHANGES:
-        return changes_tasks(
-            reader,
-            pinned,
-            span,
-            options.partitions,
-            preimages=options.flag("preimages"),
-            deletes=not options.flag("ignoreDeletes"),
-        )
+        return changes_tasks(reader, options, span, pinned)
     pinned = pinned.held(reader)
     groups = cut_keys(reader, span, pinned.reading, options.partitions)
     if options.view == HISTORY:  # removed keys lie between the pieces, which are of existing keys

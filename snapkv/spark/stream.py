@@ -10,9 +10,10 @@ from snapkv.errors import CompactedError
 from snapkv.layout import Mark
 from snapkv.reading.changes import PRIOR_READS_MAX, Touched, changed, first_after, values_before
 from snapkv.reading.reader import Reader
-from snapkv.reading.tables import Span, chunks
+from snapkv.reading.spans import Span, chunks
 from snapkv.spark import errors, limits
 from snapkv.spark.archived import changes_tasks
+from snapkv.spark.cuts import cut_keys
 from snapkv.spark.errors import SourceError
 from snapkv.spark.limits import Limit
 from snapkv.spark.micro_batches import MicroBatches, earlier, moment
@@ -20,7 +21,7 @@ from snapkv.spark.offset import Offset
 from snapkv.spark.options import Options, span_of
 from snapkv.spark.pinned import Commits, Present, low_of, present_in, verified_reader
 from snapkv.spark.schema import Schema
-from snapkv.spark.tasks import InitialTask, Task, cut_keys
+from snapkv.spark.tasks import InitialTask, Task
 from snapkv.spark.timing import timestamp_of
 from snapkv.times import physical_ms
 
@@ -155,14 +156,7 @@ class ChangesReader(MicroBatches[Offset]):
     def _changes_tasks(self, reader: Reader, low: Mark, high: Mark) -> list[Task]:
         low = self._left(reader, low)
         commits = Commits(reader.format.store_id, low, high, high.revision)
-        return changes_tasks(
-            reader,
-            commits,
-            self._span,
-            self._options.partitions,
-            preimages=self._preimages,
-            deletes=self._deletes,
-        )
+        return changes_tasks(reader, self._options, self._span, commits)
 
 
 def _values_before(reader: Reader, low: Mark, touched: Sequence[Touched]) -> Iterator[bytes | None]:

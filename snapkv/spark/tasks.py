@@ -5,25 +5,17 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Protocol
 
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
-from snapkv.engine.contract import Piece
-from snapkv.layout import Mark
-from snapkv.reading import arrow, tables
+from snapkv.reading import arrow, change_tables, tables
 from snapkv.reading.arrow import Arrays
 from snapkv.reading.commit_times import CommitTimes
 from snapkv.reading.reader import Reader
-from snapkv.reading.tables import Span
+from snapkv.reading.spans import Span
 from snapkv.spark.pinned import Commits
-
-PIECE_ROWS = 50_000
-"""Keys of one bounded range; a task reads several, in order."""
-TASK_COMMITS = 2_000
-"""Fewer commits than this are not worth a task of their own."""
 
 
 class Columns(Protocol):
@@ -81,7 +73,7 @@ class InitialTask(SnapshotTask):
         """Yield the columns of changes in key order."""
         mark = self.commits.high
         cells = {
-            "_change_type": tables.INSERT,
+            "_change_type": change_tables.INSERT,
             "_commit_version": mark.revision,
             "_change_ordinal": None,
             "_commit_timestamp": arrow.microseconds(mark.timestamp),
@@ -108,7 +100,13 @@ class ChangesTask(Task):
         """Yield the columns of changes in commit order."""
         low, high = self.commits.low, self.commits.high
         yield from tables.changes(
-            reader, self.span, low, high, preimages=self.preimages, deletes=self.deletes
+            reader,
+            self.span,
+            low,
+            high,
+            preimages=self.preimages,
+            deletes=self.deletes,
+            keys_only=not columns.needs_value,
         )
 
 
@@ -140,41 +138,3 @@ class CommitsTask(Task):
         yield from tables.commits(
             reader, self.span if counted else None, low, high, inclusive=self.inclusive
         )
-
-
-# --- cutting ---
-
-
-def cut_keys(
-    reader: Reader, span: Span, revision: int, tasks: int, rows: int | None = None
-) -> list[list[Piece]]:
-    """Return bounded pieces of a range, in order, grouped into tasks of about equally many keys.
-
-    Pieces have about `rows` keys (None: `PIECE_ROWS`). They are bounded at both ends, because etcd
-    counts all the rest of an open range.
-    """
-    pieces = reader.engine.pieces(span.start, span.end, revision=revision, rows=rows or PIECE_ROWS)
-    total = sum(piece.rows for piece in pieces)
-    tasks = min(tasks, len(pieces))
-    groups: list[list[Piece]] = [[] for _ in range(tasks)]
-    before = 0
-    for piece in pieces:
-        middle = before + piece.rows // 2
-        groups[min(middle * tasks // max(total, 1), tasks - 1)].append(piece)
-        before += piece.rows
-    return [group for group in groups if group]
-
-
-def cut_commits(reader: Reader, commits: Commits, tasks: int) -> list[Commits]:
-    """Return a range of commits in parts of about equal size, in order; none if it is empty.
-
-    1 to 6 round trips for each cut.
-    """
-    low, high = commits.low, commits.high
-    if high.revision <= low.revision:
-        return []
-    count = high.ordinal - low.ordinal
-    parts = max(1, min(tasks, count // TASK_COMMITS))
-    ordinals = [low.ordinal + count * n // parts for n in range(1, parts)]
-    inner: list[Mark] = [reader.timeline.by_ordinal(ordinal) for ordinal in ordinals]
-    return [commits.between(a, b) for a, b in pairwise([low, *inner, high])]

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from snapkv.engine.contract import WatchBatch
+from snapkv.engine.replay import replayed
 from snapkv.errors import CorruptStoreError, HistoryGapError, StoreRecreatedError
 from snapkv.layout import Mark, prefix_end
 from snapkv.store.core import Core
-from snapkv.timeline.feed import replayed
 
 
 @dataclass(frozen=True, slots=True)

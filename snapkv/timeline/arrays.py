@@ -1,4 +1,4 @@
-"""Lookups of many times at once, in numpy arrays; numpy is imported here only."""
+"""Lookups of many times at once, in numpy arrays."""
 
 from __future__ import annotations
 

@@ -4,42 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from snapkv.clock import bounded, check_in_time
-from snapkv.engine.contract import Engine, WatchBatch
-from snapkv.errors import EngineUnavailableError, StoreClosedError
+from snapkv.errors import StoreClosedError
 from snapkv.layout import Mark
 from snapkv.timeline.continuity import ContinuousWatcher
 from snapkv.timeline.search import mark_of
 
-REPLAY_WAIT_S = 30.0
-"""How long a replay of existing history may wait for its next event."""
 FEED_LAG_RINGS_MAX = 4
 """The feed is started anew when it is more commits than this many rings behind."""
 FEED_LAG_REVISIONS_MAX = 65_536
 """The same for revisions, most of which then belong to other stores."""
-
-
-def replayed(
-    engine: Engine, key: bytes, range_end: bytes, first: int, until: int
-) -> Iterator[WatchBatch]:
-    """Yield the events of a range from revision `first` to `until`, from one watch.
-
-    Raises `CompactedError` (unit "revision") if compaction overtakes it, and
-    `EngineUnavailableError` if nothing comes for `REPLAY_WAIT_S`.
-    """
-    if first > until:
-        return
-    watcher = engine.watch(key, range_end, start_revision=first)
-    try:
-        while (batch := watcher.next(bounded(REPLAY_WAIT_S))) is not None:
-            check_in_time()
-            if batch.revision <= until and batch.events:
-                yield batch
-            if batch.revision >= until:
-                return
-        raise EngineUnavailableError("no event in time")
-    finally:
-        watcher.close()
 
 
 class Feed:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from snapkv.clock import check_in_time
 from snapkv.engine.contract import Columns, Engine, KeyValue, Pairs, Range, RangeResult
+from snapkv.engine.replay import replayed
 from snapkv.errors import CompactedError, FutureRevisionError, StoreRestoredError
 from snapkv.layout import Mark
-from snapkv.timeline.feed import replayed
 from snapkv.timeline.search import READS_MAX
 
 if TYPE_CHECKING:

@@ -7,6 +7,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from snapkv.engine.contract import Engine, KeyValue, Range
+from snapkv.engine.replay import replayed
 from snapkv.errors import (
     CompactedError,
     StoreRestoredError,
@@ -14,7 +15,6 @@ from snapkv.errors import (
 from snapkv.layout import Mark, StampRecord
 from snapkv.timeline import bulk
 from snapkv.timeline.continuity import RESTORED, ContinuousWatcher
-from snapkv.timeline.feed import replayed
 from snapkv.timeline.moment import Moment
 from snapkv.timeline.search import ORDINAL, READS_MAX, TIMESTAMP, mark_of
 from snapkv.timeline.tracker import RESTORES_MAX, Tracker

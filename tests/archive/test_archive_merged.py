@@ -64,13 +64,15 @@ def test_reads_under_way_go_on(store, recording, tmp_path):
     whole = FIRST_KEY, ALL_KEYS_END
     high, since = engine.manifest.high, engine.manifest.since
     expected = list(engine.scan(*whole, revision=high))
-    changes = [part.rows.table.to_pylist() for part in engine.changes(*whole, since + 1, high)]
+    changes = [
+        part.rows.table.to_pylist() for part in engine.delta_changes(*whole, since + 1, high)
+    ]
     watch = engine.watch(*whole, start_revision=since + 1)
     events = [watch.next(0) for _ in range(9)]
 
     engine = open_archived(str(tmp_path / "archive"))
     scanning = engine.scan(*whole, revision=high)
-    feed = engine.changes(*whole, since + 1, high)
+    feed = engine.delta_changes(*whole, since + 1, high)
     watch = engine.watch(*whole, start_revision=since + 1)
     begun = [next(scanning)], [next(feed).rows.table.to_pylist()], [watch.next(0)]
     merge(recording)

@@ -14,10 +14,10 @@ from snapkv.archive.files import Folder
 from snapkv.archive.objects import ObjectStore
 from snapkv.archive.publishing import existing
 from snapkv.engine.contract import Range
+from snapkv.engine.replay import replayed
 from snapkv.errors import ArchiveError, CompactedError, EngineUnavailableError
 from snapkv.layout import prefix_end
 from snapkv.recording import archive_target
-from snapkv.timeline.feed import replayed
 
 from .histories import Recorder, Writing, recorder
 

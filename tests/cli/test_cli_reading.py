@@ -8,7 +8,7 @@ from cli_runner import Cli
 
 import snapkv
 from snapkv.engine.contract import WatchBatch
-from snapkv.timeline.feed import replayed
+from snapkv.engine.replay import replayed
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from store.tabled import (
 )
 
 from snapkv import format_time, to_datetime
-from snapkv.spark import tasks
+from snapkv.spark import cuts
 
 FEED = {"readChangeFeed": True}
 RETAINED_MS = 200_000  # what `compact` leaves of the newest commits, and more
@@ -92,23 +92,43 @@ def test_changes_are_what_a_watch_tells(store, place, written):
 
 
 def test_changes_over_several_tasks(store, place, written, monkeypatch):
-    monkeypatch.setattr(tasks, "TASK_COMMITS", 7)
+    monkeypatch.setattr(cuts, "TASK_COMMITS", 7)
+    monkeypatch.setattr(cuts, "TASK_ROWS", 7)
     first, last = written.rows[0], written.rows[-1]
     expected = changes_of(written, 0, FOREVER, preimages=True)
-    for wanted in (1, 3, 16):
+    for wanted in (1, 3, 16, None):
         options = {"startingVersion": first.revision, "endingVersion": last.revision}
-        planned = Planned(place.url, **FEED, **options, preimages=True, numPartitions=wanted)
+        number = {} if wanted is None else {"numPartitions": wanted}
+        planned = Planned(place.url, **FEED, **options, preimages=True, **number)
         reader, found = planned.reader(), []
-        assert len(reader.tasks) == min(wanted, len(written.rows) // 7)
+        least, most = ((wanted + 1) // 2, wanted) if wanted else (2, len(written.rows))
+        assert least <= len(reader.tasks) <= most
         for task in range(len(reader.tasks)):
             new_worker()
             found += reader.rows(task)
         assert found == expected, wanted
 
 
+@pytest.mark.parametrize("place", ["lmdb"], indirect=True)
+def test_tasks_have_about_as_many_rows(place):
+    """Commits of 1 key, then of 200: parts of as many commits would be uneven."""
+    store = place.open()
+    for n in range(300):
+        size = 1 if n < 200 else 200
+        store.commit(puts={f"k{k}": b"%d" % n for k in range(size)})
+    for columns in ({}, {"columns": "key,_commit_version"}):
+        options = {**FEED, "startingVersion": 1, **columns}
+        assert len(Planned(place.url, **options).reader().tasks) == 1, "they are few"
+        reader = Planned(place.url, **options, numPartitions=8).reader()
+        rows = [len(reader.rows(task)) for task in range(len(reader.tasks))]
+        assert len(rows) == 8
+        assert sum(rows) == 200 + 100 * 200
+        assert max(rows) < 2 * sum(rows) / 8, rows
+
+
 def test_histories(store, place, written, rng, monkeypatch):
     assert in_order(read(place.url, view="history")) == histories_of(written, 0, FOREVER)
-    monkeypatch.setattr(tasks, "PIECE_ROWS", 3)
+    monkeypatch.setattr(cuts, "PIECE_ROWS", 3)
     for options, since, until in ranges(written, rng, 3):
         if "startingTimestamp" in options:  # the state at the start belongs to it
             options["startingTimestamp"] = since

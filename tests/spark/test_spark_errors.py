@@ -16,7 +16,7 @@ import snapkv
 from snapkv import ManualClock
 from snapkv.engine.contract import Delete, Put
 from snapkv.engine.etcd import connection
-from snapkv.spark import errors, tasks
+from snapkv.spark import cuts, errors
 from snapkv.spark.errors import SourceError
 from snapkv.spark.source import SnapKVDataSource
 
@@ -264,7 +264,7 @@ def begun(url: str) -> tuple[list[tuple], Iterator]:
 
 def test_compaction_that_leaves_the_state(store, place, monkeypatch):
     """The engine goes on where the store stands still: a newer revision shows the same."""
-    monkeypatch.setattr(tasks, "PIECE_ROWS", 5)
+    monkeypatch.setattr(cuts, "PIECE_ROWS", 5)
     store.commit(puts=FORTY)
     beside = place.open(name="beside")
 
@@ -288,7 +288,7 @@ def test_compaction_that_leaves_the_state(store, place, monkeypatch):
 
 
 def test_compaction_that_does_not(store, place, monkeypatch):
-    monkeypatch.setattr(tasks, "PIECE_ROWS", 5)
+    monkeypatch.setattr(cuts, "PIECE_ROWS", 5)
     store.commit(puts=FORTY)
     made = Planned(place.url)
     timed = Planned(place.url, timestampAsOf="+1h")

@@ -14,7 +14,7 @@ from store.tabled import SPACE, Writing, moments
 
 from snapkv import format_time, pack, to_datetime
 from snapkv.clock import SystemClock
-from snapkv.spark import tasks
+from snapkv.spark import cuts
 from snapkv.timeline import Moment
 
 # Written down once more: what the documentation promises, and what Spark compares batches with.
@@ -86,7 +86,7 @@ def test_many_small_pieces_over_several_tasks(store, place, clock, monkeypatch, 
     more = {f"{rng.choice('abz')}/{rng.randrange(500):03}": b"x" for _ in range(150)}
     commit = store.commit(puts=more)
     plain.add(commit.ts, commit.revision, plain.effect(more))
-    monkeypatch.setattr(tasks, "PIECE_ROWS", 7)
+    monkeypatch.setattr(cuts, "PIECE_ROWS", 7)
     for wanted in (1, 2, 5, 16, 10_000):
         planned = Planned(place.url, numPartitions=wanted).reader()
         assert min(wanted, 16) / 2 <= len(planned.tasks) <= wanted

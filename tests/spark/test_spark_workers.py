@@ -10,7 +10,7 @@ from pyspark.sql import functions as F
 
 from snapkv.clock import monotonic
 from snapkv.engine.lmdb import registry
-from snapkv.spark import location, tasks
+from snapkv.spark import cuts, location
 
 ROWS = 80_000
 WAIT_S = 60
@@ -34,7 +34,7 @@ def opens(monkeypatch):
 
 
 def test_a_worker_opens_an_engine_once(store, place, opens, monkeypatch):
-    monkeypatch.setattr(tasks, "PIECE_ROWS", 5)
+    monkeypatch.setattr(cuts, "PIECE_ROWS", 5)
     store.commit(puts={f"k{n:02}": b"1" for n in range(40)})
     store.close()
     readers = [Planned(place.url, numPartitions=4).reader() for _ in range(2)]

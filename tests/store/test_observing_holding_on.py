@@ -7,8 +7,8 @@ import threading
 import pytest
 from etcd_server import eventually
 
+import snapkv.engine.replay
 import snapkv.observing.observe
-import snapkv.timeline.feed
 from snapkv.engine.memory.engine import MemoryEngine
 from snapkv.engines import open_engine
 from snapkv.errors import (
@@ -31,7 +31,7 @@ def exchangeable(request, clock, tmp_path, monkeypatch):
 
 
 def exchangeable_in(cluster, monkeypatch):
-    monkeypatch.setattr(snapkv.timeline.feed, "REPLAY_WAIT_S", 0.5)
+    monkeypatch.setattr(snapkv.engine.replay, "REPLAY_WAIT_S", 0.5)
     engines = []
 
     def opened(url, **how):

@@ -3,10 +3,10 @@
 import pytest
 
 import snapkv
+import snapkv.engine.replay
 import snapkv.observing.observe
 import snapkv.store.open
 import snapkv.timeline.continuity
-import snapkv.timeline.feed
 import snapkv.timeline.timeline
 from snapkv import CompactedError
 from snapkv.engine.contract import Delete
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.parametrize("place", EMBEDDED, indirect=True)
 @pytest.fixture
 def exchangeable(monkeypatch, place, clock):
     """A store with ten commits, and its engine, of which the inside can be exchanged."""
-    monkeypatch.setattr(snapkv.timeline.feed, "REPLAY_WAIT_S", 0.5)
+    monkeypatch.setattr(snapkv.engine.replay, "REPLAY_WAIT_S", 0.5)
     engines = wrap_engines(monkeypatch, Wrapped)
     store = place.open(clock=clock)
     stamps = []

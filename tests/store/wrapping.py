@@ -13,7 +13,7 @@ from snapkv.timeline import continuity
 
 WAIT_S = 20
 ROUND_TRIPS = (
-    *("read", "scan", "columns", "pieces"),
+    *("read", "scan", "columns", "pieces", "changes"),
     *("transact", "watch", "compact", "compacted_revision"),
 )
 

@@ -6,11 +6,11 @@ import contextlib
 import math
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from snapkv.arguments import check_int
 from snapkv.clock import monotonic
-from snapkv.engine.contract import KeyValue, Lease, Limits, Range, Txn, TxnResult
+from snapkv.engine.contract import Changes, KeyValue, Lease, Limits, Range, Replay, Txn, TxnResult
 from snapkv.engine.errors import Refused
 from snapkv.engine.etcd import codec
 from snapkv.engine.etcd import etcd_pb2 as pb
@@ -26,6 +26,7 @@ from snapkv.engine.etcd.security import Login, Security, warn_of_plain_password
 from snapkv.engine.etcd.server import Server
 from snapkv.engine.etcd.watcher import EtcdWatcher
 from snapkv.engine.leases import is_id, ttl_ns_of
+from snapkv.engine.replay import changes
 from snapkv.engine.rules import check_distinct, check_limits, one_by_one
 from snapkv.errors import CompactedError, LeaseNotFoundError, SnapKVError, StoreClosedError
 from snapkv.lifecycle import renew_in_children
@@ -128,6 +129,10 @@ class EtcdEngine(EtcdReads):
         if closed:  # by another thread, just now
             watcher.close()
         return watcher
+
+    def changes(self, wanted: Replay) -> Iterator[Changes]:
+        """Yield the events of a watch as columns."""
+        return changes(self, wanted)
 
     # --- compaction ---
 

@@ -62,10 +62,10 @@ def _selected(walk: Walk, records: Records, revision: int, keys_only: bool) -> C
     column, values = pa.array(records.raws, pa.binary()), pa.array(records.values, pa.binary())
     if isinstance(values, pa.ChunkedArray):
         return None
-    _, ends, data = _buffers(column)
-    modified = ~_big_endian(data, ends - SUFFIX_BYTES)  # stored inverted: the newest first
+    _, ends, data = buffers(column)
+    modified = ~big_endian(data, ends - SUFFIX_BYTES)  # stored inverted: the newest first
     stems = pc.binary_slice(column, 0, -TAIL_BYTES)
-    starts, ends, data = _buffers(values)
+    starts, ends, data = buffers(values)
     if (ends - starts).min() < HEADER_BYTES:
         raise CorruptStoreError("a record is too short")
     keep: NDArray[np.bool_] = np.ones(len(stems), bool)
@@ -83,9 +83,9 @@ def _selected(walk: Walk, records: Records, revision: int, keys_only: bool) -> C
     found = (
         _unescaped(stems),
         pc.binary_slice(values, HEADER_BYTES, HEADER_BYTES if keys_only else BYTES_MAX),
-        pa.array(_big_endian(data, starts)),
+        pa.array(big_endian(data, starts)),
         pa.array(modified),
-        pa.array(_big_endian(data, starts + 8)),
+        pa.array(big_endian(data, starts + 8)),
     )
     if keep.all():
         return Columns(*found)
@@ -93,14 +93,14 @@ def _selected(walk: Walk, records: Records, revision: int, keys_only: bool) -> C
     return Columns(*(each.filter(mask) for each in found))
 
 
-def _buffers(column: pa.Array) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.uint8]]:
+def buffers(column: pa.Array) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.uint8]]:
     """Return where each value of a column starts and ends, and the bytes of all."""
     _, offsets, data = column.buffers()
     edges = np.frombuffer(offsets, np.int32)[: len(column) + 1].astype(np.int64)
     return edges[:-1], edges[1:], np.frombuffer(data, np.uint8)
 
 
-def _big_endian(data: NDArray[np.uint8], starts: NDArray[np.int64]) -> NDArray[np.int64]:
+def big_endian(data: NDArray[np.uint8], starts: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the 8 bytes at each start as numbers."""
     anywhere = np.ndarray((len(data) - 7,), ">i8", data, strides=(1,))
     return anywhere[starts].astype(np.int64)

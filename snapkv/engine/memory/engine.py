@@ -17,6 +17,7 @@ from sortedcontainers import SortedDict
 from snapkv.clock import monotonic, uptime_ns
 from snapkv.engine.contract import (
     ALL_KEYS_END,
+    Changes,
     Event,
     GetResult,
     Header,
@@ -27,6 +28,7 @@ from snapkv.engine.contract import (
     Range,
     RangeResult,
     ReadResult,
+    Replay,
     Txn,
     TxnResult,
     Versions,
@@ -35,9 +37,10 @@ from snapkv.engine.contract import (
 )
 from snapkv.engine.embedded import apply
 from snapkv.engine.errors import Refused
-from snapkv.engine.leases import LeaseTable, is_id
+from snapkv.engine.leases import LeaseTable, is_id, sooner
 from snapkv.engine.memory.check import problems_of_log, problems_of_versions
 from snapkv.engine.memory.overlay import Overlay, answer
+from snapkv.engine.replay import changes
 from snapkv.engine.rules import check_distinct, check_limits, check_piece_rows, one_by_one
 from snapkv.engine.scanned import Scanned, versions_of
 from snapkv.errors import (
@@ -52,7 +55,6 @@ from snapkv.lifecycle import renew_in_children
 
 LIMITS = Limits(key_bytes=64 << 10, value_bytes=256 << 20, request_bytes=256 << 20)
 SCAN_PAGE_ROWS = 5_000
-WAIT_SECONDS_MAX = 3_600.0
 
 _shared: dict[str, MemoryEngine] = {}
 _shared_lock = threading.Lock()
@@ -272,6 +274,10 @@ class MemoryEngine(Scanned):
         self._check_open()
         return MemoryWatcher(self, key, range_end, start_revision)
 
+    def changes(self, wanted: Replay) -> Iterator[Changes]:
+        """Yield the events of a watch as columns."""
+        return changes(self, wanted)
+
     # --- compaction ---
 
     def compact(
@@ -369,7 +375,7 @@ class MemoryWatcher:
                 left = None if deadline is None else deadline - monotonic()
                 if left is not None and left <= 0:
                     return None
-                engine._changed.wait(_sooner(left, engine._leases.next_due_ns))
+                engine._changed.wait(sooner(left, engine._leases.next_due_ns))
 
     def _step(self) -> WatchBatch | None:
         engine = self._engine
@@ -399,15 +405,6 @@ class MemoryWatcher:
         with self._engine._changed:
             self._closed = True
             self._engine._changed.notify_all()
-
-
-def _sooner(seconds: float | None, due_ns: int) -> float | None:
-    """Return how long to wait: `seconds`, or until a lease is due (0: none)."""
-    if not due_ns:
-        return seconds
-    until = max(0.0, (due_ns - uptime_ns()) / 1e9)
-    until = min(until, WAIT_SECONDS_MAX)  # a lease may be longer than a thread can wait
-    return until if seconds is None else min(seconds, until)
 
 
 def open_memory(url: str) -> MemoryEngine:

@@ -1,0 +1,86 @@
+"""A replay: what a range of revisions did, from one watch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+from snapkv.clock import bounded, check_in_time
+from snapkv.engine.columns import Changes
+from snapkv.engine.contract import Event, Range, Reads, Replay, WatchBatch, Watches
+from snapkv.errors import EngineUnavailableError
+
+REPLAY_WAIT_S = 30.0
+"""How long a replay of existing history may wait for its next event."""
+CHANGES_ROWS = 4_096
+"""After so many changes columns end, at the end of a revision."""
+CHANGES_BYTES = 16 << 20
+"""The same for the bytes of their values."""
+READS_MAX = 128
+"""Values before changes, read in one round trip."""
+
+
+def replayed(
+    engine: Watches, key: bytes, range_end: bytes, first: int, until: int
+) -> Iterator[WatchBatch]:
+    """Yield the events of a range from revision `first` to `until`, from one watch.
+
+    Raises `CompactedError` (unit "revision") if compaction overtakes it, and
+    `EngineUnavailableError` if nothing comes for `REPLAY_WAIT_S`.
+    """
+    if first > until:
+        return
+    watcher = engine.watch(key, range_end, start_revision=first)
+    try:
+        while (batch := watcher.next(bounded(REPLAY_WAIT_S))) is not None:
+            check_in_time()
+            if batch.revision <= until and batch.events:
+                yield batch
+            if batch.revision >= until:
+                return
+        raise EngineUnavailableError("no event in time")
+    finally:
+        watcher.close()
+
+
+class Watched(Reads, Watches, Protocol):
+    """What a replay needs of an engine."""
+
+
+def changes(engine: Watched, wanted: Replay) -> Iterator[Changes]:
+    """Yield the changes of an engine whose watch is its fastest replay; see `Watches.changes`.
+
+    A round trip for 128 values before.
+    """
+    from snapkv.engine.arrow import changes_of
+
+    some: list[Event] = []
+    weight = 0
+
+    def flushed() -> Changes:
+        befores = list(_values_before(engine, some)) if wanted.before else None
+        return changes_of(some, keys_only=wanted.keys_only, befores=befores)
+
+    for batch in replayed(engine, *wanted[:4]):
+        some += batch.events
+        weight += sum(len(event.kv.value) for event in batch.events)
+        if len(some) >= CHANGES_ROWS or weight >= CHANGES_BYTES:
+            yield flushed()
+            some, weight = [], 0
+    if some:
+        yield flushed()
+
+
+def _values_before(engine: Reads, events: Sequence[Event]) -> Iterator[bytes | None]:
+    """Yield the value before each event, None for a key that did not exist."""
+    for at in range(0, len(events), READS_MAX):
+        some = events[at : at + READS_MAX]
+        ranges = [
+            Range(event.kv.key, revision=event.kv.mod_revision - 1)
+            for event in some
+            if event.existed
+        ]
+        results = iter(engine.read(ranges).results if ranges else ())
+        for event in some:
+            kvs = next(results).kvs if event.existed else ()
+            yield kvs[0].value if kvs else None
