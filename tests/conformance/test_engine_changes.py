@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 
 import pytest
 from conformance_driver import ALL, FIRST, Driver
 
 from snapkv.engine.arrow import BATCH_BYTES
 from snapkv.engine.contract import Changes, Delete, Put, Replay
+from snapkv.engine.lmdb import LmdbEngine, change_scan
 from snapkv.engine.replay import replayed
 from snapkv.errors import CompactedError
 
@@ -107,6 +109,23 @@ def test_what_compaction_left(db: Driver) -> None:
     ]
     with pytest.raises(CompactedError):
         in_columns(db, removed, head, before=True)
+
+
+@pytest.mark.parametrize("share", [0.0, 2.0], ids=["by a scan", "by seeks"])
+def test_both_ways_of_lmdb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, share: float) -> None:
+    """A scan of records or seeks: the same, whatever share of the history is asked for."""
+    monkeypatch.setattr(change_scan, "SHARE_MIN", share)
+    monkeypatch.setattr(change_scan, "CHUNK_RECORDS", 7)  # chunks end within a key's versions
+    monkeypatch.setattr(change_scan, "CHUNK_RECORDS_FIRST", 3)
+    monkeypatch.setattr(change_scan, "CHANGES_ROWS", 5)
+    for n, test in enumerate((test_what_compaction_left, test_keys_only, test_no_revisions)):
+        db = Driver(LmdbEngine(tmp_path / f"{n}", durability="none"))
+        test(db)
+        db.finish()
+    for seed in range(8):
+        db = Driver(LmdbEngine(tmp_path / f"seed {seed}", durability="none"))
+        test_as_a_watch_of_any_revisions(db, seed)
+        db.finish()
 
 
 def test_what_a_part_holds_is_bounded(db: Driver) -> None:

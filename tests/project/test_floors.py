@@ -109,6 +109,7 @@ CLIENTS = {
     "rich": {"snapkv.cli"},
     "numpy": {
         "snapkv.engine.lmdb.columns",
+        "snapkv.engine.lmdb.change_scan",
         "snapkv.timeline.arrays",
         "snapkv.reading.marks",
         "snapkv.reading.change_tables",
@@ -121,6 +122,7 @@ CLIENTS = {
         "snapkv.reading.arrow",
         "snapkv.engine.arrow",
         "snapkv.engine.lmdb.columns",
+        "snapkv.engine.lmdb.change_scan",
         "snapkv.engine.lmdb.changes",
         "snapkv.reading.change_tables",
         "snapkv.spark",

@@ -116,8 +116,8 @@ def test_tasks_have_about_as_many_rows(place):
     for n in range(300):
         size = 1 if n < 200 else 200
         store.commit(puts={f"k{k}": b"%d" % n for k in range(size)})
-    for columns in ({}, {"columns": "key,_commit_version"}):
-        options = {**FEED, "startingVersion": 1, **columns}
+    for some in ({}, {"columns": "key,_commit_version"}):
+        options = {**FEED, "startingVersion": 1, **some}
         assert len(Planned(place.url, **options).reader().tasks) == 1, "they are few"
         reader = Planned(place.url, **options, numPartitions=8).reader()
         rows = [len(reader.rows(task)) for task in range(len(reader.tasks))]

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from snapkv.clock import check_in_time
 from snapkv.engine.arrow import BYTES_MAX
 from snapkv.engine.contract import ALL_KEYS_END, Changes, Replay
+from snapkv.engine.lmdb import change_scan
 from snapkv.engine.lmdb.columns import big_endian, buffers
 from snapkv.engine.lmdb.environment import Environment
 from snapkv.engine.lmdb.records import (
@@ -52,6 +53,9 @@ def changes(env: Callable[[], Environment], wanted: Replay) -> Iterator[Changes]
     """Yield changes as columns, each from a read transaction that looks at compaction again."""
     if not wanted.range_end:
         checked_stem(wanted.key)
+    elif (scanned := change_scan.scanned(env, wanted)) is not None:
+        yield from scanned
+        return
     walk = _Walk(wanted)
     while walk.next <= wanted.last:
         check_in_time()

@@ -81,7 +81,7 @@ def _selected(walk: Walk, records: Records, revision: int, keys_only: bool) -> C
         if (flags[keep] & LEASED).any():
             return None
     found = (
-        _unescaped(stems),
+        unescaped(stems),
         pc.binary_slice(values, HEADER_BYTES, HEADER_BYTES if keys_only else BYTES_MAX),
         pa.array(big_endian(data, starts)),
         pa.array(modified),
@@ -106,7 +106,7 @@ def big_endian(data: NDArray[np.uint8], starts: NDArray[np.int64]) -> NDArray[np
     return anywhere[starts].astype(np.int64)
 
 
-def _unescaped(stems: pa.Array) -> pa.Array:
+def unescaped(stems: pa.Array) -> pa.Array:
     """Return keys from their stems, in which a zero byte is followed by 0xff."""
     if not pc.any(pc.match_substring(stems, pattern="\0")).as_py():
         return stems
