@@ -1,6 +1,6 @@
 """What does reading a live store by Spark cost beside Delta Lake?
 
-Needs the Python that `make .venv-spark4.0/.installed` makes, in which it runs itself: Delta Lake
+Needs the Python that `make .venv-spark4.2/.installed` makes, in which it runs itself: Delta Lake
 needs an older PySpark. Spark fetches Delta's jars.
 """
 
@@ -15,12 +15,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import snapkv
-from benchmarks.archive_spark_delta import DELTA, SETTINGS, merge, rows
+from benchmarks.archive_spark_delta import SETTINGS, merge, rows
 from benchmarks.harness import Rival, Row, measure, report, seeded
 from benchmarks.spark_snapshot import names, noop
 from snapkv.spark.local import local_session
 
-PYTHON = Path(".venv-spark4.0/bin/python")
+PYTHON = Path(".venv-spark4.2/bin/python")
+DELTA = "4.4.0"
+JARS = {"spark.jars.packages": f"io.delta:delta-spark_4.2_2.13:{DELTA}"}
 MILLION, CHANGED = 1_000_000, 100_000
 FEW, VERSIONS, COMMIT = 100_000, 10, 1_000
 ROUNDS = 7
@@ -44,7 +46,7 @@ def main() -> None:
             print(f"left out: Delta Lake needs `make {PYTHON.parent.parent}/.installed`")
             return
         os.execv(PYTHON, [str(PYTHON), "-m", "benchmarks.spark_delta"])
-    with tempfile.TemporaryDirectory() as folder, local_session(SETTINGS) as spark:
+    with tempfile.TemporaryDirectory() as folder, local_session(SETTINGS | JARS) as spark:
         million = _million(spark, f"{folder}/million")
         tables = _tables(spark, million, f"1,000,000 keys, then {CHANGED:,} updates", CHANGED)
         many = _versions(spark, f"{folder}/versions")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from bisect import bisect_right
 from itertools import accumulate, pairwise
 
@@ -51,10 +52,10 @@ def cut_commits(
 ) -> list[Commits]:
     """Return a range of commits in parts of about as many changes, in order; none if it is empty.
 
-    There are `tasks` parts if there are so many commits, unless that makes parts of few changes;
-    `exactly` makes these, too. Counts the changes of a sample of revisions, or of all if they are
-    few; a remote engine cannot count them fast, and its parts have equally many commits. A round
-    trip for each cut, 6 on a remote engine.
+    There are `tasks` parts if there are so many commits, unless that makes parts of few changes, or
+    more than there are processors; `exactly` makes these, too. Counts the changes of a sample of
+    revisions, or of all if they are few; a remote engine cannot count them fast, and its parts have
+    equally many commits. A round trip for each cut, 6 on a remote engine.
     """
     low, high = commits.low, commits.high
     if high.revision <= low.revision:
@@ -84,7 +85,7 @@ def _even_marks(
     except CompactedError:  # just now; the task finds out whether changes are gone
         return []
     total = int(sum(rows))
-    parts = tasks if exactly else min(tasks, max(1, total // TASK_ROWS))
+    parts = tasks if exactly else min(tasks, os.cpu_count() or 1, max(1, total // TASK_ROWS))
     before = list(accumulate(rows, initial=0))
     inner: list[Mark] = []
     for n in range(1, parts):

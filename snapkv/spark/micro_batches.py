@@ -10,6 +10,7 @@ from typing import Any, Generic, Protocol, Self, TypeVar
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
+from snapkv.clock import monotonic, pause
 from snapkv.errors import CompactedError
 from snapkv.layout import Mark
 from snapkv.reading.history import bounds
@@ -22,6 +23,12 @@ from snapkv.spark.pinned import RESTORED, Commits, holds, verified_reader
 from snapkv.spark.reader import batches
 from snapkv.spark.source_options import SourceOptions, check_none_of
 from snapkv.spark.tasks import BatchSchema, Task
+
+IDLE_S = 0.5
+"""How long an idle stream waits for a commit before it answers that nothing is new."""
+AGAIN_S = 1.0
+"""A stream is idle if Spark asks again so soon."""
+PAUSE_MIN_S, PAUSE_MAX_S = 0.005, 0.05
 
 _log = logging.getLogger(__name__)
 
@@ -73,6 +80,7 @@ class MicroBatches(DataSourceStreamReader, Generic[At], AvailableNow):
         self._fails = options.flag("failOnDataLoss", default=True)
         self._initial: At | None = None
         self._target: Mark | None = None
+        self._idle: tuple[At, float] | None = None  # where nothing was new, and when
         check_none_of(
             options.texts,
             for_batches,
@@ -123,7 +131,28 @@ class MicroBatches(DataSourceStreamReader, Generic[At], AvailableNow):
             at = self._position(start)
             if not at.pinned:
                 return at.started().to_json()
-            return self._next(at, limit_of(self._options, limit)).to_json()
+            found = self._next(at, limit_of(self._options, limit))
+            if found == at and self._is_asked_again(at):
+                self._wait_for_a_commit(at)
+                found = self._next(at, limit_of(self._options, limit))
+            return found.to_json()
+
+    def _is_asked_again(self, at: At) -> bool:
+        """Return whether Spark asked just now, and there was nothing new: without a trigger."""
+        last, self._idle = self._idle, (at, monotonic())
+        return last is not None and last[0] == at and self._idle[1] - last[1] < AGAIN_S
+
+    def _wait_for_a_commit(self, at: At) -> None:
+        """Wait until there is a newer commit, for `IDLE_S` at most.
+
+        Spark asks a hundred times a second, and each time costs milliseconds in several processes.
+        """
+        if self._target is not None:
+            return
+        reader, until, length = opened(self._location), monotonic() + IDLE_S, PAUSE_MIN_S
+        while monotonic() < until and reader.timeline.head().ordinal <= at.mark.ordinal:
+            pause(length)
+            length = min(2 * length, PAUSE_MAX_S)
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Remember the newest commit: the query ends there."""

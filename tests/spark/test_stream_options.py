@@ -10,12 +10,35 @@ from store.tabled import FOREVER, SPACE, Writing, changes_of
 from stream_queries import LIMITS, Query, changes, inserted, needs_limits, refused_by
 
 from snapkv import Ops, SpaceOps, to_datetime
-from snapkv.spark import limits
+from snapkv.spark import limits, micro_batches
 
+FOREVER_S = 60
 LENIENT = {"failOnDataLoss": "false"}
 
 
 # --- of a store ---
+
+
+@pytest.mark.spark_since("4.2", "where a stream is, with the question")
+def test_an_idle_stream_waits_for_a_commit(store, place, monkeypatch):
+    """Spark asks a hundred times a second, which would keep a fifth of a processor busy."""
+    store.save("a", b"1")
+    query, paused = Query(place.url), []
+    query.drained()
+    at = query.checkpoint.offsets[-1]
+    monkeypatch.setattr(micro_batches, "AGAIN_S", FOREVER_S)
+    monkeypatch.setattr(micro_batches, "IDLE_S", 0)
+    assert query.latest(at) == at
+
+    def pause(seconds: float) -> None:
+        paused.append(seconds)
+        if len(paused) == 6:
+            store.save("a", b"2")
+
+    monkeypatch.setattr(micro_batches, "IDLE_S", FOREVER_S)
+    monkeypatch.setattr(micro_batches, "pause", pause)
+    assert query.latest(at) != at
+    assert paused == [0.005, 0.01, 0.02, 0.04, 0.05, 0.05]
 
 
 def test_deletes_may_be_ignored(store, place):

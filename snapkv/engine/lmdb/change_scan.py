@@ -35,7 +35,7 @@ with extra("arrow", "tables"):
     import pyarrow.compute as pc
     from numpy.typing import NDArray
 
-SHARE_MIN = 0.2
+SHARE_MIN = 0.3
 """With a smaller share of all revisions, seeks are faster."""
 BYTES_MAX_HELD = 256 << 20
 """The most bytes of changes that a scan may hold, as estimated from the share."""
