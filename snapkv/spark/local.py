@@ -23,6 +23,7 @@ SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.shuffle.partitions": "4",
+    "spark.sql.execution.pyspark.udf.hideTraceback.enabled": "true",  # our errors say it all
 }
 FAILURES: tuple[type[Exception], ...] = (PySparkException, Py4JError)
 """What PySpark and the connection to the JVM raise when a query fails."""
@@ -62,5 +63,6 @@ def _start(conf: SparkConf) -> None:
             SparkContext(conf=conf, gateway=gateway)
         except (OSError, PySparkRuntimeError) as e:
             log.seek(0)
-            said = log.read().decode(errors="replace").strip().partition("\n")[0]
+            lines = log.read().decode(errors="replace").splitlines()
+            said = next((line for line in lines if line and not line.startswith("WARNING")), "")
             raise SparkStartError(f"{said or e}; {NEEDS_JAVA}") from e

@@ -19,8 +19,9 @@ from snapkv.spark.location import Location, forget, opened
 from snapkv.spark.options import Options
 from snapkv.spark.source_options import SourceOptions
 from snapkv.spark.timing import is_exact, timestamp_of
+from snapkv.store.open import MAX_CLOCK_SKEW_S
 from snapkv.timeline import Moment
-from snapkv.times import format_time
+from snapkv.times import format_time, physical_ms
 
 RESTORED = (
     "the store is not the one that this was planned with: it was restored, or removed and "
@@ -125,14 +126,21 @@ def range_of(
 def _check_order(options: Options, present: Present, from_state: bool) -> None:
     """Raise `SourceError` for a range that ends before it starts, even if it has no commits.
 
-    A range of commits that ends just before its start is empty: after a commit, up to the same.
+    A range of commits that ends just before its start is empty: after a commit, up to the same. A
+    start that neither a clock nor a commit has reached is an error, too.
     """
     first, last = (options.count(f"{end}Version") for end in ("starting", "ending"))
     if first is not None and last is not None and last < first - (not from_state):
         raise SourceError(errors.INVALID_RANGE, f"{BACKWARDS}: versions {first} to {last}")
     start, end = (options.text(f"{end}Timestamp") for end in ("starting", "ending"))
-    if start is not None and end is not None:
+    if start is not None:
         since = timestamp_of(start, options.zone, present.now_ms, start=True)
+        latest_ms = present.now_ms + int(1_000 * MAX_CLOCK_SKEW_S)
+        if since > present.head.timestamp and physical_ms(since) > latest_ms:
+            raise SourceError(
+                errors.TIMESTAMP_INVALID, f"startingTimestamp {start} is in the future"
+            )
+    if start is not None and end is not None:
         may_be_empty = is_exact(start) and not from_state
         if timestamp_of(end, options.zone, present.now_ms) < since - may_be_empty:
             raise SourceError(errors.INVALID_RANGE, f"{BACKWARDS}: {start} to {end}")

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from pyspark import SparkContext
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource
@@ -19,6 +24,19 @@ from snapkv.times import TIMESTAMP_MAX, When, revision_of
 
 _registered: WeakKeyDictionary[SparkSession, set[str]] = WeakKeyDictionary()
 """The formats registered by session: Spark warns when a format is registered again."""
+
+
+def use_this_python() -> None:
+    """Let the workers of a session to come run this Python, if nothing else is said.
+
+    Otherwise they run the `python3` of the path, which may be one without snapkv: a program that
+    is run by the Python of an environment that is not activated gets DATA_SOURCE_NOT_FOUND.
+    """
+    if "PYSPARK_PYTHON" in os.environ or SparkContext._active_spark_context is not None:
+        return
+    found = shutil.which("python3")
+    if found is None or Path(found).parent != Path(sys.executable).parent:
+        os.environ["PYSPARK_PYTHON"] = sys.executable
 
 
 def register_format(spark: SparkSession, source: type[DataSource]) -> None:

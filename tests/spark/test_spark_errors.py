@@ -150,6 +150,18 @@ def test_naive_and_impossible_times(store, place):
         assert "Europe/Berlin" in message
 
 
+@pytest.mark.parametrize(
+    "options", [{"readChangeFeed": "true"}, {"view": "history"}, {"view": "commits"}]
+)
+def test_a_range_does_not_start_in_the_future(store, place, options):
+    """It would be empty without a word: most often the year, or the zone, is wrong."""
+    store.save("a", b"1")
+    far = "2999-01-01T00:00:00Z"
+    message = refused("TIMESTAMP_INVALID", place.url, **options, startingTimestamp=far)
+    assert "startingTimestamp 2999-01-01T00:00:00Z is in the future" in message
+    assert len(read(place.url, **options, startingVersion=1, endingTimestamp=far)) > 0
+
+
 def test_options_that_make_no_sense(store, place):
     store.save("k", b"1")
     for options in (

@@ -48,3 +48,19 @@ def test_without_java_it_says_so(variables, said):
     assert last.startswith("snapkv.spark.local.SparkStartError: ")
     assert said in last
     assert last.endswith("Spark needs Java 17 or newer")
+
+
+@pytest.mark.parametrize(
+    ("variables", "found"),
+    [
+        ({"PATH": "/nowhere"}, sys.executable),
+        ({"PATH": os.path.dirname(sys.executable)}, "None"),
+        ({"PATH": "/nowhere", "PYSPARK_PYTHON": "another"}, "another"),
+    ],
+)
+def test_workers_run_the_python_that_imports_snapkv(variables, found):
+    """Otherwise they would run the `python3` of the path, which may be one without snapkv."""
+    program = "import os, snapkv.spark; print(os.environ.get('PYSPARK_PYTHON'))"
+    environment = {k: v for k, v in os.environ.items() if k != "PYSPARK_PYTHON"} | variables
+    command = [sys.executable, "-c", program]
+    assert subprocess.check_output(command, env=environment, text=True, timeout=120) == found + "\n"
