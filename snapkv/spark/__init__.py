@@ -22,10 +22,7 @@ from snapkv.extras import extra
 with extra("spark", "Spark"):
     from snapkv.spark.api import diff, read_changes, read_history, read_snapshot, register
     from snapkv.spark.errors import SourceError
-    from snapkv.spark.sessions import use_this_python
     from snapkv.spark.source import SnapKVDataSource
-
-use_this_python()
 
 __all__ = [
     "SnapKVDataSource",

@@ -11,6 +11,7 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from snapkv.spark import errors
 from snapkv.spark import native as native_files
+from snapkv.spark.connect import end_pinned
 from snapkv.spark.errors import SourceError
 from snapkv.spark.location import absolute, absolute_archive
 from snapkv.spark.options import BINARY, Options, key_formats, parsed
@@ -250,6 +251,7 @@ def _frame(
         options["keyPrefix"] = _text_of(prefix, options)
     if schema is not None:  # not by .schema(), with which Spark would pin at the first action
         options["schema"] = schema.json() if isinstance(schema, StructType) else schema
+    options = end_pinned(spark, options)
     archived = "archive" in options or options["store"].startswith("archive:")
     if native and not archived:
         raise SourceError(errors.INVALID_OPTION, "native=True reads an archive: give archive, too")

@@ -61,6 +61,8 @@ KNOWN: dict[str, tuple[str, ...]] = {
     "failOnDataLoss": (CHANGES,),
     "ignoreDeletes": (CHANGES,),
 }
+LATEST = "latest"
+"""A start that is the newest commit: of a stream, or of the log, which then has that row only."""
 # Types of the options, except texts, times, and those whose type depends on the view or stream.
 _FLAGS = ("preimages", "failOnDataLoss", "ignoreDeletes")
 _COUNTS = (
@@ -108,6 +110,8 @@ def parsed(raw: Mapping[str, str]) -> Options:
     if texts.get("startingVersion") == "0":  # where Delta's versions begin
         texts["startingVersion"] = "1"
     view = _view(texts)
+    if view == COMMITS and texts.get("startingVersion", "").lower() == LATEST:
+        texts["startingVersion"] = LATEST
     for name in texts:
         if view not in KNOWN.get(name, ALL):
             views = " or ".join(KNOWN[name])

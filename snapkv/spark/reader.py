@@ -15,7 +15,7 @@ from snapkv.spark.archived import changes_tasks
 from snapkv.spark.cuts import cut_keys
 from snapkv.spark.errors import SourceError, coded
 from snapkv.spark.location import Location
-from snapkv.spark.options import CHANGES, COMMITS, HISTORY, SNAPSHOT, Options, span_of
+from snapkv.spark.options import CHANGES, COMMITS, HISTORY, LATEST, SNAPSHOT, Options, span_of
 from snapkv.spark.pinned import Commits, Present, moment_of, present_in, range_of, verified_reader
 from snapkv.spark.source_options import SourceOptions
 from snapkv.spark.tasks import (
@@ -66,7 +66,7 @@ def planned(options: Options, pinned: Commits) -> Sequence[Task]:
 def _plan(reader: Reader, options: Options, pinned: Commits) -> list[Task]:
     if options.view == COMMITS:
         whole = span_of(options) if options.location.observe is not None else everything(reader)
-        inclusive = not options.has_start
+        inclusive = not options.has_start or options.text("startingVersion") == LATEST
         return [CommitsTask(pinned, whole, inclusive)]
     span = span_of(options)
     if options.view == CHANGES:

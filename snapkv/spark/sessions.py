@@ -26,19 +26,6 @@ _registered: WeakKeyDictionary[SparkSession, set[str]] = WeakKeyDictionary()
 """The formats registered by session: Spark warns when a format is registered again."""
 
 
-def use_this_python() -> None:
-    """Let the workers of a session to come run this Python, if nothing else is said.
-
-    Otherwise they run the `python3` of the path, which may be one without snapkv: a program that
-    is run by the Python of an environment that is not activated gets DATA_SOURCE_NOT_FOUND.
-    """
-    if "PYSPARK_PYTHON" in os.environ or SparkContext._active_spark_context is not None:
-        return
-    found = shutil.which("python3")
-    if found is None or Path(found).parent != Path(sys.executable).parent:
-        os.environ["PYSPARK_PYTHON"] = sys.executable
-
-
 def register_format(spark: SparkSession, source: type[DataSource]) -> None:
     """Make a format known to a session, if Spark has not found it by itself."""
     try:
@@ -53,6 +40,22 @@ def ensure_registered(spark: SparkSession, source: type[DataSource]) -> None:
     """Register a format once for each session."""
     if source.name() not in _registered.get(spark, ()):
         register_format(spark, source)
+
+
+def use_this_python() -> None:
+    """Let the workers of a session to come run this Python, if nothing else is said.
+
+    Otherwise they run the `python3` of the path, which may be one without snapkv: a program that
+    is run by the Python of an environment that is not activated gets DATA_SOURCE_NOT_FOUND.
+    """
+    if "PYSPARK_PYTHON" in os.environ or SparkContext._active_spark_context is not None:
+        return
+    found = shutil.which("python3")
+    if found is None or Path(found).parent != Path(sys.executable).parent:
+        os.environ["PYSPARK_PYTHON"] = sys.executable
+
+
+use_this_python()  # at the import, because a session may be made right after it
 
 
 class Times:

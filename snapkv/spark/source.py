@@ -9,6 +9,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.types import StructType
 
 from snapkv.spark import errors
+from snapkv.spark.connect import check_pinned
 from snapkv.spark.errors import SourceError
 from snapkv.spark.options import CHANGES, FOR_STREAMS, FORMAT, parsed
 from snapkv.spark.reader import BatchReader, located, pin, planned
@@ -38,12 +39,14 @@ class SnapKVDataSource(DataSource):
     def schema(self) -> StructType | str:
         """Return the columns of the view. Raises `SourceError` if the moment cannot be read."""
         if self._options.view != CHANGES:  # a stream of them may continue from its checkpoint
+            check_pinned(self._options, self._present)
             pin(self._options, self._present)
         return schema_of(self._options)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of a batch."""
         check_none_of(self._options.texts, FOR_STREAMS, "for a stream, without effect in a batch")
+        check_pinned(self._options, self._present)
         columns, pinned = Schema(schema, self._options), pin(self._options, self._present)
         return BatchReader(self._options.location, columns, partial(planned, self._options, pinned))
 

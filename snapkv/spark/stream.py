@@ -18,14 +18,13 @@ from snapkv.spark.errors import SourceError
 from snapkv.spark.limits import Limit
 from snapkv.spark.micro_batches import MicroBatches, earlier, moment
 from snapkv.spark.offset import Offset
-from snapkv.spark.options import Options, span_of
+from snapkv.spark.options import LATEST, Options, span_of
 from snapkv.spark.pinned import Commits, Present, low_of, present_in, verified_reader
 from snapkv.spark.schema import Schema
 from snapkv.spark.tasks import InitialTask, Task
 from snapkv.spark.timing import timestamp_of
 from snapkv.times import physical_ms
 
-LATEST = "latest"
 DATA_LOSS = (
     "the stream had not read all of it: start it with a new checkpoint, which begins with a "
     "snapshot, or with failOnDataLoss=false, which continues with what is left"

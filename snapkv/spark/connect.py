@@ -1,0 +1,109 @@
+"""Spark Connect, which plans a DataFrame anew for each action: what pins it there.
+
+On classic Spark the format pins what a DataFrame shows when it is made. A client of Spark Connect
+sends its plan with every action, and the server makes a new source from it. So the plan must name
+its end: the calls of `snapkv.spark` ask the server for the newest commit once and name that, and
+the format rejects a plan that could show something else at the next action.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from snapkv.spark import errors
+from snapkv.spark.errors import SourceError
+from snapkv.spark.options import CHANGES, COMMITS, FORMAT, KNOWN, LATEST, SNAPSHOT, Options
+from snapkv.spark.pinned import Present
+from snapkv.spark.timing import timestamp_of
+
+ARTIFACTS = "SPARK_JOB_ARTIFACT_UUID"
+"""Spark sets it for each Python process: "default", or the session of Connect that it works for."""
+CLASSIC = "default"
+_OWN = (
+    "columns",
+    "view",
+    "readChangeFeed",
+    "startingVersion",
+    "startingTimestamp",
+    "endingVersion",
+    "endingTimestamp",
+)
+ADVICE = (
+    "Spark Connect plans a DataFrame anew for each action: call read_snapshot, read_changes, "
+    "read_history or diff of snapkv.spark, which pin what they show, or give "
+)
+
+
+def is_connect(spark: SparkSession) -> bool:
+    """Return whether a session is a client of Spark Connect."""
+    return ".connect." in type(spark).__module__
+
+
+def end_pinned(spark: SparkSession, options: dict[str, Any]) -> dict[str, Any]:
+    """Return options whose end is a version; on classic Spark the same options.
+
+    On Connect an action, which asks the server for the newest commit up to their end. Raises
+    `SourceError` if the store has no commits.
+    """
+    if not is_connect(spark):
+        return options
+    by_time, by_version = _names_of_end(_is_snapshot(options))
+    if by_version in options:
+        return options
+    text = options.pop(by_time, None)
+    asked = {name: value for name, value in options.items() if _is_of_commits(name)}
+    asked |= {"view": COMMITS, "columns": "version", "startingVersion": LATEST}
+    if text is not None:
+        asked["endingTimestamp"] = text
+    newest = spark.read.format(FORMAT).options(**asked).load().first()
+    if newest is None:
+        raise SourceError(errors.NOT_PINNED, "the store has no commits up to then: make one first")
+    return options | {by_version: str(newest.version)}
+
+
+def _is_snapshot(options: Mapping[str, Any]) -> bool:
+    return "readChangeFeed" not in options and options.get("view", SNAPSHOT) == SNAPSHOT
+
+
+def _is_of_commits(name: str) -> bool:
+    known = {each.lower(): each for each in KNOWN}.get(name.lower())
+    return known is None or (known not in _OWN and COMMITS in KNOWN[known])
+
+
+def _names_of_end(snapshot: bool) -> tuple[str, str]:
+    return ("timestampAsOf", "versionAsOf") if snapshot else ("endingTimestamp", "endingVersion")
+
+
+def check_pinned(options: Options, present: Present) -> None:
+    """Raise `SourceError` in a process of Connect if a batch may be another one at the next action.
+
+    A time may name an end that no commit can come before: up to the newest commit.
+    """
+    if os.environ.get(ARTIFACTS, CLASSIC) == CLASSIC:
+        return
+    if options.view == COMMITS and options.text("startingVersion") == LATEST:
+        return
+    by_time, by_version = _names_of_end(options.view == SNAPSHOT)
+    for name in (by_time, "startingTimestamp"):
+        text = options.text(name)
+        if text is None:
+            continue
+        found, later = (
+            timestamp_of(text, options.zone, now_ms)
+            for now_ms in (present.now_ms, present.now_ms + 1_000)
+        )
+        if found != later:
+            raise SourceError(errors.NOT_PINNED, f"{name} {text} moves on; {ADVICE}a fixed time")
+        if name == by_time and found > present.head.timestamp:
+            raise SourceError(
+                errors.NOT_PINNED,
+                f"{name} {text} is later than the newest commit, so more may come; {ADVICE}"
+                f"{by_version}",
+            )
+    if options.text(by_time) is None and options.text(by_version) is None:
+        what = "changes need an end" if options.view == CHANGES else "the newest state moves on"
+        raise SourceError(errors.NOT_PINNED, f"{what}; {ADVICE}{by_version} or {by_time}")

@@ -1,0 +1,78 @@
+"""Spark Connect plans a DataFrame anew for each action: what is pinned there, and what is not."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from direct import read, refused
+
+from snapkv.spark import connect
+
+CLIENT = Path(__file__).with_name("connect_client.py")
+FEED = {"readChangeFeed": "true", "startingVersion": 1}
+
+
+@pytest.mark.spark_since("4.2", "an end by availableNow")
+def test_what_a_client_sees_stays_the_same(tmp_path):
+    command = [sys.executable, str(CLIENT), str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr[-3_000:]
+    frames, rejected, streamed = map(json.loads, done.stdout.strip().split("\n")[-3:])
+    assert frames["before"] == {
+        "snapshot": 2,
+        "prefix": 1,
+        "changes": 2,
+        "history": 2,
+        "diff": 1,
+        "a version": 1,
+        "a time": 2,
+    }
+    assert frames["after"] == frames["before"]
+    assert frames["now"] == 4
+    assert all("[SNAPKV_NOT_PINNED]" in message for message in rejected), rejected
+    assert streamed == ["a", "b", "bb", "c"]
+
+
+@pytest.fixture
+def on_connect(monkeypatch):
+    """This process does as one that Spark starts for a session of Connect."""
+    monkeypatch.setenv(connect.ARTIFACTS, "0eee7a21-67fb-4bf1-8c03-8e29dab00054")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({}, "the newest state moves on; Spark Connect plans"),
+        ({"timestampAsOf": "-0s"}, "timestampAsOf -0s moves on"),
+        ({"timestampAsOf": "2999-01-01T00:00:00Z"}, "is later than the newest commit"),
+        (FEED, "changes need an end"),
+        (FEED | {"endingTimestamp": "-1s"}, "endingTimestamp -1s moves on"),
+        ({"readChangeFeed": "true", "startingTimestamp": "-1d", "endingVersion": 9}, "moves on"),
+        ({"view": "history"}, "give endingVersion or endingTimestamp"),
+        ({"view": "commits"}, "give endingVersion or endingTimestamp"),
+    ],
+)
+def test_what_could_change_is_an_error(store, place, on_connect, options, said):
+    store.save("a", b"1")
+    assert said in refused("NOT_PINNED", place.url, **options)
+
+
+def test_what_cannot_change_is_read(store, place, on_connect):
+    commit = store.commit(puts={"a": b"1"})
+    store.commit(puts={"b": b"2"})
+    for options in ({"versionAsOf": commit.revision}, {"timestampAsOf": commit.ts}):
+        assert [row[0] for row in read(place.url, **options)] == ["a"]
+    for options in ({"endingVersion": commit.revision}, {"endingTimestamp": commit.ts}):
+        assert [row[0] for row in read(place.url, **FEED, **options)] == ["a"]
+
+
+def test_the_newest_commit_alone(store, place):
+    assert read(place.url, view="commits", startingVersion="latest") == []
+    first = store.commit(puts={"a": b"1"})
+    last = store.commit(puts={"b": b"2"})
+    options = {"view": "commits", "columns": "version"}
+    assert read(place.url, **options, startingVersion="latest") == [(last.revision,)]
+    rows = read(place.url, **options, startingVersion="Latest", endingTimestamp=first.ts)
+    assert rows == [(first.revision,)]
