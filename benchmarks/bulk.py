@@ -13,7 +13,7 @@ import lmdb
 
 import snapkv
 from benchmarks.harness import show
-from snapkv.engine.lmdb import format as records
+from snapkv.engine.lmdb import records
 from snapkv.layout import StampRecord
 
 TS, DATA = b"default/sys/ts", b"default/data/"
