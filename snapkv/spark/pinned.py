@@ -16,7 +16,7 @@ from snapkv.reading.tables import state_bounds
 from snapkv.spark import errors
 from snapkv.spark.errors import SourceError, coded
 from snapkv.spark.location import Location, forget, opened
-from snapkv.spark.options import LATEST, Options
+from snapkv.spark.options import COMMITS, LATEST, Options
 from snapkv.spark.source_options import SourceOptions
 from snapkv.spark.timing import is_exact, timestamp_of
 from snapkv.store.open import MAX_CLOCK_SKEW_S
@@ -108,7 +108,7 @@ def range_of(
     `from_state` the range begins with the state at the start, not with a commit. Raises
     `SourceError`.
     """
-    if options.text("startingVersion") == LATEST:
+    if options.view == COMMITS and options.text("startingVersion") == LATEST:
         newest = _last_until(reader, options, present, "ending") or present.head
         return Commits(present.store, newest, newest, newest.revision)
     _check_order(options, present, from_state)

@@ -82,8 +82,8 @@ def test_every_code_and_what_to_do(store, place, clock, monkeypatch):
     place.open()
     assert "load the DataFrame anew" in fails("STORE_MISMATCH", planned)
     named = {value for name, value in vars(errors).items() if str(value).startswith("SNAPKV_")}
-    # see the users below, and test_archive_batch
-    elsewhere = {errors.ACCESS_DENIED, errors.HISTORY_GAP, *OF_STREAMS}
+    # see the users below, test_archive_batch and test_spark_connect
+    elsewhere = {errors.ACCESS_DENIED, errors.HISTORY_GAP, errors.NOT_PINNED, *OF_STREAMS}
     assert named == {*table, errors.STORE_MISMATCH, *elsewhere}
 
 
