@@ -38,7 +38,7 @@ def main() -> None:
 
             def watched(_: int) -> None:
                 with store.watch(since=tenth, timeout=0) as watch:
-                    assert sum(len(changes) for changes in watch) == KEYS
+                    assert sum(1 for changes in watch for _ in changes) == KEYS
 
             tables = {
                 f"all of {ROWS:,} changes": measure(

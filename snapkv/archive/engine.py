@@ -180,6 +180,8 @@ class ArchiveEngine(ReadOnly):
         """Yield the changes of the revisions `low` to `high`, all known; one delta at a time."""
         while low <= high:
             manifest = self._manifest_for(high)
+            if low < manifest.since:  # `keep` has dropped it meanwhile
+                raise CompactedError(low, manifest.since, unit="revision")
             files = (file for file in manifest.of_kind("delta") if file.high >= low)
             try:
                 for file in files:
@@ -308,11 +310,10 @@ class ArchiveEngine(ReadOnly):
 
     def changes(self, wanted: Replay) -> Iterator[Changes]:
         """Yield the rows of deltas, one delta at a time; values before need a read of each."""
-        if wanted.before or wanted.key == self.layout.ts:
+        # what happened at the first known revision is in no delta
+        if wanted.before or wanted.key == self.layout.ts or wanted.first <= self.manifest.since:
             yield from changes(self, wanted)
             return
-        if wanted.first < self.manifest.since:
-            raise CompactedError(wanted.first, self.manifest.since, unit="revision")
         for found in self.delta_changes(*wanted[:4]):
             if not found.exact:
                 yield from changes(self, wanted._replace(first=found.low, last=found.high))

@@ -224,7 +224,7 @@ class JoinedEngine:
     def changes(self, wanted: Replay) -> Iterator[Changes]:
         """Yield what the archive has of it if the engine has compacted that, then the engine's."""
         compacted, archive = self.live.compacted_revision(), self.archive
-        if wanted.first >= compacted:
+        if wanted.first >= compacted + wanted.before:
             yield from self.live.changes(wanted)
         elif wanted.before or not (
             archive.manifest.high >= wanted.last or self._reaches(compacted)

@@ -111,11 +111,11 @@ def _in_bulk(
 def _marks(reader: Reader, low: Mark, high: Mark) -> Marks:
     """Return the marks in (low, high], and the one after an observed bound between two marks."""
     known = marks_of(reader.timeline, low, high)
-    if reader.policy.at_head:
-        return known
     last = known.mark(-1) if len(known.revisions) else low
     if reader.engine.remote and last.ordinal != high.ordinal:
         raise StoreRestoredError(RESTORED)
+    if reader.policy.at_head:
+        return known
     following = reader.timeline.following(high) if last.revision < high.revision else None
     return known if following is None else known.following(following)
 

@@ -41,12 +41,15 @@ def marks_of(line: Timeline, after: Mark, until: Mark) -> Marks:
 
     The latter if they are close, as `replay` does. Raises `CompactedError`.
     """
+    nothing = Marks(np.empty(0, np.uint64), np.empty(0, np.int64), np.empty(0, np.int64))
     if after.ordinal >= until.ordinal:
-        return Marks(np.empty(0, np.uint64), np.empty(0, np.int64), np.empty(0, np.int64))
+        return nothing
     if until.revision - after.revision <= READS_MAX:
-        found = zip(*(mark for mark, _ in line.replay(after, until)), strict=True)
-        kinds = (np.uint64, np.int64, np.int64)
-        return Marks(*(np.array(each, kind) for each, kind in zip(found, kinds, strict=True)))
+        found = [mark for mark, _ in line.replay(after, until)]
+        if not found:
+            return nothing
+        columns, kinds = zip(*found, strict=True), (np.uint64, np.int64, np.int64)
+        return Marks(*(np.array(each, kind) for each, kind in zip(columns, kinds, strict=True)))
     first = line.moment(after).next_revision()
     key = line.tracker.key
     try:
@@ -60,5 +63,7 @@ def marks_of(line: Timeline, after: Mark, until: Mark) -> Marks:
         ]
     except CompactedError as e:
         raise CompactedError(after.timestamp, line.earliest()) from e
+    if not parts:
+        return nothing
     times, revisions, ordinals = (np.concatenate(each) for each in zip(*parts, strict=True))
     return Marks(times.astype(np.uint64), revisions, ordinals)

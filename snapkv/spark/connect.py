@@ -25,6 +25,7 @@ ARTIFACTS = "SPARK_JOB_ARTIFACT_UUID"
 CLASSIC = "default"
 _OWN = (
     "columns",
+    "schema",
     "view",
     "readChangeFeed",
     "startingVersion",
@@ -52,9 +53,10 @@ def end_pinned(spark: SparkSession, options: dict[str, Any]) -> dict[str, Any]:
     if not is_connect(spark):
         return options
     by_time, by_version = _names_of_end(_is_snapshot(options))
-    if by_version in options:
+    names = {name.lower(): name for name in options}
+    if by_version.lower() in names:
         return options
-    text = options.pop(by_time, None)
+    text = options.pop(names.get(by_time.lower(), by_time), None)
     asked = {name: value for name, value in options.items() if _is_of_commits(name)}
     asked |= {"view": COMMITS, "columns": "version", "startingVersion": LATEST}
     if text is not None:

@@ -29,6 +29,7 @@ def main(folder: str) -> None:
         "snapshot": read_snapshot(spark, url),
         "prefix": read_snapshot(spark, url, prefix="b"),
         "changes": read_changes(spark, url, 0),
+        "a schema": read_snapshot(spark, url, schema="key STRING, value BINARY"),
         "history": read_history(spark, url),
         "diff": diff(spark, url, first.ts),
         "a version": load(spark, url, versionAsOf=first.revision),

@@ -24,6 +24,7 @@ def test_what_a_client_sees_stays_the_same(tmp_path):
         "snapshot": 2,
         "prefix": 1,
         "changes": 2,
+        "a schema": 2,
         "history": 2,
         "diff": 1,
         "a version": 1,
