@@ -13,7 +13,7 @@ from benchmarks.spark_snapshot import names
 KEYS, VERSIONS, COMMIT = 100_000, 10, 1_000
 ROWS = KEYS * VERSIONS
 MAP_BYTES = 2 << 30
-ROUNDS = 7
+ROUNDS = 5
 
 
 def main() -> None:

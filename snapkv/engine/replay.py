@@ -48,7 +48,7 @@ class Watched(Reads, Watches, Protocol):
 
 
 def changes(engine: Watched, wanted: Replay) -> Iterator[Changes]:
-    """Yield the changes of an engine whose watch is its fastest replay; see `Watches.changes`.
+    """Yield changes as `Watches.changes` does, from one watch.
 
     A round trip for 128 values before.
     """

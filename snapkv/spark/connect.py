@@ -45,7 +45,7 @@ def is_connect(spark: SparkSession) -> bool:
 
 
 def end_pinned(spark: SparkSession, options: dict[str, Any]) -> dict[str, Any]:
-    """Return options whose end is a version; on classic Spark the same options.
+    """Return options with a version as their end; unchanged on classic Spark.
 
     On Connect an action, which asks the server for the newest commit up to their end. Raises
     `SourceError` if the store has no commits.
