@@ -52,7 +52,7 @@ def changes_as_of(
     `[CDCMETA_DATABASE_NOT_FOUND]`, and `SourceError` for an invalid time, or for an option that is
     a parameter here.
     """
-    times = Times(spark, options)
+    times = Times(options, spark)
     ensure_registered(spark, ChangesDataSource)
     parameters = {
         "store": absolute(url),

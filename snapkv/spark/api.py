@@ -13,8 +13,9 @@ from snapkv.spark import errors
 from snapkv.spark import native as native_files
 from snapkv.spark.connect import end_pinned
 from snapkv.spark.errors import SourceError
+from snapkv.spark.functions import register_functions
 from snapkv.spark.location import absolute, absolute_archive
-from snapkv.spark.options import BINARY, Options, key_formats, parsed
+from snapkv.spark.options import key_text, option_texts, parsed
 from snapkv.spark.sessions import Times, ensure_registered, register_format
 from snapkv.spark.source import SnapKVDataSource
 from snapkv.spark.source_options import STORAGE
@@ -35,8 +36,16 @@ _SET_BY_CALL = {
 
 
 def register(spark: SparkSession) -> None:
-    """Make the format `snapkv` known to a session, if Spark has not found it by itself."""
+    """Make the format `snapkv` and SQL's table functions `snapkv_as_of` ... known to a session.
+
+    Spark finds the format by itself where snapkv is installed; the functions need this call, once
+    for each session. See the part about SQL of `docs/spark.md`.
+
+        register(spark)
+        spark.sql("SELECT * FROM snapkv_as_of('etcd://localhost:2379', '-1d', 'schema/')").show()
+    """
     register_format(spark, SnapKVDataSource)
+    register_functions(spark)
 
 
 def read_snapshot(
@@ -71,7 +80,7 @@ def read_snapshot(
     """
     _check_not_set(options, timestampAsOf="give as_of")
     if as_of is not None:
-        options = _joined(options, Times(spark, options).as_of(as_of))
+        options = _joined(options, Times(options, spark).as_of(as_of))
     options |= _archived(archive, storage)
     return _frame(spark, url, prefix, schema, options, native_files.snapshot, native)
 
@@ -102,7 +111,7 @@ def read_changes(
         startingVersion="give since",
         endingTimestamp="give until",
     )
-    times = Times(spark, options)
+    times = Times(options, spark)
     options["readChangeFeed"] = True
     options = _joined(options, times.bounds(since, until, after=True))
     options |= _archived(archive, storage)
@@ -127,7 +136,7 @@ def read_history(
     `read_snapshot`.
     """
     _check_not_set(options, startingTimestamp="give since", endingTimestamp="give until")
-    times = Times(spark, options)
+    times = Times(options, spark)
     options["view"] = "history"
     options = _joined(options, times.bounds(since, until, after=False))
     options |= _archived(archive, storage)
@@ -248,7 +257,7 @@ def _frame(
     ensure_registered(spark, SnapKVDataSource)
     options["store"] = absolute(url)
     if prefix:
-        options["keyPrefix"] = _text_of(prefix, options)
+        options["keyPrefix"] = key_text(prefix, options, "prefix")
     if schema is not None:  # not by .schema(), with which Spark would pin at the first action
         options["schema"] = schema.json() if isinstance(schema, StructType) else schema
     options = end_pinned(spark, options)
@@ -256,30 +265,7 @@ def _frame(
     if native and not archived:
         raise SourceError(errors.INVALID_OPTION, "native=True reads an archive: give archive, too")
     if by_spark is not None and native is not False and archived:
-        frame = by_spark(spark, _parsed(options), forced=bool(native))
+        frame = by_spark(spark, parsed(option_texts(options)), forced=bool(native))
         if frame is not None:
             return frame
     return spark.read.format(SnapKVDataSource.name()).options(**options).load()
-
-
-def _parsed(options: Mapping[str, Any]) -> Options:
-    """Return options as the format gets them."""
-    texts = {
-        name: str(value).lower() if isinstance(value, bool) else str(value)
-        for name, value in options.items()
-        if value is not None
-    }
-    return parsed(texts)
-
-
-def _text_of(prefix: str | bytes, options: Mapping[str, Any]) -> str:
-    """Return a prefix as the text of an option. Raises `SourceError` if keys have another type."""
-    lowered = {name.lower(): value for name, value in options.items()}
-    format_ = str(lowered.get("keyformat", key_formats("space" in lowered)[0])).lower()
-    kind = bytes if format_ == BINARY else str
-    if not isinstance(prefix, kind):
-        raise SourceError(
-            errors.INVALID_OPTION,
-            f"keys are {kind.__name__} here, so prefix must be, too, not {prefix!r}",
-        )
-    return prefix.hex() if isinstance(prefix, bytes) else prefix

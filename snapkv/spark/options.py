@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from snapkv.errors import SnapKVError
 from snapkv.layout import Keyspace
@@ -132,6 +133,15 @@ def parsed(raw: Mapping[str, str]) -> Options:
     return options
 
 
+def option_texts(options: Mapping[str, Any]) -> dict[str, str]:
+    """Return options as Spark passes them to the format: as texts, without those that are None."""
+    return {
+        name: str(value).lower() if isinstance(value, bool) else str(value)
+        for name, value in options.items()
+        if value is not None
+    }
+
+
 def _check_values(options: Options) -> None:
     """Raise `SourceError` for an invalid value, even of an option that no reader reads later."""
     for name in _FLAGS:
@@ -161,6 +171,22 @@ def _view(texts: Mapping[str, str]) -> str:
 def key_formats(of_space: bool) -> tuple[str, str]:
     """Return the formats of keys, the default first: text, or binary in a space."""
     return (BINARY, TEXT) if of_space else (TEXT, BINARY)
+
+
+def key_text(key: str | bytes, options: Mapping[str, Any], name: str) -> str:
+    """Return a key or prefix as the text of an option; `name` is the parameter that gives it.
+
+    Raises `SourceError` if keys have another type.
+    """
+    lowered = {name.lower(): value for name, value in options.items()}
+    format_ = str(lowered.get("keyformat", key_formats("space" in lowered)[0])).lower()
+    kind = bytes if format_ == BINARY else str
+    if not isinstance(key, kind):
+        raise SourceError(
+            errors.INVALID_OPTION,
+            f"keys are {kind.__name__} here, so {name} must be, too, not {key!r}",
+        )
+    return key.hex() if isinstance(key, bytes) else key
 
 
 def is_text(options: Options) -> bool:

@@ -61,19 +61,21 @@ use_this_python()  # at the import, because a session may be made right after it
 class Times:
     """Resolves the times of one call, at the time of the call.
 
-    Naive text is in the zone of the option `timeZone`, else of the session. Python may not know the
-    session's zone, so it is looked up only when a time needs it.
+    Naive text is in the zone of the option `timeZone`, else of the session if there is one. Python
+    may not know the session's zone, so it is looked up only when a time needs it.
     """
 
-    def __init__(self, spark: SparkSession, options: Mapping[str, Any]) -> None:
+    def __init__(self, options: Mapping[str, Any], spark: SparkSession | None = None) -> None:
         lowered = {name.lower(): value for name, value in options.items()}
-        session = spark.conf.get("spark.sql.session.timeZone") or "UTC"
-        self._zone = str(lowered.get("timezone") or session)
+        zone = lowered.get("timezone")
+        if not zone and spark is not None:
+            zone = spark.conf.get("spark.sql.session.timeZone") or "UTC"
+        self._zone = str(zone) if zone else None
         self._now_ms = SystemClock().now_ms()
 
     def end(self, when: When) -> int:
         """Return the timestamp of a time: the end of its millisecond. Raises `SourceError`."""
-        zone = None if naive_of(when) is None else zone_of(self._zone)
+        zone = zone_of(self._zone) if self._zone and naive_of(when) is not None else None
         return timestamp_of(when, zone, self._now_ms)
 
     def after(self, when: When) -> int:

@@ -179,9 +179,10 @@ def _archive_of(
 
 
 def _dropped(format_: str) -> str:
+    view = f"CREATE TEMPORARY VIEW v USING {format_} OPTIONS (...)"
     return (
-        "Spark drops the OPTIONS of CREATE TABLE when it reads the table: "
-        f"use CREATE TEMPORARY VIEW v USING {format_} OPTIONS (...), which keeps them"
+        "Spark drops the OPTIONS of CREATE TABLE when it reads the table: repeat them after "
+        f"FROM t WITH (...), or use {view}, which keeps them"
     )
 
 

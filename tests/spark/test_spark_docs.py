@@ -12,9 +12,10 @@ from cdcmeta.spark import options as couch_options
 from cdcmeta.spark.shape import SCHEMA
 from snapkv.reading import arrow
 from snapkv.spark import api as frames
-from snapkv.spark import errors, options
+from snapkv.spark import errors, functions, options
 
 DOCS = Path(__file__).parents[2] / "docs"
+SESSIONS = ("spark", "couch_spark", "spark_sql", "from_delta")
 DOCUMENT, OF_FEEDS = ((DOCS / name).read_text() for name in ("spark.md", "couch_spark.md"))
 
 
@@ -27,12 +28,12 @@ def names_in(heading, column=0, document=DOCUMENT):
 
 
 @pytest.mark.spark_since("4.2", "an end by availableNow")
-@pytest.mark.parametrize("document", [DOCUMENT, OF_FEEDS], ids=["spark", "couch_spark"])
-def test_every_session_gives_what_it_shows(spark, tmp_path, document):
+@pytest.mark.parametrize("name", SESSIONS)
+def test_every_session_gives_what_it_shows(spark, tmp_path, name):
     """In a folder of the test: Spark's own is where its JVM was started."""
-    here = document.replace("./", f"{tmp_path}/")
-    test = doctest.DocTestParser().get_doctest(here, {}, "docs", "docs", 0)
-    assert len(test.examples) > 15
+    here = (DOCS / f"{name}.md").read_text().replace("./", f"{tmp_path}/")
+    test = doctest.DocTestParser().get_doctest(here, {}, name, name, 0)
+    assert len(test.examples) > 10
     wanted = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
     told = []
     runner = doctest.DocTestRunner(optionflags=wanted)
@@ -77,6 +78,15 @@ def test_the_calls_are_those_of_the_code():
             for p in placed
         ]
         assert parameters == ", ".join(code), name
+
+
+def test_the_functions_are_those_of_the_code():
+    told = names_in("Table functions", document=(DOCS / "spark_sql.md").read_text())
+    assert [text.partition("(")[0] for text in told] == list(functions.FUNCTIONS)
+    for text in told:
+        name, _, parameters = text.rstrip(")").partition("(")
+        placed = list(inspect.signature(functions.FUNCTIONS[name].analyze).parameters)
+        assert [*parameters.split(", "), "options"] == placed
 
 
 def test_every_column_is_told():
