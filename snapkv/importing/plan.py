@@ -8,18 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from snapkv.committer.group import MEMBERS_MAX, STAMP_BYTES_MAX
-from snapkv.engine.contract import Delete, Put, Txn
-from snapkv.engine.rules import OP_OVERHEAD_BYTES, op_bytes
-from snapkv.errors import CommitTooLargeError, InvalidKeyError, StoreNotEmptyError
+from snapkv.errors import CommitTooLargeError, StoreNotEmptyError
 from snapkv.importing.source import Names, Source
 from snapkv.model import Commit
 from snapkv.reading.snapshot import Snapshot
+from snapkv.store.room import Room
 from snapkv.store.store import SnapshotKV
-
-GUARD_BYTES = 512
-"""The most bytes that the guard of a commit takes of its request."""
-SHOWN_CHARS = 80
 
 Write = tuple[str, bytes | None]
 """A key and its new value, None for a removal."""
@@ -46,14 +40,10 @@ class Plan:
     target: str
     replace: bool
     head: Snapshot[str] = field(init=False)
-    bytes_max: int = field(init=False)
-    ops_max: int | None = field(init=False)
+    room: Room[str] = field(init=False)
 
     def __post_init__(self) -> None:
-        limits = self.store._core.engine.limits
-        self.bytes_max = limits.request_bytes - STAMP_BYTES_MAX - GUARD_BYTES
-        fan = None if limits.ops_per_list is None else (limits.ops_per_list - 1 - MEMBERS_MAX) // 3
-        self.ops_max = None if fan is None else fan**3  # the room of `operations.nest`
+        self.room = Room(self.store._core, self.store._core.layout.data)
         self.head = self.store.at()
 
     def count(self, batches: bool) -> Todo:
@@ -70,10 +60,10 @@ class Plan:
             )
             bytes_all += size
         if counted.commits > 1 and not batches:
-            if bytes_all > self.bytes_max or self.ops_max is None:
-                raise CommitTooLargeError("the import in bytes", bytes_all, self.bytes_max)
+            if bytes_all > self.room.bytes_max or self.room.ops_max is None:
+                raise CommitTooLargeError("the import in bytes", bytes_all, self.room.bytes_max)
             writes = counted.saved + counted.removed
-            raise CommitTooLargeError("the import in keys", writes, self.ops_max)
+            raise CommitTooLargeError("the import in keys", writes, self.room.ops_max)
         return counted
 
     def batches(self) -> Iterator[tuple[list[Write], int]]:
@@ -81,36 +71,7 @@ class Plan:
 
         Each call yields the same ones, because both sides are read at one moment.
         """
-        ops: list[Write] = []
-        size = 0
-        for write in self._writes():
-            more = self._size(write)
-            if ops and (size + more > self.bytes_max or len(ops) == self.ops_max):
-                yield ops, size
-                ops, size = [], 0
-            ops.append(write)
-            size += more
-        if ops:
-            yield ops, size
-
-    def _size(self, write: Write) -> int:
-        """Return the most bytes that a write takes of a request; raises when it is too large."""
-        key, value = write
-        stored = self.store._core.layout.data.encode(key)
-        if value is None:
-            return op_bytes(Delete(stored)) + OP_OVERHEAD_BYTES
-        put = Put(stored, value)
-        try:
-            self.store._core.engine.check_limits(Txn(success=(put,)))
-        except CommitTooLargeError as e:
-            raise CommitTooLargeError(f"{key[:SHOWN_CHARS]!r}: {e.what}", e.size, e.limit) from e
-        except InvalidKeyError as e:
-            raise InvalidKeyError(f"{key[:SHOWN_CHARS]!r}: {e}", key) from e
-        size = op_bytes(put) + OP_OVERHEAD_BYTES
-        if size > self.bytes_max:
-            what = f"{key[:SHOWN_CHARS]!r}: the commit in bytes"
-            raise CommitTooLargeError(what, size, self.bytes_max)
-        return size
+        return self.room.parts(self._writes())
 
     def _writes(self) -> Iterator[Write]:
         """Yield the differences in key order; raises `StoreNotEmptyError` without `replace`."""

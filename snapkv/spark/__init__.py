@@ -2,7 +2,7 @@
 
 The format `snapkv` has four *views* of a store: the snapshot of a moment, the changes between two
 (in batch, and as a stream), the histories of its keys, and the commit log. Names follow Delta
-Lake: a *version* is an engine's revision.
+Lake: a *version* is an engine's revision. It also writes DataFrames and streams into a store.
 
     df = spark.read.format("snapkv").option("timestampAsOf", "-1d").load("etcd://host:2379")
 
@@ -13,7 +13,8 @@ text in the session's time zone. See `docs/spark.md`.
 
 Reading the source: `options` defines what can be asked, `pinned` the commits that are meant,
 `tasks` and `archived` what a worker reads, `schema` what Spark gets; `reader` and `stream` join
-them. `native` lets Spark read an archive's files instead. Other formats (that of `cdcmeta.spark`)
+them. `native` lets Spark read an archive's files instead, `functions` are those of SQL. Writing:
+`sink` makes writes of rows, `batch_commits` commits them once. Other formats (that of `cdcmeta.spark`)
 also use `source_options`, `micro_batches` and `sessions`.
 """
 

@@ -119,10 +119,11 @@ class Decoder:
         )
 
 
-class _Number(float):
+class Written(float):
     """A float with the text of the number, which may have more digits."""
 
-    def __new__(cls, text: str) -> _Number:
+    def __new__(cls, text: str) -> Written:
+        """Return the number that a text says."""
         number = super().__new__(cls, text)
         number.text = text
         return number
@@ -144,11 +145,11 @@ class _Integer(int):
     text: str
 
 
-_WRITTEN = (_Number, _Integer)
+_WRITTEN = (Written, _Integer)
 
 
 def _parsed(value: bytes) -> Any:
-    return json.loads(value.decode("utf-8-sig"), parse_float=_Number, parse_int=_parsed_int)
+    return json.loads(value.decode("utf-8-sig"), parse_float=Written, parse_int=_parsed_int)
 
 
 def _parsed_int(text: str) -> int:
@@ -234,7 +235,7 @@ def _of(kind: type | tuple[type, ...], value: Any) -> Any:
 
 
 def _kind(value: Any) -> str:
-    kind = {_Number: float, _Integer: int}.get(type(value), type(value))
+    kind = {Written: float, _Integer: int}.get(type(value), type(value))
     return kind.__name__
 
 
@@ -253,7 +254,7 @@ def _integer(value: Any, kind: pa.DataType) -> int:
 
 def _double(value: Any) -> float:
     number = float(_of((int, float), _no_bool(value)))
-    if math.isinf(number) and isinstance(value, _Number):
+    if math.isinf(number) and isinstance(value, Written):
         raise OverflowError(f"{value.text} is too large")
     return number
 
@@ -277,17 +278,17 @@ def _text(value: Any) -> str:
         return value.decode()
     if isinstance(value, str | datetime):
         return str(value) if isinstance(value, str) else value.isoformat()
-    return _json(value)
+    return json_text(value)
 
 
-def _json(value: Any) -> str:
+def json_text(value: Any) -> str:
     """Return a value as JSON, with the original text of its numbers."""
     if isinstance(value, _WRITTEN):
         return value.text
     if isinstance(value, dict):
-        return "{" + ",".join(f"{_name(k)}:{_json(v)}" for k, v in value.items()) + "}"
+        return "{" + ",".join(f"{_name(k)}:{json_text(v)}" for k, v in value.items()) + "}"
     if isinstance(value, list):
-        return "[" + ",".join(map(_json, value)) + "]"
+        return "[" + ",".join(map(json_text, value)) + "]"
     return json.dumps(value, default=_plain, ensure_ascii=False)
 
 

@@ -29,11 +29,14 @@ from snapkv.errors import (
 
 
 class SourceError(SnapKVError, ValueError):
-    """Reading through Spark failed; `code` says why, and its message begins with it."""
+    """Reading or writing through Spark failed; `code` says why, and its message begins with it."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(f"[{code}] {message}")
-        self.code = code
+        self.code, self._message = code, message
+
+    def __reduce__(self) -> tuple[type[SourceError], tuple[str, str]]:
+        return SourceError, (self.code, self._message)
 
 
 TIMESTAMP_EARLIER_THAN_RETENTION = "SNAPKV_TIMESTAMP_EARLIER_THAN_RETENTION"
@@ -58,6 +61,8 @@ HISTORY_GAP = "SNAPKV_HISTORY_GAP"
 ARCHIVE_UNREADABLE = "SNAPKV_ARCHIVE_UNREADABLE"
 UNAVAILABLE = "SNAPKV_UNAVAILABLE"
 ACCESS_DENIED = "SNAPKV_ACCESS_DENIED"
+DUPLICATE_KEY = "SNAPKV_DUPLICATE_KEY"
+CONFLICT = "SNAPKV_CONFLICT"
 FAILED = "SNAPKV_FAILED"
 
 _CODES: tuple[tuple[type[SnapKVError], str], ...] = (

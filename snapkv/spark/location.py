@@ -48,6 +48,10 @@ class Location:
             **options,
         )
 
+    def open_to_write(self, writer: str | None) -> SnapshotKV:
+        """Open the store for writing, or create it; the caller closes it. Raises as `open`."""
+        return open_store(self.url, name=self.name, writer=writer, **dict(self.options))
+
     def keyspace(self, *, text: bool) -> Keyspace:
         """Return the key space that is read, with keys as text or as bytes."""
         if self.observe is not None:

@@ -5,15 +5,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
 from pyspark.sql.types import StructType
 
 from snapkv.spark import errors
 from snapkv.spark.connect import check_pinned
 from snapkv.spark.errors import SourceError
-from snapkv.spark.options import CHANGES, FOR_STREAMS, FORMAT, parsed
+from snapkv.spark.options import CHANGES, FOR_STREAMS, FORMAT, Options, parsed
+from snapkv.spark.pinned import Present
 from snapkv.spark.reader import BatchReader, located, pin, planned
 from snapkv.spark.schema import Schema, schema_of
+from snapkv.spark.sink import STREAMS_WRITTEN, BatchSink, StreamSink
+from snapkv.spark.sink_options import sink_options
 from snapkv.spark.source_options import check_none_of
 from snapkv.spark.stream import ChangesReader
 
@@ -23,13 +32,20 @@ class SnapKVDataSource(DataSource):
 
     The constructor pins what is shown: Spark calls it when the DataFrame is made, pickles the
     instance, and all actions share it. With `.schema(...)` Spark calls it only at the first action;
-    therefore the option `schema` exists. Filters are not pushed down: in PySpark 4.1 to 4.3 the
-    narrowed read leaks into other scans of the same DataFrame, which return wrong rows.
+    therefore the option `schema` exists. Spark also calls it for a sink, which has other options
+    and may create the store, so the methods that read raise what is wrong with these.
+
+    Filters are not pushed down: in PySpark 4.1 to 4.3 the narrowed read leaks into other scans of
+    the same DataFrame, which return wrong rows.
     """
 
     def __init__(self, options: Mapping[str, str]) -> None:
         super().__init__(dict(options))
-        self._options, self._present = located(parsed(options))
+        self._located: tuple[Options, Present] | SourceError
+        try:
+            self._located = located(parsed(options))
+        except SourceError as e:
+            self._located = e
 
     @classmethod
     def name(cls) -> str:
@@ -38,20 +54,42 @@ class SnapKVDataSource(DataSource):
 
     def schema(self) -> StructType | str:
         """Return the columns of the view. Raises `SourceError` if the moment cannot be read."""
-        if self._options.view != CHANGES:  # a stream of them may continue from its checkpoint
-            check_pinned(self._options, self._present)
-            pin(self._options, self._present)
-        return schema_of(self._options)
+        options, present = self._read()
+        if options.view != CHANGES:  # a stream of them may continue from its checkpoint
+            check_pinned(options, present)
+            pin(options, present)
+        return schema_of(options)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of a batch."""
-        check_none_of(self._options.texts, FOR_STREAMS, "for a stream, without effect in a batch")
-        check_pinned(self._options, self._present)
-        columns, pinned = Schema(schema, self._options), pin(self._options, self._present)
-        return BatchReader(self._options.location, columns, partial(planned, self._options, pinned))
+        options, present = self._read()
+        check_none_of(options.texts, FOR_STREAMS, "for a stream, without effect in a batch")
+        check_pinned(options, present)
+        columns, pinned = Schema(schema, options), pin(options, present)
+        return BatchReader(options.location, columns, partial(planned, options, pinned))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Return the reader of a stream of changes."""
-        if self._options.view != CHANGES:
+        options, _ = self._read()
+        if options.view != CHANGES:
             raise SourceError(errors.MISSING_OPTION, "a stream needs readChangeFeed=true")
-        return ChangesReader(self._options, Schema(schema, self._options))
+        return ChangesReader(options, Schema(schema, options))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """Return the sink of a batch; `overwrite` replaces the keys with a prefix."""
+        return BatchSink(schema, sink_options(self.options, replace=overwrite))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        """Return the sink of a stream; `overwrite` is its output mode "complete"."""
+        if not STREAMS_WRITTEN:
+            raise SourceError(errors.FAILED, "a sink of a stream needs PySpark 4.1 or newer")
+        options = sink_options(self.options, replace=overwrite)
+        check_none_of(
+            options.texts, ("txnAppId", "txnVersion"), "for a batch: a stream has its own"
+        )
+        return StreamSink(schema, options)
+
+    def _read(self) -> tuple[Options, Present]:
+        if isinstance(self._located, SourceError):
+            raise self._located
+        return self._located

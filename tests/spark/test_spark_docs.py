@@ -12,7 +12,7 @@ from cdcmeta.spark import options as couch_options
 from cdcmeta.spark.shape import SCHEMA
 from snapkv.reading import arrow
 from snapkv.spark import api as frames
-from snapkv.spark import errors, functions, options
+from snapkv.spark import errors, functions, options, sink_options
 
 DOCS = Path(__file__).parents[2] / "docs"
 SESSIONS = ("spark", "couch_spark", "spark_sql", "from_delta")
@@ -43,6 +43,10 @@ def test_every_session_gives_what_it_shows(spark, tmp_path, name):
 
 def test_every_option_is_told_once():
     assert sorted(names_in("Options")) == sorted([*options.KNOWN, *options.ENGINE])
+
+
+def test_every_option_of_a_sink_is_told_once():
+    assert sorted(names_in("Writing")) == sorted(sink_options.KNOWN)
 
 
 def test_every_option_of_feeds_is_told_once():

@@ -1,0 +1,261 @@
+"""A batch that is written: which keys and values a store has then, and what is an error."""
+
+import json
+from datetime import UTC, date, datetime
+from decimal import Decimal
+
+import msgpack
+import pytest
+from direct import read
+from pyspark.sql import types as T
+from sinks import Sink, refused
+from sinks import small_commits as small_commits
+
+from snapkv.spark import batch_commits
+
+FEED = "key STRING, value STRING, _change_type STRING, _commit_version BIGINT, _change_ordinal INT"
+
+
+def now(store, prefix="") -> dict:
+    return dict(store.at().items(prefix))
+
+
+def sink(place, *columns, **options) -> Sink:
+    options = {"valueFormat": "utf8", "writer": "spark@test"} | options
+    return Sink(place.url, *columns, **options)
+
+
+def test_rows_are_one_commit(store, place):
+    store.save("b", b"0")
+    sink(place, note="a note").write(("a", "1"), ("b", "2"), ("c", "ü"))
+    assert now(store) == {"a": b"1", "b": b"2", "c": "ü".encode()}
+    *_, last = store.commits()
+    assert (last.writer, last.note) == ("spark@test", "a note")
+    assert len({store.entry(key).revision for key in "abc"}) == 1
+
+
+def test_bytes_and_a_store_that_does_not_exist_yet(place):
+    Sink(place.url, "value BINARY, key STRING", name="new").write((b"\xff", "k"))
+    assert read(place.url, name="new", columns="key,value") == [("k", b"\xff")]
+
+
+def test_no_rows_write_nothing(store, place):
+    head = store.at().revision
+    sink(place).write()
+    sink(place, note="n").write(tasks=1)
+    assert store.at().revision == head
+
+
+def test_a_feed_can_be_written(store, place):
+    store.commit(puts={"gone": b"1", "kept": b"1"})
+    sink(place, FEED).write(
+        ("kept", "1", "update_preimage", 7, 0),
+        ("kept", "2", "update_postimage", 7, 0),
+        ("twice", "old", "insert", 7, 1),
+        ("gone", None, "delete", 8, 0),
+        ("back", None, "delete", 8, 1),
+        ("back", "b", "insert", 9, 0),
+        ("twice", "new", "update_postimage", 8, 2),
+    )
+    assert now(store) == {"kept": b"2", "twice": b"new", "back": b"b"}
+
+
+def test_what_was_read_can_be_written(store, place):
+    store.commit(puts={"a": b"1", "b": b"2"})
+    columns = (
+        "key STRING, value BINARY, create_version BIGINT, mod_version BIGINT, key_version BIGINT"
+    )
+    Sink(place.url, columns, name="copy").write(*read(place.url))
+    assert read(place.url, name="copy", columns="key,value") == [("a", b"1"), ("b", b"2")]
+
+
+# --- values of columns ---
+
+OBJECT = T.StructType([
+    T.StructField("key", T.StringType()),
+    T.StructField("owner", T.StringType()),
+    T.StructField("size", T.LongType()),
+    T.StructField("ratio", T.DoubleType()),
+    T.StructField("ok", T.BooleanType()),
+    T.StructField("price", T.DecimalType(20, 6)),
+    T.StructField("raw", T.BinaryType()),
+    T.StructField("day", T.DateType()),
+    T.StructField("at", T.TimestampType()),
+    T.StructField("naive", T.TimestampNTZType()),
+    T.StructField("tags", T.ArrayType(T.StringType())),
+    T.StructField("labels", T.MapType(T.StringType(), T.LongType())),
+    T.StructField("inner", T.StructType().add("a", T.IntegerType()).add("b", T.StringType())),
+])  # fmt: skip
+ROW = (
+    "k", 'a "name" ü', 1 << 60, 0.1, True, Decimal("12345678901234.500000"), b"\xff\x00",
+    date(2026, 2, 28), datetime(2026, 2, 28, 12, 30, 0, 250_000, tzinfo=UTC),
+    datetime(2026, 2, 28, 12, 30), ["x", None], [("n", 1), ("none", None)], {"a": 1, "b": None},
+)  # fmt: skip
+
+
+def test_json(store, place):
+    sink(place, OBJECT, valueFormat="json").write(ROW, ("none", *[None] * 12))
+    assert store.load("none") == b"{}"
+    text = store.load("k").decode()
+    assert '"price":12345678901234.500000' in text
+    assert json.loads(text) == {
+        "owner": 'a "name" ü', "size": 1 << 60, "ratio": 0.1, "ok": True, "raw": "/wA=",
+        "price": 12345678901234.5, "day": "2026-02-28", "at": "2026-02-28T12:30:00.250000+00:00",
+        "naive": "2026-02-28T12:30:00", "tags": ["x", None], "labels": {"n": 1, "none": None},
+        "inner": {"a": 1},
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("format_", ["json", "msgpack"])
+def test_what_is_written_is_read_again(store, place, format_):
+    names = [name for name in OBJECT.names if format_ == "json" or name != "price"]
+    schema = T.StructType([OBJECT[name] for name in names])
+    row = tuple(ROW[OBJECT.names.index(name)] for name in names)
+    sink(place, schema, valueFormat=format_).write(row)
+    fields = [(field.name, field.dataType) for field in schema]
+    assert read(place.url, fields, valueFormat=format_) == [row]
+
+
+def test_a_whole_value(store, place):
+    schema = T.StructType().add("key", T.StringType()).add("value", T.ArrayType(T.LongType()))
+    sink(place, schema, valueFormat="json").write(("k", [1, 2]), ("none", None))
+    assert now(store) == {"k": b"[1,2]", "none": b"null"}
+    sink(place, schema, valueFormat="msgpack").write(("k", [1, 2]))
+    assert msgpack.unpackb(store.load("k")) == [1, 2]
+
+
+def test_numbers_that_json_has_not(store, place):
+    schema = T.StructType().add("key", T.StringType()).add("n", T.DoubleType())
+    json_sink = sink(place, schema, valueFormat="json")
+    for number in (float("nan"), float("inf")):
+        message = refused("VALUE_MALFORMED", json_sink.write, ("k", number))
+        assert "'k'" in message
+        assert "cast it to STRING" in message
+    sink(place, schema, valueFormat="msgpack").write(("k", float("inf")))
+    assert msgpack.unpackb(store.load("k")) == {"n": float("inf")}
+
+
+# --- replacing ---
+
+
+def test_replace_what_is_below_a_prefix(store, place):
+    first = store.commit(puts={"a/1": b"1", "a/2": b"2", "b/1": b"1"})
+    sink(place, overwrite=True, keyPrefix="a/").write(("a/1", "1"), ("a/3", "3"))
+    assert now(store) == {"a/1": b"1", "a/3": b"3", "b/1": b"1"}
+    assert store.entry("a/1").revision == first.revision  # the same value is not written again
+    *_, last = store.commits()
+    assert len(list(store.diff(first.ts, last.ts))) == 2
+    sink(place, overwrite=True, keyPrefix="").write(("c", "1"))
+    assert now(store) == {"c": b"1"}
+    sink(place, overwrite=True, keyPrefix="").write()
+    assert now(store) == {}
+
+
+def test_replace_beside_writers_that_never_rest(store, place, monkeypatch):
+    store.commit(puts={"a/1": b"1", "a/2": b"2"})
+    replacing = sink(place, overwrite=True, keyPrefix="a/")
+    messages = replacing.written(("a/2", "2"), ("a/3", "3"))
+    differences = batch_commits._differences
+
+    def beside(*arguments):
+        store.save("b/n", b"%d" % store.at().revision)
+        return differences(*arguments)
+
+    monkeypatch.setattr(batch_commits, "_differences", beside)
+    replacing.writer.commit(messages)
+    assert now(store, "a/") == {"a/2": b"2", "a/3": b"3"}
+
+
+def test_a_replacement_in_parts(store, place, small_commits):
+    store.commit(puts={f"a/{n}": b"old" * 100 for n in range(20)})
+    rows = [(f"a/{n}", "new" * 100) for n in range(10, 30)]
+    sink(place, overwrite=True, keyPrefix="a/").write(*rows)
+    assert now(store) == {key: value.encode() for key, value in rows}
+    notes = [commit.note for commit in store.commits()]
+    assert notes[-1] == f"written by Spark, part {len(notes) - 1} of {len(notes) - 1}"
+    assert len(notes) == 1 + 3
+
+
+# --- keys of a space ---
+
+
+def test_a_space(store, place):
+    space = {"space": "s", "valueFormat": "bytes"}
+    sink(place, "key BINARY, value BINARY", **space).write((b"\xff", b"1"), (b"a", b"2"))
+    assert dict(store.space("s").at().items()) == {b"\xff": b"1", b"a": b"2"}
+    sink(place, "key STRING, value BINARY", keyFormat="utf8", **space).write(("a", b"3"))
+    options = space | {"keyPrefix": "ff", "overwrite": True}
+    sink(place, "key BINARY, value BINARY", **options).write((b"\xffb", b"4"))
+    assert dict(store.space("s").at().items()) == {b"\xffb": b"4", b"a": b"3"}
+    assert now(store) == {}
+
+
+# --- what is wrong, and writes nothing ---
+
+
+@pytest.mark.parametrize(
+    ("columns", "options", "code", "said"),
+    [
+        ("value STRING", {}, "INVALID_SCHEMA", "key must be STRING, and is missing"),
+        ("key BINARY, value STRING", {}, "INVALID_SCHEMA", "key must be STRING, and is BINARY"),
+        ("key STRING, value INT", {}, "INVALID_SCHEMA", "value must be STRING, and is INT"),
+        ("key STRING, value BINARY", {}, "INVALID_SCHEMA", "or give valueFormat"),
+        ("key STRING, value STRING, owner STRING", {}, "INVALID_SCHEMA", "keep owner: drop"),
+        ("key STRING, value STRING, n INT", {"valueFormat": "json"}, "INVALID_SCHEMA", "whole"),
+        ("key STRING, mod_version BIGINT", {"valueFormat": "json"}, "INVALID_SCHEMA", "no columns"),
+        ("key STRING, value STRING, Value STRING", {}, "INVALID_SCHEMA", "two columns"),
+        ("key STRING, value STRING", {"overwrite": True}, "MISSING_OPTION", "give keyPrefix"),
+        ("key STRING, value STRING", {"timestampAsOf": 0}, "UNKNOWN_OPTION", "known are"),
+        ("key STRING, value STRING", {"txnAppId": "a"}, "MISSING_OPTION", "txnVersion"),
+        (
+            "key STRING, value STRING",
+            {"txnAppId": "a", "txnVersion": "-1"},
+            "INVALID_OPTION",
+            "0 or more",
+        ),
+        ("key STRING, value STRING", {"keyFormat": "binary"}, "INVALID_OPTION", "for a space"),
+        ("key STRING, value STRING", {"writer": "w" * 300}, "INVALID_OPTION", "256 bytes"),
+    ],
+)
+def test_what_a_sink_refuses(store, place, columns, options, code, said):
+    assert said in refused(code, sink, place, columns, **options)
+    assert now(store) == {}
+
+
+@pytest.mark.parametrize(
+    ("rows", "code", "said"),
+    [
+        ([("a", "1"), (None, "2")], "INVALID_SCHEMA", "its key is NULL"),
+        ([("a", "1"), ("b", None)], "VALUE_MALFORMED", "key 'b' is NULL: a removal is"),
+        ([("a", "1"), ("b", "1"), ("a", "2")], "DUPLICATE_KEY", "key 'a' comes twice"),
+    ],
+)
+def test_rows_that_cannot_be_written(store, place, rows, code, said):
+    assert said in refused(code, sink(place).write, *rows)
+    assert now(store) == {}
+
+
+def test_keys_outside_of_the_prefix(store, place):
+    for overwrite in (False, True):
+        into = sink(place, overwrite=overwrite, keyPrefix="a/")
+        assert "keyPrefix 'a/'" in refused("INVALID_OPTION", into.write, ("a/b", "1"), ("b", "1"))
+    assert now(store) == {}
+
+
+def test_changes_of_no_known_kind(store, place):
+    columns = "key STRING, value STRING, _change_type STRING"
+    for change in ("upsert", None):
+        message = refused("VALUE_MALFORMED", sink(place, columns).write, ("a", "1", change))
+        assert f"{change!r}: it is one of insert" in message
+    assert now(store) == {}
+
+
+def test_a_value_larger_than_a_commit(place, store, small_commits):
+    message = refused("FAILED", sink(place).write, ("a", "1"), ("b", "x" * 1_000_000))
+    assert "'b'" in message
+    assert now(store) == {}
+
+
+def test_an_archive_and_a_reader_refuse(place, tmp_path, store):
+    assert "name its store" in refused("INVALID_OPTION", Sink, f"archive:{tmp_path}")
+    assert "known are" in refused("UNKNOWN_OPTION", read, place.url, txnAppId="a")
