@@ -18,6 +18,7 @@ from cdcmeta.changes.documents import (
     edit_of,
     replicated_edit_of,
 )
+from cdcmeta.changes.editing import Beside
 from cdcmeta.changes.feed import Change, ChangesPage, Form, page
 from cdcmeta.changes.following import Checkpoint, Follower, followed
 from cdcmeta.changes.layout import Database
@@ -206,6 +207,10 @@ class ChangesDB:
         Replicated revisions never conflict. Raises as `bulk`.
         """
         return self._many(docs, replicated_edit_of, timeout)
+
+    def edit(self, edits: list[Edit], beside: Beside) -> list[Edited]:
+        """Commit edits and a local document together, for layers above. Raises as `Writer.edit`."""
+        return self._writer.edit(edits, beside=beside)
 
     def resolve(self, error: EditUnknownError) -> list[Edited] | None:
         """Return the results of edits whose outcome was unknown; None if none was committed.

@@ -39,13 +39,17 @@ _JSON = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", "
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """An edit of a document: `base` is the revision it replaces; a replicated edit has `leaf`."""
+    """An edit of a document: `base` is the revision it replaces; a replicated edit has `leaf`.
+
+    One that `replaces` has none: it follows the winner, whatever that is.
+    """
 
     id: str
     body: bytes
     deleted: bool
     base: Revision | None = None
     leaf: Leaf | None = None
+    replaces: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,6 +229,8 @@ def edited(tree: Tree | None, edit: Edit, revs_limit: int) -> tuple[Tree, Revisi
 
 
 def _parent(tree: Tree | None, edit: Edit) -> Leaf | None:
+    if edit.replaces:
+        return None if tree is None else tree.winner
     if tree is None:
         parent, fits = None, edit.base is None
     elif edit.base is None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import NamedTuple
 
 from cdcmeta.changes import layout
@@ -42,6 +43,14 @@ class Outcome(NamedTuple):
     rev: str | None = None
     written: bool = False
     error: CDCMetaError | None = None
+
+
+class Beside(NamedTuple):
+    """The note of the commit of some edits; and a local document of it, with its guard."""
+
+    note: str
+    puts: Mapping[bytes, bytes] = MappingProxyType({})
+    guards: tuple[Guard, ...] = ()
 
 
 @dataclass(slots=True)
@@ -118,6 +127,10 @@ def planned(edits: Iterable[Edit | Edited], known: Mapping[str, Known], database
             plan.outcomes.append(Outcome(edit.id, error=edit.error))
             continue
         before = plan.trees.get(edit.id, known[edit.id].tree)
+        is_there = before is not None and before.winner.not_deleted
+        if edit.replaces and edit.deleted and not is_there:
+            plan.outcomes.append(Outcome(edit.id))
+            continue
         try:
             after, rev = edited(before, edit, database.revs_limit)
         except DocumentConflictError as e:

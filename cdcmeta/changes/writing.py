@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from random import Random
 
 from cdcmeta.arguments import check_timeout
 from cdcmeta.changes import layout
 from cdcmeta.changes.documents import Edit, Edited
-from cdcmeta.changes.editing import Known, Outcome, Plan, planned
+from cdcmeta.changes.editing import Beside, Known, Outcome, Plan, planned
 from cdcmeta.changes.layout import Database, Winner
 from cdcmeta.changes.state import tree_of
 from cdcmeta.errors import (
@@ -26,6 +27,8 @@ from snapkv import (
     Entry,
     HeadAt,
     SnapshotKV,
+    SpaceOps,
+    Stamp,
 )
 from snapkv.clock import monotonic, pause
 from snapkv.model import Guard
@@ -72,7 +75,13 @@ class Writer:
             raise DatabaseRelocatedError(f"database {self._name!r} was moved to another store")
         return revision
 
-    def edit(self, edits: Sequence[Edit | Edited], *, timeout: float | None = None) -> list[Edited]:
+    def edit(
+        self,
+        edits: Sequence[Edit | Edited],
+        *,
+        timeout: float | None = None,
+        beside: Beside | None = None,
+    ) -> list[Edited]:
         """Commit edits together; return the result of each, in order.
 
         One read and one commit without contention. A conflicting edit fails alone. When another
@@ -85,8 +94,11 @@ class Writer:
             try 1 to 8    one commit, guarded by the store's newest revision; another commit wins
             then          commits of 94, 94 and 12 documents, each document with its own guard
 
+        With `beside` it is always one commit, also if no document changes.
+
         Raises `DatabaseNotFoundError`, `DatabaseRelocatedError`, `EditUnknownError`,
-        `snapkv.CommitTimeoutError`, `snapkv.CommitTooLargeError`.
+        `snapkv.CommitTimeoutError`, `snapkv.CommitTooLargeError`, and `snapkv.ConflictError` for
+        the guard of `beside`.
         """
         if len(edits) > DOCS_MAX:
             raise InvalidArgumentError(f"{len(edits)} documents, more than {DOCS_MAX} at once")
@@ -98,19 +110,21 @@ class Writer:
             revision = self.writable(fresh=fresh)
             database, _ = self.record()
             known, head = self._known(edits)
-            if head is not None and losses >= HEAD_TRIES:
+            if head is not None and losses >= HEAD_TRIES and beside is None:
                 return self._in_parts(edits, deadline)
             plan = planned(edits, known, database)
             if any(each.error for each in plan.outcomes) and not fresh:
                 fresh = True  # the conflict may exist because the database was deleted
                 continue
-            if not plan.trees:
+            if not plan.trees and (beside is None or not beside.puts):
                 return plan.results(None)
             guards: list[Guard] = [AtRevision(layout.DATABASE, revision)]
             guards += plan.guards() if head is None else [HeadAt(head)]
             try:
-                return self._commit(plan, guards, deadline)
-            except ConflictError:
+                return self._commit(plan, guards, beside, deadline)
+            except ConflictError as e:
+                if beside is not None and any(guard in beside.guards for guard, _ in e.failed):
+                    raise
                 losses, fresh = losses + 1, True
                 self._wait(losses, deadline)
 
@@ -130,12 +144,23 @@ class Writer:
         )
         return [*error.before, *own, *_not_made(error.after)]
 
-    def _commit(self, plan: Plan, guards: list[Guard], deadline: float) -> list[Edited]:
+    def _commit(
+        self, plan: Plan, guards: list[Guard], beside: Beside | None, deadline: float
+    ) -> list[Edited]:
         left = deadline - monotonic()
         if left <= 0:
             raise CommitTimeoutError("the deadline passed before the edits were sent")
+
+        def build(stamp: Stamp) -> SpaceOps:
+            ops = plan.ops(stamp, guards)
+            if beside is None:
+                return ops
+            puts = {**ops.puts, **beside.puts}
+            return replace(ops, puts=puts, guards=[*guards, *beside.guards])
+
+        note = None if beside is None else beside.note
         try:
-            commit = self._space.commit(lambda stamp: plan.ops(stamp, guards), timeout=left)
+            commit = self._space.commit(build, note=note, timeout=left)
         except CommitUnknownError as e:
             raise EditUnknownError(e, plan) from e
         return plan.results(commit)

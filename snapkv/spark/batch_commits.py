@@ -3,13 +3,13 @@
 A batch has a name (the id of its query, or the option `txnAppId`) and a number. A marker in the
 space `spark.sinks`, which each commit of the batch also writes, says how much of it is committed:
 
-    batch 7 in three commits    marker after each        the driver dies, and repeats batch 7
-    keys a to f                 7, part 1 of 3, digest   is skipped
-    keys g to m                 7, part 2 of 3, digest   is skipped
-    keys n to z                                          is committed, with 7, part 3 of 3
+    batch 7 in three commits    marker after each          the driver dies, and repeats batch 7
+    rows 1 to 40, by key        7, 40 of 100 rows, digest  is skipped
+    rows 41 to 90               7, 90 of 100 rows, digest  is skipped
+    rows 91 to 100                                         is committed, with 7, 100 of 100 rows
 
 A guard on the marker's revision stops a second driver that still runs. If the rows of the repeated
-batch are not the same (the digest), it begins with the first part.
+batch are not the same (the digest), it begins with the first row.
 """
 
 from __future__ import annotations
@@ -53,24 +53,44 @@ class Batch:
         """The key of its marker."""
         return (self.name or "").encode()
 
+    def note_of(self, done: int, rows: int, total: int) -> str:
+        """Return the note of a commit of some rows, after which so many are done."""
+        if rows == total:
+            return self.note
+        return f"{self.note}, rows {done - rows + 1} to {done} of {total}"
+
 
 @dataclass(frozen=True, slots=True)
 class Marker:
-    """How much of a batch is committed: `part` of `parts`; and the revision that says so."""
+    """How many rows of a batch are committed, of how many; and the revision that says so."""
 
     number: int = -1
-    part: int = 0
-    parts: int = 0
+    done: int = 0
+    total: int = 0
     digest: bytes = b""
     revision: int | None = None
 
     def encode(self) -> bytes:
         """Return the bytes in the store."""
-        return bytes(msgpack.packb([self.number, self.part, self.parts, self.digest]))
+        return bytes(msgpack.packb([self.number, self.done, self.total, self.digest]))
 
-    def has(self, number: int) -> bool:
+    def has(self, batch: Batch) -> bool:
         """Return whether all of a batch is committed; a later one says so, too."""
-        return self.number > number or (self.number == number and self.part == self.parts)
+        whole = self.number == batch.number and self.done == self.total
+        return batch.name is not None and (whole or self.number > batch.number)
+
+    def first_of(self, batch: Batch, digest: bytes) -> int:
+        """Return the first row of a batch that is not committed."""
+        return self.done if (self.number, self.digest) == (batch.number, digest) else 0
+
+    def check_alone(self, seen: Marker, batch: Batch) -> None:
+        """Raise `SourceError` if a marker changed, and does not say that the batch is done."""
+        if self.revision != seen.revision and not self.has(batch):
+            raise SourceError(
+                errors.CONFLICT,
+                f"another run of {batch.name} is committing batch {self.number}: "
+                "end one of them; a checkpoint belongs to one query at a time",
+            )
 
 
 def read_marker(store: SnapshotKV, batch: Batch) -> Marker:
@@ -80,8 +100,8 @@ def read_marker(store: SnapshotKV, batch: Batch) -> Marker:
     (entry,) = store.space(SPACE).entries_of([batch.key])
     if entry is None:
         return Marker()
-    number, part, parts, digest = msgpack.unpackb(entry.value)
-    return Marker(number, part, parts, digest, entry.revision)
+    number, done, total, digest = msgpack.unpackb(entry.value)
+    return Marker(number, done, total, digest, entry.revision)
 
 
 class BatchCommits:
@@ -100,17 +120,17 @@ class BatchCommits:
     @property
     def done(self) -> bool:
         """Whether the batch was committed before."""
-        return self._batch.name is not None and self._marker.has(self._batch.number)
+        return self._marker.has(self._batch)
 
     def add(self, writes: Writes) -> None:
         """Commit writes, in as many commits as they need."""
-        parts = [part for part, _ in self._room.parts(writes)]
-        digest = _digest(writes)
-        known = self._marker.number == self._batch.number and self._marker.digest == digest
-        first = self._marker.part if known and self._marker.parts == len(parts) else 0
-        for n, part in enumerate(parts[first:], first + 1):
-            marker = Marker(self._batch.number, n, len(parts), digest)
-            if not self._commit(part, marker, n, len(parts)):
+        digest = digest_of(writes)
+        done = self._marker.first_of(self._batch, digest)
+        for part in self._parts(writes[done:]):
+            done += len(part)
+            marker = Marker(self._batch.number, done, len(writes), digest)
+            note = self._batch.note_of(done, len(part), len(writes))
+            if not self._commit(self._ops(part, marker, note), marker):
                 return
 
     def replace(self, prefix: Any, writes: Writes) -> None:
@@ -121,65 +141,56 @@ class BatchCommits:
         """
         for _ in range(TRIES):
             now = self._view().at()
-            parts = [part for part, _ in self._room.parts(_differences(now.items(prefix), writes))]
-            if not parts and self._batch.name is not None:
-                parts = [[]]  # the marker alone
+            changed = list(_differences(now.items(prefix), writes))
             try:
-                self._guarded(parts, now.revision)
+                self._guarded(changed, now.revision)
             except ConflictError:
                 self._check_alone()
                 if self.done:
                     return
                 continue
             return
-        whole = [part for part, _ in self._room.parts(writes)]
+        whole = self._parts(writes) or [[]]
         if len(whole) > 1:
             raise SourceError(
                 errors.CONFLICT,
                 f"other writers committed first in all {TRIES} attempts to replace the keys with "
                 f"{prefix!r}; write again when they commit less often",
             )
-        marker = Marker(self._batch.number, 1, 1)
-        self._commit(whole[0] if whole else [], marker, 1, 1, prefixes=[prefix])
+        marker = Marker(self._batch.number)
+        self._commit(self._ops(whole[0], marker, self._batch.note, prefixes=[prefix]), marker)
 
-    def _guarded(self, parts: Sequence[Writes], revision: int) -> None:
-        for n, part in enumerate(parts, 1):
-            marker = Marker(self._batch.number, 1, 1) if n == len(parts) else None
-            commit = self._sent(part, marker, _note(self._batch, n, len(parts)), [HeadAt(revision)])
-            revision = commit.revision
+    def _guarded(self, changed: Writes, revision: int) -> None:
+        """Commit what differs, guarded by the newest commit; without it the marker alone."""
+        parts = self._parts(changed)
+        if not parts and self._batch.name is not None:
+            parts = [[]]
+        done = 0
+        for part in parts:
+            done += len(part)
+            marker = Marker(self._batch.number) if done == len(changed) else None
+            note = self._batch.note_of(done, len(part), len(changed))
+            ops = self._ops(part, marker, note, guards=[HeadAt(revision)])
+            revision = self._sent(ops, marker).revision
 
-    def _commit(
-        self, part: Writes, marker: Marker, n: int, parts: int, prefixes: Sequence[Key] = ()
-    ) -> bool:
-        """Commit a part; return whether to go on: another process may have committed all of it."""
-        note = _note(self._batch, n, parts)
+    def _parts(self, writes: Writes) -> list[Writes]:
+        return [part for part, _ in self._room.parts(writes)]
+
+    def _commit(self, ops: Ops, marker: Marker) -> bool:
+        """Commit; return whether to go on: another process may have committed all of it."""
         try:
-            self._sent(part, marker, note, prefixes=prefixes)
+            self._sent(ops, marker)
         except ConflictError:
             self._check_alone()
             return False
         return True
 
     def _check_alone(self) -> None:
-        """Raise `SourceError` if the marker changed, and does not say that the batch is done."""
         seen, self._marker = self._marker, read_marker(self._store, self._batch)
-        if self._marker.revision != seen.revision and not self.done:
-            raise SourceError(
-                errors.CONFLICT,
-                f"another run of {self._batch.name} is committing batch {self._marker.number}: "
-                "end one of them; a checkpoint belongs to one query at a time",
-            )
+        self._marker.check_alone(seen, self._batch)
 
-    def _sent(
-        self,
-        part: Writes,
-        marker: Marker | None,
-        note: str,
-        guards: Sequence[Guard] = (),
-        prefixes: Sequence[Key] = (),
-    ) -> Commit:
+    def _sent(self, ops: Ops, marker: Marker | None) -> Commit:
         """Commit once; an unknown outcome is looked up. Raises `ConflictError`."""
-        ops = self._ops(part, marker, note, guards, prefixes)
         for _ in range(TRIES):
             try:
                 commit = self._store.commit(lambda stamp: ops)
@@ -199,8 +210,8 @@ class BatchCommits:
         part: Writes,
         marker: Marker | None,
         note: str,
-        guards: Sequence[Guard],
-        prefixes: Sequence[Key],
+        guards: Sequence[Guard] = (),
+        prefixes: Sequence[Key] = (),
     ) -> Ops:
         puts = {key: value for key, value in part if value is not None}
         deletes = [key for key, value in part if value is None]
@@ -232,12 +243,9 @@ def _differences(now: Iterator[tuple[Any, bytes]], writes: Writes) -> Iterator[t
         yield key, None
 
 
-def _digest(writes: Writes) -> bytes:
+def digest_of(writes: Writes) -> bytes:
+    """Return a digest of the writes of a batch: a repeated batch has the same one."""
     found = hashlib.blake2b(digest_size=16)
     for write in writes:
         found.update(msgpack.packb(write))
     return found.digest()
-
-
-def _note(batch: Batch, part: int, parts: int) -> str:
-    return batch.note if parts == 1 else f"{batch.note}, part {part} of {parts}"

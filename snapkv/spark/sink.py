@@ -7,7 +7,8 @@ one commit appear together.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -24,13 +25,24 @@ from snapkv.spark.decoding import JSON, MSGPACK
 from snapkv.spark.encoding import Encoder
 from snapkv.spark.errors import SourceError, coded
 from snapkv.spark.schema import arrow_schema
-from snapkv.spark.sink_options import CHANGE, ORDINAL, VERSION, SinkOptions, value_fields
+from snapkv.spark.sink_options import (
+    CHANGE,
+    ORDINAL,
+    VERSION,
+    KeyOptions,
+    SinkOptions,
+    value_fields,
+)
+from snapkv.spark.source_options import check_none_of
 
 QUERY_ID = "sql.streaming.queryId"
 """The local property in which Spark has the id of a query for its tasks."""
 StreamWriter: Any = getattr(datasource, "DataSourceStreamArrowWriter", DataSourceArrowWriter)
-STREAMS_WRITTEN = StreamWriter is not DataSourceArrowWriter
 """PySpark 4.0 has no sinks of streams that take Arrow."""
+_ADVICE = (
+    ", and no column says which row is later: keep one row for each key, as by dropDuplicates, or "
+    "the feed's columns"
+)
 _SAVES, _REMOVAL, _BEFORE = ("insert", "update_postimage"), "delete", "update_preimage"
 
 
@@ -42,16 +54,22 @@ class Rows(WriterCommitMessage):
     query: str | None
 
 
-class _Sink:
-    """What both kinds of sink share: from rows to writes, and to commits."""
+class Sink(ABC):
+    """What all sinks share: from rows to writes on workers, to commits on the driver."""
 
-    def __init__(self, schema: StructType, options: SinkOptions) -> None:
-        self._options = options
-        self._fields = value_fields(schema, options)
-        self._encoder = None
-        if options.format in (JSON, MSGPACK):
-            arrow = arrow_schema(schema)
-            self._encoder = Encoder([arrow.field(name) for name in self._fields], options.format)
+    order: tuple[str, ...]
+    """The columns after `key` and `value`, by which a later row of a key is known."""
+
+    def __init__(self, options: SinkOptions) -> None:
+        self.options = options
+
+    @abstractmethod
+    def encoded(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the columns `key`, `value` (NULL: a removal) and those of `order`."""
+
+    @abstractmethod
+    def apply(self, writes: Writes, batch: Batch) -> None:
+        """Commit the writes of a batch. Raises `SourceError`."""
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Return the writes of a partition, encoded.
@@ -60,7 +78,7 @@ class _Sink:
         """
         context = TaskContext.get()
         query = None if context is None else context.getLocalProperty(QUERY_ID)
-        found = [batch for rows in iterator if (batch := self._encoded(rows)).num_rows]
+        found = [batch for rows in iterator if (batch := self.encoded(rows)).num_rows]
         if not found:
             return Rows(b"", query)
         out = pa.BufferOutputStream()
@@ -70,13 +88,80 @@ class _Sink:
                 stream.write_batch(batch)
         return Rows(out.getvalue().to_pybytes(), query)
 
-    def _encoded(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+    def joined(self, messages: Iterable[WriterCommitMessage | None]) -> Writes:
+        """Return the writes of all partitions in order of keys, the last one of each key.
+
+        Raises `SourceError` for a key that comes twice without columns that say which is later.
+        """
+        found = (each.data for each in messages if isinstance(each, Rows))
+        tables = [pa.ipc.open_stream(data).read_all() for data in found if data]
+        if not tables:
+            return []
+        table = pa.concat_tables(tables).sort_by([(n, "ascending") for n in ("key", *self.order)])
+        keys, values = table.column("key").to_pylist(), table.column("value").to_pylist()
+        places = list(zip(*(table.column(name).to_pylist() for name in self.order), strict=True))
+        last = [True] * len(keys)
+        for n, (key, following) in enumerate(pairwise(keys)):
+            if key == following:
+                last[n] = False
+                if places[n] == places[n + 1]:
+                    raise SourceError(errors.DUPLICATE_KEY, f"key {key!r} comes twice{_ADVICE}")
+        rows = zip(keys, values, last, strict=True)
+        return [(key, value) for key, value, is_last in rows if is_last]
+
+
+class OfBatch(Sink, DataSourceArrowWriter):
+    """Commits the rows of a DataFrame."""
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Commit the rows. Raises `SourceError`."""
+        name, number = self.options.batch or (None, 0)
+        note = "written by Spark" if name is None else f"batch {number} of {name}"
+        batch = Batch(name, number, self.options.text("note") or note)
+        self.apply(self.joined(messages), batch)
+
+
+class OfStream(Sink, StreamWriter):
+    """Commits the rows of each micro-batch, once."""
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Commit the rows of a micro-batch. Raises `SourceError`."""
+        names = {each.query for each in messages if isinstance(each, Rows)}
+        if None in names:
+            raise SourceError(errors.FAILED, f"Spark does not give the id of the query: {QUERY_ID}")
+        name = next(iter(names), None)  # without a partition there is none, and nothing to repeat
+        note = self.options.text("note") or "Spark query"
+        self.apply(self.joined(messages), Batch(name, batchId, f"{note} {name}, batch {batchId}"))
+
+
+def check_of_stream(options: SinkOptions) -> None:
+    """Raise `SourceError` for options that a stream's sink does not have."""
+    if StreamWriter is DataSourceArrowWriter:
+        raise SourceError(errors.FAILED, "a sink of a stream needs PySpark 4.1 or newer")
+    check_none_of(options.texts, ("txnAppId", "txnVersion"), "for a batch: a stream has its own")
+
+
+class KeySink(Sink):
+    """Writes keys and values."""
+
+    options: KeyOptions
+    order = ("version", "ordinal")
+
+    def __init__(self, schema: StructType, options: KeyOptions) -> None:
+        super().__init__(options)
+        self._fields = value_fields(schema, options)
+        self._encoder = None
+        if options.format in (JSON, MSGPACK):
+            arrow = arrow_schema(schema)
+            self._encoder = Encoder([arrow.field(name) for name in self._fields], options.format)
+
+    def encoded(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Return the columns key, value (NULL: a removal), version and ordinal of some rows."""
         names = rows.schema.names
         changes = rows.column(CHANGE).to_pylist() if CHANGE in names else [_SAVES[0]] * len(rows)
         kept = [n for n, change in enumerate(changes) if change != _BEFORE]
         if len(kept) < len(changes):
-            rows, changes = rows.take(pa.array(kept)), [changes[n] for n in kept]
+            rows, changes = rows.take(pa.array(kept, pa.int64())), [changes[n] for n in kept]
         keys = rows.column("key").to_pylist()
         saved = self._checked(keys, changes)
         if self._encoder is None:
@@ -96,7 +181,7 @@ class _Sink:
         place = [rows.column(name) if name in names else zeros for name in (VERSION, ORDINAL)]
         return pa.RecordBatch.from_arrays(
             [
-                pa.array(keys, pa.large_string() if self._options.is_text else pa.large_binary()),
+                pa.array(keys, pa.large_string() if self.options.is_text else pa.large_binary()),
                 pa.array(values, pa.large_binary()),
                 *(column.cast(pa.int64()) for column in place),
             ],
@@ -105,7 +190,7 @@ class _Sink:
 
     def _checked(self, keys: Sequence[Any], changes: Sequence[str | None]) -> list[bool]:
         """Return for each row whether it is a save, not a removal."""
-        prefix = self._options.prefix
+        prefix = self.options.prefix
         for key, change in zip(keys, changes, strict=True):
             if key is None:
                 raise SourceError(errors.INVALID_SCHEMA, "a row has no key: its key is NULL")
@@ -121,10 +206,9 @@ class _Sink:
                 )
         return [change != _REMOVAL for change in changes]
 
-    def _committed(self, messages: Sequence[WriterCommitMessage | None], batch: Batch) -> None:
-        """Commit what the workers returned."""
-        writes = _joined(message for message in messages if isinstance(message, Rows))
-        options, prefix = self._options, self._options.prefix
+    def apply(self, writes: Writes, batch: Batch) -> None:
+        """Commit the writes of a batch. Raises `SourceError`."""
+        options, prefix = self.options, self.options.prefix
         if not writes and not options.replace:
             return
         if options.is_text and options.location.space is not None:  # whose keys are bytes
@@ -135,58 +219,14 @@ class _Sink:
             if commits.done:
                 return
             if options.replace:
-                kept = [write for write in writes if write[1] is not None]
-                commits.replace(prefix, kept)
+                commits.replace(prefix, [write for write in writes if write[1] is not None])
             else:
                 commits.add(writes)
 
 
-class BatchSink(_Sink, DataSourceArrowWriter):
+class BatchSink(KeySink, OfBatch):
     """Writes the rows of a DataFrame."""
 
-    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Commit the rows. Raises `SourceError`."""
-        name, number = self._options.batch or (None, 0)
-        note = "written by Spark" if name is None else f"batch {number} of {name}"
-        self._committed(messages, Batch(name, number, self._options.text("note") or note))
 
-
-class StreamSink(_Sink, StreamWriter):
-    """Writes the rows of each micro-batch, once."""
-
-    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Commit the rows of a micro-batch. Raises `SourceError`."""
-        queries = {message.query for message in messages if isinstance(message, Rows)}
-        (name,) = queries or {None}
-        if name is None and messages:
-            raise SourceError(errors.FAILED, f"Spark does not say the id of the query ({QUERY_ID})")
-        note = self._options.text("note") or "Spark query"
-        self._committed(messages, Batch(name, batchId, f"{note} {name}, batch {batchId}"))
-
-
-def _joined(messages: Iterator[Rows]) -> Writes:
-    """Return the writes of all partitions in order of keys, the last one of each key.
-
-    The feed's columns say which is the last. Raises `SourceError` for a key that comes twice
-    without them.
-    """
-    tables = [pa.ipc.open_stream(each.data).read_all() for each in messages if each.data]
-    if not tables:
-        return []
-    order = [(name, "ascending") for name in ("key", "version", "ordinal")]
-    table = pa.concat_tables(tables).sort_by(order)
-    keys, values = table.column("key").to_pylist(), table.column("value").to_pylist()
-    places = list(
-        zip(table.column("version").to_pylist(), table.column("ordinal").to_pylist(), strict=True)
-    )
-    last = [True] * len(keys)
-    for n, (key, following) in enumerate(pairwise(keys)):
-        if key == following:
-            last[n] = False
-            if places[n] == places[n + 1]:
-                raise SourceError(
-                    errors.DUPLICATE_KEY,
-                    f"key {key!r} comes twice, and {VERSION} does not say which row is later: "
-                    "keep one row for each key, as by groupBy or dropDuplicates",
-                )
-    return [(key, value) for key, value, is_last in zip(keys, values, last, strict=True) if is_last]
+class StreamSink(KeySink, OfStream):
+    """Writes the rows of a stream."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from pyspark.sql import types as T
@@ -42,7 +42,44 @@ OWN = {
 
 @dataclass(frozen=True, slots=True)
 class SinkOptions(SourceOptions):
-    """Where to write, and how values look."""
+    """Where to write, and what is the same for the sinks of all formats."""
+
+    @property
+    def batch(self) -> tuple[str, int] | None:
+        """The names that options give a batch: of what writes it, and its number.
+
+        Raises `SourceError`.
+        """
+        name, text = self.text("txnAppId"), self.text("txnVersion")
+        if name is None and text is None:
+            return None
+        if not name or text is None:
+            raise SourceError(errors.MISSING_OPTION, "give txnAppId and txnVersion, or neither")
+        if not (text.isascii() and text.isdigit() and len(text) < 19):
+            raise SourceError(
+                errors.INVALID_OPTION, f"txnVersion is a whole number, 0 or more, not {text!r}"
+            )
+        return name, int(text)
+
+    def check(self) -> None:
+        """Raise `SourceError` for an invalid option."""
+        assert self.batch is None or self.batch[1] >= 0
+        for name, most in (("note", NOTE_BYTES_MAX // 2), ("writer", WRITER_BYTES_MAX)):
+            if len(self.texts.get(name, "").encode()) > most:
+                raise SourceError(errors.INVALID_OPTION, f"{name} has more than {most} bytes")
+        if self.location.url.startswith("archive:"):
+            raise SourceError(errors.INVALID_OPTION, "an archive cannot be written: name its store")
+
+
+def sink_texts(raw: Mapping[str, str], known: Collection[str]) -> dict[str, str]:
+    """Return the options of a sink by their names. Raises `SourceError` for unknown ones."""
+    given = {name: text for name, text in raw.items() if name.lower() not in _OF_SPARK}
+    return canonical_names(given, known)
+
+
+@dataclass(frozen=True, slots=True)
+class KeyOptions(SinkOptions):
+    """Which keys are written, and how values look."""
 
     replace: bool
     """Whether rows replace the keys with the prefix, rather than being added."""
@@ -70,43 +107,18 @@ class SinkOptions(SourceOptions):
                 errors.INVALID_OPTION, f"keyPrefix is hexadecimal when keys are binary, not {text}"
             ) from e
 
-    @property
-    def batch(self) -> tuple[str, int] | None:
-        """The names that options give a batch: of what writes it, and its number.
 
-        Raises `SourceError`.
-        """
-        name, text = self.text("txnAppId"), self.text("txnVersion")
-        if name is None and text is None:
-            return None
-        if not name or text is None:
-            raise SourceError(errors.MISSING_OPTION, "give txnAppId and txnVersion, or neither")
-        if not (text.isascii() and text.isdigit() and len(text) < 19):
-            raise SourceError(
-                errors.INVALID_OPTION, f"txnVersion is a whole number, 0 or more, not {text!r}"
-            )
-        return name, int(text)
-
-
-def sink_options(raw: Mapping[str, str], *, replace: bool) -> SinkOptions:
+def key_options(raw: Mapping[str, str], *, replace: bool) -> KeyOptions:
     """Return the options of a sink that Spark passes. Raises `SourceError`."""
-    texts = canonical_names(
-        {name: text for name, text in raw.items() if name.lower() not in _OF_SPARK}, KNOWN
-    )
-    location = location_of(texts, raw, FORMAT)
-    if location.url.startswith("archive:"):
-        raise SourceError(errors.INVALID_OPTION, "an archive cannot be written: name its store")
-    options = SinkOptions(location, texts, None, replace)
+    texts = sink_texts(raw, KNOWN)
+    options = KeyOptions(location_of(texts, raw, FORMAT), texts, None, replace)
+    options.check()
     if replace and options.prefix is None:
         raise SourceError(
             errors.MISSING_OPTION,
             "overwriting (and outputMode complete) replaces the keys with a prefix: give "
             "keyPrefix, which is '' for all keys",
         )
-    assert options.batch is None or options.batch[1] >= 0  # checks both
-    for name, most in (("note", NOTE_BYTES_MAX // 2), ("writer", WRITER_BYTES_MAX)):
-        if len(texts.get(name, "").encode()) > most:
-            raise SourceError(errors.INVALID_OPTION, f"{name} has more than {most} bytes")
     if options.location.space is None and not options.is_text:
         raise SourceError(
             errors.INVALID_OPTION, "keyFormat=binary is for a space; a store's own keys are text"
@@ -114,12 +126,12 @@ def sink_options(raw: Mapping[str, str], *, replace: bool) -> SinkOptions:
     return options
 
 
-def value_fields(schema: T.StructType, options: SinkOptions) -> list[str]:
+def value_fields(schema: T.StructType, options: KeyOptions) -> list[str]:
     """Return the columns that make the value. Raises `SourceError` for a schema without it."""
     kinds = {field.name: field.dataType for field in schema}
     if len({name.lower() for name in kinds}) < len(kinds):
         raise SourceError(errors.INVALID_SCHEMA, f"two columns have one name: {schema.names}")
-    _check_kind(kinds, "key", T.StringType() if options.is_text else T.BinaryType())
+    check_kind(kinds, "key", T.StringType() if options.is_text else T.BinaryType())
     fields = [name for name in kinds if name not in OWN]
     if options.format in (JSON, MSGPACK):
         if not fields:
@@ -130,7 +142,7 @@ def value_fields(schema: T.StructType, options: SinkOptions) -> list[str]:
                 f"a column value is the whole value, so no other can be a member: {fields}",
             )
         return fields
-    _check_kind(kinds, WHOLE, T.StringType() if options.format == UTF8 else T.BinaryType())
+    check_kind(kinds, WHOLE, T.StringType() if options.format == UTF8 else T.BinaryType())
     if len(fields) > 1:
         raise SourceError(
             errors.INVALID_SCHEMA,
@@ -141,13 +153,14 @@ def value_fields(schema: T.StructType, options: SinkOptions) -> list[str]:
     return [WHOLE]
 
 
-def _check_kind(kinds: Mapping[str, T.DataType], name: str, kind: T.DataType) -> None:
+def check_kind(kinds: Mapping[str, T.DataType], name: str, kind: T.DataType) -> None:
+    """Raise `SourceError` unless a column exists with this type."""
     found = kinds.get(name)
     if type(found) is not type(kind):
         given = "missing" if found is None else found.simpleString().upper()
         what = f"column {name} must be {kind.simpleString().upper()}, and is {given}"
-        also = "keyFormat" if name == "key" else "valueFormat"
-        raise SourceError(errors.INVALID_SCHEMA, f"{what}: cast it, or give {also}")
+        also = {"key": ", or give keyFormat", WHOLE: ", or give valueFormat"}.get(name, "")
+        raise SourceError(errors.INVALID_SCHEMA, f"{what}: cast it{also}")
 
 
 def _shown(schema: T.StructType) -> str:

@@ -21,8 +21,8 @@ from snapkv.spark.options import CHANGES, FOR_STREAMS, FORMAT, Options, parsed
 from snapkv.spark.pinned import Present
 from snapkv.spark.reader import BatchReader, located, pin, planned
 from snapkv.spark.schema import Schema, schema_of
-from snapkv.spark.sink import STREAMS_WRITTEN, BatchSink, StreamSink
-from snapkv.spark.sink_options import sink_options
+from snapkv.spark.sink import BatchSink, StreamSink, check_of_stream
+from snapkv.spark.sink_options import key_options
 from snapkv.spark.source_options import check_none_of
 from snapkv.spark.stream import ChangesReader
 
@@ -77,16 +77,12 @@ class SnapKVDataSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Return the sink of a batch; `overwrite` replaces the keys with a prefix."""
-        return BatchSink(schema, sink_options(self.options, replace=overwrite))
+        return BatchSink(schema, key_options(self.options, replace=overwrite))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         """Return the sink of a stream; `overwrite` is its output mode "complete"."""
-        if not STREAMS_WRITTEN:
-            raise SourceError(errors.FAILED, "a sink of a stream needs PySpark 4.1 or newer")
-        options = sink_options(self.options, replace=overwrite)
-        check_none_of(
-            options.texts, ("txnAppId", "txnVersion"), "for a batch: a stream has its own"
-        )
+        options = key_options(self.options, replace=overwrite)
+        check_of_stream(options)
         return StreamSink(schema, options)
 
     def _read(self) -> tuple[Options, Present]:

@@ -17,7 +17,7 @@ from snapkv.store.room import Room
 
 TEXTS = "key STRING, value STRING"
 KINDS = {"STRING": T.StringType(), "BINARY": T.BinaryType(), "INT": T.IntegerType(),
-         "BIGINT": T.LongType()}  # fmt: skip
+         "BIGINT": T.LongType(), "BOOLEAN": T.BooleanType()}  # fmt: skip
 
 
 def schema_of(columns: str) -> T.StructType:

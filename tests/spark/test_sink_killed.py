@@ -39,13 +39,13 @@ def test_each_row_is_written_once(etcd, tmp_path):
 
             def in_a_batch() -> bool:
                 assert first.poll() is None, (tmp_path / "log-0").read_text()[-3_000:]
-                return any(0 < part < parts for _, part, parts in markers(store))
+                return any(0 < done < total for _, done, total in markers(store))
 
             eventually(in_a_batch, "a part of a batch", wait_s=WAIT_S)
             os.killpg(first.pid, signal.SIGKILL)
             first.wait(WAIT_S)
-            ((number, part, parts),) = markers(store)
-            assert part < parts
+            ((number, done, total),) = markers(store)
+            assert done < total == ROWS
             second = driver(url, tmp_path, 1)
             eventually(lambda: second.poll() is not None, "the second driver", wait_s=WAIT_S)
             assert second.poll() == 0, (tmp_path / "log-1").read_text()[-3_000:]
@@ -58,5 +58,7 @@ def test_each_row_is_written_once(etcd, tmp_path):
         assert len(entries) >= BATCHES * ROWS
         assert {entry.version for entry in entries.values()} == {1}
         notes = [commit.note for commit in store.commits()]
-        of_batch = [note for note in notes if note and f"batch {number}, part" in note]
-        assert len(of_batch) == parts, "each part is one commit"
+        parts = [note.split()[-5:] for note in notes if note and f"batch {number}, rows" in note]
+        starts, ends = [int(part[0]) for part in parts], [int(part[2]) for part in parts]
+        assert starts == [1, *(end + 1 for end in ends[:-1])], "no row is in two commits"
+        assert done in ends

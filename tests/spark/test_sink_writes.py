@@ -172,8 +172,9 @@ def test_a_replacement_in_parts(store, place, small_commits):
     sink(place, overwrite=True, keyPrefix="a/").write(*rows)
     assert now(store) == {key: value.encode() for key, value in rows}
     notes = [commit.note for commit in store.commits()]
-    assert notes[-1] == f"written by Spark, part {len(notes) - 1} of {len(notes) - 1}"
     assert len(notes) == 1 + 3
+    assert notes[1].startswith("written by Spark, rows 1 to ")
+    assert notes[3].endswith(" to 30 of 30")  # 20 are saved, and 10 removed
 
 
 # --- keys of a space ---

@@ -9,6 +9,7 @@ import pytest
 
 from cdcmeta.spark import errors as couch_codes
 from cdcmeta.spark import options as couch_options
+from cdcmeta.spark import sink as couch_sink
 from cdcmeta.spark.shape import SCHEMA
 from snapkv.reading import arrow
 from snapkv.spark import api as frames
@@ -47,6 +48,7 @@ def test_every_option_is_told_once():
 
 def test_every_option_of_a_sink_is_told_once():
     assert sorted(names_in("Writing")) == sorted(sink_options.KNOWN)
+    assert sorted(names_in("Writing", document=OF_FEEDS)) == sorted(couch_sink.KNOWN)
 
 
 def test_every_option_of_feeds_is_told_once():

@@ -1,0 +1,230 @@
+"""The sink of `cdcmeta.changes`: rows become documents, each batch once.
+
+A row is the newest revision of its document: it replaces the winner. A local document of the
+database, `_local/spark-QUERY`, says how far a batch is, as the checkpoints of replicators do; each
+commit of the batch writes it, too.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark.sql import types as T
+from pyspark.sql.types import StructType
+
+from cdcmeta.changes import ChangesDB, layout
+from cdcmeta.changes.database import checked_name
+from cdcmeta.changes.documents import Edit, edit_of, encoded
+from cdcmeta.changes.editing import Beside
+from cdcmeta.changes.relocation import space_of
+from cdcmeta.errors import DatabaseExistsError, EditUnknownError
+from cdcmeta.spark.errors import converted
+from cdcmeta.spark.options import FORMAT
+from cdcmeta.spark.shape import SCHEMA
+from snapkv import Absent, AtRevision, CommitTooLargeError, ConflictError
+from snapkv.model import Guard
+from snapkv.spark import errors
+from snapkv.spark.batch_commits import TRIES, Batch, Marker, Writes, digest_of
+from snapkv.spark.decoding import JSON
+from snapkv.spark.encoding import Encoder
+from snapkv.spark.errors import SourceError, coded
+from snapkv.spark.schema import arrow_schema
+from snapkv.spark.sink import OfBatch, OfStream, Sink
+from snapkv.spark.sink_options import SinkOptions, check_kind, sink_texts
+from snapkv.spark.source_options import location_of
+
+KNOWN = ("store", "path", "name", "database", "note", "writer", "txnAppId", "txnVersion")
+DELETED, WHOLE, SEQ = "deleted", "doc", "seq"
+DOCS_MAX = 10_000
+"""Documents of one commit where the engine has no limit of guards."""
+BESIDE_GUARDS = 3
+"""Guards of a commit beside those of its documents: the database, the marker, one to spare."""
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentOptions(SinkOptions):
+    """The database that is written."""
+
+    database: str
+
+
+def document_options(raw: Mapping[str, str], *, replace: bool) -> DocumentOptions:
+    """Return the options of a sink that Spark passes. Raises `SourceError`."""
+    texts = sink_texts(raw, KNOWN)
+    location = location_of(texts, raw, FORMAT)
+    if "database" not in texts:
+        raise SourceError(errors.MISSING_OPTION, "name the database: .option('database', ...)")
+    if replace:
+        raise SourceError(
+            errors.INVALID_OPTION, "documents are not overwritten as a whole: use mode append"
+        )
+    with converted():
+        options = DocumentOptions(location, texts, None, checked_name(texts["database"]))
+    options.check()
+    return options
+
+
+class DocumentSink(Sink):
+    """Writes documents."""
+
+    options: DocumentOptions
+    order = (SEQ,)
+
+    def __init__(self, schema: StructType, options: DocumentOptions) -> None:
+        super().__init__(options)
+        kinds = {field.name: field.dataType for field in schema}
+        check_kind(kinds, "id", T.StringType())
+        if DELETED in kinds:
+            check_kind(kinds, DELETED, T.BooleanType())
+        fields = [name for name in kinds if name not in SCHEMA.names]
+        if WHOLE in kinds:
+            check_kind(kinds, WHOLE, T.StringType())
+        if (WHOLE in kinds) == bool(fields):
+            raise SourceError(
+                errors.INVALID_SCHEMA,
+                "a document is the column doc, as JSON, or all columns that the feed does not "
+                f"have: give one of them, not {', '.join(kinds)}",
+            )
+        arrow = arrow_schema(schema)
+        self._encoder = Encoder([arrow.field(name) for name in fields], JSON) if fields else None
+
+    def encoded(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the columns key, value (NULL: a removal) and seq of some rows."""
+        names = rows.schema.names
+        ids = rows.column("id").to_pylist()
+        gone = rows.column(DELETED).to_pylist() if DELETED in names else [False] * len(rows)
+        if self._encoder is None:
+            texts = rows.column(WHOLE).to_pylist()
+        else:
+            texts = self._encoder.values(rows, ids)
+        values = [
+            _body(id, text, bool(is_gone))
+            for id, text, is_gone in zip(ids, texts, gone, strict=True)
+        ]
+        place = rows.column(SEQ) if SEQ in names else pa.array([""] * len(rows))
+        return pa.RecordBatch.from_arrays(
+            [
+                pa.array(ids, pa.large_string()),
+                pa.array(values, pa.large_binary()),
+                place.cast(pa.large_string()),
+            ],
+            names=["key", "value", SEQ],
+        )
+
+    def apply(self, writes: Writes, batch: Batch) -> None:
+        """Commit the documents of a batch. Raises `SourceError`."""
+        if not writes:
+            return
+        location = self.options.location
+        with coded(), converted(), location.open_to_write(self.options.text("writer")) as store:
+            db = ChangesDB(store, self.options.database)
+            if not db.exists():
+                with suppress(DatabaseExistsError):  # another program created it
+                    db.create()
+            DocumentCommits(db, batch).add(writes)
+
+
+class DocumentBatchSink(DocumentSink, OfBatch):
+    """Writes the rows of a DataFrame."""
+
+
+class DocumentStreamSink(DocumentSink, OfStream):
+    """Writes the rows of a stream."""
+
+
+def _body(id: object, text: str | bytes | None, is_gone: bool) -> bytes | None:
+    """Return the body of a document, None if it is deleted. Raises `SourceError`."""
+    if id is None:
+        raise SourceError(errors.INVALID_SCHEMA, "a row has no document: its id is NULL")
+    try:
+        doc = {} if is_gone and text is None else json.loads(text or "null")
+        if isinstance(doc, dict):
+            doc = {name: value for name, value in doc.items() if name not in ("_id", "_rev")}
+        edit = edit_of(doc, id=str(id))
+    except ValueError as e:  # what cdcmeta raises for documents is one, too
+        raise SourceError(errors.VALUE_MALFORMED, f"document {id!r} cannot be written: {e}") from e
+    return None if is_gone or edit.deleted else edit.body
+
+
+class DocumentCommits:
+    """Commits the documents of one batch, in as many commits as they need."""
+
+    def __init__(self, db: ChangesDB, batch: Batch) -> None:
+        self._db, self._batch = db, batch
+        self._key = layout.local_key(f"spark-{batch.name}")
+        self._space = db.store.space(space_of(db.name))
+        self._marker, self._count = Marker(), 0
+        if batch.name is not None:
+            self._marker, self._count = self._read()
+
+    def add(self, writes: Writes) -> None:
+        """Commit documents. Raises `SourceError`, and as `ChangesDB.bulk`."""
+        if self._marker.has(self._batch):
+            return
+        digest = digest_of(writes)
+        done = self._marker.first_of(self._batch, digest)
+        most = self._db.store.guards_max
+        size = DOCS_MAX if most is None else max(1, most - BESIDE_GUARDS)
+        while done < len(writes):
+            part = writes[done : done + size]
+            marker = Marker(self._batch.number, done + len(part), len(writes), digest)
+            try:
+                going_on = self._commit(part, marker)
+            except CommitTooLargeError:
+                if len(part) == 1:
+                    raise
+                size = max(1, len(part) // 2)
+                continue
+            if not going_on:
+                return
+            done += len(part)
+
+    def _commit(self, part: Writes, marker: Marker) -> bool:
+        """Commit; return whether to go on: another process may have committed all of it."""
+        edits = [Edit(id, body or b"{}", body is None, replaces=True) for id, body in part]
+        beside = self._beside(marker, len(part))
+        for _ in range(TRIES):
+            try:
+                found = self._db.edit(edits, beside)
+            except EditUnknownError as e:
+                unknown = e
+                known = self._db.resolve(e)
+                if known is None:
+                    continue
+                found = known
+            except ConflictError:
+                seen = self._marker
+                self._marker, self._count = self._read()
+                self._marker.check_alone(seen, self._batch)
+                return False
+            for each in found:
+                if each.error is not None:
+                    raise each.error
+            if self._batch.name is not None:
+                self._marker, self._count = self._read()
+            return True
+        raise unknown
+
+    def _beside(self, marker: Marker, rows: int) -> Beside:
+        note = self._batch.note_of(marker.done, rows, marker.total)
+        if self._batch.name is None:
+            return Beside(note)
+        key, revision = self._key, self._marker.revision
+        body = {"batch": marker.number, "done": marker.done, "total": marker.total}
+        value = encoded(body | {"digest": marker.digest.hex()})
+        guard: Guard = Absent(key) if revision is None else AtRevision(key, revision)
+        return Beside(note, {key: layout.local_value(self._count + 1, value)}, (guard,))
+
+    def _read(self) -> tuple[Marker, int]:
+        """Return the marker, and how often it was written. One round trip."""
+        (entry,) = self._space.entries_of([self._key])
+        if entry is None:
+            return Marker(), 0
+        count, body = layout.local_of(entry.value)
+        doc = json.loads(body)
+        digest = bytes.fromhex(doc["digest"])
+        return Marker(doc["batch"], doc["done"], doc["total"], digest, entry.revision), count
