@@ -74,6 +74,7 @@ class FeedStream(MicroBatches[Offset]):
         self._check_same(at, state.database.uuid)
         self._check_here(state)
         if not state.count_rows(at.seq, state.end):
+            self._covered = commits.high
             return at
         end = state.end
         if limit.bounded:

@@ -14,6 +14,8 @@ from typing import Any
 
 import msgpack
 import pyarrow as pa
+from pyspark.errors import PySparkException
+from pyspark.sql.pandas.types import from_arrow_type
 
 from snapkv.reading.arrow import Arrays
 from snapkv.spark import errors
@@ -108,7 +110,9 @@ class Decoder:
             return pa.nulls(1, field.type)
 
     def _misfit(self, n: int, found: Arrays, field: pa.Field, error: Exception) -> None:
-        self._malformed(n, found, f"does not fit {field.name} {field.type}: {_shown(error)}")
+        self._malformed(
+            n, found, f"does not fit {field.name} {spark_name(field.type)}: {_shown(error)}"
+        )
 
     def _malformed(self, n: int, found: Arrays, why: str) -> None:
         if self._permissive:
@@ -199,7 +203,20 @@ def converter(kind: pa.DataType, format_: str) -> Convert:
     for is_kind, convert in _SCALARS:
         if is_kind(kind):
             return convert
-    raise SourceError(errors.INVALID_SCHEMA, f"values are not decoded into {kind}")
+    raise SourceError(errors.INVALID_SCHEMA, f"values are not decoded into {spark_name(kind)}")
+
+
+def spark_name(kind: pa.DataType) -> str:
+    """Return the name that Spark's users know a type by.
+
+    >>> spark_name(pa.int64()), spark_name(pa.list_(pa.timestamp("us", "UTC")))
+    ('BIGINT', 'ARRAY<TIMESTAMP>')
+    """
+    try:
+        name = str(from_arrow_type(kind).simpleString())
+    except PySparkException:
+        return str(kind)
+    return name if "struct<" in name else name.upper()  # not the names of its fields
 
 
 def _nested(field: pa.Field, format_: str) -> Convert:

@@ -13,7 +13,7 @@ import msgpack
 import pyarrow as pa
 
 from snapkv.spark import errors
-from snapkv.spark.decoding import JSON, WHOLE, Written, json_text
+from snapkv.spark.decoding import JSON, WHOLE, Written, json_text, spark_name
 from snapkv.spark.errors import SourceError
 
 Plain = Callable[[Any], Any]
@@ -83,7 +83,9 @@ def plain(kind: pa.DataType, format_: str) -> Plain:
     for is_kind, convert in _SCALARS:
         if is_kind(kind):
             return convert
-    raise SourceError(errors.INVALID_SCHEMA, f"values of {kind} cannot be written: cast to STRING")
+    raise SourceError(
+        errors.INVALID_SCHEMA, f"values of {spark_name(kind)} cannot be written: cast to STRING"
+    )
 
 
 def _members(names: Sequence[str] | dict[str, Plain], cells: Sequence[Any]) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from snapkv.spark.pinned import RESTORED, Commits, holds, verified_reader
 from snapkv.spark.reader import batches
 from snapkv.spark.source_options import SourceOptions, check_none_of
 from snapkv.spark.tasks import BatchSchema, Task
+from snapkv.times import physical_ms
 
 IDLE_S = 0.5
 """How long an idle stream waits for a commit before it answers that nothing is new."""
@@ -81,6 +82,8 @@ class MicroBatches(DataSourceStreamReader, Generic[At], AvailableNow):
         self._initial: At | None = None
         self._target: Mark | None = None
         self._idle: tuple[At, float] | None = None  # where nothing was new, and when
+        self._covered: Mark | None = None  # all commits up to it were delivered, or soon are
+        self._losses: dict[int, int] = {}  # by the number of the last commit that was delivered
         check_none_of(
             options.texts,
             for_batches,
@@ -129,12 +132,14 @@ class MicroBatches(DataSourceStreamReader, Generic[At], AvailableNow):
             if start is None:
                 return self._newest(opened(self._location)).to_json()
             at = self._position(start)
+            self._covered = None
             if not at.pinned:
                 return at.started().to_json()
             found = self._next(at, limit_of(self._options, limit))
             if found == at and self._is_asked_again(at):
                 self._wait_for_a_commit(at)
                 found = self._next(at, limit_of(self._options, limit))
+            self._covered = self._covered or found.mark
             return found.to_json()
 
     def _is_asked_again(self, at: At) -> bool:
@@ -164,9 +169,20 @@ class MicroBatches(DataSourceStreamReader, Generic[At], AvailableNow):
         return default_limit(self._options)
 
     def reportLatestOffset(self) -> dict[str, Any]:
-        """Return the newest position, for the progress that Spark shows."""
+        """Return the newest position, for the progress that Spark shows, and the metrics.
+
+        A Python source has no other way to say them: only a reported offset is shown as it is.
+        """
         with coded():
-            return self._newest(opened(self._location)).to_json()
+            newest = self._newest(opened(self._location))
+        mark = newest.mark
+        end = self._covered or mark
+        metrics = {
+            "commitsBehindLatest": mark.ordinal - end.ordinal,
+            "msBehindLatest": physical_ms(mark.timestamp) - physical_ms(end.timestamp),
+            "commitsLost": sum(self._losses.values()),
+        }
+        return newest.to_json() | {"metrics": metrics}
 
     def commit(self, end: Mapping[str, Any]) -> None:
         """Do nothing: the checkpoint is the only state."""
@@ -192,7 +208,8 @@ class MicroBatches(DataSourceStreamReader, Generic[At], AvailableNow):
         if self._fails:
             raise error
         oldest = bounds(reader, None, None)[0]
-        _log.warning("commits compacted unread: %d", oldest.ordinal - mark.ordinal)
+        self._losses[mark.ordinal] = oldest.ordinal - mark.ordinal
+        _log.warning("commits compacted unread: %d", self._losses[mark.ordinal])
         return oldest
 
     # --- rows ---

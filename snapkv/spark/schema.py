@@ -14,7 +14,7 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from snapkv.reading import arrow
 from snapkv.reading.arrow import Arrays
 from snapkv.spark import errors
-from snapkv.spark.decoding import BYTES, FORMATS, MODES, PERMISSIVE, UTF8, Decoder
+from snapkv.spark.decoding import BYTES, FORMATS, MODES, PERMISSIVE, UTF8, Decoder, spark_name
 from snapkv.spark.errors import SourceError
 from snapkv.spark.options import CHANGES, COMMITS, HISTORY, SNAPSHOT, Options, is_text
 
@@ -176,10 +176,10 @@ def _is_own(field: pa.Field, columns: pa.Schema, format_: str) -> bool:
 
 def mismatch(field: pa.Field, columns: pa.Schema) -> SourceError:
     """Return the error for a column that the view does not have."""
-    known = ", ".join(f"{each.name} {each.type}" for each in columns)
+    known = ", ".join(f"{each.name} {spark_name(each.type)}" for each in columns)
     return SourceError(
         errors.INVALID_SCHEMA,
-        f"this view has no column {field.name} {field.type}; its columns are: {known}",
+        f"this view has no column {field.name} {spark_name(field.type)}; its columns are: {known}",
     )
 
 

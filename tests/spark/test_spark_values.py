@@ -188,7 +188,7 @@ def test_through_spark(spark, store, place):
     store.save("d", b'{"n": "one"}')
     with pytest.raises(PythonException) as caught:
         load(spark, place.url, schema, valueFormat="json").collect()
-    assert "[SNAPKV_VALUE_MALFORMED] the value of key 'd' does not fit n int32" in str(caught.value)
+    assert "[SNAPKV_VALUE_MALFORMED] the value of key 'd' does not fit n INT" in str(caught.value)
     tolerant = load(spark, place.url, schema, valueFormat="json", mode="PERMISSIVE")
     assert [row.n for row in tolerant.collect()] == [1, None, None, None]
 
@@ -420,7 +420,7 @@ def test_schemas_that_cannot_be_filled(store, place):
     for schema, options in wrong:
         refused("INVALID_SCHEMA", place.url, schema, **options)
     message = refused("INVALID_SCHEMA", place.url, [("key", LONG)])
-    assert "this view has no column key int64; its columns are: key string, value binary" in message
+    assert "this view has no column key BIGINT; its columns are: key STRING, value BIN" in message
     store.remove("a")
     refused("INVALID_SCHEMA", place.url, [("x", T.NullType())], valueFormat="json")
     for format_ in ("json", "msgpack"):

@@ -64,6 +64,7 @@ def test_or_it_goes_on_with_what_is_left(place, engine, behind, limit, failed_be
     query = Query(place.url, checkpoint, **LENIENT, **limit)
     assert query.drained() == changes(unread[2], existed="a")
     assert "compacted unread: 2" in caplog.text
+    assert query.reader.reportLatestOffset()["metrics"]["commitsLost"] == 2
     assert query.drained() == []
 
 

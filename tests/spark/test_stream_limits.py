@@ -325,3 +325,25 @@ def test_progress_shows_the_newest_commit(store, place, ten):
     assert query.reader.reportLatestOffset()["rev"] == ten.revision
     newer = store.save("k", b"1")
     assert query.reader.reportLatestOffset()["ts"] == newer
+
+
+def metrics(query: Query) -> list[int]:
+    return list(query.reader.reportLatestOffset()["metrics"].values())
+
+
+def test_progress_shows_how_far_behind_a_stream_is(store, place, clock):
+    store.save("a", b"0")
+    query = Query(place.url, maxRowsPerTrigger=1)
+    query.drained()
+    assert metrics(query) == [0, 0, 0]
+    for n in range(3):
+        clock.advance(1_000)
+        store.save("a", b"%d" % n)
+    query = Query(place.url, query.checkpoint, maxRowsPerTrigger=1)
+    for behind in (2, 1, 0):
+        query.log()
+        assert metrics(query) == [behind, 1_000 * behind, 0]
+        query.run()
+        query.commit()
+    assert not query.log()
+    assert metrics(query) == [0, 0, 0]

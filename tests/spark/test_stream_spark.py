@@ -1,5 +1,7 @@
 """Streams through Spark itself: sinks, restarts, failures, and a driver that is killed."""
 
+import json
+
 import pytest
 from drivers import WAIT_S
 from pyspark.errors import StreamingQueryException
@@ -26,11 +28,12 @@ def limit(rows: int) -> dict:
     return {"maxRowsPerTrigger": rows} if LIMITS_KNOWN else {}
 
 
-def finished(writer, checkpoint) -> None:
-    """Bring what there is now, and end."""
+def finished(writer, checkpoint) -> list:
+    """Bring what there is now, and end; return what Spark said of each batch's progress."""
     query = writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
     try:
         assert query.awaitTermination(WAIT_S)
+        return query.recentProgress
     finally:
         query.stop()
 
@@ -42,7 +45,14 @@ def test_into_files_with_a_pause_in_between(spark, store, place, checkpoint, tmp
 
     def run():
         stream = changes_of_store(spark, place.url, **limit(4))
-        finished(stream.writeStream.format("parquet").option("path", out), checkpoint)
+        progress = finished(stream.writeStream.format("parquet").option("path", out), checkpoint)
+        if LIMITS_KNOWN:
+            newest = json.loads(progress[-1]["sources"][0]["latestOffset"])
+            assert newest["metrics"] == {
+                "commitsBehindLatest": 0,
+                "msBehindLatest": 0,
+                "commitsLost": 0,
+            }
         frame = spark.read.parquet(out)
         assert frame.schema == stream.schema
         times = frame.select("_commit_timestamp")  # as Python shows them here, without a zone
