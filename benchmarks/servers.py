@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 import grpc
-from etcd_server import EtcdServer, etcd_version
+from etcd_server import EtcdCluster, EtcdServer, etcd_version
 
 import snapkv
 from benchmarks.harness import show
@@ -34,6 +34,16 @@ def etcd_server(*flags: str, fsync: bool = True) -> Iterator[EtcdServer]:
         EtcdServer(Path(folder) / "etcd", fsync=fsync, flags=flags) as server,
     ):
         yield server
+
+
+@contextmanager
+def etcd_cluster() -> Iterator[EtcdCluster]:
+    """Run three nodes without fsync, which a busy machine does not part."""
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        EtcdCluster(Path(folder), heartbeat_ms=100, election_ms=1_000) as cluster,
+    ):
+        yield cluster
 
 
 class Bare:

@@ -233,12 +233,12 @@ def test_names_of_options(place, db):
     assert len(feed(place.url, PREFIX="a", INCLUDEDOCS="FALSE")) == 1
     for given, what in (({"path": place.url}, "database"), ({"database": DATABASE}, "store")):
         with pytest.raises(SourceError) as caught:
-            ChangesDataSource(given)
+            ChangesDataSource(given).schema()
         assert caught.value.code == "SNAPKV_MISSING_OPTION"
         assert what in str(caught.value)
     table = {"provider": "cdcmeta.changes", "path": "/warehouse/t", "owner": "ann"}
     with pytest.raises(SourceError, match=r"CREATE TEMPORARY VIEW v USING cdcmeta\.changes"):
-        ChangesDataSource(table)
+        ChangesDataSource(table).schema()
 
 
 @pytest.mark.parametrize("place", ["lmdb"], indirect=True)

@@ -64,7 +64,7 @@ def test_every_code_and_what_to_do(store, place, clock, monkeypatch):
         errors.UNKNOWN_OPTION: ({"versionsAsOf": 9}, "versionAsOf"),
         errors.MISSING_OPTION: ({"url": ""}, "name the store"),
         errors.INVALID_OPTION: ({"numPartitions": "many"}, "whole number above 0"),
-        errors.INVALID_SCHEMA: ({"schema": field}, "its columns are: key string"),
+        errors.INVALID_SCHEMA: ({"schema": field}, "its columns are: key STRING"),
         errors.KEY_NOT_TEXT: ({"space": "bytes", "keyFormat": "utf8"}, "keyFormat=binary"),
         errors.VALUE_MALFORMED: ({"schema": field, "valueFormat": "json"}, "mode=PERMISSIVE"),
         errors.NOT_OBSERVED: ({"observe": "/r/", "name": "new"}, "snapkv tick"),
@@ -82,8 +82,9 @@ def test_every_code_and_what_to_do(store, place, clock, monkeypatch):
     place.open()
     assert "load the DataFrame anew" in fails("STORE_MISMATCH", planned)
     named = {value for name, value in vars(errors).items() if str(value).startswith("SNAPKV_")}
-    # see the users below, test_archive_batch and test_spark_connect
+    # see the users below, test_archive_batch, test_spark_connect and test_sink_once
     elsewhere = {errors.ACCESS_DENIED, errors.HISTORY_GAP, errors.NOT_PINNED, *OF_STREAMS}
+    elsewhere |= {errors.CONFLICT, errors.DUPLICATE_KEY}
     assert named == {*table, errors.STORE_MISMATCH, *elsewhere}
 
 
@@ -214,7 +215,7 @@ def test_what_options_say_is_looked_at_when_they_are_given(store, place):
         {"readChangeFeed": "true", "endingVersion": "last"},
     ):
         with pytest.raises(SourceError, match=r"^\[SNAPKV_INVALID_OPTION\]") as caught:
-            SnapKVDataSource({"path": place.url, **options})
+            SnapKVDataSource({"path": place.url, **options}).schema()
         assert any(name in str(caught.value) for name in options)
     limited = {"readChangeFeed": True, "startingVersion": 1, "failOnDataLoss": True}
     assert "for a stream" in refused("INVALID_OPTION", place.url, **limited)
@@ -447,8 +448,8 @@ def test_users_and_passwords(spark, guarded, capfd):
     planned = Planned(guarded.url, **user)
     reader = planned.reader()
     assert [row[:2] for row in reader.rows()] == [("k", b"1")]
-    shown = [planned.source, reader._reader, *reader.tasks, planned.source._options]
-    shown += [planned.source._options.location]
+    shown = [planned.source, reader._reader, *reader.tasks, planned.source._read()[0]]
+    shown += [planned.source._read()[0].location]
     wrong = [{"user": USER, "password": PASSWORD + "!"}, {"user": "bob", "password": "b"}, {}]
     told = [refused("ACCESS_DENIED", guarded.url, **each) for each in wrong]
     told += [

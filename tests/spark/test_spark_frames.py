@@ -95,10 +95,10 @@ def test_times_of_a_session(spark, place):
     """Without a read: which timestamp is meant."""
     noon = datetime(2026, 7, 1, 12, tzinfo=UTC)
     with session_in(spark, "Europe/Berlin"):
-        times = Times(spark, {})
+        times = Times({}, spark)
         for same in ("2026-07-01 14:00", "2026-07-01T12:00Z", noon):
             assert to_datetime(times.end(same)) == noon
-        assert to_datetime(Times(spark, {"timezone": "UTC"}).end("2026-07-01 12:00")) == noon
+        assert to_datetime(Times({"timezone": "UTC"}, spark).end("2026-07-01 12:00")) == noon
         now = to_datetime(times.end("-0s"))
         assert to_datetime(times.end("-1h")) == now - timedelta(hours=1)
         stamp = pack(START_MS, 7)
@@ -135,7 +135,7 @@ def test_versions_by_a_call(spark, place, store):
 
 def test_a_zone_is_looked_up_where_one_is_needed(spark):
     """A session's may be one that is known to Java alone."""
-    times = Times(spark, {"timeZone": "Mars/Olympus"})
+    times = Times({"timeZone": "Mars/Olympus"}, spark)
     assert times.end("1970-01-01T00:00Z") == times.end(datetime(1970, 1, 1, tzinfo=UTC))
     assert times.end(pack(START_MS)) == pack(START_MS)
     with pytest.raises(SourceError, match=r"\[SNAPKV_INVALID_OPTION\] .* is not a time zone"):
