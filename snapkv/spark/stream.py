@@ -52,7 +52,8 @@ class ChangesReader(MicroBatches[Offset]):
     def _start(self, reader: Reader) -> Offset:
         present = present_in(reader)
         if self._options.has_start:
-            return Offset(present.store, self._start_mark(reader, present), pinned=False)
+            mark = self._start_mark(reader, present)
+            return Offset(present.store, mark, pinned=self._is_fixed(present))
         newest = reader.policy.now().mark
         return Offset(present.store, newest, b"", pinned=False)
 
@@ -74,6 +75,19 @@ class ChangesReader(MicroBatches[Offset]):
             if self._fails or not isinstance(e.__cause__, CompactedError):
                 raise
             return self._lost(reader, reader.timeline.tracker.creation, e.__cause__)
+
+    def _is_fixed(self, present: Present) -> bool:
+        """Return whether each later call finds the same start, so that no batch has to log it."""
+        if self._options.location.observe is not None:
+            return False
+        text = self._options.text("startingTimestamp")
+        if text is None:
+            return (self._options.text("startingVersion") or "").lower() != LATEST
+        start, later = (
+            timestamp_of(text, self._options.zone, now_ms, start=True)
+            for now_ms in (present.now_ms, present.now_ms + 1_000)
+        )
+        return start == later and start <= present.head.timestamp
 
     def _newest(self, reader: Reader) -> Offset:
         return Offset(reader.format.store_id, reader.timeline.head())

@@ -8,6 +8,7 @@ from store.engines import write_raw
 from stream_queries import Checkpoint, Query, changes, inserted, refused_by
 
 import snapkv
+from snapkv import format_time
 from snapkv.engine.contract import Delete
 from snapkv.layout import Mark
 from snapkv.spark.offset import Offset
@@ -27,7 +28,9 @@ def test_the_start_is_the_same_however_often_it_is_asked(store, place):
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"startingVersion": "latest"}, {"startingVersion": 2}], ids=str
+    "options",
+    [{}, {"startingVersion": "latest"}, {"startingTimestamp": "-1h"}],
+    ids=str,
 )
 def test_the_first_batch_is_empty_and_brings_the_start_into_the_log(store, place, options):
     store.save("a", b"1")
@@ -38,6 +41,30 @@ def test_the_first_batch_is_empty_and_brings_the_start_into_the_log(store, place
     assert json.loads(start)["pinned"] is False
     assert json.loads(end) == json.loads(start) | {"pinned": True}
     assert query.read(start, end) == []
+
+
+@pytest.mark.parametrize("by", ["version", "timestamp", "time"])
+def test_a_start_that_cannot_move_needs_no_empty_batch(store, place, clock, by):
+    """Each driver finds it again, so its first batch has rows, the same for both."""
+    store.save("a", b"1")
+    clock.advance(1_000)
+    since = store.commit(puts={"b": b"1"})
+    options = {
+        "version": {"startingVersion": since.revision},
+        "timestamp": {"startingTimestamp": since.ts},
+        "time": {"startingTimestamp": format_time(since.ts)},
+    }[by]
+    query = Query(place.url, **options)
+    assert query.log()
+    rows = query.run()
+    clock.advance(1_000)
+    later = store.commit(puts={"c": b"1"})
+    query = Query(place.url, query.checkpoint, **options)  # the first driver died
+    assert query.run() == rows
+    query.commit()
+    query.drained()
+    expected = changes((since, {"b": b"1"}), (later, {"c": b"1"}))
+    assert query.checkpoint.rows() == expected
 
 
 def test_nothing_is_lost_between_two_questions_for_the_start(store, place):
