@@ -86,7 +86,8 @@ def moment_of(reader: Reader, options: SourceOptions, present: Present) -> Commi
     Raises `SourceError`.
     """
     policy, timestamp = reader.policy, present.head.timestamp
-    if (version := options.count("versionAsOf")) is not None:
+    version = options.count("versionAsOf")
+    if version is not None and version != present.head.revision:  # which compaction may have passed
         with _versioned(reader, version):
             moment = policy.at_revision(version)
     else:
@@ -191,6 +192,8 @@ def _state_at_start(reader: Reader, options: Options, present: Present) -> Mark 
 def _last_until(reader: Reader, options: Options, present: Present, end: str) -> Mark | None:
     """Return the last commit up to the version or time of an end of the range, None without one."""
     if (version := options.count(f"{end}Version")) is not None:
+        if version == present.head.revision:
+            return present.head
         with _versioned(reader, version):
             found = mark_at(reader, version)
         observed = not reader.policy.at_head  # writes that no tick has stamped are not visible

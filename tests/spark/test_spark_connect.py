@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 from direct import read, refused
+from store.engines import write_raw
 
+from snapkv.engine.contract import Put
 from snapkv.spark import connect
 
 CLIENT = Path(__file__).with_name("connect_client.py")
@@ -67,6 +69,16 @@ def test_what_cannot_change_is_read(store, place, on_connect):
         assert [row[0] for row in read(place.url, **options)] == ["a"]
     for options in ({"endingVersion": commit.revision}, {"endingTimestamp": commit.ts}):
         assert [row[0] for row in read(place.url, **FEED, **options)] == ["a"]
+
+
+def test_the_newest_commit_is_read_after_compaction_passed_it(store, place):
+    """It is what a client of Connect pins, and its state is still there."""
+    newest = store.commit(puts={"a": b"1"})
+    engine = place.engine()
+    engine.compact(write_raw(engine, Put(b"elsewhere", b"x")))
+    assert [row[:2] for row in read(place.url, versionAsOf=newest.revision)] == [("a", b"1")]
+    rows = read(place.url, view="history", endingVersion=newest.revision, columns="key,value")
+    assert rows == [("a", b"1")]
 
 
 def test_the_newest_commit_alone(store, place):
