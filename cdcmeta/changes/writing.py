@@ -94,7 +94,8 @@ class Writer:
             try 1 to 8    one commit, guarded by the store's newest revision; another commit wins
             then          commits of 94, 94 and 12 documents, each document with its own guard
 
-        With `beside` it is always one commit, also if no document changes.
+        With `beside` it is always one commit, also if no document changes, and none if an edit
+        fails.
 
         Raises `DatabaseNotFoundError`, `DatabaseRelocatedError`, `EditUnknownError`,
         `snapkv.CommitTimeoutError`, `snapkv.CommitTooLargeError`, and `snapkv.ConflictError` for
@@ -116,7 +117,8 @@ class Writer:
             if any(each.error for each in plan.outcomes) and not fresh:
                 fresh = True  # the conflict may exist because the database was deleted
                 continue
-            if not plan.trees and (beside is None or not beside.puts):
+            failed = beside is not None and any(each.error for each in plan.outcomes)
+            if failed or (not plan.trees and (beside is None or not beside.puts)):
                 return plan.results(None)
             guards: list[Guard] = [AtRevision(layout.DATABASE, revision)]
             guards += plan.guards() if head is None else [HeadAt(head)]

@@ -44,7 +44,7 @@ KNOWN = (
 )
 FOR_BATCHES = ("until", "timestampAsOf", "versionAsOf")
 NOW, LATEST = "now", "latest"
-_SEQUENCE = re.compile(r"[0-9a-f]{26,}")
+SEQUENCE = re.compile(r"[0-9a-f]{26,}")
 _TIMESTAMP_DIGITS_MAX = 20
 
 
@@ -89,7 +89,7 @@ def parsed(raw: Mapping[str, str]) -> Options:
 
 def is_time(text: str) -> bool:
     """Return whether a place in the feed is a time, rather than a sequence, 0 or "now"."""
-    return text.lower() not in ("0", NOW, LATEST) and not _SEQUENCE.fullmatch(text)
+    return text.lower() not in ("0", NOW, LATEST) and not SEQUENCE.fullmatch(text)
 
 
 def _form(options: SourceOptions) -> Form:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 from pyspark.sql import types as T
@@ -18,23 +18,23 @@ from pyspark.sql.types import StructType
 
 from cdcmeta.changes import ChangesDB, layout
 from cdcmeta.changes.database import checked_name
-from cdcmeta.changes.documents import Edit, edit_of, encoded
+from cdcmeta.changes.documents import Edit, Edited, edit_of, encoded
 from cdcmeta.changes.editing import Beside
 from cdcmeta.changes.relocation import space_of
 from cdcmeta.errors import DatabaseExistsError, EditUnknownError
 from cdcmeta.spark.errors import converted
-from cdcmeta.spark.options import FORMAT
+from cdcmeta.spark.options import FORMAT, SEQUENCE
 from cdcmeta.spark.shape import SCHEMA
-from snapkv import Absent, AtRevision, CommitTooLargeError, ConflictError
+from snapkv import Absent, AtRevision, CommitTimeoutError, CommitTooLargeError, ConflictError
 from snapkv.model import Guard
 from snapkv.spark import errors
 from snapkv.spark.batch_commits import TRIES, Batch, Marker, Writes, digest_of
 from snapkv.spark.decoding import JSON
-from snapkv.spark.encoding import Encoder
+from snapkv.spark.encoding import Encoder, has_decimals
 from snapkv.spark.errors import SourceError, coded
 from snapkv.spark.schema import arrow_schema
-from snapkv.spark.sink import OfBatch, OfStream, Sink
-from snapkv.spark.sink_options import SinkOptions, check_kind, sink_texts
+from snapkv.spark.sink import OfBatch, OfStream, Sink, texts_of
+from snapkv.spark.sink_options import SinkOptions, check_kind, check_names, sink_texts
 from snapkv.spark.source_options import location_of
 
 KNOWN = ("store", "path", "name", "database", "note", "writer", "txnAppId", "txnVersion")
@@ -52,13 +52,13 @@ class DocumentOptions(SinkOptions):
     database: str
 
 
-def document_options(raw: Mapping[str, str], *, replace: bool) -> DocumentOptions:
+def document_options(raw: Mapping[str, str], *, overwrite: bool) -> DocumentOptions:
     """Return the options of a sink that Spark passes. Raises `SourceError`."""
     texts = sink_texts(raw, KNOWN)
     location = location_of(texts, raw, FORMAT)
     if "database" not in texts:
         raise SourceError(errors.MISSING_OPTION, "name the database: .option('database', ...)")
-    if replace:
+    if overwrite:
         raise SourceError(
             errors.INVALID_OPTION, "documents are not overwritten as a whole: use mode append"
         )
@@ -77,40 +77,47 @@ class DocumentSink(Sink):
     def __init__(self, schema: StructType, options: DocumentOptions) -> None:
         super().__init__(options)
         kinds = {field.name: field.dataType for field in schema}
+        check_names(schema, SCHEMA.names)
         check_kind(kinds, "id", T.StringType())
-        if DELETED in kinds:
-            check_kind(kinds, DELETED, T.BooleanType())
+        for name in (DELETED, WHOLE, SEQ):
+            if name in kinds:
+                check_kind(kinds, name, SCHEMA[name].dataType)
         fields = [name for name in kinds if name not in SCHEMA.names]
-        if WHOLE in kinds:
-            check_kind(kinds, WHOLE, T.StringType())
         if (WHOLE in kinds) == bool(fields):
             raise SourceError(
                 errors.INVALID_SCHEMA,
                 "a document is the column doc, as JSON, or all columns that the feed does not "
                 f"have: give one of them, not {', '.join(kinds)}",
             )
-        arrow = arrow_schema(schema)
-        self._encoder = Encoder([arrow.field(name) for name in fields], JSON) if fields else None
+        arrow = [arrow_schema(schema).field(name) for name in fields]
+        if any(map(has_decimals, arrow)):
+            raise SourceError(
+                errors.INVALID_SCHEMA, "documents have no DECIMAL: cast it to DOUBLE or STRING"
+            )
+        self._encoder = Encoder(arrow, JSON) if fields else None
 
     def encoded(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Return the columns key, value (NULL: a removal) and seq of some rows."""
         names = rows.schema.names
-        ids = rows.column("id").to_pylist()
+        ids = texts_of(rows, "id")
         gone = rows.column(DELETED).to_pylist() if DELETED in names else [False] * len(rows)
-        if self._encoder is None:
-            texts = rows.column(WHOLE).to_pylist()
-        else:
-            texts = self._encoder.values(rows, ids)
+        encoder = self._encoder
+        texts = texts_of(rows, WHOLE) if encoder is None else encoder.values(rows, ids)
         values = [
             _body(id, text, bool(is_gone))
             for id, text, is_gone in zip(ids, texts, gone, strict=True)
         ]
-        place = rows.column(SEQ) if SEQ in names else pa.array([""] * len(rows))
+        place = texts_of(rows, SEQ) if SEQ in names else [""] * len(rows)
+        for seq in place if SEQ in names else ():
+            if seq is None or not SEQUENCE.fullmatch(seq):
+                raise SourceError(
+                    errors.VALUE_MALFORMED, f"{SEQ} {seq!r} is not a sequence of a feed"
+                )
         return pa.RecordBatch.from_arrays(
             [
                 pa.array(ids, pa.large_string()),
                 pa.array(values, pa.large_binary()),
-                place.cast(pa.large_string()),
+                pa.array(place, pa.large_string()),
             ],
             names=["key", "value", SEQ],
         )
@@ -145,7 +152,7 @@ def _body(id: object, text: str | bytes | None, is_gone: bool) -> bytes | None:
         if isinstance(doc, dict):
             doc = {name: value for name, value in doc.items() if name not in ("_id", "_rev")}
         edit = edit_of(doc, id=str(id))
-    except ValueError as e:  # what cdcmeta raises for documents is one, too
+    except (ValueError, RecursionError) as e:  # what cdcmeta raises is a ValueError, too
         raise SourceError(errors.VALUE_MALFORMED, f"document {id!r} cannot be written: {e}") from e
     return None if is_gone or edit.deleted else edit.body
 
@@ -174,7 +181,7 @@ class DocumentCommits:
             marker = Marker(self._batch.number, done + len(part), len(writes), digest)
             try:
                 going_on = self._commit(part, marker)
-            except CommitTooLargeError:
+            except (CommitTooLargeError, CommitTimeoutError):  # too many, or another writer won
                 if len(part) == 1:
                     raise
                 size = max(1, len(part) // 2)
@@ -187,27 +194,41 @@ class DocumentCommits:
         """Commit; return whether to go on: another process may have committed all of it."""
         edits = [Edit(id, body or b"{}", body is None, replaces=True) for id, body in part]
         beside = self._beside(marker, len(part))
+        try:
+            found = self._edited(edits, beside)
+        except ConflictError:
+            return self._is_overtaken()
+        for each in found:
+            if each.error is not None:
+                raise each.error
+        if self._batch.name is None:
+            return True
+        (entry,) = self._space.entries_of([self._key])
+        if entry is None or entry.value != beside.puts[self._key]:  # another driver went on
+            return self._is_overtaken()
+        self._marker, self._count = replace(marker, revision=entry.revision), self._count + 1
+        return True
+
+    def _edited(self, edits: list[Edit], beside: Beside) -> list[Edited]:
+        """Commit edits once; an unknown outcome is looked up. Raises `ConflictError`."""
         for _ in range(TRIES):
             try:
-                found = self._db.edit(edits, beside)
+                return self._db.edit(edits, beside)
             except EditUnknownError as e:
                 unknown = e
-                known = self._db.resolve(e)
-                if known is None:
-                    continue
-                found = known
-            except ConflictError:
-                seen = self._marker
-                self._marker, self._count = self._read()
-                self._marker.check_alone(seen, self._batch)
-                return False
-            for each in found:
-                if each.error is not None:
-                    raise each.error
-            if self._batch.name is not None:
-                self._marker, self._count = self._read()
-            return True
+            if (found := self._db.resolve(unknown)) is not None:
+                return found
         raise unknown
+
+    def _is_overtaken(self) -> bool:
+        """Return False if another driver has committed all of the batch.
+
+        Raises `SourceError` if it is committing another part or batch.
+        """
+        seen = self._marker
+        self._marker, self._count = self._read()
+        self._marker.check_alone(seen, self._batch)
+        return False
 
     def _beside(self, marker: Marker, rows: int) -> Beside:
         note = self._batch.note_of(marker.done, rows, marker.total)

@@ -64,11 +64,11 @@ class ChangesDataSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Return the sink of a batch."""
-        return DocumentBatchSink(schema, document_options(self.options, replace=overwrite))
+        return DocumentBatchSink(schema, document_options(self.options, overwrite=overwrite))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         """Return the sink of a stream."""
-        options = document_options(self.options, replace=overwrite)
+        options = document_options(self.options, overwrite=overwrite)
         check_of_stream(options)
         return DocumentStreamSink(schema, options)
 

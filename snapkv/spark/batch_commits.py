@@ -17,21 +17,24 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from random import Random
 from typing import Any
 
 import msgpack
 
+from snapkv.clock import pause
 from snapkv.errors import CommitUnknownError, ConflictError
 from snapkv.model import Absent, AtRevision, Commit, Guard, HeadAt, Ops, SpaceOps
 from snapkv.spark import errors
 from snapkv.spark.errors import SourceError
 from snapkv.store.room import BESIDE_BYTES, Room
 from snapkv.store.store import SnapshotKV
+from snapkv.tuples import pack
 
 SPACE = "spark.sinks"
 MARKER_BYTES = 1_024
 """The most bytes that a marker, its key and its guard take of a request."""
-NAME_BYTES_MAX = 512
+PAUSE_S_MAX = 0.05
 TRIES = 8
 """Attempts to replace the keys with a prefix, or of a commit, while other writers commit."""
 
@@ -47,11 +50,12 @@ class Batch:
     name: str | None
     number: int
     note: str
+    of_stream: bool = False
+    """Whether it does the same when it is repeated, so that one without effect needs no marker."""
 
-    @property
-    def key(self) -> bytes:
-        """The key of its marker."""
-        return (self.name or "").encode()
+    def key_in(self, space: str | None) -> bytes:
+        """Return the key of its marker: a program may write one batch into several spaces."""
+        return pack((space or "", self.name or ""))
 
     def note_of(self, done: int, rows: int, total: int) -> str:
         """Return the note of a commit of some rows, after which so many are done."""
@@ -93,11 +97,11 @@ class Marker:
             )
 
 
-def read_marker(store: SnapshotKV, batch: Batch) -> Marker:
-    """Return the marker of what writes a batch. One round trip."""
+def read_marker(store: SnapshotKV, space: str | None, batch: Batch) -> Marker:
+    """Return the marker of what writes batches into a space. One round trip."""
     if batch.name is None:
         return Marker()
-    (entry,) = store.space(SPACE).entries_of([batch.key])
+    (entry,) = store.space(SPACE).entries_of([batch.key_in(space)])
     if entry is None:
         return Marker()
     number, done, total, digest = msgpack.unpackb(entry.value)
@@ -115,7 +119,8 @@ class BatchCommits:
         layout = store._core.layout
         keys = layout.data if space is None else layout.space(space)
         self._room: Room[Any] = Room(store._core, keys, BESIDE_BYTES + MARKER_BYTES)
-        self._marker = read_marker(store, batch)
+        self._marker = read_marker(store, space, batch)
+        self._rng = Random()
 
     @property
     def done(self) -> bool:
@@ -136,26 +141,32 @@ class BatchCommits:
     def replace(self, prefix: Any, writes: Writes) -> None:
         """Make the keys with a prefix equal to the writes, which are all saves.
 
-        Only what differs is committed, if no other writer commits meanwhile; else after `TRIES`
-        attempts all of it, in one commit. The last commit has the marker.
+        Only what differs is committed, if no other writer commits meanwhile; else, after `TRIES`
+        attempts in which nothing was committed, all of it, in one commit. The last commit has the
+        marker.
         """
-        for _ in range(TRIES):
+        failed, left = 0, None
+        while failed < TRIES:
             now = self._view().at()
             changed = list(_differences(now.items(prefix), writes))
+            if left is None or len(changed) < left:  # a commit of the last round remains
+                failed, left = 0, len(changed)
             try:
                 self._guarded(changed, now.revision)
             except ConflictError:
                 self._check_alone()
                 if self.done:
                     return
+                failed += 1
+                pause(self._rng.uniform(0, PAUSE_S_MAX * failed))
                 continue
             return
         whole = self._parts(writes) or [[]]
         if len(whole) > 1:
             raise SourceError(
                 errors.CONFLICT,
-                f"other writers committed first in all {TRIES} attempts to replace the keys with "
-                f"{prefix!r}; write again when they commit less often",
+                f"other writers committed first in {TRIES} attempts to replace the keys with "
+                f"{prefix!r}, of which a part is written; write again when they commit less often",
             )
         marker = Marker(self._batch.number)
         self._commit(self._ops(whole[0], marker, self._batch.note, prefixes=[prefix]), marker)
@@ -163,7 +174,7 @@ class BatchCommits:
     def _guarded(self, changed: Writes, revision: int) -> None:
         """Commit what differs, guarded by the newest commit; without it the marker alone."""
         parts = self._parts(changed)
-        if not parts and self._batch.name is not None:
+        if not parts and self._batch.name is not None and not self._batch.of_stream:
             parts = [[]]
         done = 0
         for part in parts:
@@ -186,7 +197,7 @@ class BatchCommits:
         return True
 
     def _check_alone(self) -> None:
-        seen, self._marker = self._marker, read_marker(self._store, self._batch)
+        seen, self._marker = self._marker, read_marker(self._store, self._space, self._batch)
         self._marker.check_alone(seen, self._batch)
 
     def _sent(self, ops: Ops, marker: Marker | None) -> Commit:
@@ -217,7 +228,7 @@ class BatchCommits:
         deletes = [key for key, value in part if value is None]
         spaces: dict[str, SpaceOps] = {}
         if self._batch.name is not None:
-            known, key = self._marker.revision, self._batch.key
+            known, key = self._marker.revision, self._batch.key_in(self._space)
             own: Guard = Absent(key) if known is None else AtRevision(key, known)
             saved = {} if marker is None else {key: marker.encode()}
             spaces[SPACE] = SpaceOps(saved, guards=[own])

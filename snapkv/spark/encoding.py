@@ -13,7 +13,7 @@ import msgpack
 import pyarrow as pa
 
 from snapkv.spark import errors
-from snapkv.spark.decoding import JSON, WHOLE, Written, json_text, spark_name
+from snapkv.spark.decoding import JSON, MISFITS, WHOLE, Written, json_text, spark_name
 from snapkv.spark.errors import SourceError
 
 Plain = Callable[[Any], Any]
@@ -28,18 +28,31 @@ class Encoder:
     """
 
     def __init__(self, fields: Sequence[pa.Field], format_: str) -> None:
-        self._names = [field.name for field in fields]
+        self._fields, self._names = fields, [field.name for field in fields]
         self._whole = self._names == [WHOLE]
         self._plain = [plain(field.type, format_) for field in fields]
         self._dump: Callable[[Any], bytes] = msgpack.packb
         if format_ == JSON:
-            self._dump = _with_decimals if any(map(_has_decimals, fields)) else _json
+            self._dump = _with_decimals if any(map(has_decimals, fields)) else _json
 
     def values(self, batch: pa.RecordBatch, keys: Sequence[Any]) -> list[bytes]:
         """Return the value of each row; `keys` name them in errors. Raises `SourceError`."""
-        columns = [batch.column(name).to_pylist() for name in self._names]
-        rows = zip(*columns, strict=True)
+        try:
+            rows = zip(*self._columns(batch), strict=True)
+        except (ValueError, OverflowError, pa.ArrowException) as e:  # dates that Python has not
+            if len(keys) == 1:
+                raise self._malformed(keys[0], e) from e
+            parts = (self.values(batch.slice(n, 1), [key]) for n, key in enumerate(keys))
+            return [value for part in parts for value in part]
         return [self._value(key, row) for key, row in zip(keys, rows, strict=True)]
+
+    def _columns(self, batch: pa.RecordBatch) -> list[list[Any]]:
+        """Return the columns, with times in UTC: Python does not know all zones of Spark."""
+        columns = (batch.column(field.name) for field in self._fields)
+        return [
+            (column if column.type == field.type else column.cast(field.type)).to_pylist()
+            for column, field in zip(columns, self._fields, strict=True)
+        ]
 
     def _value(self, key: Any, row: tuple[Any, ...]) -> bytes:
         try:
@@ -48,10 +61,13 @@ class Encoder:
                 for cell, convert in zip(row, self._plain, strict=True)
             ]
             return self._dump(cells[0] if self._whole else _members(self._names, cells))
-        except (ValueError, TypeError, OverflowError) as e:
-            raise SourceError(
-                errors.VALUE_MALFORMED, f"the value of key {key!r} cannot be written: {e}"
-            ) from e
+        except MISFITS as e:
+            raise self._malformed(key, e) from e
+
+    def _malformed(self, key: Any, error: Exception) -> SourceError:
+        return SourceError(
+            errors.VALUE_MALFORMED, f"the value of key {key!r} cannot be written: {error}"
+        )
 
 
 def plain(kind: pa.DataType, format_: str) -> Plain:
@@ -96,12 +112,13 @@ def _or_null(convert: Plain) -> Plain:
     return lambda value: None if value is None else convert(value)
 
 
-def _has_decimals(field: pa.Field) -> bool:
+def has_decimals(field: pa.Field) -> bool:
+    """Return whether a DECIMAL is in a type."""
     kind = field.type
     if isinstance(kind, pa.MapType):
-        return _has_decimals(kind.item_field)
+        return has_decimals(kind.item_field)
     parts = [kind.field(n) for n in range(kind.num_fields)]
-    return pa.types.is_decimal(kind) or any(map(_has_decimals, parts))
+    return pa.types.is_decimal(kind) or any(map(has_decimals, parts))
 
 
 def _json(value: Any) -> bytes:

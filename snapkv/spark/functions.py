@@ -16,7 +16,7 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSourceReader
 from pyspark.sql.functions import udtf
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StructType, TimestampNTZType
 from pyspark.sql.udtf import AnalyzeArgument, AnalyzeResult
 
 from snapkv.spark import errors
@@ -59,7 +59,7 @@ class AsOf(_Function):
     ) -> Planned:
         """Pin the moment, NULL for now; a `prefix` is exact to the byte. Raises `SourceError`."""
         given = _Arguments(url, options, as_of=as_of, prefix=prefix)
-        return _planned(given.options | given.times.as_of(given["as_of"]) | given.prefix())
+        return _planned(given.options, **given.times.as_of(given["as_of"]), **given.prefix())
 
 
 class Changes(_Function):
@@ -75,8 +75,8 @@ class Changes(_Function):
     ) -> Planned:
         """Pin the range, which excludes `since` and includes `until`. Raises `SourceError`."""
         given = _Arguments(url, options, since=since, until=until, prefix=prefix)
-        feed = {"readChangeFeed": "true"} | given.prefix()
-        return _planned(given.options | given.bounds(after=True) | feed)
+        bounds = given.bounds(after=True)
+        return _planned(given.options, readChangeFeed="true", **bounds, **given.prefix())
 
 
 class History(_Function):
@@ -97,7 +97,7 @@ class History(_Function):
             start = key_text(key_, given.options, "key")
             end = start + ("\0" if isinstance(key_, str) else "00")
             view |= {"startKey": start, "endKey": end}
-        return _planned(given.options | given.bounds(after=False) | view)
+        return _planned(given.options, **given.bounds(after=False), **view)
 
 
 class Commits(_Function):
@@ -112,7 +112,7 @@ class Commits(_Function):
     ) -> Planned:
         """Pin the range, which includes both ends. Raises `SourceError`."""
         given = _Arguments(url, options, since=since, until=until)
-        return _planned(given.options | given.bounds(after=False) | {"view": COMMITS})
+        return _planned(given.options, view=COMMITS, **given.bounds(after=False))
 
 
 FUNCTIONS = {
@@ -140,6 +140,9 @@ class _Arguments:
     ) -> None:
         self._values = {name: _value(name, each) for name, each in arguments.items()}
         texts = {name: _value(name, each) for name, each in options.items()}
+        for name in texts:
+            if name.lower() in ("store", "path"):
+                raise SourceError(errors.INVALID_OPTION, f"no option {name} here: url gives it")
         self.options = option_texts({"store": _value("url", url)} | texts)
         self.times = Times(self.options)
 
@@ -170,14 +173,22 @@ def _value(name: str, argument: AnalyzeArgument | None) -> Any:
     value = argument.value
     if isinstance(value, bytearray):
         return bytes(value)
-    if isinstance(value, datetime):  # a TIMESTAMP, which comes in the zone of this process
-        return value.astimezone()
+    if isinstance(value, datetime):  # a TIMESTAMP comes in the zone of this process
+        is_naive = isinstance(argument.dataType, TimestampNTZType)
+        return value.isoformat(" ") if is_naive else value.astimezone()
     return value
 
 
-def _planned(options: Mapping[str, str]) -> Planned:
-    """Return the columns and the reader of a call. Raises `SourceError`."""
-    source = SnapKVDataSource(options)
+def _planned(options: Mapping[str, str], **made: str) -> Planned:
+    """Return the columns and the reader of a call; `made` are the options of its arguments.
+
+    Raises `SourceError`, also for an option that an argument gives.
+    """
+    given = {name.lower() for name in options}
+    for name in made:
+        if name.lower() in given:
+            raise SourceError(errors.INVALID_OPTION, f"no option {name} here: an argument gives it")
+    source = SnapKVDataSource({**options, **made})
     schema = source.schema()
     if not isinstance(schema, StructType):
         raise SourceError(

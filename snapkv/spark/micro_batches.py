@@ -219,6 +219,7 @@ class MicroBatches(DataSourceStreamReader, Generic[At], AvailableNow):
     ) -> Sequence[InputPartition]:
         """Return the tasks of a batch, none if it is empty."""
         first, last = self._position(start), self._position(end)
+        self._covered = self._covered or last.mark  # a batch that a driver before has planned
         with coded(advice=self.advice):
             reader = verified_reader(self._location, first.store, first.mark)
             if not holds(reader, last.store, last.mark):

@@ -19,9 +19,10 @@ from pyspark.sql import datasource
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
+from snapkv.errors import InvalidKeyError
 from snapkv.spark import errors
 from snapkv.spark.batch_commits import Batch, BatchCommits, Writes
-from snapkv.spark.decoding import JSON, MSGPACK
+from snapkv.spark.decoding import JSON, MSGPACK, UTF8, WHOLE
 from snapkv.spark.encoding import Encoder
 from snapkv.spark.errors import SourceError, coded
 from snapkv.spark.schema import arrow_schema
@@ -131,7 +132,8 @@ class OfStream(Sink, StreamWriter):
             raise SourceError(errors.FAILED, f"Spark does not give the id of the query: {QUERY_ID}")
         name = next(iter(names), None)  # without a partition there is none, and nothing to repeat
         note = self.options.text("note") or "Spark query"
-        self.apply(self.joined(messages), Batch(name, batchId, f"{note} {name}, batch {batchId}"))
+        batch = Batch(name, batchId, f"{note} {name}, batch {batchId}", of_stream=True)
+        self.apply(self.joined(messages), batch)
 
 
 def check_of_stream(options: SinkOptions) -> None:
@@ -139,6 +141,15 @@ def check_of_stream(options: SinkOptions) -> None:
     if StreamWriter is DataSourceArrowWriter:
         raise SourceError(errors.FAILED, "a sink of a stream needs PySpark 4.1 or newer")
     check_none_of(options.texts, ("txnAppId", "txnVersion"), "for a batch: a stream has its own")
+
+
+def texts_of(rows: pa.RecordBatch, name: str) -> list[Any]:
+    """Return a column as Python values. Raises `SourceError` for text that is not UTF-8."""
+    try:
+        found: list[Any] = rows.column(name).to_pylist()
+        return found
+    except UnicodeDecodeError as e:
+        raise SourceError(errors.VALUE_MALFORMED, f"a {name} is not UTF-8: {e}") from e
 
 
 class KeySink(Sink):
@@ -151,8 +162,9 @@ class KeySink(Sink):
         super().__init__(options)
         self._fields = value_fields(schema, options)
         self._encoder = None
-        if options.format in (JSON, MSGPACK):
-            arrow = arrow_schema(schema)
+        arrow = arrow_schema(schema)
+        is_raw = self._fields == [WHOLE] and pa.types.is_binary(arrow.field(WHOLE).type)
+        if options.format in (JSON, MSGPACK) and not is_raw:  # as BINARY it is encoded already
             self._encoder = Encoder([arrow.field(name) for name in self._fields], options.format)
 
     def encoded(self, rows: pa.RecordBatch) -> pa.RecordBatch:
@@ -162,34 +174,50 @@ class KeySink(Sink):
         kept = [n for n, change in enumerate(changes) if change != _BEFORE]
         if len(kept) < len(changes):
             rows, changes = rows.take(pa.array(kept, pa.int64())), [changes[n] for n in kept]
-        keys = rows.column("key").to_pylist()
-        saved = self._checked(keys, changes)
-        if self._encoder is None:
-            values = rows.column(self._fields[0]).cast(pa.large_binary()).to_pylist()
+        keys = texts_of(rows, "key")
+        self._check(keys, changes)
+        values: list[bytes | None] = [None] * len(rows)
+        saved = [n for n, change in enumerate(changes) if change != _REMOVAL]
+        if len(saved) < len(rows):
+            found = self._values(rows.take(pa.array(saved, pa.int64())), [keys[n] for n in saved])
         else:
-            values = self._encoder.values(rows, keys)
-        for n, value in enumerate(values):
-            if not saved[n]:
-                values[n] = None
-            elif value is None:
-                raise SourceError(
-                    errors.VALUE_MALFORMED,
-                    f"the value of key {keys[n]!r} is NULL: a removal is a row whose "
-                    f"{CHANGE} is {_REMOVAL!r}",
-                )
+            found = self._values(rows, keys)
+        for n, value in zip(saved, found, strict=True):
+            values[n] = value
         zeros = pa.array([0] * len(rows), pa.int64())
-        place = [rows.column(name) if name in names else zeros for name in (VERSION, ORDINAL)]
+        version = rows.column(VERSION).cast(pa.int64()) if VERSION in names else zeros
+        if version.null_count:
+            raise SourceError(errors.INVALID_SCHEMA, f"a row has no version: {VERSION} is NULL")
+        ordinal = rows.column(ORDINAL).cast(pa.int64()) if ORDINAL in names else zeros
+        kind = pa.large_string() if self.options.is_text else pa.large_binary()
         return pa.RecordBatch.from_arrays(
             [
-                pa.array(keys, pa.large_string() if self.options.is_text else pa.large_binary()),
+                pa.array(keys, kind),
                 pa.array(values, pa.large_binary()),
-                *(column.cast(pa.int64()) for column in place),
+                version,
+                ordinal.fill_null(-1),
             ],
             names=["key", "value", "version", "ordinal"],
         )
 
-    def _checked(self, keys: Sequence[Any], changes: Sequence[str | None]) -> list[bool]:
-        """Return for each row whether it is a save, not a removal."""
+    def _values(self, rows: pa.RecordBatch, keys: Sequence[Any]) -> Sequence[bytes]:
+        """Return the values of rows that are saved."""
+        if self._encoder is not None:
+            return self._encoder.values(rows, keys)
+        if self.options.format == UTF8:
+            texts_of(rows, WHOLE)
+        values: list[bytes] = rows.column(WHOLE).cast(pa.large_binary()).to_pylist()
+        for key, value in zip(keys, values, strict=True):
+            if value is None:
+                raise SourceError(
+                    errors.VALUE_MALFORMED,
+                    f"the value of key {key!r} is NULL: a removal is a row whose "
+                    f"{CHANGE} is {_REMOVAL!r}",
+                )
+        return values
+
+    def _check(self, keys: Sequence[Any], changes: Sequence[str | None]) -> None:
+        """Raise `SourceError` for a row that cannot be written."""
         prefix = self.options.prefix
         for key, change in zip(keys, changes, strict=True):
             if key is None:
@@ -204,7 +232,6 @@ class KeySink(Sink):
                     errors.VALUE_MALFORMED,
                     f"{CHANGE} of key {key!r} is {change!r}: it is one of {known}",
                 )
-        return [change != _REMOVAL for change in changes]
 
     def apply(self, writes: Writes, batch: Batch) -> None:
         """Commit the writes of a batch. Raises `SourceError`."""
@@ -218,10 +245,14 @@ class KeySink(Sink):
             commits = BatchCommits(store, options.location.space, batch)
             if commits.done:
                 return
-            if options.replace:
-                commits.replace(prefix, [write for write in writes if write[1] is not None])
-            else:
-                commits.add(writes)
+            try:
+                if options.replace:
+                    commits.replace(prefix, [write for write in writes if write[1] is not None])
+                else:
+                    commits.add(writes)
+            except InvalidKeyError as e:  # whose code and advice are for reading
+                message = f"a key cannot be written: {e}"
+                raise SourceError(errors.VALUE_MALFORMED, message) from e
 
 
 class BatchSink(KeySink, OfBatch):

@@ -7,9 +7,11 @@ from dataclasses import dataclass
 
 from pyspark.sql import types as T
 
+from snapkv.errors import SnapKVError
 from snapkv.layout import NOTE_BYTES_MAX, WRITER_BYTES_MAX
 from snapkv.reading import arrow
 from snapkv.spark import errors
+from snapkv.spark.batch_commits import SPACE
 from snapkv.spark.decoding import FORMATS, JSON, MSGPACK, UTF8, WHOLE
 from snapkv.spark.errors import SourceError
 from snapkv.spark.options import FORMAT, TEXT, key_formats
@@ -28,6 +30,8 @@ KNOWN = (
     "txnAppId",
     "txnVersion",
 )
+NAME_BYTES_MAX = 200
+"""It is part of a key, and so are the names of the store and of a space."""
 _OF_SPARK = ("checkpointlocation", "queryname")
 """Options of `writeStream` that Spark passes on."""
 CHANGE, VERSION, ORDINAL = "_change_type", "_commit_version", "_change_ordinal"
@@ -64,7 +68,11 @@ class SinkOptions(SourceOptions):
     def check(self) -> None:
         """Raise `SourceError` for an invalid option."""
         assert self.batch is None or self.batch[1] >= 0
-        for name, most in (("note", NOTE_BYTES_MAX // 2), ("writer", WRITER_BYTES_MAX)):
+        for name, most in (
+            ("note", NOTE_BYTES_MAX // 2),
+            ("writer", WRITER_BYTES_MAX),
+            ("txnAppId", NAME_BYTES_MAX),
+        ):
             if len(self.texts.get(name, "").encode()) > most:
                 raise SourceError(errors.INVALID_OPTION, f"{name} has more than {most} bytes")
         if self.location.url.startswith("archive:"):
@@ -111,8 +119,17 @@ class KeyOptions(SinkOptions):
 def key_options(raw: Mapping[str, str], *, replace: bool) -> KeyOptions:
     """Return the options of a sink that Spark passes. Raises `SourceError`."""
     texts = sink_texts(raw, KNOWN)
-    options = KeyOptions(location_of(texts, raw, FORMAT), texts, None, replace)
+    location = location_of(texts, raw, FORMAT)
+    options = KeyOptions(location, texts, None, replace)
     options.check()
+    try:
+        location.keyspace(text=True)
+    except SnapKVError as e:
+        raise SourceError(errors.INVALID_OPTION, str(e)) from e
+    if location.space == SPACE:
+        raise SourceError(
+            errors.INVALID_OPTION, f"the space {SPACE} says which batches are written"
+        )
     if replace and options.prefix is None:
         raise SourceError(
             errors.MISSING_OPTION,
@@ -129,8 +146,10 @@ def key_options(raw: Mapping[str, str], *, replace: bool) -> KeyOptions:
 def value_fields(schema: T.StructType, options: KeyOptions) -> list[str]:
     """Return the columns that make the value. Raises `SourceError` for a schema without it."""
     kinds = {field.name: field.dataType for field in schema}
-    if len({name.lower() for name in kinds}) < len(kinds):
-        raise SourceError(errors.INVALID_SCHEMA, f"two columns have one name: {schema.names}")
+    check_names(schema, {*OWN, WHOLE})
+    for name, number in ((VERSION, T.LongType), (ORDINAL, T.IntegerType)):
+        if name in kinds and not isinstance(kinds[name], T.IntegralType):
+            check_kind(kinds, name, number())
     check_kind(kinds, "key", T.StringType() if options.is_text else T.BinaryType())
     fields = [name for name in kinds if name not in OWN]
     if options.format in (JSON, MSGPACK):
@@ -151,6 +170,20 @@ def value_fields(schema: T.StructType, options: KeyOptions) -> list[str]:
             "valueFormat=json",
         )
     return [WHOLE]
+
+
+def check_names(schema: T.StructType, special: Collection[str]) -> None:
+    """Raise `SourceError` for names that differ in case only, from each other or a special one.
+
+    Spark keeps the case that was typed, and a removal must not become a save by it.
+    """
+    if len({name.lower() for name in schema.names}) < len(schema.names):
+        raise SourceError(errors.INVALID_SCHEMA, f"two columns have one name: {schema.names}")
+    known = {name.lower(): name for name in special}
+    for name in schema.names:
+        meant = known.get(name.lower(), name)
+        if meant != name:
+            raise SourceError(errors.INVALID_SCHEMA, f"column {name} is written {meant}")
 
 
 def check_kind(kinds: Mapping[str, T.DataType], name: str, kind: T.DataType) -> None:

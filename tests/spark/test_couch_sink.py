@@ -1,7 +1,6 @@
 """The sink of documents: rows are newest revisions, and each batch is there once."""
 
 import json
-from decimal import Decimal
 
 import pytest
 from pyspark.sql import types as T
@@ -9,9 +8,10 @@ from sinks import Sink, refused
 from sinks import in_a_query as in_a_query
 
 from cdcmeta import ChangesDB
+from cdcmeta.changes.revisions import POSITION_MAX
 from cdcmeta.spark import sink as sinks
 from cdcmeta.spark.source import ChangesDataSource
-from snapkv import CommitUnknownError
+from snapkv import CommitTimeoutError, CommitUnknownError
 from snapkv.spark.errors import SourceError
 from snapkv.store.space import Space
 
@@ -59,8 +59,8 @@ def test_documents_of_json(db, place):
 
 def test_documents_of_columns_and_a_new_database(store, place):
     schema = T.StructType().add("id", T.StringType()).add("owner", T.StringType())
-    schema = schema.add("price", T.DecimalType(10, 2)).add("deleted", T.BooleanType())
-    sink(place, schema).write(("a", "ann", Decimal("1.50"), None), ("b", "bob", None, False))
+    schema = schema.add("price", T.DoubleType()).add("deleted", T.BooleanType())
+    sink(place, schema).write(("a", "ann", 1.5, None), ("b", "bob", None, False))
     db = ChangesDB(store, "cat")
     assert documents(db) == {"a": ({"owner": "ann", "price": 1.5}, 1), "b": ({"owner": "bob"}, 1)}
 
@@ -103,24 +103,31 @@ def test_a_batch_that_is_repeated(db, place, in_a_query):
 ROWS = [(f"d{n:02}", f'{{"n":{n}}}') for n in range(25)]
 
 
+class DiedError(Exception):
+    """The driver was killed."""
+
+
+def dies_after(call, calls: int):
+    """A method that may be called so often."""
+    done: list[None] = []
+
+    def dies(self, *arguments, **options):
+        if len(done) == calls:
+            raise DiedError
+        done.append(None)
+        return call(self, *arguments, **options)
+
+    return dies
+
+
 @ARROW
 @pytest.mark.parametrize("commits", range(4))
 def test_a_batch_goes_on_where_it_was_killed(db, place, in_a_query, monkeypatch, commits):
     monkeypatch.setattr(sinks, "DOCS_MAX", 8)
     monkeypatch.setattr(sinks, "BESIDE_GUARDS", (db.store.guards_max or 8) - 8)
 
-    class DiedError(Exception):
-        pass
-
-    def dies(self, *arguments, done=[], **options):  # noqa: B006
-        if len(done) == commits:
-            raise DiedError
-        done.append(None)
-        return commit(self, *arguments, **options)
-
-    commit = Space.commit
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(Space, "commit", dies)
+        patched.setattr(Space, "commit", dies_after(Space.commit, commits))
         with pytest.raises(DiedError):
             sink(place, stream=True).micro_batch(3, *ROWS)
     sink(place, stream=True).micro_batch(3, *reversed(ROWS))
@@ -184,6 +191,8 @@ def test_documents_too_large_for_one_commit(db, place):
         ("doc STRING", {}, "INVALID_SCHEMA", "id must be STRING, and is missing"),
         ("id STRING", {}, "INVALID_SCHEMA", "a document is the column doc"),
         ("id STRING, doc STRING, owner STRING", {}, "INVALID_SCHEMA", "give one of them"),
+        ("id STRING, doc STRING, Deleted BOOLEAN", {}, "INVALID_SCHEMA", "is written deleted"),
+        ("id STRING, doc STRING, seq BIGINT", {}, "INVALID_SCHEMA", "seq must be STRING"),
         ("id STRING, doc INT", {}, "INVALID_SCHEMA", "doc must be STRING, and is INT"),
         ("id STRING, doc STRING, deleted STRING", {}, "INVALID_SCHEMA", "deleted must be BOOLEAN"),
     ],
@@ -207,6 +216,70 @@ def test_what_a_sink_refuses(store, place, columns, options, code, said):
 def test_rows_that_cannot_be_written(db, place, rows, code, said):
     assert said in refused(code, sink(place).write, *rows)
     assert documents(db) == {}
+
+
+def test_what_is_no_sequence(db, place):
+    into = sink(place, "id STRING, doc STRING, seq STRING")
+    for seq in ("9-x", "", None):
+        assert "sequence" in refused("VALUE_MALFORMED", into.write, ("a", "{}", seq))
+
+
+def test_no_decimals(place):
+    schema = T.StructType().add("id", T.StringType()).add("n", T.DecimalType(38, 10))
+    assert "cast it to DOUBLE" in refused("INVALID_SCHEMA", sink, place, schema)
+
+
+@ARROW
+def test_nothing_is_written_if_one_document_cannot_be(db, place, in_a_query):
+    last = f"{POSITION_MAX}-{'a' * 32}"
+    db.replicate([{"_id": "b", "_rev": last}])
+    rows = [("a", "{}"), ("b", '{"n": 1}'), ("c", "{}")]
+    for _ in range(2):  # a driver, and the next one
+        message = refused("INVALID_OPTION", sink(place, stream=True).micro_batch, 0, *rows)
+        assert "no revision can follow" in message
+    assert list(documents(db)) == ["b"]
+
+
+@ARROW
+def test_a_driver_that_was_replaced_between_two_commits(db, place, in_a_query, monkeypatch):
+    """Its successor committed the second part, and died, before it looks at its own first one."""
+    monkeypatch.setattr(sinks, "DOCS_MAX", 2)
+    monkeypatch.setattr(sinks, "BESIDE_GUARDS", (db.store.guards_max or 2) - 2)
+    rows = [(f"d{n}", "{}") for n in range(6)]
+    edited, calls = ChangesDB.edit, []
+
+    def overtaken(self, *arguments):
+        calls.append(None)
+        found = edited(self, *arguments)
+        if len(calls) == 1:
+            with pytest.MonkeyPatch.context() as patched:
+                patched.setattr(ChangesDB, "edit", dies_after(edited, 1))
+                with pytest.raises(DiedError):
+                    sink(place, stream=True).micro_batch(0, *rows)
+        return found
+
+    monkeypatch.setattr(ChangesDB, "edit", overtaken)
+    message = refused("CONFLICT", sink(place, stream=True).micro_batch, 0, *rows)
+    assert "another run" in message
+    assert documents(db) == {f"d{n}": ({}, 1) for n in range(4)}
+    sink(place, stream=True).micro_batch(0, *rows)
+    assert documents(db) == {f"d{n}": ({}, 1) for n in range(6)}
+
+
+@ARROW
+def test_beside_a_writer_of_one_document(db, place, in_a_query, monkeypatch):
+    """Parts become smaller until they win."""
+    rows = [(f"d{n:03}", "{}") for n in range(64)]
+    edited = ChangesDB.edit
+
+    def late(self, edits, beside):
+        if len(edits) > 10:
+            raise CommitTimeoutError("other writers committed first")
+        return edited(self, edits, beside)
+
+    monkeypatch.setattr(ChangesDB, "edit", late)
+    sink(place, stream=True).micro_batch(0, *rows)
+    assert documents(db) == {id: ({}, 1) for id, _ in rows}
 
 
 def test_a_sink_without_a_database(place):

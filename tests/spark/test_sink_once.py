@@ -8,6 +8,7 @@ from sinks import in_a_query as in_a_query
 from sinks import small_commits as small_commits
 from store.engines import Place
 
+from snapkv import tuples
 from snapkv.errors import CommitUnknownError, EngineUnavailableError
 from snapkv.spark import batch_commits
 from snapkv.store.store import SnapshotKV
@@ -18,6 +19,7 @@ pytestmark = [
 ]
 ROWS = [(f"k{n:02}", "x" * 500) for n in range(30)]
 """Some five commits if these are small."""
+MARKER = tuples.pack(("", "0eee7a21"))
 
 
 def sink(place: Place, **options) -> Sink:
@@ -59,7 +61,9 @@ def test_a_complete_table_is_replaced(store, place):
     into.micro_batch(0, ("n/a", "1"), ("n/b", "1"))
     into.micro_batch(1, ("n/a", "2"), ("n/c", "1"))
     into.micro_batch(1, ("n/a", "2"), ("n/c", "1"))
-    into.micro_batch(2, ("n/a", "2"), ("n/c", "1"))  # the same: a commit of its marker alone
+    head = store.at().revision
+    into.micro_batch(2, ("n/a", "2"), ("n/c", "1"))
+    assert store.at().revision == head, "a batch without effect is no change that others follow"
     assert state(store) == {"n/a": ("2", 2), "n/c": ("1", 1), "other": ("1", 1)}
     into.micro_batch(3)
     assert state(store) == {"other": ("1", 1)}
@@ -171,7 +175,7 @@ def test_another_driver_is_committing(store, place, small_commits, monkeypatch):
         if len(calls) == 3:  # of five
             marker = batch_commits.Marker(4, 1, 2, b"other rows")
             with place.open(writer="elsewhere") as elsewhere:
-                elsewhere.space(batch_commits.SPACE).commit(puts={b"0eee7a21": marker.encode()})
+                elsewhere.space(batch_commits.SPACE).commit(puts={MARKER: marker.encode()})
         return commit(self, *arguments, **options)
 
     monkeypatch.setattr(SnapshotKV, "commit", overtaken)
@@ -206,6 +210,24 @@ def test_numbered_batches(store, place):
     assert notes(store) == ["batch 1 of nightly", "batch 2 of nightly"]
 
 
+def test_one_number_for_several_spaces(store, place):
+    """As Delta Lake has it for several tables, in a function of foreachBatch."""
+    options = {"txnAppId": "app", "txnVersion": 7, "valueFormat": "utf8", "keyFormat": "utf8"}
+    for space in ("a", "b"):
+        Sink(place.url, space=space, **options).write(("k", "1"))
+        assert dict(store.space(space).at().items()) == {b"k": b"1"}
+    Sink(place.url, space="a", **options).write(("k", "2"))
+    assert store.space("a").load(b"k") == b"1"
+
+
+def test_a_numbered_replacement_without_effect(store, place):
+    store.save("k", b"1")
+    options = {"txnAppId": "app", "txnVersion": 7, "valueFormat": "utf8", "keyPrefix": ""}
+    Sink(place.url, overwrite=True, **options).write(("k", "1"))
+    Sink(place.url, overwrite=True, **options).write(("k", "2"))
+    assert state(store) == {"k": ("1", 1)}
+
+
 def test_streams_number_their_batches_themselves(place):
     message = refused("INVALID_OPTION", sink, place, txnAppId="a", txnVersion=1)
     assert "a stream has its own" in message
@@ -214,4 +236,4 @@ def test_streams_number_their_batches_themselves(place):
 def test_the_marker_is_not_a_key(store, place):
     sink(place).micro_batch(0, ("a", "1"))
     assert list(store.at().keys()) == ["a"]
-    assert list(store.space(batch_commits.SPACE).at().keys()) == [b"0eee7a21"]
+    assert list(store.space(batch_commits.SPACE).at().keys()) == [MARKER]

@@ -5,6 +5,7 @@ from datetime import UTC, date, datetime
 from decimal import Decimal
 
 import msgpack
+import pyarrow as pa
 import pytest
 from direct import read
 from pyspark.sql import types as T
@@ -12,6 +13,7 @@ from sinks import Sink, refused
 from sinks import small_commits as small_commits
 
 from snapkv.spark import batch_commits
+from snapkv.store.store import SnapshotKV
 
 FEED = "key STRING, value STRING, _change_type STRING, _commit_version BIGINT, _change_ordinal INT"
 
@@ -124,6 +126,62 @@ def test_a_whole_value(store, place):
     assert msgpack.unpackb(store.load("k")) == [1, 2]
 
 
+@pytest.mark.parametrize("format_", ["json", "msgpack"])
+def test_a_binary_value_is_encoded_already(store, place, format_):
+    """As it is read: with that schema the format gives the stored bytes."""
+    columns = "key STRING, value BINARY"
+    store.save("k", b'{"owner":"ann"}')
+    schema = [("key", T.StringType()), ("value", T.BinaryType())]
+    rows = read(place.url, schema, valueFormat=format_)
+    sink(place, columns, valueFormat=format_, name="copy").write(*rows)
+    assert read(place.url, name="copy", columns="key,value") == [("k", b'{"owner":"ann"}')]
+
+
+@pytest.mark.parametrize("zone", ["GMT+8", "UTC+08:00", "Z", "Europe/Berlin"])
+def test_times_in_any_zone_of_a_session(store, place, zone):
+    schema = T.StructType().add("key", T.StringType()).add("at", T.TimestampType())
+    schema = schema.add("all", T.ArrayType(T.StructType().add("at", T.TimestampType())))
+    into = sink(place, schema, valueFormat="json")
+    moment = datetime(2026, 2, 28, 12, 30, tzinfo=UTC)
+    stamp = pa.timestamp("us", zone)
+    micros = int(moment.timestamp()) * 1_000_000
+    batch = pa.RecordBatch.from_arrays(
+        [
+            pa.array(["k"]),
+            pa.array([micros], pa.int64()).cast(stamp),
+            pa.array([[{"at": micros}]], pa.list_(pa.struct([("at", pa.int64())]))).cast(
+                pa.list_(pa.struct([("at", stamp)]))
+            ),
+        ],
+        names=["key", "at", "all"],
+    )
+    into.writer.commit([into.writer.write(iter([batch]))])
+    text = "2026-02-28T12:30:00+00:00"
+    assert json.loads(store.load("k")) == {"at": text, "all": [{"at": text}]}
+
+
+def test_values_that_python_does_not_have(store, place):
+    schema = T.StructType().add("key", T.StringType()).add("day", T.DateType())
+    into = sink(place, schema, valueFormat="json")
+    days = pa.array([0, 3_000_000_000 // 1_000], pa.int32()).cast(pa.date32())
+    batch = pa.RecordBatch.from_arrays([pa.array(["a", "b"]), days], names=["key", "day"])
+    message = refused("VALUE_MALFORMED", into.writer.write, iter([batch]))
+    assert "key 'b' cannot be written" in message
+    text = pa.array([b"\xff"]).view(pa.string())
+    for arrays in ([text, pa.array(["1"])], [pa.array(["k"]), text]):
+        batch = pa.RecordBatch.from_arrays(arrays, names=["key", "value"])
+        message = refused("VALUE_MALFORMED", sink(place).writer.write, iter([batch]))
+        assert "is not UTF-8" in message
+
+
+def test_a_removal_has_no_value_to_encode(store, place):
+    store.save("k", b"{}")
+    schema = T.StructType().add("key", T.StringType()).add("n", T.DoubleType())
+    schema = schema.add("_change_type", T.StringType())
+    sink(place, schema, valueFormat="json").write(("k", float("nan"), "delete"))
+    assert now(store) == {}
+
+
 def test_numbers_that_json_has_not(store, place):
     schema = T.StructType().add("key", T.StringType()).add("n", T.DoubleType())
     json_sink = sink(place, schema, valueFormat="json")
@@ -164,6 +222,23 @@ def test_replace_beside_writers_that_never_rest(store, place, monkeypatch):
     monkeypatch.setattr(batch_commits, "_differences", beside)
     replacing.writer.commit(messages)
     assert now(store, "a/") == {"a/2": b"2", "a/3": b"3"}
+
+
+def test_a_replacement_that_makes_progress_goes_on(store, place, small_commits, monkeypatch):
+    """Another writer ticks before every third commit, as `snapkv tick` does beside a long one."""
+    rows = [(f"a/{n:03}", "x" * 500) for n in range(150)]
+    commit, calls = SnapshotKV.commit, []
+
+    def beside(self, *arguments, **options):
+        calls.append(None)
+        if len(calls) % 3 == 0:
+            self.tick()
+        return commit(self, *arguments, **options)
+
+    monkeypatch.setattr(SnapshotKV, "commit", beside)
+    sink(place, overwrite=True, keyPrefix="a/").write(*rows)
+    assert now(store) == {key: value.encode() for key, value in rows}
+    assert len(calls) > 25
 
 
 def test_a_replacement_in_parts(store, place, small_commits):
@@ -216,6 +291,26 @@ def test_a_space(store, place):
         ),
         ("key STRING, value STRING", {"keyFormat": "binary"}, "INVALID_OPTION", "for a space"),
         ("key STRING, value STRING", {"writer": "w" * 300}, "INVALID_OPTION", "256 bytes"),
+        (
+            "key STRING, value STRING",
+            {"txnAppId": "a" * 300, "txnVersion": 1},
+            "INVALID_OPTION",
+            "txnAppId has more than 200 bytes",
+        ),
+        ("key STRING, value STRING", {"space": ""}, "INVALID_OPTION", "needs a name"),
+        ("key STRING, value STRING", {"space": "spark.sinks"}, "INVALID_OPTION", "batches"),
+        (
+            "key STRING, value STRING, _CHANGE_TYPE STRING",
+            {"valueFormat": "json"},
+            "INVALID_SCHEMA",
+            "column _CHANGE_TYPE is written _change_type",
+        ),
+        (
+            "key STRING, value STRING, _commit_version STRING",
+            {},
+            "INVALID_SCHEMA",
+            "_commit_version must be BIGINT",
+        ),
     ],
 )
 def test_what_a_sink_refuses(store, place, columns, options, code, said):
@@ -229,6 +324,7 @@ def test_what_a_sink_refuses(store, place, columns, options, code, said):
         ([("a", "1"), (None, "2")], "INVALID_SCHEMA", "its key is NULL"),
         ([("a", "1"), ("b", None)], "VALUE_MALFORMED", "key 'b' is NULL: a removal is"),
         ([("a", "1"), ("b", "1"), ("a", "2")], "DUPLICATE_KEY", "key 'a' comes twice"),
+        ([("a", "1"), ("", "1")], "VALUE_MALFORMED", "a key cannot be written"),
     ],
 )
 def test_rows_that_cannot_be_written(store, place, rows, code, said):
@@ -255,6 +351,12 @@ def test_a_value_larger_than_a_commit(place, store, small_commits):
     message = refused("FAILED", sink(place).write, ("a", "1"), ("b", "x" * 1_000_000))
     assert "'b'" in message
     assert now(store) == {}
+
+
+def test_a_version_that_is_null(store, place):
+    columns = "key STRING, value STRING, _commit_version BIGINT"
+    rows = [("k", "old", None), ("k", "new", 9)]
+    assert "is NULL" in refused("INVALID_SCHEMA", sink(place, columns).write, *rows)
 
 
 def test_an_archive_and_a_reader_refuse(place, tmp_path, store):

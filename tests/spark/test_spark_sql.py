@@ -79,6 +79,16 @@ def test_naive_text_and_timestamps(commits, place):
     assert list(AsOf(planned).eval()) == read(place.url, versionAsOf=commits[1].revision)
 
 
+def test_times_without_a_zone(commits, place):
+    """A TIMESTAMP_NTZ is no moment: it is as naive text."""
+    naive = to_datetime(commits[1].ts).replace(tzinfo=None)
+    timestamp = AnalyzeArgument(T.TimestampNTZType(), naive, False, True)
+    with pytest.raises(SourceError, match="without an offset"):
+        AsOf.analyze(argument(place.url), timestamp)
+    planned = AsOf.analyze(argument(place.url), timestamp, timeZone=argument("UTC"))
+    assert list(AsOf(planned).eval()) == read(place.url, versionAsOf=commits[1].revision)
+
+
 def test_changes_begin_after_their_start(commits, place):
     since, until = commits[0], commits[2]
     rows = read(
@@ -132,6 +142,10 @@ def test_what_is_wrong(commits, place):
     assert "this reads snapshot" in refused("INVALID_OPTION", AsOf, place.url, preimages=True)
     assert "JSON" in refused("INVALID_OPTION", AsOf, place.url, schema="key STRING")
     assert "lmdb:./meta" in refused("INVALID_OPTION", AsOf, "./meta")
+    for options in ({"versionAsOf": 3}, {"KEYPREFIX": "a"}):
+        message = refused("INVALID_OPTION", AsOf, place.url, "rev:3", "b", **options)
+        assert "an argument gives it" in message
+    assert "url gives it" in refused("INVALID_OPTION", AsOf, place.url, STORE=place.url)
     column = AnalyzeArgument(T.StringType(), None, isTable=False, isConstantExpression=False)
     with pytest.raises(SourceError, match="as_of must be a constant"):
         AsOf.analyze(argument(place.url), column)

@@ -342,6 +342,9 @@ def test_progress_shows_how_far_behind_a_stream_is(store, place, clock):
     query = Query(place.url, query.checkpoint, maxRowsPerTrigger=1)
     for behind in (2, 1, 0):
         query.log()
+        if behind == 1:  # the next driver repeats the batch that is logged
+            query = Query(place.url, query.checkpoint, maxRowsPerTrigger=1)
+            query.run()
         assert metrics(query) == [behind, 1_000 * behind, 0]
         query.run()
         query.commit()
