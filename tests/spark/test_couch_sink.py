@@ -170,6 +170,7 @@ def test_a_second_driver_is_stopped(db, place, in_a_query, monkeypatch):
     assert documents(db) == {}
 
 
+@pytest.mark.parametrize("place", ["etcd"], indirect=True)
 def test_documents_too_large_for_one_commit(db, place):
     """They are parted until they fit."""
     limits = db.store._core.engine.limits
