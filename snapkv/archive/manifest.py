@@ -18,9 +18,10 @@ greater one.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -149,6 +150,15 @@ class Manifest:
                         f"needs {first if at is None else at + 1} next"
                     )
                 at = file.high
+        ends = {
+            kind: max((file.high for file in self.of_kind(kind)), default=self.since)
+            for kind in ("delta", "log")
+        }
+        if ends["delta"] != ends["log"]:
+            raise ArchiveError(
+                f"the changes of the archive end at revision {ends['delta']}, its log at "
+                f"{ends['log']}"
+            )
 
     def encode(self, attempt: bytes = b"") -> bytes:
         """Return the JSON text of the manifest.
@@ -160,6 +170,7 @@ class Manifest:
         if self.source.prefix is not None:
             source["prefix"] = self.source.prefix.hex()
         found: dict[str, Any] = {
+            "digest": "",
             "format": FORMAT,
             "number": self.number,
             "attempt": attempt.hex(),
@@ -170,6 +181,7 @@ class Manifest:
             "gaps": [gap._asdict() for gap in self.gaps],
             "files": [_named(file) for file in self.files],
         }
+        found["digest"] = _digest(found)
         return json.dumps(found, indent=1).encode()
 
     @classmethod
@@ -180,19 +192,40 @@ class Manifest:
             if found["format"] != FORMAT:
                 message = f"the archive has format {found['format']!r}, this version reads {FORMAT}"
                 raise FormatError(message, found["format"], FORMAT)
-            return cls(
-                found["number"],
-                _source(found["store"]),
-                found["since"],
-                found["since_timestamp"],
-                found["resolved"],
-                tuple(_file(each) for each in found["files"]),
-                tuple(Gap(**each) for each in found["gaps"]),
+            if found.get("digest", "") not in ("", _digest(found)):  # older ones have none
+                raise ArchiveError(f"a manifest is damaged: {text[:60]!r} has another digest")
+            number, since, since_timestamp, resolved = _numbers(
+                found, "number", "since", "since_timestamp", "resolved"
             )
-        except FormatError:
+            manifest = cls(
+                number,
+                _source(found["store"]),
+                since,
+                since_timestamp,
+                resolved,
+                tuple(_file(each) for each in found["files"]),
+                tuple(Gap(*_numbers(each, *Gap._fields)) for each in found["gaps"]),
+            )
+            manifest.check()
+            return manifest
+        except (FormatError, ArchiveError):
             raise
-        except (ValueError, KeyError, TypeError) as e:
+        except (ValueError, KeyError, TypeError, AttributeError) as e:
             raise ArchiveError(f"not a manifest: {text[:60]!r}: {e}") from e
+
+
+def _digest(found: Mapping[str, Any]) -> str:
+    """Return the SHA-256 of the text of a manifest, which has an empty digest itself."""
+    text = json.dumps({**found, "digest": ""}, indent=1)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _numbers(found: Mapping[str, Any], *names: str) -> list[int]:
+    """Return members that are numbers. Raises `TypeError`."""
+    for name in names:
+        if type(found[name]) is not int or found[name] < 0:
+            raise TypeError(f"{name} is a whole number, not {found[name]!r}")
+    return [found[name] for name in names]
 
 
 def _named(file: File) -> dict[str, Any]:
@@ -214,5 +247,8 @@ def _source(found: dict[str, Any]) -> SourceId:
 def _file(found: dict[str, Any]) -> File:
     if not PATH.fullmatch(found["path"]):  # it must not name a file outside of the archive
         raise ArchiveError(f"a manifest names {found['path']!r}, which is not a file of an archive")
+    if found["kind"] != found["path"].partition("/")[0]:
+        raise ArchiveError(f"a manifest says that {found['path']} is of kind {found['kind']!r}")
+    _numbers(found, "low", "high", "rows", "size")
     keys = {name: bytes.fromhex(found[name]) for name in ("first_key", "last_key")}
     return File(**(found | keys))

@@ -13,12 +13,13 @@ import pyarrow.compute as pc
 from snapkv.archive.files import Files
 from snapkv.archive.manifest import File, Manifest
 from snapkv.archive.opened import OpenFiles, Rows
-from snapkv.archive.publishing import existing
+from snapkv.archive.publishing import existing, resolved
 from snapkv.archive.rows import BASE, Keys
 from snapkv.archive.state import merged
 from snapkv.engine.contract import ALL_KEYS_END
 from snapkv.errors import ArchiveError, CorruptStoreError, FileMissingError
 from snapkv.layout import FIRST_KEY, Layout, StampRecord
+from snapkv.times import format_time
 
 
 class Verified(NamedTuple):
@@ -43,6 +44,7 @@ def verify(
     """
     manifest = existing(files)
     checked = _Verifying(files, manifest)
+    checked.newest()
     for done, file in enumerate(manifest.files):
         progress(done, len(manifest.files))
         checked.file(file)
@@ -63,6 +65,15 @@ class _Verifying:
 
     def _wrong(self, what: str) -> None:
         self.problems.append(what)
+
+    def newest(self) -> None:
+        """Check that no later manifest was lost: an empty file beside each says how far it goes."""
+        reached = resolved(self._files)
+        if reached > self._manifest.resolved:
+            self._wrong(
+                f"a manifest is lost that reached {format_time(reached)}: the newest one reaches "
+                f"{format_time(self._manifest.resolved)}"
+            )
 
     # --- one file ---
 
@@ -168,8 +179,12 @@ class _Verifying:
         table = pa.concat_tables(marks)
         revisions, stamps = (table[name].to_numpy() for name in ("revision", "timestamp"))
         for each in rows:
-            at = revisions.searchsorted(each.table["revision"].to_numpy())
-            theirs = each.table["timestamp"].to_numpy()
+            mine = each.table["revision"].to_numpy()
+            known: Any = np.ones(len(mine), bool)
+            for gap in self._manifest.gaps:  # where commits were is not known exactly
+                known &= (mine < gap.low) | (mine > gap.high)
+            at = revisions.searchsorted(mine[known])
+            theirs = each.table["timestamp"].to_numpy()[known]
             if (at >= len(stamps)).any() or (stamps[at] != theirs).any():
                 self._wrong(f"{delta.path} has changes with the times of other commits")
                 return

@@ -164,11 +164,11 @@ def test_a_put_of_which_nothing_is_known_is_an_error(proxy, direct, hurt):
 def test_two_writers_never_both_publish(proxy, direct, hurt, lost):
     """Not even the same manifest, with the same files."""
     assert publish(direct, manifest(1))
-    same = manifest(2, delta(6, 7))
+    same = manifest(2, delta(6, 7), delta(6, 7, "log"))
     assert publish(direct, same)
     proxy.arm(lost, 1, when=lambda method, path: method == "PUT")
     assert not publish(hurt, same)
-    assert publish(hurt, manifest(3, delta(6, 7)))
+    assert publish(hurt, manifest(3, delta(6, 7), delta(6, 7, "log")))
     assert newest(direct).number == 3
 
 

@@ -1,6 +1,9 @@
 """`verify` finds each kind of damage, and names the file."""
 
+import json
 import random
+import re
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -14,6 +17,7 @@ from snapkv.archive.verify import verify
 from snapkv.engine.contract import ALL_KEYS_END
 from snapkv.errors import ArchiveError
 from snapkv.layout import FIRST_KEY
+from snapkv.times import format_time
 
 from .histories import Recorder, Writing
 
@@ -175,6 +179,84 @@ def test_a_manifest_with_a_hole(recording):
         remaining,
     )
     assert publish(made.files, found)
-    with pytest.raises(ArchiveError, match=f"the archive needs {hole.low} next"):
-        existing(made.files).check()
-    assert verify(made.files).problems
+    for read in (existing, verify):
+        with pytest.raises(ArchiveError, match=f"the archive needs {hole.low} next"):
+            read(made.files)
+
+
+@pytest.mark.parametrize("digest", [True, False], ids=["", "as older ones are"])
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('"kind": "delta"', '"kind": "ddlta"'),
+        ('"kind": "log"', '"kind": "delta"'),
+        ('"since": ', '"since": -'),
+        ('"since": ', '"since": "1", "": '),
+        ('"gaps": []', '"gaps": [{"low": "a", "high": 2, "after": 1, "before": 2}]'),
+    ],
+)
+def test_a_manifest_that_changed(recording, old, new, digest):
+    """One bit may change the kind of a file, which nothing would read then."""
+    files, number = recording.writer.files, recording.writer.manifest.number
+    name = f"_manifest/{number:020}.json"
+    text = files.read(name).decode()
+    assert old in text
+    head, _, tail = text.rpartition(old)
+    changed = head + new + tail
+    if not digest:
+        changed = re.sub('"digest": "[0-9a-f]{64}"', '"digest": ""', changed)
+        assert changed != text
+    Path(f"{files.url}/{name}").write_text(changed)
+    for read in (existing, verify):
+        with pytest.raises(ArchiveError):
+            read(files)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('"created": ', '"created": 9'),
+        ('"gaps": []', '"gaps": [{"low": 9, "high": 9, "after": 1, "before": 2}]'),
+    ],
+)
+def test_a_manifest_whose_digest_is_another(recording, old, new):
+    files, number = recording.writer.files, recording.writer.manifest.number
+    path = Path(f"{files.url}/_manifest/{number:020}.json")
+    path.write_text(path.read_text().replace(old, new, 1))
+    with pytest.raises(ArchiveError, match="a manifest is damaged"):
+        existing(files)
+
+
+def test_a_manifest_without_files(recording):
+    files, number = recording.writer.files, recording.writer.manifest.number
+    path = Path(f"{files.url}/_manifest/{number:020}.json")
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"files": [], "digest": ""}))
+    with pytest.raises(ArchiveError, match="no base"):
+        verify(files)
+
+
+def test_a_manifest_that_is_lost(recording):
+    """The archive is as it was before; an empty file says that it reached further."""
+    made = recording.writer
+    Path(f"{made.files.url}/_manifest/{made.manifest.number:020}.json").unlink()
+    (problem,) = verify(made.files).problems
+    assert problem.startswith(
+        f"a manifest is lost that reached {format_time(made.manifest.resolved)}"
+    )
+
+
+def test_changes_in_a_gap_have_the_time_of_its_end(store, clock, place, files):
+    """And the log has the lost commits at its first revisions: that is no damage."""
+    store.save("a", b"1")
+    store.save("b", b"1")
+    recording = Recorder(store, files)
+    recording.catch_up()
+    clock.advance(1_000)
+    store.save("b", b"2")
+    for n in range(10):
+        store.save("a", b"%d" % n)
+    place.engine().compact(store.at().revision)
+    recording = Recorder(store, files)
+    recording.catch_up()
+    assert recording.writer.manifest.gaps
+    assert verify(files).problems == ()
