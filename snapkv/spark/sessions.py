@@ -61,8 +61,8 @@ use_this_python()  # at the import, because a session may be made right after it
 class Times:
     """Resolves the times of one call, at the time of the call.
 
-    Naive text is in the zone of the option `timeZone`, else of the session if there is one. Python
-    may not know the session's zone, so it is looked up only when a time needs it.
+    Naive text is in the zone of the option `timeZone`, else in the session's. Python may not know
+    that zone, so only a time without an offset looks it up.
     """
 
     def __init__(self, options: Mapping[str, Any], spark: SparkSession | None = None) -> None:

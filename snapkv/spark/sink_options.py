@@ -67,7 +67,7 @@ class SinkOptions(SourceOptions):
 
     def check(self) -> None:
         """Raise `SourceError` for an invalid option."""
-        assert self.batch is None or self.batch[1] >= 0
+        _ = self.batch  # raises for an invalid name or number
         for name, most in (
             ("note", NOTE_BYTES_MAX // 2),
             ("writer", WRITER_BYTES_MAX),
