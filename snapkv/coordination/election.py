@@ -26,7 +26,7 @@ from snapkv.coordination.requests import (
     check_ttl,
     election_prefix,
 )
-from snapkv.coordination.session import TTL_S, Session
+from snapkv.coordination.session import TTL_S, Session, SessionInfo, end_session
 from snapkv.engine.contract import KeyValue, Range, Watcher
 from snapkv.errors import (
     CompactedError,
@@ -313,6 +313,18 @@ class Election(Closing):
                 candidacy.remove()
             candidacy.removed = True
             session.dismiss(self.name, self)
+
+    def end_session(self, session: SessionInfo) -> bool:
+        """End another process's session if this leadership holds; return whether this call did.
+
+        Its keys vanish at once. Its process learns of it when it renews the session, a third of
+        its time to live later at most, and may rely on it until then. Two round trips.
+
+        Raises `SessionLostError` if no election was won here, `EngineUnavailableError`,
+        `NoSpaceError`, `AccessDeniedError`, `StoreClosedError`.
+        """
+        self._core.check_open()
+        return end_session(self._core, session, self.guard)
 
     # --- looking ---
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import weakref
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
@@ -22,7 +23,7 @@ from snapkv.coordination.requests import (
     session_key,
     transact,
 )
-from snapkv.engine.contract import Compare, Engine, Put, Range, Target, Txn
+from snapkv.engine.contract import Compare, Delete, Engine, Put, Range, Target, Txn
 from snapkv.errors import (
     EngineBusyError,
     LeaseNotFoundError,
@@ -50,6 +51,14 @@ class SessionInfo:
     value: bytes
     writer: str
     revision: int
+
+
+class Sessions(list[SessionInfo]):
+    """The live sessions at one revision of the engine, in the order in which they were made."""
+
+    def __init__(self, found: Iterable[SessionInfo], revision: int) -> None:
+        super().__init__(found)
+        self.revision = revision
 
 
 class Candidate(Protocol):
@@ -294,14 +303,30 @@ class _Keeper:
             self.join()
 
 
-def sessions(core: Reader) -> list[SessionInfo]:
+def sessions(core: Reader) -> Sessions:
     """Return the live sessions in the order in which they were made; one round trip."""
     core.check_open()
     start, end = core.layout.live.range_of(SESSIONS)
-    kvs = core.engine.read([Range(start, end)]).results[0].kvs
+    answer = core.engine.read([Range(start, end)])
     found = []
-    for kv in sorted(kvs, key=lambda kv: kv.create_revision):
+    for kv in sorted(answer.results[0].kvs, key=lambda kv: kv.create_revision):
         record = SessionRecord.decode(kv.value)
         lease = lease_of(kv.key)
         found.append(SessionInfo(lease, record.value, record.writer, kv.create_revision))
-    return found
+    return Sessions(found, answer.header.revision)
+
+
+def end_session(core: Reader, session: SessionInfo, guard: Held) -> bool:
+    """End a session of any process if a guard holds; return whether this call ended it."""
+    key, held = (core.layout.live.encode(each) for each in (session_key(session.id), guard.key))
+    txn = Txn(
+        (
+            Compare(key, Target.CREATE, "=", session.revision),
+            Compare(held, Target.CREATE, "=", guard.revision),
+        ),
+        (Delete(key),),
+    )
+    ended = transact(core.engine, txn).succeeded
+    if ended:
+        revoke(core.engine, session.id)  # its other keys vanish with its lease
+    return ended

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Self
 from snapkv.arguments import check_bool, check_int
 from snapkv.committer import Check, SentRequest, compile_check, listed, pairs
 from snapkv.coordination.election import Election
-from snapkv.coordination.session import TTL_S, Session, SessionInfo, sessions
+from snapkv.coordination.session import TTL_S, Session, Sessions, sessions
 from snapkv.errors import InvalidOptionError, InvalidTypeError, NotSupportedError
 from snapkv.files import FILE_MODE, FilePath, check_mode, checked_path
 from snapkv.layout import StampRecord
@@ -309,8 +309,8 @@ class SnapshotKV(View[str], Closing):
         return Session(self._core, self._core.committer.writer, ttl, value)
 
     @bounds
-    def sessions(self, *, timeout: float | None = None) -> list[SessionInfo]:
-        """Return the live sessions in the order in which they were made. One round trip.
+    def sessions(self, *, timeout: float | None = None) -> Sessions:
+        """Return the live sessions, the oldest first, at the list's `revision`. One round trip.
 
         Raises `EngineUnavailableError`, `ReadTimeoutError`.
         """

@@ -338,3 +338,32 @@ def test_guards_combine(store):
         with pytest.raises(ConflictError) as caught:
             store.commit(puts={"k": b"2"}, guards=guards)
         assert [guard for guard, _ in caught.value.failed] == [Absent("k")]
+
+
+# --- ending another process's session ---
+
+
+def test_a_leader_ends_another_session(store, place):
+    leader = store.election("e", ttl=LONG_S).campaign()
+    other = place.open().session(LONG_S, b"other")
+    (seen,) = [info for info in store.sessions() if info.value == b"other"]
+    assert store.sessions().revision >= seen.revision
+    assert leader.end_session(seen)
+    assert [info for info in store.sessions() if info.value == b"other"] == []
+    assert not leader.end_session(seen)
+    with pytest.raises(ConflictError):
+        store.commit(puts={"k": b"1"}, guards=[other.guard])
+    other.renew()
+    assert not other.alive
+
+
+def test_a_deposed_leader_ends_no_session(store, place):
+    leader = store.election("e", ttl=LONG_S).campaign()
+    other = place.open().session(LONG_S, b"other")
+    (seen,) = [info for info in store.sessions() if info.value == b"other"]
+    leader.resign()
+    assert not leader.end_session(seen)
+    assert seen in store.sessions()
+    assert other.renew() is not None
+    with pytest.raises(SessionLostError):
+        store.election("e").end_session(seen)
