@@ -19,6 +19,7 @@ from cdcmeta.scheduler import (
     Limits,
     SetState,
     SimulatedExecutor,
+    Token,
     Watermarks,
 )
 from cdcmeta.scheduler.core.policies.rebalance import TOLERANCE
@@ -54,7 +55,7 @@ class Pipelines(SimulatedExecutor):
         self.hung: set[str] = set()
         self._committed: set[str] = set()
 
-    def add_table(self, table: str, start_ts: int, *, is_prepare: bool) -> bool:
+    def add_table(self, table: str, start_ts: int, token: Token, *, is_prepare: bool) -> bool:
         if is_prepare and table not in self._pipelines:
             self.hung.discard(table)
             self._committed.discard(table)
@@ -64,7 +65,7 @@ class Pipelines(SimulatedExecutor):
         done = self._sim.downstream[table]
         if not is_prepare and start_ts > done:  # an assertion would be the agent's to catch
             self._sim.complaints.append(f"{table} begins at {start_ts}, beyond {done}")
-        is_added = super().add_table(table, start_ts, is_prepare=is_prepare)
+        is_added = super().add_table(table, start_ts, token, is_prepare=is_prepare)
         if not is_prepare:
             self._committed.add(table)
         self._maybe_hang(table, "prepare" if is_prepare else "start")

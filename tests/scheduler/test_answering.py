@@ -174,7 +174,7 @@ def test_what_comes_of_an_earlier_owners_request_is_told_to_the_new_one():
 
 def test_an_agent_begins_with_an_executor_that_has_no_tables():
     executor = SimulatedExecutor()
-    executor.add_table("t", 1, is_prepare=True)
+    executor.add_table("t", 1, Token(1, 1), is_prepare=True)
     with pytest.raises(InvalidArgumentError, match="no tables"):
         Agent("c1", executor, epoch=3, owner=KnownOwner())
 

@@ -185,6 +185,6 @@ def test_agents_that_cannot_be(bad):
 
 def test_an_agent_begins_without_tables():
     executor = SimulatedExecutor()
-    executor.add_table("t", 5, is_prepare=True)
+    executor.add_table("t", 5, Token(1, 1), is_prepare=True)
     with pytest.raises(InvalidArgumentError, match="no tables"):
         Agent("c0", executor, epoch=3, owner=KnownOwner())

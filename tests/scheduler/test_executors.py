@@ -11,6 +11,7 @@ from cdcmeta.scheduler import (
     Progress,
     SimulatedExecutor,
     TableState,
+    Token,
 )
 from cdcmeta.scheduler.protocol.messages import Announce, Heartbeat, Sync
 
@@ -23,8 +24,8 @@ class Busy(SimulatedExecutor):
 
     is_busy = False
 
-    def add_table(self, table, start_ts, *, is_prepare):
-        return not self.is_busy and super().add_table(table, start_ts, is_prepare=is_prepare)
+    def add_table(self, table, start_ts, token, *, is_prepare):
+        return not self.is_busy and super().add_table(table, start_ts, token, is_prepare=is_prepare)
 
     def remove_table(self, table):
         return not self.is_busy and super().remove_table(table)
@@ -39,9 +40,9 @@ class Broken(SimulatedExecutor):
         if self.broken == (method, table):
             raise OSError(f"{method} {table}")
 
-    def add_table(self, table, start_ts, *, is_prepare):
+    def add_table(self, table, start_ts, token, *, is_prepare):
         self._check("prepare" if is_prepare else "replicate", table)
-        return super().add_table(table, start_ts, is_prepare=is_prepare)
+        return super().add_table(table, start_ts, token, is_prepare=is_prepare)
 
     def is_add_finished(self, table, *, is_prepare):
         self._check("is_prepared" if is_prepare else "is_replicating", table)
@@ -277,7 +278,7 @@ class Bounded:
         self.executor.written = lambda table, checkpoint: self.told.append((table, checkpoint))
         for table in ("t", "u"):
             for is_prepare in (True, False):
-                self.executor.add_table(table, 50, is_prepare=is_prepare)
+                self.executor.add_table(table, 50, Token(1, 1), is_prepare=is_prepare)
 
     def at(self) -> list[int]:
         return [self.executor.status(table).progress.checkpoint for table in ("t", "u")]

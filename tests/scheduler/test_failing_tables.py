@@ -15,9 +15,9 @@ class Broken(Pipelines):
     broken: frozenset[str] = frozenset()
     tries = 0
 
-    def add_table(self, table, start_ts, *, is_prepare):
+    def add_table(self, table, start_ts, token, *, is_prepare):
         self.tries += table in self.broken
-        return super().add_table(table, start_ts, is_prepare=is_prepare)
+        return super().add_table(table, start_ts, token, is_prepare=is_prepare)
 
     def is_add_finished(self, table, *, is_prepare):
         if table in self.broken:

@@ -251,8 +251,8 @@ class Agent:
     def _begin(self, table: str, action: Action) -> bool:
         if action is Action.REMOVE:
             return self._executor.remove_table(table)
-        start = self._held(table).progress.checkpoint
-        return self._executor.add_table(table, start, is_prepare=action is Action.PREPARE)
+        token, _, _, (start, *_) = self._held(table)
+        return self._executor.add_table(table, start, token, is_prepare=action is Action.PREPARE)
 
     def _refresh_all(self) -> None:
         kept, busy, ask = self._kept, self._busy, self._executor.status

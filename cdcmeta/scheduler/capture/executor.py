@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import NamedTuple, Protocol
 
-from cdcmeta.scheduler.core.states import Progress, TableState
+from cdcmeta.scheduler.core.states import Progress, TableState, Token
 
 
 class ExecutorStatus(NamedTuple):
@@ -22,11 +22,13 @@ class TableExecutor(Protocol):
     replicated (writes), then removed. Each step may take long; the agent asks whether it is done.
     """
 
-    def add_table(self, table: str, start_ts: int, *, is_prepare: bool) -> bool:
+    def add_table(self, table: str, start_ts: int, token: Token, *, is_prepare: bool) -> bool:
         """Begin to prepare a table, or to replicate one that is prepared.
 
-        `start_ts` (microseconds): everything before it is downstream already. Return False if it
-        cannot begin now: the agent calls again. Adding a table twice is not an error.
+        `start_ts`: everything before it is downstream already. `token` names the assignment, and
+        later assignments of the table have larger ones: a sink that keeps the largest can reject
+        what an earlier assignment still writes. Return False if it cannot begin now: the agent
+        calls again. Adding a table twice is not an error.
         """
         ...
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from cdcmeta.errors import InvalidArgumentError
 from cdcmeta.scheduler.capture.executor import ExecutorStatus
-from cdcmeta.scheduler.core.states import NO_PROGRESS, Progress, TableState
+from cdcmeta.scheduler.core.states import NO_PROGRESS, Progress, TableState, Token
 from cdcmeta.scheduler.protocol.messages import NO_BARRIER, Barrier
 
 
@@ -35,9 +35,9 @@ class SimulatedExecutor:
     checkpoint follows `source(table)`; `durations(table)` is how long its steps take. No table is
     replicated beyond `barrier()`: pass `barrier=lambda: agent.barrier`.
 
-    >>> from cdcmeta.scheduler import SimulatedExecutor
+    >>> from cdcmeta.scheduler import SimulatedExecutor, Token
     >>> executor = SimulatedExecutor()
-    >>> executor.add_table("t", 5, is_prepare=True)
+    >>> executor.add_table("t", 5, Token(1, 1), is_prepare=True)
     True
     >>> executor.status("t").state.name
     'PREPARED'
@@ -57,7 +57,7 @@ class SimulatedExecutor:
         self._pipelines: dict[str, _Pipeline] = {}
         self.now = 0
 
-    def add_table(self, table: str, start_ts: int, *, is_prepare: bool) -> bool:
+    def add_table(self, table: str, start_ts: int, token: Token, *, is_prepare: bool) -> bool:
         """Begin to prepare or replicate. Raises `InvalidArgumentError` for an invalid start."""
         if start_ts < 0:
             raise InvalidArgumentError(f"{table!r} cannot start at {start_ts}")

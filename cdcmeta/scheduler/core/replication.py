@@ -71,6 +71,7 @@ class ReplicationManager:
         """By capture, the total weight of the tables that it replicates and prepares."""
         self._weight: Callable[[str], float] = lambda table: 1.0
         self._removed: list[str] = []
+        self._new_primaries: dict[str, str | None] = {}
         self._asked: dict[str, tuple[tuple[str, Token], ...]] = {}
         self._pending_prepares: dict[str, _PendingPrepare] = {}
         self.is_settled = True
@@ -161,6 +162,11 @@ class ReplicationManager:
         """Return the tables whose sets have ended since the last call."""
         removed, self._removed = self._removed, []
         return removed
+
+    def take_new_primaries(self) -> dict[str, str | None]:
+        """Return the tables whose primary has changed since the last call, and the new one."""
+        changed, self._new_primaries = self._new_primaries, {}
+        return changed
 
     # --- what happens ---
 
@@ -347,6 +353,10 @@ class ReplicationManager:
         if before is not None and before.places is rset.places and before.state is rset.state:
             return
         self._deadlines.note(before, rset, self.waited)
+        old = before.primary if before is not None else None
+        new = rset.primary
+        if (old and old.capture) != (new and new.capture):
+            self._new_primaries[table] = new.capture if new else None
         if before is not None:
             weight = self._weight(table)
             for place in before.places:

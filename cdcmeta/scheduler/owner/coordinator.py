@@ -12,7 +12,7 @@ from cdcmeta.scheduler.core.policies.facts import Facts
 from cdcmeta.scheduler.core.policies.order import SchedulerManager
 from cdcmeta.scheduler.core.replication import ReplicationManager
 from cdcmeta.scheduler.core.states import SetState, TableStatus
-from cdcmeta.scheduler.core.tasks import AddTable, MoveTable, Task
+from cdcmeta.scheduler.core.tasks import AbandonTable, AddTable, MoveTable, RemoveTable, Task
 from cdcmeta.scheduler.core.watermarks import ReportedProgress, Watermarks
 from cdcmeta.scheduler.owner.captures import CaptureManager, CaptureState
 from cdcmeta.scheduler.owner.cluster import Cluster, check_name, check_revision
@@ -31,10 +31,21 @@ from cdcmeta.scheduler.protocol.messages import (
     Sync,
 )
 
+FOUND, PLACED = "found", "placed"
+"""The reasons of decisions that have no other: a new owner found the table there, or it is new."""
 LOOKS_MIN = 4
 """How often at least a capture is asked before it counts as mute."""
 DRAIN_NOT_READY = 1
 """What `drain` returns before the captures have synced: ask again."""
+
+
+class Decision(NamedTuple):
+    """A table has another primary: the capture that replicates it, or None without one."""
+
+    table: str
+    capture: str | None
+    why: str
+    """Why it has no primary, or why this one was chosen."""
 
 
 class Tick(NamedTuple):
@@ -53,6 +64,8 @@ class Tick(NamedTuple):
 
     They are silent for too long, or have not stopped a table for `Limits.stop_us`.
     """
+    decisions: list[Decision]
+    """The tables whose primary has changed; the first tick of a term lists those it found."""
 
 
 class Coordinator:
@@ -112,6 +125,9 @@ class Coordinator:
         self._announced: set[str] = set()
         self._outbox = Outbox(self.limits)
         self._sent: list[Envelope] = []
+        self._decided: list[Decision] = []
+        self._why: dict[str, str] = {}
+        """By table without a settled primary, why it moves."""
         self._headers: dict[str, Header] = {}
         """By capture, the header of the last message."""
 
@@ -133,6 +149,8 @@ class Coordinator:
             self._headers.pop(capture, None)
             if self.scheduling.draining == capture:  # a new capture of that name is not drained
                 self.scheduling.draining = None
+            for table in self.replication.primaries.get(capture, ()):
+                self._why[table] = f"{capture} is gone"
             self._outbox.put(self.replication.capture_lost(capture))
         self.replication.is_settled = self.captures.is_settled
         for envelope in inbox:
@@ -147,7 +165,8 @@ class Coordinator:
         self._send_round(cluster)
         evict = [(name, cluster.captures[name]) for name in self._evicted()]
         sent, self._sent = self._sent, []
-        return Tick(sent, self.progress.current, evict)
+        decided, self._decided = self._decided, []
+        return Tick(sent, self.progress.current, evict, decided + self._decisions(PLACED))
 
     def _check(self, cluster: Cluster) -> None:
         """Raise for an invalid cluster before anything changes; else advance the clock of waits."""
@@ -251,6 +270,7 @@ class Coordinator:
         self.replication.begin(cluster.tables, self.progress.stored, self._found)
         self.captures.is_initialized = True
         self._found = {}
+        self._decided = self._decisions(FOUND)
 
     # --- deciding ---
 
@@ -302,11 +322,30 @@ class Coordinator:
                 if room <= 0:
                     break
                 room -= 1
-            self._begin(task)
+            self._begin(task, plan.why)
 
-    def _begin(self, task: Task) -> None:
+    def _begin(self, task: Task, why: str) -> None:
+        if isinstance(task, RemoveTable):
+            why = "not wanted"
+        elif isinstance(task, AbandonTable):
+            why = f"{task.capture} did not start it in time"
+        if not isinstance(task, AddTable):
+            self._why[task.table] = why
         self._outbox.put(self.replication.begin_task(task))
         self.scheduling.accepted(task)
+
+    def _decisions(self, why: str) -> list[Decision]:
+        """Return the changes of primaries, with their reasons, by default `why`. O(changes)."""
+        decisions, failed = [], self.replication.failures.tables
+        for table, capture in self.replication.take_new_primaries().items():
+            if capture is not None:
+                decisions.append(Decision(table, capture, self._why.pop(table, why)))
+                continue
+            ended = f"it failed on {failed[table].captures[-1]}" if table in failed else "it ended"
+            decisions.append(Decision(table, None, self._why.setdefault(table, ended)))
+            if table not in self.replication.sets:
+                del self._why[table]
+        return decisions
 
     def _evicted(self) -> list[str]:
         """Return the captures that are mute, or do not stop a table that must move."""

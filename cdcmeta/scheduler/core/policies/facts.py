@@ -111,6 +111,8 @@ class Plan(NamedTuple):
     tasks: tuple[Task, ...] = ()
     is_burst: bool = False
     """Whether all tasks begin at once, without the limit on moves."""
+    why: str = "placed"
+    """The reason for all its tasks, in a word or two."""
 
 
 NOTHING = Plan()

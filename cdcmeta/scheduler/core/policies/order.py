@@ -40,12 +40,12 @@ class SchedulerManager:
             self.draining = None
         plan = drain.plan(facts, target)
         if plan.tasks:
-            return plan
+            return plan._replace(why=f"{target} is drained")
         if facts.is_quiet and facts.is_complete:
             self.moves = move.still_possible(facts, self.moves)
         plan = move.plan(facts, self.moves)
         if plan.tasks:
-            return plan
+            return plan._replace(why="a move was asked for")
         return self._even(facts, now)
 
     def accepted(self, task: Task) -> None:
@@ -61,10 +61,10 @@ class SchedulerManager:
             if rebalance.is_over(facts):
                 self.is_rebalance_asked = False
             if plan.tasks:
-                return plan
+                return plan._replace(why="a rebalance was asked for")
         if not balance.is_due(facts, self._looked_at, now, is_forced=self._is_forced):
             return NOTHING
         plan = balance.plan(facts)
         if facts.is_quiet:
             self._looked_at, self._is_forced = now, bool(plan.tasks)
-        return plan
+        return plan._replace(why="balance") if plan.tasks else NOTHING
