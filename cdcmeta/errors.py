@@ -258,5 +258,25 @@ class ExpiryIncompleteError(CDCMetaError):
         self.failed, self.done = dict(failed), done
 
 
+class ChangefeedNotFoundError(CDCMetaError, LookupError):
+    """The store has no changefeed with this id."""
+
+    def __init__(self, id: str) -> None:
+        super().__init__(f"changefeed {id!r} does not exist: list them, or create it")
+        self.id = id
+
+
+class SinkError(CDCMetaError):
+    """A sink did not take what was written to it; the same is written again later.
+
+    `reason` is `fenced` if a later assignment of the table has begun, which ends this one;
+    otherwise it is `failed`.
+    """
+
+    def __init__(self, message: str, reason: str = "failed") -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
 class LateGenerationWarning(UserWarning):
     """A generation became known after writes of its time went to the one before it."""

@@ -9,6 +9,8 @@ from typing import Annotated
 
 import typer
 
+from cdcmeta.cli.capturing import capture
+from cdcmeta.cli.changefeeds import changefeed
 from cdcmeta.cli.generations import generations, streams
 from cdcmeta.cli.serving import serve
 from cdcmeta.errors import CDCMetaError
@@ -26,7 +28,8 @@ def cdcmeta(version: Annotated[bool, version_option("cdcmeta")] = False) -> None
 
 
 app.command()(serve)
-GROUPS = {"generations": generations, "streams": streams}
+app.command()(capture)
+GROUPS = {"changefeed": changefeed, "generations": generations, "streams": streams}
 """Commands with subcommands; without one, each shows its help."""
 for _name, _group in GROUPS.items():
     app.add_typer(_group, name=_name)

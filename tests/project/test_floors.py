@@ -33,7 +33,13 @@ FLOORS = (
     ("snapkv.cli", "cdcmeta.arguments"),
     ("cdcmeta.changes", "cdcmeta.generations", "cdcmeta.scheduler"),
     ("cdcmeta",),
-    ("cdcmeta.couch_http", "cdcmeta.spark"),
+    (
+        "cdcmeta.couch_http",
+        "cdcmeta.scheduler.executors",
+        "cdcmeta.scheduler.transport",
+        "cdcmeta.spark",
+    ),
+    ("cdcmeta.scheduler.runtime",),
     ("cdcmeta.cli",),
     ("snapkv.__main__", "cdcmeta.__main__"),
 )
@@ -80,7 +86,10 @@ CDCMETA_SPARK_MAY_IMPORT = {
 # What docs/architecture.md says of units: they do not import these, but for the modules named.
 ABSENT = (
     ("snapkv.engine", "snapkv.times", set()),
-    ("cdcmeta.scheduler", "snapkv", set()),
+    ("cdcmeta.scheduler.core", "snapkv", set()),
+    ("cdcmeta.scheduler.owner", "snapkv", set()),
+    ("cdcmeta.scheduler.capture", "snapkv", set()),
+    ("cdcmeta.scheduler.protocol", "snapkv", set()),
     ("cdcmeta.generations.model", "snapkv.clock", {"cdcmeta.generations.model.metadata"}),
 )
 
@@ -99,7 +108,9 @@ CLIENTS = {
         "cdcmeta.changes.layout",
         "cdcmeta.generations.log.layout",
         "cdcmeta.generations.cdc.rows",
+        "cdcmeta.scheduler.executors.sinks.stores",
         "cdcmeta.scheduler.protocol.encoding",
+        "cdcmeta.scheduler.transport.grpc_post",
     },
     "sortedcontainers": {
         "snapkv.engine.memory.engine",
@@ -107,13 +118,13 @@ CLIENTS = {
         "cdcmeta.scheduler.core.policies",
     },
     "google": {"snapkv.engine.etcd"},
-    "grpc": {"snapkv.engine.etcd.grpc_client"},
+    "grpc": {"snapkv.engine.etcd.grpc_client", "cdcmeta.scheduler.transport.grpc_post"},
     "anyio": {"cdcmeta.couch_http"},
     "starlette": {"cdcmeta.couch_http"},
     "httptools": {"cdcmeta.couch_http.server"},
     "uvicorn": {"cdcmeta.couch_http.server"},
     "typer": {"snapkv.cli", "cdcmeta.cli"},
-    "rich": {"snapkv.cli"},
+    "rich": {"snapkv.cli", "cdcmeta.cli.changefeeds"},
     "numpy": {
         "snapkv.engine.lmdb.columns",
         "snapkv.engine.lmdb.change_scan",

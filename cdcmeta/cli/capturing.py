@@ -1,0 +1,151 @@
+"""The command capture: a process that replicates tables of changefeeds."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import socket
+import sys
+import threading
+from importlib import import_module
+from typing import Annotated, Any
+
+import typer
+
+import snapkv
+from cdcmeta.errors import InvalidArgumentError
+from snapkv.cli.commands import patience
+
+LISTEN, CLUSTER, TTL_S, DRAIN_S = "127.0.0.1:0", "default", 10.0, 30.0
+
+StoreOption = Annotated[
+    str,
+    typer.Option(
+        metavar="URL",
+        envvar="SNAPKV_STORE",
+        help="The store of the records, such as lmdb:./meta or etcd://HOST:PORT; created if "
+        "missing.",
+    ),
+]
+NameOption = Annotated[str, typer.Option(help="The name of the store there.")]
+ClusterOption = Annotated[str, typer.Option(help="Captures of one cluster share changefeeds.")]
+Listen = Annotated[
+    str, typer.Option(metavar="HOST:PORT", help="Where other captures reach it; port 0: any.")
+]
+Advertise = Annotated[
+    str | None,
+    typer.Option(metavar="HOST:PORT", help="The address for other captures, if different."),
+]
+Label = Annotated[
+    str | None, typer.Option(metavar="NAME", help="What operators call it; the host by default.")
+]
+Ttl = Annotated[
+    float,
+    typer.Option(
+        metavar="SECONDS", min=1.0, help="How long its tables stay with it after its death."
+    ),
+]
+Drain = Annotated[
+    float, typer.Option(metavar="SECONDS", min=0.0, help="How long it hands over when it is ended.")
+]
+Functions = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--function",
+        metavar="NAME=MODULE:FUNCTION",
+        help="A Python function that changefeeds may call as sink call:NAME.",
+    ),
+]
+TlsCa = Annotated[str | None, typer.Option(metavar="PATH", help="The authority of all captures.")]
+TlsCert = Annotated[str | None, typer.Option(metavar="PATH", help="This capture's certificate.")]
+TlsKey = Annotated[str | None, typer.Option(metavar="PATH", help="The key of the certificate.")]
+Insecure = Annotated[
+    bool, typer.Option("--insecure", help="Allow other machines to reach it without TLS.")
+]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Log each decision.")]
+
+
+def capture(
+    store: StoreOption,
+    name: NameOption = "default",
+    cluster: ClusterOption = CLUSTER,
+    listen: Listen = LISTEN,
+    advertise: Advertise = None,
+    label: Label = None,
+    ttl: Ttl = TTL_S,
+    drain: Drain = DRAIN_S,
+    functions: Functions = None,
+    tls_ca: TlsCa = None,
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
+    insecure: Insecure = False,
+    verbose: Verbose = False,
+) -> None:
+    """Replicate tables of changefeeds, until Ctrl-C or SIGTERM.
+
+    Start several, on one machine or many: they share the tables, and take over from each other.
+    When it is ended, other captures take over its tables first.
+    """
+    from cdcmeta.scheduler.runtime import Capture
+    from cdcmeta.scheduler.transport.grpc_post import GrpcPost, Tls
+
+    level = logging.INFO if verbose else logging.WARNING
+    logging.basicConfig(format="cdcmeta: %(message)s", level=level)
+    known = dict(_function(each) for each in functions or ())
+    paths = (tls_ca, tls_cert, tls_key)
+    if any(paths) and not all(paths):
+        raise typer.BadParameter("TLS needs --tls-ca, --tls-cert and --tls-key")
+    tls = Tls(tls_ca, tls_cert, tls_key) if tls_ca and tls_cert and tls_key else None
+    with patience(store, "cdcmeta"):
+        kv = snapkv.open(store, name=name)
+    with kv:
+        try:
+            post = GrpcPost(listen, advertise=advertise, tls=tls, insecure=insecure)
+        except InvalidArgumentError as e:
+            raise typer.BadParameter(str(e)) from e
+        running = Capture(
+            kv,
+            post,
+            label=label or socket.gethostname().split(".")[0],
+            cluster=cluster,
+            store_url=store,
+            store_name=name,
+            ttl=ttl,
+            functions=known,
+        )
+        _report(f"capture {running.label} listens at {post.address}")
+        stop = _stop_event()
+        running.run(stop, drain_s=drain)
+    _report("the capture has ended")
+
+
+def _stop_event() -> threading.Event:
+    """Return an event that Ctrl-C and SIGTERM set; the second Ctrl-C interrupts."""
+    stop = threading.Event()
+
+    def ended(number: int, frame: Any) -> None:
+        if stop.is_set() and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        stop.set()
+
+    signal.signal(signal.SIGTERM, ended)
+    signal.signal(signal.SIGINT, ended)
+    return stop
+
+
+def _function(text: str) -> tuple[str, Any]:
+    """Return name and function of NAME=MODULE:FUNCTION."""
+    name, _, place = text.partition("=")
+    module, _, attribute = place.partition(":")
+    if not (name and module and attribute):
+        raise typer.BadParameter(f"a function is NAME=MODULE:FUNCTION, not {text!r}")
+    try:
+        found = getattr(import_module(module), attribute)
+    except (ImportError, AttributeError) as e:
+        raise typer.BadParameter(f"{text!r}: {e}") from e
+    return name, found
+
+
+def _report(line: str) -> None:
+    sys.stderr.write(f"cdcmeta: {line}\n")
+    sys.stderr.flush()

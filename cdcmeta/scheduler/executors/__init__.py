@@ -1,0 +1,1 @@
+"""Executors that replicate tables of a store into a sink."""

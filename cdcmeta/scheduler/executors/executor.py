@@ -1,0 +1,175 @@
+"""The executor of a changefeed on one capture: a reader, workers, and a pipeline for each table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from itertools import islice
+from typing import NamedTuple
+
+from cdcmeta.errors import InvalidArgumentError
+from cdcmeta.scheduler.capture.executor import ExecutorStatus
+from cdcmeta.scheduler.core.states import NO_PROGRESS, Progress, TableState, Token
+from cdcmeta.scheduler.executors.pipeline import Pipeline, Problem
+from cdcmeta.scheduler.executors.reading import FeedReader
+from cdcmeta.scheduler.executors.sinks.contract import Sink
+from cdcmeta.scheduler.executors.workers import THREADS, Workers
+from snapkv import Change, Changes, Commit, SnapshotKV
+
+PAGE_KEYS = 100
+"""How many keys of a state are one part."""
+PROBLEMS_MAX = 1_000
+
+
+class Written(NamedTuple):
+    """What a table has written since it is here."""
+
+    rows: int
+    bytes: int
+
+
+class StoreExecutor:
+    """Replicates prefixes of a store into a sink; implements `TableExecutor`.
+
+    `prefixes` has the prefix of each table. A table whose checkpoint is before `state_at` begins
+    with its keys as of that timestamp. `may_write()` says whether a call to the sink may begin.
+
+    The timestamps of progress are those of the source's commits.
+    """
+
+    def __init__(
+        self,
+        source: SnapshotKV,
+        sink: Sink,
+        prefixes: Mapping[str, str],
+        *,
+        state_at: int = 0,
+        may_write: Callable[[], bool] = lambda: True,
+        threads: int = THREADS,
+    ) -> None:
+        self._source, self._sink, self._prefixes = source, sink, dict(prefixes)
+        self._state_at = state_at
+        self._workers = Workers(may_write, threads)
+        self._reader = FeedReader(source, self._prefixes, self._workers.submit)
+        self._pipelines: dict[str, Pipeline] = {}
+        self._last_problems: dict[str, Problem] = {}
+
+    # --- the agent's side ---
+
+    def add_table(self, table: str, start_ts: int, token: Token, *, is_prepare: bool) -> bool:
+        """Begin to prepare a table, or to replicate one that is prepared."""
+        pipeline = self._pipelines.get(table)
+        if pipeline is None:
+            pipeline = self._pipelines[table] = self._new_pipeline(table, start_ts, token)
+            self._reader.join(pipeline)
+        elif not is_prepare and pipeline.token == token:
+            pipeline.replicate(start_ts)
+            self._workers.submit(pipeline)
+        return True
+
+    def is_add_finished(self, table: str, *, is_prepare: bool) -> bool:
+        """Return whether the table is prepared, or replicates, depending on `is_prepare`."""
+        pipeline = self._pipelines[table]
+        if is_prepare:
+            return pipeline.state in (TableState.PREPARED, TableState.REPLICATING)
+        return pipeline.state is TableState.REPLICATING and pipeline.has_begun
+
+    def remove_table(self, table: str) -> bool:
+        """Begin to stop a table."""
+        pipeline = self._pipelines.get(table)
+        if pipeline is not None:
+            pipeline.stop()
+            self._reader.leave(table)
+            self._workers.submit(pipeline)
+        return True
+
+    def is_remove_finished(self, table: str) -> int | None:
+        """Return the last checkpoint once nothing can write the table any more."""
+        pipeline = self._pipelines.get(table)
+        if pipeline is None:
+            return 0
+        if pipeline.state is not TableState.STOPPED:
+            return None
+        if pipeline.problem is not None:
+            self._note(table, pipeline.problem)
+        del self._pipelines[table]
+        return pipeline.checkpoint
+
+    def all_tables(self) -> Collection[str]:
+        """Return the tables that it has."""
+        return self._pipelines.keys()
+
+    def checkpoint(self) -> Progress:
+        """Return the progress common to all its tables."""
+        each = [self.status(table).progress.checkpoint for table in self._pipelines]
+        return Progress(min(each), min(each)) if each else NO_PROGRESS
+
+    def status(self, table: str) -> ExecutorStatus:
+        """Return the status of a table. O(1)."""
+        pipeline = self._pipelines.get(table)
+        if pipeline is None:
+            return ExecutorStatus(TableState.ABSENT, NO_PROGRESS)
+        position = self._reader.position
+        return ExecutorStatus(pipeline.state, pipeline.progress(position))
+
+    # --- the capture's side ---
+
+    @property
+    def source_error(self) -> Exception | None:
+        """Why the source cannot be read at the moment."""
+        return self._reader.error
+
+    def problems(self) -> dict[str, Problem]:
+        """Return why tables make no progress, or why they ended here."""
+        now = {t: each.problem for t, each in self._pipelines.items() if each.problem is not None}
+        return {**self._last_problems, **now}
+
+    def written(self) -> dict[str, Written]:
+        """Return what each table has written since it is here."""
+        return {t: Written(each.rows, each.bytes) for t, each in self._pipelines.items()}
+
+    def busy_since(self) -> float | None:
+        """Return `monotonic()` of the oldest call to the sink that is under way."""
+        since = [each.busy_since for each in self._pipelines.values()]
+        return min((each for each in since if each is not None), default=None)
+
+    def stop(self) -> None:
+        """Begin to stop all tables."""
+        for table in self._pipelines:
+            self.remove_table(table)
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether nothing can be written any more."""
+        return all(each.state is TableState.STOPPED for each in self._pipelines.values())
+
+    def close(self, timeout: float) -> bool:
+        """Stop all tables, and end the threads; False if a write did not end in `timeout` s."""
+        self.stop()
+        self._reader.close()
+        ended = self._workers.close(timeout)
+        if ended:
+            self._sink.close()
+        return ended
+
+    def _new_pipeline(self, table: str, start: int, token: Token) -> Pipeline:
+        prefix = self._prefixes.get(table)
+        if prefix is None:
+            raise InvalidArgumentError(f"table {table!r} is not in this changefeed")
+        if start >= self._state_at:
+            return Pipeline(table, start, token, self._sink)
+        pages = self._pages(prefix)
+        return Pipeline(table, start, token, self._sink, pages, self._state_at)
+
+    def _pages(self, prefix: str) -> Iterator[Changes[str]]:
+        """Yield the keys of a prefix as of the changefeed's start, in parts."""
+        snapshot = self._source.at(self._state_at)
+        commit = Commit(self._state_at, 0, snapshot.revision, None)
+        items = iter(snapshot.items(prefix))
+        while page := list(islice(items, PAGE_KEYS)):
+            yield Changes(commit, tuple(Change(key, value, commit) for key, value in page))
+
+    def _note(self, table: str, problem: Problem) -> None:
+        self._last_problems.pop(table, None)
+        self._last_problems[table] = problem
+        if len(self._last_problems) > PROBLEMS_MAX:
+            del self._last_problems[next(iter(self._last_problems))]

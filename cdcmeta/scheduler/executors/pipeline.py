@@ -1,0 +1,266 @@
+"""The pipeline of one table: commits wait in a queue between the reader and a writer.
+
+It is *live* while the reader hands it each new commit, else *behind*: it has all commits up to
+`received`, and the reader fetches what follows later. A queue that is full makes it behind, so a
+slow sink costs its table a second read of the source, and other tables nothing.
+
+    prepare      the queue fills; nothing is written
+    replicate    the writer takes the table over, and what it has already is dropped
+    remove       nothing more is written; the last write under way ends first
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from cdcmeta.errors import SinkError
+from cdcmeta.scheduler.core.states import Progress, TableState, Token
+from cdcmeta.scheduler.executors.sinks.contract import Sink, TableWriter
+from snapkv import Changes
+from snapkv.clock import monotonic
+
+QUEUE_COMMITS, QUEUE_BYTES = 2_000, 4 << 20
+"""What waits in the queue of a table at most, but for one commit."""
+WRITE_COMMITS, WRITE_BYTES = 256, 1 << 20
+"""What is written at once, at most, but for one commit."""
+RETRY_S_MIN, RETRY_S_MAX = 0.5, 30.0
+TRIES = 6
+"""So often a write is tried in a row before the table is given back to the owner."""
+
+
+class Problem(NamedTuple):
+    """Why a table makes no progress."""
+
+    error: str
+    since: float
+    """`monotonic()` of the first failure in a row."""
+    tries: int
+
+
+class Pipeline:
+    """One table under one assignment. The reader offers commits, workers call `work`.
+
+    `start` is the checkpoint; `pages` yields the state that comes first, if any.
+    """
+
+    def __init__(
+        self,
+        table: str,
+        start: int,
+        token: Token,
+        sink: Sink,
+        pages: Iterator[Changes[str]] | None = None,
+        state_at: int = 0,
+    ) -> None:
+        self.table, self.token = table, token
+        self.state = TableState.PREPARING
+        self.checkpoint, self.synced = start, 0
+        self.received = max(start, state_at)
+        self.is_live = False
+        self.is_queued = False
+        """Whether a worker will call, or is calling, `work`; kept by the workers."""
+        self.not_before = 0.0
+        """`monotonic()` before which `work` is not called, unless the table stops."""
+        self.problem: Problem | None = None
+        self.busy_since: float | None = None
+        """`monotonic()` since when the sink is called."""
+        self.rows = self.bytes = 0
+        """What was written, in changes and in bytes of values."""
+        self._pages, self._state_at = pages, state_at
+        self._sink = sink
+        self._writer: TableWriter | None = None
+        self._lock = threading.Lock()
+        self._queue: deque[tuple[Changes[str], int]] = deque()
+        self._queued_bytes = 0
+
+    # --- the reader's side ---
+
+    def offer(self, changes: Changes[str]) -> bool:
+        """Take the next commit; False if the queue is full, or the table stops."""
+        size = sum(len(each.key) + len(each.value or b"") for each in changes.changes)
+        with self._lock:
+            if changes.commit.ts <= self.received:
+                return True
+            full = len(self._queue) >= QUEUE_COMMITS or self._queued_bytes + size > QUEUE_BYTES
+            if (full and self._queue) or self.is_stopping:
+                return False
+            self._queue.append((changes, size))
+            self._queued_bytes += size
+            self.received = changes.commit.ts
+        return True
+
+    def caught_up(self, position: int, *, is_live: bool) -> None:
+        """Note that all commits up to a position were offered."""
+        with self._lock:
+            self.received = max(self.received, position)
+            self.is_live = is_live
+
+    def set_prepared(self) -> None:
+        """Note that a start would find the next commits here."""
+        with self._lock:
+            if self.state is TableState.PREPARING:
+                self.state = TableState.PREPARED
+
+    def fail(self, error: Exception) -> None:
+        """End the table because its source cannot be read."""
+        with self._lock:
+            self._note(error)
+            if not self.is_stopping:
+                self.state = TableState.STOPPING
+
+    # --- the agent's side ---
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether nothing more may be written."""
+        return self.state in (TableState.STOPPING, TableState.STOPPED)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether the queue is at most half full."""
+        return len(self._queue) <= QUEUE_COMMITS // 2 and self._queued_bytes <= QUEUE_BYTES // 2
+
+    @property
+    def has_work(self) -> bool:
+        """Whether a worker has something to do."""
+        if self.state is not TableState.REPLICATING:
+            return self.state is TableState.STOPPING
+        return self._writer is None or bool(self._queue) or self._pages is not None
+
+    def replicate(self, start: int) -> None:
+        """Let a worker take the table over and write; everything up to `start` is in the sink."""
+        with self._lock:
+            if self.state is TableState.PREPARED:
+                self.checkpoint = max(self.checkpoint, start)
+                self.state = TableState.REPLICATING
+                if start >= self._state_at:
+                    self._pages = None
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the writer has taken the table over."""
+        return self._writer is not None
+
+    def stop(self) -> None:
+        """Write nothing more, but for a call that is under way."""
+        with self._lock:
+            if not self.is_stopping:
+                self.state = TableState.STOPPING
+
+    def progress(self, position: int) -> Progress:
+        """Return how far it is; `position` is the reader's, read before this call."""
+        checkpoint = self.checkpoint
+        received = max(self.received, position) if self.is_live else self.received
+        if (
+            self.state is TableState.REPLICATING
+            and self._writer is not None
+            and self._pages is None
+            and not self._queue
+        ):
+            checkpoint = max(checkpoint, received)
+        return Progress(checkpoint, max(received, checkpoint), self.synced)
+
+    # --- a worker's side ---
+
+    def work(self) -> float | None:
+        """Write what is next; return after how many seconds to call again, None if at an event."""
+        if self.state is TableState.STOPPING:
+            self._end()
+            return None
+        self.busy_since = monotonic()
+        try:
+            self._write()
+        except Exception as e:
+            return self._failed(e)
+        finally:
+            self.busy_since = None
+        self.problem = None
+        return 0.0 if self.has_work else None
+
+    def _write(self) -> None:
+        writer = self._writer
+        if writer is None:
+            writer = self._sink.writer(self.table, self.token)
+            reached = writer.begin(self.checkpoint)
+            with self._lock:
+                self._writer = writer
+                self.checkpoint = max(self.checkpoint, reached)
+                self.received = max(self.received, reached)
+                if reached >= self._state_at:
+                    self._pages = None
+                self._drop_written()
+            return
+        if self._pages is not None:
+            self._write_page(writer, self._pages)
+            return
+        batch, size = self._next()
+        if batch:
+            writer.write(batch, batch[-1].commit.ts)
+            self._note_written(batch, size)
+            with self._lock:
+                self.checkpoint = self.synced = batch[-1].commit.ts
+                self._drop_written()
+
+    def _write_page(self, writer: TableWriter, pages: Iterator[Changes[str]]) -> None:
+        page = next(pages, None)
+        if page is None:
+            writer.write([], self._state_at)
+            with self._lock:
+                self._pages, self.checkpoint = None, self._state_at
+        else:
+            writer.write([page], 0)
+            self._note_written([page], sum(len(each.value or b"") for each in page.changes))
+
+    def _next(self) -> tuple[list[Changes[str]], int]:
+        batch, total = list[Changes[str]](), 0
+        with self._lock:
+            for changes, size in self._queue:
+                if batch and (len(batch) >= WRITE_COMMITS or total + size > WRITE_BYTES):
+                    break
+                batch.append(changes)
+                total += size
+        return batch, total
+
+    def _drop_written(self) -> None:
+        while self._queue and self._queue[0][0].commit.ts <= self.checkpoint:
+            self._queued_bytes -= self._queue.popleft()[1]
+
+    def _note_written(self, batch: list[Changes[str]], size: int) -> None:
+        self.rows += sum(len(each.changes) for each in batch)
+        self.bytes += size
+
+    def _failed(self, error: Exception) -> float | None:
+        """Return when to try again; a table that cannot go on stops instead."""
+        with self._lock:
+            problem = self._note(error)
+            fenced = isinstance(error, SinkError) and error.reason == "fenced"
+            # the state is read again from its beginning, under another assignment
+            if fenced or problem.tries >= TRIES or self._pages is not None:
+                if not self.is_stopping:
+                    self.state = TableState.STOPPING
+                return 0.0
+        return min(RETRY_S_MIN * 2.0 ** (problem.tries - 1), RETRY_S_MAX)
+
+    def _note(self, error: Exception) -> Problem:
+        before, text = self.problem, f"{type(error).__name__}: {error}"
+        self.problem = problem = (
+            Problem(text, monotonic(), 1)
+            if before is None
+            else Problem(text, before.since, before.tries + 1)
+        )
+        return problem
+
+    def _end(self) -> None:
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            try:
+                writer.close()
+            except Exception as e:
+                self._note(e)
+        with self._lock:
+            self._queue.clear()
+            self._queued_bytes, self._pages = 0, None
+            self.state = TableState.STOPPED

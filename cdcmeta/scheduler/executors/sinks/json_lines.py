@@ -1,0 +1,171 @@
+r"""JSON lines as a sink: a file for each table, with a line for each commit.
+
+    {"ts": 466..., "time": "2026-...", "writer": "ann@host", "note": null,
+     "changes": [{"key": "t/a", "value": "1"}, {"key": "t/b", "value": null}]}
+    {"checkpoint": 466..., "token": [9, 1]}
+
+A value that is not UTF-8 is in `value_base64`; a removal has the value null. A line with a
+checkpoint ends each batch, and what a crash left after the last one is cut off. So each commit is
+in the file once.
+"""
+
+from __future__ import annotations
+
+import base64
+import fcntl
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, BinaryIO
+from urllib.parse import quote
+
+from cdcmeta.errors import SinkError
+from cdcmeta.scheduler.core.states import NO_TOKEN, Token
+from cdcmeta.scheduler.executors.sinks.contract import fenced
+from snapkv import Changes, format_time
+
+BLOCK_BYTES = 1 << 16
+SUFFIX = ".jsonl"
+NAME_BYTES_MAX = 240
+
+
+class JsonLinesSink:
+    """Writes files in a directory, each commit once. Several processes of one machine may share it.
+
+    A writer locks its file, so that no other writer begins before it is closed.
+    """
+
+    def __init__(self, directory: str | os.PathLike[str]) -> None:
+        self.directory = Path(directory)
+
+    def writer(self, table: str, token: Token) -> JsonLinesWriter:
+        """Return a writer of one table's file."""
+        return JsonLinesWriter(self.directory / file_name(table), table, token)
+
+    def close(self) -> None:
+        """Do nothing: writers close their files."""
+
+
+def file_name(table: str) -> str:
+    """Return the name of a table's file; raises `SinkError` if it is too long.
+
+    >>> file_name("orders/")
+    'orders%2F.jsonl'
+    """
+    name = quote(table, safe="")
+    if name.startswith("."):
+        name = "%2E" + name[1:]
+    if len(name) > NAME_BYTES_MAX:
+        raise SinkError(f"the table's name is too long for a file: {table[:60]!r}...")
+    return name + SUFFIX
+
+
+class JsonLinesWriter:
+    """Appends to one file."""
+
+    def __init__(self, path: Path, table: str, token: Token) -> None:
+        self._path, self._table, self._token = path, table, token
+        self._file: BinaryIO | None = None
+        self._end = 0
+
+    def begin(self, start: int) -> int:
+        """Lock the file, cut off what has no checkpoint, and write the token."""
+        self.close()
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        file = self._path.open("ab+")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            token, reached, end = last_checkpoint(file)
+            if token > self._token:
+                raise fenced(self._table, token)
+            file.truncate(end)
+        except BlockingIOError as e:
+            file.close()
+            raise SinkError(f"another writer has {self._path} open") from e
+        except BaseException:
+            file.close()
+            raise
+        self._file, self._end = file, end
+        reached = max(start, reached)
+        self._append([self._checkpoint(reached)])
+        return reached
+
+    def write(self, commits: Sequence[Changes[str]], checkpoint: int) -> None:
+        """Append the commits and the checkpoint, and wait for the disk."""
+        lines = [_line(commit) for commit in commits]
+        if checkpoint:
+            lines.append(self._checkpoint(checkpoint))
+        self._append(lines)
+
+    def close(self) -> None:
+        """Close the file, which unlocks it."""
+        file, self._file = self._file, None
+        if file is not None:
+            file.close()
+
+    def _append(self, lines: list[dict[str, Any]]) -> None:
+        file = self._file
+        if file is None:
+            raise SinkError(f"the writer of {self._path} is closed")
+        file.truncate(self._end)  # what a failed try has left
+        data = b"".join(json.dumps(each).encode() + b"\n" for each in lines)
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+        self._end += len(data)
+
+    def _checkpoint(self, reached: int) -> dict[str, Any]:
+        return {"checkpoint": reached, "token": list(self._token)}
+
+
+def last_checkpoint(file: BinaryIO) -> tuple[Token, int, int]:
+    """Return the last token and checkpoint in a file, and where that line ends; 0s without one.
+
+    Reads back from the end, in blocks. Raises `SinkError` for a line that is not a checkpoint's.
+    """
+    end = file.seek(0, os.SEEK_END)
+    at, tail = end, b""
+    while True:
+        found = tail.rfind(b'{"checkpoint": ')
+        while found >= 0:
+            newline = tail.find(b"\n", found)
+            is_line = (found == 0 and at == 0) or tail[found - 1 : found] == b"\n"
+            if newline >= 0 and is_line:
+                return *_checkpoint_in(tail[found:newline]), at + newline + 1
+            found = tail.rfind(b'{"checkpoint": ', 0, found)
+        if at == 0:
+            return NO_TOKEN, 0, 0
+        size = min(BLOCK_BYTES, at)
+        at -= size
+        file.seek(at)
+        tail = file.read(size) + tail
+
+
+def _checkpoint_in(line: bytes) -> tuple[Token, int]:
+    try:
+        record = json.loads(line)
+        owner, number = record["token"]
+        return Token(int(owner), int(number)), int(record["checkpoint"])
+    except (ValueError, TypeError, KeyError) as e:
+        raise SinkError(f"not a checkpoint: {line[:80]!r}") from e
+
+
+def _line(commit: Changes[str]) -> dict[str, Any]:
+    head = commit.commit
+    return {
+        "ts": head.ts,
+        "time": format_time(head.ts),
+        "writer": head.writer,
+        "note": head.note,
+        "changes": [_change(each.key, each.value) for each in commit.changes],
+    }
+
+
+def _change(key: str, value: bytes | None) -> dict[str, Any]:
+    if value is not None:
+        try:
+            return {"key": key, "value": value.decode()}
+        except UnicodeDecodeError:
+            return {"key": key, "value_base64": base64.b64encode(value).decode()}
+    return {"key": key, "value": None}

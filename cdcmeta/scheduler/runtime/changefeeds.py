@@ -1,0 +1,210 @@
+"""What operators do with changefeeds; each is one commit, and captures follow the records."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from cdcmeta.arguments import check_store, listed
+from cdcmeta.errors import ChangefeedNotFoundError, InvalidArgumentError
+from cdcmeta.scheduler.core.watermarks import Watermarks
+from cdcmeta.scheduler.runtime import records
+from cdcmeta.scheduler.runtime.records import (
+    PAUSED,
+    RUNNING,
+    Changefeed,
+    Placement,
+    Registration,
+)
+from snapkv import Absent, AtRevision, ConflictError, Snapshot, SnapshotKV, When
+from snapkv.model import Guard
+
+PLACES_MAX = 1_000
+"""How many records a commit removes at once."""
+
+
+class Changefeeds:
+    """The changefeeds of a cluster of captures, in a store.
+
+    >>> import snapkv
+    >>> from cdcmeta.scheduler.runtime import Changefeeds
+    >>> with snapkv.open("memory:") as store:
+    ...     feeds = Changefeeds(store)
+    ...     made = feeds.create("copy", "lmdb:./meta", "jsonl:./changes", ["orders/"], start=5)
+    ...     [(each.id, each.state, each.prefixes) for each in feeds.list()]
+    [('copy', 'running', ('orders/',))]
+    """
+
+    def __init__(self, store: SnapshotKV, cluster: str = "default") -> None:
+        check_store(store)
+        records.check_name("a cluster", cluster)
+        self._store, self.cluster = store, cluster
+        self._space = store.space(records.space_of(cluster))
+
+    # --- records ---
+
+    def create(
+        self,
+        id: str,
+        source: str,
+        sink: str,
+        prefixes: Iterable[str] = ("",),
+        *,
+        start: int,
+        with_state: bool = False,
+        source_name: str = "default",
+        sink_name: str = "default",
+    ) -> Changefeed:
+        """Create a changefeed that runs at once; one round trip.
+
+        `start` is a timestamp of the source: changes after it are replicated, and with
+        `with_state` the keys as of it first. Raises `InvalidArgumentError`, also if the id is
+        taken.
+        """
+        wanted = tuple(listed(prefixes, "prefixes"))
+        feed = Changefeed(id, source, sink, wanted, start, source_name, sink_name, with_state)
+        feed.check()
+        key = _key(id)
+        try:
+            commit = self._space.commit(puts={key: feed.encode()}, guards=[Absent(key)])
+        except ConflictError as e:
+            raise InvalidArgumentError(f"changefeed {id!r} exists already") from e
+        return replace(feed, epoch=commit.revision)
+
+    def get(self, id: str, *, as_of: When | None = None) -> Changefeed:
+        """Return a changefeed; raises `ChangefeedNotFoundError`. One round trip."""
+        records.check_name("a changefeed", id)
+        entry = self._at(as_of).entries_of([_key(id)])[0]
+        if entry is None:
+            raise ChangefeedNotFoundError(id)
+        return records.feed_of(_key(id), entry.value, entry.revision)
+
+    def list(self, *, as_of: When | None = None) -> list[Changefeed]:
+        """Return all changefeeds, by id. One round trip."""
+        found = self._at(as_of).entries(records.FEED)
+        return [records.feed_of(key, entry.value, entry.revision) for key, entry in found]
+
+    def pause(self, id: str) -> Changefeed:
+        """Let all captures stop its tables; the checkpoint stays."""
+        return self.update(id, state=PAUSED)
+
+    def resume(self, id: str) -> Changefeed:
+        """Run it again from its checkpoint, also after it failed."""
+        return self.update(id, state=RUNNING, error=None)
+
+    def update(self, id: str, **values: Any) -> Changefeed:
+        """Change `sink`, `prefixes`, `state` or `error`; its tables stop, and start again.
+
+        Two round trips. Raises `ChangefeedNotFoundError`, `InvalidArgumentError`.
+        """
+        unknown = values.keys() - {"sink", "prefixes", "state", "error"}
+        if unknown:
+            raise InvalidArgumentError(f"{min(unknown)!r} of a changefeed cannot be changed")
+        if "prefixes" in values:
+            values["prefixes"] = tuple(listed(values["prefixes"], "prefixes"))
+        while True:
+            before = self.get(id)
+            after = replace(before, **values)
+            if before.with_state and not set(after.prefixes) <= set(before.prefixes):
+                raise InvalidArgumentError(
+                    f"changefeed {id!r} began with the state of its tables, and new ones would "
+                    "lack theirs: create another changefeed for them"
+                )
+            after.check()
+            guards: list[Guard] = [AtRevision(_key(id), before.epoch)]
+            try:
+                commit = self._space.commit(puts={_key(id): after.encode()}, guards=guards)
+            except ConflictError:
+                continue  # another process changed it meanwhile
+            return replace(after, epoch=commit.revision)
+
+    def remove(self, id: str) -> None:
+        """Remove a changefeed: its tables stop; the sink keeps what it has.
+
+        One round trip for each 1,000 tables. Raises `ChangefeedNotFoundError`.
+        """
+        self.get(id)
+        prefixes = [b"%b%b/" % (each, id.encode()) for each in (records.PLACE, records.ASK)]
+        self._space.commit(
+            deletes=[_key(id), records.CHECKPOINT + id.encode()], delete_prefixes=prefixes
+        )
+
+    # --- requests; the owner does them ---
+
+    def move(self, id: str, table: str, capture: str) -> None:
+        """Ask for a table to be moved to a capture, given by its label or name."""
+        if table not in self.get(id).tables():
+            raise InvalidArgumentError(f"changefeed {id!r} has no table {table!r}")
+        to = self._capture(capture)
+        self._space.commit(puts={records.ask_key(id, "move", table): to.encode()})
+
+    def rebalance(self, id: str) -> None:
+        """Ask for the tables to be spread evenly, at once."""
+        self.get(id)
+        self._space.commit(puts={records.ask_key(id, "rebalance"): b""})
+
+    def drain(self, capture: str) -> None:
+        """Ask for all tables of a capture to be moved away; it gets none until it restarts."""
+        name = self._capture(capture)
+        self._space.commit(puts={records.DRAIN + name.encode(): b""})
+
+    # --- looking ---
+
+    def checkpoint(self, id: str, *, as_of: When | None = None) -> Watermarks:
+        """Return how far a changefeed is: everything up to its checkpoint is in the sink."""
+        snapshot = self._at(as_of)
+        feed, stored = snapshot.entries_of([_key(id), records.CHECKPOINT + id.encode()])
+        if feed is None:
+            raise ChangefeedNotFoundError(id)
+        if stored is not None:
+            return records.watermarks_of(stored.value)
+        first = records.feed_of(_key(id), feed.value, feed.revision).first_checkpoint
+        return Watermarks(first, first, 0)
+
+    def places(self, id: str, *, as_of: When | None = None) -> Sequence[Placement]:
+        """Return which capture replicates each table, now or at any moment, and why."""
+        prefix = records.place_key(id, "")
+        found = self._at(as_of).items(prefix)
+        return [records.place_of(key, raw) for key, raw in found]
+
+    def history(self, id: str, table: str) -> Iterator[Placement]:
+        """Yield the placements of a table, oldest first, as far as history reaches."""
+        key = records.place_key(id, table)
+        for version in self._space.history(key):
+            if version.value is not None:
+                yield records.place_of(key, version.value, version.ts or 0)
+
+    def reports(self) -> dict[str, dict[str, Any]]:
+        """Return what each live capture reports of its tables, by capture."""
+        alive = set(self.captures())
+        found = self._space.at().items(records.REPORT)
+        named = {key.removeprefix(records.REPORT).decode(): raw for key, raw in found}
+        return {name: records.decoded(raw) for name, raw in named.items() if name in alive}
+
+    def captures(self) -> dict[str, Registration]:
+        """Return the registered captures by name. One round trip."""
+        found: dict[str, Registration] = {}
+        for session in self._store.sessions():
+            said = Registration.decode(session.value)
+            if said is not None and said.cluster == self.cluster:
+                found[records.capture_name(said.label, session.id)] = said
+        return found
+
+    def _capture(self, name: str) -> str:
+        """Return the name of a live capture, from its name or its label."""
+        alive = self.captures()
+        found = [each for each, said in alive.items() if name in (each, said.label)]
+        if len(found) == 1:
+            return found[0]
+        known = ", ".join(sorted(alive)) or "none"
+        what = "several captures have" if found else "no capture has"
+        raise InvalidArgumentError(f"{what} the name {name!r}; registered are: {known}")
+
+    def _at(self, as_of: When | None) -> Snapshot[bytes]:
+        return self._space.at(as_of)
+
+
+def _key(id: str) -> bytes:
+    records.check_name("a changefeed", id)
+    return records.FEED + id.encode()

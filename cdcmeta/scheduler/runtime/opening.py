@@ -1,0 +1,178 @@
+"""Opens the stores and sinks of changefeeds, in threads of their own: that may take long."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+
+import snapkv
+from cdcmeta.errors import InvalidArgumentError, SinkError
+from cdcmeta.scheduler.capture.executor import ExecutorStatus
+from cdcmeta.scheduler.core.states import NO_PROGRESS, Progress, TableState, Token
+from cdcmeta.scheduler.executors.executor import StoreExecutor
+from cdcmeta.scheduler.executors.sinks.called import CalledSink, Function
+from cdcmeta.scheduler.executors.sinks.contract import Sink
+from cdcmeta.scheduler.executors.sinks.json_lines import JsonLinesSink
+from cdcmeta.scheduler.executors.sinks.stores import StoreSink
+from cdcmeta.scheduler.runtime.records import Changefeed
+from snapkv import SnapshotKV
+from snapkv.clock import monotonic
+
+JSON_LINES, CALL = "jsonl:", "call:"
+LOCAL = ("lmdb:", "archive:", JSON_LINES)
+RETRY_S = 2.0
+
+
+class Stores:
+    """The stores that a capture has open, one for each URL and name."""
+
+    def __init__(self, mine: SnapshotKV, url: str | None = None, name: str = "default") -> None:
+        """Take the capture's own store, which is not closed here, and what it was opened with."""
+        self._lock, self._locks = threading.Lock(), dict[tuple[str, str], threading.Lock]()
+        self._mine, self._closed = mine, False
+        self._open: dict[tuple[str, str], SnapshotKV] = {}
+        if url is not None:
+            self._open[absolute(url), name] = mine
+
+    def open(self, url: str, name: str, *, create: bool) -> SnapshotKV:
+        """Return the store of a URL; opened if it is not. Raises what `snapkv.open` raises."""
+        key = absolute(url), name
+        with self._lock:
+            lock = self._locks.setdefault(key, threading.Lock())
+        with lock:  # a directory cannot be opened twice
+            found = self._open.get(key)
+            if found is None:
+                found = snapkv.open(url, name=name, create=create)
+                with self._lock:
+                    if self._closed:
+                        found.close()
+                        raise SinkError("the capture has ended")
+                    self._open[key] = found
+            return found
+
+    def close(self) -> None:
+        """Close the stores that were opened here."""
+        with self._lock:
+            self._closed = True
+            opened, self._open = self._open, {}
+        for store in opened.values():
+            if store is not self._mine:
+                store.close()
+
+
+def absolute(url: str) -> str:
+    """Return a URL that means the same in other processes of this machine.
+
+    >>> absolute("etcd://10.0.0.7:2379")
+    'etcd://10.0.0.7:2379'
+    """
+    for scheme in LOCAL:
+        path = url.removeprefix(scheme)
+        if path != url and "://" not in url:
+            return scheme + os.path.abspath(path)
+    return url
+
+
+def open_sink(
+    feed: Changefeed, stores: Stores, functions: Mapping[str, Function], write_s: float
+) -> Sink:
+    """Return the sink of a changefeed; `write_s` bounds a write, in seconds.
+
+    Raises `InvalidArgumentError` for a function that this capture does not have.
+    """
+    url = feed.sink
+    if url.startswith(JSON_LINES):
+        return JsonLinesSink(Path(url.removeprefix(JSON_LINES)))
+    if url.startswith(CALL):
+        function = functions.get(url.removeprefix(CALL))
+        if function is None:
+            known = ", ".join(sorted(functions)) or "none"
+            raise InvalidArgumentError(
+                f"this capture has no function {url.removeprefix(CALL)!r}; it has: {known}"
+            )
+        return CalledSink(function)
+    return StoreSink(stores.open(url, feed.sink_name, create=True), feed.id, write_s=write_s)
+
+
+class OpeningExecutor:
+    """An executor that opens its store and sink when it gets a table, and meanwhile says "later".
+
+    If that fails, the table fails, so that the owner tries another capture; the next one that it
+    gets after `RETRY_S` opens again.
+    """
+
+    def __init__(self, make: Callable[[], StoreExecutor]) -> None:
+        self._make = make
+        self._executor: StoreExecutor | None = None
+        self._thread: threading.Thread | None = None
+        self._again_at = 0.0
+        self._closed = False
+        self.error: Exception | None = None
+        """Why the store or the sink cannot be opened."""
+
+    @property
+    def opened(self) -> StoreExecutor | None:
+        """The executor, once store and sink are open."""
+        return self._executor
+
+    def add_table(self, table: str, start_ts: int, token: Token, *, is_prepare: bool) -> bool:
+        """Begin to prepare a table, or to replicate one; False while something is being opened."""
+        if self._executor is not None:
+            return self._executor.add_table(table, start_ts, token, is_prepare=is_prepare)
+        if self._thread is not None and self._thread.is_alive():
+            return False
+        if self.error is not None and monotonic() < self._again_at:
+            raise SinkError(f"store or sink cannot be opened: {self.error}")
+        self._thread = threading.Thread(target=self._open, name="cdcmeta-open", daemon=True)
+        self._thread.start()
+        return False
+
+    def is_add_finished(self, table: str, *, is_prepare: bool) -> bool:
+        """Return whether the table is prepared, or replicates."""
+        executor = self._executor
+        return executor is not None and executor.is_add_finished(table, is_prepare=is_prepare)
+
+    def remove_table(self, table: str) -> bool:
+        """Begin to stop a table."""
+        return self._executor is None or self._executor.remove_table(table)
+
+    def is_remove_finished(self, table: str) -> int | None:
+        """Return the last checkpoint once nothing can write the table any more."""
+        return 0 if self._executor is None else self._executor.is_remove_finished(table)
+
+    def all_tables(self) -> Collection[str]:
+        """Return the tables that it has."""
+        return () if self._executor is None else self._executor.all_tables()
+
+    def checkpoint(self) -> Progress:
+        """Return the progress common to all its tables."""
+        return NO_PROGRESS if self._executor is None else self._executor.checkpoint()
+
+    def status(self, table: str) -> ExecutorStatus:
+        """Return the status of a table."""
+        if self._executor is None:
+            return ExecutorStatus(TableState.ABSENT, NO_PROGRESS)
+        return self._executor.status(table)
+
+    def stop(self) -> None:
+        """Begin to stop all tables; no store is opened any more."""
+        self._closed = True
+        if self._executor is not None:
+            self._executor.stop()
+
+    def close(self, timeout: float) -> bool:
+        """Stop all tables; False if a write did not end within `timeout` seconds."""
+        self.stop()
+        return self._executor is None or self._executor.close(timeout)
+
+    def _open(self) -> None:
+        try:
+            executor = self._make()
+        except Exception as e:
+            self.error, self._again_at = e, monotonic() + RETRY_S
+            return
+        self.error = None
+        if not self._closed:
+            self._executor = executor

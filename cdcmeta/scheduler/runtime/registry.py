@@ -1,0 +1,205 @@
+"""What a capture sees of its cluster: the records, the registered captures, the leader.
+
+One thread follows the records by a watch, and reads sessions and leader every `LOOK_S` seconds, or
+sooner when it is asked to. Everything else reads its `view`, which never changes in place.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import NamedTuple
+
+from cdcmeta.scheduler.core.watermarks import Watermarks
+from cdcmeta.scheduler.runtime import records
+from cdcmeta.scheduler.runtime.records import Changefeed, Registration
+from snapkv import (
+    CompactedError,
+    Election,
+    Leader,
+    SessionInfo,
+    SnapKVError,
+    SnapshotKV,
+    Space,
+    Watch,
+)
+from snapkv.clock import monotonic
+from snapkv.errors import CorruptStoreError
+
+log = logging.getLogger("cdcmeta.scheduler")
+
+LOOK_S = 0.5
+"""How often sessions and the leader are read."""
+WAIT_S = 0.1
+RETRY_S = 0.5
+TIMEOUT_S = 5.0
+_EMPTY: Mapping[str, bytes] = MappingProxyType({})
+
+
+class Registered(NamedTuple):
+    """A capture that is registered, or that may still write: its session, and what it says."""
+
+    session: SessionInfo
+    label: str
+    address: str
+    ttl_s: float
+
+    @property
+    def name(self) -> str:
+        """The name of the capture."""
+        return records.capture_name(self.label, self.session.id)
+
+
+@dataclass(frozen=True)
+class View:
+    """The cluster at one moment."""
+
+    revision: int
+    """`captures` has all registrations up to this revision of the store."""
+    captures: Mapping[str, Registered]
+    leader: Leader | None
+    feeds: Mapping[str, Changefeed] = field(default_factory=dict)
+    checkpoints: Mapping[str, Watermarks] = field(default_factory=dict)
+    others: Mapping[bytes, bytes] = field(default_factory=dict)
+    """The other records, by key: requests and reports."""
+    evicted: Mapping[bytes, bytes] = field(default_factory=dict)
+    """The records of evictions: of each capture that was evicted and is not in `captures`."""
+    places: Mapping[str, Mapping[str, bytes]] = field(default_factory=dict)
+    """By changefeed, the record of each table's placement."""
+
+
+class Registry:
+    """Follows the cluster in one thread, from `start` to `close`."""
+
+    def __init__(self, store: SnapshotKV, cluster: str, election: Election) -> None:
+        """Read everything once. Raises what reading raises."""
+        self._store, self._cluster, self._election = store, cluster, election
+        self._space: Space = store.space(records.space_of(cluster))
+        self._feeds: dict[str, Changefeed] = {}
+        self._checkpoints: dict[str, Watermarks] = {}
+        self._places: dict[str, dict[str, bytes]] = {}
+        self._others: dict[bytes, bytes] = {}
+        self._watch = self._read_records()
+        self.view = self._looked()
+        self.error: Exception | None = None
+        """Why the view is not up to date."""
+        self._asked, self._closed = threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=self._run, name="cdcmeta-registry", daemon=True)
+        self._thread.start()
+
+    def look(self) -> None:
+        """Ask for a new view soon."""
+        self._asked.set()
+
+    def close(self) -> None:
+        """End the thread."""
+        self._closed.set()
+        self._watch.close()
+        self._thread.join(2 * TIMEOUT_S)
+
+    # --- the thread ---
+
+    def _run(self) -> None:
+        looked_at = monotonic()
+        while not self._closed.is_set():
+            try:
+                changed = self._take(self._watch.next(WAIT_S))
+                due = changed or self._asked.is_set() or monotonic() - looked_at >= LOOK_S
+                if due:
+                    self._asked.clear()
+                    self.view, looked_at = self._looked(), monotonic()
+                    self.error = None
+            except CompactedError:
+                self._begin_again()
+            except SnapKVError as e:
+                if self._closed.is_set():
+                    return
+                if self.error is None:
+                    log.warning("the cluster's records cannot be read: %s", e)
+                self.error = e
+                self._asked.wait(RETRY_S)
+
+    def _begin_again(self) -> None:
+        self._watch.close()
+        try:
+            self._watch = self._read_records()
+        except SnapKVError as e:
+            self.error = e
+
+    def _looked(self) -> View:
+        """Read sessions, evictions and the leader; three round trips.
+
+        In this order: an eviction is on record before it ends the session.
+        """
+        sessions = self._store.sessions(timeout=TIMEOUT_S)
+        captures = dict[str, Registered]()
+        for session in sessions:
+            said = Registration.decode(session.value)
+            if said is not None and said.cluster == self._cluster:
+                found = Registered(session, said.label, said.address, said.ttl_s)
+                captures[found.name] = found
+        return View(
+            sessions.revision,
+            captures,
+            self._election.leader(),
+            dict(self._feeds),
+            dict(self._checkpoints),
+            dict(self._others),
+            dict(self._space.at(timeout=TIMEOUT_S).items(records.EVICTED)),
+            {feed: dict(places) for feed, places in self._places.items()},
+        )
+
+    # --- records ---
+
+    def _read_records(self) -> Watch[bytes]:
+        snapshot = self._space.at(timeout=TIMEOUT_S)
+        for known in (self._feeds, self._checkpoints, self._places, self._others):
+            known.clear()
+        for key, entry in snapshot.entries():
+            self._put(key, entry.value, entry.revision)
+        return self._space.watch(since=snapshot.timestamp)
+
+    def _take(self, changes: object) -> bool:
+        if changes is None:
+            return False
+        for change in changes:  # type: ignore[attr-defined]
+            if change.value is None:
+                self._remove(change.key)
+            else:
+                self._put(change.key, change.value, change.commit.revision)
+        return True
+
+    def _put(self, key: bytes, value: bytes, revision: int) -> None:
+        try:
+            if key.startswith(records.FEED):
+                feed = records.feed_of(key, value, revision)
+                self._feeds[feed.id] = feed
+            elif key.startswith(records.CHECKPOINT):
+                feed_id = key.removeprefix(records.CHECKPOINT).decode()
+                self._checkpoints[feed_id] = records.watermarks_of(value)
+            elif key.startswith(records.PLACE):
+                feed_id, table = _place(key)
+                self._places.setdefault(feed_id, {})[table] = value
+            elif not key.startswith(records.EVICTED):
+                self._others[key] = value
+        except (CorruptStoreError, KeyError, UnicodeDecodeError) as e:
+            log.error("the record %r is not used: %s", key, e)
+
+    def _remove(self, key: bytes) -> None:
+        if key.startswith(records.FEED):
+            self._feeds.pop(key.removeprefix(records.FEED).decode(), None)
+        elif key.startswith(records.CHECKPOINT):
+            self._checkpoints.pop(key.removeprefix(records.CHECKPOINT).decode(), None)
+        elif key.startswith(records.PLACE):
+            feed_id, table = _place(key)
+            self._places.get(feed_id, {}).pop(table, None)
+        else:
+            self._others.pop(key, None)
+
+
+def _place(key: bytes) -> tuple[str, str]:
+    feed, table = key.removeprefix(records.PLACE).split(b"/", 1)
+    return feed.decode(), table.decode()

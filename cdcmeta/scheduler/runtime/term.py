@@ -1,0 +1,221 @@
+"""What a capture does while it leads: one coordinator for each changefeed, and the duties.
+
+A capture whose registration vanished is kept in the owner's view for a while: `GRACE_S` if its
+session ended by itself, because it stopped writing before; its time to live if it was evicted,
+because it may learn of that only then. The record of an eviction outlives the owner, so that the
+next owner waits as well.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from cdcmeta.errors import InvalidArgumentError
+from cdcmeta.scheduler.core.limits import Limits
+from cdcmeta.scheduler.core.watermarks import CANNOT_PROCEED
+from cdcmeta.scheduler.owner.cluster import Cluster
+from cdcmeta.scheduler.owner.coordinator import FOUND, PLACED, Coordinator, Tick
+from cdcmeta.scheduler.protocol.messages import Envelope
+from cdcmeta.scheduler.runtime import records
+from cdcmeta.scheduler.runtime.duties import Duties
+from cdcmeta.scheduler.runtime.records import RUNNING, Changefeed
+from cdcmeta.scheduler.runtime.registry import View
+
+log = logging.getLogger("cdcmeta.scheduler")
+
+GRACE_S = 1.0
+STORE_US = 500_000
+"""Microseconds between two stored checkpoints of a changefeed."""
+
+
+class _Gone(NamedTuple):
+    """A capture without a registration that may still write."""
+
+    epoch: int
+    until: int
+
+
+class _Schedule:
+    """A changefeed under this owner."""
+
+    def __init__(self, feed: Changefeed, coordinator: Coordinator) -> None:
+        self.feed, self.coordinator = feed, coordinator
+        self.tables = dict.fromkeys(feed.tables(), 1.0)
+        self.stored_at: int | None = None
+
+
+class Term:
+    """One term of an owner, from its election to its end; `tick` is called by one thread."""
+
+    def __init__(self, capture: str, revision: int, limits: Limits, duties: Duties) -> None:
+        self._capture, self._revision, self._limits = capture, revision, limits
+        self._duties = duties
+        self._schedules: dict[str, _Schedule] = {}
+        self._registered: dict[str, int] = {}
+        self._gone: dict[str, _Gone] = {}
+        self._evicted_until: dict[bytes, int] = {}
+        self._done: set[bytes] = set()
+        self.wants_to_resign = False
+        """Whether this capture is to be drained: another one must lead first."""
+
+    @property
+    def is_deposed(self) -> bool:
+        """Whether another owner was elected."""
+        return self._duties.is_deposed
+
+    def tick(
+        self, view: View, inbox: Mapping[str, list[Envelope]], now: int
+    ) -> list[tuple[str, Envelope]]:
+        """Schedule all changefeeds; return the messages, each with its changefeed."""
+        captures = self._captures(view, now)
+        self._follow(view)
+        sent: list[tuple[str, Envelope]] = []
+        for id, schedule in self._schedules.items():
+            stored = view.checkpoints.get(id)
+            first = schedule.feed.first_checkpoint
+            cluster = Cluster(
+                now,
+                captures,
+                schedule.tables,
+                max(stored.checkpoint if stored is not None else 0, first),
+                view.revision,
+            )
+            tick = schedule.coordinator.tick(inbox.get(id, []), cluster)
+            sent += [(id, envelope) for envelope in tick.messages]
+            self._keep(id, schedule, tick, view, now)
+            for name, _ in tick.evict:
+                if name in view.captures:
+                    self._duties.evict(view.captures[name])
+        self._do_requests(view)
+        self._clean(view)
+        return sent
+
+    # --- the cluster ---
+
+    def _captures(self, view: View, now: int) -> dict[str, int]:
+        """Return all captures that may write."""
+        present = {name: each.session.revision for name, each in view.captures.items()}
+        for name, epoch in self._registered.items():
+            if name not in present:
+                self._gone.setdefault(name, _Gone(epoch, now + int(GRACE_S * 1e6)))
+        self._registered = present
+        for key, raw in view.evicted.items():
+            self._note_evicted(key, raw, view, now)
+        for name, gone in list(self._gone.items()):
+            if gone.until <= now:
+                del self._gone[name]
+                log.info("capture %s is gone", name)
+        return {**{name: each.epoch for name, each in self._gone.items()}, **present}
+
+    def _note_evicted(self, key: bytes, raw: bytes, view: View, now: int) -> None:
+        record = records.decoded(raw)
+        name, epoch = str(record["name"]), int(record["revision"])
+        if name in view.captures:  # the owner that wrote it did not end the session
+            self._duties.evict(view.captures[name])
+            return
+        until = self._evicted_until.get(key)
+        if until is None:
+            until = self._evicted_until[key] = now + int((record["ttl_s"] + GRACE_S) * 1e6)
+            self._gone[name] = _Gone(epoch, until)
+        elif until <= now and key not in self._done:
+            self._done.add(key)
+            self._duties.put(key, None)
+
+    def _follow(self, view: View) -> None:
+        """Begin with new and changed changefeeds, and end those that do not run."""
+        for id, schedule in list(self._schedules.items()):
+            feed = view.feeds.get(id)
+            if feed is None or feed.epoch != schedule.feed.epoch or feed.state != RUNNING:
+                del self._schedules[id]
+                log.info("changefeed %s is no longer scheduled", id)
+        for id, feed in view.feeds.items():
+            is_seen = view.revision >= max(feed.epoch, self._revision)
+            if feed.state == RUNNING and id not in self._schedules and is_seen:
+                coordinator = Coordinator(
+                    records.owner_name(self._capture),
+                    self._capture,
+                    revision=self._revision,
+                    changefeed_epoch=feed.epoch,
+                    limits=self._limits,
+                )
+                self._schedules[id] = _Schedule(feed, coordinator)
+                for table in view.places.get(id, {}).keys() - feed.tables().keys():
+                    self._duties.put(records.place_key(id, table), None)
+                log.info("changefeed %s is scheduled", id)
+
+    # --- what is kept ---
+
+    def _keep(self, id: str, schedule: _Schedule, tick: Tick, view: View, now: int) -> None:
+        places = view.places.get(id, {})
+        for table, capture, why in tick.decisions:
+            key = records.place_key(id, table)
+            if why in (FOUND, PLACED) and table in places:
+                before = records.place_of(key, places[table]).capture
+                if before == capture:
+                    continue  # a new owner continues with what it found
+                if before is not None and before not in view.captures:
+                    why = f"{before} is gone"
+            log.info("changefeed %s: table %r is on %s: %s", id, table, capture, why)
+            self._duties.put(key, records.encoded_place(capture, why))
+        at = schedule.stored_at
+        if tick.watermarks != CANNOT_PROCEED and (at is None or now - at >= STORE_US):
+            schedule.stored_at = now
+            self._store(id, schedule, tick)
+
+    def _store(self, id: str, schedule: _Schedule, tick: Tick) -> None:
+        stored = schedule.coordinator.progress.stored
+        if tick.watermarks.checkpoint > stored.checkpoint:
+            value = records.encoded_watermarks(tick.watermarks)
+            self._duties.put(records.CHECKPOINT + id.encode(), value)
+
+    # --- requests ---
+
+    def _do_requests(self, view: View) -> None:
+        self._done &= view.others.keys() | view.evicted.keys()
+        for key in view.others:
+            if key.startswith(records.DRAIN):
+                self._drain(key, view)
+            elif key.startswith(records.ASK) and key not in self._done:
+                self._ask(key, view.others[key])
+
+    def _ask(self, key: bytes, value: bytes) -> None:
+        id, what, table = key.removeprefix(records.ASK).decode().split("/", 2)
+        schedule = self._schedules.get(id)
+        if schedule is None or not schedule.coordinator.captures.is_initialized:
+            return  # it is done when the changefeed runs
+        self._done.add(key)
+        self._duties.put(key, None)
+        try:
+            if what == "move":
+                schedule.coordinator.move(table, value.decode())
+            elif what == "rebalance":
+                schedule.coordinator.rebalance()
+        except InvalidArgumentError as e:
+            log.warning("changefeed %s: %s %r was not done: %s", id, what, table, e)
+
+    def _drain(self, key: bytes, view: View) -> None:
+        name = key.removeprefix(records.DRAIN).decode()
+        if name not in view.captures:
+            if key not in self._done:
+                self._done.add(key)
+                self._duties.put(key, None)
+            return
+        if name == self._capture:
+            self.wants_to_resign = len(view.captures) > 1  # the last one keeps its tables
+            return
+        for schedule in self._schedules.values():
+            try:
+                schedule.coordinator.drain(name)
+            except InvalidArgumentError:
+                continue  # it is the last capture, or not known yet
+
+    def _clean(self, view: View) -> None:
+        """Remove the reports of captures that are gone."""
+        for key in view.others:
+            if key.startswith(records.REPORT) and key not in self._done:
+                name = key.removeprefix(records.REPORT).decode()
+                if name not in view.captures:
+                    self._done.add(key)
+                    self._duties.put(key, None)
