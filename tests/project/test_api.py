@@ -16,9 +16,15 @@ LISTED = (
     "cdcmeta.generations",
     "cdcmeta.couch_http",
     "cdcmeta.scheduler",
+    "cdcmeta.scheduler.runtime",
     "cdcmeta.spark",
 )
-PROVISIONAL = ("snapkv.engine.contract", "snapkv.engine.errors")
+PROVISIONAL = (
+    "snapkv.engine.contract",
+    "snapkv.engine.errors",
+    "cdcmeta.scheduler.transport.local",
+    "cdcmeta.scheduler.transport.grpc_post",
+)
 WHOLE = (
     "snapkv.errors",
     "snapkv.clock",

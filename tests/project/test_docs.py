@@ -37,6 +37,7 @@ SESSIONS = [
     "docs/changes.md",
     "docs/generations.md",
     "docs/scheduler.md",
+    "docs/scheduler_core.md",
 ]
 
 

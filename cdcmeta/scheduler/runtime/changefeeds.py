@@ -20,9 +20,6 @@ from cdcmeta.scheduler.runtime.records import (
 from snapkv import Absent, AtRevision, ConflictError, Snapshot, SnapshotKV, When
 from snapkv.model import Guard
 
-PLACES_MAX = 1_000
-"""How many records a commit removes at once."""
-
 
 class Changefeeds:
     """The changefeeds of a cluster of captures, in a store.
@@ -67,7 +64,9 @@ class Changefeeds:
         feed.check()
         key = _key(id)
         try:
-            commit = self._space.commit(puts={key: feed.encode()}, guards=[Absent(key)])
+            commit = self._space.commit(
+                puts={key: feed.encode()}, guards=[Absent(key)], note=f"create changefeed {id}"
+            )
         except ConflictError as e:
             raise InvalidArgumentError(f"changefeed {id!r} exists already") from e
         return replace(feed, epoch=commit.revision)
@@ -114,7 +113,9 @@ class Changefeeds:
             after.check()
             guards: list[Guard] = [AtRevision(_key(id), before.epoch)]
             try:
-                commit = self._space.commit(puts={_key(id): after.encode()}, guards=guards)
+                commit = self._space.commit(
+                    puts={_key(id): after.encode()}, guards=guards, note=f"update changefeed {id}"
+                )
             except ConflictError:
                 continue  # another process changed it meanwhile
             return replace(after, epoch=commit.revision)
@@ -122,12 +123,14 @@ class Changefeeds:
     def remove(self, id: str) -> None:
         """Remove a changefeed: its tables stop; the sink keeps what it has.
 
-        One round trip for each 1,000 tables. Raises `ChangefeedNotFoundError`.
+        One round trip. Raises `ChangefeedNotFoundError`.
         """
         self.get(id)
         prefixes = [b"%b%b/" % (each, id.encode()) for each in (records.PLACE, records.ASK)]
         self._space.commit(
-            deletes=[_key(id), records.CHECKPOINT + id.encode()], delete_prefixes=prefixes
+            deletes=[_key(id), records.CHECKPOINT + id.encode()],
+            delete_prefixes=prefixes,
+            note=f"remove changefeed {id}",
         )
 
     # --- requests; the owner does them ---
@@ -137,17 +140,20 @@ class Changefeeds:
         if table not in self.get(id).tables():
             raise InvalidArgumentError(f"changefeed {id!r} has no table {table!r}")
         to = self._capture(capture)
-        self._space.commit(puts={records.ask_key(id, "move", table): to.encode()})
+        key = records.ask_key(id, "move", table)
+        self._space.commit(puts={key: to.encode()}, note=f"move {table} of {id} to {to}"[:4_000])
 
     def rebalance(self, id: str) -> None:
         """Ask for the tables to be spread evenly, at once."""
         self.get(id)
-        self._space.commit(puts={records.ask_key(id, "rebalance"): b""})
+        key = records.ask_key(id, "rebalance")
+        self._space.commit(puts={key: b""}, note=f"rebalance changefeed {id}")
 
     def drain(self, capture: str) -> None:
         """Ask for all tables of a capture to be moved away; it gets none until it restarts."""
         name = self._capture(capture)
-        self._space.commit(puts={records.DRAIN + name.encode(): b""})
+        key = records.DRAIN + name.encode()
+        self._space.commit(puts={key: b""}, note=f"drain capture {name}")
 
     # --- looking ---
 

@@ -1,0 +1,151 @@
+"""Captures as processes, a load on their source, and what must hold at the end."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+from etcd_server import eventually
+
+from cdcmeta.scheduler.runtime import Changefeeds
+from cdcmeta.scheduler.runtime.records import CHECKPOINT, space_of, watermarks_of
+
+from . import ledger
+
+WAIT_S = 60
+TTL_S = 3
+TESTS = Path(__file__).parents[1]
+
+
+class Fleet:
+    """Processes of `cdcmeta capture` on one store; each is ended at the end."""
+
+    def __init__(self, url, folder, *, ttl=TTL_S):
+        self.url, self.folder, self.ttl = url, folder, ttl
+        self.ledger = folder / "ledger"
+        self.ledger.mkdir()
+        self.processes = {}
+        self._started = 0
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        for process in self.processes.values():
+            if process.poll() is None:
+                process.send_signal(signal.SIGCONT)
+                process.kill()
+            process.wait(WAIT_S)
+
+    def start(self, label, url=None):
+        words = [sys.executable, "-m", "cdcmeta", "capture", "--store", url or self.url, "-v"]
+        words += ["--label", label, "--ttl", str(self.ttl), "--drain", "20"]
+        words += ["--function", "ledger=captures.ledger:write"]
+        path = self.folder / f"{label}-{self._started}.log"
+        self._started += 1
+        environment = os.environ | {ledger.FOLDER: str(self.ledger), "PYTHONPATH": str(TESTS)}
+        with path.open("wb") as log:
+            self.processes[label] = subprocess.Popen(words, stdout=log, stderr=log, env=environment)
+
+    def signal(self, label, number):
+        self.processes[label].send_signal(number)
+
+    def kill(self, label):
+        """End a capture with -9."""
+        self.signal(label, signal.SIGKILL)
+        self.processes.pop(label).wait(WAIT_S)
+
+    def end(self, label):
+        """End a capture as an operator does; return its exit code."""
+        self.signal(label, signal.SIGTERM)
+        return self.processes.pop(label).wait(WAIT_S)
+
+    def log(self):
+        """What all captures have said."""
+        return "\n".join(
+            f"{path.name}: {line}"
+            for path in sorted(self.folder.glob("*.log"))
+            for line in path.read_text(errors="replace").splitlines()
+        )
+
+
+class Load:
+    """Commits to the tables of a store until it is stopped; knows each commit."""
+
+    def __init__(self, store, tables, seed, pause_s=0.01):
+        self._store, self._tables, self._rng = store, tables, random.Random(seed)
+        self._pause_s, self._stop = pause_s, threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self.commits = {table: [] for table in tables}
+        self._present = set()
+        self.error = None
+
+    def __enter__(self):
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self.stop()
+
+    def stop(self):
+        self._stop.set()
+        self._thread.join(WAIT_S)
+        assert self.error is None, self.error
+
+    def step(self):
+        table, rng = self._rng.choice(self._tables), self._rng
+        key = f"{table}k{rng.randrange(20)}"
+        if key in self._present and rng.random() < 0.3:
+            self._present.remove(key)
+            return table, self._store.remove(key)
+        self._present.add(key)
+        return table, self._store.save(key, b"%d" % rng.getrandbits(40))
+
+    def _run(self):
+        try:
+            while not self._stop.wait(self._pause_s):
+                table, ts = self.step()
+                self.commits[table].append(ts)
+        except Exception as e:
+            self.error = e
+
+
+def source_content(store):
+    return {key: value.decode() for key, value in store.at().items()}
+
+
+def until_same(fleet, store, tables, what, wait_s=WAIT_S):
+    """Wait until the ledger has what the store has."""
+
+    def same():
+        return ledger.content(fleet.ledger, tables) == source_content(store)
+
+    try:
+        eventually(same, what, wait_s=wait_s)
+    except AssertionError as e:
+        have, want = ledger.content(fleet.ledger, tables), source_content(store)
+        differ = sorted(key for key in have.keys() | want.keys() if have.get(key) != want.get(key))
+        raise AssertionError(f"{e}: {differ[:10]} differ\n{fleet.log()[-8_000:]}") from e
+
+
+def leader(store):
+    """The label of the capture that leads, None without one."""
+    found = store.election(space_of("default")).leader()
+    name = found.value.decode().removesuffix("#owner") if found is not None else None
+    said = Changefeeds(store).captures().get(name)
+    return said and said.label
+
+
+def check_checkpoints(store, feed):
+    """Assert that the stored checkpoint never went back."""
+    space = store.space(space_of("default"))
+    found = [
+        watermarks_of(version.value).checkpoint
+        for version in space.history(CHECKPOINT + feed.encode())
+        if version.value is not None
+    ]
+    assert found == sorted(found)
+    return found

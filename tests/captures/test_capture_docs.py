@@ -1,0 +1,90 @@
+"""The first pages of docs/scheduler.md are typed into a shell, and do what they say."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from etcd_server import eventually
+
+WAIT_S = 60
+DOCUMENT = (Path(__file__).parents[2] / "docs" / "scheduler.md").read_text()
+MINUTES = DOCUMENT.partition("## Three captures")[2].partition("On etcd the same")[0]
+BLOCKS = [block.splitlines() for block in re.findall(r"```console\n(.*?)```", MINUTES, re.DOTALL)]
+
+
+class Shell:
+    """Runs commands of the page in a folder; those with & go on until the end."""
+
+    def __init__(self, folder):
+        self._folder = folder
+        path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+        self._environment = os.environ | {"PATH": path, "COLUMNS": "200"}
+        self.running = []
+
+    def type(self, line):
+        command = line.removeprefix("$ ")
+        if command.startswith("export "):
+            name, _, value = command.removeprefix("export ").partition("=")
+            self._environment[name] = value
+        elif command.endswith("&"):
+            self.running.append(
+                subprocess.Popen(
+                    ["bash", "-c", "exec " + command.rstrip("& ")],
+                    cwd=self._folder,
+                    env=self._environment,
+                    stderr=subprocess.DEVNULL,
+                )
+            )
+        elif command.startswith("kill -9 %"):
+            self.running[int(command[-1]) - 1].kill()
+        else:
+            return self.answer(command)
+        return ""
+
+    def answer(self, command):
+        done = subprocess.run(
+            ["bash", "-c", command],
+            cwd=self._folder,
+            env=self._environment,
+            capture_output=True,
+            text=True,
+            timeout=WAIT_S,
+            check=False,
+        )
+        assert done.returncode == 0, (command, done.stderr)
+        return done.stdout
+
+    def close(self):
+        for process in self.running:
+            if process.poll() is None:
+                process.send_signal(signal.SIGTERM)
+        for process in self.running:
+            process.wait(WAIT_S)
+
+
+@pytest.fixture
+def shell(tmp_path):
+    shell = Shell(tmp_path)
+    yield shell
+    shell.close()
+
+
+def test_three_captures_in_two_minutes(shell):
+    start, look, kill, past = BLOCKS
+    for line in start:
+        shell.type(line)
+    mirror, status = look[1].removeprefix("$ "), look[0].removeprefix("$ ")
+    eventually(lambda: "users/ann" in shell.answer(mirror + " 2>/dev/null || true"), wait_s=WAIT_S)
+    assert shell.answer(mirror).split() == ["orders/1", "users/ann"]
+    assert re.search(r"orders/ +c\d-", shell.answer(status))
+    for line in kill[:2]:
+        shell.type(line)
+    eventually(lambda: "orders/2" in shell.answer(mirror), wait_s=WAIT_S)
+    eventually(lambda: not re.search(r"/ +c1-", shell.answer(status)), wait_s=WAIT_S)
+    assert kill[2].removesuffix(" --watch").removeprefix("$ ") == status
+    assert "orders/" in shell.answer(past[0].removeprefix("$ ").replace("14:05", "-0s"))
+    assert "placed" in shell.answer(past[1].removeprefix("$ "))
