@@ -206,9 +206,9 @@ ROW = ["t", 1, 1, 4, 0, 0, 0]
     ("kind", "body"),
     [
         (2, ["1", [ROW, ["u", *ROW[1:]], ROW], False]),
-        (4, [[ROW, ["t", 2, 1, 6, 0, 0, 0]], False]),
-        (3, [[["u", 1, 1], ["t", 1, 1], ["t", 1, 2]], [0, []], False, 1]),
-        (3, [[], [9, [["t", 5], ["u", 5], ["t", 6]]], False, 1]),
+        (4, [[ROW, ["t", 2, 1, 6, 0, 0, 0]], False, None]),
+        (3, [[["u", 1, 1], ["t", 1, 1], ["t", 1, 2]], [0, []], False, 1, True]),
+        (3, [[], [9, [["t", 5], ["u", 5], ["t", 6]]], False, 1, True]),
     ],
 )
 def test_the_same_table_twice_is_not_decoded(kind, body):
@@ -265,7 +265,7 @@ MANY = (None,) * (1 << 20)
         (1, MANY, tuple(HEADER), "x"),
         (1, 1, MANY, "x"),
         (1, 1, tuple(HEADER), {"x": MANY}),
-        (1, 4, tuple(HEADER), (MANY, False)),
+        (1, 4, tuple(HEADER), (MANY, False, None)),
         MANY,
     ],
     ids=["body", "kind", "header", "map", "statuses", "all"],

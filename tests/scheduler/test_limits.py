@@ -41,6 +41,7 @@ def test_what_is_not_as_in_ticdc():
         "start_us": 600 * SECOND,
         "stop_us": 600 * SECOND,
         "repeat_max_us": 1 * SECOND,
+        "full_every_us": 10 * SECOND,
         "stuck_us": 60 * SECOND,
     }
 

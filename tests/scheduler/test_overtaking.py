@@ -7,7 +7,7 @@ start that one, so the owner has to wait longer the next time.
 import pytest
 
 from cdcmeta.scheduler import AddRequest, InProcessTransport
-from cdcmeta.scheduler.core.replication import LOST_MAX
+from cdcmeta.scheduler.core.preparing import LOST_MAX
 from cdcmeta.scheduler.protocol.messages import DispatchTable, DispatchTableResponse
 
 from .cluster import SimCluster

@@ -18,7 +18,8 @@ from cdcmeta.scheduler import (
     TableStatus,
     step,
 )
-from cdcmeta.scheduler.core.replication import LOST_MAX, ReplicationManager
+from cdcmeta.scheduler.core.preparing import LOST_MAX
+from cdcmeta.scheduler.core.replication import ReplicationManager
 
 from .making import BEFORE, FRESH, STATES, TABLE, complaint, made, messages, says
 from .rows import SETS

@@ -30,6 +30,7 @@ def of_tables(each):
 
 
 many = of_tables(statuses)
+rests = st.none() | st.builds(states.Rest, progress, numbers, numbers)
 barriers = st.builds(messages.Barrier, numbers, of_tables(st.tuples(names, numbers)))
 requests = st.one_of(
     st.builds(tasks.AddRequest, names, tokens, progress, st.booleans()),
@@ -39,8 +40,8 @@ asked = of_tables(st.tuples(names, tokens))
 bodies = st.one_of(
     st.builds(messages.Announce, st.text(max_size=5)),
     st.builds(messages.Sync, st.text(max_size=5), many, st.booleans()),
-    st.builds(messages.Heartbeat, asked, barriers, st.booleans(), numbers),
-    st.builds(messages.HeartbeatResponse, many, st.booleans()),
+    st.builds(messages.Heartbeat, asked, barriers, st.booleans(), numbers, st.booleans()),
+    st.builds(messages.HeartbeatResponse, many, st.booleans(), rests),
     st.builds(messages.DispatchTable, requests),
     st.builds(messages.DispatchTableResponse, statuses),
 )

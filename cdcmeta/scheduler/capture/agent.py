@@ -9,6 +9,7 @@ from cdcmeta.errors import InvalidArgumentError
 from cdcmeta.scheduler.capture import table_state
 from cdcmeta.scheduler.capture.executor import TableExecutor
 from cdcmeta.scheduler.capture.table_state import Action, EndedTable, RunningTable
+from cdcmeta.scheduler.core.coverage import Digest
 from cdcmeta.scheduler.core.states import (
     ENDED,
     INTEGER_MAX,
@@ -81,6 +82,10 @@ class Agent:
         self._executor, self._version = executor, version
         self._changefeed_epoch = changefeed_epoch
         self._kept: dict[str, RunningTable | EndedTable] = {}
+        self._replicated = Digest()
+        """The tables of `_kept` that are replicated."""
+        self._unsettled: dict[str, None] = {}
+        """The tables of `_kept` that have a pipeline and are not replicated."""
         self._forgotten: EndedTable | None = None
         """The promise for all tables without an entry in `_kept`."""
         self._busy: dict[str, Action] = {}
@@ -93,6 +98,10 @@ class Agent:
         """The newest heartbeat, to be answered in this tick."""
         self._is_announced = False
         """Whether a new owner gets a Sync in this tick."""
+        self._rest: Progress | None = None
+        """Where all tables without news are at least, in an answer that does not list them."""
+        self._news: dict[str, None] = {}
+        """The tables that such an answer lists."""
 
     def stop(self) -> None:
         """Ask the owner to move all tables to other captures."""
@@ -111,8 +120,11 @@ class Agent:
         """
         for envelope in inbox:
             self._receive(envelope)
-        if self._heartbeat is not None or self._is_announced:
-            self._refresh_all()
+        self._rest = None
+        if self._is_announced or (self._heartbeat is not None and self._heartbeat.is_full):
+            self._refresh_all(self._kept)
+        elif self._heartbeat is not None:
+            self._refresh_news(self._heartbeat)
         for table in list(self._busy):
             self._continue(table)
         return self._addressed(self._answers())
@@ -184,7 +196,7 @@ class Agent:
         before = self._kept.get(table, self._forgotten)
         kept, action = table_state.apply(before, request)
         if kept is not None:
-            self._kept[table] = kept
+            self._keep(table, kept)
         if action is not None:
             self._busy[table] = action
             self._begun.discard(table)
@@ -195,6 +207,19 @@ class Agent:
         is_stopping = action is Action.REMOVE and isinstance(kept, RunningTable)
         if is_stopping or (action is None and not is_reported_later):
             self._report(table_state.status(table, kept, request.token))
+
+    def _keep(self, table: str, kept: RunningTable | EndedTable) -> None:
+        """Replace what is known of a table: its token or its state, not only its progress."""
+        self._kept[table] = kept
+        if isinstance(kept, RunningTable) and kept.state is TableState.REPLICATING:
+            self._replicated.put(table, kept.token)
+            self._unsettled.pop(table, None)
+            return
+        self._replicated.remove(table)
+        if isinstance(kept, RunningTable):
+            self._unsettled[table] = None
+        else:
+            self._unsettled.pop(table, None)
 
     # --- the executor ---
 
@@ -212,7 +237,7 @@ class Agent:
             self._stop(table, held)
 
     def _stop(self, table: str, held: RunningTable) -> None:
-        self._kept[table] = held._replace(state=TableState.STOPPING)
+        self._keep(table, held._replace(state=TableState.STOPPING))
         self._busy[table] = Action.REMOVE
         self._begun.discard(table)
 
@@ -237,7 +262,7 @@ class Agent:
             done = TableState.PREPARED if action is Action.PREPARE else TableState.REPLICATING
             if action is Action.REPLICATE:
                 self.failures.pop(table, None)
-            self._kept[table] = self._held(table)._replace(state=done)
+            self._keep(table, self._held(table)._replace(state=done))
             self._refresh(table)
             kept = self._kept[table]
             if isinstance(kept, RunningTable):
@@ -254,10 +279,23 @@ class Agent:
         token, _, _, (start, *_) = self._held(table)
         return self._executor.add_table(table, start, token, is_prepare=action is Action.PREPARE)
 
-    def _refresh_all(self) -> None:
+    def _refresh_news(self, heartbeat: Heartbeat) -> None:
+        """Read the status of tables with news; of all, if the executor cannot say which have."""
+        laggards = getattr(self._executor, "laggards", None)
+        if laggards is None:
+            self._refresh_all(self._kept)
+            return
+        least, behind = laggards()
+        _check_progress(least)
+        news = {table: None for table, _ in heartbeat.tables} | self._unsettled
+        news |= dict.fromkeys(behind)
+        self._refresh_all(news)
+        self._news, self._rest = news, least
+
+    def _refresh_all(self, tables: Iterable[str]) -> None:
         kept, busy, ask = self._kept, self._busy, self._executor.status
-        for table in list(kept):
-            held = kept[table]
+        for table in list(tables):
+            held = kept.get(table)
             if not isinstance(held, RunningTable):
                 continue
             try:
@@ -295,7 +333,7 @@ class Agent:
     def _end(self, table: str, progress: Progress) -> None:
         held = self._held(table)
         ended = table_state.ended(held, progress)
-        self._kept[table] = ended
+        self._keep(table, ended)
         self._busy.pop(table, None)
         self._begun.discard(table)
         self._report(TableStatus(table, held.token, TableState.STOPPED, ended.progress))
@@ -330,10 +368,11 @@ class Agent:
             if not isinstance(held, RunningTable):  # a running table needs no promise
                 kept[table] = held = table_state.promise(held, token)
             statuses[table] = table_state.status(table, held, token)
-        if len(statuses) < len(kept):
-            for table, held in kept.items():
-                if isinstance(held, RunningTable) and table not in statuses:
-                    statuses[table] = table_state.status(table, held, held.token)
+        listed: Iterable[str] = kept if self._rest is None else (self._news | self._unsettled)
+        for table in listed if len(statuses) < len(kept) else ():
+            running = kept.get(table)
+            if isinstance(running, RunningTable) and table not in statuses:
+                statuses[table] = table_state.status(table, running, running.token)
         for table, status in reports.items():
             asked = statuses.get(table)
             # "stopped" says more than "absent": the table was here and has ended
@@ -341,7 +380,8 @@ class Agent:
                 statuses[table] = status
         if len(kept) - len(statuses) > ENDED_MAX:
             self._forget()
-        return HeartbeatResponse(tuple(statuses.values()), self.is_stopping)
+        rest = None if self._rest is None else self._replicated.rest(statuses, self._rest)
+        return HeartbeatResponse(tuple(statuses.values()), self.is_stopping, rest)
 
     def _addressed(self, bodies: list[Body]) -> list[Envelope]:
         owner = self.owner

@@ -20,6 +20,10 @@ class TableExecutor(Protocol):
 
     A table is prepared (allocates, connects, reads ahead; writes nothing downstream), then
     replicated (writes), then removed. Each step may take long; the agent asks whether it is done.
+
+    An executor may also have `laggards()`: it returns progress (`Progress`), and the tables that
+    have not at least that, or that do not replicate, or that ended by themselves since. Then a
+    heartbeat costs what has changed; without it, every table is asked for its status each time.
     """
 
     def add_table(self, table: str, start_ts: int, token: Token, *, is_prepare: bool) -> bool:

@@ -55,6 +55,7 @@ class SimulatedExecutor:
         self._bounds: dict[str, int] = {}
         """The barriers of tables in `_bounded`."""
         self._pipelines: dict[str, _Pipeline] = {}
+        self._failed: set[str] = set()
         self.now = 0
 
     def add_table(self, table: str, start_ts: int, token: Token, *, is_prepare: bool) -> bool:
@@ -110,6 +111,15 @@ class SimulatedExecutor:
         checkpoint = pipeline.checkpoint
         return ExecutorStatus(pipeline.state, Progress(checkpoint, checkpoint))
 
+    def laggards(self) -> tuple[Progress, Collection[str]]:
+        """Return where most tables are, and the tables that are not."""
+        each = {table: self.status(table) for table in self._pipelines}
+        done = TableState.REPLICATING
+        most = max((p for state, p in each.values() if state is done), default=NO_PROGRESS)
+        behind = {table for table, status in each.items() if status != (done, most)}
+        failed, self._failed = self._failed, set()
+        return most, behind | failed
+
     def writing(self) -> set[str]:
         """Return the tables that have written downstream and have not stopped."""
         return {
@@ -123,6 +133,7 @@ class SimulatedExecutor:
     def fail(self, table: str) -> None:
         """Let a table end by itself, as if its connection broke."""
         self._pipelines.pop(table, None)
+        self._failed.add(table)
 
     def written(self, table: str, checkpoint: int) -> None:
         """Do nothing; called when a table's checkpoint advances, for subclasses to override."""

@@ -43,6 +43,9 @@ class Limits:
     """Microseconds after which a table that is not replicated no longer delays balancing."""
     heartbeat_every_us: int = 100_000
     """Microseconds between two rounds of heartbeats."""
+    full_every_us: int = 10_000_000
+    """Microseconds between two heartbeats to which captures answer with all their tables; answers
+    to the heartbeats in between list the tables with news."""
     repeat_max_us: int = 1_000_000
     """The longest pause in microseconds before a request is repeated: the first pause is
     `heartbeat_every_us`, each following one twice as long."""

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain, pairwise, takewhile
 from math import isclose
-from typing import Any, NamedTuple
+from typing import Any
 
+from cdcmeta.scheduler.core.coverage import Coverage
 from cdcmeta.scheduler.core.failures import Deadlines, Failures, OverdueStop
 from cdcmeta.scheduler.core.limits import Limits
+from cdcmeta.scheduler.core.preparing import PendingPrepares
 from cdcmeta.scheduler.core.replication_set import ReplicationSet, Step, continued, rebuilt, step
-from cdcmeta.scheduler.core.states import Progress, Role, SetState, TableStatus, Token
+from cdcmeta.scheduler.core.states import Progress, Rest, Role, SetState, TableStatus, Token
 from cdcmeta.scheduler.core.tasks import (
     AbandonTable,
     CaptureLost,
@@ -22,21 +24,7 @@ from cdcmeta.scheduler.core.tasks import (
     Task,
 )
 
-LOST_MAX = 8
-"""How often a preparation is repeated on a capture that reports the table as absent."""
 _QUIET = (SetState.REPLICATING, SetState.ABSENT)
-
-
-class _PendingPrepare(NamedTuple):
-    """A request to prepare that is under way: a question that overtakes it would end it."""
-
-    capture: str
-    until: int
-    wait_us: int
-    since: int
-    """When the first request was sent."""
-    times: int
-    """How many requests were sent."""
 
 
 class ReplicationManager:
@@ -67,13 +55,14 @@ class ReplicationManager:
         self.failures = Failures(self._limits)
         """Tables that end by themselves: retried on other captures, with growing pauses."""
         self._deadlines = Deadlines()
+        self._coverage = Coverage()
         self.weights: dict[str, float] = {}
         """By capture, the total weight of the tables that it replicates and prepares."""
         self._weight: Callable[[str], float] = lambda table: 1.0
         self._removed: list[str] = []
         self._new_primaries: dict[str, str | None] = {}
         self._asked: dict[str, tuple[tuple[str, Token], ...]] = {}
-        self._pending_prepares: dict[str, _PendingPrepare] = {}
+        self._pending_prepares = PendingPrepares(self._limits)
         self.is_settled = True
         """Whether no capture can hold a table unknown to the owner; until then none is promoted."""
 
@@ -110,7 +99,9 @@ class ReplicationManager:
             rset = rebuilt(table, floor, reports)
             self._put(rset)
             if rset.state is SetState.PREPARE and rset.secondary is not None:
-                self._prepare_sent(table, rset.secondary.capture)  # its deadline begins again
+                self._pending_prepares.sent(
+                    table, rset.secondary.capture, self._now, self.waited
+                )  # its deadline begins again
 
     def create_set(self, table: str, floor: Progress) -> None:
         """Make the set of a table, if there is none, with the progress `floor`."""
@@ -125,38 +116,31 @@ class ReplicationManager:
     def asked(self, capture: str) -> tuple[tuple[str, Token], ...]:
         """Return the tables to ask a capture about, with their tokens.
 
-        Without tables that it was asked to prepare a moment ago: if the question overtook that
-        request, the answer would be a promise never to start the table. O(1) while the capture
-        holds the same tables, else O(its tables).
-
-        For example, A is asked to prepare a table with the token 7.1, and the next heartbeat asks
-        about it, too early:
-
-            owner                       reaches A              A
-            prepare 7.1 --
-            heartbeat: 7.1? ---------   the heartbeat first    has no table: answers "absent", and
-                                                               promises never to start 7.1
-            7.1 has ended: prepare 7.2  then prepare 7.1       ignores it
-            heartbeat: 7.2? ---------   the heartbeat first    answers "absent" again, ...
-
-        So for a while after the request (`until`) heartbeats leave the table out. That pause
-        doubles with each repetition, because a slow network may delay a request for longer.
+        Without tables that it was asked to prepare a moment ago: see `preparing`. O(1) while the
+        capture holds the same tables, else O(its tables).
         """
         asked = self._asked.get(capture)
         if asked is not None:
             return asked
         held = self.held.get(capture, {})
-        early = {
-            table
-            for table in self.preparing.get(capture, ())
-            if (each := self._pending_prepares.get(table)) is not None
-            and each.capture == capture
-            and each.until > self._now
-        }
+        early = self._pending_prepares.early(capture, self.preparing.get(capture, ()), self._now)
         asked = tuple(each for each in held.items() if each[0] not in early)
         if not early:
             self._asked[capture] = asked
         return asked
+
+    def asked_briefly(self, capture: str) -> tuple[tuple[str, Token], ...]:
+        """Return the tables of a capture that have news: unsettled ones, and those that failed.
+
+        O(unsettled + failing), and without those asked to prepare a moment ago, as `asked`.
+        """
+        held = self.held.get(capture, {})
+        early = self._pending_prepares.early(capture, self.preparing.get(capture, ()), self._now)
+        return tuple(
+            (table, held[table])
+            for table in {**self.unsettled, **self.failures.tables}
+            if table in held and table not in early
+        )
 
     def take_removed(self) -> list[str]:
         """Return the tables whose sets have ended since the last call."""
@@ -194,6 +178,41 @@ class ReplicationManager:
                 self.failures.judge(capture, rset, after)
         return messages
 
+    def rest_reported(self, capture: str, listed: Sequence[TableStatus], rest: Rest) -> bool:
+        """Take a capture's report of all tables that it did not list; False if they differ.
+
+        Then it changes nothing: the capture is to list all its tables. O(listed).
+        """
+        tables = [status.table for status in listed]
+        if not self._coverage.is_expected(capture, tables, rest):
+            return False
+        if self._coverage.is_older(capture, rest.progress):
+            return True
+        for table in self._coverage.covered(capture, tables):
+            self._take_progress(table)
+        self._coverage.cover(capture, tables, rest.progress)
+        return True
+
+    def known_progress(self, desired: Mapping[str, float]) -> list[Progress]:
+        """Return the progress of all desired tables; once for those covered. O(their news)."""
+        if not desired:
+            return []
+        known = self._coverage.known(desired, self.sets)
+        return known + [self.sets[table].progress for table in self.unsettled if table in desired]
+
+    def progress_of(self, table: str) -> Progress:
+        """Return how far a table is. O(1)."""
+        rset = self.sets[table]
+        return rset.progress.fold(self._coverage.progress_of(rset))
+
+    def _take_progress(self, table: str) -> ReplicationSet:
+        """Give a covered table's set the progress that it has by now."""
+        rset = self.sets[table]
+        after = rset.with_progress(self._coverage.progress_of(rset))
+        if after is not rset:
+            self.sets[table] = after
+        return after
+
     def found(self, capture: str, statuses: Iterable[TableStatus], floor: Progress) -> list[Send]:
         """Apply all that a capture holds that had not synced when the sets were made."""
         messages: list[Send] = []
@@ -213,6 +232,7 @@ class ReplicationManager:
         for of_captures in places:
             of_captures.pop(capture, None)
         self.failures.forget_capture(capture)
+        self._coverage.forget_capture(capture)
         return messages
 
     def begin_task(self, task: Task) -> list[Send]:
@@ -244,8 +264,8 @@ class ReplicationManager:
             if self.waited - since >= self.failures.start_us(table):
                 self.failures.timed_out(capture, self.sets[table])
                 found.append(AbandonTable(table, capture))
-        for table, each in self._pending_prepares.items():
-            took, is_lost, rset = self.waited - each.since, each.times > LOST_MAX, self.sets[table]
+        for table, each in self._pending_prepares:
+            took, is_lost, rset = self.waited - each.since, each.is_lost, self.sets[table]
             if (took < least and not is_lost) or rset.state is not SetState.PREPARE:
                 continue
             if is_lost:
@@ -305,8 +325,11 @@ class ReplicationManager:
         # a task ends when its table reaches the state, for whatever reason
         assert set(self.running) <= states[SetState.PREPARE] | states[SetState.COMMIT]
         # only tables in transition have requests under way
-        assert set(self._pending_prepares) <= set(sets) - states[SetState.REPLICATING]
+        assert {table for table, _ in self._pending_prepares} <= set(sets) - states[
+            SetState.REPLICATING
+        ]
         self._deadlines.check(sets)
+        self._coverage.check(sets)
         for capture, asked in self._asked.items():
             assert dict(asked) == self.held.get(capture, {}), capture
         for capture in self.held.keys() | self.weights.keys():
@@ -317,25 +340,16 @@ class ReplicationManager:
 
     def _step(self, rset: ReplicationSet, event: Event) -> tuple[Send, ...]:
         fresh = self._fresh()
+        if self.sets.get(rset.table) is rset:
+            rset = self._take_progress(rset.table)
         after: Step = step(rset, event, fresh=fresh, is_settled=self.is_settled)
         if after.set is not rset:
             self._put(after.set)
         for capture, request in after.messages:
             if request.token == fresh:
                 self._issued += 1
-                self._prepare_sent(rset.table, capture)
+                self._pending_prepares.sent(rset.table, capture, self._now, self.waited)
         return after.messages
-
-    def _prepare_sent(self, table: str, capture: str) -> None:
-        """Note a request to prepare; the pause before a question grows with each repetition."""
-        before, wait_us = self._pending_prepares.get(table), self._limits.heartbeat_every_us
-        since, times = self.waited, 1
-        if before is not None and before.capture == capture:
-            since, times = before.since, before.times + 1
-            wait_us = min(2 * before.wait_us, max(self._limits.mute_us // 2, wait_us))
-        self._pending_prepares[table] = _PendingPrepare(
-            capture, self._now + wait_us, wait_us, since, times
-        )
 
     def _load_of(self, capture: str) -> float:
         """Return the weight of a capture's load; tables that it stops do not count."""
@@ -353,6 +367,7 @@ class ReplicationManager:
         if before is not None and before.places is rset.places and before.state is rset.state:
             return
         self._deadlines.note(before, rset, self.waited)
+        self._coverage.note(before, rset)
         old = before.primary if before is not None else None
         new = rset.primary
         if (old and old.capture) != (new and new.capture):
@@ -376,7 +391,7 @@ class ReplicationManager:
             _mark(self.preparing.setdefault(mine, {}), table, place.role is Role.SECONDARY)
         if rset.state in _QUIET:
             self.running.pop(table, None)
-            self._pending_prepares.pop(table, None)
+            self._pending_prepares.forget(table)
         _mark(self.absent, table, rset.state is SetState.ABSENT)
         if rset.state is SetState.REPLICATING:
             self.unsettled.pop(table, None)
@@ -387,10 +402,11 @@ class ReplicationManager:
 
     def _forget(self, table: str) -> None:
         places: tuple[dict[str, Any], ...] = (
-            *(self.sets, self.running, self.absent, self.unsettled, self._pending_prepares),
+            *(self.sets, self.running, self.absent, self.unsettled),
         )
         for held in places:
             held.pop(table, None)
+        self._pending_prepares.forget(table)
         self.failures.forget_table(table)
         self._removed.append(table)
 

@@ -108,6 +108,17 @@ class Progress(NamedTuple):
 NO_PROGRESS = Progress()
 
 
+class Rest(NamedTuple):
+    """What a capture reports of all tables that it replicates and does not list: `coverage`."""
+
+    progress: Progress
+    """Each of them is at least here."""
+    size: int
+    """How many they are."""
+    digest: int
+    """Of their names and tokens."""
+
+
 class TableStatus(NamedTuple):
     """What a capture reports of one table."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from cdcmeta.scheduler.core.replication_set import ReplicationSet
@@ -47,12 +47,17 @@ def advance(
     A set counts with its last known progress in every state: a table that no capture replicates
     holds the changefeed back, so no change is lost. Without tables the barrier counts. O(tables).
     """
-    bounds = (barrier.everywhere, *(ts for _, ts in barrier.tables))
-    least = min((ts for ts in bounds if ts), default=0)
     try:
         known = [sets[table].progress for table in desired]
     except KeyError:
         return CANNOT_PROCEED
+    return least_of(known, barrier)
+
+
+def least_of(known: Sequence[Progress], barrier: Barrier) -> Watermarks:
+    """Return the progress common to all, bounded by the barrier. O(known)."""
+    bounds = (barrier.everywhere, *(ts for _, ts in barrier.tables))
+    least = min((ts for ts in bounds if ts), default=0)
     if not known:
         return Watermarks(least, barrier.everywhere or least, 0)
     checkpoints, resolved, synced = zip(*known, strict=True)
@@ -90,11 +95,9 @@ class ReportedProgress:
         """Report the same again, until it is stored."""
         self.current = self.reported
 
-    def advance(
-        self, desired: Iterable[str], sets: Mapping[str, ReplicationSet], barrier: Barrier
-    ) -> None:
-        """Compute what to report from the sets. O(tables)."""
-        found, reported = advance(desired, sets, barrier), self.reported
+    def advance(self, known: Sequence[Progress], barrier: Barrier) -> None:
+        """Compute what to report from the progress of all desired tables. O(known)."""
+        found, reported = least_of(known, barrier), self.reported
         if found == CANNOT_PROCEED:
             self.current = found
             return

@@ -111,6 +111,18 @@ class StoreExecutor:
         position = self._reader.position
         return ExecutorStatus(pipeline.state, pipeline.progress(position))
 
+    def laggards(self) -> tuple[Progress, Collection[str]]:
+        """Return the reader's position, and the tables that have not written all up to it.
+
+        O(tables), but for one look at each.
+        """
+        position = self._reader.position
+        replicating = TableState.REPLICATING
+        pipelines = self._pipelines.values()
+        behind = [p.table for p in pipelines if not p.is_idle or p.state is not replicating]
+        synced = max((p.synced for p in pipelines), default=0)
+        return Progress(max(0, position), max(0, position), synced), behind
+
     # --- the capture's side ---
 
     @property

@@ -59,7 +59,8 @@ class Pipeline:
         self.state = TableState.PREPARING
         self.checkpoint, self.synced = start, 0
         self.received = max(start, state_at)
-        self.is_live = False
+        self.is_live = self.is_idle = False
+        """Whether the reader hands it each commit, and whether it has written all of them."""
         self.is_queued = False
         """Whether a worker will call, or is calling, `work`; kept by the workers."""
         self.not_before = 0.0
@@ -90,6 +91,7 @@ class Pipeline:
             self._queue.append((changes, size))
             self._queued_bytes += size
             self.received = changes.commit.ts
+            self.is_idle = False
         return True
 
     def caught_up(self, position: int, *, is_live: bool) -> None:
@@ -97,6 +99,7 @@ class Pipeline:
         with self._lock:
             self.received = max(self.received, position)
             self.is_live = is_live
+            self._note_idle()
 
     def set_prepared(self) -> None:
         """Note that a start would find the next commits here."""
@@ -192,6 +195,7 @@ class Pipeline:
                 if reached >= self._state_at:
                     self._pages = None
                 self._drop_written()
+                self._note_idle()
             return
         if self._pages is not None:
             self._write_page(writer, self._pages)
@@ -203,6 +207,7 @@ class Pipeline:
             with self._lock:
                 self.checkpoint = self.synced = batch[-1].commit.ts
                 self._drop_written()
+                self._note_idle()
 
     def _write_page(self, writer: TableWriter, pages: Iterator[Changes[str]]) -> None:
         page = next(pages, None)
@@ -210,6 +215,7 @@ class Pipeline:
             writer.write([], self._state_at)
             with self._lock:
                 self._pages, self.checkpoint = None, self._state_at
+                self._note_idle()
         else:
             writer.write([page], 0)
             self._note_written([page], sum(len(each.value or b"") for each in page.changes))
@@ -243,6 +249,11 @@ class Pipeline:
                     self.state = TableState.STOPPING
                 return 0.0
         return min(RETRY_S_MIN * 2.0 ** (problem.tries - 1), RETRY_S_MAX)
+
+    def _note_idle(self) -> None:
+        """Note whether its checkpoint is wherever the reader is."""
+        has_begun = self._writer is not None and self._pages is None
+        self.is_idle = self.is_live and has_begun and not self._queue
 
     def _note(self, error: Exception) -> Problem:
         before, text = self.problem, f"{type(error).__name__}: {error}"

@@ -12,10 +12,11 @@ from cdcmeta.scheduler.core.policies.facts import Facts
 from cdcmeta.scheduler.core.policies.order import SchedulerManager
 from cdcmeta.scheduler.core.replication import ReplicationManager
 from cdcmeta.scheduler.core.states import SetState, TableStatus
-from cdcmeta.scheduler.core.tasks import AbandonTable, AddTable, MoveTable, RemoveTable, Task
+from cdcmeta.scheduler.core.tasks import AddTable, MoveTable, Task
 from cdcmeta.scheduler.core.watermarks import ReportedProgress, Watermarks
 from cdcmeta.scheduler.owner.captures import CaptureManager, CaptureState
 from cdcmeta.scheduler.owner.cluster import Cluster, check_name, check_revision
+from cdcmeta.scheduler.owner.decisions import FOUND, PLACED, Decision, Reasons
 from cdcmeta.scheduler.owner.desired_tables import DesiredTables
 from cdcmeta.scheduler.owner.outbox import Outbox
 from cdcmeta.scheduler.protocol.fencing import KnownOwner, Verdict, owner_accepts
@@ -31,21 +32,10 @@ from cdcmeta.scheduler.protocol.messages import (
     Sync,
 )
 
-FOUND, PLACED = "found", "placed"
-"""The reasons of decisions that have no other: a new owner found the table there, or it is new."""
 LOOKS_MIN = 4
 """How often at least a capture is asked before it counts as mute."""
 DRAIN_NOT_READY = 1
 """What `drain` returns before the captures have synced: ask again."""
-
-
-class Decision(NamedTuple):
-    """A table has another primary: the capture that replicates it, or None without one."""
-
-    table: str
-    capture: str | None
-    why: str
-    """Why it has no primary, or why this one was chosen."""
 
 
 class Tick(NamedTuple):
@@ -126,8 +116,9 @@ class Coordinator:
         self._outbox = Outbox(self.limits)
         self._sent: list[Envelope] = []
         self._decided: list[Decision] = []
-        self._why: dict[str, str] = {}
-        """By table without a settled primary, why it moves."""
+        self._reasons = Reasons(self.replication)
+        self._full_at: dict[str, int] = {}
+        """By capture, when it was last asked for all tables; 0 to ask again at once."""
         self._headers: dict[str, Header] = {}
         """By capture, the header of the last message."""
 
@@ -147,10 +138,10 @@ class Coordinator:
             self._found.pop(capture, None)
             self._announced.discard(capture)
             self._headers.pop(capture, None)
+            self._full_at.pop(capture, None)
             if self.scheduling.draining == capture:  # a new capture of that name is not drained
                 self.scheduling.draining = None
-            for table in self.replication.primaries.get(capture, ()):
-                self._why[table] = f"{capture} is gone"
+            self._reasons.lost(capture, self.replication.primaries.get(capture, ()))
             self._outbox.put(self.replication.capture_lost(capture))
         self.replication.is_settled = self.captures.is_settled
         for envelope in inbox:
@@ -166,7 +157,7 @@ class Coordinator:
         evict = [(name, cluster.captures[name]) for name in self._evicted()]
         sent, self._sent = self._sent, []
         decided, self._decided = self._decided, []
-        return Tick(sent, self.progress.current, evict, decided + self._decisions(PLACED))
+        return Tick(sent, self.progress.current, evict, decided + self._reasons.take(PLACED))
 
     def _check(self, cluster: Cluster) -> None:
         """Raise for an invalid cluster before anything changes; else advance the clock of waits."""
@@ -252,6 +243,9 @@ class Coordinator:
         elif isinstance(body, HeartbeatResponse):
             self.captures.heard(sender, is_stopping=body.is_stopping)
             self._reported(sender, body.tables)
+            if body.rest is not None and self.captures.is_initialized:
+                is_known = self.replication.rest_reported(sender, body.tables, body.rest)
+                self._full_at[sender] = self._full_at.get(sender, 0) if is_known else 0
         elif isinstance(body, DispatchTableResponse):
             self._reported(sender, (body.status,))
 
@@ -270,7 +264,7 @@ class Coordinator:
         self.replication.begin(cluster.tables, self.progress.stored, self._found)
         self.captures.is_initialized = True
         self._found = {}
-        self._decided = self._decisions(FOUND)
+        self._decided = self._reasons.take(FOUND)
 
     # --- deciding ---
 
@@ -325,27 +319,9 @@ class Coordinator:
             self._begin(task, plan.why)
 
     def _begin(self, task: Task, why: str) -> None:
-        if isinstance(task, RemoveTable):
-            why = "not wanted"
-        elif isinstance(task, AbandonTable):
-            why = f"{task.capture} did not start it in time"
-        if not isinstance(task, AddTable):
-            self._why[task.table] = why
+        self._reasons.begun(task, why)
         self._outbox.put(self.replication.begin_task(task))
         self.scheduling.accepted(task)
-
-    def _decisions(self, why: str) -> list[Decision]:
-        """Return the changes of primaries, with their reasons, by default `why`. O(changes)."""
-        decisions, failed = [], self.replication.failures.tables
-        for table, capture in self.replication.take_new_primaries().items():
-            if capture is not None:
-                decisions.append(Decision(table, capture, self._why.pop(table, why)))
-                continue
-            ended = f"it failed on {failed[table].captures[-1]}" if table in failed else "it ended"
-            decisions.append(Decision(table, None, self._why.setdefault(table, ended)))
-            if table not in self.replication.sets:
-                del self._why[table]
-        return decisions
 
     def _evicted(self) -> list[str]:
         """Return the captures that are mute, or do not stop a table that must move."""
@@ -381,14 +357,30 @@ class Coordinator:
                 if is_round or name not in self._announced:
                     self._ask(name, Announce(self._version))
             elif is_round:
-                tables, leaves = self.replication.asked(name), name == self.scheduling.draining
-                beat = Heartbeat(tables, cluster.barrier, leaves, self._rounds)
-                self._ask(name, beat)
+                self._ask(name, self._beat(name, cluster))
         self._announced = set(self.captures.known)
         if is_round:
             self._last_round_at = cluster.now
             if self.captures.is_initialized and not self._desired.new:
-                self.progress.advance(self._desired.weights, self.replication.sets, cluster.barrier)
+                known = self.replication.known_progress(self._desired.weights)
+                self.progress.advance(known, cluster.barrier)
+
+    def _beat(self, capture: str, cluster: Cluster) -> Heartbeat:
+        """Return a heartbeat; rarely one that asks for all tables, or if the last answer differed.
+
+        Before the sets are made, all are full: a new owner has to know everything.
+        """
+        last = self._full_at.get(capture, 0)
+        is_full = (
+            not last
+            or cluster.now - last >= self.limits.full_every_us
+            or not self.captures.is_initialized
+        )
+        if is_full:
+            self._full_at[capture] = max(1, cluster.now)
+        asked = self.replication.asked if is_full else self.replication.asked_briefly
+        leaves = capture == self.scheduling.draining
+        return Heartbeat(asked(capture), cluster.barrier, leaves, self._rounds, is_full)
 
     def _ask(self, capture: str, body: Announce | Heartbeat) -> None:
         self.captures.asked(capture, self._waited)

@@ -17,7 +17,14 @@ from typing import Any, TypeVar
 import msgpack
 
 from cdcmeta.errors import InvalidMessageError
-from cdcmeta.scheduler.core.states import INTEGER_MAX, Progress, TableState, TableStatus, Token
+from cdcmeta.scheduler.core.states import (
+    INTEGER_MAX,
+    Progress,
+    Rest,
+    TableState,
+    TableStatus,
+    Token,
+)
 from cdcmeta.scheduler.core.tasks import AddRequest, RemoveRequest, Request
 from cdcmeta.scheduler.protocol.messages import (
     Announce,
@@ -275,21 +282,33 @@ def _sync(value: Any) -> Sync:
 
 
 def _heartbeat(value: Any) -> Heartbeat:
-    tables, barrier, is_stopping, number = _array(value, 4, "a heartbeat")
-    leaves = _flag(is_stopping, "is_stopping")
-    return Heartbeat(_asked(tables), _barrier(barrier), leaves, _integer(number, "a round"))
+    tables, barrier, is_stopping, number, is_full = _array(value, 5, "a heartbeat")
+    leaves, full = _flag(is_stopping, "is_stopping"), _flag(is_full, "is_full")
+    round_ = _integer(number, "a round")
+    return Heartbeat(_asked(tables), _barrier(barrier), leaves, round_, full)
 
 
 def _heartbeat_response(value: Any) -> HeartbeatResponse:
-    tables, is_stopping = _array(value, 2, "a response to a heartbeat")
-    return HeartbeatResponse(_statuses(tables), _flag(is_stopping, "is_stopping"))
+    tables, is_stopping, rest = _array(value, 3, "a response to a heartbeat")
+    return HeartbeatResponse(_statuses(tables), _flag(is_stopping, "is_stopping"), _rest(rest))
+
+
+def _rest(value: Any) -> Rest | None:
+    if value is None:
+        return None
+    progress, size, digest = _array(value, 3, "a rest")
+    return Rest(_progress(progress), _integer(size, "a size"), _integer(digest, "a digest"))
+
+
+def _pack_rest(rest: Rest | None) -> tuple[Any, ...] | None:
+    return None if rest is None else (tuple(rest.progress), rest.size, rest.digest)
 
 
 def _pack_heartbeat(body: Heartbeat) -> tuple[Any, ...]:
     asked = tuple([(table, *token) for table, token in body.tables])
     everywhere, tables = body.barrier
     bounds = tuple([(table, timestamp) for table, timestamp in tables])
-    return asked, (everywhere, bounds), body.is_stopping, body.number
+    return asked, (everywhere, bounds), body.is_stopping, body.number, body.is_full
 
 
 def _pack_statuses(statuses: tuple[TableStatus, ...]) -> tuple[Any, ...]:
@@ -310,7 +329,7 @@ _KINDS: dict[type, tuple[int, Callable[[Any], Any], Callable[[Any], Body]]] = {
     Heartbeat: (3, _pack_heartbeat, _heartbeat),
     HeartbeatResponse: (
         4,
-        lambda body: (_pack_statuses(body.tables), body.is_stopping),
+        lambda body: (_pack_statuses(body.tables), body.is_stopping, _pack_rest(body.rest)),
         _heartbeat_response,
     ),
     DispatchTable: (

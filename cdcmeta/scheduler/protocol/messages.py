@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from cdcmeta.scheduler.core.states import TableState, TableStatus, Token
+from cdcmeta.scheduler.core.states import Rest, TableState, TableStatus, Token
 from cdcmeta.scheduler.core.tasks import Request
 
 
@@ -63,14 +63,18 @@ class Heartbeat(NamedTuple):
     """Whether the capture must leave: it joins no election, and its tables move."""
     number: int = 0
     """Counts the owner's rounds: if two heartbeats overtake each other, the later one counts."""
+    is_full: bool = True
+    """Whether the capture is to list all tables that it holds, not only those with news."""
 
 
 class HeartbeatResponse(NamedTuple):
-    """A capture reports all tables that it holds, and those it was asked about."""
+    """A capture reports the tables that it holds, and those it was asked about."""
 
     tables: tuple[TableStatus, ...]
     is_stopping: bool = False
     """Whether the capture leaves."""
+    rest: Rest | None = None
+    """Of the tables that it replicates and does not list; None if it lists all."""
 
 
 class DispatchTable(NamedTuple):

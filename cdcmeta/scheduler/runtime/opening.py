@@ -156,6 +156,10 @@ class OpeningExecutor:
             return ExecutorStatus(TableState.ABSENT, NO_PROGRESS)
         return self._executor.status(table)
 
+    def laggards(self) -> tuple[Progress, Collection[str]]:
+        """Return where most tables are, and those that are not."""
+        return (NO_PROGRESS, ()) if self._executor is None else self._executor.laggards()
+
     def stop(self) -> None:
         """Begin to stop all tables; no store is opened any more."""
         self._closed = True

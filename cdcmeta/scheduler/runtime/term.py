@@ -16,7 +16,8 @@ from cdcmeta.errors import InvalidArgumentError
 from cdcmeta.scheduler.core.limits import Limits
 from cdcmeta.scheduler.core.watermarks import CANNOT_PROCEED
 from cdcmeta.scheduler.owner.cluster import Cluster
-from cdcmeta.scheduler.owner.coordinator import FOUND, PLACED, Coordinator, Tick
+from cdcmeta.scheduler.owner.coordinator import Coordinator, Tick
+from cdcmeta.scheduler.owner.decisions import FOUND, PLACED
 from cdcmeta.scheduler.protocol.messages import Envelope
 from cdcmeta.scheduler.runtime import records
 from cdcmeta.scheduler.runtime.duties import Duties
