@@ -170,3 +170,23 @@ def test_the_mark_of_an_assignment_has_63_bits():
     marks = {mark(table, Token(9, n)) for table in TABLES for n in range(10)}
     assert len(marks) == 300
     assert all(0 <= each < 1 << 63 for each in marks)
+
+
+def test_a_capture_without_news_is_asked_less_often():
+    cluster = settled()
+    beats = []
+    cluster.traffic.check = lambda envelopes, now: beats.extend(
+        body for _, body in envelopes if isinstance(body, Heartbeat)
+    )
+    for node in cluster.nodes.values():
+        node.executor._source = lambda table: 1
+    cluster.run(lambda: cluster.ticks % 100 == 0, ticks_max=120)
+    beats.clear()
+    asked = cluster.ticks
+    cluster.run(lambda: cluster.ticks - asked == 100, ticks_max=120)
+    rounds = 100 * 50_000 // cluster.limits.heartbeat_every_us
+    assert len(beats) <= 3 * (rounds // 5 + 1)
+    before = cluster.watermarks.checkpoint
+    for node in cluster.nodes.values():
+        node.executor._source = lambda table: cluster.now
+    cluster.run(lambda: cluster.watermarks.checkpoint > before, ticks_max=20)

@@ -51,6 +51,7 @@ class StoreExecutor:
         self._workers = Workers(may_write, threads)
         self._reader = FeedReader(source, self._prefixes, self._workers.submit)
         self._pipelines: dict[str, Pipeline] = {}
+        self._laggards: set[str] = set()
         self._last_problems: dict[str, Problem] = {}
 
     # --- the agent's side ---
@@ -92,6 +93,7 @@ class StoreExecutor:
         if pipeline.problem is not None:
             self._note(table, pipeline.problem)
         del self._pipelines[table]
+        self._laggards.discard(table)
         return pipeline.checkpoint
 
     def all_tables(self) -> Collection[str]:
@@ -114,14 +116,10 @@ class StoreExecutor:
     def laggards(self) -> tuple[Progress, Collection[str]]:
         """Return the reader's position, and the tables that have not written all up to it.
 
-        O(tables), but for one look at each.
+        O(these tables).
         """
-        position = self._reader.position
-        replicating = TableState.REPLICATING
-        pipelines = self._pipelines.values()
-        behind = [p.table for p in pipelines if not p.is_idle or p.state is not replicating]
-        synced = max((p.synced for p in pipelines), default=0)
-        return Progress(max(0, position), max(0, position), synced), behind
+        position = max(0, self._reader.position)  # read first: tables may fall behind it
+        return Progress(position, position), list(self._laggards)
 
     # --- the capture's side ---
 
@@ -168,9 +166,11 @@ class StoreExecutor:
         if prefix is None:
             raise InvalidArgumentError(f"table {table!r} is not in this changefeed")
         if start >= self._state_at:
-            return Pipeline(table, start, token, self._sink)
+            return Pipeline(table, start, token, self._sink, laggards=self._laggards)
         pages = self._pages(prefix)
-        return Pipeline(table, start, token, self._sink, pages, self._state_at)
+        return Pipeline(
+            table, start, token, self._sink, pages, self._state_at, laggards=self._laggards
+        )
 
     def _pages(self, prefix: str) -> Iterator[Changes[str]]:
         """Yield the keys of a prefix as of the changefeed's start, in parts."""

@@ -43,7 +43,8 @@ class Problem(NamedTuple):
 class Pipeline:
     """One table under one assignment. The reader offers commits, workers call `work`.
 
-    `start` is the checkpoint; `pages` yields the state that comes first, if any.
+    `start` is the checkpoint; `pages` yields the state that comes first, if any. The table is in
+    `laggards` unless its checkpoint is wherever the reader is.
     """
 
     def __init__(
@@ -54,13 +55,16 @@ class Pipeline:
         sink: Sink,
         pages: Iterator[Changes[str]] | None = None,
         state_at: int = 0,
+        laggards: set[str] | None = None,
     ) -> None:
         self.table, self.token = table, token
         self.state = TableState.PREPARING
         self.checkpoint, self.synced = start, 0
         self.received = max(start, state_at)
-        self.is_live = self.is_idle = False
-        """Whether the reader hands it each commit, and whether it has written all of them."""
+        self.is_live = False
+        """Whether the reader hands it each commit."""
+        self._laggards = set[str]() if laggards is None else laggards
+        self._laggards.add(table)
         self.is_queued = False
         """Whether a worker will call, or is calling, `work`; kept by the workers."""
         self.not_before = 0.0
@@ -91,7 +95,7 @@ class Pipeline:
             self._queue.append((changes, size))
             self._queued_bytes += size
             self.received = changes.commit.ts
-            self.is_idle = False
+            self._laggards.add(self.table)
         return True
 
     def caught_up(self, position: int, *, is_live: bool) -> None:
@@ -113,6 +117,7 @@ class Pipeline:
             self._note(error)
             if not self.is_stopping:
                 self.state = TableState.STOPPING
+                self._laggards.add(self.table)
 
     # --- the agent's side ---
 
@@ -152,6 +157,7 @@ class Pipeline:
         with self._lock:
             if not self.is_stopping:
                 self.state = TableState.STOPPING
+                self._laggards.add(self.table)
 
     def progress(self, position: int) -> Progress:
         """Return how far it is; `position` is the reader's, read before this call."""
@@ -247,13 +253,17 @@ class Pipeline:
             if fenced or problem.tries >= TRIES or self._pages is not None:
                 if not self.is_stopping:
                     self.state = TableState.STOPPING
+                self._laggards.add(self.table)
                 return 0.0
         return min(RETRY_S_MIN * 2.0 ** (problem.tries - 1), RETRY_S_MAX)
 
     def _note_idle(self) -> None:
         """Note whether its checkpoint is wherever the reader is."""
-        has_begun = self._writer is not None and self._pages is None
-        self.is_idle = self.is_live and has_begun and not self._queue
+        has_begun = self.state is TableState.REPLICATING and self._writer is not None
+        if has_begun and self.is_live and self._pages is None and not self._queue:
+            self._laggards.discard(self.table)
+        else:
+            self._laggards.add(self.table)
 
     def _note(self, error: Exception) -> Problem:
         before, text = self.problem, f"{type(error).__name__}: {error}"

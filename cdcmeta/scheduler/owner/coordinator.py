@@ -11,7 +11,7 @@ from cdcmeta.scheduler.core.limits import Limits
 from cdcmeta.scheduler.core.policies.facts import Facts
 from cdcmeta.scheduler.core.policies.order import SchedulerManager
 from cdcmeta.scheduler.core.replication import ReplicationManager
-from cdcmeta.scheduler.core.states import SetState, TableStatus
+from cdcmeta.scheduler.core.states import Rest, SetState, TableStatus
 from cdcmeta.scheduler.core.tasks import AddTable, MoveTable, Task
 from cdcmeta.scheduler.core.watermarks import ReportedProgress, Watermarks
 from cdcmeta.scheduler.owner.captures import CaptureManager, CaptureState
@@ -34,6 +34,8 @@ from cdcmeta.scheduler.protocol.messages import (
 
 LOOKS_MIN = 4
 """How often at least a capture is asked before it counts as mute."""
+QUIET_ROUNDS = 5
+"""After so many equal answers without news, a capture is asked only in each so many rounds."""
 DRAIN_NOT_READY = 1
 """What `drain` returns before the captures have synced: ask again."""
 
@@ -117,6 +119,8 @@ class Coordinator:
         self._sent: list[Envelope] = []
         self._decided: list[Decision] = []
         self._reasons = Reasons(self.replication)
+        self._answers: dict[str, tuple[Rest | None, int]] = {}
+        """By capture, the rest of the last answer, and how often in a row it was the same."""
         self._full_at: dict[str, int] = {}
         """By capture, when it was last asked for all tables; 0 to ask again at once."""
         self._headers: dict[str, Header] = {}
@@ -139,6 +143,7 @@ class Coordinator:
             self._announced.discard(capture)
             self._headers.pop(capture, None)
             self._full_at.pop(capture, None)
+            self._answers.pop(capture, None)
             if self.scheduling.draining == capture:  # a new capture of that name is not drained
                 self.scheduling.draining = None
             self._reasons.lost(capture, self.replication.primaries.get(capture, ()))
@@ -243,11 +248,18 @@ class Coordinator:
         elif isinstance(body, HeartbeatResponse):
             self.captures.heard(sender, is_stopping=body.is_stopping)
             self._reported(sender, body.tables)
-            if body.rest is not None and self.captures.is_initialized:
-                is_known = self.replication.rest_reported(sender, body.tables, body.rest)
-                self._full_at[sender] = self._full_at.get(sender, 0) if is_known else 0
+            if self.captures.is_initialized:
+                self._heard_rest(sender, body)
         elif isinstance(body, DispatchTableResponse):
             self._reported(sender, (body.status,))
+
+    def _heard_rest(self, sender: str, answer: HeartbeatResponse) -> None:
+        """Take what an answer says of tables that it does not list; count the same answers."""
+        rest, (last, times) = answer.rest, self._answers.get(sender, (None, 0))
+        if rest is not None and not self.replication.rest_reported(sender, answer.tables, rest):
+            self._full_at[sender] = 0
+        is_same = rest is not None and rest == last and not answer.tables
+        self._answers[sender] = rest, times + 1 if is_same else 0
 
     def _synced(self, sender: str, sync: Sync) -> None:
         if self.captures.is_initialized:
@@ -356,7 +368,7 @@ class Coordinator:
             if not self.captures.has_synced(name):
                 if is_round or name not in self._announced:
                     self._ask(name, Announce(self._version))
-            elif is_round:
+            elif is_round and self._is_due(name):
                 self._ask(name, self._beat(name, cluster))
         self._announced = set(self.captures.known)
         if is_round:
@@ -364,6 +376,12 @@ class Coordinator:
             if self.captures.is_initialized and not self._desired.new:
                 known = self.replication.known_progress(self._desired.weights)
                 self.progress.advance(known, cluster.barrier)
+
+    def _is_due(self, capture: str) -> bool:
+        """Return whether to ask a capture in this round: rarely while its answers are the same."""
+        _, times = self._answers.get(capture, (None, 0))
+        is_quiet = times >= QUIET_ROUNDS and not self.replication.unsettled
+        return not is_quiet or self._rounds % QUIET_ROUNDS == 0
 
     def _beat(self, capture: str, cluster: Cluster) -> Heartbeat:
         """Return a heartbeat; rarely one that asks for all tables, or if the last answer differed.

@@ -103,6 +103,7 @@ class Life:
         self._term: Term | None = None
         self._duties: Duties | None = None
         self._feeds: dict[str, _Running] = {}
+        self._to_self: list[tuple[str, Envelope]] = []
         self._reported: bytes | None = None
         self._reported_at = 0.0
         self._is_over = False
@@ -143,7 +144,8 @@ class Life:
         to_owner: dict[str, list[Envelope]] = {}
         to_agent: dict[str, list[Envelope]] = {}
         owner = records.owner_name(self.name)
-        for id, envelope in self._post.receive():
+        own, self._to_self = self._to_self, []
+        for id, envelope in own + self._post.receive():
             box = to_owner if envelope.header.to == owner else to_agent
             box.setdefault(id, []).append(envelope)
         for id, running in list(self._feeds.items()):
@@ -243,7 +245,11 @@ class Life:
         )
 
     def _send(self, id: str, envelope: Envelope) -> None:
-        to = self.registry.view.captures.get(records.capture_of(envelope.header.to))
+        name = records.capture_of(envelope.header.to)
+        if name == self.name:
+            self._to_self.append((id, envelope))
+            return
+        to = self.registry.view.captures.get(name)
         if to is not None:
             self._post.send(to.address, id, envelope)
 
