@@ -33,9 +33,10 @@ from snapkv import (
     Stamp,
     format_time,
 )
+from snapkv.clock import monotonic
 
 WRITE_S = 3.0
-"""How long a commit may take, in seconds."""
+"""How long a call may take, in seconds."""
 
 
 class Reached(NamedTuple):
@@ -71,28 +72,49 @@ class StoreWriter:
         self._target, self._space, self._token = target, space, token
         self._write_s = write_s
         self._key = table.encode()
-        self._revision = 0
+        self._revision = self._reached = 0
+        self._deadline = 0.0
 
     def begin(self, start: int) -> int:
         """Write the token into the table's record; return the checkpoint that it has."""
+        self._deadline = monotonic() + self._write_s
         while True:
             found = self._read()
-            if found is not None and found.token > self._token:
-                raise _fenced(self._key, found.token)
             reached = max(start, found.checkpoint if found is not None else 0)
+            self._reached = 0
             if self._commit({}, (), reached, None):
                 return reached
 
     def write(self, commits: Sequence[Changes[str]], checkpoint: int) -> None:
-        """Commit the last value of each key with the record; in halves, if that is too large."""
+        """Commit the last value of each key with the record; in halves, if that is too large.
+
+        A single commit that is too large for the target is divided, too: that is better than to
+        end the table. The checkpoint comes with its last part.
+        """
+        self._deadline = monotonic() + self._write_s
+        if checkpoint:  # an earlier try may have written a part
+            commits = [each for each in commits if each.commit.ts > self._reached]
+        if commits or checkpoint > self._reached:
+            self._write_parts(commits, checkpoint)
+
+    def _write_parts(self, commits: Sequence[Changes[str]], checkpoint: int) -> None:
         try:
             self._write(commits, checkpoint)
         except CommitTooLargeError:
-            if len(commits) < 2:
+            halves = _halves(commits)
+            if halves is None:
                 raise
-            half = len(commits) // 2
-            self.write(commits[:half], checkpoint and commits[half - 1].commit.ts)
-            self.write(commits[half:], checkpoint)
+            first, second = halves
+            is_whole = first[-1].commit.ts < second[0].commit.ts
+            self._write_parts(first, first[-1].commit.ts if checkpoint and is_whole else 0)
+            self._write_parts(second, checkpoint)
+
+    def _left_s(self) -> float:
+        """Return how long this call may still take. Raises `SinkError` if it took too long."""
+        left_s = self._deadline - monotonic()
+        if left_s <= 0:
+            raise SinkError(f"the target did not take it within {self._write_s:g} s")
+        return left_s
 
     def _write(self, commits: Sequence[Changes[str]], checkpoint: int) -> None:
         last = {each.key: each.value for commit in commits for each in commit.changes}
@@ -102,19 +124,28 @@ class StoreWriter:
         if commits and checkpoint:
             note = f"replicated up to {format_time(checkpoint)}"
         while not self._commit(puts, deletes, checkpoint, note):
-            found = self._read()
+            before, found = self._revision, self._read()
             if found is None or found.token != self._token:
-                raise _fenced(self._key, found.token if found is not None else self._token)
+                self._revision = before  # so that the next try fails, too
+                raise SinkError("the target's record of the table was removed")
             if checkpoint and found.checkpoint >= checkpoint:
+                self._reached = found.checkpoint
                 return  # an earlier try landed
 
     def close(self) -> None:
         """Do nothing."""
 
     def _read(self) -> Reached | None:
-        entry = self._target.space(self._space).entries_of([self._key], timeout=self._write_s)[0]
-        self._revision = entry.revision if entry is not None else 0
-        return reached_of(entry.value) if entry is not None else None
+        """Read the record, which the next commit guards, unless a later assignment wrote it."""
+        entry = self._target.space(self._space).entries_of([self._key], timeout=self._left_s())[0]
+        if entry is None:
+            self._revision = 0
+            return None
+        found = reached_of(entry.value)
+        if found.token > self._token:
+            raise fenced(self._key.decode(), found.token)
+        self._revision = entry.revision
+        return found
 
     def _commit(
         self, puts: dict[str, bytes], deletes: Sequence[str], checkpoint: int, note: str | None
@@ -122,17 +153,31 @@ class StoreWriter:
         """Commit with the record; False if the record has changed. An unknown outcome is False."""
         key, before = self._key, self._revision
         guard = AtRevision(key, before) if before else Absent(key)
-        record = msgpack.packb([*self._token, checkpoint])
+        reached = max(self._reached, checkpoint)
+        record = msgpack.packb([*self._token, reached])
         space = SpaceOps({key: record}, guards=[guard])
 
         def build(stamp: Stamp) -> Ops:
             return Ops(puts, deletes, note=note, spaces={self._space: space})
 
         try:
-            self._revision = self._target.commit(build, timeout=self._write_s).revision
+            self._revision = self._target.commit(build, timeout=self._left_s()).revision
         except (ConflictError, CommitUnknownError):
             return False
+        self._reached = reached
         return True
+
+
+def _halves(commits: Sequence[Changes[str]]) -> tuple[list[Changes[str]], list[Changes[str]]] | None:
+    """Return the halves of commits, or of the changes of one; None for a single change."""
+    if len(commits) > 1:
+        half = len(commits) // 2
+        return list(commits[:half]), list(commits[half:])
+    head, changes = commits[0].commit, commits[0].changes
+    if len(changes) < 2:
+        return None
+    half = len(changes) // 2
+    return [Changes(head, changes[:half])], [Changes(head, changes[half:])]
 
 
 def reached_of(raw: bytes) -> Reached:
@@ -142,7 +187,3 @@ def reached_of(raw: bytes) -> Reached:
         return Reached(Token(int(owner), int(number)), int(checkpoint))
     except (ValueError, TypeError, msgpack.UnpackException) as e:
         raise SinkError(f"the target has an invalid record of a table: {raw[:40]!r}") from e
-
-
-def _fenced(table: bytes, token: Token) -> SinkError:
-    return fenced(table.decode(), token)

@@ -1,0 +1,1 @@
+"""Where changefeeds go: another store, JSON lines, a function."""
