@@ -4,27 +4,43 @@
     for each peer    one call at a time; meanwhile the newest heartbeats wait, and other messages
 
 A call that fails loses its messages: the protocol repeats what matters, and gRPC connects again by
-itself. Of what waits, an older heartbeat is replaced by a newer one, and beyond `WAITING_MAX` the
-oldest other messages are lost. So a peer that does not answer costs bounded memory, and no thread.
+itself. Of what waits, an older heartbeat is replaced by a newer one; beyond `WAITING_MAX` and
+`WAITING_BYTES_MAX` the oldest heartbeats are lost, then the oldest other messages. So a peer that
+does not answer costs bounded memory, and only the thread that gRPC keeps for a call under way.
+
+gRPC prints errors of its own to the standard error, one for each client that it rejects. This
+module turns that off, unless GRPC_VERBOSITY is set, or grpc was imported earlier.
 """
 
 from __future__ import annotations
 
+import atexit
+import ctypes
 import logging
+import os
+import ssl
 import threading
-from collections import deque
+import weakref
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
+
+# Both are read when grpc is first imported. With gRPC's default way of polling a forked child
+# inherits broken state; with this one each call has its own, as the etcd engine needs it, too.
+os.environ.setdefault("GRPC_POLL_STRATEGY", "poll")
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 import grpc
 import msgpack
 
 from cdcmeta.errors import InvalidArgumentError, InvalidMessageError
 from cdcmeta.scheduler.protocol import encoding
-from cdcmeta.scheduler.protocol.messages import Announce, Envelope, Heartbeat, HeartbeatResponse
+from cdcmeta.scheduler.protocol.messages import Envelope
+from cdcmeta.scheduler.transport import addresses
+from cdcmeta.scheduler.transport.addresses import split_address
+from cdcmeta.scheduler.transport.waiting import Waiting, is_heartbeat
 from snapkv.clock import monotonic
 
 log = logging.getLogger("cdcmeta.scheduler")
@@ -33,34 +49,69 @@ SERVICE, METHOD = "cdcmeta.scheduler.v1.Post", "Deliver"
 VERSION = 1
 WAITING_MAX = 20_000
 """So many messages wait for a peer, or to be received, at most."""
+WAITING_BYTES_MAX = 16 << 20
+"""So many bytes wait for a peer at most, or one message."""
+ARRIVED_BYTES_MAX = 128 << 20
+"""So many bytes wait to be received at most, or one message."""
 CALL_BYTES = 8 << 20
-"""A call carries about so much at most, or one message."""
+"""A call carries so much at most, or one message."""
 CALL_S = 5.0
 UNUSED_S = 60.0
 """A connection that was not used for so long is closed."""
+TIDY_S = 1.0
+"""How often unused connections are looked for."""
+PEERS_MAX = 500
+"""So many connections are open at most; those that fail are closed first, then the least used."""
 THREADS = 4
-_BEATS = (Announce, Heartbeat, HeartbeatResponse)
-_OPTIONS = (
-    ("grpc.max_receive_message_length", encoding.MESSAGE_BYTES_MAX + (1 << 20)),
-    ("grpc.max_send_message_length", encoding.MESSAGE_BYTES_MAX + (1 << 20)),
-    ("grpc.max_reconnect_backoff_ms", 1_000),
+CALLS_MAX = 256
+"""So many calls of other captures run or wait at once; more are rejected."""
+_BYTES_MAX = encoding.MESSAGE_BYTES_MAX + (1 << 20)
+_SERVER_OPTIONS = (
+    ("grpc.max_receive_message_length", _BYTES_MAX),
     ("grpc.so_reuseport", 0),
+    ("grpc.http2.min_ping_interval_without_data_ms", 1_000),  # allows the peers' keepalive
+)
+_CLIENT_OPTIONS = (
+    ("grpc.max_send_message_length", _BYTES_MAX),
+    ("grpc.enable_retries", 0),
+    ("grpc.service_config_disable_resolution", 1),
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.use_local_subchannel_pool", 1),
+    (
+        "grpc.keepalive_time_ms",
+        10_000,
+    ),  # finds a connection of which the network lost the other end
+    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 2_000),
+    ("grpc.max_reconnect_backoff_ms", 1_000),
 )
 
 
 @dataclass(frozen=True)
 class Tls:
-    """The files of mutual TLS, as PEM: both sides show a certificate of the same authority."""
+    """The files of mutual TLS, as PEM: both sides show a certificate of the same authority.
+
+    The certificate names the host that other captures use (a subject alternative name), and is
+    valid for servers and for clients. The files are read once.
+    """
 
     authority: str
     certificate: str
     key: str
 
     def read(self) -> tuple[bytes, bytes, bytes]:
-        """Return what the files contain. Raises `OSError`."""
-        ca, certificate, key = (
-            Path(each).read_bytes() for each in (self.authority, self.certificate, self.key)
-        )
+        """Return what the files contain. Raises `OSError`, also for files that do not fit."""
+        names = self.authority, self.certificate, self.key
+        ca, certificate, key = (Path(each).read_bytes() for each in names)
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        what = f"the authority {self.authority}"
+        try:
+            context.load_verify_locations(self.authority)
+            what = f"the certificate {self.certificate} with the key {self.key}"
+            context.load_cert_chain(self.certificate, self.key, password=lambda: "")
+        except (ssl.SSLError, ValueError) as e:  # not PEM, another key, an encrypted key
+            raise OSError(f"TLS cannot use {what}: {e}") from e
         return ca, certificate, key
 
 
@@ -69,7 +120,8 @@ class GrpcPost:
 
     `listen` is `HOST:PORT`, with the port 0 for any free one. `advertise` is how other captures
     reach it, if that differs. Without `tls`, only addresses of this machine are allowed, unless
-    `insecure=True`: any client that reaches the port could stop tables.
+    `insecure=True`: any client that reaches the port could stop tables. In a forked child it is
+    closed.
     """
 
     def __init__(
@@ -81,111 +133,178 @@ class GrpcPost:
         insecure: bool = False,
     ) -> None:
         """Listen. Raises `InvalidArgumentError`, and `OSError` if the port is taken."""
-        host, _ = split_address(listen)
-        if tls is None and not insecure and not _is_local(host):
+        host, port = split_address(listen)
+        if tls is None and not insecure and not addresses.is_local(host):
             raise InvalidArgumentError(
                 f"{listen} can be reached from other machines: give the files of TLS, or allow it "
                 "as insecure"
             )
-        self._tls = tls
-        self._arrived = deque[tuple[str, Envelope]](maxlen=WAITING_MAX)
+        _check_addresses(listen, advertise)
+        self._tls = tls.read() if tls is not None else None
+        self._arrived = Waiting[tuple[str, Envelope]](WAITING_MAX, ARRIVED_BYTES_MAX)
         self._lock = threading.Lock()
         self._peers: dict[str, _Peer] = {}
+        self._tidied_at = monotonic()
         self._closed = False
         self.refused = 0
-        """How many messages were not understood."""
+        """How many calls and messages were not understood."""
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="cdcmeta-post")
-        self._server = grpc.server(self._pool, options=_OPTIONS)
+        self._server = grpc.server(
+            self._pool, options=_SERVER_OPTIONS, maximum_concurrent_rpcs=CALLS_MAX
+        )
         handler = grpc.unary_unary_rpc_method_handler(self._deliver)
         self._server.add_generic_rpc_handlers(
             (grpc.method_handlers_generic_handler(SERVICE, {METHOD: handler}),)
         )
-        port = self._bound(listen)
-        self.address = advertise or _joined(host, port)
-        split_address(self.address)
+        for each in addresses.free_addresses(host, port):
+            port = self._bound(addresses.joined(each, port))
+        self.address = advertise or addresses.joined(host, port)
         self._server.start()
+        _posts.add(self)
 
     def send(self, address: str, feed: str, envelope: Envelope) -> None:
-        """Send a message; it is encoded here, and leaves when the peer has answered the last."""
+        """Send a message; it is encoded here, and leaves when the peer has answered the last.
+
+        Raises `InvalidMessageError` for one that cannot be encoded.
+        """
         raw = encoding.encode(envelope)
         beat = None
-        if isinstance(envelope.body, _BEATS):
+        if is_heartbeat(envelope.body):
             beat = feed, envelope.header.to, type(envelope.body)
         with self._lock:
-            if self._closed:
-                return
             peer = self._peers.get(address)
-            if peer is None:
-                self._close_unused()
-                peer = self._peers[address] = _Peer(self._channel(address))
-        peer.put(beat, feed, raw)
+            if peer is None and not self._closed:
+                peer = self._new_peer(address)
+            unused = self._unused()
+        if peer is not None:
+            peer.put(beat, feed, raw)
+        for each in unused:
+            each.close()
 
     def receive(self) -> list[tuple[str, Envelope]]:
         """Return the messages that have arrived."""
-        found = []
-        while self._arrived:
-            found.append(self._arrived.popleft())
-        return found
+        with self._lock:
+            arrived, unused = self._arrived.take_all(), self._unused()
+        for each in unused:
+            each.close()
+        return arrived
 
     def close(self) -> None:
         """End the server and all connections."""
         with self._lock:
+            if self._closed and not self._peers:
+                return
             self._closed = True
             peers, self._peers = list(self._peers.values()), {}
         for peer in peers:
             peer.close()
-        self._server.stop(0).wait(CALL_S)
+        self._server.stop(None).wait(CALL_S)
         self._pool.shutdown(wait=True)
 
-    def _bound(self, listen: str) -> int:
+    def after_fork(self) -> None:
+        """Close it in a forked child, without gRPC: its threads are not in the child."""
+        self._lock = threading.Lock()
+        self._closed = True
+        self._kept_from_finalizers()
+        self._peers = {}
+        self._arrived.clear()
+
+    def _kept_from_finalizers(self) -> None:
+        """Let no finalizer of gRPC's run: it would wait for threads that do not run any more."""
+        for each in (self._server, *(peer.channel for peer in self._peers.values())):
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(each))
+
+    def _bound(self, address: str) -> int:
         try:
             if self._tls is None:
-                return int(self._server.add_insecure_port(listen))
-            ca, certificate, key = self._tls.read()
+                return int(self._server.add_insecure_port(address))
+            ca, certificate, key = self._tls
             credentials = grpc.ssl_server_credentials(
                 [(key, certificate)], ca, require_client_auth=True
             )
-            return int(self._server.add_secure_port(listen, credentials))
-        except RuntimeError as e:
-            raise OSError(f"cannot listen at {listen}: is the port taken?") from e
+            return int(self._server.add_secure_port(address, credentials))
+        except RuntimeError as e:  # taken in this very moment, or files that only gRPC rejects
+            raise OSError(f"gRPC cannot listen at {address}: {e}") from e
+
+    # --- peers; the caller has the lock ---
+
+    def _new_peer(self, address: str) -> _Peer | None:
+        try:
+            split_address(address)
+        except InvalidArgumentError as e:
+            log.warning("a message is lost: %s", e)
+            return None
+        peer = self._peers[address] = _Peer(address, self._channel(address))
+        return peer
 
     def _channel(self, address: str) -> grpc.Channel:
+        target = f"dns:///{address}"  # or a host called "unix" would be a path
         if self._tls is None:
-            return grpc.insecure_channel(address, _OPTIONS)
-        ca, certificate, key = self._tls.read()
+            return grpc.insecure_channel(target, _CLIENT_OPTIONS)
+        ca, certificate, key = self._tls
         credentials = grpc.ssl_channel_credentials(ca, key, certificate)
-        return grpc.secure_channel(address, credentials, _OPTIONS)
+        return grpc.secure_channel(target, credentials, _CLIENT_OPTIONS)
 
-    def _close_unused(self) -> None:
-        before = monotonic() - UNUSED_S
-        for address, peer in list(self._peers.items()):
-            if peer.used_at < before:
-                del self._peers[address]
-                peer.close()
+    def _unused(self) -> list[_Peer]:
+        """Remove and return the peers to be closed."""
+        now = monotonic()
+        found = []
+        if now - self._tidied_at >= TIDY_S:
+            self._tidied_at = now
+            found = [a for a, peer in self._peers.items() if now - peer.used_at >= UNUSED_S]
+        elif len(self._peers) > PEERS_MAX:
+            found = [min(self._peers, key=lambda a: self._peers[a].rank())]
+        return [self._peers.pop(address) for address in found]
+
+    # --- calls of other captures ---
 
     def _deliver(self, raw: bytes, context: grpc.ServicerContext) -> bytes:
-        try:
-            version, messages = msgpack.unpackb(raw)
-            if version != VERSION:
-                raise InvalidMessageError(f"version {version} of calls", "unsupported")
-            found = [(str(feed), encoding.decode(each)) for feed, each in messages]
-        except Exception as e:  # whatever a foreign sender makes of it
-            self.refused += 1
-            context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"not a call: {e}"[:200])
-        self._arrived.extend(found)
+        """Take the messages of a call; those that are not understood do not keep back the rest."""
+        found, failures = _read(raw)
+        with self._lock:
+            self.refused += len(failures)
+            if not self._closed:
+                for feed, envelope, size in found:
+                    if is_heartbeat(envelope.body):
+                        self._arrived.put_heartbeat((feed, envelope), size)
+                    else:
+                        self._arrived.put_request((feed, envelope), size)
+        if failures:
+            context.abort(grpc.StatusCode.INVALID_ARGUMENT, failures[0][:200])
         return b""
+
+
+def _read(raw: bytes) -> tuple[list[tuple[str, Envelope, int]], list[str]]:
+    """Return the messages of a call with their sizes, and what is wrong with the rest."""
+    found, failures = [], []
+    try:
+        version, messages = msgpack.unpackb(raw)
+        if type(version) is not int or version != VERSION:
+            raise InvalidMessageError(f"version {version!r:.20} of calls", "unsupported")
+        if type(messages) is not list:
+            raise InvalidMessageError("the messages are not an array")
+    except Exception as e:  # msgpack raises a dozen kinds
+        return [], [f"not a call: {e}"]
+    for each in messages:
+        try:
+            feed, message = each
+            if type(feed) is not str:
+                raise InvalidMessageError("the changefeed is not a text")
+            found.append((feed, encoding.decode(message), len(message)))
+        except Exception as e:
+            failures.append(f"not a message: {e}")
+    return found, failures
 
 
 class _Peer:
     """What waits for one address, and the call under way."""
 
-    def __init__(self, channel: grpc.Channel) -> None:
-        self._channel = channel
+    def __init__(self, address: str, channel: grpc.Channel) -> None:
+        self._address, self.channel = address, channel
         self._call: Any = channel.unary_unary(f"/{SERVICE}/{METHOD}")
         self._lock = threading.Lock()
-        self._beats: dict[Any, tuple[str, bytes]] = {}
-        self._others = deque[tuple[str, bytes]](maxlen=WAITING_MAX)
-        self._is_calling = self._closed = False
+        self._waiting = Waiting[tuple[str, bytes]](WAITING_MAX, WAITING_BYTES_MAX)
+        self._is_calling = self._closed = self._fails = False
         self.used_at = monotonic()
 
     def put(self, beat: Any, feed: str, raw: bytes) -> None:
@@ -193,69 +312,87 @@ class _Peer:
         self.used_at = monotonic()
         with self._lock:
             if beat is None:
-                self._others.append((feed, raw))
+                self._waiting.put_request((feed, raw), len(raw))
             else:
-                self._beats[beat] = feed, raw
+                self._waiting.put_heartbeat((feed, raw), len(raw), beat)
             batch = self._next()
         if batch is not None:
             self._send(batch)
+
+    def rank(self) -> tuple[bool, float]:
+        """Return what is smaller the sooner it is closed."""
+        return not self._fails, self.used_at
 
     def close(self) -> None:
         """Send nothing more."""
         with self._lock:
             self._closed = True
-        self._channel.close()
+            self._waiting.clear()
+        self.channel.close()
 
     def _next(self) -> bytes | None:
         """Return the body of the next call, None if one is under way or nothing waits."""
-        if self._is_calling or self._closed or not (self._others or self._beats):
+        if self._is_calling or self._closed or not self._waiting:
             return None
-        batch: list[tuple[str, bytes]] = []
-        size = 0
-        while (self._others or self._beats) and (not batch or size < CALL_BYTES):
-            if self._others:  # requests before the heartbeats that ask about them
-                each = self._others.popleft()
-            else:
-                each = self._beats.pop(next(iter(self._beats)))
-            batch.append(each)
-            size += len(each[1])
         self._is_calling = True
-        packed: bytes = msgpack.packb([VERSION, batch])
+        packed: bytes = msgpack.packb([VERSION, self._waiting.take(CALL_BYTES)])
         return packed
 
     def _send(self, batch: bytes) -> None:
         try:
             self._call.future(batch, timeout=CALL_S).add_done_callback(self._done)
-        except ValueError:  # the channel was closed
+        except (ValueError, RuntimeError):  # the channel was closed, or the process ends
             with self._lock:
                 self._is_calling = False
 
-    def _done(self, _: Any) -> None:
+    def _done(self, call: Any) -> None:
+        if not self._closed:
+            self._note(call)
         with self._lock:
             self._is_calling = False
             batch = self._next()
         if batch is not None:
             self._send(batch)
 
-
-def split_address(address: str) -> tuple[str, int]:
-    """Return host and port of `HOST:PORT`. Raises `InvalidArgumentError`.
-
-    >>> split_address("[::1]:7000")
-    ('::1', 7000)
-    """
-    host, colon, port = address.rpartition(":")
-    if not colon or not host or not port.isdecimal() or int(port) > 65_535:
-        raise InvalidArgumentError(f"an address is HOST:PORT, not {address!r}")
-    return host.removeprefix("[").removesuffix("]"), int(port)
+    def _note(self, call: Any) -> None:
+        """Log when calls begin to fail, and when they no longer do."""
+        fails = call.code() is not grpc.StatusCode.OK
+        if fails and not self._fails:
+            why = " ".join(f"{call.code().name}: {call.details()}".split())
+            log.warning("messages to %s are lost: %.300s", self._address, why)
+        elif self._fails and not fails:
+            log.warning("messages to %s arrive again", self._address)
+        self._fails = fails
 
 
-def _joined(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+def _check_addresses(listen: str, advertise: str | None) -> None:
+    """Check that other captures get an address that they can reach."""
+    if advertise is None:
+        if addresses.is_any(split_address(listen)[0]):
+            raise InvalidArgumentError(
+                f"{listen} means every address of this machine: advertise the HOST:PORT at which "
+                "other captures reach it"
+            )
+        return
+    host, port = split_address(advertise)
+    if port == 0 or addresses.is_any(host):
+        raise InvalidArgumentError(f"other captures cannot reach {advertise!r}: advertise another")
 
 
-def _is_local(host: str) -> bool:
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
+_posts: weakref.WeakSet[GrpcPost] = weakref.WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    for post in list(_posts):
+        post.after_fork()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
+@atexit.register
+def _close_all() -> None:
+    """End what was not closed: gRPC's threads do not survive the end of the process."""
+    for post in list(_posts):
+        with suppress(Exception):
+            post.close()
