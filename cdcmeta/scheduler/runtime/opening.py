@@ -14,6 +14,8 @@ from cdcmeta.scheduler.core.states import NO_PROGRESS, Progress, TableState, Tok
 from cdcmeta.scheduler.executors.executor import StoreExecutor
 from cdcmeta.scheduler.executors.sinks.called import CalledSink, Function
 from cdcmeta.scheduler.executors.sinks.contract import Sink
+from cdcmeta.scheduler.executors.sinks.couch import CouchSink
+from cdcmeta.scheduler.executors.sinks.couch_client import SCHEMES
 from cdcmeta.scheduler.executors.sinks.json_lines import JsonLinesSink
 from cdcmeta.scheduler.executors.sinks.stores import StoreSink
 from cdcmeta.scheduler.runtime.records import Changefeed
@@ -80,7 +82,8 @@ def open_sink(
 ) -> Sink:
     """Return the sink of a changefeed; `write_s` bounds a write, in seconds.
 
-    Raises `InvalidArgumentError` for a function that this capture does not have.
+    Raises `InvalidArgumentError` for a function that this capture does not have, and for a URL of
+    CouchDB that names no database.
     """
     url = feed.sink
     if url.startswith(JSON_LINES):
@@ -93,6 +96,8 @@ def open_sink(
                 f"this capture has no function {url.removeprefix(CALL)!r}; it has: {known}"
             )
         return CalledSink(function)
+    if url.startswith(SCHEMES):
+        return CouchSink(url, feed.id, write_s=write_s)
     return StoreSink(stores.open(url, feed.sink_name, create=True), feed.id, write_s=write_s)
 
 

@@ -10,7 +10,6 @@ import logging
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import NamedTuple
 
 from cdcmeta.scheduler.core.watermarks import Watermarks
@@ -36,7 +35,6 @@ LOOK_S = 0.5
 WAIT_S = 0.1
 RETRY_S = 0.5
 TIMEOUT_S = 5.0
-_EMPTY: Mapping[str, bytes] = MappingProxyType({})
 
 
 class Registered(NamedTuple):

@@ -1,0 +1,182 @@
+"""Captures in threads of one process: the records, requests, pauses, errors that operators see."""
+
+import threading
+
+import pytest
+from etcd_server import eventually
+
+import snapkv
+from cdcmeta.scheduler.runtime import Capture, Changefeeds
+from cdcmeta.scheduler.transport.local import LocalNetwork
+
+WAIT_S = 30
+TABLES = [f"t{n}/" for n in range(6)]
+
+
+class Cluster:
+    """Captures that share a store in memory, which is the source as well."""
+
+    def __init__(self, store):
+        self.store, self.feeds, self.network = store, Changefeeds(store), LocalNetwork()
+        self.captures, self.written, self.fails = {}, {}, set()
+        self._lock = threading.Lock()
+
+    def write(self, table, token, commits, checkpoint):
+        if table in self.fails:
+            raise OSError("the disk is full")
+        with self._lock:
+            for commit in commits:
+                self.written.update((change.key, change.value) for change in commit)
+
+    def start(self, *labels):
+        for label in labels:
+            capture = Capture(
+                self.store,
+                self.network.post(label),
+                label=label,
+                store_url="memory:here",
+                ttl=5,
+                functions={"write": self.write},
+                tick_s=0.02,
+            )
+            self.captures[label] = capture
+            capture.start()
+
+    def create(self, id="copy", **options):
+        start = self.store.resolved()
+        return self.feeds.create(id, "memory:here", "call:write", TABLES, start=start, **options)
+
+    def until(self, holds, what):
+        eventually(holds, what, wait_s=WAIT_S)
+
+    def placed(self):
+        alive = self.feeds.captures()
+        found = self.feeds.places("copy")
+        return {p.table: alive[p.capture].label for p in found if p.capture in alive}
+
+    def leader(self):
+        lives = {label: capture.life for label, capture in self.captures.items()}
+        return next((label for label, life in lives.items() if life and life.is_leading), None)
+
+
+@pytest.fixture
+def cluster():
+    with snapkv.open("memory:") as store:
+        store.save("t0/first", b"1")
+        cluster = Cluster(store)
+        yield cluster
+        for capture in cluster.captures.values():
+            capture.stop(drain=False)
+            assert capture.error is None
+
+
+def test_tables_are_spread_moved_and_drained(cluster):
+    cluster.create(with_state=True)
+    cluster.start("c1", "c2")
+    cluster.until(lambda: len(cluster.placed()) == len(TABLES), "all tables")
+    assert sorted(cluster.placed().values()) == ["c1"] * 3 + ["c2"] * 3
+    cluster.until(lambda: cluster.written == {"t0/first": b"1"}, "the state")
+    table = next(table for table, label in cluster.placed().items() if label == "c1")
+    cluster.feeds.move("copy", table, "c2")
+    cluster.until(lambda: cluster.placed().get(table) == "c2", "the move")
+    cluster.feeds.rebalance("copy")
+    cluster.until(
+        lambda: sorted(cluster.placed().values()) == ["c1"] * 3 + ["c2"] * 3, "the balance"
+    )
+    leader = cluster.leader()
+    (other,) = {"c1", "c2"} - {leader}
+    cluster.feeds.drain(leader)  # another one has to lead first
+    cluster.until(lambda: set(cluster.placed().values()) == {other}, "the drain")
+    cluster.until(lambda: cluster.leader() == other, "the other one to lead")
+    assert len(cluster.placed()) == len(TABLES)
+    last = [each.why for each in cluster.feeds.history("copy", table)]
+    assert last[0] == "placed"
+    assert "a move was asked for" in last
+
+
+def test_a_pause_stops_and_a_resume_goes_on(cluster):
+    cluster.create()
+    cluster.start("c1")
+    ts = cluster.store.save("t1/a", b"1")
+    cluster.until(lambda: cluster.feeds.checkpoint("copy").checkpoint >= ts, "the checkpoint")
+    cluster.feeds.pause("copy")
+    life = cluster.captures["c1"].life
+    cluster.until(lambda: life.tables() == {}, "all tables to stop")
+    later = cluster.store.save("t1/a", b"2")
+    assert cluster.written == {"t1/a": b"1"}
+    cluster.feeds.resume("copy")
+    cluster.until(lambda: cluster.feeds.checkpoint("copy").checkpoint >= later, "the rest")
+    assert cluster.written == {"t1/a": b"2"}
+    cluster.feeds.remove("copy")
+    cluster.until(lambda: life.tables() == {}, "the end")
+
+
+def test_what_is_wrong_is_reported(cluster):
+    cluster.create()
+    cluster.start("c1")
+    cluster.until(lambda: len(cluster.placed()) == len(TABLES), "all tables")
+    cluster.fails.add("t2/")
+    cluster.store.save("t2/a", b"1")
+    ts = cluster.store.save("t3/a", b"1")
+    cluster.until(lambda: "t3/a" in cluster.written, "another table")
+
+    def problem():
+        reports = cluster.feeds.reports().values()
+        return [each["feeds"].get("copy", {}).get("problems") for each in reports]
+
+    wanted = [{"t2/": "OSError: the disk is full"}]
+    cluster.until(lambda: problem() == wanted, "the problem")
+    assert cluster.feeds.checkpoint("copy").checkpoint < ts
+    cluster.fails.clear()
+    cluster.until(lambda: cluster.feeds.checkpoint("copy").checkpoint >= ts, "it to go on")
+
+
+def test_a_sink_that_cannot_be_opened_is_reported(cluster):
+    cluster.feeds.create("copy", "memory:here", "call:unknown", TABLES, start=5)
+    cluster.start("c1")
+
+    def errors():
+        return [
+            each["feeds"].get("copy", {}).get("error") for each in cluster.feeds.reports().values()
+        ]
+
+    cluster.until(
+        lambda: errors() == ["this capture has no function 'unknown'; it has: write"], "the error"
+    )
+
+
+def test_all_leave_at_once_and_no_thread_remains(cluster):
+    before = threading.active_count()
+    cluster.create()
+    cluster.start("c1", "c2", "c3")
+    cluster.until(lambda: len(cluster.placed()) == len(TABLES), "all tables")
+    stops = [threading.Thread(target=each.stop) for each in cluster.captures.values()]
+    for stop in stops:
+        stop.start()
+    for stop in stops:
+        stop.join(WAIT_S)
+        assert not stop.is_alive()
+    cluster.until(lambda: cluster.feeds.captures() == {}, "the sessions to end")
+    cluster.until(lambda: threading.active_count() <= before, "threads to end")
+
+
+def test_an_evicted_capture_stops_before_its_tables_move(cluster):
+    cluster.create()
+    cluster.start("c1", "c2")
+    cluster.until(lambda: len(cluster.placed()) == len(TABLES), "all tables")
+    leader = cluster.captures[cluster.leader()].life
+    (victim,) = [c.life for c in cluster.captures.values() if c.life is not leader]
+    name = victim.name
+    leader._duties.evict(leader.registry.view.captures[name])
+    cluster.until(lambda: not victim.is_alive, "it to notice")
+    mine = {each.table for each in cluster.feeds.places("copy") if each.capture == name}
+    assert len(mine) == 3  # they wait for as long as it may write
+    cluster.until(
+        lambda: name not in {each.capture for each in cluster.feeds.places("copy")}, "the move"
+    )
+    ts = cluster.store.save("t1/a", b"1")
+    cluster.until(lambda: cluster.feeds.checkpoint("copy").checkpoint >= ts, "all tables to go on")
+    cluster.until(
+        lambda: not list(cluster.store.space("scheduler/default").at().keys(b"evicted/")),
+        "the record of the eviction to go",
+    )
