@@ -21,7 +21,7 @@ from etcd_server import (
 from fast import reason_when_fast
 from hypothesis import HealthCheck, Phase, settings
 from object_server import close_shared_server
-from sampling import LEFT_ON_ETCD, SOAK, left_on_etcd
+from sampling import LEFT_ON_ETCD, LEFT_TO_SOAK, SOAK, left_on_etcd
 
 # Java compiles for long runs; tests end before that pays, and its compiler takes half their time.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
@@ -45,6 +45,8 @@ OWN_PROCESS_S = 180
 DESELECTED = pytest.StashKey[Counter[str]]()
 
 LONGEST = ("spark", "tour")
+SAMPLES = (LEFT_ON_ETCD, LEFT_TO_SOAK)
+"""Reasons that leave tests to `make soak`."""
 
 GC_THRESHOLDS = (20_000, 20, 20)
 """Python's (700, 10, 10) cost a fifth of the CPU of the exhaustive tests of the protocol."""
@@ -64,6 +66,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", "etcd_since(version, why): on etcd it needs this one, which mended a bug"
     )
+    config.addinivalue_line("markers", "soak: takes long; make soak runs it, or its name")
     config.addinivalue_line("markers", "forks: runs in a process of its own, which it may fork")
     config.addinivalue_line("markers", "xdist_group(name): of xdist, which may not be there")
 
@@ -113,6 +116,8 @@ def reason_to_leave_out(item: pytest.Item) -> str:
     """Return why the etcd at hand is too old for a test, "" when it is not."""
     if item.get_closest_marker("kills_etcd") and etcd_version() < KILLS_ETCD_MIN:
         return f"tests that kill etcd servers need {'.'.join(map(str, KILLS_ETCD_MIN))}"
+    if item.get_closest_marker("soak") and not (SOAK or is_asked_for(item.config)):
+        return LEFT_TO_SOAK
     marker = item.get_closest_marker("etcd_since")
     if marker is None or "etcd" not in item.nodeid:
         return ""
@@ -133,7 +138,7 @@ def pytest_terminal_summary(
     is_fast = config.getoption("fast")
     old = f"for etcd is {'.'.join(map(str, etcd_version()))}"
     for reason, number in sorted(config.stash.get(DESELECTED, Counter()).items()):
-        why = "left to make test" if is_fast else "a sample" if reason == LEFT_ON_ETCD else old
+        why = "left to make test" if is_fast else "a sample" if reason in SAMPLES else old
         terminalreporter.write_line(f"{number} deselected, {why}: {reason}")
 
 

@@ -14,6 +14,7 @@ import pytest
 T = TypeVar("T")
 
 LEFT_ON_ETCD = "cases that also ran on another engine; make soak runs them on etcd"
+LEFT_TO_SOAK = "tests that take minutes; make soak runs them"
 ETCD_ONE_IN = 3
 SAMPLED = {"changes", "cli", "generations", "spark", "store"}
 """Folders whose tests run on each engine. What engines promise is tested in tests/conformance."""

@@ -30,6 +30,7 @@ def markers(store) -> list[tuple[int, int, int]]:
     return [tuple(msgpack.unpackb(value)[:3]) for _, value in found]
 
 
+@pytest.mark.soak
 @pytest.mark.spark_since("4.1", "a stream's sink that takes Arrow")
 def test_each_row_is_written_once(etcd, tmp_path):
     url = etcd.url

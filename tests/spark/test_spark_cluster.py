@@ -10,6 +10,7 @@ import tarfile
 from pathlib import Path
 
 import pyspark
+import pytest
 
 import snapkv
 
@@ -41,6 +42,7 @@ def spark_home(folder: Path) -> Path:
     return home
 
 
+@pytest.mark.soak
 def test_executors_get_the_package_in_an_archive(etcd, tmp_path):
     with snapkv.open(etcd.url) as store:
         store.commit(puts={f"k{n:03}": b"%d" % n for n in range(100)})
