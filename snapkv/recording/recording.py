@@ -18,8 +18,6 @@ WAIT_S = 0.5
 """The longest wait for a step."""
 RESUME_TRIES = 8
 """So often a state is read anew, if compaction overtakes the scan."""
-OVERFULL = 4
-"""While nothing can be flushed, following stops at so many times `flush_bytes`."""
 
 
 class Recording:
@@ -82,11 +80,6 @@ class Recording:
         self._status.bytes = self._target.pending
         if self._is_due():
             self.flush()
-
-    @property
-    def is_overfull(self) -> bool:
-        """Whether so much is not durable that nothing more should be taken."""
-        return self._target.pending > OVERFULL * self._options.flush_bytes
 
     def catch_up(self, each: Callable[[], None] = lambda: None) -> None:
         """Record all that exists now, durably; call `each` after each step."""
