@@ -90,7 +90,7 @@ def boot_tag() -> int:
 
 
 def pause(seconds: float) -> None:
-    """Wait."""
+    """Wait for some seconds."""
     time.sleep(seconds)
 
 

@@ -1,4 +1,4 @@
-"""Verifying an archive: each file is read again, and held against the manifest and the log."""
+"""Verifying an archive: each file is read again, and compared with the manifest and the log."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class _Verifying:
             self._wrong(f"{file.path} is missing")
             return
         if len(data) != file.size or hashlib.sha256(data).hexdigest() != file.sha256:
-            self._wrong(f"{file.path} has not the {file.size} bytes that were written")
+            self._wrong(f"{file.path} differs from the {file.size} bytes that the manifest records")
             return
         try:
             for group in self._opened.groups(file):

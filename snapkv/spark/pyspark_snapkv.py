@@ -1,4 +1,4 @@
-"""Found by Spark at the top of the installed packages: the format `snapkv`, without a register."""
+"""Found by Spark at the top of the installed packages: `snapkv` needs no registration."""
 
 from snapkv.spark.source import SnapKVDataSource as DefaultSource
 

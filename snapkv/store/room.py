@@ -1,4 +1,4 @@
-"""The room of one commit: how writes are parted into commits that each fit."""
+"""The room of one commit: how writes are divided into commits that fit."""
 
 from __future__ import annotations
 

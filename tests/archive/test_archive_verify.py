@@ -80,7 +80,7 @@ def test_bytes_that_changed(recording, kind, damage):
         else:
             changed.truncate(0 if damage == "empty" else file.size - 1)
     (problem,) = verify(recording.writer.files).problems
-    assert problem == f"{file.path} has not the {file.size} bytes that were written"
+    assert problem == f"{file.path} differs from the {file.size} bytes that the manifest records"
 
 
 @pytest.mark.parametrize("kind", ["base", "delta", "log"])

@@ -98,7 +98,7 @@ class StreamConsumer:
         check_int("max_rows", max_rows, 1)
         if not (type(part) is type(parts) is int and 0 <= part < parts <= SLOTS):
             raise InvalidArgumentError(
-                f"a part is one of 1 to {SLOTS}, counted from 0, not {part!r} of {parts!r}"
+                f"give part from 0 to parts - 1, and parts up to {SLOTS}, not {part!r} of {parts!r}"
             )
         if rows.store is not log.store:  # both are read at one revision
             raise InvalidArgumentError("log and rows must be of the same store")

@@ -1,4 +1,4 @@
-"""Tables without news: one line of a report counts for all of them.
+"""Tables without news: a report has one entry for all of them.
 
 A capture that is asked briefly lists the tables that have news: tables that are not replicated,
 are behind, or were asked about. Of the rest it reports how many they are, a digest of their names

@@ -119,7 +119,9 @@ def read_result(answer: pb.TxnResponse, expected: int) -> ReadResult:
     """Return the answers of a read-only transaction."""
     results = [range_result(op.response_range) for op in answer.responses]
     if len(results) != expected:
-        raise EngineUnavailableError(f"{len(results)} answers to {expected} ranges")
+        raise EngineUnavailableError(
+            f"the server's answer is incomplete: {len(results)} results of {expected}"
+        )
     return ReadResult(header_of(answer.header), results)
 
 

@@ -1,4 +1,4 @@
-"""Asks the policies in order; the first plan with tasks counts."""
+"""Asks the policies in order, and takes the first plan that has tasks."""
 
 from __future__ import annotations
 
