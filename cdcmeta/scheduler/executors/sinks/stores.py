@@ -168,7 +168,9 @@ class StoreWriter:
         return True
 
 
-def _halves(commits: Sequence[Changes[str]]) -> tuple[list[Changes[str]], list[Changes[str]]] | None:
+def _halves(
+    commits: Sequence[Changes[str]],
+) -> tuple[list[Changes[str]], list[Changes[str]]] | None:
     """Return the halves of commits, or of the changes of one; None for a single change."""
     if len(commits) > 1:
         half = len(commits) // 2
