@@ -230,5 +230,4 @@ def test_names_of_tables_stay_in_the_folder(lines, table):
     assert [path.name for path in lines.directory.iterdir()] == [file_name(table)]
     assert "/" not in file_name(table)
     assert not file_name(table).startswith(".")
-    with pytest.raises(SinkError, match="too long"):
-        file_name("x" * 300)
+    assert len(file_name(table * 300)) <= 255

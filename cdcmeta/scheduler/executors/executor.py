@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
-from itertools import islice
 from typing import NamedTuple
 
 from cdcmeta.errors import InvalidArgumentError
 from cdcmeta.scheduler.capture.executor import ExecutorStatus
 from cdcmeta.scheduler.core.states import NO_PROGRESS, Progress, TableState, Token
-from cdcmeta.scheduler.executors.pipeline import Pipeline, Problem
+from cdcmeta.scheduler.executors.pipeline import WRITE_BYTES, Pipeline, Problem
 from cdcmeta.scheduler.executors.reading import FeedReader
 from cdcmeta.scheduler.executors.sinks.contract import Sink
 from cdcmeta.scheduler.executors.workers import THREADS, Workers
 from snapkv import Change, Changes, Commit, SnapshotKV
 
 PAGE_KEYS = 100
-"""How many keys of a state are one part."""
+PAGE_BYTES = WRITE_BYTES
+"""How large one part of a state is at most, in keys and in bytes, but for one key."""
 PROBLEMS_MAX = 1_000
 
 
@@ -53,11 +53,14 @@ class StoreExecutor:
         self._pipelines: dict[str, Pipeline] = {}
         self._laggards: set[str] = set()
         self._last_problems: dict[str, Problem] = {}
+        self._is_stopping = False
 
     # --- the agent's side ---
 
     def add_table(self, table: str, start_ts: int, token: Token, *, is_prepare: bool) -> bool:
-        """Begin to prepare a table, or to replicate one that is prepared."""
+        """Begin to prepare a table, or to replicate one that is prepared; not after `stop()`."""
+        if self._is_stopping:
+            return False
         pipeline = self._pipelines.get(table)
         if pipeline is None:
             pipeline = self._pipelines[table] = self._new_pipeline(table, start_ts, token)
@@ -98,11 +101,11 @@ class StoreExecutor:
 
     def all_tables(self) -> Collection[str]:
         """Return the tables that it has."""
-        return self._pipelines.keys()
+        return list(self._pipelines)
 
     def checkpoint(self) -> Progress:
         """Return the progress common to all its tables."""
-        each = [self.status(table).progress.checkpoint for table in self._pipelines]
+        each = [self.status(table).progress.checkpoint for table in list(self._pipelines)]
         return Progress(min(each), min(each)) if each else NO_PROGRESS
 
     def status(self, table: str) -> ExecutorStatus:
@@ -129,28 +132,34 @@ class StoreExecutor:
         return self._reader.error
 
     def problems(self) -> dict[str, Problem]:
-        """Return why tables make no progress, or why they ended here."""
-        now = {t: each.problem for t, each in self._pipelines.items() if each.problem is not None}
-        return {**self._last_problems, **now}
+        """Return why tables make no progress, or why they ended here and are not back."""
+        found = dict(self._last_problems)
+        for table, pipeline in self._all():
+            if pipeline.problem is not None:
+                found[table] = pipeline.problem
+            elif pipeline.has_begun:
+                found.pop(table, None)
+        return found
 
     def written(self) -> dict[str, Written]:
         """Return what each table has written since it is here."""
-        return {t: Written(each.rows, each.bytes) for t, each in self._pipelines.items()}
+        return {t: Written(each.rows, each.bytes) for t, each in self._all()}
 
     def busy_since(self) -> float | None:
         """Return `monotonic()` of the oldest call to the sink that is under way."""
-        since = [each.busy_since for each in self._pipelines.values()]
+        since = [each.busy_since for _, each in self._all()]
         return min((each for each in since if each is not None), default=None)
 
     def stop(self) -> None:
         """Begin to stop all tables."""
-        for table in self._pipelines:
+        self._is_stopping = True
+        for table, _ in self._all():
             self.remove_table(table)
 
     @property
     def is_stopped(self) -> bool:
         """Whether nothing can be written any more."""
-        return all(each.state is TableState.STOPPED for each in self._pipelines.values())
+        return all(each.state is TableState.STOPPED for _, each in self._all())
 
     def close(self, timeout: float) -> bool:
         """Stop all tables, and end the threads; False if a write did not end in `timeout` s."""
@@ -160,6 +169,10 @@ class StoreExecutor:
         if ended:
             self._sink.close()
         return ended
+
+    def _all(self) -> list[tuple[str, Pipeline]]:
+        """Return a copy: the agent's thread may change the tables meanwhile."""
+        return list(self._pipelines.items())
 
     def _new_pipeline(self, table: str, start: int, token: Token) -> Pipeline:
         prefix = self._prefixes.get(table)
@@ -176,9 +189,15 @@ class StoreExecutor:
         """Yield the keys of a prefix as of the changefeed's start, in parts."""
         snapshot = self._source.at(self._state_at)
         commit = Commit(self._state_at, 0, snapshot.revision, None)
-        items = iter(snapshot.items(prefix))
-        while page := list(islice(items, PAGE_KEYS)):
-            yield Changes(commit, tuple(Change(key, value, commit) for key, value in page))
+        page, size = list[Change[str]](), 0
+        for key, value in snapshot.items(prefix):
+            size += len(key) + len(value)
+            if page and (len(page) >= PAGE_KEYS or size > PAGE_BYTES):
+                yield Changes(commit, tuple(page))
+                page, size = [], len(key) + len(value)
+            page.append(Change(key, value, commit))
+        if page:
+            yield Changes(commit, tuple(page))
 
     def _note(self, table: str, problem: Problem) -> None:
         self._last_problems.pop(table, None)

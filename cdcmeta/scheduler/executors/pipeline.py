@@ -75,6 +75,8 @@ class Pipeline:
         self.rows = self.bytes = 0
         """What was written, in changes and in bytes of values."""
         self._pages, self._state_at = pages, state_at
+        self._page: Changes[str] | None = None
+        """The part of the state that is to be written next, once it was read."""
         self._sink = sink
         self._writer: TableWriter | None = None
         self._lock = threading.Lock()
@@ -101,6 +103,8 @@ class Pipeline:
     def caught_up(self, position: int, *, is_live: bool) -> None:
         """Note that all commits up to a position were offered."""
         with self._lock:
+            if self.is_stopping:
+                return
             self.received = max(self.received, position)
             self.is_live = is_live
             self._note_idle()
@@ -114,10 +118,9 @@ class Pipeline:
     def fail(self, error: Exception) -> None:
         """End the table because its source cannot be read."""
         with self._lock:
-            self._note(error)
             if not self.is_stopping:
-                self.state = TableState.STOPPING
-                self._laggards.add(self.table)
+                self._note(error)
+                self._begin_stop()
 
     # --- the agent's side ---
 
@@ -156,37 +159,34 @@ class Pipeline:
         """Write nothing more, but for a call that is under way."""
         with self._lock:
             if not self.is_stopping:
-                self.state = TableState.STOPPING
-                self._laggards.add(self.table)
+                self._begin_stop()
 
     def progress(self, position: int) -> Progress:
         """Return how far it is; `position` is the reader's, read before this call."""
-        checkpoint = self.checkpoint
-        received = max(self.received, position) if self.is_live else self.received
-        if (
-            self.state is TableState.REPLICATING
-            and self._writer is not None
-            and self._pages is None
-            and not self._queue
-        ):
-            checkpoint = max(checkpoint, received)
-        return Progress(checkpoint, max(received, checkpoint), self.synced)
+        with self._lock:
+            received = max(self.received, position) if self.is_live else self.received
+            writes = self.state is TableState.REPLICATING and self._writer is not None
+            is_idle = writes and self._pages is None and not self._queue
+            checkpoint = max(self.checkpoint, received) if is_idle else self.checkpoint
+            return Progress(checkpoint, max(received, checkpoint), self.synced)
 
     # --- a worker's side ---
 
     def work(self) -> float | None:
         """Write what is next; return after how many seconds to call again, None if at an event."""
-        if self.state is TableState.STOPPING:
-            self._end()
-            return None
         self.busy_since = monotonic()
         try:
+            if self.state is TableState.STOPPING:
+                self._end()
+                return None
             self._write()
-        except Exception as e:
+        except BaseException as e:  # also of a function that calls sys.exit()
             return self._failed(e)
         finally:
             self.busy_since = None
-        self.problem = None
+        with self._lock:
+            if not self.is_stopping:  # else the problem is why it ends
+                self.problem = None
         return 0.0 if self.has_work else None
 
     def _write(self) -> None:
@@ -216,14 +216,23 @@ class Pipeline:
                 self._note_idle()
 
     def _write_page(self, writer: TableWriter, pages: Iterator[Changes[str]]) -> None:
-        page = next(pages, None)
+        if self._page is None:
+            try:
+                self._page = next(pages, None)
+            except Exception as e:
+                self.fail(e)  # it is read again from its beginning, under another assignment
+                return
+        page = self._page
         if page is None:
             writer.write([], self._state_at)
             with self._lock:
-                self._pages, self.checkpoint = None, self._state_at
+                self._pages = None
+                self.checkpoint = max(self.checkpoint, self._state_at)
+                self._drop_written()
                 self._note_idle()
         else:
             writer.write([page], 0)
+            self._page = None
             self._note_written([page], sum(len(each.value or b"") for each in page.changes))
 
     def _next(self) -> tuple[list[Changes[str]], int]:
@@ -244,16 +253,20 @@ class Pipeline:
         self.rows += sum(len(each.changes) for each in batch)
         self.bytes += size
 
-    def _failed(self, error: Exception) -> float | None:
+    def _begin_stop(self) -> None:
+        self.state, self.is_live = TableState.STOPPING, False
+        self._laggards.add(self.table)
+
+    def _failed(self, error: BaseException) -> float | None:
         """Return when to try again; a table that cannot go on stops instead."""
         with self._lock:
+            if self.is_stopping and self.problem is not None:
+                return 0.0  # the problem is why it ends
             problem = self._note(error)
             fenced = isinstance(error, SinkError) and error.reason == "fenced"
-            # the state is read again from its beginning, under another assignment
-            if fenced or problem.tries >= TRIES or self._pages is not None:
-                if not self.is_stopping:
-                    self.state = TableState.STOPPING
-                self._laggards.add(self.table)
+            if fenced or problem.tries >= TRIES:
+                self._begin_stop()
+            if self.is_stopping:
                 return 0.0
         return min(RETRY_S_MIN * 2.0 ** (problem.tries - 1), RETRY_S_MAX)
 
@@ -265,7 +278,7 @@ class Pipeline:
         else:
             self._laggards.add(self.table)
 
-    def _note(self, error: Exception) -> Problem:
+    def _note(self, error: BaseException) -> Problem:
         before, text = self.problem, f"{type(error).__name__}: {error}"
         self.problem = problem = (
             Problem(text, monotonic(), 1)
@@ -283,5 +296,5 @@ class Pipeline:
                 self._note(e)
         with self._lock:
             self._queue.clear()
-            self._queued_bytes, self._pages = 0, None
+            self._queued_bytes, self._pages, self._page = 0, None, None
             self.state = TableState.STOPPED

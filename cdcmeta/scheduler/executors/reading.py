@@ -1,11 +1,14 @@
 """Reads a store once for all tables of a changefeed, and hands each table its commits.
 
 One watch is at `position`, near the newest commit, and feeds the tables that are live. The tables
-that are behind are fetched together by a second watch, from where the first of them is; when that
-reaches `position`, they are live. For example, A and B are live at 90, and C starts at 50:
+that are behind are fetched together by a second watch; when that reaches `position`, they are live.
+For example, A and B are live at 90, and C starts at 50:
 
     the watch       ... 90   91   92   93        hands to A and B, from 94 on to C, too
     the second one  51  ...  90   91   92  93    hands to C, and ends
+
+The second watch begins where the table is whose turn it is, and serves those that are farther. A
+table that is far behind gives its turn away after a while, so that it holds up no other.
 """
 
 from __future__ import annotations
@@ -17,7 +20,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 from cdcmeta.scheduler.executors.pipeline import Pipeline
-from snapkv import Change, Changes, CompactedError, SnapKVError, SnapshotKV, Watch
+from snapkv import Change, Changes, CompactedError, SnapshotKV, Watch
+from snapkv.clock import monotonic
 from snapkv.errors import StoreClosedError, StoreRecreatedError, StoreRestoredError
 
 log = logging.getLogger("cdcmeta.scheduler")
@@ -26,8 +30,10 @@ WAIT_S = 0.25
 RETRY_S = 0.5
 NOWHERE = -1
 """The position before the first watch."""
-LASTING = (CompactedError, StoreRestoredError, StoreRecreatedError)
-"""Errors that do not pass: tables that need these commits end."""
+SLICE_S = 1.0
+"""So long tables that are behind are fetched before another one gets its turn."""
+LASTING = (StoreClosedError, StoreRestoredError, StoreRecreatedError)
+"""Errors that do not pass: all tables end, those that come later, too."""
 
 
 class Router:
@@ -71,8 +77,9 @@ class FeedReader:
         self._source, self._router, self._wake = source, Router(prefixes), wake
         self.position = NOWHERE
         """All commits up to it were handed out to live pipelines."""
-        self.error: Exception | None = None
-        """Why the source cannot be read at the moment."""
+        self._errors: dict[str, Exception] = {}
+        """Why the watch, or the second one, cannot be read at the moment."""
+        self._lasting: Exception | None = None
         self._live: dict[str, Pipeline] = {}
         self._behind: dict[str, Pipeline] = {}
         self._condition = threading.Condition()
@@ -80,10 +87,18 @@ class FeedReader:
         self._watches: set[Watch[str]] = set()
         self._threads: list[threading.Thread] = []
 
+    @property
+    def error(self) -> Exception | None:
+        """Why the source cannot be read at the moment."""
+        return self._lasting or next(iter(list(self._errors.values())), None)
+
     def join(self, pipeline: Pipeline) -> None:
         """Hand a pipeline all commits after what it has received."""
         with self._condition:
             if self._closed:
+                return
+            if self._lasting is not None:
+                self._fail(pipeline, self._lasting)
                 return
             self._behind[pipeline.table] = pipeline
             if not self._threads:
@@ -117,26 +132,31 @@ class FeedReader:
             try:
                 with self._opened(None if self.position == NOWHERE else self.position) as watch:
                     self._hand_out_all(watch)
-            except StoreClosedError:
-                if not self._closed:
-                    self._fail_all(StoreClosedError("the source was closed"))
-                return
-            except CompactedError as e:  # later commits may still be readable
-                self._fail_live(e)
-                self.position = NOWHERE
             except LASTING as e:
                 self._fail_all(e)
                 return
-            except SnapKVError as e:
-                self.error = e
-                self._pause()
+            except CompactedError as e:
+                self._begin_anew(e)
+            except Exception as e:
+                self._failed("watch", e)
+
+    def _begin_anew(self, error: Exception) -> None:
+        """Continue from now on; the second watch finds out which tables have lost commits."""
+        log.warning("the source was compacted before it was read: %s", error)
+        with self._condition:
+            live, self._live = self._live, {}
+            for table, pipeline in live.items():
+                pipeline.caught_up(self.position, is_live=False)
+                self._behind[table] = pipeline
+            self.position = NOWHERE
+            self._condition.notify_all()
 
     def _hand_out_all(self, watch: Watch[str]) -> None:
         while not self._closed:
             with self._condition:
                 self.position = max(self.position, watch.timestamp)
             changes = watch.next(WAIT_S)
-            self.error = None
+            self._errors.pop("watch", None)
             if changes is not None:
                 with self._condition:
                     self._hand_out(changes)
@@ -158,44 +178,88 @@ class FeedReader:
     def _fetch(self) -> None:
         while not self._closed:
             with self._condition:
-                waiting = self._joining()
+                waiting = self._next_group()
                 if not waiting:
                     self._condition.wait(WAIT_S)
                     continue
             try:
                 self._fetch_for(waiting)
-            except StoreClosedError:
-                return
+                self._errors.pop("fetch", None)
             except LASTING as e:
-                first = min(each.received for each in waiting.values())
-                for pipeline in waiting.values():
+                self._fail_all(e)
+                return
+            except CompactedError as e:
+                first = min((each.received for each in waiting.values()), default=0)
+                for pipeline in list(waiting.values()):
                     if pipeline.received == first:
                         self._fail(pipeline, e)
-            except SnapKVError as e:
-                self.error = e
-                self._pause()
+            except Exception as e:
+                self._failed("fetch", e)
 
-    def _joining(self) -> dict[str, Pipeline]:
-        return {table: each for table, each in self._behind.items() if each.has_room}
+    def _next_group(self) -> dict[str, Pipeline]:
+        """Return the table whose turn it is, and those that are at least as far."""
+        ended = [table for table, each in self._behind.items() if each.is_stopping]
+        for table in ended:
+            del self._behind[table]
+        ready = {table: each for table, each in self._behind.items() if each.has_room}
+        if not ready:
+            return ready
+        first = next(iter(ready.values())).received
+        return {table: each for table, each in ready.items() if each.received >= first}
 
     def _fetch_for(self, waiting: dict[str, Pipeline]) -> None:
-        """Hand commits to pipelines until they are live, full, or gone."""
+        """Hand commits to pipelines until they are live, full, or gone, or it is another's turn."""
         since = min(each.received for each in waiting.values())
         if self._made_live(waiting, since):
             return
+        reached, until = since, monotonic() + SLICE_S
         with self._opened(since) as watch:
-            while waiting and not self._closed:
-                changes = watch.next(WAIT_S)
-                if changes is not None:
-                    for table, part in self._router.split(changes).items():
-                        pipeline = waiting.get(table)
-                        if pipeline is not None and not pipeline.offer(part):
-                            del waiting[table]
-                            pipeline.set_prepared()
-                        if pipeline is not None:
-                            self._wake(pipeline)
-                if self._made_live(waiting, watch.timestamp):
-                    return
+            try:
+                while waiting and not self._closed:
+                    is_one_full = self._offer(watch.next(WAIT_S), waiting)
+                    reached = watch.timestamp
+                    if self._made_live(waiting, reached):
+                        return
+                    if is_one_full and all(each.received > reached for each in waiting.values()):
+                        return
+                    if monotonic() >= until:
+                        if self._is_another_waiting(waiting, reached):
+                            return
+                        until = monotonic() + SLICE_S
+            finally:
+                for table, pipeline in waiting.items():
+                    if pipeline.received <= reached:  # it need not get that again
+                        pipeline.caught_up(reached, is_live=False)
+                        self._give_turn_away(table)
+
+    def _offer(self, changes: Changes[str] | None, waiting: dict[str, Pipeline]) -> bool:
+        """Hand out a commit; return whether a pipeline takes no more for now."""
+        is_one_full = False
+        for table, part in self._router.split(changes).items() if changes is not None else ():
+            pipeline = waiting.get(table)
+            if pipeline is not None and not pipeline.offer(part):
+                is_one_full = True
+                del waiting[table]
+                self._give_turn_away(table)
+                pipeline.set_prepared()
+            if pipeline is not None:
+                self._wake(pipeline)
+        return is_one_full
+
+    def _give_turn_away(self, table: str) -> None:
+        with self._condition:
+            pipeline = self._behind.pop(table, None)
+            if pipeline is not None:
+                self._behind[table] = pipeline
+
+    def _is_another_waiting(self, waiting: dict[str, Pipeline], reached: int) -> bool:
+        """Return whether a table gets nothing at `reached`. O(tables that are behind), rarely."""
+        with self._condition:
+            return any(
+                waiting.get(table) is not each or each.received > reached
+                for table, each in self._behind.items()
+                if each.has_room and not each.is_stopping
+            )
 
     def _made_live(self, waiting: dict[str, Pipeline], reached: int) -> bool:
         """Hand pipelines over to the watch, if they have all that it has handed out."""
@@ -203,11 +267,15 @@ class FeedReader:
             if self.position == NOWHERE or reached < self.position:
                 return False
             for table, pipeline in waiting.items():
-                if self._behind.pop(table, None) is pipeline and not pipeline.is_stopping:
+                if self._behind.get(table) is not pipeline:
+                    continue  # it was removed; the table may be here again
+                del self._behind[table]
+                if not pipeline.is_stopping:
                     pipeline.caught_up(reached, is_live=True)
                     self._live[table] = pipeline
                     pipeline.set_prepared()
                     self._wake(pipeline)
+            waiting.clear()
         return True
 
     # --- both ---
@@ -225,20 +293,20 @@ class FeedReader:
                 with self._condition:
                     self._watches.discard(watch)
 
-    def _pause(self) -> None:
+    def _failed(self, what: str, error: Exception) -> None:
+        """Note that the source cannot be read, and wait a moment."""
+        if what not in self._errors:
+            log.warning("the source cannot be read: %s", error)
+        self._errors[what] = error
         with self._condition:
             if not self._closed:
                 self._condition.wait(RETRY_S)
 
-    def _fail_live(self, error: Exception) -> None:
-        with self._condition:
-            pipelines = list(self._live.values())
-        for pipeline in pipelines:
-            self._fail(pipeline, error)
-
     def _fail_all(self, error: Exception) -> None:
-        self.error = error
         with self._condition:
+            if self._closed:
+                return
+            self._lasting = error
             pipelines = [*self._live.values(), *self._behind.values()]
         for pipeline in pipelines:
             self._fail(pipeline, error)

@@ -60,7 +60,7 @@ class Workers:
     def _put(self, pipeline: Pipeline) -> None:
         pipeline.is_queued = True
         self._ready.append(pipeline)
-        if self._idle:
+        if len(self._ready) <= self._idle:  # each needs a thread of its own: a call may hang
             self._condition.notify()
         elif len(self._threads) < self._threads_max:
             thread = threading.Thread(target=self._run, name="cdcmeta-writer", daemon=True)
@@ -89,6 +89,8 @@ class Workers:
                 now = monotonic()
                 while self._delayed and self._delayed[0][0] <= now:
                     pipeline = heapq.heappop(self._delayed)[2]
+                    if pipeline.not_before > now and not pipeline.is_stopping:
+                        continue  # it has failed again since, and is there a second time
                     if not pipeline.is_queued and pipeline.has_work:
                         self._put(pipeline)
                 if self._ready:

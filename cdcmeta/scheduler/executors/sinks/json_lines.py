@@ -16,6 +16,7 @@ import fcntl
 import json
 import os
 from collections.abc import Sequence
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, BinaryIO
 from urllib.parse import quote
@@ -48,7 +49,7 @@ class JsonLinesSink:
 
 
 def file_name(table: str) -> str:
-    """Return the name of a table's file; raises `SinkError` if it is too long.
+    """Return the name of a table's file; a long one ends with a digest.
 
     >>> file_name("orders/")
     'orders%2F.jsonl'
@@ -57,7 +58,8 @@ def file_name(table: str) -> str:
     if name.startswith("."):
         name = "%2E" + name[1:]
     if len(name) > NAME_BYTES_MAX:
-        raise SinkError(f"the table's name is too long for a file: {table[:60]!r}...")
+        digest = sha256(table.encode()).hexdigest()
+        name = f"{name[: NAME_BYTES_MAX - len(digest) - 1]}~{digest}"
     return name + SUFFIX
 
 
@@ -89,6 +91,8 @@ class JsonLinesWriter:
         self._file, self._end = file, end
         reached = max(start, reached)
         self._append([self._checkpoint(reached)])
+        if not end:
+            _sync_directory(self._path.parent)
         return reached
 
     def write(self, commits: Sequence[Changes[str]], checkpoint: int) -> None:
@@ -122,7 +126,8 @@ class JsonLinesWriter:
 def last_checkpoint(file: BinaryIO) -> tuple[Token, int, int]:
     """Return the last token and checkpoint in a file, and where that line ends; 0s without one.
 
-    Reads back from the end, in blocks. Raises `SinkError` for a line that is not a checkpoint's.
+    Reads back from the end, in blocks that double: O(bytes after that line). Raises `SinkError` for
+    a line that is not a checkpoint's.
     """
     end = file.seek(0, os.SEEK_END)
     at, tail = end, b""
@@ -136,10 +141,19 @@ def last_checkpoint(file: BinaryIO) -> tuple[Token, int, int]:
             found = tail.rfind(b'{"checkpoint": ', 0, found)
         if at == 0:
             return NO_TOKEN, 0, 0
-        size = min(BLOCK_BYTES, at)
+        size = min(max(BLOCK_BYTES, len(tail)), at)
         at -= size
         file.seek(at)
         tail = file.read(size) + tail
+
+
+def _sync_directory(path: Path) -> None:
+    """Wait until the disk has the names of new files."""
+    directory = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
 
 
 def _checkpoint_in(line: bytes) -> tuple[Token, int]:

@@ -8,11 +8,15 @@ hangs, and is replaced by B:
     A   commit: keys, record (9, 1, 7)      guard: the record at revision 50
     B   begin:  record (9, 2, 7)            guard: the record at revision 51
     A   commit: keys, record (9, 1, 8)      guard: the record at revision 51: a conflict, fenced
+
+If A does not hang but writes all the time, the record that B reads is old before B writes it. So
+each commit guards the table's *fence*, too, a key that only `begin` writes: B sets it first.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import msgpack
@@ -72,7 +76,8 @@ class StoreWriter:
         self._target, self._space, self._token = target, space, token
         self._write_s = write_s
         self._key = table.encode()
-        self._revision = self._reached = 0
+        self._fence_key = b"\xff" + self._key  # no table's: that is not UTF-8
+        self._revision = self._fence_revision = self._reached = 0
         self._deadline = 0.0
 
     def begin(self, start: int) -> int:
@@ -82,8 +87,9 @@ class StoreWriter:
             found = self._read()
             reached = max(start, found.checkpoint if found is not None else 0)
             self._reached = 0
-            if self._commit({}, (), reached, None):
+            if self._commit({}, (), reached, None, sets_fence=True):
                 return reached
+            self._set_fence()
 
     def write(self, commits: Sequence[Changes[str]], checkpoint: int) -> None:
         """Commit the last value of each key with the record; in halves, if that is too large.
@@ -94,10 +100,11 @@ class StoreWriter:
         self._deadline = monotonic() + self._write_s
         if checkpoint:  # an earlier try may have written a part
             commits = [each for each in commits if each.commit.ts > self._reached]
-        if commits or checkpoint > self._reached:
-            self._write_parts(commits, checkpoint)
+        self._write_parts(commits, checkpoint)
 
     def _write_parts(self, commits: Sequence[Changes[str]], checkpoint: int) -> None:
+        if checkpoint and checkpoint <= self._reached:
+            return  # an earlier try landed meanwhile
         try:
             self._write(commits, checkpoint)
         except CommitTooLargeError:
@@ -136,36 +143,61 @@ class StoreWriter:
         """Do nothing."""
 
     def _read(self) -> Reached | None:
-        """Read the record, which the next commit guards, unless a later assignment wrote it."""
-        entry = self._target.space(self._space).entries_of([self._key], timeout=self._left_s())[0]
-        if entry is None:
-            self._revision = 0
-            return None
-        found = reached_of(entry.value)
-        if found.token > self._token:
-            raise fenced(self._key.decode(), found.token)
-        self._revision = entry.revision
-        return found
+        """Read record and fence, which the next commit guards. Raises `SinkError` if fenced."""
+        space, keys = self._target.space(self._space), [self._key, self._fence_key]
+        entry, fence = space.entries_of(keys, timeout=self._left_s())
+        each = [reached_of(found.value) for found in (entry, fence) if found is not None]
+        latest = max((found.token for found in each), default=self._token)
+        if latest > self._token:
+            raise fenced(self._key.decode(), latest)
+        self._revision = entry.revision if entry is not None else 0
+        self._fence_revision = fence.revision if fence is not None else 0
+        return each[0] if entry is not None else None
 
     def _commit(
-        self, puts: dict[str, bytes], deletes: Sequence[str], checkpoint: int, note: str | None
+        self,
+        puts: dict[str, bytes],
+        deletes: Sequence[str],
+        checkpoint: int,
+        note: str | None,
+        *,
+        sets_fence: bool = False,
     ) -> bool:
         """Commit with the record; False if the record has changed. An unknown outcome is False."""
-        key, before = self._key, self._revision
-        guard = AtRevision(key, before) if before else Absent(key)
         reached = max(self._reached, checkpoint)
         record = msgpack.packb([*self._token, reached])
-        space = SpaceOps({key: record}, guards=[guard])
+        records = {self._key: record}
+        if sets_fence:
+            records[self._fence_key] = record
+        guards = [_at(self._key, self._revision), _at(self._fence_key, self._fence_revision)]
+        revision = self._sent(Ops(puts, deletes, note=note), SpaceOps(records, guards=guards))
+        if revision:
+            self._revision, self._reached = revision, reached
+            self._fence_revision = revision if sets_fence else self._fence_revision
+        return revision > 0
+
+    def _set_fence(self) -> None:
+        """Write only the fence, so that no earlier assignment writes any more."""
+        self._read()
+        record = msgpack.packb([*self._token, 0])
+        guard = _at(self._fence_key, self._fence_revision)
+        self._sent(Ops(), SpaceOps({self._fence_key: record}, guards=[guard]))
+
+    def _sent(self, ops: Ops, records: SpaceOps) -> int:
+        """Commit; return the revision, 0 if a guard does not hold or the outcome is unknown."""
+        ops = replace(ops, spaces={self._space: records})
 
         def build(stamp: Stamp) -> Ops:
-            return Ops(puts, deletes, note=note, spaces={self._space: space})
+            return ops
 
         try:
-            self._revision = self._target.commit(build, timeout=self._left_s()).revision
+            return self._target.commit(build, timeout=self._left_s()).revision
         except (ConflictError, CommitUnknownError):
-            return False
-        self._reached = reached
-        return True
+            return 0
+
+
+def _at(key: bytes, revision: int) -> AtRevision | Absent:
+    return AtRevision(key, revision) if revision else Absent(key)
 
 
 def _halves(
