@@ -16,7 +16,10 @@ class Post(Protocol):
         ...
 
     def send(self, address: str, feed: str, envelope: Envelope) -> None:
-        """Send a message of a changefeed; never blocks."""
+        """Send a message of a changefeed; never blocks.
+
+        It is lost if the address is not valid, or if no post listens there.
+        """
         ...
 
     def receive(self) -> list[tuple[str, Envelope]]:
@@ -24,5 +27,5 @@ class Post(Protocol):
         ...
 
     def close(self) -> None:
-        """End it; no thread of it remains."""
+        """End it; no thread of it remains, and later messages are lost. May be repeated."""
         ...

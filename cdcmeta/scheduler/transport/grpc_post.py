@@ -25,7 +25,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 # Both are read when grpc is first imported. With gRPC's default way of polling a forked child
 # inherits broken state; with this one each call has its own, as the etcd engine needs it, too.
@@ -40,8 +39,9 @@ from cdcmeta.scheduler.protocol import encoding
 from cdcmeta.scheduler.protocol.messages import Envelope
 from cdcmeta.scheduler.transport import addresses
 from cdcmeta.scheduler.transport.addresses import split_address
+from cdcmeta.scheduler.transport.peer import Peer
 from cdcmeta.scheduler.transport.waiting import Waiting, is_heartbeat
-from snapkv.clock import monotonic
+from snapkv.clock import monotonic, pause
 
 log = logging.getLogger("cdcmeta.scheduler")
 
@@ -49,10 +49,10 @@ SERVICE, METHOD = "cdcmeta.scheduler.v1.Post", "Deliver"
 VERSION = 1
 WAITING_MAX = 20_000
 """So many messages wait for a peer, or to be received, at most."""
-WAITING_BYTES_MAX = 16 << 20
-"""So many bytes wait for a peer at most, or one message."""
+WAITING_BYTES_MAX = encoding.MESSAGE_BYTES_MAX + (16 << 20)
+"""So many bytes wait for a peer at most: the largest message, and what comes after it."""
 ARRIVED_BYTES_MAX = 128 << 20
-"""So many bytes wait to be received at most, or one message."""
+"""So many bytes wait to be received at most."""
 CALL_BYTES = 8 << 20
 """A call carries so much at most, or one message."""
 CALL_S = 5.0
@@ -62,6 +62,8 @@ TIDY_S = 1.0
 """How often unused connections are looked for."""
 PEERS_MAX = 500
 """So many connections are open at most; those that fail are closed first, then the least used."""
+FORK_WAIT_S = 1.0
+"""How long a fork waits for calls under way: a fork during one was seen to crash the child."""
 THREADS = 4
 CALLS_MAX = 256
 """So many calls of other captures run or wait at once; more are rejected."""
@@ -77,10 +79,7 @@ _CLIENT_OPTIONS = (
     ("grpc.service_config_disable_resolution", 1),
     ("grpc.enable_http_proxy", 0),
     ("grpc.use_local_subchannel_pool", 1),
-    (
-        "grpc.keepalive_time_ms",
-        10_000,
-    ),  # finds a connection of which the network lost the other end
+    ("grpc.keepalive_time_ms", 10_000),  # finds connections that the network has lost
     ("grpc.keepalive_timeout_ms", 5_000),
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 2_000),
@@ -143,9 +142,9 @@ class GrpcPost:
         self._tls = tls.read() if tls is not None else None
         self._arrived = Waiting[tuple[str, Envelope]](WAITING_MAX, ARRIVED_BYTES_MAX)
         self._lock = threading.Lock()
-        self._peers: dict[str, _Peer] = {}
+        self._peers: dict[str, Peer] = {}
         self._tidied_at = monotonic()
-        self._closed = False
+        self._closed = self._pauses = False
         self.refused = 0
         """How many calls and messages were not understood."""
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="cdcmeta-post")
@@ -158,6 +157,8 @@ class GrpcPost:
         )
         for each in addresses.free_addresses(host, port):
             port = self._bound(addresses.joined(each, port))
+        self.port = port
+        """The port at which it listens."""
         self.address = advertise or addresses.joined(host, port)
         self._server.start()
         _posts.add(self)
@@ -173,9 +174,10 @@ class GrpcPost:
             beat = feed, envelope.header.to, type(envelope.body)
         with self._lock:
             peer = self._peers.get(address)
-            if peer is None and not self._closed:
+            is_new = peer is None and not self._closed
+            unused = self._unused(is_new=is_new)
+            if is_new:
                 peer = self._new_peer(address)
-            unused = self._unused()
         if peer is not None:
             peer.put(beat, feed, raw)
         for each in unused:
@@ -184,7 +186,7 @@ class GrpcPost:
     def receive(self) -> list[tuple[str, Envelope]]:
         """Return the messages that have arrived."""
         with self._lock:
-            arrived, unused = self._arrived.take_all(), self._unused()
+            arrived, unused = self._arrived.take_all(), self._unused(is_new=False)
         for each in unused:
             each.close()
         return arrived
@@ -201,18 +203,37 @@ class GrpcPost:
         self._server.stop(None).wait(CALL_S)
         self._pool.shutdown(wait=True)
 
+    # --- forks ---
+
+    def pause(self) -> None:
+        """Begin no call until `resume`; messages wait."""
+        with self._lock:
+            self._pauses = True
+            for peer in self._peers.values():
+                peer.pause()
+
+    def resume(self) -> None:
+        """Begin calls again."""
+        with self._lock:
+            self._pauses = False
+            peers = list(self._peers.values())
+        for peer in peers:
+            peer.resume()
+
+    @property
+    def is_calling(self) -> bool:
+        """Whether a call to any peer is under way."""
+        return any(peer.is_calling for peer in list(self._peers.values()))
+
     def after_fork(self) -> None:
         """Close it in a forked child, without gRPC: its threads are not in the child."""
         self._lock = threading.Lock()
         self._closed = True
-        self._kept_from_finalizers()
+        for each in (self._server, *(peer.channel for peer in self._peers.values())):
+            # its finalizer would wait for those threads
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(each))
         self._peers = {}
         self._arrived.clear()
-
-    def _kept_from_finalizers(self) -> None:
-        """Let no finalizer of gRPC's run: it would wait for threads that do not run any more."""
-        for each in (self._server, *(peer.channel for peer in self._peers.values())):
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(each))
 
     def _bound(self, address: str) -> int:
         try:
@@ -228,13 +249,23 @@ class GrpcPost:
 
     # --- peers; the caller has the lock ---
 
-    def _new_peer(self, address: str) -> _Peer | None:
+    def _new_peer(self, address: str) -> Peer | None:
         try:
             split_address(address)
         except InvalidArgumentError as e:
             log.warning("a message is lost: %s", e)
             return None
-        peer = self._peers[address] = _Peer(address, self._channel(address))
+        channel = self._channel(address)
+        method = channel.unary_unary(f"/{SERVICE}/{METHOD}")
+        peer = self._peers[address] = Peer(
+            address,
+            channel,
+            lambda batch: method.future(msgpack.packb([VERSION, batch]), timeout=CALL_S),
+            Waiting(WAITING_MAX, WAITING_BYTES_MAX),
+            CALL_BYTES,
+        )
+        if self._pauses:
+            peer.pause()
         return peer
 
     def _channel(self, address: str) -> grpc.Channel:
@@ -245,124 +276,61 @@ class GrpcPost:
         credentials = grpc.ssl_channel_credentials(ca, key, certificate)
         return grpc.secure_channel(target, credentials, _CLIENT_OPTIONS)
 
-    def _unused(self) -> list[_Peer]:
-        """Remove and return the peers to be closed."""
+    def _unused(self, *, is_new: bool) -> list[Peer]:
+        """Remove and return the peers to be closed, with room for a new one."""
         now = monotonic()
-        found = []
-        if now - self._tidied_at >= TIDY_S:
-            self._tidied_at = now
-            found = [a for a, peer in self._peers.items() if now - peer.used_at >= UNUSED_S]
-        elif len(self._peers) > PEERS_MAX:
+        if not is_new and now - self._tidied_at < TIDY_S:
+            return []
+        self._tidied_at = now
+        found = [a for a, peer in self._peers.items() if now - peer.used_at >= UNUSED_S]
+        if is_new and not found and len(self._peers) >= PEERS_MAX:
             found = [min(self._peers, key=lambda a: self._peers[a].rank())]
         return [self._peers.pop(address) for address in found]
 
     # --- calls of other captures ---
 
     def _deliver(self, raw: bytes, context: grpc.ServicerContext) -> bytes:
-        """Take the messages of a call; those that are not understood do not keep back the rest."""
-        found, failures = _read(raw)
+        """Take the messages of a call, but for those that only a newer version understands."""
+        try:
+            found, unknown = _read(raw)
+        except Exception as e:  # what a foreign sender makes of it
+            with self._lock:
+                self.refused += 1
+            context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"not a call: {e}"[:200])
         with self._lock:
-            self.refused += len(failures)
+            self.refused += len(unknown)
             if not self._closed:
                 for feed, envelope, size in found:
                     if is_heartbeat(envelope.body):
                         self._arrived.put_heartbeat((feed, envelope), size)
                     else:
                         self._arrived.put_request((feed, envelope), size)
-        if failures:
-            context.abort(grpc.StatusCode.INVALID_ARGUMENT, failures[0][:200])
+        if unknown:
+            context.abort(grpc.StatusCode.INVALID_ARGUMENT, unknown[0][:200])
         return b""
 
 
 def _read(raw: bytes) -> tuple[list[tuple[str, Envelope, int]], list[str]]:
-    """Return the messages of a call with their sizes, and what is wrong with the rest."""
-    found, failures = [], []
-    try:
-        version, messages = msgpack.unpackb(raw)
-        if type(version) is not int or version != VERSION:
-            raise InvalidMessageError(f"version {version!r:.20} of calls", "unsupported")
-        if type(messages) is not list:
-            raise InvalidMessageError("the messages are not an array")
-    except Exception as e:  # msgpack raises a dozen kinds
-        return [], [f"not a call: {e}"]
-    for each in messages:
+    """Return the messages of a call with their sizes, and why the rest is not understood.
+
+    Raises for a call that no version sends.
+    """
+    version, messages = msgpack.unpackb(raw)
+    if type(version) is not int or version != VERSION:
+        raise InvalidMessageError("another version of calls", "unsupported")
+    if type(messages) is not list:
+        raise InvalidMessageError("the messages are not an array")
+    found, unknown = [], []
+    for feed, message in messages:
+        if type(feed) is not str or type(message) is not bytes:
+            raise InvalidMessageError("not a changefeed with a message")
         try:
-            feed, message = each
-            if type(feed) is not str:
-                raise InvalidMessageError("the changefeed is not a text")
             found.append((feed, encoding.decode(message), len(message)))
-        except Exception as e:
-            failures.append(f"not a message: {e}")
-    return found, failures
-
-
-class _Peer:
-    """What waits for one address, and the call under way."""
-
-    def __init__(self, address: str, channel: grpc.Channel) -> None:
-        self._address, self.channel = address, channel
-        self._call: Any = channel.unary_unary(f"/{SERVICE}/{METHOD}")
-        self._lock = threading.Lock()
-        self._waiting = Waiting[tuple[str, bytes]](WAITING_MAX, WAITING_BYTES_MAX)
-        self._is_calling = self._closed = self._fails = False
-        self.used_at = monotonic()
-
-    def put(self, beat: Any, feed: str, raw: bytes) -> None:
-        """Send a message, or let it wait; `beat` identifies a heartbeat that replaces another."""
-        self.used_at = monotonic()
-        with self._lock:
-            if beat is None:
-                self._waiting.put_request((feed, raw), len(raw))
-            else:
-                self._waiting.put_heartbeat((feed, raw), len(raw), beat)
-            batch = self._next()
-        if batch is not None:
-            self._send(batch)
-
-    def rank(self) -> tuple[bool, float]:
-        """Return what is smaller the sooner it is closed."""
-        return not self._fails, self.used_at
-
-    def close(self) -> None:
-        """Send nothing more."""
-        with self._lock:
-            self._closed = True
-            self._waiting.clear()
-        self.channel.close()
-
-    def _next(self) -> bytes | None:
-        """Return the body of the next call, None if one is under way or nothing waits."""
-        if self._is_calling or self._closed or not self._waiting:
-            return None
-        self._is_calling = True
-        packed: bytes = msgpack.packb([VERSION, self._waiting.take(CALL_BYTES)])
-        return packed
-
-    def _send(self, batch: bytes) -> None:
-        try:
-            self._call.future(batch, timeout=CALL_S).add_done_callback(self._done)
-        except (ValueError, RuntimeError):  # the channel was closed, or the process ends
-            with self._lock:
-                self._is_calling = False
-
-    def _done(self, call: Any) -> None:
-        if not self._closed:
-            self._note(call)
-        with self._lock:
-            self._is_calling = False
-            batch = self._next()
-        if batch is not None:
-            self._send(batch)
-
-    def _note(self, call: Any) -> None:
-        """Log when calls begin to fail, and when they no longer do."""
-        fails = call.code() is not grpc.StatusCode.OK
-        if fails and not self._fails:
-            why = " ".join(f"{call.code().name}: {call.details()}".split())
-            log.warning("messages to %s are lost: %.300s", self._address, why)
-        elif self._fails and not fails:
-            log.warning("messages to %s arrive again", self._address)
-        self._fails = fails
+        except InvalidMessageError as e:
+            if e.reason != "unsupported":
+                raise
+            unknown.append(str(e))
+    return found, unknown
 
 
 def _check_addresses(listen: str, advertise: str | None) -> None:
@@ -382,12 +350,35 @@ def _check_addresses(listen: str, advertise: str | None) -> None:
 _posts: weakref.WeakSet[GrpcPost] = weakref.WeakSet()
 
 
+_forking: list[GrpcPost] = []
+
+
+def _before_fork() -> None:
+    _forking[:] = _posts
+    until = monotonic() + FORK_WAIT_S
+    for post in _forking:
+        post.pause()
+    while any(post.is_calling for post in _forking) and monotonic() < until:
+        pause(0.001)
+
+
+def _after_fork_in_parent() -> None:
+    for post in _forking:
+        post.resume()
+    _forking.clear()
+
+
 def _after_fork_in_child() -> None:
-    for post in list(_posts):
+    for post in _forking:
         post.after_fork()
+    _forking.clear()
 
 
-os.register_at_fork(after_in_child=_after_fork_in_child)
+os.register_at_fork(
+    before=_before_fork,
+    after_in_parent=_after_fork_in_parent,
+    after_in_child=_after_fork_in_child,
+)
 
 
 @atexit.register

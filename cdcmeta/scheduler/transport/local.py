@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections import deque
 
 from cdcmeta.scheduler.protocol.messages import Envelope
+from cdcmeta.scheduler.transport.waiting import Waiting, is_heartbeat
 
 WAITING_MAX = 100_000
+"""So many messages wait to be received, at most; the oldest heartbeats are lost first."""
 
 
 class LocalNetwork:
@@ -32,8 +33,14 @@ class LocalNetwork:
         """Put a message into a post's mailbox; lost if there is none."""
         with self._lock:
             post = self._posts.get(address)
-        if post is not None:
-            post.arrived.append((feed, envelope))
+            if post is not None:
+                post.put(feed, envelope)
+
+    def remove(self, post: LocalPost) -> None:
+        """Deliver nothing more to a post."""
+        with self._lock:
+            if self._posts.get(post.address) is post:
+                del self._posts[post.address]
 
 
 class LocalPost:
@@ -41,19 +48,31 @@ class LocalPost:
 
     def __init__(self, network: LocalNetwork, address: str) -> None:
         self._network, self.address = network, address
-        self.arrived = deque[tuple[str, Envelope]](maxlen=WAITING_MAX)
+        self._lock = threading.Lock()
+        self._arrived = Waiting[tuple[str, Envelope]](WAITING_MAX, 0)
+        self._closed = False
 
     def send(self, address: str, feed: str, envelope: Envelope) -> None:
         """Send a message."""
-        self._network.deliver(address, feed, envelope)
+        if not self._closed:
+            self._network.deliver(address, feed, envelope)
+
+    def put(self, feed: str, envelope: Envelope) -> None:
+        """Keep a message until `receive`."""
+        with self._lock:
+            if is_heartbeat(envelope.body):
+                self._arrived.put_heartbeat((feed, envelope), 0)
+            else:
+                self._arrived.put_request((feed, envelope), 0)
 
     def receive(self) -> list[tuple[str, Envelope]]:
         """Return the messages that have arrived."""
-        found = []
-        while self.arrived:
-            found.append(self.arrived.popleft())
-        return found
+        with self._lock:
+            return self._arrived.take_all()
 
     def close(self) -> None:
-        """Drop what has arrived."""
-        self.arrived.clear()
+        """Drop what has arrived; nothing more arrives, and nothing is sent."""
+        self._closed = True
+        self._network.remove(self)
+        with self._lock:
+            self._arrived.clear()
