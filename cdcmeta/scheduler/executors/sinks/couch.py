@@ -1,0 +1,390 @@
+r"""A CouchDB database as a sink: a document for each key, over HTTP.
+
+    {"_id": "orders/1", "table": "orders/", "ts": 466..., "token": [9, 1], "value": {"apples": 2}}
+
+A value that is a JSON object or array is one in the document, any other is its text. Bytes that are
+not UTF-8 are in `value_base64`, and `value` is null. A removal is a deleted document. CouchDB has
+no empty ids and reserves those with a `_` at the beginning: such keys, and those that begin with
+`~`, get a `~` before them; take one away to get the key.
+
+**Revisions.** Each commit of a key has one revision. It follows the revision of the key's commit
+before, and its hash contains the commit's timestamp and no random part. So every writer makes the
+same chain, and sends the part that the document lacks with `new_edits` false, ancestors included:
+CouchDB joins it where they are equal. For example, writer A has read revision 1 and hangs before it
+sends the commit of 5. Its successor B has the commits of 5, 6 and 7, which removes the key:
+
+    B   sends 4-h7, deleted, after 3-h6, 2-h5, 1-h1     the tree: 1-h1, 2-h5, 3-h6, 4-h7 deleted
+    A   wakes up, and sends 2-h5 after 1-h1             2-h5 is in the tree: nothing changes
+
+So repeated and late writes change nothing, and no conflicts arise. The way with `new_edits` true
+and `_rev` as a compare-and-set does not have that: CouchDB rejects a `_rev` that is deleted, and
+without a `_rev` it continues any deleted document, so A could restore what B removed.
+The limit: CouchDB keeps 1,000 revisions of a document (`_revs_limit`). A request that is late by
+more revisions than that makes a conflict. And only captures may write these documents.
+
+**Checkpoints.** `_local/cdcmeta-...` has the table's checkpoint and token, and is written after the
+data. A writer reads it before each batch: a later token fences it. CouchDB 2 and 3 do not compare
+the `_rev` of local documents (CouchDB 1, PouchDB and `cdcmeta serve` do), so an earlier writer may
+replace it once. That is harmless: it wrote all up to that checkpoint, too, and the later writer
+puts its own token back.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from os import environ
+from typing import Any, NamedTuple
+
+from cdcmeta.errors import SinkError
+from cdcmeta.scheduler.core.states import Token
+from cdcmeta.scheduler.executors.sinks.contract import fenced
+from cdcmeta.scheduler.executors.sinks.couch_client import CouchClient, Database
+from snapkv import Changes
+
+WRITE_S = 3.0
+"""How long a call of a writer may take, in seconds."""
+BATCH_BYTES, BATCH_DOCS = 4 << 20, 500
+"""What one request has at most, but for one document."""
+HEADS_MAX = 10_000
+"""How many keys' newest revisions a writer remembers."""
+DEPTH_MAX = 90
+"""JSON that is nested deeper is a text: servers limit the depth of documents."""
+TRIES = 5
+ESCAPE = "~"
+
+
+class CouchSink:
+    """Writes into a database, each change once in effect; creates the database if it is missing.
+
+    `changefeed` names the records of tables; `environment` has the login (`CDCMETA_SINK_USER`,
+    `CDCMETA_SINK_PASSWORD`). Raises `InvalidArgumentError` for an invalid URL or login.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        changefeed: str,
+        *,
+        write_s: float = WRITE_S,
+        environment: Mapping[str, str] = environ,
+    ) -> None:
+        self._database = Database(url, environment)
+        self._changefeed, self._write_s = changefeed, write_s
+
+    def writer(self, table: str, token: Token) -> CouchWriter:
+        """Return a writer of one assignment, with a connection of its own."""
+        client = CouchClient(self._database, self._write_s)
+        return CouchWriter(client, self._changefeed, table, token)
+
+    def close(self) -> None:
+        """Do nothing: writers close their connections."""
+
+
+class Reached(NamedTuple):
+    """The record of a table in the database; `rev` is empty if it has none."""
+
+    token: Token
+    checkpoint: int
+    rev: str
+
+
+class Revision(NamedTuple):
+    """A revision of a document; generation 0 is before the first one."""
+
+    generation: int
+    hash: str
+
+    def __str__(self) -> str:
+        return f"{self.generation}-{self.hash}"
+
+
+class Head(NamedTuple):
+    """The newest revision of a key, and its timestamp; 0 if no capture wrote it."""
+
+    revision: Revision
+    ts: int
+
+
+class Version(NamedTuple):
+    """The value of a key after a commit; None if it was removed."""
+
+    ts: int
+    value: bytes | None
+
+
+class CouchWriter:
+    """Writes one table: four requests for a batch, three if it wrote these keys before."""
+
+    def __init__(self, client: CouchClient, changefeed: str, table: str, token: Token) -> None:
+        self._client, self._table, self._token = client, table, token
+        name = hashlib.sha256(f"{changefeed}\n{table}".encode()).hexdigest()[:32]
+        self._local = f"_local/cdcmeta-{name}"
+        self._about = {"changefeed": changefeed, "table": table}
+        self._heads: dict[str, Head] = {}
+
+    def begin(self, start: int) -> int:
+        """Write the token into the table's record; return the checkpoint that it has."""
+        self._client.begin_call()
+        for _ in range(TRIES):
+            found = self._read_record()
+            if found is None:
+                self._create_database()
+                found = Reached(self._token, 0, "")
+            reached = max(start, found.checkpoint)
+            if self._write_record(found, reached):
+                return reached
+        raise self._busy()
+
+    def write(self, commits: Sequence[Changes[str]], checkpoint: int) -> None:
+        """Send what the documents lack, then the checkpoint."""
+        self._client.begin_call()
+        found = self._own_record()
+        if checkpoint and found.token == self._token and found.checkpoint >= checkpoint:
+            return  # an earlier try landed
+        for batch in _batches(versions_of(commits)):
+            self._send(batch)
+        for _ in range(TRIES):
+            if not checkpoint or self._write_record(found, max(checkpoint, found.checkpoint)):
+                return
+            found = self._own_record()
+        raise self._busy()
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._client.close()
+
+    # --- the record of the table ---
+
+    def _own_record(self) -> Reached:
+        found = self._read_record()
+        if found is None:
+            raise self._client.error(
+                f"has lost the record of table {self._table!r}",
+                hint="if the database was deleted, remove the changefeed, and create it again",
+            )
+        return found
+
+    def _read_record(self) -> Reached | None:
+        """Return the record. Raises `SinkError` if a later assignment has begun."""
+        answer = self._client.request("GET", self._local)
+        if answer.status == 404:
+            return None
+        if answer.status != 200:
+            raise self._client.rejected("a read", answer)
+        try:
+            owner, number = answer.value["token"]
+            token, rev = Token(int(owner), int(number)), str(answer.value["_rev"])
+            found = Reached(token, int(answer.value["checkpoint"]), rev)
+        except (ValueError, TypeError, KeyError, OverflowError):
+            raise self._client.error(
+                f"has an invalid record of table {self._table!r}", hint=f"delete {self._local}"
+            ) from None
+        if found.token > self._token:
+            raise fenced(self._table, found.token)
+        return found
+
+    def _write_record(self, found: Reached, checkpoint: int) -> bool:
+        """Replace the record; False if it has changed."""
+        record = {**self._about, "checkpoint": checkpoint, "token": list(self._token)}
+        if found.rev:
+            record["_rev"] = found.rev
+        answer = self._client.request("PUT", self._local, _encoded(record))
+        if answer.status not in (200, 201, 202, 409):
+            raise self._client.rejected("a checkpoint", answer)
+        return answer.status != 409
+
+    def _create_database(self) -> None:
+        """Create the database unless it exists: that may need more rights than to write."""
+        if self._client.request("GET", "").status == 200:
+            return
+        answer = self._client.request("PUT", "")
+        if answer.status not in (200, 201, 202, 412):  # 412: another writer was faster
+            raise self._client.rejected("the creation of the database", answer)
+
+    def _busy(self) -> SinkError:
+        what = f"reports a conflict of table {self._table!r} {TRIES} times"
+        return self._client.error(what, hint="do other programs write its local documents?")
+
+    # --- documents ---
+
+    def _send(self, batch: Mapping[str, list[Version]]) -> None:
+        """Send the commits of some keys, by document id, that the documents lack."""
+        self._read_heads([id for id in batch if id not in self._heads])
+        known = {id: self._heads[id] for id in batch}
+        docs, heads, size = list[bytes](), dict[str, Head](), 0
+        for id, versions in batch.items():
+            lacking = [each for each in versions if each.ts > known[id].ts]
+            if not lacking:
+                continue
+            doc, head = self._doc(id, known[id].revision, lacking)
+            if size + len(doc) > BATCH_BYTES:
+                self._post(docs, heads)
+                docs, heads, size = [], {}, 0
+            docs.append(doc)
+            heads[id] = head
+            size += len(doc)
+        self._post(docs, heads)
+        while len(self._heads) > HEADS_MAX:
+            del self._heads[next(iter(self._heads))]
+
+    def _doc(self, id: str, base: Revision, lacking: Sequence[Version]) -> tuple[bytes, Head]:
+        """Return a document with the revisions that follow `base`, and its new head."""
+        last, hashes = lacking[-1], [hash_of(id, each.ts) for each in lacking]
+        revision = Revision(base.generation + len(lacking), hashes[-1])
+        ancestors = [base.hash] if base.generation else []
+        path = {"start": revision.generation, "ids": [*reversed(hashes), *ancestors]}
+        members = {"_id": id, "_rev": str(revision), "_revisions": path}
+        about = {"table": self._table, "ts": last.ts, "token": list(self._token)}
+        content = {"_deleted": True} if last.value is None else members_of(last.value)
+        return _encoded({**members, **about, **content}), Head(revision, last.ts)
+
+    def _read_heads(self, ids: Sequence[str]) -> None:
+        """Read the newest revisions of documents, also of those that are deleted."""
+        if not ids:
+            return
+        answer = self._client.request("POST", "_all_docs", _encoded({"keys": ids}))
+        if answer.status != 200:
+            raise self._client.rejected("a list of documents", answer)
+        try:
+            rows = answer.value["rows"]
+            found = {row["key"]: _head_of(row) for row in rows}
+            self._heads.update({id: found[id] for id in ids})
+        except (ValueError, TypeError, KeyError, AttributeError):
+            raise self._client.error("lists documents in an unknown format") from None
+
+    def _post(self, docs: Sequence[bytes], heads: Mapping[str, Head]) -> None:
+        if docs:
+            self._post_docs(docs)
+            self._heads.update(heads)
+
+    def _post_docs(self, docs: Sequence[bytes]) -> None:
+        """Send documents with their revisions; in halves, if that is too large for the server."""
+        body = b'{"new_edits":false,"docs":[' + b",".join(docs) + b"]}"
+        answer = self._client.request("POST", "_bulk_docs", body)
+        if answer.status == 413 and len(docs) > 1:
+            half = len(docs) // 2
+            self._post_docs(docs[:half])
+            self._post_docs(docs[half:])
+            return
+        if answer.status not in (200, 201, 202):
+            raise self._client.rejected("documents", answer)
+        if not isinstance(answer.value, list):
+            raise self._client.error("answers documents in an unknown format")
+        for row in answer.value:  # documents without a row are stored
+            if isinstance(row, dict) and "error" in row:
+                text = f"{row['error']}: {row.get('reason')}"
+                what = f"rejects the document {str(row.get('id'))!r}"
+                raise self._client.error(what, text, "change the key or the value at the source")
+
+
+# --- pure functions ---
+
+
+def versions_of(commits: Iterable[Changes[str]]) -> dict[str, list[Version]]:
+    """Return the commits of each key, by document id."""
+    found: dict[str, list[Version]] = {}
+    for commit in commits:
+        for each in commit.changes:
+            version = Version(commit.commit.ts, each.value)
+            found.setdefault(id_of(each.key), []).append(version)
+    return found
+
+
+def id_of(key: str) -> str:
+    """Return the document id of a key.
+
+    >>> [id_of(key) for key in ("a/b", "", "_design/x", "~a")]
+    ['a/b', '~', '~_design/x', '~~a']
+    """
+    return ESCAPE + key if not key or key[0] in ("_", ESCAPE) else key
+
+
+def key_of(id: str) -> str:
+    """Return the key of a document id.
+
+    >>> key_of("~_design/x")
+    '_design/x'
+    """
+    return id.removeprefix(ESCAPE)
+
+
+def hash_of(id: str, ts: int) -> str:
+    """Return the hash of a commit's revision: 16 hexadecimal digits of its timestamp, and 16 more.
+
+    Of two revisions of the same generation CouchDB prefers the greater hash, so the later commit.
+
+    >>> hash_of("orders/1", 466)
+    '00000000000001d2acba6f0d9654d7ce'
+    """
+    digest = hashlib.blake2b(f"{ts} {id}".encode(), digest_size=8)
+    return f"{ts:016x}{digest.hexdigest()}"
+
+
+def members_of(value: bytes) -> dict[str, Any]:
+    """Return the members of a document that contain a value.
+
+    >>> members_of(b'{"a": 1}'), members_of(b"1.0"), members_of(bytes([255]))
+    ({'value': {'a': 1}}, {'value': '1.0'}, {'value': None, 'value_base64': '/w=='})
+    """
+    try:
+        text = value.decode()
+    except UnicodeDecodeError:
+        return {"value": None, "value_base64": base64.b64encode(value).decode()}
+    if not text.lstrip().startswith(("{", "[")):
+        return {"value": text}
+    try:
+        parsed = json.loads(text, object_pairs_hook=_object, parse_constant=_no_constant)
+        _check_depth(parsed, DEPTH_MAX)
+        _encoded(parsed)  # raises for lone surrogates and numbers that are not finite
+    except (ValueError, RecursionError):
+        return {"value": text}
+    return {"value": parsed}
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a member occurs twice")
+    return found
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _check_depth(value: object, left: int) -> None:
+    """Raise `ValueError` if a value is nested deeper than `left`."""
+    if isinstance(value, dict | list):
+        if not left:
+            raise ValueError("nested too deep")
+        for each in value.values() if isinstance(value, dict) else value:
+            _check_depth(each, left - 1)
+
+
+def _head_of(row: Mapping[str, Any]) -> Head:
+    """Return the newest revision that a row of `_all_docs` has. Raises `ValueError`, `KeyError`."""
+    if row.get("error") == "not_found":
+        return Head(Revision(0, ""), 0)
+    generation, _, hash = str(row["value"]["rev"]).partition("-")
+    revision = Revision(int(generation), hash)
+    try:
+        ts = int(hash[:16], 16)
+    except ValueError:
+        ts = 0
+    return Head(revision, ts if hash == hash_of(row["key"], ts) else 0)
+
+
+def _batches(found: Mapping[str, list[Version]]) -> Iterator[dict[str, list[Version]]]:
+    items = iter(found.items())
+    while batch := dict(islice(items, BATCH_DOCS)):
+        yield batch
+
+
+def _encoded(value: object) -> bytes:
+    """Return a value as JSON. Raises `ValueError` if JSON has no such value."""
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return text.encode()
