@@ -57,17 +57,20 @@ def store(url):
 
 
 @pytest.fixture
-def feeds(store, url):
-    return created(store, url)
+def feeds(store):
+    return Changefeeds(store)
 
 
-def created(store, url):
-    """The changefeed of all tables, each with a key."""
+def begin(fleet, store, feeds, labels, **urls):
+    """Start captures, then a changefeed of all tables, and wait until they share them."""
+    for label in labels:
+        fleet.start(label, **({"url": urls[label]} if label in urls else {}))
+    eventually(lambda: registered(feeds) == set(labels), "all captures", wait_s=WAIT_S)
     for table in TABLES:
         store.save(f"{table}first", b"1")
-    feeds = Changefeeds(store)
-    feeds.create("all", url, "call:ledger", TABLES, start=store.resolved(), with_state=True)
-    return feeds
+    start = store.resolved()
+    feeds.create("all", fleet.url, "call:ledger", TABLES, start=start, with_state=True)
+    eventually(lambda: settled(feeds, labels), "all tables to be placed", wait_s=WAIT_S)
 
 
 def registered(feeds):
@@ -97,9 +100,7 @@ def settled(feeds, labels):
 
 @on("lmdb")
 def test_killed_stopped_drained_and_restarted(fleet, store, feeds, seed):
-    for label in LABELS:
-        fleet.start(label)
-    eventually(lambda: settled(feeds, LABELS), "all tables to be placed", wait_s=WAIT_S)
+    begin(fleet, store, feeds, LABELS)
     with Load(store, TABLES, seed) as load:
         # the owner dies
         first = leader(store)
@@ -151,9 +152,7 @@ def test_killed_stopped_drained_and_restarted(fleet, store, feeds, seed):
 
 @on("lmdb")
 def test_a_sink_that_hangs_ends_its_process_and_nothing_else(fleet, store, feeds, seed):
-    for label in LABELS[:2]:
-        fleet.start(label)
-    eventually(lambda: settled(feeds, LABELS[:2]), "all tables to be placed", wait_s=WAIT_S)
+    begin(fleet, store, feeds, LABELS[:2])
     holder = placed(feeds)["t00/"]
     (other,) = set(LABELS[:2]) - {holder}
     ledger.hang(fleet.ledger, "t00/")
@@ -177,10 +176,8 @@ def test_a_capture_cut_off_from_its_store_stops_writing(tmp_path, seed):
         proxy = stack.enter_context(EtcdProxy(server))
         fleet = stack.enter_context(Fleet(server.url, tmp_path))
         store = stack.enter_context(snapkv.open(server.url))
-        feeds = created(store, server.url)
-        fleet.start("c1")
-        fleet.start("c2", url=proxy.url)
-        eventually(lambda: settled(feeds, LABELS[:2]), "both to have tables", wait_s=WAIT_S)
+        feeds = Changefeeds(store)
+        begin(fleet, store, feeds, LABELS[:2], c2=proxy.url)
         with Load(store, TABLES, seed):
             proxy.pause()
             eventually(lambda: set(placed(feeds).values()) == {"c1"}, "one to go on", wait_s=WAIT_S)
@@ -193,9 +190,7 @@ def test_a_capture_cut_off_from_its_store_stops_writing(tmp_path, seed):
 
 @on("etcd")
 def test_the_recovery_of_a_lost_capture_is_bounded(fleet, store, feeds):
-    for label in LABELS[:2]:
-        fleet.start(label)
-    eventually(lambda: settled(feeds, LABELS[:2]), "all tables to be placed", wait_s=WAIT_S)
+    begin(fleet, store, feeds, LABELS[:2])
     (victim,) = set(LABELS[:2]) - {leader(store)}
     before = source_content(store)
     fleet.kill(victim)

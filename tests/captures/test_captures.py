@@ -41,6 +41,7 @@ class Cluster:
             )
             self.captures[label] = capture
             capture.start()
+        self.until(lambda: len(self.feeds.captures()) == len(self.captures), "all captures")
 
     def create(self, id="copy", **options):
         start = self.store.resolved()
@@ -71,8 +72,8 @@ def cluster():
 
 
 def test_tables_are_spread_moved_and_drained(cluster):
-    cluster.create(with_state=True)
     cluster.start("c1", "c2")
+    cluster.create(with_state=True)
     cluster.until(lambda: len(cluster.placed()) == len(TABLES), "all tables")
     assert sorted(cluster.placed().values()) == ["c1"] * 3 + ["c2"] * 3
     cluster.until(lambda: cluster.written == {"t0/first": b"1"}, "the state")
@@ -161,8 +162,8 @@ def test_all_leave_at_once_and_no_thread_remains(cluster):
 
 
 def test_an_evicted_capture_stops_before_its_tables_move(cluster):
-    cluster.create()
     cluster.start("c1", "c2")
+    cluster.create()
     cluster.until(lambda: len(cluster.placed()) == len(TABLES), "all tables")
     leader = cluster.captures[cluster.leader()].life
     (victim,) = [c.life for c in cluster.captures.values() if c.life is not leader]
