@@ -76,6 +76,13 @@ def test_a_store_is_not_replicated_into_itself(feeds):
     feeds.create("names", SOURCE, SOURCE, start=5, sink_name="copy")
 
 
+def test_a_login_is_not_kept_in_a_record(feeds):
+    with pytest.raises(InvalidArgumentError, match="CDCMETA_SINK_USER") as caught:
+        feeds.create("couch", SOURCE, "couch+http://ann:secret@host/db", start=5)
+    assert "secret" not in str(caught.value)
+    assert feeds.list() == []
+
+
 def test_names_are_taken_once_and_unknown_ones_are_errors(feeds):
     create(feeds)
     with pytest.raises(InvalidArgumentError, match="exists already"):

@@ -80,6 +80,11 @@ class Changefeed:
         for what, text in (("source", self.source), ("sink", self.sink)):
             if not isinstance(text, str) or not text:
                 raise InvalidArgumentError(f"the {what} of a changefeed is a URL, not {text!r}")
+        if self.sink.startswith("couch+") and "@" in self.sink:
+            raise InvalidArgumentError(
+                "the login of a CouchDB is not in its URL: give each capture CDCMETA_SINK_USER and "
+                "CDCMETA_SINK_PASSWORD"
+            )
         if (self.source, self.source_name) == (self.sink, self.sink_name):
             raise InvalidArgumentError(f"source and sink are the same store: {self.source}")
         if type(self.start) is not int or not 0 <= self.start <= TIMESTAMP_MAX:
