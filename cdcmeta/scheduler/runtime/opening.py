@@ -17,13 +17,14 @@ from cdcmeta.scheduler.executors.sinks.contract import Sink
 from cdcmeta.scheduler.executors.sinks.couch import CouchSink
 from cdcmeta.scheduler.executors.sinks.couch_client import SCHEMES
 from cdcmeta.scheduler.executors.sinks.json_lines import JsonLinesSink
+from cdcmeta.scheduler.executors.sinks.recorded import RECORD, recorded_sink
 from cdcmeta.scheduler.executors.sinks.stores import StoreSink
 from cdcmeta.scheduler.runtime.records import Changefeed
 from snapkv import SnapshotKV
 from snapkv.clock import monotonic
 
 JSON_LINES, CALL = "jsonl:", "call:"
-LOCAL = ("lmdb:", "archive:", JSON_LINES)
+LOCAL = ("lmdb:", "archive:", JSON_LINES, f"{RECORD}lmdb:", f"{RECORD}archive:")
 RETRY_S = 2.0
 
 
@@ -98,6 +99,9 @@ def open_sink(
         return CalledSink(function)
     if url.startswith(SCHEMES):
         return CouchSink(url, feed.id, write_s=write_s)
+    if url.startswith(RECORD):
+        source = stores.open(feed.source, feed.source_name, create=False)
+        return recorded_sink(url, feed.sink_name, feed.id, source)
     return StoreSink(stores.open(url, feed.sink_name, create=True), feed.id, write_s=write_s)
 
 
