@@ -21,10 +21,11 @@ import os
 import ssl
 import threading
 import weakref
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ParamSpec, TypeVar
 
 # Both are read when grpc is first imported. With gRPC's default way of polling a forked child
 # inherits broken state; with this one each call has its own, as the etcd engine needs it, too.
@@ -44,6 +45,8 @@ from cdcmeta.scheduler.transport.waiting import Waiting, is_heartbeat
 from snapkv.clock import monotonic, pause
 
 log = logging.getLogger("cdcmeta.scheduler")
+P = ParamSpec("P")
+R = TypeVar("R")
 
 SERVICE, METHOD = "cdcmeta.scheduler.v1.Post", "Deliver"
 VERSION = 1
@@ -64,6 +67,8 @@ PEERS_MAX = 500
 """So many connections are open at most; those that fail are closed first, then the least used."""
 FORK_WAIT_S = 1.0
 """How long a fork waits for calls under way: a fork during one was seen to crash the child."""
+FORK_SETTLE_S = 0.01
+"""How long gRPC's own threads get after the last call before a fork."""
 THREADS = 4
 CALLS_MAX = 256
 """So many calls of other captures run or wait at once; more are rejected."""
@@ -147,7 +152,7 @@ class GrpcPost:
         self._closed = self._pauses = False
         self.refused = 0
         """How many calls and messages were not understood."""
-        self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="cdcmeta-post")
+        self._pool = _Pool(THREADS, thread_name_prefix="cdcmeta-post")
         self._server = grpc.server(
             self._pool, options=_SERVER_OPTIONS, maximum_concurrent_rpcs=CALLS_MAX
         )
@@ -229,11 +234,14 @@ class GrpcPost:
         """Close it in a forked child, without gRPC: its threads are not in the child."""
         self._lock = threading.Lock()
         self._closed = True
-        for each in (self._server, *(peer.channel for peer in self._peers.values())):
-            # its finalizer would wait for those threads
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(each))
+        self.keep_from_finalizers()
         self._peers = {}
         self._arrived.clear()
+
+    def keep_from_finalizers(self) -> None:
+        """Let no finalizer of gRPC's run: it would wait for threads that do not run any more."""
+        for each in (self._server, *(peer.channel for peer in list(self._peers.values()))):
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(each))
 
     def _bound(self, address: str) -> int:
         try:
@@ -360,6 +368,8 @@ def _before_fork() -> None:
         post.pause()
     while any(post.is_calling for post in _forking) and monotonic() < until:
         pause(0.001)
+    if _forking:
+        pause(FORK_SETTLE_S)
 
 
 def _after_fork_in_parent() -> None:
@@ -382,8 +392,20 @@ os.register_at_fork(
 
 
 @atexit.register
-def _close_all() -> None:
-    """End what was not closed: gRPC's threads do not survive the end of the process."""
+def _keep_all_from_finalizers() -> None:
+    """Leave posts that were not closed as they are: what gRPC waits for does not run any more."""
     for post in list(_posts):
-        with suppress(Exception):
-            post.close()
+        post.keep_from_finalizers()
+
+
+class _Pool(ThreadPoolExecutor):
+    """Threads for calls; at the end of the process it takes no more calls, and does not raise."""
+
+    def submit(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
+        """Call a function in a thread."""
+        try:
+            return super().submit(fn, *args, **kwargs)
+        except RuntimeError:  # it would end gRPC's thread, with a traceback
+            never = Future[R]()
+            never.cancel()
+            return never
