@@ -179,7 +179,7 @@ def test_forks_under_load(end):
     It is run again once if gRPC's own threads crashed a child: before a fork waited for calls
     under way, that happened in 1 to 4 forks of 100.
     """
-    body = FORKS.replace("COUNT", "25").replace("END", end)
+    body = FORKS.replace("COUNT", "15").replace("END", end)
     done = run(body)
     if CRASHED.search("\n".join(done[1])):
         done = run(body)
