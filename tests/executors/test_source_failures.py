@@ -95,6 +95,21 @@ def test_a_second_watch_that_fails_goes_on_where_it_was(store, source, driven, n
     assert len(opened) < 2 * len(made)
 
 
+def test_a_fetch_that_fails_with_a_queue_half_full_still_prepares(
+    store, source, driven, noting, monkeypatch
+):
+    monkeypatch.setattr(pipeline, "QUEUE_COMMITS", 10)
+    start = store.resolved()
+    made = save(store, "a/", 40)
+    driven.start(made[-1], tables=["b/"])
+    failing = stopping([None] * 8 + [EngineUnavailableError("down")])  # opening is a call, too
+    source.before = lambda since: failing() if since == start else None
+    driven.start(start, tables=["a/"])
+    driven.reach(made[-1], ["a/"])
+    assert noting.commits("a/") == made
+    driven.until(lambda: driven.executor.source_error is None, "the error to be over")
+
+
 def test_a_watch_that_was_compacted_loses_nothing_that_is_there(store, source, driven, noting):
     driven.start(store.resolved())
     failing = stopping([CompactedError(1, 1)])

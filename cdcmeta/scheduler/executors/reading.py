@@ -180,6 +180,7 @@ class FeedReader:
             with self._condition:
                 waiting = self._next_group()
                 if not waiting:
+                    self._errors.pop("fetch", None)
                     self._condition.wait(WAIT_S)
                     continue
             try:
@@ -231,6 +232,8 @@ class FeedReader:
                     if pipeline.received <= reached:  # it need not get that again
                         pipeline.caught_up(reached, is_live=False)
                         self._give_turn_away(table)
+                    if not pipeline.has_room:  # it gets no turn until it writes
+                        pipeline.set_prepared()
 
     def _offer(self, changes: Changes[str] | None, waiting: dict[str, Pipeline]) -> bool:
         """Hand out a commit; return whether a pipeline takes no more for now."""
