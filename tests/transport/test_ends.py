@@ -172,6 +172,7 @@ assert not names, names
 """
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("end", ["os._exit(0)", "sys.exit(0)"])
 def test_forks_under_load(end):
     """A child finds the posts closed and ends; the parent's go on.
@@ -186,6 +187,7 @@ def test_forks_under_load(end):
     assert done == (0, [])
 
 
+@pytest.mark.soak
 def test_a_fork_while_a_call_hangs_waits_a_second_at_most():
     body = """
 began = time.monotonic()
