@@ -209,6 +209,7 @@ def check_lines(directory, before, made, store):
         ]
         state = sum(key.startswith(table) for key in before)
         commits = [line for line in lines if "ts" in line]
+        assert len(commits) >= len(wanted), f"{table} lost commits"
         first = commits[: len(commits) - len(wanted)]
         assert sum(len(line["changes"]) for line in first) == state
         assert [line["ts"] for line in commits[len(first) :]] == wanted

@@ -218,6 +218,41 @@ def test_a_slow_table_recovers_with_all_its_commits(store, driven, noting, monke
     assert noting.content() == content(store)
 
 
+class Checked:
+    """A condition that calls a function whenever a thread has released it."""
+
+    def __init__(self, inner, released):
+        self._inner, self._released = inner, released
+
+    def __enter__(self):
+        return self._inner.__enter__()
+
+    def __exit__(self, *given):
+        self._inner.__exit__(*given)
+        self._released()
+
+    def __getattr__(self, name):
+        return getattr(self._inner, name)
+
+
+def test_a_commit_that_was_handed_out_is_never_after_the_position(store, driven):
+    """Else a table that becomes live at the position in that moment would lose the commit."""
+    reader, seen = driven.executor._reader, []
+
+    def released():
+        for each in list(reader._live.values()):
+            received = each.received  # read first: the position may move on
+            seen.append((received, reader.position))
+
+    start = store.resolved()
+    reader._condition = Checked(reader._condition, released)
+    driven.start(start)
+    made = save(store, "a/", 20)
+    driven.reach(made[-1])
+    assert made[-1] in [received for received, _ in seen]
+    assert [(got, at) for got, at in seen if start < got and at < got and got in made] == []
+
+
 # --- the state that comes first ---
 
 

@@ -158,8 +158,9 @@ class FeedReader:
             changes = watch.next(WAIT_S)
             self._errors.pop("watch", None)
             if changes is not None:
-                with self._condition:
+                with self._condition:  # at once: a table may become live in between
                     self._hand_out(changes)
+                    self.position = max(self.position, watch.timestamp)
 
     def _hand_out(self, changes: Changes[str]) -> None:
         for table, part in self._router.split(changes).items():
