@@ -101,9 +101,9 @@ def test_longpoll_times_out_with_nothing(db):
 
 
 def test_a_timeout_counts_from_the_last_row(db):
-    with db.feed(feed="continuous", timeout=600) as feed:
+    with db.feed(feed="continuous", timeout=1_500) as feed:
         for n in range(4):
-            time.sleep(0.3)
+            time.sleep(0.6)
             db.lib.put({"_id": f"d{n}"})
         assert [feed.row()["id"] for _ in range(4)] == [f"d{n}" for n in range(4)]
         assert "last_seq" in feed.row()
