@@ -30,8 +30,8 @@ class Written(NamedTuple):
 class StoreExecutor:
     """Replicates prefixes of a store into a sink; implements `TableExecutor`.
 
-    `prefixes` has the prefix of each table. A table whose checkpoint is before `state_at` begins
-    with its keys as of that timestamp. `may_write()` says whether a call to the sink may begin.
+    `prefixes` has the prefix of each table. If a table's checkpoint is before `state_at`, its keys
+    as of that timestamp come first. `may_write()` says whether a call to the sink may begin.
 
     The timestamps of progress are those of the source's commits.
     """

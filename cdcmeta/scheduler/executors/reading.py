@@ -7,8 +7,9 @@ For example, A and B are live at 90, and C starts at 50:
     the watch       ... 90   91   92   93        hands to A and B, from 94 on to C, too
     the second one  51  ...  90   91   92  93    hands to C, and ends
 
-The second watch begins where the table is whose turn it is, and serves those that are farther. A
-table that is far behind gives its turn away after a while, so that it holds up no other.
+The tables that are behind take turns. In each turn the second watch begins where one of them is,
+and serves those that are farther, too. A turn ends after a while, so that one table holds up no
+other.
 """
 
 from __future__ import annotations
@@ -199,7 +200,7 @@ class FeedReader:
                 self._failed("fetch", e)
 
     def _next_group(self) -> dict[str, Pipeline]:
-        """Return the table whose turn it is, and those that are at least as far."""
+        """Return the table that is next, and those that are at least as far."""
         ended = [table for table, each in self._behind.items() if each.is_stopping]
         for table in ended:
             del self._behind[table]

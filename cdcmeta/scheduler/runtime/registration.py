@@ -186,7 +186,8 @@ class Life:
             running.close(self.session.ttl_s)
         until = monotonic() + self.session.ttl_s
         while not all(running.is_closed for running in self._feeds.values()):
-            if monotonic() >= until and self._is_writing():
+            late_s = monotonic() - until
+            if late_s >= self.session.ttl_s or (late_s >= 0 and self._is_writing()):
                 log.critical("a sink hangs while %s ends", self.name)
                 self._end_process(HUNG_EXIT)
                 break

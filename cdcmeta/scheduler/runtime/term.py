@@ -1,9 +1,9 @@
 """What a capture does while it leads: one coordinator for each changefeed, and the duties.
 
-A capture whose registration vanished is kept in the owner's view for a while: `GRACE_S` if its
-session ended by itself, because it stopped writing before; its time to live if it was evicted,
-because it may learn of that only then. The record of an eviction outlives the owner, so that the
-next owner waits as well.
+When a registration vanishes, the owner counts the capture as present for a while. If its session
+ended by itself, this is `GRACE_S`: the capture stopped writing before. If it was evicted, this is
+its time to live, because it may learn of the eviction only then. The record of an eviction outlives
+the owner, so that the next owner waits as well.
 """
 
 from __future__ import annotations
