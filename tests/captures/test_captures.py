@@ -181,3 +181,30 @@ def test_an_evicted_capture_stops_before_its_tables_move(cluster):
         lambda: not list(cluster.store.space("scheduler/default").at().keys(b"evicted/")),
         "the record of the eviction to go",
     )
+
+
+BAD = {
+    b"ask/x": b"",
+    b"ask/\xff/move/t": b"\xff",
+    b"ask/copy/move/t0/": b"\xff",
+    b"drain/\xff": b"",
+    b"evicted/zz": b"{}",
+    b"evicted/1": b"\xc1",
+    b"report/\xff": b"\xc1",
+    b"feed/bad": b"{}",
+    b"checkpoint/bad": b"[]",
+    b"place/bad": b"1",
+    b"unknown": b"1",
+}
+
+
+def test_records_that_are_none_stop_no_capture(cluster):
+    cluster.create()
+    cluster.store.space("scheduler/default").commit(puts=BAD)
+    cluster.start("c1", "c2")
+    ts = cluster.store.save("t1/a", b"1")
+    cluster.until(lambda: cluster.feeds.checkpoint("copy").checkpoint >= ts, "the checkpoint")
+    cluster.store.space("scheduler/default").commit(puts={b"place/other": b"2", **BAD})
+    later = cluster.store.save("t1/a", b"2")
+    cluster.until(lambda: cluster.feeds.checkpoint("copy").checkpoint >= later, "it to go on")
+    assert all(capture.error is None for capture in cluster.captures.values())

@@ -32,6 +32,7 @@ from cdcmeta.scheduler.runtime.term import Term
 from cdcmeta.scheduler.transport.contract import Post
 from snapkv import Leader, SnapKVError, SnapshotKV
 from snapkv.clock import monotonic, pause
+from snapkv.errors import CorruptStoreError
 
 log = logging.getLogger("cdcmeta.scheduler")
 
@@ -331,7 +332,10 @@ def _report_key(name: str) -> bytes:
 
 
 def _is_leaving(report: bytes | None) -> bool:
-    return report is not None and bool(records.decoded(report).get("leaves"))
+    try:
+        return report is not None and bool(records.decoded(report).get("leaves"))
+    except CorruptStoreError:
+        return False
 
 
 def _reported(running: _Running) -> dict[str, Any]:

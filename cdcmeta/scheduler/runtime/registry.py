@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -183,17 +184,20 @@ class Registry:
                 self._places.setdefault(feed_id, {})[table] = value
             elif not key.startswith(records.EVICTED):
                 self._others[key] = value
-        except (CorruptStoreError, KeyError, UnicodeDecodeError) as e:
+        except (CorruptStoreError, KeyError, ValueError) as e:  # also a key of another form
             log.error("the record %r is not used: %s", key, e)
 
     def _remove(self, key: bytes) -> None:
         if key.startswith(records.FEED):
-            self._feeds.pop(key.removeprefix(records.FEED).decode(), None)
+            self._feeds.pop(key.removeprefix(records.FEED).decode(errors="replace"), None)
         elif key.startswith(records.CHECKPOINT):
-            self._checkpoints.pop(key.removeprefix(records.CHECKPOINT).decode(), None)
+            self._checkpoints.pop(
+                key.removeprefix(records.CHECKPOINT).decode(errors="replace"), None
+            )
         elif key.startswith(records.PLACE):
-            feed_id, table = _place(key)
-            self._places.get(feed_id, {}).pop(table, None)
+            with suppress(ValueError):  # a key of another form was never taken
+                feed_id, table = _place(key)
+                self._places.get(feed_id, {}).pop(table, None)
         else:
             self._others.pop(key, None)
 

@@ -23,6 +23,7 @@ from cdcmeta.scheduler.runtime import records
 from cdcmeta.scheduler.runtime.duties import Duties
 from cdcmeta.scheduler.runtime.records import RUNNING, Changefeed
 from cdcmeta.scheduler.runtime.registry import View
+from snapkv.errors import CorruptStoreError
 
 log = logging.getLogger("cdcmeta.scheduler")
 
@@ -111,14 +112,19 @@ class Term:
         return {**{name: each.epoch for name, each in self._gone.items()}, **present}
 
     def _note_evicted(self, key: bytes, raw: bytes, view: View, now: int) -> None:
-        record = records.decoded(raw)
-        name, epoch = str(record["name"]), int(record["revision"])
+        try:
+            record = records.decoded(raw)
+            name, epoch = str(record["name"]), int(record["revision"])
+            ttl_us = int((float(record["ttl_s"]) + GRACE_S) * 1e6)
+        except (CorruptStoreError, KeyError, TypeError, ValueError) as e:
+            log.error("the record %r is not used: %s", key, e)
+            return
         if name in view.captures:  # the owner that wrote it did not end the session
             self._duties.evict(view.captures[name])
             return
         until = self._evicted_until.get(key)
         if until is None:
-            until = self._evicted_until[key] = now + int((record["ttl_s"] + GRACE_S) * 1e6)
+            until = self._evicted_until[key] = now + ttl_us
             self._gone[name] = _Gone(epoch, until)
         elif until <= now and key not in self._done:
             self._done.add(key)
@@ -182,7 +188,13 @@ class Term:
                 self._ask(key, view.others[key])
 
     def _ask(self, key: bytes, value: bytes) -> None:
-        id, what, table = key.removeprefix(records.ASK).decode().split("/", 2)
+        try:
+            id, what, table = key.removeprefix(records.ASK).decode().split("/", 2)
+        except ValueError:
+            log.error("the record %r is no request", key)
+            self._done.add(key)
+            self._duties.put(key, None)
+            return
         schedule = self._schedules.get(id)
         if schedule is None or not schedule.coordinator.captures.is_initialized:
             return  # it is done when the changefeed runs
@@ -190,14 +202,14 @@ class Term:
         self._duties.put(key, None)
         try:
             if what == "move":
-                schedule.coordinator.move(table, value.decode())
+                schedule.coordinator.move(table, value.decode(errors="replace"))
             elif what == "rebalance":
                 schedule.coordinator.rebalance()
         except InvalidArgumentError as e:
             log.warning("changefeed %s: %s %r was not done: %s", id, what, table, e)
 
     def _drain(self, key: bytes, view: View) -> None:
-        name = key.removeprefix(records.DRAIN).decode()
+        name = key.removeprefix(records.DRAIN).decode(errors="replace")
         if name not in view.captures:
             if key not in self._done:
                 self._done.add(key)
@@ -216,7 +228,7 @@ class Term:
         """Remove the reports of captures that are gone."""
         for key in view.others:
             if key.startswith(records.REPORT) and key not in self._done:
-                name = key.removeprefix(records.REPORT).decode()
+                name = key.removeprefix(records.REPORT).decode(errors="replace")
                 if name not in view.captures:
                     self._done.add(key)
                     self._duties.put(key, None)
