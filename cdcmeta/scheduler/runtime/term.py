@@ -191,7 +191,7 @@ class Term:
         try:
             id, what, table = key.removeprefix(records.ASK).decode().split("/", 2)
         except ValueError:
-            log.error("the record %r is no request", key)
+            log.error("the record %r is not used: its key has another form", key)
             self._done.add(key)
             self._duties.put(key, None)
             return
