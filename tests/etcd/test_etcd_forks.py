@@ -16,7 +16,7 @@ import snapkv
 
 ROOT = Path(__file__).parents[2]
 PRELUDE = """
-import faulthandler, os, signal, sys, threading, traceback
+import faulthandler, os, signal, sys, threading, time, traceback
 import snapkv
 faulthandler.register(signal.SIGALRM, chain=True)  # its watchdog would hang in children itself
 signal.alarm(50)
@@ -179,7 +179,8 @@ for number in range(3):
     os.kill(server, signal.SIGSTOP)
     threads = [threading.Thread(target=hang, daemon=True) for _ in range(4)]
     for thread in threads: thread.start()
-    while not store_calls(): pass
+    while not calls_inside() and any(t.is_alive() for t in threads): time.sleep(0.001)
+    assert calls_inside()
     pid = child(work)
     resume()
     reap(pid)
@@ -192,8 +193,8 @@ store.close()
     calls = """
 from snapkv.engine.etcd import connection, grpc_client as rpc
 connection.TRY_S = 1.0  # a fork waits until the attempts of the calls are over
-def store_calls():
-    return rpc._calls._inside >= 4
+def calls_inside():
+    return rpc._calls._inside
 """
     try:
         run(WORK + calls + body, etcd, broken_max=1)
