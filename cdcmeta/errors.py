@@ -233,11 +233,13 @@ class LogTrimmedError(CDCMetaError, LookupError):
     The consumer has read up to `position`; rows up to `until` were trimmed.
     """
 
-    def __init__(self, consumer: str, table: str, position: int, until: int) -> None:
+    def __init__(
+        self, consumer: str, table: str, position: int, until: int, mend: str | None = None
+    ) -> None:
+        mend = mend or f"forget the consumer and register it with since={until}"
         super().__init__(
             f"consumer {consumer!r} of table {table!r} has read up to {dated(position)}, but rows "
-            f"up to {dated(until)} were trimmed: to go on without them, forget the consumer and "
-            f"register it with since={until}"
+            f"up to {dated(until)} were trimmed: to go on without them, {mend}"
         )
         self.consumer, self.table, self.position, self.until = consumer, table, position, until
 

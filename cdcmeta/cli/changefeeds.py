@@ -37,7 +37,10 @@ AtOption = Annotated[
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object on each line.")]
 TableOption = Annotated[
-    str, typer.Argument(metavar="TABLE", help="A prefix; * is the whole store.")
+    str,
+    typer.Argument(
+        metavar="TABLE", help="A prefix (* is the whole store), a database, or LOG:0/RANGES."
+    ),
 ]
 CaptureOption = Annotated[str, typer.Argument(metavar="CAPTURE", help="Its label or its name.")]
 
@@ -55,6 +58,14 @@ def create(
         list[str] | None,
         typer.Option(help="The keys of a table; once for each table. Everything, by default."),
     ] = None,
+    database: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="A changes database as a table; once for each."),
+    ] = None,
+    log: Annotated[
+        str | None, typer.Option(metavar="NAME", help="A CDC log, in equal ranges of its tokens.")
+    ] = None,
+    ranges: Annotated[int, typer.Option(help="How many tables a log becomes.")] = 1,
     start: Annotated[
         str | None,
         typer.Option(metavar="TIME", help="Replicate the changes since a time, without the state."),
@@ -64,21 +75,25 @@ def create(
     source_name: Annotated[str, typer.Option(help="The name of the source's store.")] = "default",
     sink_name: Annotated[str, typer.Option(help="The name of the sink's store.")] = "default",
 ) -> None:
-    """Replicate a store into a sink: its keys as they are now, and then each change."""
-    from cdcmeta.scheduler.runtime.opening import absolute
+    """Replicate a store into a sink: its content as it is now, and then each change."""
+    from cdcmeta.scheduler.runtime.opening import absolute, check_tables
 
     with _opened(store, name, cluster, create=True) as feeds:
         with patience(source, "cdcmeta"):
             read = snapkv.open(source, name=source_name, create=False)
         with read:
+            check_tables(read, database or (), log)
             since = read.resolved() if start is None else read.timestamp_of(_understood(start))
         feed = feeds.create(
             id,
             absolute(source),
             absolute(sink),
-            prefix or [""],
+            prefix,
             start=since,
             with_state=start is None,
+            databases=database or (),
+            log=log,
+            ranges=ranges if log is not None else 0,
             source_name=source_name,
             sink_name=sink_name,
         )
@@ -174,6 +189,9 @@ def update(
     prefix: Annotated[
         list[str] | None, typer.Option(help="The keys of a table; once for each table.")
     ] = None,
+    database: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="A changes database; once for each.")
+    ] = None,
     sink: Annotated[str | None, typer.Option(metavar="SINK", help="The new sink.")] = None,
     name: NameOption = "default",
     cluster: ClusterOption = CLUSTER,
@@ -184,6 +202,8 @@ def update(
     values: dict[str, Any] = {}
     if prefix:
         values["prefixes"] = prefix
+    if database:
+        values["databases"] = database
     if sink is not None:
         values["sink"] = absolute(sink)
     with _opened(store, name, cluster) as feeds:
@@ -288,7 +308,7 @@ def _row(feeds: Changefeeds, feed: Changefeed, when: Any) -> dict[str, Any]:
     return {
         "id": feed.id,
         "state": feed.state,
-        "tables": str(len(feed.prefixes)),
+        "tables": str(len(feed.tables())),
         "checkpoint": _time(checkpoint),
         "timestamp": checkpoint,
         "source": feed.source,

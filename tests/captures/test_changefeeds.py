@@ -23,8 +23,8 @@ def feeds(store):
 
 
 def create(feeds, id="copy", **options):
-    values = {"prefixes": ["a/", "b/"], "start": 100} | options
-    return feeds.create(id, SOURCE, SINK, **values)
+    values = {"prefixes": ["a/", "b/"], "start": 100, "sink": SINK} | options
+    return feeds.create(id, SOURCE, **values)
 
 
 def test_a_changefeed_is_kept_with_its_past(feeds, store):
@@ -49,7 +49,18 @@ def test_a_changefeed_is_kept_with_its_past(feeds, store):
 @pytest.mark.parametrize(
     ("bad", "why"),
     [
-        ({"prefixes": []}, "1 to"),
+        ({"prefixes": []}, "give one of them"),
+        ({"databases": ["users"]}, "give one of them"),
+        ({"prefixes": None, "log": "rows", "databases": ["users"], "ranges": 1}, "give one of"),
+        ({"prefixes": None, "log": "rows"}, "ranges of a log"),
+        ({"prefixes": None, "log": "rows", "ranges": 2000}, "ranges of a log"),
+        ({"prefixes": None, "databases": ["Users"]}, "lower-case letters"),
+        ({"prefixes": None, "databases": ["users", "users"]}, "each once"),
+        (
+            {"prefixes": None, "databases": ["a", "b"], "sink": "couch+http://h:1/x"},
+            "for the name of each",
+        ),
+        ({"prefixes": None, "databases": ["a"], "sink": "record+lmdb:x"}, "prefixes as tables"),
         ({"prefixes": ["a/", "a/b/"]}, "each key belongs to one table"),
         ({"prefixes": ["a/", "a/"]}, "each key belongs to one table"),
         ({"prefixes": ["", "a/"]}, "each key belongs to one table"),

@@ -7,6 +7,7 @@ from etcd_server import eventually
 
 from cdcmeta.scheduler import TableState, Token
 from cdcmeta.scheduler.executors.executor import StoreExecutor
+from cdcmeta.scheduler.executors.sources.prefixes import PrefixSource
 
 WAIT_S = 20
 
@@ -15,9 +16,9 @@ class Driven:
     """An executor with tables that are prepared, started and stopped as an agent does it."""
 
     def __init__(self, source, sink, tables, *, state_at=0, **options):
-        self.executor = StoreExecutor(
-            source, sink, {table: table for table in tables}, state_at=state_at, **options
-        )
+        if not hasattr(source, "feed"):  # a store: its tables are prefixes
+            source = PrefixSource(source, {table: table for table in tables})
+        self.executor = StoreExecutor(source, sink, tables, state_at=state_at, **options)
         self.tables = tables
 
     def start(self, start, owner=1, tables=None):

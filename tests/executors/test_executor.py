@@ -11,9 +11,9 @@ from cdcmeta.errors import InvalidArgumentError, SinkError
 from cdcmeta.scheduler import TableState, Token
 from cdcmeta.scheduler.executors import pipeline
 from cdcmeta.scheduler.executors.executor import StoreExecutor
-from cdcmeta.scheduler.executors.reading import Router
 from cdcmeta.scheduler.executors.sinks.called import CalledSink
 from cdcmeta.scheduler.executors.sinks.stores import StoreSink
+from cdcmeta.scheduler.executors.sources.prefixes import PrefixSource, Router
 
 from .driving import WAIT_S, Driven, Noting
 
@@ -294,7 +294,7 @@ def test_moves_between_two_executors_lose_and_repeat_nothing(source, tmp_path):
 
 
 def test_an_executor_begins_without_tables(source, noting):
-    executor = StoreExecutor(source, CalledSink(noting), {"a/": "a/"})
+    executor = StoreExecutor(PrefixSource(source, {"a/": "a/"}), CalledSink(noting), ["a/"])
     assert (list(executor.all_tables()), executor.busy_since(), executor.laggards()[1]) == (
         [],
         None,

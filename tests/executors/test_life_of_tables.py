@@ -16,6 +16,7 @@ from cdcmeta.scheduler.executors.pipeline import Pipeline
 from cdcmeta.scheduler.executors.sinks.called import CalledSink
 from cdcmeta.scheduler.executors.sinks.json_lines import JsonLinesSink
 from cdcmeta.scheduler.executors.sinks.stores import StoreSink
+from cdcmeta.scheduler.executors.sources.prefixes import PrefixSource
 from cdcmeta.scheduler.executors.workers import Workers
 from cdcmeta.scheduler.runtime.records import check_prefixes
 from snapkv import Change, Changes, Commit
@@ -328,6 +329,6 @@ def test_a_commit_goes_to_each_of_its_tables_in_parts(source, driven, noting):
 
 
 def test_an_executor_that_was_never_used_ends_at_once(source, noting):
-    executor = StoreExecutor(source, CalledSink(noting), {"a/": "a/"})
+    executor = StoreExecutor(PrefixSource(source, {"a/": "a/"}), CalledSink(noting), ["a/"])
     executor.stop()
     assert executor.close(0)

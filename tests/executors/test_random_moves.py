@@ -12,10 +12,12 @@ from etcd_server import eventually
 
 import snapkv
 from cdcmeta.scheduler import TableState, Token
-from cdcmeta.scheduler.executors import executor, pipeline, reading
+from cdcmeta.scheduler.executors import pipeline, reading
 from cdcmeta.scheduler.executors.executor import StoreExecutor
 from cdcmeta.scheduler.executors.sinks.json_lines import JsonLinesSink, file_name
 from cdcmeta.scheduler.executors.sinks.stores import StoreSink
+from cdcmeta.scheduler.executors.sources import prefixes
+from cdcmeta.scheduler.executors.sources.prefixes import PrefixSource
 from snapkv.errors import EngineUnavailableError
 
 from .sources import Hooked, below, open_source
@@ -64,7 +66,12 @@ class Owner:
 
     def __init__(self, source, sinks, tables, state_at):
         self.nodes = [
-            StoreExecutor(source, sink, {table: table for table in tables}, state_at=state_at)
+            StoreExecutor(
+                PrefixSource(source, {table: table for table in tables}),
+                sink,
+                tables,
+                state_at=state_at,
+            )
             for sink in sinks
         ]
         self.holder, self.number = {}, 0
@@ -142,7 +149,7 @@ def small(monkeypatch):
     monkeypatch.setattr(reading, "WAIT_S", 0.01)
     monkeypatch.setattr(reading, "RETRY_S", 0.005)
     monkeypatch.setattr(reading, "SLICE_S", 0.01)
-    monkeypatch.setattr(executor, "PAGE_KEYS", 2)
+    monkeypatch.setattr(prefixes, "PAGE_KEYS", 2)
 
 
 @pytest.mark.parametrize("with_state", [False, True], ids=["since", "state"])

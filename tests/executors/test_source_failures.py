@@ -8,9 +8,10 @@ from etcd_server import eventually
 
 import snapkv
 from cdcmeta.scheduler import TableState, Token
-from cdcmeta.scheduler.executors import executor, pipeline, reading
+from cdcmeta.scheduler.executors import pipeline, reading
 from cdcmeta.scheduler.executors.sinks.called import CalledSink
 from cdcmeta.scheduler.executors.sinks.stores import StoreSink
+from cdcmeta.scheduler.executors.sources import prefixes
 from snapkv import CompactedError
 from snapkv.errors import EngineUnavailableError, StoreClosedError, StoreRestoredError
 
@@ -140,8 +141,7 @@ def test_a_compaction_overtakes_a_slow_table_and_no_other(store, driven, noting,
 
 
 @pytest.mark.parametrize("error", [StoreRestoredError("restored"), StoreClosedError("closed")])
-def test_a_source_that_is_another_one_ends_all_tables_also_later_ones(store, driven, error):
-    source = driven.executor._source
+def test_a_source_that_is_another_one_ends_all_tables_also_later_ones(store, source, driven, error):
     driven.start(store.resolved(), tables=["a/", "b/"])
     source.before = stopping([error])
     store.save("a/1", b"1")
@@ -258,7 +258,7 @@ def test_a_commit_that_was_handed_out_is_never_after_the_position(store, driven)
 
 def test_a_part_of_the_state_that_fails_is_written_again(store, source, noting, monkeypatch):
     monkeypatch.setattr(pipeline, "RETRY_S_MIN", 0.01)
-    monkeypatch.setattr(executor, "PAGE_KEYS", 3)
+    monkeypatch.setattr(prefixes, "PAGE_KEYS", 3)
     for n in range(20):
         store.save(f"a/{n}", b"%d" % n)
     noting.before = stopping([None, OSError("down"), None, OSError("down"), OSError("down")])
@@ -297,7 +297,7 @@ def test_parts_of_a_state_are_bounded_and_a_small_target_gets_smaller_ones(
     driven.start(store.resolved() - 1)
     driven.reach(store.resolved())
     sizes = [sum(len(c.value) for each in call[2] for c in each) for call in noting.calls]
-    assert max(sizes) <= executor.PAGE_BYTES
+    assert max(sizes) <= prefixes.PAGE_BYTES
     driven.close()
     with snapkv.open("memory:") as target:
         real = target.commit

@@ -77,7 +77,7 @@ class Mirror:
         """Return the checkpoint and the token in the only record."""
         answer = self.http.get("/_local_docs", params={"include_docs": "true"})
         (row,) = answer.raise_for_status().json()["rows"]
-        return row["doc"]["checkpoint"], Token(*row["doc"]["token"])
+        return int(row["doc"]["checkpoint"]), Token(*row["doc"]["token"])
 
     def seq(self):
         """Return what changes with each change of a document."""

@@ -11,6 +11,7 @@ from cdcmeta.errors import InvalidArgumentError
 from cdcmeta.scheduler import TableState, Token
 from cdcmeta.scheduler.executors.executor import StoreExecutor
 from cdcmeta.scheduler.executors.sinks.couch import CouchSink
+from cdcmeta.scheduler.executors.sources.prefixes import PrefixSource
 from cdcmeta.scheduler.runtime import Capture, Changefeeds
 from cdcmeta.scheduler.runtime.opening import Stores, open_sink
 from cdcmeta.scheduler.runtime.records import Changefeed
@@ -38,7 +39,7 @@ def executors():
 
 def replicated(source, sink, start, state_at, token=T1):
     """Return an executor that replicates all tables."""
-    executor = StoreExecutor(source, sink, TABLES, state_at=state_at)
+    executor = StoreExecutor(PrefixSource(source, TABLES), sink, TABLES, state_at=state_at)
     for is_prepare in (True, False):
         for table in TABLES:
             assert executor.add_table(table, start, token, is_prepare=is_prepare)

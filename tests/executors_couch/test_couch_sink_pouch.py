@@ -8,6 +8,7 @@ import pytest
 from couch_http.pouched import installed
 
 from . import test_couch_fencing as fencing
+from . import test_couch_replica as replica
 from . import test_couch_sink as sink
 from .between import Between
 from .mirror import Mirror
@@ -50,3 +51,5 @@ test_documents_on_their_way = fencing.test_documents_on_their_way_do_not_win_ove
 test_a_checkpoint_on_its_way = fencing.test_a_checkpoint_on_its_way_does_not_replace_a_later_one
 test_a_lost_answer_is_no_conflict = fencing.test_a_lost_answer_is_no_conflict
 test_random_writers = fencing.test_random_writers_that_overtake_each_other_make_one_chain
+test_replicated_documents = replica.test_documents_conflicts_and_removals_are_the_same
+test_a_replica_is_fenced = replica.test_an_earlier_assignment_is_fenced

@@ -65,6 +65,7 @@ CDCMETA_EXECUTORS_MAY_IMPORT = {
     "snapkv.coordination.requests",
     "snapkv.engine.contract",
     "snapkv.layout",
+    "snapkv.reading.view",
     "snapkv.recording.archive_target",
     "snapkv.recording.sources",
     "snapkv.recording.store_target",

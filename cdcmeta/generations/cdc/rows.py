@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Any
 
 import msgpack
 
@@ -74,6 +75,15 @@ class LogRow:
     def timestamp(self) -> int:
         """The timestamp of its commit."""
         return self.stamp.version
+
+    def facts(self) -> dict[str, Any]:
+        """Return what JSON has of it beside its key and value."""
+        return {
+            "operation": self.operation.name.lower(),
+            "stream": str(self.stream),
+            "batch_seq_no": self.batch_seq_no,
+            "end_of_batch": self.end_of_batch,
+        }
 
 
 def slot_of(stream: StreamId) -> int:

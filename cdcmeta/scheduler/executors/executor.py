@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection
 from typing import NamedTuple
 
 from cdcmeta.errors import InvalidArgumentError
 from cdcmeta.scheduler.capture.executor import ExecutorStatus
 from cdcmeta.scheduler.core.states import NO_PROGRESS, Progress, TableState, Token
-from cdcmeta.scheduler.executors.pipeline import WRITE_BYTES, Pipeline, Problem
+from cdcmeta.scheduler.executors.pipeline import Pipeline, Problem
 from cdcmeta.scheduler.executors.reading import FeedReader
 from cdcmeta.scheduler.executors.sinks.contract import Sink
+from cdcmeta.scheduler.executors.sources.contract import TableSource
 from cdcmeta.scheduler.executors.workers import THREADS, Workers
-from snapkv import Change, Changes, Commit, SnapshotKV
 
-PAGE_KEYS = 100
-PAGE_BYTES = WRITE_BYTES
-"""How large one part of a state is at most, in keys and in bytes, but for one key."""
 PROBLEMS_MAX = 1_000
 
 
@@ -28,28 +25,28 @@ class Written(NamedTuple):
 
 
 class StoreExecutor:
-    """Replicates prefixes of a store into a sink; implements `TableExecutor`.
+    """Replicates tables of a source into a sink; implements `TableExecutor`.
 
-    `prefixes` has the prefix of each table. If a table's checkpoint is before `state_at`, its keys
-    as of that timestamp come first. `may_write()` says whether a call to the sink may begin.
+    `tables` are the names of the tables. If a table's checkpoint is before `state_at`, its state
+    as of that timestamp comes first. `may_write()` says whether a call to the sink may begin.
 
     The timestamps of progress are those of the source's commits.
     """
 
     def __init__(
         self,
-        source: SnapshotKV,
+        source: TableSource,
         sink: Sink,
-        prefixes: Mapping[str, str],
+        tables: Collection[str],
         *,
         state_at: int = 0,
         may_write: Callable[[], bool] = lambda: True,
         threads: int = THREADS,
     ) -> None:
-        self._source, self._sink, self._prefixes = source, sink, dict(prefixes)
+        self._source, self._sink, self._tables = source, sink, frozenset(tables)
         self._state_at = state_at
         self._workers = Workers(may_write, threads)
-        self._reader = FeedReader(source, self._prefixes, self._workers.submit)
+        self._reader = FeedReader(source, self._workers.submit)
         self._pipelines: dict[str, Pipeline] = {}
         self._laggards: set[str] = set()
         self._last_problems: dict[str, Problem] = {}
@@ -175,29 +172,11 @@ class StoreExecutor:
         return list(self._pipelines.items())
 
     def _new_pipeline(self, table: str, start: int, token: Token) -> Pipeline:
-        prefix = self._prefixes.get(table)
-        if prefix is None:
+        if table not in self._tables:
             raise InvalidArgumentError(f"table {table!r} is not in this changefeed")
-        if start >= self._state_at:
-            return Pipeline(table, start, token, self._sink, laggards=self._laggards)
-        pages = self._pages(prefix)
-        return Pipeline(
-            table, start, token, self._sink, pages, self._state_at, laggards=self._laggards
-        )
-
-    def _pages(self, prefix: str) -> Iterator[Changes[str]]:
-        """Yield the keys of a prefix as of the changefeed's start, in parts."""
-        snapshot = self._source.at(self._state_at)
-        commit = Commit(self._state_at, 0, snapshot.revision, None)
-        page, size = list[Change[str]](), 0
-        for key, value in snapshot.items(prefix):
-            size += len(key) + len(value)
-            if page and (len(page) >= PAGE_KEYS or size > PAGE_BYTES):
-                yield Changes(commit, tuple(page))
-                page, size = [], len(key) + len(value)
-            page.append(Change(key, value, commit))
-        if page:
-            yield Changes(commit, tuple(page))
+        pages = self._source.state(table, 0, self._state_at) if start < self._state_at else None
+        state_at = self._state_at if pages is not None else 0
+        return Pipeline(table, start, token, self._sink, pages, state_at, laggards=self._laggards)
 
     def _note(self, table: str, problem: Problem) -> None:
         self._last_problems.pop(table, None)

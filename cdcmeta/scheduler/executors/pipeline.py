@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from cdcmeta.errors import SinkError
@@ -122,6 +122,21 @@ class Pipeline:
                 self._note(error)
                 self._begin_stop()
 
+    def restart(self, state: Callable[[int, int], Iterator[Changes[str]]], at: int) -> None:
+        """Write what has changed between the checkpoint and `at`, then the commits after that."""
+        is_whole = self._pages is not None
+
+        def pages() -> Iterator[Changes[str]]:  # begun by the worker, which moves the checkpoint
+            yield from state(0 if is_whole else self.checkpoint, at)
+
+        with self._lock:
+            if not self.is_stopping:
+                self._queue.clear()
+                self._queued_bytes = 0
+                self._pages, self._state_at = pages(), at
+                self.received = max(self.received, at)
+                self._laggards.add(self.table)
+
     # --- the agent's side ---
 
     @property
@@ -203,8 +218,10 @@ class Pipeline:
                 self._drop_written()
                 self._note_idle()
             return
-        if self._pages is not None:
-            self._write_page(writer, self._pages)
+        with self._lock:
+            pages, state_at = self._pages, self._state_at
+        if pages is not None:
+            self._write_page(writer, pages, state_at)
             return
         batch, size = self._next()
         if batch:
@@ -215,7 +232,9 @@ class Pipeline:
                 self._drop_written()
                 self._note_idle()
 
-    def _write_page(self, writer: TableWriter, pages: Iterator[Changes[str]]) -> None:
+    def _write_page(
+        self, writer: TableWriter, pages: Iterator[Changes[str]], state_at: int
+    ) -> None:
         if self._page is None:
             try:
                 self._page = next(pages, None)
@@ -224,10 +243,10 @@ class Pipeline:
                 return
         page = self._page
         if page is None:
-            writer.write([], self._state_at)
+            writer.write([], state_at)
             with self._lock:
-                self._pages = None
-                self.checkpoint = max(self.checkpoint, self._state_at)
+                self._pages = None if self._pages is pages else self._pages  # it may have restarted
+                self.checkpoint = max(self.checkpoint, state_at)
                 self._drop_written()
                 self._note_idle()
         else:

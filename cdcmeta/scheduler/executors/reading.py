@@ -1,4 +1,4 @@
-"""Reads a store once for all tables of a changefeed, and hands each table its commits.
+"""Reads a source once for all tables of a changefeed, and hands each table its commits.
 
 One watch is at `position`, near the newest commit, and feeds the tables that are live. The tables
 that are behind are fetched together by a second watch; when that reaches `position`, they are live.
@@ -16,12 +16,14 @@ from __future__ import annotations
 
 import logging
 import threading
-from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from functools import partial
 
+from cdcmeta.errors import LogTrimmedError
 from cdcmeta.scheduler.executors.pipeline import Pipeline
-from snapkv import Change, Changes, CompactedError, SnapshotKV, Watch
+from cdcmeta.scheduler.executors.sources.contract import Feed, Part, TableSource
+from snapkv import CompactedError
 from snapkv.clock import monotonic
 from snapkv.errors import StoreClosedError, StoreRecreatedError, StoreRestoredError
 
@@ -37,45 +39,11 @@ LASTING = (StoreClosedError, StoreRestoredError, StoreRecreatedError)
 """Errors that do not pass: all tables end, those that come later, too."""
 
 
-class Router:
-    """Finds the table of a key; tables are prefixes, none the beginning of another."""
-
-    def __init__(self, prefixes: Mapping[str, str]) -> None:
-        """Take the prefix of each table."""
-        self._tables = {prefix: table for table, prefix in prefixes.items()}
-        self._sorted = sorted(self._tables)
-
-    def table_of(self, key: str) -> str | None:
-        """Return the table of a key, None outside of all. O(log tables)."""
-        at = bisect_right(self._sorted, key) - 1
-        if at >= 0 and key.startswith(self._sorted[at]):
-            return self._tables[self._sorted[at]]
-        return None
-
-    def split(self, changes: Changes[str]) -> dict[str, Changes[str]]:
-        """Return the part of each table in a commit. O(changes x log tables)."""
-        parts: dict[str, list[Change[str]]] = {}
-        for change in changes.changes:
-            table = self.table_of(change.key)
-            if table is not None:
-                parts.setdefault(table, []).append(change)
-        return {
-            table: changes if len(part) == len(changes.changes) else _part(changes, part)
-            for table, part in parts.items()
-        }
-
-
-def _part(changes: Changes[str], part: list[Change[str]]) -> Changes[str]:
-    return Changes(changes.commit, tuple(part))
-
-
 class FeedReader:
     """Reads a source for pipelines in two threads; `wake(pipeline)` is called when one has work."""
 
-    def __init__(
-        self, source: SnapshotKV, prefixes: Mapping[str, str], wake: Callable[[Pipeline], None]
-    ) -> None:
-        self._source, self._router, self._wake = source, Router(prefixes), wake
+    def __init__(self, source: TableSource, wake: Callable[[Pipeline], None]) -> None:
+        self._source, self._wake = source, wake
         self.position = NOWHERE
         """All commits up to it were handed out to live pipelines."""
         self._errors: dict[str, Exception] = {}
@@ -85,7 +53,7 @@ class FeedReader:
         self._behind: dict[str, Pipeline] = {}
         self._condition = threading.Condition()
         self._closed = False
-        self._watches: set[Watch[str]] = set()
+        self._feeds: set[Feed] = set()
         self._threads: list[threading.Thread] = []
 
     @property
@@ -119,10 +87,10 @@ class FeedReader:
         """End the threads; bounded by their waits."""
         with self._condition:
             self._closed = True
-            watches = list(self._watches)
+            feeds = list(self._feeds)
             self._condition.notify_all()
-        for watch in watches:
-            watch.close()
+        for feed in feeds:
+            feed.close()
         for thread in self._threads:
             thread.join(2 * WAIT_S)
 
@@ -131,8 +99,8 @@ class FeedReader:
     def _follow(self) -> None:
         while not self._closed:
             try:
-                with self._opened(None if self.position == NOWHERE else self.position) as watch:
-                    self._hand_out_all(watch)
+                with self._opened(None if self.position == NOWHERE else self.position) as feed:
+                    self._hand_out_all(feed)
             except LASTING as e:
                 self._fail_all(e)
                 return
@@ -152,21 +120,24 @@ class FeedReader:
             self.position = NOWHERE
             self._condition.notify_all()
 
-    def _hand_out_all(self, watch: Watch[str]) -> None:
+    def _hand_out_all(self, feed: Feed) -> None:
         while not self._closed:
             with self._condition:
-                self.position = max(self.position, watch.timestamp)
-            changes = watch.next(WAIT_S)
+                self.position = max(self.position, feed.timestamp)
+            parts = feed.next(WAIT_S)
             self._errors.pop("watch", None)
-            if changes is not None:
+            if parts is not None:
                 with self._condition:  # at once: a table may become live in between
-                    self._hand_out(changes)
-                    self.position = max(self.position, watch.timestamp)
+                    self._hand_out(parts)
+                    self.position = max(self.position, feed.timestamp)
 
-    def _hand_out(self, changes: Changes[str]) -> None:
-        for table, part in self._router.split(changes).items():
+    def _hand_out(self, parts: Mapping[str, Part]) -> None:
+        for table, part in parts.items():
             pipeline = self._live.get(table)
             if pipeline is None:
+                continue
+            if isinstance(part, Exception):
+                self._fail(pipeline, part)
                 continue
             if not pipeline.offer(part):
                 pipeline.caught_up(self.position, is_live=False)
@@ -191,11 +162,11 @@ class FeedReader:
             except LASTING as e:
                 self._fail_all(e)
                 return
-            except CompactedError as e:
+            except (CompactedError, LogTrimmedError) as e:
                 first = min((each.received for each in waiting.values()), default=0)
                 for pipeline in list(waiting.values()):
                     if pipeline.received == first:
-                        self._fail(pipeline, e)
+                        self._lost(pipeline, e)
             except Exception as e:
                 self._failed("fetch", e)
 
@@ -216,11 +187,11 @@ class FeedReader:
         if self._made_live(waiting, since):
             return
         reached, until = since, monotonic() + SLICE_S
-        with self._opened(since) as watch:
+        with self._opened(since) as feed:
             try:
                 while waiting and not self._closed:
-                    is_one_full = self._offer(watch.next(WAIT_S), waiting)
-                    reached = watch.timestamp
+                    is_one_full = self._offer(feed.next(WAIT_S), waiting)
+                    reached = feed.timestamp
                     if self._made_live(waiting, reached):
                         return
                     if is_one_full and all(each.received > reached for each in waiting.values()):
@@ -237,18 +208,23 @@ class FeedReader:
                     if not pipeline.has_room:  # it gets no turn until it writes
                         pipeline.set_prepared()
 
-    def _offer(self, changes: Changes[str] | None, waiting: dict[str, Pipeline]) -> bool:
+    def _offer(self, parts: Mapping[str, Part] | None, waiting: dict[str, Pipeline]) -> bool:
         """Hand out a commit; return whether a pipeline takes no more for now."""
         is_one_full = False
-        for table, part in self._router.split(changes).items() if changes is not None else ():
+        for table, part in parts.items() if parts is not None else ():
             pipeline = waiting.get(table)
-            if pipeline is not None and not pipeline.offer(part):
+            if pipeline is None:
+                continue
+            if isinstance(part, Exception):
+                del waiting[table]
+                self._fail(pipeline, part)
+                continue
+            if not pipeline.offer(part):
                 is_one_full = True
                 del waiting[table]
                 self._give_turn_away(table)
                 pipeline.set_prepared()
-            if pipeline is not None:
-                self._wake(pipeline)
+            self._wake(pipeline)
         return is_one_full
 
     def _give_turn_away(self, table: str) -> None:
@@ -283,20 +259,30 @@ class FeedReader:
             waiting.clear()
         return True
 
+    def _lost(self, pipeline: Pipeline, error: Exception) -> None:
+        """Continue a table with what its source has now, or end it: its next commits are gone."""
+        if not (self._source.restarts and isinstance(error, CompactedError)):
+            self._fail(pipeline, error)
+            return
+        log.warning("table %r begins anew: %s", pipeline.table, error)
+        at = self._source.now()
+        pipeline.restart(partial(self._source.state, pipeline.table), at)
+        self._wake(pipeline)
+
     # --- both ---
 
     @contextmanager
-    def _opened(self, since: int | None) -> Iterator[Watch[str]]:
-        with self._source.watch(since=since) as watch:
+    def _opened(self, since: int | None) -> Iterator[Feed]:
+        with closing(self._source.feed(since)) as feed:
             with self._condition:
-                self._watches.add(watch)
+                self._feeds.add(feed)
                 if self._closed:
                     raise StoreClosedError("the reader was closed")
             try:
-                yield watch
+                yield feed
             finally:
                 with self._condition:
-                    self._watches.discard(watch)
+                    self._feeds.discard(feed)
 
     def _failed(self, what: str, error: Exception) -> None:
         """Note that the source cannot be read, and wait a moment."""

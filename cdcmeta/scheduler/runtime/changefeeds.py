@@ -46,21 +46,39 @@ class Changefeeds:
         id: str,
         source: str,
         sink: str,
-        prefixes: Iterable[str] = ("",),
+        prefixes: Iterable[str] | None = None,
         *,
         start: int,
         with_state: bool = False,
+        databases: Iterable[str] = (),
+        log: str | None = None,
+        ranges: int = 0,
         source_name: str = "default",
         sink_name: str = "default",
     ) -> Changefeed:
         """Create a changefeed that runs at once; one round trip.
 
-        `start` is a timestamp of the source: changes after it are replicated, and with
-        `with_state` the keys as of it first. Raises `InvalidArgumentError`, also if the id is
-        taken.
+        The tables are `prefixes` (by default one, the whole store), changes `databases`, or
+        `ranges` equal parts of a CDC `log`. `start` is a timestamp of the source: changes after it
+        are replicated, and with `with_state` the tables as of it first. Raises
+        `InvalidArgumentError`, also if the id is taken.
         """
-        wanted = tuple(listed(prefixes, "prefixes"))
-        feed = Changefeed(id, source, sink, wanted, start, source_name, sink_name, with_state)
+        names = tuple(listed(databases, "databases"))
+        if prefixes is None:
+            prefixes = () if names or log is not None else ("",)
+        feed = Changefeed(
+            id,
+            source,
+            sink,
+            tuple(listed(prefixes, "prefixes")),
+            start,
+            source_name,
+            sink_name,
+            with_state,
+            names,
+            log,
+            ranges,
+        )
         feed.check()
         key = _key(id)
         try:
@@ -93,19 +111,20 @@ class Changefeeds:
         return self.update(id, state=RUNNING, error=None)
 
     def update(self, id: str, **values: Any) -> Changefeed:
-        """Change `sink`, `prefixes`, `state` or `error`; its tables stop, and start again.
+        """Change `sink`, `prefixes`, `databases`, `state` or `error`; its tables start again.
 
         Two round trips. Raises `ChangefeedNotFoundError`, `InvalidArgumentError`.
         """
-        unknown = values.keys() - {"sink", "prefixes", "state", "error"}
+        unknown = values.keys() - {"sink", "prefixes", "databases", "state", "error"}
         if unknown:
             raise InvalidArgumentError(f"{min(unknown)!r} of a changefeed cannot be changed")
-        if "prefixes" in values:
-            values["prefixes"] = tuple(listed(values["prefixes"], "prefixes"))
+        for what in ("prefixes", "databases"):
+            if what in values:
+                values[what] = tuple(listed(values[what], what))
         while True:
             before = self.get(id)
             after = replace(before, **values)
-            if before.with_state and not set(after.prefixes) <= set(before.prefixes):
+            if before.with_state and not set(after.tables()) <= set(before.tables()):
                 raise InvalidArgumentError(
                     f"changefeed {id!r} began with the state of its tables, and new ones would "
                     "lack theirs: create another changefeed for them"

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 import snapkv
+from cdcmeta.changes import databases
 from cdcmeta.errors import InvalidArgumentError, SinkError
 from cdcmeta.scheduler.capture.executor import ExecutorStatus
 from cdcmeta.scheduler.core.states import NO_PROGRESS, Progress, TableState, Token
@@ -16,12 +17,17 @@ from cdcmeta.scheduler.executors.sinks.called import CalledSink, Function
 from cdcmeta.scheduler.executors.sinks.contract import Sink
 from cdcmeta.scheduler.executors.sinks.couch import CouchSink
 from cdcmeta.scheduler.executors.sinks.couch_client import SCHEMES
+from cdcmeta.scheduler.executors.sinks.databases import CouchReplicaSink, DatabaseSink
 from cdcmeta.scheduler.executors.sinks.json_lines import JsonLinesSink
 from cdcmeta.scheduler.executors.sinks.recorded import RECORD, recorded_sink
 from cdcmeta.scheduler.executors.sinks.stores import StoreSink
+from cdcmeta.scheduler.executors.sources.contract import TableSource
+from cdcmeta.scheduler.executors.sources.databases import DatabasesSource
+from cdcmeta.scheduler.executors.sources.prefixes import PrefixSource
 from cdcmeta.scheduler.runtime.records import Changefeed
 from snapkv import SnapshotKV
 from snapkv.clock import monotonic
+from snapkv.extras import extra
 
 JSON_LINES, CALL = "jsonl:", "call:"
 LOCAL = ("lmdb:", "archive:", JSON_LINES, f"{RECORD}lmdb:", f"{RECORD}archive:")
@@ -78,6 +84,27 @@ def absolute(url: str) -> str:
     return url
 
 
+def check_tables(store: SnapshotKV, names: Collection[str], log: str | None) -> None:
+    """Raise `InvalidArgumentError` for databases, or a log, that the store does not have."""
+    missing = set(names).difference(databases(store)) if names else ()
+    if missing:
+        raise InvalidArgumentError(f"the source has no database {min(missing)!r}")
+    if log is not None and next(iter(store.space(f"cdc/{log}").at()), None) is None:
+        raise InvalidArgumentError(f"the source has no CDC log {log!r}")
+
+
+def open_source(feed: Changefeed, stores: Stores) -> TableSource:
+    """Return what a changefeed reads. Raises `snapkv.MissingExtraError` for a log without NumPy."""
+    store = stores.open(feed.source, feed.source_name, create=False)
+    if feed.databases:
+        return DatabasesSource(store, feed.databases)
+    if feed.log is not None:
+        with extra("generations", "generations"):
+            from cdcmeta.scheduler.executors.sources.cdc_log import CdcLogSource
+        return CdcLogSource(store, feed.log, feed.tables(), feed.id)
+    return PrefixSource(store, dict(zip(feed.tables(), feed.prefixes, strict=True)))
+
+
 def open_sink(
     feed: Changefeed, stores: Stores, functions: Mapping[str, Function], write_s: float
 ) -> Sink:
@@ -98,11 +125,15 @@ def open_sink(
             )
         return CalledSink(function)
     if url.startswith(SCHEMES):
+        if feed.databases:
+            return CouchReplicaSink(url, feed.id, write_s=write_s)
         return CouchSink(url, feed.id, write_s=write_s)
     if url.startswith(RECORD):
         source = stores.open(feed.source, feed.source_name, create=False)
         return recorded_sink(url, feed.sink_name, feed.id, source)
-    return StoreSink(stores.open(url, feed.sink_name, create=True), feed.id, write_s=write_s)
+    target = stores.open(url, feed.sink_name, create=True)
+    kind = DatabaseSink if feed.databases else StoreSink
+    return kind(target, feed.id, write_s=write_s)
 
 
 class OpeningExecutor:

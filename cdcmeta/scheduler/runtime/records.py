@@ -23,7 +23,8 @@ from dataclasses import asdict, dataclass, fields
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from cdcmeta.errors import InvalidArgumentError
+from cdcmeta.changes.database import checked_name
+from cdcmeta.errors import InvalidArgumentError, InvalidNameError
 from cdcmeta.scheduler.core.watermarks import Watermarks
 from snapkv.errors import CorruptStoreError
 from snapkv.times import TIMESTAMP_MAX
@@ -35,6 +36,9 @@ WHOLE = "*"
 FEED, CHECKPOINT, PLACE, ASK = b"feed/", b"checkpoint/", b"place/", b"ask/"
 DRAIN, EVICTED, REPORT = b"drain/", b"evicted/", b"report/"
 TABLES_MAX = 200_000
+RANGES_MAX = 1_000
+NAME_IN_URL = "*"
+"""What a sink's URL has for the name of a database."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
 
@@ -42,9 +46,9 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 class Changefeed:
     """What is replicated from where to where.
 
-    `prefixes` are the tables; none is the beginning of another. Changes after `start` are
-    replicated; with `with_state`, the keys as of `start` come first. `epoch` is the revision of the
-    record, 0 in one that is not stored.
+    The tables are `prefixes` of keys, none the beginning of another, or `databases`, or `ranges`
+    equal parts of a CDC `log`. Changes after `start` are replicated; with `with_state`, the tables
+    as of `start` come first. `epoch` is the revision of the record, 0 in one that is not stored.
     """
 
     id: str
@@ -55,18 +59,30 @@ class Changefeed:
     source_name: str = "default"
     sink_name: str = "default"
     with_state: bool = False
+    databases: tuple[str, ...] = ()
+    log: str | None = None
+    ranges: int = 0
     state: str = RUNNING
     error: str | None = None
     epoch: int = 0
 
-    def tables(self) -> dict[str, str]:
-        """Return the prefix of each table, by the table's name."""
-        return {prefix or WHOLE: prefix for prefix in self.prefixes}
+    def tables(self) -> tuple[str, ...]:
+        """Return the names of its tables."""
+        if self.log is not None:
+            return tuple(f"{self.log}:{number}/{self.ranges}" for number in range(self.ranges))
+        return self.databases or tuple(prefix or WHOLE for prefix in self.prefixes)
 
     @property
     def first_checkpoint(self) -> int:
         """The checkpoint before anything is replicated."""
+        if self.with_state and self.log is not None:
+            return 1  # a log has its rows: they are read as the commits that wrote them
         return max(1, self.start - 1 if self.with_state else self.start)
+
+    @property
+    def state_at(self) -> int:
+        """The timestamp of the state that comes first; 0 without one."""
+        return self.start if self.with_state and self.log is None else 0
 
     def encode(self) -> bytes:
         """Return the record."""
@@ -91,7 +107,24 @@ class Changefeed:
             raise InvalidArgumentError(f"start is a timestamp, not {self.start!r}")
         if self.state not in STATES:
             raise InvalidArgumentError(f"a state is one of {', '.join(STATES)}: {self.state!r}")
-        check_prefixes(self.prefixes)
+        self._check_tables()
+
+    def _check_tables(self) -> None:
+        if sum(map(bool, (self.prefixes, self.databases, self.log is not None))) != 1:
+            raise InvalidArgumentError(
+                "the tables of a changefeed are prefixes, databases, or the ranges of one log: "
+                "give one of them"
+            )
+        if self.prefixes:
+            check_prefixes(self.prefixes)
+        elif self.sink.startswith("record+"):
+            raise InvalidArgumentError(
+                f"the sink {self.sink} records keys with their times: give it prefixes as tables"
+            )
+        if self.log is not None:
+            check_ranges(self.log, self.ranges)
+        if self.databases:
+            check_databases(self.databases, self.sink)
 
 
 class Placement(NamedTuple):
@@ -169,12 +202,37 @@ def check_prefixes(prefixes: tuple[str, ...]) -> None:
             )
 
 
+def check_ranges(log: str, ranges: int) -> None:
+    """Raise `InvalidArgumentError` for a log without a name, and for too many ranges."""
+    if not isinstance(log, str) or not log:
+        raise InvalidArgumentError(f"a log has a name, not {log!r}")
+    if type(ranges) is not int or not 1 <= ranges <= RANGES_MAX:
+        raise InvalidArgumentError(f"give 1 to {RANGES_MAX:,} ranges of a log, not {ranges!r}")
+
+
+def check_databases(names: tuple[str, ...], sink: str) -> None:
+    """Raise `InvalidArgumentError` for names that no databases have, and for a sink of only one."""
+    if not isinstance(names, tuple) or len(names) > TABLES_MAX or len(set(names)) < len(names):
+        raise InvalidArgumentError(f"give up to {TABLES_MAX:,} databases, each once")
+    for name in names:
+        try:
+            checked_name(name)
+        except InvalidNameError as e:
+            raise InvalidArgumentError(f"a database: {e}") from e
+    if sink.startswith("couch+") and len(names) > 1 and NAME_IN_URL not in sink:
+        raise InvalidArgumentError(
+            f"the sink of several databases has a {NAME_IN_URL!r} for the name of each, such as "
+            f"couch+http://HOST:5984/copy-{NAME_IN_URL}, not {sink!r}"
+        )
+
+
 def feed_of(key: bytes, raw: bytes, revision: int) -> Changefeed:
     """Return a changefeed from its record. Raises `CorruptStoreError`."""
     known = {each.name for each in fields(Changefeed)}
     try:
         found = {name: value for name, value in _decoded(raw).items() if name in known}
-        found["prefixes"] = tuple(found["prefixes"])
+        for name in ("prefixes", "databases"):
+            found[name] = tuple(found.get(name, ()))
         id = key.removeprefix(FEED).decode()
         feed = Changefeed(id, **found, epoch=revision)
         feed.check()

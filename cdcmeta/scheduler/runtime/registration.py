@@ -25,7 +25,7 @@ from cdcmeta.scheduler.protocol.fencing import KnownOwner
 from cdcmeta.scheduler.protocol.messages import Envelope
 from cdcmeta.scheduler.runtime import records
 from cdcmeta.scheduler.runtime.duties import Duties
-from cdcmeta.scheduler.runtime.opening import OpeningExecutor, Stores, open_sink
+from cdcmeta.scheduler.runtime.opening import OpeningExecutor, Stores, open_sink, open_source
 from cdcmeta.scheduler.runtime.records import RUNNING, Changefeed, Registration
 from cdcmeta.scheduler.runtime.registry import Registry
 from cdcmeta.scheduler.runtime.term import Term
@@ -236,14 +236,10 @@ class Life:
 
     def _opened(self, feed: Changefeed) -> StoreExecutor:
         write_s = self.session.ttl_s * MARGIN_SHARE * WRITE_SHARE
-        source = self._stores.open(feed.source, feed.source_name, create=False)
+        source = open_source(feed, self._stores)
         sink = open_sink(feed, self._stores, self._functions, write_s)
         return StoreExecutor(
-            source,
-            sink,
-            feed.tables(),
-            state_at=feed.start if feed.with_state else 0,
-            may_write=self.may_write,
+            source, sink, feed.tables(), state_at=feed.state_at, may_write=self.may_write
         )
 
     def _send(self, id: str, envelope: Envelope) -> None:

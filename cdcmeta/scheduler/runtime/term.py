@@ -148,7 +148,7 @@ class Term:
                     limits=self._limits,
                 )
                 self._schedules[id] = _Schedule(feed, coordinator)
-                for table in view.places.get(id, {}).keys() - feed.tables().keys():
+                for table in view.places.get(id, {}).keys() - set(feed.tables()):
                     self._duties.put(records.place_key(id, table), None)
                 log.info("changefeed %s is scheduled", id)
 

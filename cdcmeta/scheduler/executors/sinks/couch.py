@@ -145,8 +145,7 @@ class CouchWriter:
         found = self._own_record()
         if checkpoint and found.token == self._token and found.checkpoint >= checkpoint:
             return  # an earlier try landed
-        for batch in _batches(versions_of(commits)):
-            self._send(batch)
+        self._send_all(commits)
         for _ in range(TRIES):
             if not checkpoint or self._write_record(found, max(checkpoint, found.checkpoint)):
                 return
@@ -189,7 +188,8 @@ class CouchWriter:
 
     def _write_record(self, found: Reached, checkpoint: int) -> bool:
         """Replace the record; False if it has changed."""
-        record = {**self._about, "checkpoint": checkpoint, "token": list(self._token)}
+        # a text: servers in JavaScript, such as PouchDB's, round large numbers
+        record = {**self._about, "checkpoint": str(checkpoint), "token": list(self._token)}
         if found.rev:
             record["_rev"] = found.rev
         answer = self._client.request("PUT", self._local, _encoded(record))
@@ -210,6 +210,10 @@ class CouchWriter:
         return self._client.error(what, hint="do other programs write its local documents?")
 
     # --- documents ---
+
+    def _send_all(self, commits: Sequence[Changes[str]]) -> None:
+        for batch in _batches(versions_of(commits)):
+            self._send(batch)
 
     def _send(self, batch: Mapping[str, list[Version]]) -> None:
         """Send the commits of some keys, by document id, that the documents lack."""

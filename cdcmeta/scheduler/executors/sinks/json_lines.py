@@ -4,7 +4,8 @@ r"""JSON lines as a sink: a file for each table, with a line for each commit.
      "changes": [{"key": "t/a", "value": "1"}, {"key": "t/b", "value": null}]}
     {"checkpoint": 466..., "token": [9, 1]}
 
-A value that is not UTF-8 is in `value_base64`; a removal has the value null. A line with a
+A value that is not UTF-8 is in `value_base64`; a removal has the value null. A row of a CDC log has
+its operation, its stream and its place in the batch, too. A line with a
 checkpoint ends each batch, and what a crash left after the last one is cut off. So each commit is
 in the file once.
 """
@@ -24,7 +25,7 @@ from urllib.parse import quote
 from cdcmeta.errors import SinkError
 from cdcmeta.scheduler.core.states import NO_TOKEN, Token
 from cdcmeta.scheduler.executors.sinks.contract import fenced
-from snapkv import Changes, format_time
+from snapkv import Change, Changes, format_time
 
 BLOCK_BYTES = 1 << 16
 SUFFIX = ".jsonl"
@@ -172,14 +173,19 @@ def _line(commit: Changes[str]) -> dict[str, Any]:
         "time": format_time(head.ts),
         "writer": head.writer,
         "note": head.note,
-        "changes": [_change(each.key, each.value) for each in commit.changes],
+        "changes": [_change(each) for each in commit.changes],
     }
 
 
-def _change(key: str, value: bytes | None) -> dict[str, Any]:
-    if value is not None:
-        try:
-            return {"key": key, "value": value.decode()}
-        except UnicodeDecodeError:
-            return {"key": key, "value_base64": base64.b64encode(value).decode()}
-    return {"key": key, "value": None}
+def _change(change: Change[str]) -> dict[str, Any]:
+    row = getattr(change, "row", None)  # of a CDC log
+    return {"key": change.key} | _value(change.value) | (row.facts() if row is not None else {})
+
+
+def _value(value: bytes | None) -> dict[str, str | None]:
+    if value is None:
+        return {"value": None}
+    try:
+        return {"value": value.decode()}
+    except UnicodeDecodeError:
+        return {"value_base64": base64.b64encode(value).decode()}

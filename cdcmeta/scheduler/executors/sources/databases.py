@@ -1,0 +1,185 @@
+"""Changes databases as tables: a row is a document.
+
+A change has the document's id, its winner as JSON (None if that is deleted), and all leaves with
+their histories, as CouchDB's replication needs them. One watch reads all databases:
+
+    commit  ("revisions", "users")          -> the winner and its ancestors
+            ("docs", "users", 3, hash)      -> its body
+
+A document with conflicts has other leaves, too, which are read at the commit's revision. The feed
+of a database has each document's last change for ever, so a table continues after a compaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+
+from cdcmeta.changes import layout
+from cdcmeta.changes.documents import revisions_member, shown_as_json
+from cdcmeta.changes.layout import Database, Row
+from cdcmeta.changes.relocation import REGISTRY, space_of
+from cdcmeta.changes.revisions import Leaf, Revision
+from cdcmeta.changes.sequence import START
+from cdcmeta.changes.state import State
+from cdcmeta.errors import DatabaseNotFoundError, DatabaseRelocatedError
+from cdcmeta.scheduler.executors.sources.contract import Part
+from snapkv import Change, Changes, Commit, CompactedError, SnapshotKV, Watch
+from snapkv.layout import Keyspace
+from snapkv.reading.view import View
+
+PAGE_DOCS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentChange(Change[str]):
+    """A changed document: `value` is its winner; `leaves` are all its leaves, the winner last.
+
+    A leaf is a JSON document with `_revisions`.
+    """
+
+    leaves: tuple[bytes, ...]
+
+
+class DatabasesFeed:
+    """A watch of all databases of a store, split among those that are tables."""
+
+    def __init__(self, source: DatabasesSource, watch: Watch[bytes]) -> None:
+        self._source, self._watch = source, watch
+
+    @property
+    def timestamp(self) -> int:
+        """Return the time up to which all commits were returned."""
+        return self._watch.timestamp
+
+    def next(self, timeout: float) -> dict[str, Part] | None:
+        """Return the changed documents of each database; None if no commit comes in time."""
+        changes = self._watch.next(timeout)
+        if changes is None:
+            return None
+        parts: dict[str, dict[bytes, bytes | None]] = {}
+        for change in changes.changes:
+            space, _, key = change.key.partition(b"/")
+            name = self._source.names.get(space)
+            if name is not None:
+                parts.setdefault(name, {})[key] = change.value
+        found = {
+            name: self._source.part(name, changes.commit, keys) for name, keys in parts.items()
+        }
+        return {name: part for name, part in found.items() if part is not None}
+
+    def close(self) -> None:
+        """End the watch."""
+        self._watch.close()
+
+
+class DatabasesSource:
+    """Reads changes databases of a store; a table is a database, by its name."""
+
+    restarts = True
+
+    def __init__(self, store: SnapshotKV, names: Collection[str]) -> None:
+        self._store = store
+        spaces = store.reader.layout.spaces
+        self._view = View[bytes](store.reader, Keyspace(spaces, text=False))
+        self.names = {self._escaped(name, spaces): name for name in names}
+        """The names of the databases, by their spaces in keys."""
+        self._prefix = self._escaped("", spaces)
+
+    def feed(self, since: int | None) -> DatabasesFeed:
+        """Return the commits after a timestamp."""
+        return DatabasesFeed(self, self._view.watch(self._prefix, since))
+
+    def state(self, table: str, since: int, at: int) -> Iterator[Changes[str]]:
+        """Yield the documents that have changed since a timestamp, as of another, in parts.
+
+        If that moment is compacted, they come as they are now: what follows changes them to the
+        same end. Raises `DatabaseNotFoundError`, `DatabaseRelocatedError`.
+        """
+        space = self._store.space(space_of(table))
+        try:
+            state = State(space.at(at), table)
+        except CompactedError:
+            state = State(space.at(), table)
+        if state.database.moved:
+            raise _moved(table)
+        after = state.database.sequence_at(since) if since > 0 else START
+        rows = state.rows(after, state.end)
+        commit = Commit(at, 0, state.snapshot.revision, None)
+        while page := list(islice(rows, PAGE_DOCS)):
+            yield Changes(commit, tuple(_documents(state, page, commit)))
+
+    def now(self) -> int:
+        """Return the timestamp of the newest commit."""
+        return self._store.resolved()
+
+    def part(self, name: str, commit: Commit, keys: dict[bytes, bytes | None]) -> Part | None:
+        """Return the changed documents of one commit; an error if the database has ended."""
+        if layout.DATABASE in keys:
+            raw = keys[layout.DATABASE]
+            if raw is None:
+                return DatabaseNotFoundError(f"database {name!r} was deleted")
+            if Database.decode(raw).moved:
+                return _moved(name)
+        rows = [
+            layout.row_of(key, value)
+            for key, value in keys.items()
+            if value is not None and key.startswith(layout.ROW_PREFIX)
+        ]
+        if not rows:
+            return None
+        found = [_lone_document(row, keys, commit) for row in rows]
+        if None in found:
+            found = list(_documents(self._state(name, commit.revision), rows, commit))
+        return Changes(commit, tuple(each for each in found if each is not None))
+
+    def _state(self, name: str, revision: int) -> State:
+        space = self._store.space(space_of(name))
+        try:
+            return State(space.at(revision=revision), name)
+        except CompactedError:
+            return State(space.at(), name)  # its leaves are these or follow them
+
+    def _escaped(self, name: str, spaces: bytes) -> bytes:
+        prefix = self._store.reader.layout.space(f"{REGISTRY}/{name}").prefix
+        return prefix[len(spaces) : -1]
+
+
+def _lone_document(row: Row, keys: dict[bytes, bytes | None], commit: Commit) -> Change[str] | None:
+    """Return a document without conflicts from the keys of a commit; None if they have not all."""
+    winner = keys.get(layout.winner_key(row.id))
+    body = keys.get(layout.body_key(row.id, row.revision))
+    if row.branches != 1 or winner is None or body is None:
+        return None
+    return _document(row.id, [(layout.winner_of(winner).leaf, body)], commit)
+
+
+def _documents(state: State, rows: Iterable[Row], commit: Commit) -> Iterator[Change[str]]:
+    """Yield documents with all their leaves. Two round trips, and one more with conflicts."""
+    ids = [row.id for row in rows]
+    winners = state.winners(ids)
+    several = [id for id, each in zip(ids, winners, strict=True) if each and each.branches > 1]
+    leaves_of = dict(zip(several, state.other_leaves(several), strict=True)) if several else {}
+    leaves: list[tuple[str, list[Leaf]]] = [
+        (id, [*leaves_of.get(id, ()), winner.leaf])
+        for id, winner in zip(ids, winners, strict=True)
+        if winner is not None
+    ]
+    wanted: list[tuple[str, Revision]] = [(id, leaf.revision) for id, all in leaves for leaf in all]
+    bodies = state.bodies(wanted)
+    for id, each in leaves:
+        yield _document(id, [(leaf, bodies[id, leaf.revision]) for leaf in each], commit)
+
+
+def _document(id: str, leaves: list[tuple[Leaf, bytes]], commit: Commit) -> DocumentChange:
+    winner, body = leaves[-1]
+    value = shown_as_json(id, winner, body) if winner.not_deleted else None
+    shown = tuple(
+        shown_as_json(id, leaf, body, _revisions=revisions_member(leaf)) for leaf, body in leaves
+    )
+    return DocumentChange(id, value, commit, shown)
+
+
+def _moved(name: str) -> DatabaseRelocatedError:
+    return DatabaseRelocatedError(f"database {name!r} was moved to another store")

@@ -1,0 +1,94 @@
+"""Prefixes of a store as tables: a row is a key with its value."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping
+
+from cdcmeta.scheduler.executors.sources.contract import Part
+from snapkv import Change, Changes, Commit, SnapshotKV, Watch
+
+PAGE_KEYS, PAGE_BYTES = 100, 1 << 20
+"""How large one part of a state is at most, but for one key."""
+
+
+class Router:
+    """Finds the table of a key; tables are prefixes, none the beginning of another."""
+
+    def __init__(self, prefixes: Mapping[str, str]) -> None:
+        """Take the prefix of each table."""
+        self._tables = {prefix: table for table, prefix in prefixes.items()}
+        self._sorted = sorted(self._tables)
+
+    def table_of(self, key: str) -> str | None:
+        """Return the table of a key, None outside of all. O(log tables)."""
+        at = bisect_right(self._sorted, key) - 1
+        if at >= 0 and key.startswith(self._sorted[at]):
+            return self._tables[self._sorted[at]]
+        return None
+
+    def split(self, changes: Changes[str]) -> dict[str, Part]:
+        """Return the part of each table in a commit. O(changes x log tables)."""
+        parts: dict[str, list[Change[str]]] = {}
+        for change in changes.changes:
+            table = self.table_of(change.key)
+            if table is not None:
+                parts.setdefault(table, []).append(change)
+        return {
+            table: changes
+            if len(part) == len(changes.changes)
+            else Changes(changes.commit, tuple(part))
+            for table, part in parts.items()
+        }
+
+
+class PrefixFeed:
+    """A watch of a store, split among tables."""
+
+    def __init__(self, watch: Watch[str], router: Router) -> None:
+        self._watch, self._router = watch, router
+
+    @property
+    def timestamp(self) -> int:
+        """Return the time up to which all commits were returned."""
+        return self._watch.timestamp
+
+    def next(self, timeout: float) -> dict[str, Part] | None:
+        """Return each table's part of the next commit; None if none comes in time."""
+        changes = self._watch.next(timeout)
+        return None if changes is None else self._router.split(changes)
+
+    def close(self) -> None:
+        """End the watch."""
+        self._watch.close()
+
+
+class PrefixSource:
+    """Reads prefixes of a store, by table; none is the beginning of another."""
+
+    restarts = False
+
+    def __init__(self, store: SnapshotKV, prefixes: Mapping[str, str]) -> None:
+        self._store, self._prefixes, self._router = store, dict(prefixes), Router(prefixes)
+
+    def feed(self, since: int | None) -> PrefixFeed:
+        """Return the commits after a timestamp."""
+        return PrefixFeed(self._store.watch(since=since), self._router)
+
+    def state(self, table: str, since: int, at: int) -> Iterator[Changes[str]]:
+        """Yield the keys of a table as of a timestamp, in parts."""
+        snapshot = self._store.at(at)
+        commit = Commit(at, 0, snapshot.revision, None)
+        page, size = list[Change[str]](), 0
+        for key, value in snapshot.items(self._prefixes[table]):
+            size += len(key) + len(value)
+            if page and (len(page) >= PAGE_KEYS or size > PAGE_BYTES):
+                yield Changes(commit, tuple(page))
+                page, size = [], len(key) + len(value)
+            page.append(Change(key, value, commit))
+        if page:
+            yield Changes(commit, tuple(page))
+
+    def now(self) -> int:
+        """Return the timestamp of the newest commit."""
+        return self._store.resolved()
