@@ -8,10 +8,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console, Group
+from rich.console import Console
 from rich.live import Live
-from rich.table import Table
-from rich.text import Text
 
 import snapkv
 from cdcmeta.cli.capturing import CLUSTER, ClusterOption, NameOption
@@ -21,7 +19,7 @@ from snapkv.cli.typed_times import understood
 from snapkv.clock import SystemClock, pause
 
 if TYPE_CHECKING:
-    from cdcmeta.scheduler.runtime import Changefeed, Changefeeds, Placement
+    from cdcmeta.scheduler.runtime import Changefeeds
 
 changefeed = App(help="Changefeeds: what captures replicate.", no_args_is_help=True)
 
@@ -97,7 +95,8 @@ def create(
             source_name=source_name,
             sink_name=sink_name,
         )
-        typer.echo(f"{feed.id} runs from {format_time(feed.start)} on")
+        begin = format_time(feed.start) if feed.start else "the first commit"
+        typer.echo(f"{feed.id} runs from {begin} on")
 
 
 @changefeed.command("list")
@@ -109,15 +108,17 @@ def list_(
     as_json: JsonOption = False,
 ) -> None:
     """Show all changefeeds."""
+    from cdcmeta.cli.changefeed_status import row_of, table_of
+
     with _opened(store, name, cluster) as feeds:
         when = None if at is None else _understood(at)
-        rows = [_row(feeds, feed, when) for feed in feeds.list(as_of=when)]
+        rows = [row_of(feeds, feed, when) for feed in feeds.list(as_of=when)]
     if as_json:
         for row in rows:
             typer.echo(json.dumps(row))
         return
     columns = ("id", "state", "tables", "checkpoint", "source", "sink")
-    Console().print(_table(columns, [[row[each] for each in columns] for row in rows]))
+    Console().print(table_of(columns, [[row[each] for each in columns] for row in rows]))
 
 
 @changefeed.command()
@@ -131,18 +132,20 @@ def status(
     as_json: JsonOption = False,
 ) -> None:
     """Show how far a changefeed is, which capture has which table, and what is wrong."""
+    from cdcmeta.cli.changefeed_status import status_lines, status_of
+
     with _opened(store, name, cluster) as feeds:
         when = None if at is None else _understood(at)
         if as_json:
-            for line in _status_lines(feeds, id, when):
+            for line in status_lines(feeds, id, when):
                 typer.echo(json.dumps(line))
         elif watch:
-            with Live(_status(feeds, id, when), auto_refresh=False) as live:
+            with Live(status_of(feeds, id, when), auto_refresh=False) as live:
                 while True:
                     pause(LOOK_S)
-                    live.update(_status(feeds, id, when), refresh=True)
+                    live.update(status_of(feeds, id, when), refresh=True)
         else:
-            Console().print(_status(feeds, id, when))
+            Console().print(status_of(feeds, id, when))
 
 
 @changefeed.command()
@@ -155,13 +158,15 @@ def history(
     as_json: JsonOption = False,
 ) -> None:
     """Show which captures had a table, and why it moved."""
+    from cdcmeta.cli.changefeed_status import time_of
+
     with _opened(store, name, cluster) as feeds:
         feeds.get(id)
         for each in feeds.history(id, table):
             if as_json:
-                typer.echo(json.dumps(each._asdict() | {"time": _time(each.ts)}))
+                typer.echo(json.dumps(each._asdict() | {"time": time_of(each.ts)}))
             else:
-                typer.echo(f"{_time(each.ts)}  {each.capture or '-'}  {each.why}")
+                typer.echo(f"{time_of(each.ts)}  {each.capture or '-'}  {each.why}")
 
 
 @changefeed.command("pause")
@@ -220,7 +225,7 @@ def remove(
 
 
 @changefeed.command("move-table")
-def move_table(
+def movetable_of(
     id: Id,
     table: TableOption,
     capture: CaptureOption,
@@ -262,12 +267,13 @@ def captures(
     as_json: JsonOption = False,
 ) -> None:
     """Show the registered captures."""
+    from cdcmeta.cli.changefeed_status import table_of
+
     with _opened(store, name, cluster) as feeds:
         found, reports = feeds.captures(), feeds.reports()
     rows = []
     for each, said in found.items():
-        report = reports.get(each, {}).get("feeds", {})
-        tables = sum(feed["tables"] for feed in report.values())
+        tables = sum(report.tables for report in reports.get(each, {}).values())
         rows.append([each, said.label, said.address, str(tables)])
     if as_json:
         for row in rows:
@@ -275,7 +281,7 @@ def captures(
                 json.dumps(dict(zip(("name", "label", "address", "tables"), row, strict=True)))
             )
         return
-    Console().print(_table(("name", "label", "address", "tables"), rows))
+    Console().print(table_of(("name", "label", "address", "tables"), rows))
 
 
 # --- helpers ---
@@ -297,75 +303,3 @@ def _understood(time: str) -> Any:
     if echo := typed.echo(typed.state, now_ms):
         typer.echo(f"cdcmeta: {echo}", err=True)
     return "-0s" if typed.state is None else typed.state
-
-
-def _time(timestamp: int) -> str:
-    return format_time(timestamp) if timestamp else "-"
-
-
-def _row(feeds: Changefeeds, feed: Changefeed, when: Any) -> dict[str, Any]:
-    checkpoint = feeds.checkpoint(feed.id, as_of=when).checkpoint
-    return {
-        "id": feed.id,
-        "state": feed.state,
-        "tables": str(len(feed.tables())),
-        "checkpoint": _time(checkpoint),
-        "timestamp": checkpoint,
-        "source": feed.source,
-        "sink": feed.sink,
-        "error": feed.error,
-    }
-
-
-def _problems(feeds: Changefeeds, id: str, when: Any) -> tuple[dict[str, str], list[str]]:
-    """Return what is wrong with tables, and with captures."""
-    tables, captures = dict[str, str](), list[str]()
-    for capture, report in feeds.reports().items() if when is None else ():
-        found = report.get("feeds", {}).get(id)
-        if found is not None:
-            tables |= found["problems"]
-            if found["error"]:
-                captures.append(f"{capture}: {found['error']}")
-    return tables, captures
-
-
-def _status_lines(feeds: Changefeeds, id: str, when: Any) -> Iterator[dict[str, Any]]:
-    feed = feeds.get(id, as_of=when)
-    tables, captures = _problems(feeds, id, when)
-    yield _row(feeds, feed, when) | {"problems": captures}
-    for place in _places(feeds, feed, when):
-        yield {
-            "table": place.table,
-            "capture": place.capture,
-            "why": place.why,
-            "problem": tables.get(place.table),
-        }
-
-
-def _places(feeds: Changefeeds, feed: Changefeed, when: Any) -> list[Placement]:
-    from cdcmeta.scheduler.runtime import Placement
-
-    known = {each.table: each for each in feeds.places(feed.id, as_of=when)}
-    return [known.get(table, Placement(table, None, "not placed yet")) for table in feed.tables()]
-
-
-def _status(feeds: Changefeeds, id: str, when: Any) -> Group:
-    feed = feeds.get(id, as_of=when)
-    tables, captures = _problems(feeds, id, when)
-    row = _row(feeds, feed, when)
-    head = f"{feed.id}  {feed.state}  up to {row['checkpoint']}  {feed.source} -> {feed.sink}"
-    rows = [
-        [place.table, place.capture or "-", place.why, tables.get(place.table, "")]
-        for place in _places(feeds, feed, when)
-    ]
-    lines = [Text(head), *(Text(each, style="bold red") for each in captures)]
-    return Group(*lines, _table(("table", "capture", "why", "problem"), rows))
-
-
-def _table(columns: tuple[str, ...], rows: list[list[str]]) -> Table:
-    table = Table(box=None, pad_edge=False)
-    for column in columns:
-        table.add_column(column, overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(each) for each in row))
-    return table

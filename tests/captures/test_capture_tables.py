@@ -103,8 +103,9 @@ def test_each_row_of_a_log_is_in_one_line_after_a_capture_was_killed(fleet, stor
         rows += [table.write(b"key%d" % n, b"1") for n in range(40)]
         words = ("--log", "rows", "--ranges", "4", "--sink", f"jsonl:{tmp_path / 'lines'}")
         begin(fleet, store, RANGES, *words)
-        log.make({0: Sharding(2), 1 << 61: Sharding(3)})
-        rows += [table.write(b"key%d" % n, b"2") for n in range(40)]
+        later = log.make({0: Sharding(2), 1 << 61: Sharding(3)})
+        while rows[-1].timestamp < later.time or len(rows) < 80:
+            rows.append(table.write(b"key%d" % (len(rows) % 40), b"2"))
         kill_one(fleet, store)
         rows += [table.write(b"key%d" % n, b"3") for n in range(40)]
 

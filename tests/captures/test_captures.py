@@ -122,7 +122,7 @@ def test_what_is_wrong_is_reported(cluster):
 
     def problem():
         reports = cluster.feeds.reports().values()
-        return [each["feeds"].get("copy", {}).get("problems") for each in reports]
+        return [each["copy"].problems if "copy" in each else None for each in reports]
 
     wanted = [{"t2/": "OSError: the disk is full"}]
     cluster.until(lambda: problem() == wanted, "the problem")
@@ -136,9 +136,7 @@ def test_a_sink_that_cannot_be_opened_is_reported(cluster):
     cluster.start("c1")
 
     def errors():
-        return [
-            each["feeds"].get("copy", {}).get("error") for each in cluster.feeds.reports().values()
-        ]
+        return [each["copy"].error for each in cluster.feeds.reports().values() if "copy" in each]
 
     cluster.until(
         lambda: errors() == ["this capture has no function 'unknown'; it has: write"], "the error"

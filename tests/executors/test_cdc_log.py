@@ -56,9 +56,11 @@ class Writer:
             self.content |= changes
 
     def switch(self):
-        """Begin another generation, with another token."""
+        """Begin another generation, with another token; write until it operates."""
         self.ring[self._rng.getrandbits(60)] = Sharding(4)
-        self.log.make(self.ring)
+        made = self.log.make(self.ring)
+        while self.rows[-1].timestamp < made.time:
+            self.write(1)
 
 
 @pytest.fixture
@@ -108,7 +110,7 @@ def test_each_row_once_over_generations_and_moves(store, writer):
     driven.start(checkpoints[TABLES[0]], owner=2, tables=[TABLES[0]])
     writer.write(5)
     driven.reach(store.resolved())
-    assert len({writer.log.operating_at(row.timestamp).time for row in writer.rows}) > 1
+    assert len({writer.log.operating_at(row.timestamp).time for row in writer.rows}) == 3
     assert_all(noting, writer)
     driven.close()
 

@@ -143,7 +143,7 @@ CLIENTS = {
     "httptools": {"cdcmeta.couch_http.server"},
     "uvicorn": {"cdcmeta.couch_http.server"},
     "typer": {"snapkv.cli", "cdcmeta.cli"},
-    "rich": {"snapkv.cli", "cdcmeta.cli.changefeeds"},
+    "rich": {"snapkv.cli", "cdcmeta.cli.changefeeds", "cdcmeta.cli.changefeed_status"},
     "numpy": {
         "snapkv.engine.lmdb.columns",
         "snapkv.engine.lmdb.change_scan",

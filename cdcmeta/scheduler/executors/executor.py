@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from typing import NamedTuple
 
 from cdcmeta.errors import InvalidArgumentError
 from cdcmeta.scheduler.capture.executor import ExecutorStatus
 from cdcmeta.scheduler.core.states import NO_PROGRESS, Progress, TableState, Token
 from cdcmeta.scheduler.executors.pipeline import Pipeline, Problem
+from cdcmeta.scheduler.executors.rates import Delay, Written
 from cdcmeta.scheduler.executors.reading import FeedReader
 from cdcmeta.scheduler.executors.sinks.contract import Sink
 from cdcmeta.scheduler.executors.sources.contract import TableSource
 from cdcmeta.scheduler.executors.workers import THREADS, Workers
+from snapkv.clock import monotonic
 
 PROBLEMS_MAX = 1_000
-
-
-class Written(NamedTuple):
-    """What a table has written since it is here."""
-
-    rows: int
-    bytes: int
+PREPARED, WRITTEN = "prepared", "written"
+"""What a table that is late waits for: to be prepared, or its commits to be written."""
 
 
 class StoreExecutor:
@@ -139,8 +135,19 @@ class StoreExecutor:
         return found
 
     def written(self) -> dict[str, Written]:
-        """Return what each table has written since it is here."""
+        """Return what each table has written since it is here. O(tables)."""
         return {t: Written(each.rows, each.bytes) for t, each in self._all()}
+
+    def delays(self, least_s: float) -> dict[str, Delay]:
+        """Return the tables that are late by `least_s` seconds or more. O(tables that are late)."""
+        now, found = monotonic(), dict[str, Delay]()
+        for table in list(self._laggards):
+            pipeline = self._pipelines.get(table)
+            since = pipeline.late_since if pipeline is not None else None
+            if pipeline is not None and since is not None and now - since >= least_s:
+                writes = pipeline.state is TableState.REPLICATING
+                found[table] = Delay(now - since, WRITTEN if writes else PREPARED)
+        return found
 
     def busy_since(self) -> float | None:
         """Return `monotonic()` of the oldest call to the sink that is under way."""

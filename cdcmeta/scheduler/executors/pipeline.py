@@ -72,6 +72,8 @@ class Pipeline:
         self.problem: Problem | None = None
         self.busy_since: float | None = None
         """`monotonic()` since when the sink is called."""
+        self._behind_since = monotonic()
+        """Since when it is not live, or has a state to write."""
         self.rows = self.bytes = 0
         """What was written, in changes and in bytes of values."""
         self._pages, self._state_at = pages, state_at
@@ -80,7 +82,8 @@ class Pipeline:
         self._sink = sink
         self._writer: TableWriter | None = None
         self._lock = threading.Lock()
-        self._queue: deque[tuple[Changes[str], int]] = deque()
+        self._queue: deque[tuple[Changes[str], int, float]] = deque()
+        """Commits, the size of each, and since when it waits."""
         self._queued_bytes = 0
 
     # --- the reader's side ---
@@ -94,7 +97,7 @@ class Pipeline:
             full = len(self._queue) >= QUEUE_COMMITS or self._queued_bytes + size > QUEUE_BYTES
             if (full and self._queue) or self.is_stopping:
                 return False
-            self._queue.append((changes, size))
+            self._queue.append((changes, size, monotonic()))
             self._queued_bytes += size
             self.received = changes.commit.ts
             self._laggards.add(self.table)
@@ -106,6 +109,8 @@ class Pipeline:
             if self.is_stopping:
                 return
             self.received = max(self.received, position)
+            if self.is_live and not is_live:
+                self._behind_since = monotonic()
             self.is_live = is_live
             self._note_idle()
 
@@ -136,6 +141,7 @@ class Pipeline:
                 self._pages, self._state_at = pages(), at
                 self.received = max(self.received, at)
                 self._laggards.add(self.table)
+                self._behind_since = monotonic()
 
     # --- the agent's side ---
 
@@ -143,6 +149,17 @@ class Pipeline:
     def is_stopping(self) -> bool:
         """Whether nothing more may be written."""
         return self.state in (TableState.STOPPING, TableState.STOPPED)
+
+    @property
+    def late_since(self) -> float | None:
+        """Return since when its oldest commit waits to be written, or it waits to be prepared."""
+        with self._lock:
+            if self.is_stopping or self.state is TableState.PREPARED:
+                return None
+            if self._queue and self._pages is None and self.state is TableState.REPLICATING:
+                return self._queue[0][2]
+            is_late = self._pages is not None or not self.is_live
+            return self._behind_since if is_late else None
 
     @property
     def has_room(self) -> bool:
@@ -257,7 +274,7 @@ class Pipeline:
     def _next(self) -> tuple[list[Changes[str]], int]:
         batch, total = list[Changes[str]](), 0
         with self._lock:
-            for changes, size in self._queue:
+            for changes, size, _ in self._queue:
                 if batch and (len(batch) >= WRITE_COMMITS or total + size > WRITE_BYTES):
                     break
                 batch.append(changes)

@@ -273,6 +273,8 @@ class FeedReader:
 
     @contextmanager
     def _opened(self, since: int | None) -> Iterator[Feed]:
+        if since == 1:
+            since = 0  # the checkpoint before all commits: a source knows them as those after 0
         with closing(self._source.feed(since)) as feed:
             with self._condition:
                 self._feeds.add(feed)

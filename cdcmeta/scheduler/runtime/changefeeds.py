@@ -17,6 +17,7 @@ from cdcmeta.scheduler.runtime.records import (
     Placement,
     Registration,
 )
+from cdcmeta.scheduler.runtime.reports import FeedReport, feed_reports
 from snapkv import Absent, AtRevision, ConflictError, Snapshot, SnapshotKV, When
 from snapkv.model import Guard
 
@@ -200,12 +201,12 @@ class Changefeeds:
             if version.value is not None:
                 yield records.place_of(key, version.value, version.ts or 0)
 
-    def reports(self) -> dict[str, dict[str, Any]]:
-        """Return what each live capture reports of its tables, by capture."""
+    def reports(self) -> dict[str, dict[str, FeedReport]]:
+        """Return what each live capture reports, by capture and changefeed. Two round trips."""
         alive = set(self.captures())
         found = self._space.at().items(records.REPORT)
         named = {key.removeprefix(records.REPORT).decode(): raw for key, raw in found}
-        return {name: records.decoded(raw) for name, raw in named.items() if name in alive}
+        return {name: feed_reports(raw) for name, raw in named.items() if name in alive}
 
     def captures(self) -> dict[str, Registration]:
         """Return the registered captures by name. One round trip."""

@@ -269,6 +269,11 @@ def place_of(key: bytes, raw: bytes, ts: int = 0) -> Placement:
     return Placement(table, found["capture"], found["why"], ts)
 
 
+def report_key(capture: str) -> bytes:
+    """Return the key of a capture's report."""
+    return REPORT + capture.encode()
+
+
 def ask_key(feed: str, what: str, table: str = "") -> bytes:
     """Return the key of an operator's request."""
     return b"/".join([ASK + feed.encode(), what.encode(), table.encode()])

@@ -28,6 +28,7 @@ from cdcmeta.scheduler.runtime.duties import Duties
 from cdcmeta.scheduler.runtime.opening import OpeningExecutor, Stores, open_sink, open_source
 from cdcmeta.scheduler.runtime.records import RUNNING, Changefeed, Registration
 from cdcmeta.scheduler.runtime.registry import Registry
+from cdcmeta.scheduler.runtime.reports import Reporter
 from cdcmeta.scheduler.runtime.term import Term
 from cdcmeta.scheduler.transport.contract import Post
 from snapkv import Leader, SnapKVError, SnapshotKV
@@ -53,6 +54,7 @@ class _Running:
 
     def __init__(self, feed: Changefeed, agent: Agent, executor: OpeningExecutor) -> None:
         self.feed, self.agent, self.executor = feed, agent, executor
+        self.reporter = Reporter(executor)
         self.closing: threading.Thread | None = None
 
     def close(self, timeout: float) -> None:
@@ -177,7 +179,7 @@ class Life:
         staying = [
             name
             for name in view.captures
-            if name != self.name and not _is_leaving(view.others.get(_report_key(name)))
+            if name != self.name and not _is_leaving(view.others.get(records.report_key(name)))
         ]
         return not staying or not any(self.tables().values())
 
@@ -307,7 +309,10 @@ class Life:
         if monotonic() - self._reported_at < REPORT_S or not self.session.alive:
             return
         self._reported_at = monotonic()
-        feeds = {id: _reported(running) for id, running in self._feeds.items()}
+        feeds = {
+            id: running.reporter.report(len(running.agent.tables())).encode()
+            for id, running in self._feeds.items()
+        }
         raw = records.encoded({"feeds": feeds, "leaves": self.is_leaving})
         if raw != self._reported:
             self._reported = raw
@@ -319,12 +324,10 @@ class Life:
         space = self._store.space(records.space_of(self._cluster))
         with suppress(SnapKVError):
             space.commit(
-                puts={_report_key(self.name): raw}, guards=[self.session.guard], timeout=REPORT_S
+                puts={records.report_key(self.name): raw},
+                guards=[self.session.guard],
+                timeout=REPORT_S,
             )
-
-
-def _report_key(name: str) -> bytes:
-    return records.REPORT + name.encode()
 
 
 def _is_leaving(report: bytes | None) -> bool:
@@ -332,14 +335,3 @@ def _is_leaving(report: bytes | None) -> bool:
         return report is not None and bool(records.decoded(report).get("leaves"))
     except CorruptStoreError:
         return False
-
-
-def _reported(running: _Running) -> dict[str, Any]:
-    opened = running.executor.opened
-    error = running.executor.error or (opened.source_error if opened is not None else None)
-    problems = opened.problems() if opened is not None else {}
-    return {
-        "tables": len(running.agent.tables()),
-        "error": str(error) if error is not None else None,
-        "problems": {table: each.error for table, each in problems.items()},
-    }

@@ -15,6 +15,7 @@ from typing import NamedTuple
 from cdcmeta.errors import InvalidArgumentError
 from cdcmeta.scheduler.core.limits import Limits
 from cdcmeta.scheduler.core.watermarks import CANNOT_PROCEED
+from cdcmeta.scheduler.executors.rates import Rate
 from cdcmeta.scheduler.owner.cluster import Cluster
 from cdcmeta.scheduler.owner.coordinator import Coordinator, Tick
 from cdcmeta.scheduler.owner.decisions import FOUND, PLACED
@@ -23,11 +24,14 @@ from cdcmeta.scheduler.runtime import records
 from cdcmeta.scheduler.runtime.duties import Duties
 from cdcmeta.scheduler.runtime.records import RUNNING, Changefeed
 from cdcmeta.scheduler.runtime.registry import View
+from cdcmeta.scheduler.runtime.reports import Weights, feed_reports
 from snapkv.errors import CorruptStoreError
 
 log = logging.getLogger("cdcmeta.scheduler")
 
 GRACE_S = 1.0
+WEIGH_US = 30_000_000
+"""Microseconds between two looks at the rates of tables."""
 STORE_US = 500_000
 """Microseconds between two stored checkpoints of a changefeed."""
 
@@ -44,7 +48,7 @@ class _Schedule:
 
     def __init__(self, feed: Changefeed, coordinator: Coordinator) -> None:
         self.feed, self.coordinator = feed, coordinator
-        self.tables = dict.fromkeys(feed.tables(), 1.0)
+        self.weights = Weights(feed.tables())
         self.stored_at: int | None = None
 
 
@@ -59,6 +63,7 @@ class Term:
         self._gone: dict[str, _Gone] = {}
         self._evicted_until: dict[bytes, int] = {}
         self._done: set[bytes] = set()
+        self._weighed_at = 0
         self.wants_to_resign = False
         """Whether this capture is to be drained: another one must lead first."""
 
@@ -73,6 +78,9 @@ class Term:
         """Schedule all changefeeds; return the messages, each with its changefeed."""
         captures = self._captures(view, now)
         self._follow(view)
+        if now - self._weighed_at >= WEIGH_US:
+            self._weighed_at = now
+            self._weigh(view)
         sent: list[tuple[str, Envelope]] = []
         for id, schedule in self._schedules.items():
             stored = view.checkpoints.get(id)
@@ -80,7 +88,7 @@ class Term:
             cluster = Cluster(
                 now,
                 captures,
-                schedule.tables,
+                schedule.weights.of_tables,
                 max(stored.checkpoint if stored is not None else 0, first),
                 view.revision,
             )
@@ -151,6 +159,21 @@ class Term:
                 for table in view.places.get(id, {}).keys() - set(feed.tables()):
                     self._duties.put(records.place_key(id, table), None)
                 log.info("changefeed %s is scheduled", id)
+
+    def _weigh(self, view: View) -> None:
+        """Let the weights of tables follow what captures report."""
+        rates: dict[str, dict[str, Rate]] = {}
+        for name in view.captures:
+            raw = view.others.get(records.report_key(name))
+            try:
+                found = feed_reports(raw) if raw is not None else {}
+            except CorruptStoreError as e:
+                log.error("the report of %s is not used: %s", name, e)
+                continue
+            for id, report in found.items():
+                rates.setdefault(id, {}).update(report.rates)
+        for id, schedule in self._schedules.items():
+            schedule.weights.update(rates.get(id, {}))
 
     # --- what is kept ---
 

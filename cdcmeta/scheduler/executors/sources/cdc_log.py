@@ -70,8 +70,6 @@ class LogFeed:
         self._closed = False
         self.timestamp = 0
         """The time up to which all commits were returned."""
-        if since is not None and since <= 1:
-            since = 0  # before all commits, and all that is left of them
         try:
             self._watch = space.watch(ROW_PREFIX, since)
             self.timestamp = self._watch.timestamp
@@ -134,7 +132,7 @@ class CdcLogSource:
         self._tables = tuple(tables)
 
     def feed(self, since: int | None) -> LogFeed:
-        """Return the commits after a timestamp; those up to 1 are all that the log has."""
+        """Return the commits after a timestamp; after 0 it is all that the log has."""
         return LogFeed(self, self._space, since)
 
     def state(self, table: str, since: int, at: int) -> Iterator[Changes[str]]:

@@ -1,0 +1,123 @@
+"""What a capture reports of a changefeed: errors, rates, delays; and what tables weigh.
+
+A report is a record that the capture writes when it has changed. It has the fastest and the latest
+tables only, in two digits, so an idle changefeed writes nothing and a large one little.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from itertools import islice
+from math import log2
+from typing import Any, NamedTuple
+
+from cdcmeta.scheduler.executors.rates import Delay, Rate, Rates
+from cdcmeta.scheduler.runtime.opening import OpeningExecutor
+from cdcmeta.scheduler.runtime.records import decoded
+from snapkv.clock import monotonic
+from snapkv.errors import CorruptStoreError
+
+LOOK_S = 5.0
+"""Seconds between two looks at rates and delays."""
+LATE_S = 10.0
+"""A table that is late by so many seconds is reported."""
+TABLES_MAX = 200
+"""How many rates, and how many delays, a report has."""
+STEP = 1.5
+"""A table's weight changes if its rate has grown or shrunk by this factor."""
+
+
+class FeedReport(NamedTuple):
+    """What one capture reports of one changefeed."""
+
+    tables: int
+    error: str | None
+    """Why the source or the sink cannot be used."""
+    problems: Mapping[str, str]
+    rates: Mapping[str, Rate]
+    delays: Mapping[str, Delay]
+
+    def encode(self) -> dict[str, Any]:
+        """Return it as JSON has it."""
+        rates = {table: [_rounded(each) for each in rate] for table, rate in self.rates.items()}
+        delays = {table: [_rounded(s), what] for table, (s, what) in self.delays.items()}
+        found = {"tables": self.tables, "error": self.error, "problems": dict(self.problems)}
+        return found | {"rates": rates, "delays": delays}
+
+    @classmethod
+    def decode(cls, found: Mapping[str, Any]) -> FeedReport:
+        """Return the report in a part of a record. Raises what a value of another form raises."""
+        rates = {table: Rate(*map(float, each)) for table, each in found.get("rates", {}).items()}
+        delays = {
+            table: Delay(float(seconds), str(what))
+            for table, (seconds, what) in found.get("delays", {}).items()
+        }
+        return cls(int(found["tables"]), found["error"], found["problems"], rates, delays)
+
+
+def feed_reports(raw: bytes) -> dict[str, FeedReport]:
+    """Return the reports in a capture's record, by changefeed. Raises `CorruptStoreError`."""
+    feeds = decoded(raw).get("feeds", {})
+    try:
+        return {id: FeedReport.decode(found) for id, found in feeds.items()}
+    except (ValueError, TypeError, KeyError, AttributeError) as e:
+        raise CorruptStoreError(f"not the report of a capture: {raw[:60]!r}") from e
+
+
+class Reporter:
+    """Makes the reports of one changefeed on one capture."""
+
+    def __init__(self, executor: OpeningExecutor) -> None:
+        self._executor, self._rates = executor, Rates()
+        self._looked_at = 0.0
+        self._seen: tuple[dict[str, Rate], dict[str, Delay]] = {}, {}
+
+    def report(self, tables: int) -> FeedReport:
+        """Return what is to be reported now. O(tables), each `LOOK_S` seconds."""
+        opened, now = self._executor.opened, monotonic()
+        error = self._executor.error or (opened.source_error if opened is not None else None)
+        problems = opened.problems() if opened is not None else {}
+        if opened is not None and now - self._looked_at >= LOOK_S:
+            self._looked_at = now
+            self._rates.look(opened.written(), now)
+            delays = sorted(opened.delays(LATE_S).items(), key=lambda item: -item[1].seconds)
+            rates = self._rates.of_tables().items()
+            self._seen = dict(islice(rates, TABLES_MAX)), dict(delays[:TABLES_MAX])
+        return FeedReport(
+            tables,
+            str(error) if error is not None else None,
+            {table: each.error for table, each in problems.items()},
+            *self._seen,
+        )
+
+
+class Weights:
+    """What each table of a changefeed weighs for its owner: 1, and its rows per second.
+
+    >>> weights = Weights(["a", "b"])
+    >>> weights.update({"a": Rate(30.0, 9_000.0)})
+    >>> weights.of_tables
+    {'a': 31.0, 'b': 1.0}
+    """
+
+    def __init__(self, tables: Iterable[str]) -> None:
+        self.of_tables: Mapping[str, float] = dict.fromkeys(tables, 1.0)
+        """Never changed in place."""
+
+    def update(self, rates: Mapping[str, Rate]) -> None:
+        """Follow the rates of busy tables; small changes count for nothing. O(tables).
+
+        A table without a rate may have moved a moment ago: its weight is halved each time.
+        """
+        changed: dict[str, float] = {}
+        for table, before in self.of_tables.items():
+            rate = rates.get(table)
+            weight = max(1.0, before / 2) if rate is None else 1.0 + rate.rows
+            if abs(log2(weight / before)) > log2(STEP):
+                changed[table] = weight
+        if changed:
+            self.of_tables = {**self.of_tables, **changed}
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.2g}")

@@ -1,0 +1,158 @@
+"""Rates and delays reach owner and operator: balance follows load, slow tables have names."""
+
+import threading
+
+import pytest
+from etcd_server import eventually
+from rich.console import Console
+
+import snapkv
+from cdcmeta.cli.changefeed_status import status_lines, status_of
+from cdcmeta.scheduler import Limits
+from cdcmeta.scheduler.executors.rates import Delay, Rate
+from cdcmeta.scheduler.executors.sources.prefixes import PrefixSource
+from cdcmeta.scheduler.runtime import Capture, Changefeeds, registration, reports, term
+from cdcmeta.scheduler.runtime.reports import FeedReport, Weights, feed_reports
+from cdcmeta.scheduler.transport.local import LocalNetwork
+from snapkv.errors import CorruptStoreError
+
+WAIT_S = 30
+TABLES = [f"t{n}/" for n in range(4)]
+
+
+class Pair:
+    """Two captures in threads, whose function waits for the tables that a test names."""
+
+    def __init__(self, store):
+        self.store, self.feeds, self.network = store, Changefeeds(store), LocalNetwork()
+        self.hangs, self.go_on = set(), threading.Event()
+        limits = Limits(balance_every_us=300_000)
+        self.captures = [self.capture(label, limits) for label in ("c1", "c2")]
+        for each in self.captures:
+            each.start()
+        eventually(lambda: len(self.feeds.captures()) == 2, "both captures", wait_s=WAIT_S)
+        self.feeds.create("copy", "memory:", "call:write", TABLES, start=store.resolved())
+        eventually(lambda: len(self.placed()) == len(TABLES), "all tables", wait_s=WAIT_S)
+
+    def capture(self, label, limits):
+        return Capture(
+            self.store,
+            self.network.post(label),
+            label=label,
+            store_url="memory:",
+            ttl=10,
+            limits=limits,
+            functions={"write": self.write},
+            tick_s=0.02,
+        )
+
+    def write(self, table, token, commits, checkpoint):
+        if table in self.hangs:
+            assert self.go_on.wait(WAIT_S)
+
+    def placed(self):
+        return {each.table: each.capture for each in self.feeds.places("copy") if each.capture}
+
+
+@pytest.fixture
+def pair(monkeypatch):
+    monkeypatch.setattr(reports, "LOOK_S", 0.3)
+    monkeypatch.setattr(reports, "LATE_S", 1.0)
+    monkeypatch.setattr(registration, "REPORT_S", 0.3)
+    monkeypatch.setattr(term, "WEIGH_US", 500_000)
+    with snapkv.open("memory:") as store:
+        store.save("t0/first", b"1")
+        pair = Pair(store)
+        yield pair
+        pair.go_on.set()
+        for capture in pair.captures:
+            capture.stop(drain=False)
+            assert capture.error is None
+
+
+def test_balance_parts_two_busy_tables(pair):
+    placed = pair.placed()
+    first = placed["t0/"]
+    busy = [table for table, capture in placed.items() if capture == first]
+    assert len(busy) == 2
+
+    def is_parted():
+        for table in busy:
+            for n in range(20):
+                pair.store.save(f"{table}{n}", b"x")
+        return len({pair.placed().get(table) for table in busy}) == 2
+
+    eventually(is_parted, "the busy tables to be on two captures", wait_s=WAIT_S)
+    reasons = {each.why for table in busy for each in pair.feeds.history("copy", table)}
+    assert any("balance" in why for why in reasons), reasons
+    reported = [found["copy"].rates for found in pair.feeds.reports().values()]
+    assert {table for rates in reported for table in rates} == set(busy)
+
+
+def test_a_table_whose_sink_hangs_is_named(pair):
+    pair.hangs.add("t1/")
+    pair.store.save("t1/late", b"x")
+    pair.store.save("t2/fast", b"x")
+
+    def late():
+        _, *rows = status_lines(pair.feeds, "copy", None)
+        return {row["table"]: row["late"] for row in rows if row["late"]}
+
+    eventually(lambda: late().keys() == {"t1/"}, "the late table to be named", wait_s=WAIT_S)
+    assert late()["t1/"].endswith("s, not written")
+    console = Console(record=True, width=150)
+    console.print(status_of(pair.feeds, "copy", None))
+    (line,) = [each for each in console.export_text().splitlines() if each.startswith("t1/")]
+    assert "s, not written" in line
+    pair.go_on.set()
+    eventually(lambda: not late(), "it to be written", wait_s=WAIT_S)
+
+
+def test_a_changefeed_of_an_empty_store_begins_with_the_first_commit(monkeypatch):
+    with snapkv.open("memory:") as source, snapkv.open("memory:") as store:
+        written, feeds = [], Changefeeds(store)
+        capture = Capture(
+            store,
+            LocalNetwork().post("c1"),
+            label="c1",
+            functions={"write": lambda t, k, commits, c: written.extend(commits)},
+        )
+        monkeypatch.setattr(
+            registration, "open_source", lambda feed, _: PrefixSource(source, {"*": ""})
+        )
+        capture.start()
+        feeds.create("copy", "memory:", "call:write", start=source.resolved(), with_state=True)
+        ts = source.save("a", b"1")
+        eventually(lambda: feeds.checkpoint("copy").checkpoint >= ts, "it", wait_s=WAIT_S)
+        assert [change.key for commit in written for change in commit] == ["a"]
+        capture.stop(drain=False)
+
+
+def test_a_weight_follows_its_rate_in_steps():
+    weights = Weights(["a", "b"])
+    first = weights.of_tables
+    weights.update({"a": Rate(99.0, 0.0)})
+    assert weights.of_tables == {"a": 100.0, "b": 1.0}
+    assert first == {"a": 1.0, "b": 1.0}  # never changed in place
+    seen = weights.of_tables
+    weights.update({"a": Rate(130.0, 0.0), "b": Rate(0.4, 0.0)})
+    assert weights.of_tables is seen  # too little to move anything
+    weights.update({})
+    assert weights.of_tables == {"a": 50.0, "b": 1.0}
+
+
+def test_a_report_is_the_same_after_its_record():
+    report = FeedReport(
+        3, "no disk", {"a": "late"}, {"a": Rate(1.5, 2.0)}, {"b": Delay(70.0, "prepared")}
+    )
+    assert FeedReport.decode(report.encode()) == report
+    old = {"tables": 1, "error": None, "problems": {}}  # of a capture of an earlier version
+    assert FeedReport.decode(old) == FeedReport(1, None, {}, {}, {})
+
+
+@pytest.mark.parametrize(
+    "raw", [b"[]", b'{"feeds":{"f":{}}}', b'{"feeds":{"f":7}}', b'{"feeds":7}']
+)
+def test_a_report_of_another_form_is_refused(raw):
+    with pytest.raises(CorruptStoreError):
+        feed_reports(raw)
