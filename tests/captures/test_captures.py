@@ -6,7 +6,7 @@ import pytest
 from etcd_server import eventually
 
 import snapkv
-from cdcmeta.scheduler.runtime import Capture, Changefeeds
+from cdcmeta.scheduler.runtime import Capture, Changefeeds, term
 from cdcmeta.scheduler.transport.local import LocalNetwork
 
 WAIT_S = 30
@@ -109,6 +109,18 @@ def test_a_pause_stops_and_a_resume_goes_on(cluster):
     assert cluster.written == {"t1/a": b"2"}
     cluster.feeds.remove("copy")
     cluster.until(lambda: life.tables() == {}, "the end")
+
+
+def test_a_capture_that_joins_gets_its_share_soon(cluster, monkeypatch):
+    """The balance is checked each minute, and soon after a capture has joined."""
+    monkeypatch.setattr(term, "JOINED_US", 200_000)
+    cluster.start("c1")
+    cluster.create()
+    cluster.until(lambda: list(cluster.placed().values()) == ["c1"] * len(TABLES), "all tables")
+    cluster.start("c2")
+    cluster.until(
+        lambda: sorted(cluster.placed().values()) == ["c1"] * 3 + ["c2"] * 3, "the balance"
+    )
 
 
 def test_what_is_wrong_is_reported(cluster):

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection
 from cdcmeta.errors import InvalidArgumentError
 from cdcmeta.scheduler.capture.executor import ExecutorStatus
 from cdcmeta.scheduler.core.states import NO_PROGRESS, Progress, TableState, Token
-from cdcmeta.scheduler.executors.pipeline import Pipeline, Problem
+from cdcmeta.scheduler.executors.pipeline import Pipeline, Problem, Room
 from cdcmeta.scheduler.executors.rates import Delay, Written
 from cdcmeta.scheduler.executors.reading import FeedReader
 from cdcmeta.scheduler.executors.sinks.contract import Sink
@@ -45,6 +45,7 @@ class StoreExecutor:
         self._reader = FeedReader(source, self._workers.submit)
         self._pipelines: dict[str, Pipeline] = {}
         self._laggards: set[str] = set()
+        self._room = Room()
         self._last_problems: dict[str, Problem] = {}
         self._is_stopping = False
 
@@ -114,6 +115,7 @@ class StoreExecutor:
 
         O(these tables).
         """
+        self._workers.look()
         position = max(0, self._reader.position)  # read first: tables may fall behind it
         return Progress(position, position), list(self._laggards)
 
@@ -183,7 +185,16 @@ class StoreExecutor:
             raise InvalidArgumentError(f"table {table!r} is not in this changefeed")
         pages = self._source.state(table, 0, self._state_at) if start < self._state_at else None
         state_at = self._state_at if pages is not None else 0
-        return Pipeline(table, start, token, self._sink, pages, state_at, laggards=self._laggards)
+        return Pipeline(
+            table,
+            start,
+            token,
+            self._sink,
+            pages,
+            state_at,
+            laggards=self._laggards,
+            room=self._room,
+        )
 
     def _note(self, table: str, problem: Problem) -> None:
         self._last_problems.pop(table, None)

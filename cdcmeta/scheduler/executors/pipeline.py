@@ -24,11 +24,30 @@ from snapkv.clock import monotonic
 
 QUEUE_COMMITS, QUEUE_BYTES = 2_000, 4 << 20
 """What waits in the queue of a table at most, but for one commit."""
+ALL_QUEUES_BYTES = 256 << 20
+"""What waits in the queues of all tables of a changefeed on one capture, about."""
 WRITE_COMMITS, WRITE_BYTES = 256, 1 << 20
 """What is written at once, at most, but for one commit."""
 RETRY_S_MIN, RETRY_S_MAX = 0.5, 30.0
 TRIES = 6
 """So often a write is tried in a row before the table is given back to the owner."""
+
+
+class Room:
+    """Counts the bytes that wait in the queues of all tables of an executor."""
+
+    def __init__(self, bytes_max: int = ALL_QUEUES_BYTES) -> None:
+        self._lock, self._max, self._used = threading.Lock(), bytes_max, 0
+
+    @property
+    def is_full(self) -> bool:
+        """Whether nothing more should wait, but for one commit of each table."""
+        return self._used >= self._max
+
+    def take(self, size: int) -> None:
+        """Count bytes that wait; a negative size no longer."""
+        with self._lock:
+            self._used += size
 
 
 class Problem(NamedTuple):
@@ -56,6 +75,7 @@ class Pipeline:
         pages: Iterator[Changes[str]] | None = None,
         state_at: int = 0,
         laggards: set[str] | None = None,
+        room: Room | None = None,
     ) -> None:
         self.table, self.token = table, token
         self.state = TableState.PREPARING
@@ -85,6 +105,7 @@ class Pipeline:
         self._queue: deque[tuple[Changes[str], int, float]] = deque()
         """Commits, the size of each, and since when it waits."""
         self._queued_bytes = 0
+        self._room = room or Room()
 
     # --- the reader's side ---
 
@@ -94,11 +115,15 @@ class Pipeline:
         with self._lock:
             if changes.commit.ts <= self.received:
                 return True
-            full = len(self._queue) >= QUEUE_COMMITS or self._queued_bytes + size > QUEUE_BYTES
+            full = (
+                len(self._queue) >= QUEUE_COMMITS
+                or self._queued_bytes + size > QUEUE_BYTES
+                or self._room.is_full
+            )
             if (full and self._queue) or self.is_stopping:
                 return False
             self._queue.append((changes, size, monotonic()))
-            self._queued_bytes += size
+            self._count(size)
             self.received = changes.commit.ts
             self._laggards.add(self.table)
         return True
@@ -137,7 +162,7 @@ class Pipeline:
         with self._lock:
             if not self.is_stopping:
                 self._queue.clear()
-                self._queued_bytes = 0
+                self._count(-self._queued_bytes)
                 self._pages, self._state_at = pages(), at
                 self.received = max(self.received, at)
                 self._laggards.add(self.table)
@@ -283,7 +308,12 @@ class Pipeline:
 
     def _drop_written(self) -> None:
         while self._queue and self._queue[0][0].commit.ts <= self.checkpoint:
-            self._queued_bytes -= self._queue.popleft()[1]
+            self._count(-self._queue.popleft()[1])
+
+    def _count(self, size: int) -> None:
+        """Count bytes that are queued, or no longer."""
+        self._queued_bytes += size
+        self._room.take(size)
 
     def _note_written(self, batch: list[Changes[str]], size: int) -> None:
         self.rows += sum(len(each.changes) for each in batch)
@@ -332,5 +362,6 @@ class Pipeline:
                 self._note(e)
         with self._lock:
             self._queue.clear()
-            self._queued_bytes, self._pages, self._page = 0, None, None
+            self._count(-self._queued_bytes)
+            self._pages = self._page = None
             self.state = TableState.STOPPED

@@ -200,6 +200,10 @@ class Coordinator:
         """Balance the captures at once, as soon as every table is replicated."""
         self.scheduling.is_rebalance_asked = True
 
+    def balance_soon(self) -> None:
+        """Check the balance at the next chance, for example because a capture has joined."""
+        self.scheduling.look_again()
+
     def drain(self, capture: str) -> int:
         """Move all tables away from a capture; return how many it still has.
 

@@ -30,6 +30,8 @@ from snapkv.errors import CorruptStoreError
 log = logging.getLogger("cdcmeta.scheduler")
 
 GRACE_S = 1.0
+JOINED_US = 5_000_000
+"""Microseconds from the last capture that joined to the check of the balance: more may follow."""
 WEIGH_US = 30_000_000
 """Microseconds between two looks at the rates of tables."""
 STORE_US = 500_000
@@ -64,6 +66,7 @@ class Term:
         self._evicted_until: dict[bytes, int] = {}
         self._done: set[bytes] = set()
         self._weighed_at = 0
+        self._joined_at: int | None = None
         self.wants_to_resign = False
         """Whether this capture is to be drained: another one must lead first."""
 
@@ -81,6 +84,10 @@ class Term:
         if now - self._weighed_at >= WEIGH_US:
             self._weighed_at = now
             self._weigh(view)
+        if self._joined_at is not None and now - self._joined_at >= JOINED_US:
+            self._joined_at = None
+            for schedule in self._schedules.values():
+                schedule.coordinator.balance_soon()
         sent: list[tuple[str, Envelope]] = []
         for id, schedule in self._schedules.items():
             stored = view.checkpoints.get(id)
@@ -110,6 +117,8 @@ class Term:
         for name, epoch in self._registered.items():
             if name not in present:
                 self._gone.setdefault(name, _Gone(epoch, now + int(GRACE_S * 1e6)))
+        if self._registered and present.keys() - self._registered.keys():
+            self._joined_at = now
         self._registered = present
         for key, raw in view.evicted.items():
             self._note_evicted(key, raw, view, now)

@@ -30,6 +30,10 @@ class SchedulerManager:
         self.moves[table] = capture
         return True
 
+    def look_again(self) -> None:
+        """Check the balance at the next chance, without a wait for the interval."""
+        self._looked_at = None
+
     def plan(self, facts: Facts, now: int) -> Plan:
         """Return the tasks to begin; `now` in microseconds."""
         plan = basic.plan(facts)
