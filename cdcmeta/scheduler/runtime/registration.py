@@ -169,6 +169,7 @@ class Life:
             log.info("capture %s leaves", self.name)
             self.is_leaving = True
             self._reported_at = 0.0
+            self._election.wake()
         for running in self._feeds.values():
             running.agent.stop()
 
@@ -282,7 +283,7 @@ class Life:
                 if self.is_leaving:
                     self._election.resign()
                 elif not self._election.leading:
-                    self._election.campaign(value, timeout=1.0)
+                    self._election.campaign(value)  # until it leads, or leaves
                     self.registry.look()
             except SnapKVError:
                 pass  # another one leads, or the store does not answer: try again

@@ -82,12 +82,19 @@ class Registry:
         self._places: dict[str, dict[str, bytes]] = {}
         self._others: dict[bytes, bytes] = {}
         self._watch = self._read_records()
-        self.view = self._looked()
+        self._view: View | None = None
+        self._view = self._looked()
         self.error: Exception | None = None
         """Why the view is not up to date."""
         self._asked, self._closed = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="cdcmeta-registry", daemon=True)
         self._thread.start()
+
+    @property
+    def view(self) -> View:
+        """Return what was seen last."""
+        assert self._view is not None
+        return self._view
 
     def look(self) -> None:
         """Ask for a new view soon."""
@@ -109,7 +116,7 @@ class Registry:
                 due = changed or self._asked.is_set() or monotonic() - looked_at >= LOOK_S
                 if due:
                     self._asked.clear()
-                    self.view, looked_at = self._looked(), monotonic()
+                    self._view, looked_at = self._looked(), monotonic()
                     self.error = None
             except CompactedError:
                 self._begin_again()
@@ -129,9 +136,9 @@ class Registry:
             self.error = e
 
     def _looked(self) -> View:
-        """Read sessions, evictions and the leader; three round trips.
+        """Read sessions and leader; two round trips, two more if a session has ended.
 
-        In this order: an eviction is on record before it ends the session.
+        Evictions after the sessions: an eviction is on record before it ends the session.
         """
         sessions = self._store.sessions(timeout=TIMEOUT_S)
         captures = dict[str, Registered]()
@@ -147,9 +154,15 @@ class Registry:
             dict(self._feeds),
             dict(self._checkpoints),
             dict(self._others),
-            dict(self._space.at(timeout=TIMEOUT_S).items(records.EVICTED)),
+            self._evicted(captures),
             {feed: dict(places) for feed, places in self._places.items()},
         )
+
+    def _evicted(self, captures: Mapping[str, Registered]) -> dict[bytes, bytes]:
+        before = self._view
+        if before is not None and captures.keys() == before.captures.keys() and not before.evicted:
+            return {}
+        return dict(self._space.at(timeout=TIMEOUT_S).items(records.EVICTED))
 
     # --- records ---
 
