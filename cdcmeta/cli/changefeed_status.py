@@ -39,12 +39,18 @@ def row_of(feeds: Changefeeds, feed: Changefeed, when: Any) -> dict[str, Any]:
 class Seen:
     """What captures report of a changefeed, and what is wrong, in words; nothing of the past."""
 
-    def __init__(self, feeds: Changefeeds, feed: Changefeed, when: Any) -> None:
+    def __init__(
+        self, feeds: Changefeeds, feed: Changefeed, places: list[Placement], when: Any
+    ) -> None:
         self.rates: dict[str, Rate] = {}
         self.late: dict[str, str] = {}
         self.problems: dict[str, str] = {}
         self.captures: list[str] = []
         reports = feeds.reports() if when is None else {}
+        alive = feeds.captures() if when is None else {}
+        for capture in sorted({each.capture for each in places if each.capture} & alive.keys()):
+            if feed.id not in reports.get(capture, {}):
+                self.captures.append(f"{capture} does not report: its log says why")
         for capture, found in reports.items():
             report = found.get(feed.id)
             if report is None:
@@ -72,9 +78,10 @@ class Seen:
 def status_lines(feeds: Changefeeds, id: str, when: Any) -> Iterator[dict[str, Any]]:
     """Yield a changefeed, then each of its tables, as JSON objects."""
     feed = feeds.get(id, as_of=when)
-    seen = Seen(feeds, feed, when)
+    places = _places(feeds, feed, when)
+    seen = Seen(feeds, feed, places, when)
     yield row_of(feeds, feed, when) | {"problems": seen.captures}
-    for place in _places(feeds, feed, when):
+    for place in places:
         rate = seen.rates.get(place.table)
         yield {
             "table": place.table,
@@ -95,7 +102,8 @@ def _places(feeds: Changefeeds, feed: Changefeed, when: Any) -> list[Placement]:
 def status_of(feeds: Changefeeds, id: str, when: Any) -> Group:
     """Return the picture of a changefeed and its tables."""
     feed = feeds.get(id, as_of=when)
-    seen = Seen(feeds, feed, when)
+    places = _places(feeds, feed, when)
+    seen = Seen(feeds, feed, places, when)
     row = row_of(feeds, feed, when)
     total = Rate(*map(sum, zip(*seen.rates.values(), strict=True))) if seen.rates else Rate(0, 0)
     head = (
@@ -103,7 +111,7 @@ def status_of(feeds: Changefeeds, id: str, when: Any) -> Group:
         f"{_number(total.rows)} rows/s  {total.bytes:,.0f} B/s  {feed.source} -> {feed.sink}"
     )
     rows = []
-    for place in _places(feeds, feed, when):
+    for place in places:
         rate = seen.rates.get(place.table)
         rows.append(
             [

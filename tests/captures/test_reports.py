@@ -108,6 +108,64 @@ def test_a_table_whose_sink_hangs_is_named(pair):
     eventually(lambda: not late(), "it to be written", wait_s=WAIT_S)
 
 
+def test_a_capture_that_cannot_report_is_named_and_logs_why(pair, monkeypatch, caplog):
+    silent = pair.placed()["t1/"]
+    real = snapkv.SnapshotKV.space
+
+    class Failing:
+        def __init__(self, space):
+            self._space = space
+
+        def commit(self, *, puts=(), **options):
+            if any(key.endswith(silent.encode()) for key in puts):
+                raise snapkv.ClockSkewError("the clock is off", 9_000, 5_000)
+            return self._space.commit(puts=puts, **options)
+
+        def __getattr__(self, name):
+            return getattr(self._space, name)
+
+    space = real(pair.store, registration.records.space_of("default"))
+    space.commit(deletes=[registration.records.report_key(silent)])
+    monkeypatch.setattr(snapkv.SnapshotKV, "space", lambda *a: Failing(real(*a)))
+    pair.store.save("t1/new", b"1")
+
+    def wrong():
+        return next(status_lines(pair.feeds, "copy", None))["problems"]
+
+    wanted = [f"{silent} does not report: its log says why"]
+    eventually(lambda: wrong() == wanted, "it to be named", wait_s=WAIT_S)
+    eventually(
+        lambda: f"capture {silent} cannot report: the clock is off" in caplog.text,
+        "the log",
+        wait_s=WAIT_S,
+    )
+    monkeypatch.setattr(snapkv.SnapshotKV, "space", real)
+    eventually(lambda: wrong() == [], "its report", wait_s=WAIT_S)
+
+
+def test_an_eviction_while_a_sink_is_called_does_not_end_the_process(pair):
+    """The call has until the session would have ended by itself."""
+    ended = []
+    for capture in pair.captures:
+        capture._end_process = ended.append
+        capture.life._end_process = ended.append
+    owner = next(each.life for each in pair.captures if each.life.is_leading)
+    life = next(each.life for each in pair.captures if each.life is not owner)
+    table = next(table for table, capture in pair.placed().items() if capture == life.name)
+    pair.hangs.add(table)
+    ts = pair.store.save(f"{table}slow", b"1")
+    eventually(life._is_writing, "the call", wait_s=WAIT_S)
+    (session,) = [each for each in pair.store.sessions() if each.id == life.session.id]
+    owner._election.end_session(session)
+    eventually(lambda: not life.is_alive, "the end of the session", wait_s=WAIT_S)
+    assert not pair.go_on.wait(0.3)  # the watchdog looks each 0.05 s
+    pair.hangs.clear()
+    pair.go_on.set()
+    eventually(lambda: life._is_over, "the end of its life", wait_s=WAIT_S)
+    eventually(lambda: pair.feeds.checkpoint("copy").checkpoint >= ts, "the table", wait_s=WAIT_S)
+    assert ended == []
+
+
 def test_a_changefeed_of_an_empty_store_begins_with_the_first_commit(monkeypatch):
     with snapkv.open("memory:") as source, snapkv.open("memory:") as store:
         written, feeds = [], Changefeeds(store)

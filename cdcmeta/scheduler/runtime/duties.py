@@ -13,7 +13,7 @@ from itertools import islice
 
 from cdcmeta.scheduler.runtime import records
 from cdcmeta.scheduler.runtime.registry import Registered
-from snapkv import ConflictError, Election, SnapKVError, SnapshotKV
+from snapkv import ClockSkewError, ConflictError, Election, SnapKVError, SnapshotKV
 
 log = logging.getLogger("cdcmeta.scheduler")
 
@@ -33,6 +33,8 @@ class Duties:
         self._space = store.space(records.space_of(cluster))
         self.is_deposed = False
         """Whether a write was rejected because another owner was elected."""
+        self.is_helpless = False
+        """Whether this process can write nothing, while another one could: its clock is wrong."""
         self._waiting: dict[bytes, bytes | None] = {}
         self._evictions: dict[int, Registered] = {}
         self._condition = threading.Condition()
@@ -81,6 +83,10 @@ class Duties:
             except ConflictError:
                 log.warning("another owner was elected")
                 self.is_deposed = True
+                return
+            except ClockSkewError as e:
+                log.error("the owner cannot write, and makes way for another: %s", e)
+                self.is_helpless = True
                 return
             except SnapKVError as e:
                 log.warning("the owner cannot write: %s", e)

@@ -43,6 +43,8 @@ WRITE_SHARE = 0.8
 """... and a write to a store ends after this share of that."""
 END_S = 0.2
 """A call that lasts until so long before the session's end ends the process."""
+STAND_BACK_S = 30.0
+"""So long an owner that could write nothing does not lead again."""
 LOOK_S = 0.05
 REPORT_S = 2.0
 HUNG_EXIT = 75
@@ -109,6 +111,8 @@ class Life:
         self._to_self: list[tuple[str, Envelope]] = []
         self._reported: bytes | None = None
         self._reported_at = 0.0
+        self._report_error: type[SnapKVError] | None = None
+        self._stands_back_until = 0.0
         self._is_over = False
         self._threads = [
             threading.Thread(target=run, name=f"cdcmeta-{what}", daemon=True)
@@ -259,6 +263,10 @@ class Life:
     def _lead(self) -> None:
         """Begin a term after an election, and end it with the leadership."""
         leads = self._election.leading
+        if self._duties is not None and self._duties.is_helpless:
+            self._stands_back_until = monotonic() + STAND_BACK_S
+        if self._stands_back_until > monotonic():
+            leads = False
         if self._term is not None and (not leads or self._term.is_deposed):
             self._end_term()
         elif self._term is None and leads and not self.is_leaving:
@@ -280,7 +288,7 @@ class Life:
         value = records.owner_name(self.name).encode()
         while self.session.alive and not self._is_over:
             try:
-                if self.is_leaving:
+                if self.is_leaving or self._stands_back_until > monotonic():
                     self._election.resign()
                 elif not self._election.leading:
                     self._election.campaign(value)  # until it leads, or leaves
@@ -292,10 +300,16 @@ class Life:
     # --- the session ---
 
     def _watch_session(self) -> None:
-        """End the process if a call to a sink lasts longer than the session."""
+        """End the process if a call to a sink lasts longer than the session.
+
+        One that is ended from outside, by an eviction, counts until it would have ended by itself:
+        the owner waits for a whole time to live.
+        """
+        ends_at = monotonic() + self.session.left_s
         while not self._is_over:
-            left_s = self.session.left_s
-            if left_s <= END_S and self._is_writing():
+            if (left_s := self.session.left_s) > 0:
+                ends_at = monotonic() + left_s
+            if ends_at - monotonic() <= END_S and self._is_writing():
                 log.critical("a sink hangs while the session of %s ends", self.name)
                 self._end_process(HUNG_EXIT)
                 return
@@ -323,12 +337,15 @@ class Life:
 
     def _write_report(self, raw: bytes) -> None:
         space = self._store.space(records.space_of(self._cluster))
-        with suppress(SnapKVError):
-            space.commit(
-                puts={records.report_key(self.name): raw},
-                guards=[self.session.guard],
-                timeout=REPORT_S,
-            )
+        try:
+            puts = {records.report_key(self.name): raw}
+            space.commit(puts=puts, guards=[self.session.guard], timeout=REPORT_S)
+            self._report_error = None
+        except SnapKVError as e:
+            self._reported = None  # it is written again
+            if self._report_error is not type(e):
+                self._report_error = type(e)
+                log.error("capture %s cannot report: %s", self.name, e)
 
 
 def _is_leaving(report: bytes | None) -> bool:
