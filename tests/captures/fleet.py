@@ -6,12 +6,14 @@ import signal
 import subprocess
 import sys
 import threading
+from functools import partial
 from pathlib import Path
 
 from etcd_server import eventually
 
 from cdcmeta.scheduler.runtime import Changefeeds
 from cdcmeta.scheduler.runtime.records import CHECKPOINT, space_of, watermarks_of
+from cdcmeta.scheduler.runtime.registration import HUNG_EXIT
 
 from . import ledger
 
@@ -27,7 +29,7 @@ class Fleet:
         self.url, self.folder, self.ttl = url, folder, ttl
         self.ledger = folder / "ledger"
         self.ledger.mkdir()
-        self.processes = {}
+        self.processes, self._starts = {}, {}
         self._started = 0
 
     def __enter__(self):
@@ -40,15 +42,26 @@ class Fleet:
                 process.kill()
             process.wait(WAIT_S)
 
-    def start(self, label, url=None):
-        words = [sys.executable, "-m", "cdcmeta", "capture", "--store", url or self.url, "-v"]
-        words += ["--label", label, "--ttl", str(self.ttl), "--drain", "20"]
-        words += ["--function", "ledger=captures.ledger:write"]
+    def start(self, label, url=None, *, words=(), module="cdcmeta", before=(), **environment):
+        """Start a capture; `before` is a command that runs it, `words` are more options."""
+        options = {"words": words, "module": module, "before": before, **environment}
+        self._starts[label] = partial(self.start, label, url, **options)
+        command = [*before, sys.executable, "-m", module, "capture", "--store", url or self.url]
+        command += ["-v", "--label", label, "--ttl", str(self.ttl), "--drain", "20"]
+        command += ["--function", "ledger=captures.ledger:write", *words]
         path = self.folder / f"{label}-{self._started}.log"
         self._started += 1
-        environment = os.environ | {ledger.FOLDER: str(self.ledger), "PYTHONPATH": str(TESTS)}
+        environment |= {ledger.FOLDER: str(self.ledger), "PYTHONPATH": str(TESTS)}
         with path.open("wb") as log:
-            self.processes[label] = subprocess.Popen(words, stdout=log, stderr=log, env=environment)
+            self.processes[label] = subprocess.Popen(
+                command, stdout=log, stderr=log, env=os.environ | environment
+            )
+
+    def supervise(self):
+        """Start what has ended because a call to its sink was under way when its session ended."""
+        for label, process in list(self.processes.items()):
+            if process.poll() == HUNG_EXIT:
+                self._starts[label]()
 
     def signal(self, label, number):
         self.processes[label].send_signal(number)
@@ -63,11 +76,11 @@ class Fleet:
         self.signal(label, signal.SIGTERM)
         return self.processes.pop(label).wait(WAIT_S)
 
-    def log(self):
-        """What all captures have said."""
+    def log(self, label="*"):
+        """What all captures have said, or those with a label."""
         return "\n".join(
             f"{path.name}: {line}"
-            for path in sorted(self.folder.glob("*.log"))
+            for path in sorted(self.folder.glob(f"{label}-*.log"))
             for line in path.read_text(errors="replace").splitlines()
         )
 

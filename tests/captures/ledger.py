@@ -22,10 +22,12 @@ def write(table, token, commits, checkpoint):
     name = quote(table, safe="")
     while (folder / "hang" / name).exists():
         time.sleep(0.02)
-    with (folder / name).open("a+") as file:
+    with (folder / name).open("a+b") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         file.seek(0)
-        newest = max((json.loads(line)["token"] for line in file), default=[0, 0])
+        before = whole_lines(file.read())
+        file.truncate(len(before))  # a process that was killed may leave half a line
+        newest = max((json.loads(line)["token"] for line in before.splitlines()), default=[0, 0])
         if list(token) < newest:
             raise SinkError(f"{table} has a later token", "fenced")
         line = {
@@ -39,8 +41,13 @@ def write(table, token, commits, checkpoint):
             ],
             "ended": time.monotonic_ns(),
         }
-        file.write(json.dumps(line) + "\n")
+        file.write(json.dumps(line).encode() + b"\n")
         file.flush()
+
+
+def whole_lines(raw):
+    """What was written, without a line that a process is about to write, or did not finish."""
+    return raw[: raw.rfind(b"\n") + 1]
 
 
 def hang(folder, table):
@@ -56,7 +63,8 @@ def unhang(folder, table):
 def lines(folder, table):
     """The calls for a table, in the order in which they took effect."""
     path = folder / quote(table, safe="")
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    raw = path.read_bytes() if path.exists() else b""
+    return [json.loads(line) for line in whole_lines(raw).splitlines()]
 
 
 def content(folder, tables):
