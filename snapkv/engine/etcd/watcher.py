@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from itertools import groupby
+from typing import NamedTuple
 
 from snapkv.clock import monotonic
 from snapkv.engine.contract import Event, WatchBatch
@@ -32,6 +33,8 @@ EAGER_S = 0.2
 ASK_S_MAX = 5.0
 """A waiting watcher requests progress: at first often, because a server needs about 100 ms to bring
 a new watch up to date, then at intervals that double."""
+ASK_AGAIN_S_MAX = 0.5
+"""The first request of a call at the latest, if the call before it found nothing."""
 SILENCE_S_MAX = 5.0
 """After so long without an answer the connection is tested; the watch leaves a dead one."""
 TRIAL_S = 2.5
@@ -39,6 +42,19 @@ REOPEN_S_MIN = 0.05
 REOPEN_S_MAX = 2.0
 LOOK_S = 1.0
 """How often a reader checks whether a full queue has room, or was released."""
+
+
+class Pace(NamedTuple):
+    """When a waiting watcher requests progress next, and how long it waits after that."""
+
+    wait: float
+    ask_at: float
+    eager_until: float
+
+    def asked(self, now: float) -> Pace:
+        """Return the pace after a request."""
+        wait = ASK_S_MIN if now < self.eager_until else min(ASK_S_MAX, self.wait * 2)
+        return self._replace(wait=wait, ask_at=now + wait)
 
 
 class EtcdWatcher:
@@ -62,6 +78,8 @@ class EtcdWatcher:
         self._reported = start_revision - 1  # progress reported so far
         self._taken = start_revision
         self._closed = False
+        self._pace: Pace | None = None
+        """When to request progress next; None after news."""
         self._follow(WatchReader(connection, key, range_end, start_revision, trusts_answers))
         self._reader.start()
         renew_in_children(self)
@@ -90,9 +108,10 @@ class EtcdWatcher:
 
         With `timeout=0` it returns what is in the queue and sends no request.
         """
-        deadline = None if timeout is None else monotonic() + timeout
-        wait, ask_at = ASK_S_MIN, monotonic() + ASK_S_MIN
-        eager_until = monotonic() + EAGER_S
+        now = monotonic()
+        deadline = None if timeout is None else now + timeout
+        pace = self._pace or Pace(ASK_S_MIN, now + ASK_S_MIN, now + EAGER_S)
+        pace = pace._replace(ask_at=min(pace.ask_at, now + ASK_AGAIN_S_MAX))
         reader = self._reader
         with reader.changed:
             if reader.thread is None and not self._closed:
@@ -101,17 +120,18 @@ class EtcdWatcher:
                 if self._closed:
                     raise StoreClosedError("the watch was closed")
                 if (batch := self._take()) is not None:
+                    self._pace = None
                     return batch
                 if reader.error is not None:
                     raise reader.error
                 now = monotonic()
                 if deadline is not None and now >= deadline:
+                    self._pace = pace
                     return None
-                if now >= ask_at:
-                    wait = ASK_S_MIN if now < eager_until else min(ASK_S_MAX, wait * 2)
-                    ask_at = now + wait
+                if now >= pace.ask_at:
+                    pace = pace.asked(now)
                     self._ask(now)
-                until = ask_at if deadline is None else min(ask_at, deadline)
+                until = pace.ask_at if deadline is None else min(pace.ask_at, deadline)
                 reader.changed.wait(max(0.0, until - now))
 
     def _take(self) -> WatchBatch | None:
