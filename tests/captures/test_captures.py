@@ -6,8 +6,11 @@ import pytest
 from etcd_server import eventually
 
 import snapkv
+from cdcmeta.scheduler import Limits
 from cdcmeta.scheduler.runtime import Capture, Changefeeds, term
+from cdcmeta.scheduler.runtime.registry import Gone, View
 from cdcmeta.scheduler.transport.local import LocalNetwork
+from snapkv.clock import monotonic
 
 WAIT_S = 30
 TABLES = [f"t{n}/" for n in range(6)]
@@ -217,3 +220,25 @@ def test_records_that_are_none_stop_no_capture(cluster):
     later = cluster.store.save("t1/a", b"2")
     cluster.until(lambda: cluster.feeds.checkpoint("copy").checkpoint >= later, "it to go on")
     assert all(capture.error is None for capture in cluster.captures.values())
+
+
+def test_a_new_owner_waits_for_captures_that_vanished_before_it_led():
+    """Its registry saw them vanish; a term's own first look cannot."""
+    seen_at = monotonic()
+    view = View(5, {}, None, gone={"c1-a": Gone(3, seen_at), "c2-b": Gone(4, seen_at - 2)})
+    new = term.Term("c3-c", 5, Limits(), duties=None)
+    assert new._captures(view, int((seen_at + 0.5) * 1e6)) == {"c1-a": 3}
+    assert new._captures(view, int((seen_at + 1.5) * 1e6)) == {}
+
+
+def test_a_registry_remembers_who_vanished(cluster):
+    cluster.start("c1", "c2")
+    registry = cluster.captures["c1"].life.registry
+    other = cluster.captures["c2"].life.name
+    cluster.until(lambda: other in registry.view.captures, "both")
+    cluster.captures.pop("c2").stop(drain=False)
+    cluster.until(lambda: other in registry.view.gone, "its end")
+    assert other not in registry.view.captures
+    cluster.start("c2")
+    cluster.until(lambda: len(registry.view.captures) == 2, "another registration")
+    assert other in registry.view.gone  # a minute long, under its old name

@@ -29,7 +29,7 @@ from cdcmeta.scheduler.runtime.opening import OpeningExecutor, Stores, open_sink
 from cdcmeta.scheduler.runtime.records import RUNNING, Changefeed, Registration
 from cdcmeta.scheduler.runtime.registry import Registry
 from cdcmeta.scheduler.runtime.reports import Reporter
-from cdcmeta.scheduler.runtime.term import Term
+from cdcmeta.scheduler.runtime.term import GRACE_S, Term
 from cdcmeta.scheduler.transport.contract import Post
 from snapkv import Leader, SnapKVError, SnapshotKV
 from snapkv.clock import monotonic, pause
@@ -270,10 +270,12 @@ class Life:
         if self._term is not None and (not leads or self._term.is_deposed):
             self._end_term()
         elif self._term is None and leads and not self.is_leaving:
-            revision = self._election.revision
-            if self.registry.view.revision < revision:
+            revision, view = self._election.revision, self.registry.view
+            if view.revision < revision:
                 self.registry.look()
                 return
+            if any(view.places.values()) and monotonic() - self.registry.began < GRACE_S:
+                return  # a capture may have vanished a moment before this one registered
             log.info("capture %s leads, from revision %d on", self.name, revision)
             self._duties = Duties(self._store, self._cluster, self._election)
             self._term = Term(self.name, revision, self._limits, self._duties)

@@ -36,6 +36,7 @@ LOOK_S = 0.5
 WAIT_S = 0.1
 RETRY_S = 0.5
 TIMEOUT_S = 5.0
+GONE_S = 60.0
 
 
 class Registered(NamedTuple):
@@ -50,6 +51,13 @@ class Registered(NamedTuple):
     def name(self) -> str:
         """The name of the capture."""
         return records.capture_name(self.label, self.session.id)
+
+
+class Gone(NamedTuple):
+    """A capture whose registration has vanished, and when that was seen."""
+
+    epoch: int
+    seen_at: float
 
 
 @dataclass(frozen=True)
@@ -68,6 +76,8 @@ class View:
     """The records of evictions: of each capture that was evicted and is not in `captures`."""
     places: Mapping[str, Mapping[str, bytes]] = field(default_factory=dict)
     """By changefeed, the record of each table's placement."""
+    gone: Mapping[str, Gone] = field(default_factory=dict)
+    """Captures whose registration has vanished within the last `GONE_S` seconds."""
 
 
 class Registry:
@@ -81,6 +91,8 @@ class Registry:
         self._checkpoints: dict[str, Watermarks] = {}
         self._places: dict[str, dict[str, bytes]] = {}
         self._others: dict[bytes, bytes] = {}
+        self.began = monotonic()
+        """Since when it sees which captures vanish."""
         self._watch = self._read_records()
         self._view: View | None = None
         self._view = self._looked()
@@ -156,7 +168,17 @@ class Registry:
             dict(self._others),
             self._evicted(captures),
             {feed: dict(places) for feed, places in self._places.items()},
+            self._gone(captures),
         )
+
+    def _gone(self, captures: Mapping[str, Registered]) -> dict[str, Gone]:
+        before, now = self._view, monotonic()
+        if before is None:
+            return {}
+        found = {name: each for name, each in before.gone.items() if now - each.seen_at < GONE_S}
+        for name in before.captures.keys() - captures.keys():
+            found[name] = Gone(before.captures[name].session.revision, now)
+        return found
 
     def _evicted(self, captures: Mapping[str, Registered]) -> dict[bytes, bytes]:
         before = self._view

@@ -62,6 +62,7 @@ class Term:
         self._duties = duties
         self._schedules: dict[str, _Schedule] = {}
         self._registered: dict[str, int] = {}
+        """The captures of the last tick."""
         self._gone: dict[str, _Gone] = {}
         self._evicted_until: dict[bytes, int] = {}
         self._done: set[bytes] = set()
@@ -114,9 +115,10 @@ class Term:
     def _captures(self, view: View, now: int) -> dict[str, int]:
         """Return all captures that may write."""
         present = {name: each.session.revision for name, each in view.captures.items()}
-        for name, epoch in self._registered.items():
-            if name not in present:
-                self._gone.setdefault(name, _Gone(epoch, now + int(GRACE_S * 1e6)))
+        for name, (epoch, seen_at) in view.gone.items():
+            until = int((seen_at + GRACE_S) * 1e6)
+            if name not in present and until > now:
+                self._gone.setdefault(name, _Gone(epoch, until))
         if self._registered and present.keys() - self._registered.keys():
             self._joined_at = now
         self._registered = present
