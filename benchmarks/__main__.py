@@ -36,6 +36,12 @@ QUESTIONS = (
     "generation_windows",
     "scheduler",
     "scheduler_storm",
+    "captures_lost",
+    "captures_mirror",
+    "captures_idle",
+    "captures_placing",
+    "captures_restart",
+    "captures_latency",
 )
 
 if __name__ == "__main__":
