@@ -1,6 +1,7 @@
 """Spark Connect plans a DataFrame anew for each action: what is pinned there, and what is not."""
 
 import json
+import random
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ from snapkv.engine.contract import Put
 from snapkv.spark import connect
 
 CLIENT = Path(__file__).with_name("connect_client.py")
+GIT_CLIENT = Path(__file__).with_name("connect_git.py")
 FEED = {"readChangeFeed": "true", "startingVersion": 1}
 
 
@@ -36,6 +38,18 @@ def test_what_a_client_sees_stays_the_same(tmp_path):
     assert frames["now"] == 4
     assert all("[SNAPKV_NOT_PINNED]" in message for message in rejected), rejected
     assert streamed == ["a", "b", "bb", "c"]
+
+
+@pytest.mark.spark_since("4.2", "an end by availableNow")
+def test_moments_and_feeds_of_a_git_history_are_gits(tmp_path, etcd):
+    """On lmdb and on etcd; git's own commands are the oracle."""
+    seed = random.SystemRandom().getrandbits(32)
+    print("seed", seed)
+    urls = [f"lmdb:{tmp_path / 'meta'}", etcd.url]
+    command = [sys.executable, str(GIT_CLIENT), str(tmp_path), str(seed), *urls]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr[-3_000:]
+    assert done.stdout.strip().endswith("equal")
 
 
 @pytest.fixture
