@@ -106,6 +106,14 @@ def check_pinned(options: Options, present: Present) -> None:
                 f"{name} {text} is later than the newest commit, so more may come; {ADVICE}"
                 f"{by_version}",
             )
-    if options.text(by_time) is None and options.text(by_version) is None:
+    version = options.count(by_version)
+    is_observed = options.text("observe") is not None and options.view != SNAPSHOT
+    if version is not None and is_observed and version > present.head.revision:
+        raise SourceError(
+            errors.NOT_PINNED,
+            f"{by_version} {version} is later than the newest tick, so the next one may add rows; "
+            f"{ADVICE}a version up to {present.head.revision}",
+        )
+    if options.text(by_time) is None and version is None:
         what = "changes need an end" if options.view == CHANGES else "the newest state moves on"
         raise SourceError(errors.NOT_PINNED, f"{what}; {ADVICE}{by_version} or {by_time}")

@@ -14,10 +14,12 @@ from snapkv.engine.contract import Put
 from snapkv.spark import connect
 
 CLIENT = Path(__file__).with_name("connect_client.py")
+ONE_SERVER = pytest.mark.xdist_group("connect")  # each takes the same port
 GIT_CLIENT = Path(__file__).with_name("connect_git.py")
 FEED = {"readChangeFeed": "true", "startingVersion": 1}
 
 
+@ONE_SERVER
 @pytest.mark.spark_since("4.2", "an end by availableNow")
 def test_what_a_client_sees_stays_the_same(tmp_path):
     command = [sys.executable, str(CLIENT), str(tmp_path)]
@@ -40,6 +42,7 @@ def test_what_a_client_sees_stays_the_same(tmp_path):
     assert streamed == ["a", "b", "bb", "c"]
 
 
+@ONE_SERVER
 @pytest.mark.spark_since("4.2", "an end by availableNow")
 def test_moments_and_feeds_of_a_git_history_are_gits(tmp_path, etcd):
     """On lmdb and on etcd; git's own commands are the oracle."""

@@ -13,7 +13,7 @@ from stream_queries import LIMITS, Query
 
 import snapkv
 from snapkv import format_time, to_datetime
-from snapkv.spark import location
+from snapkv.spark import connect, location
 
 OBSERVED = {"observe": PREFIX}
 FEED = {"readChangeFeed": True} | OBSERVED
@@ -213,3 +213,18 @@ def _check_tables(url: str, seen: list[tuple], table, states: dict, first: int) 
         state = {k: v for k, v in (state | {key: value}).items() if v is not None}
         if (revision, key) == max((row[0], row[1]) for row in seen if row[3] == ts):
             assert state == states[ts]
+
+
+def test_on_connect_an_end_after_the_newest_tick_is_an_error(cluster, monkeypatch):
+    """The next tick could add rows up to it; a moment is whole without one."""
+    cluster.write(a=b"1")
+    cluster.tick()
+    url, ticked_up_to = cluster.place.url, cluster.place.revision()
+    cluster.write(a=b"2")
+    later = cluster.place.revision()
+    monkeypatch.setenv(connect.ARTIFACTS, "0eee7a21-67fb-4bf1-8c03-8e29dab00054")
+    feed = FEED | {"startingVersion": 1}
+    message = refused("NOT_PINNED", url, **feed, endingVersion=later)
+    assert f"endingVersion {later} is later than the newest tick" in message
+    assert len(read(url, **feed, endingVersion=ticked_up_to)) == 1
+    assert [row[1] for row in read(url, **OBSERVED, versionAsOf=later)] == [b"2"]
