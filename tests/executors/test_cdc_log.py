@@ -6,12 +6,15 @@ import random
 import pytest
 
 import snapkv
+from cdcmeta.errors import LogTrimmedError
 from cdcmeta.generations import CdcLog, GenerationLog, Sharding
 from cdcmeta.scheduler import TableState, Token
 from cdcmeta.scheduler.executors.sinks.called import CalledSink
 from cdcmeta.scheduler.executors.sinks.json_lines import JsonLinesSink, file_name
 from cdcmeta.scheduler.executors.sinks.stores import StoreSink
+from cdcmeta.scheduler.executors.sources import cdc_log
 from cdcmeta.scheduler.executors.sources.cdc_log import CdcLogSource, range_of, text_of
+from snapkv.tuples import pack
 
 from .driving import Driven, Noting
 from .sources import open_source
@@ -148,6 +151,46 @@ def test_trimmed_rows_end_their_tables(store, writer):
     found = sorted(row for table in TABLES for row in logged(noting, table))
     assert found == sorted(writer.rows[before:])
     driven.close()
+
+
+def old_row(store, writer, key, value):
+    """Write a log row as an older version did."""
+    writer.rows += writer.table.write_batch({b"model": b"x"})
+    row = writer.rows[-1]
+    store.space("cdc/users").commit(
+        puts={pack(("log", row.stream.ring_key, row.stamp)): pack((0, key, value))}
+    )
+
+
+def test_rows_of_an_older_version_come_at_their_time(store, writer):
+    """The next reader, or a trim, moves them to other keys: that is not a change."""
+    noting = Noting()
+    old_row(store, writer, b"key1", b"old")
+    writer.rows += writer.table.write_batch({b"key1": b"new"})
+    driven = Driven(source(store), CalledSink(noting), TABLES)
+    driven.start(1)
+    driven.reach(store.resolved())
+    table = TABLES[range_of(b"key1", 3)]
+    assert [row.value for row in logged(noting, table) if row.key == b"key1"] == [b"old", b"new"]
+    old_row(store, writer, b"key1", b"older")
+    writer.table.trim(writer.rows[0].timestamp - 1)  # upgrades
+    writer.write(3)
+    driven.reach(store.resolved())
+    assert b"older" not in [row.value for row in logged(noting, table)]
+    driven.close()
+
+
+def test_rows_that_are_trimmed_while_stored_ones_are_read(store, writer, monkeypatch):
+    monkeypatch.setattr(cdc_log, "ROWS_AT_ONCE", 10)
+    writer.write(5)
+    start = store.resolved()
+    writer.write(60)
+    feed = source(store).feed(start)
+    assert feed.next(0.0)
+    writer.table.trim(store.resolved(), unread=True)
+    with pytest.raises(LogTrimmedError, match="create another changefeed"):
+        list(iter(lambda: feed.next(0.0), None))
+    feed.close()
 
 
 def test_a_store_gets_the_rows_of_the_table(store, writer):

@@ -13,13 +13,13 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from cdcmeta.errors import SinkError
 from cdcmeta.scheduler.core.states import Progress, TableState, Token
 from cdcmeta.scheduler.executors.sinks.contract import Sink, TableWriter
-from snapkv import Changes
+from snapkv import Change, Changes
 from snapkv.clock import monotonic
 
 QUEUE_COMMITS, QUEUE_BYTES = 2_000, 4 << 20
@@ -31,6 +31,13 @@ WRITE_COMMITS, WRITE_BYTES = 256, 1 << 20
 RETRY_S_MIN, RETRY_S_MAX = 0.5, 30.0
 TRIES = 6
 """So often a write is tried in a row before the table is given back to the owner."""
+
+
+def size_of(change: Change[str]) -> int:
+    """Return about how many bytes a change takes: of a document, all its leaves."""
+    size = len(change.key) + len(change.value or b"")
+    leaves: Sequence[bytes] = getattr(change, "leaves", ())
+    return size + sum(map(len, leaves)) if leaves else size
 
 
 class Room:
@@ -105,13 +112,15 @@ class Pipeline:
         self._queue: deque[tuple[Changes[str], int, float]] = deque()
         """Commits, the size of each, and since when it waits."""
         self._queued_bytes = 0
+        self._refused = 0
+        """The size of the commit that found no room last."""
         self._room = room or Room()
 
     # --- the reader's side ---
 
     def offer(self, changes: Changes[str]) -> bool:
         """Take the next commit; False if the queue is full, or the table stops."""
-        size = sum(len(each.key) + len(each.value or b"") for each in changes.changes)
+        size = sum(map(size_of, changes.changes))
         with self._lock:
             if changes.commit.ts <= self.received:
                 return True
@@ -121,7 +130,9 @@ class Pipeline:
                 or self._room.is_full
             )
             if (full and self._queue) or self.is_stopping:
+                self._refused = size
                 return False
+            self._refused = 0
             self._queue.append((changes, size, monotonic()))
             self._count(size)
             self.received = changes.commit.ts
@@ -188,8 +199,15 @@ class Pipeline:
 
     @property
     def has_room(self) -> bool:
-        """Whether the queue is at most half full."""
-        return len(self._queue) <= QUEUE_COMMITS // 2 and self._queued_bytes <= QUEUE_BYTES // 2
+        """Whether the queue is at most half full, and takes what it refused last."""
+        if not self._queue:
+            return True  # one commit always fits
+        return (
+            len(self._queue) <= QUEUE_COMMITS // 2
+            and self._queued_bytes <= QUEUE_BYTES // 2
+            and self._queued_bytes + self._refused <= QUEUE_BYTES
+            and not self._room.is_full
+        )
 
     @property
     def has_work(self) -> bool:
@@ -294,7 +312,7 @@ class Pipeline:
         else:
             writer.write([page], 0)
             self._page = None
-            self._note_written([page], sum(len(each.value or b"") for each in page.changes))
+            self._note_written([page], sum(map(size_of, page.changes)))
 
     def _next(self) -> tuple[list[Changes[str]], int]:
         batch, total = list[Changes[str]](), 0

@@ -35,6 +35,8 @@ NOWHERE = -1
 """The position before the first watch."""
 SLICE_S = 1.0
 """So long tables that are behind are fetched before another one gets its turn."""
+GONE = (CompactedError, LogTrimmedError)
+"""Errors of commits that a source has no more."""
 LASTING = (StoreClosedError, StoreRestoredError, StoreRecreatedError)
 """Errors that do not pass: all tables end, those that come later, too."""
 
@@ -104,14 +106,14 @@ class FeedReader:
             except LASTING as e:
                 self._fail_all(e)
                 return
-            except CompactedError as e:
+            except GONE as e:
                 self._begin_anew(e)
             except Exception as e:
                 self._failed("watch", e)
 
     def _begin_anew(self, error: Exception) -> None:
         """Continue from now on; the second watch finds out which tables have lost commits."""
-        log.warning("the source was compacted before it was read: %s", error)
+        log.warning("the source has removed what was not read yet: %s", error)
         with self._condition:
             live, self._live = self._live, {}
             for table, pipeline in live.items():
@@ -162,11 +164,8 @@ class FeedReader:
             except LASTING as e:
                 self._fail_all(e)
                 return
-            except (CompactedError, LogTrimmedError) as e:
-                first = min((each.received for each in waiting.values()), default=0)
-                for pipeline in list(waiting.values()):
-                    if pipeline.received == first:
-                        self._lost(pipeline, e)
+            except GONE as e:
+                self._go_on_without(waiting, e)
             except Exception as e:
                 self._failed("fetch", e)
 
@@ -259,15 +258,22 @@ class FeedReader:
             waiting.clear()
         return True
 
-    def _lost(self, pipeline: Pipeline, error: Exception) -> None:
-        """Continue a table with what its source has now, or end it: its next commits are gone."""
-        if not (self._source.restarts and isinstance(error, CompactedError)):
-            self._fail(pipeline, error)
+    def _go_on_without(self, waiting: dict[str, Pipeline], error: Exception) -> None:
+        """Continue the tables whose next commits are gone with what the source has, or end them."""
+        first = min((each.received for each in waiting.values()), default=0)
+        lost = [each for each in waiting.values() if each.received == first]
+        try:
+            at = self._source.now() if self._source.restarts else 0
+        except Exception as e:
+            self._failed("fetch", e)  # they are still behind: it is tried again
             return
-        log.warning("table %r begins anew: %s", pipeline.table, error)
-        at = self._source.now()
-        pipeline.restart(partial(self._source.state, pipeline.table), at)
-        self._wake(pipeline)
+        for pipeline in lost:
+            if not at:
+                self._fail(pipeline, error)
+                continue
+            log.warning("table %r begins anew: %s", pipeline.table, error)
+            pipeline.restart(partial(self._source.state, pipeline.table), at)
+            self._wake(pipeline)
 
     # --- both ---
 
@@ -306,6 +312,9 @@ class FeedReader:
 
     def _fail(self, pipeline: Pipeline, error: Exception) -> None:
         log.error("table %r cannot be read: %s", pipeline.table, error)
-        self.leave(pipeline.table)
+        with self._condition:
+            for tables in (self._live, self._behind):
+                if tables.get(pipeline.table) is pipeline:  # it may be here again
+                    del tables[pipeline.table]
         pipeline.fail(error)
         self._wake(pipeline)

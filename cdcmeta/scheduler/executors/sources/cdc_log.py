@@ -8,8 +8,8 @@ For example, with two ranges:
     commit 7, generation 1   rows of the tokens -5 and 8      -> -5 to "users:0/2", 8 to "users:1/2"
     commit 9, generation 2   a row of the token 8             -> "users:1/2", after the rows of 7
 
-A feed whose commits were compacted continues with the rows themselves, which the log keeps; writer
-and note of those commits are unknown. It reads them once for all tables.
+A feed begins with the rows that are stored, which need no history: writer and note of their commits
+are unknown. It reads them once for all tables, and then watches.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from itertools import groupby
 from cdcmeta.errors import LogTrimmedError
 from cdcmeta.generations.cdc.consumer import rows_between
 from cdcmeta.generations.cdc.rows import ROW_PREFIX, SLOTS, LogRow, row_of
-from cdcmeta.generations.cdc.trimming import trimmed_at
+from cdcmeta.generations.cdc.trimming import trimmed_at, upgrade
 from cdcmeta.generations.model.tokens import murmur3_token
 from cdcmeta.scheduler.executors.sources.contract import Part
-from snapkv import Change, Changes, Commit, CompactedError, SnapshotKV, Space, Watch
+from snapkv import Change, Changes, Commit, CompactedError, Snapshot, SnapshotKV, Space, Watch
 
 ROWS_AT_ONCE = 1_000
 TOKEN_BITS = 64
@@ -61,20 +61,21 @@ def text_of(key: bytes) -> str:
 
 
 class LogFeed:
-    """The log rows after a time, split among the ranges."""
+    """The log rows after a time, split among the ranges: those that are stored, then new ones."""
 
     def __init__(self, source: CdcLogSource, space: Space, since: int | None) -> None:
         self._source, self._space = source, space
         self._watch: Watch[bytes] | None = None
         self._stored: Iterator[Changes[str]] = iter(())
         self._closed = False
+        self._until = 0
         self.timestamp = 0
         """The time up to which all commits were returned."""
-        try:
-            self._watch = space.watch(ROW_PREFIX, since)
+        if since is None:
+            self._watch = space.watch(ROW_PREFIX)
             self.timestamp = self._watch.timestamp
-        except CompactedError:
-            self._read_stored(since or 0)
+        else:
+            self._read_stored(since)
 
     def next(self, timeout: float) -> dict[str, Part] | None:
         """Return each range's rows of the next commit; None if none comes in time."""
@@ -101,14 +102,23 @@ class LogFeed:
 
     def _read_stored(self, since: int) -> None:
         """Continue with the rows that the log has. Raises `LogTrimmedError`."""
+        upgrade(self._space)
         snapshot = self._space.at()
+        self._source.check_trimmed(snapshot, since)
         trimmed = max(trimmed_at(snapshot).values(), default=0)
-        if 0 < since < trimmed:
-            mend = "create another changefeed"
-            raise LogTrimmedError(self._source.reader, self._source.log, since, trimmed, mend)
         self._watch, self.timestamp = None, max(since, trimmed)
         self._until = snapshot.timestamp
-        self._stored = _stored(self._space, self.timestamp, self._until)
+        self._stored = self._rows()
+
+    def _rows(self) -> Iterator[Changes[str]]:
+        """Yield the commits of the stored rows, a window at a time. Raises `LogTrimmedError`."""
+        since, until = self.timestamp, self._until
+        while since < until:
+            snapshot = self._space.at()
+            self._source.check_trimmed(snapshot, since)
+            rows, since = rows_between(snapshot, range(SLOTS), since, until, ROWS_AT_ONCE)
+            for ts, some in groupby(rows, key=lambda row: row.timestamp):
+                yield _as_changes(Commit(ts, 0, snapshot.revision, None), some)
 
     def _follow(self) -> None:
         """Watch what is newer than the stored rows that were read."""
@@ -143,6 +153,13 @@ class CdcLogSource:
         """Return the timestamp of the newest commit."""
         return self._store.resolved()
 
+    def check_trimmed(self, snapshot: Snapshot[bytes], since: int) -> None:
+        """Raise `LogTrimmedError` if rows after a time were removed; after 0 none are missed."""
+        trimmed = max(trimmed_at(snapshot).values(), default=0)
+        if 0 < since < trimmed:
+            mend = "create another changefeed"
+            raise LogTrimmedError(self.reader, self.log, since, trimmed, mend)
+
     def split(self, changes: Changes[str]) -> dict[str, Part]:
         """Return the part of each table in a commit. O(rows)."""
         parts: dict[str, list[Change[str]]] = {}
@@ -154,18 +171,12 @@ class CdcLogSource:
 
 
 def _logged(changes: Changes[bytes]) -> Changes[str]:
-    """Return the rows that a commit has logged; removed ones were expired or trimmed."""
+    """Return the rows that a commit has logged.
+
+    Removed ones were expired or trimmed; earlier ones were moved from an older version's keys.
+    """
     rows = [row_of(each.key, each.value) for each in changes.changes if each.value is not None]
-    return _as_changes(changes.commit, rows)
-
-
-def _stored(space: Space, since: int, until: int) -> Iterator[Changes[str]]:
-    """Yield the commits of the rows in (since, until], a window at a time."""
-    while since < until:
-        snapshot = space.at()
-        rows, since = rows_between(snapshot, range(SLOTS), since, until, ROWS_AT_ONCE)
-        for ts, some in groupby(rows, key=lambda row: row.timestamp):
-            yield _as_changes(Commit(ts, 0, snapshot.revision, None), some)
+    return _as_changes(changes.commit, (row for row in rows if row.timestamp == changes.commit.ts))
 
 
 def _as_changes(commit: Commit, rows: Iterable[LogRow]) -> Changes[str]:

@@ -85,6 +85,8 @@ class DatabasesSource:
         self._view = View[bytes](store.reader, Keyspace(spaces, text=False))
         self.names = {self._escaped(name, spaces): name for name in names}
         """The names of the databases, by their spaces in keys."""
+        self._uuids: dict[str, bytes] = {}
+        """The identity of each database, as it was seen first."""
         self._prefix = self._escaped("", spaces)
 
     def feed(self, since: int | None) -> DatabasesFeed:
@@ -102,17 +104,33 @@ class DatabasesSource:
             state = State(space.at(at), table)
         except CompactedError:
             state = State(space.at(), table)
-        if state.database.moved:
-            raise _moved(table)
+        self._check(table, state.database)
         after = state.database.sequence_at(since) if since > 0 else START
-        rows = state.rows(after, state.end)
-        commit = Commit(at, 0, state.snapshot.revision, None)
-        while page := list(islice(rows, PAGE_DOCS)):
-            yield Changes(commit, tuple(_documents(state, page, commit)))
+        while True:
+            try:
+                commit = Commit(at, 0, state.snapshot.revision, None)
+                rows = state.rows(after, state.end)
+                while page := list(islice(rows, PAGE_DOCS)):
+                    yield Changes(commit, tuple(_documents(state, page, commit)))
+                    after = page[-1].sequence
+                return
+            except CompactedError:  # the index is in the order of changes: what follows is new
+                state = State(space.at(), table)
+                self._check(table, state.database)
 
     def now(self) -> int:
         """Return the timestamp of the newest commit."""
         return self._store.resolved()
+
+    def _check(self, name: str, database: Database) -> None:
+        """Raise the error of a database that was moved, or deleted and created again."""
+        if database.moved:
+            raise _moved(name)
+        known = self._uuids.setdefault(name, database.uuid)
+        if known != database.uuid:
+            raise DatabaseNotFoundError(
+                f"database {name!r} was deleted, and made again: create the changefeed again, too"
+            )
 
     def part(self, name: str, commit: Commit, keys: dict[bytes, bytes | None]) -> Part | None:
         """Return the changed documents of one commit; an error if the database has ended."""
@@ -120,8 +138,10 @@ class DatabasesSource:
             raw = keys[layout.DATABASE]
             if raw is None:
                 return DatabaseNotFoundError(f"database {name!r} was deleted")
-            if Database.decode(raw).moved:
-                return _moved(name)
+            try:
+                self._check(name, Database.decode(raw))
+            except (DatabaseNotFoundError, DatabaseRelocatedError) as e:
+                return e
         rows = [
             layout.row_of(key, value)
             for key, value in keys.items()
