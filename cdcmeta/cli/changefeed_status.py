@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from rich.console import Group
 from rich.table import Table
@@ -11,6 +11,7 @@ from rich.text import Text
 
 from cdcmeta.scheduler.executors.rates import Rate
 from cdcmeta.scheduler.runtime import Changefeed, Changefeeds, Placement
+from cdcmeta.scheduler.runtime.reports import FeedReport
 from snapkv import format_time
 from snapkv.clock import SystemClock
 from snapkv.times import LOGICAL_BITS
@@ -27,13 +28,31 @@ def row_of(feeds: Changefeeds, feed: Changefeed, when: Any) -> dict[str, Any]:
     return {
         "id": feed.id,
         "state": feed.state,
-        "tables": str(len(feed.tables())),
+        "tables": len(feed.tables()),
         "checkpoint": time_of(checkpoint),
         "timestamp": checkpoint,
         "source": feed.source,
         "sink": feed.sink,
-        "error": feed.error,
     }
+
+
+class Problems(NamedTuple):
+    """How much is wrong with a changefeed now."""
+
+    tables: int
+    captures: int
+
+    @classmethod
+    def of(cls, reports: Mapping[str, Mapping[str, FeedReport]], id: str) -> Problems:
+        """Count the tables with an error, and the captures that cannot use source or sink."""
+        found = [feeds[id] for feeds in reports.values() if id in feeds]
+        named = {table for report in found for table in report.problems}
+        unnamed = sum(max(0, report.failing - len(report.problems)) for report in found)
+        return cls(len(named) + unnamed, sum(report.error is not None for report in found))
+
+    def __str__(self) -> str:
+        named = zip(self, ("table", "capture"), strict=True)
+        return ", ".join(f"{count:,} {what}{'s' * (count > 1)}" for count, what in named if count)
 
 
 class Seen:
@@ -140,7 +159,7 @@ def _lag(checkpoint: int, when: Any) -> str:
     return f" ({age_s:,.1f} s ago)"
 
 
-def table_of(columns: tuple[str, ...], rows: list[list[str]]) -> Table:
+def table_of(columns: Sequence[str], rows: list[list[str]]) -> Table:
     """Return a table for the terminal."""
     table = Table(box=None, pad_edge=False)
     for column in columns:

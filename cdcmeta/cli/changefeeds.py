@@ -41,6 +41,11 @@ TableOption = Annotated[
     ),
 ]
 CaptureOption = Annotated[str, typer.Argument(metavar="CAPTURE", help="Its label or its name.")]
+SINK_HELP = (
+    "A store (lmdb:DIR, etcd://HOST:PORT); JSON lines (jsonl:DIR); a function (call:NAME); CouchDB "
+    "(couch+http://HOST:PORT/DB, couch+https://...; * is the name of a database); records with the "
+    "source's times (record+lmdb:DIR, record+etcd://HOST:PORT, record+archive:PLACE)."
+)
 
 
 @changefeed.command()
@@ -48,10 +53,7 @@ def create(
     id: Id,
     store: StoreOption,
     source: Annotated[str, typer.Option(metavar="URL", help="The store to replicate.")],
-    sink: Annotated[
-        str,
-        typer.Option(metavar="SINK", help="jsonl:DIRECTORY, call:NAME, or the URL of a store."),
-    ],
+    sink: Annotated[str, typer.Option(metavar="SINK", help=SINK_HELP)],
     prefix: Annotated[
         list[str] | None,
         typer.Option(help="The keys of a table; once for each table. Everything, by default."),
@@ -63,7 +65,9 @@ def create(
     log: Annotated[
         str | None, typer.Option(metavar="NAME", help="A CDC log, in equal ranges of its tokens.")
     ] = None,
-    ranges: Annotated[int, typer.Option(help="How many tables a log becomes.")] = 1,
+    ranges: Annotated[
+        int | None, typer.Option(help="How many tables a log becomes; one, by default.")
+    ] = None,
     start: Annotated[
         str | None,
         typer.Option(metavar="TIME", help="Replicate the changes since a time, without the state."),
@@ -74,8 +78,13 @@ def create(
     sink_name: Annotated[str, typer.Option(help="The name of the sink's store.")] = "default",
 ) -> None:
     """Replicate a store into a sink: its content as it is now, and then each change."""
+    from cdcmeta.scheduler.runtime.checking import check_sink, check_source
     from cdcmeta.scheduler.runtime.opening import absolute, check_tables
 
+    if log is None and ranges is not None:
+        raise typer.BadParameter("--ranges divides a log: give --log NAME, too")
+    check_source(source)
+    check_sink(sink, database or ())  # as typed: a path that is made absolute is always valid
     with _opened(store, name, cluster, create=True) as feeds:
         with patience(source, "cdcmeta"):
             read = snapkv.open(source, name=source_name, create=False)
@@ -91,7 +100,7 @@ def create(
             with_state=start is None,
             databases=database or (),
             log=log,
-            ranges=ranges if log is not None else 0,
+            ranges=0 if log is None else 1 if ranges is None else ranges,
             source_name=source_name,
             sink_name=sink_name,
         )
@@ -108,17 +117,25 @@ def list_(
     as_json: JsonOption = False,
 ) -> None:
     """Show all changefeeds."""
-    from cdcmeta.cli.changefeed_status import row_of, table_of
+    from cdcmeta.cli.changefeed_status import Problems, row_of, table_of
 
     with _opened(store, name, cluster) as feeds:
         when = None if at is None else _understood(at)
         rows = [row_of(feeds, feed, when) for feed in feeds.list(as_of=when)]
+        if when is None:  # captures report what is wrong now
+            reports = feeds.reports()
+            for row in rows:
+                row["problems"] = Problems.of(reports, row["id"])
     if as_json:
         for row in rows:
+            if at is None:
+                row["problems"] = sum(row["problems"])
             typer.echo(json.dumps(row))
         return
-    columns = ("id", "state", "tables", "checkpoint", "source", "sink")
-    Console().print(table_of(columns, [[row[each] for each in columns] for row in rows]))
+    columns = ["id", "state", "tables", "checkpoint", "source", "sink"]
+    if at is None:
+        columns.insert(3, "problems")
+    Console().print(table_of(columns, [[str(row[each]) for each in columns] for row in rows]))
 
 
 @changefeed.command()
@@ -137,8 +154,12 @@ def status(
     with _opened(store, name, cluster) as feeds:
         when = None if at is None else _understood(at)
         if as_json:
-            for line in status_lines(feeds, id, when):
-                typer.echo(json.dumps(line))
+            while True:
+                for line in status_lines(feeds, id, when):
+                    typer.echo(json.dumps(line))
+                if not watch:
+                    return
+                pause(LOOK_S)
         elif watch:
             with Live(status_of(feeds, id, when), auto_refresh=False) as live:
                 while True:
@@ -159,10 +180,13 @@ def history(
 ) -> None:
     """Show which captures had a table, and why it moved."""
     from cdcmeta.cli.changefeed_status import time_of
+    from cdcmeta.scheduler.runtime.changefeeds import check_table
 
     with _opened(store, name, cluster) as feeds:
-        feeds.get(id)
-        for each in feeds.history(id, table):
+        feed, places = feeds.get(id), list(feeds.history(id, table))
+        if not places:  # a table that was taken out has a history
+            check_table(feed, table)
+        for each in places:
             if as_json:
                 typer.echo(json.dumps(each._asdict() | {"time": time_of(each.ts)}))
             else:
@@ -197,11 +221,12 @@ def update(
     database: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="A changes database; once for each.")
     ] = None,
-    sink: Annotated[str | None, typer.Option(metavar="SINK", help="The new sink.")] = None,
+    sink: Annotated[str | None, typer.Option(metavar="SINK", help=SINK_HELP)] = None,
     name: NameOption = "default",
     cluster: ClusterOption = CLUSTER,
 ) -> None:
     """Change the tables or the sink; it goes on from its checkpoint."""
+    from cdcmeta.scheduler.runtime.checking import check_sink
     from cdcmeta.scheduler.runtime.opening import absolute
 
     values: dict[str, Any] = {}
@@ -209,9 +234,12 @@ def update(
         values["prefixes"] = prefix
     if database:
         values["databases"] = database
-    if sink is not None:
-        values["sink"] = absolute(sink)
+    if not values and sink is None:
+        raise typer.BadParameter("give what is to change: --sink, --prefix or --database")
     with _opened(store, name, cluster) as feeds:
+        if sink is not None:
+            check_sink(sink, database or feeds.get(id).databases)  # as typed, as in create
+            values["sink"] = absolute(sink)
         feeds.update(id, **values)
 
 
@@ -274,14 +302,13 @@ def captures(
     rows = []
     for each, said in found.items():
         tables = sum(report.tables for report in reports.get(each, {}).values())
-        rows.append([each, said.label, said.address, str(tables)])
+        rows.append([each, said.label, said.address, tables])
+    columns = ("name", "label", "address", "tables")
     if as_json:
         for row in rows:
-            typer.echo(
-                json.dumps(dict(zip(("name", "label", "address", "tables"), row, strict=True)))
-            )
+            typer.echo(json.dumps(dict(zip(columns, row, strict=True))))
         return
-    Console().print(table_of(("name", "label", "address", "tables"), rows))
+    Console().print(table_of(columns, [[*map(str, row)] for row in rows]))
 
 
 # --- helpers ---

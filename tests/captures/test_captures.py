@@ -11,6 +11,7 @@ from cdcmeta.scheduler.runtime import Capture, Changefeeds, term
 from cdcmeta.scheduler.runtime.registry import Gone, View
 from cdcmeta.scheduler.transport.local import LocalNetwork
 from snapkv.clock import monotonic
+from snapkv.errors import EngineUnavailableError
 
 WAIT_S = 30
 TABLES = [f"t{n}/" for n in range(6)]
@@ -57,6 +58,10 @@ class Cluster:
         alive = self.feeds.captures()
         found = self.feeds.places("copy")
         return {p.table: alive[p.capture].label for p in found if p.capture in alive}
+
+    def life(self, label):
+        self.until(lambda: self.captures[label].life, f"{label} to be alive")
+        return self.captures[label].life
 
     def leader(self):
         lives = {label: capture.life for label, capture in self.captures.items()}
@@ -233,8 +238,8 @@ def test_a_new_owner_waits_for_captures_that_vanished_before_it_led():
 
 def test_a_registry_remembers_who_vanished(cluster):
     cluster.start("c1", "c2")
-    registry = cluster.captures["c1"].life.registry
-    other = cluster.captures["c2"].life.name
+    registry = cluster.life("c1").registry
+    other = cluster.life("c2").name
     cluster.until(lambda: other in registry.view.captures, "both")
     cluster.captures.pop("c2").stop(drain=False)
     cluster.until(lambda: other in registry.view.gone, "its end")
@@ -242,3 +247,34 @@ def test_a_registry_remembers_who_vanished(cluster):
     cluster.start("c2")
     cluster.until(lambda: len(registry.view.captures) == 2, "another registration")
     assert other in registry.view.gone  # a minute long, under its old name
+
+
+def test_a_registry_that_cannot_read_its_records_reads_them_later(cluster, caplog):
+    cluster.start("c1")
+    registry = cluster.life("c1").registry
+    real, failures = registry._read_records, iter([EngineUnavailableError("down")] * 2)
+
+    def read():
+        if (error := next(failures, None)) is not None:
+            raise error
+        return real()
+
+    registry._read_records, registry._is_lost = read, True  # as after a compaction
+    cluster.until(lambda: registry.error is not None, "the failure")
+    assert "cannot be read: down" in caplog.text
+    cluster.create()
+    cluster.until(lambda: "copy" in registry.view.feeds, "the new changefeed")
+    cluster.until(lambda: len(cluster.placed()) == len(TABLES), "all tables")
+
+
+def test_a_stop_without_a_drain_hands_nothing_over(cluster):
+    cluster.start("c1", "c2")
+    cluster.create()
+    cluster.until(lambda: len(cluster.placed()) == len(TABLES), "all tables")
+    follower = next(label for label in ("c1", "c2") if label != cluster.leader())
+    cluster.captures.pop(follower).stop(drain=False)
+    cluster.until(
+        lambda: list(cluster.placed().values()) == [cluster.leader()] * len(TABLES), "the move"
+    )
+    reasons = {each.why for table in TABLES for each in cluster.feeds.history("copy", table)}
+    assert not [why for why in reasons if "drained" in why], reasons

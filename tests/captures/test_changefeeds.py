@@ -1,12 +1,18 @@
 """Changefeeds as records: what operators do, what is refused, and what the past says."""
 
+import json
+
 import pytest
 
 import snapkv
 from cdcmeta.errors import ChangefeedNotFoundError, InvalidArgumentError
 from cdcmeta.scheduler.runtime import Changefeeds
+from cdcmeta.scheduler.runtime.checking import OBJECT_STORES, check_source
 from cdcmeta.scheduler.runtime.records import Registration
-from snapkv.errors import CorruptStoreError
+from snapkv import SnapKVError
+from snapkv.archive.storage import CONFIG
+from snapkv.engine.etcd.address import endpoints_of
+from snapkv.errors import CorruptStoreError, InvalidOptionError
 
 SOURCE, SINK = "lmdb:/source", "jsonl:/sink"
 
@@ -81,6 +87,146 @@ def test_what_no_changefeed_is_is_refused(feeds, bad, why):
     assert feeds.list() == []
 
 
+SINKS = [
+    "lmdb:./copy",
+    "etcd://10.0.0.7:2379,10.0.0.8",
+    "memory:here",
+    "memory:",
+    "jsonl:./rows",
+    "call:write",
+    "couch+http://127.0.0.1:5984/mirror",
+    "couch+https://couch.example/a/b",
+    "record+lmdb:./copy",
+    "record+etcd://h",
+    "record+memory:here",
+    "record+archive:./copy",
+    "record+archive:s3://bucket/copy",
+]
+NO_SINKS = {
+    "mirror": "'mirror' is of an unknown form",
+    "json:./rows": "unknown form",
+    "archive:./copy": "unknown form",
+    "record+foo:x": "unknown form",
+    "record+record+lmdb:x": "unknown form",
+    "record+jsonl:./rows": "unknown form",
+    "couch+ftp://h/x": "unknown form",
+    "lmdb:": "path of a directory",
+    "lmdb://copy": "'//' does not lead",
+    "record+lmdb:~/copy": "'~' is not expanded",
+    "record+archive:": "the path of a folder",
+    "record+archive:ftp://h/x": "or s3://BUCKET/PATH",
+    "record+archive:s3://": "or s3://BUCKET/PATH",
+    "record+archive:s3://ann:secret@bucket/x": "or s3://BUCKET/PATH",
+    "etcd://": "//HOST:PORT",
+    "etcd:10.0.0.7": "//HOST:PORT",
+    "etcd://h:port": "//HOST:PORT",
+    "record+etcd://h/x": "without a path",
+    "jsonl:": "name of a directory",
+    "call:": "name of a function",
+    "couch+http://127.0.0.1:5984": "CouchDB database",
+    "couch+http://127.0.0.1:5984/": "CouchDB database",
+    "couch+http://h/copy-*": "name of a database",
+}
+
+
+@pytest.mark.parametrize("sink", SINKS)
+def test_a_sink_of_each_known_form_is_taken(feeds, sink):
+    assert create(feeds, sink=sink).sink == sink
+    create(feeds, "other")
+    assert feeds.update("other", sink=sink).sink == sink
+
+
+@pytest.mark.parametrize("sink", NO_SINKS)
+def test_a_sink_of_another_form_is_an_error_and_nothing_is_written(feeds, sink):
+    with pytest.raises(InvalidArgumentError, match="jsonl:DIR, call:NAME, couch") as caught:
+        create(feeds, sink=sink)
+    assert NO_SINKS[sink] in str(caught.value)
+    assert feeds.list() == []
+    made = create(feeds)
+    with pytest.raises(InvalidArgumentError, match="jsonl:DIR, call:NAME, couch"):
+        feeds.update("copy", sink=sink)
+    assert feeds.list() == [made]
+
+
+def test_the_name_of_a_database_is_only_in_the_sink_of_databases(feeds):
+    names = {"prefixes": None, "databases": ["a", "b"]}
+    create(feeds, sink="couch+http://h:5984/copy-*", **names)
+    with pytest.raises(InvalidArgumentError, match="CouchDB database"):
+        create(feeds, "other", sink="couch+http://h:5984?*", **names)
+    with pytest.raises(InvalidArgumentError, match="are not databases"):
+        feeds.update("copy", prefixes=["a/"], databases=[])
+
+
+@pytest.mark.parametrize(
+    "source", ["shop", "jsonl:./rows", "lmdb:", "etcd://h/x", "call:x", "record+lmdb:x"]
+)
+def test_a_source_is_a_store_by_its_url(feeds, source):
+    with pytest.raises(InvalidArgumentError, match="a source has one of the forms lmdb:DIR"):
+        feeds.create("copy", source, SINK, start=5)
+    assert feeds.list() == []
+    feeds.create("copy", "archive:./shop", SINK, start=5)
+
+
+STORES = [
+    "mirror",
+    "mirror:x",
+    "lmdb:",
+    "lmdb:/",
+    "lmdb:~/x",
+    "lmdb://x",
+    "lmdb:///x",
+    "lmdb:./x/~y//z",
+    "lmdb:/nowhere/x",
+    "lmdb:x\0y",
+    "memory:",
+    "memory:x",
+    "archive:./x",
+    "archive:ftp://h/x",
+    "archive:s3://",
+    "archive:s3://ann@bucket/x",
+    "etcd://",
+    "etcd:h",
+    "etcd://h/x",
+    "etcd://u:secret@h",
+    "etcd://h:x",
+    "etcd://h?x",
+]
+
+
+@pytest.mark.parametrize("url", STORES)
+def test_a_source_is_checked_as_snapkv_checks_it(tmp_path, monkeypatch, url):
+    monkeypatch.chdir(tmp_path)
+    try:
+        snapkv.open(url, create=False).close()
+    except InvalidOptionError:
+        with pytest.raises(InvalidArgumentError):
+            check_source(url)
+    except SnapKVError:
+        check_source(url)
+    else:
+        check_source(url)
+
+
+def test_archives_are_where_snapkv_has_them():
+    assert set(OBJECT_STORES) == set(CONFIG)
+    for url in ["etcd://a, b:1", "etcd://[::1]:2379,h/", "etcd://h:"]:
+        assert endpoints_of(url)
+        check_source(url)
+
+
+def test_what_may_be_a_password_is_not_shown(feeds):
+    for url in (
+        "mysql://ann:secret@host/db",
+        "record+foo://ann:secret@host",
+        "etcd://ann:secret@host",
+        "record+archive:s3://ann:secret@bucket/x",
+        "record+archive:s3://bucket/x?password=secret",
+    ):
+        with pytest.raises(InvalidArgumentError) as caught:
+            create(feeds, sink=url)
+        assert "secret" not in str(caught.value)
+
+
 def test_a_store_is_not_replicated_into_itself(feeds):
     with pytest.raises(InvalidArgumentError, match="the same store"):
         feeds.create("loop", SOURCE, SOURCE, start=5)
@@ -113,6 +259,31 @@ def test_tables_change_unless_they_began_with_a_state(feeds):
         feeds.update("state", prefixes=["a/", "c/"])
     with pytest.raises(InvalidArgumentError, match="cannot be changed"):
         feeds.update("copy", source="lmdb:/other")
+
+
+def test_an_update_of_nothing_is_an_error(feeds):
+    made = create(feeds)
+    with pytest.raises(InvalidArgumentError, match="sink, prefixes, databases, state"):
+        feeds.update("copy")
+    assert feeds.get("copy") == made
+
+
+def test_a_record_of_an_earlier_version_is_read_and_can_be_stopped(feeds, store):
+    create(feeds)
+    space = store.space("scheduler/default")
+    old = json.loads(space.at()[b"feed/copy"]) | {"sink": "mirror", "error": "it was full"}
+    space.commit(puts={b"feed/copy": json.dumps(old).encode()})
+    assert feeds.get("copy").sink == "mirror"
+    assert feeds.pause("copy").state == "paused"
+    assert feeds.update("copy", sink=SINK, state="running").sink == SINK
+    with pytest.raises(InvalidArgumentError, match="one of running, paused: 'failed'"):
+        feeds.update("copy", state="failed")
+
+
+def test_an_error_names_ten_tables_of_many(feeds):
+    create(feeds, prefixes=[f"t{n:02}/" for n in range(1_012)])
+    with pytest.raises(InvalidArgumentError, match=r"its tables: t00/, .*, t09/ and 1,002 more$"):
+        feeds.move("copy", "t", "c1")
 
 
 def test_captures_are_named_by_label_or_name(feeds, store):

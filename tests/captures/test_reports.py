@@ -1,5 +1,6 @@
 """Rates and delays reach owner and operator: balance follows load, slow tables have names."""
 
+import json
 import threading
 
 import pytest
@@ -9,10 +10,11 @@ from rich.console import Console
 import snapkv
 from cdcmeta.cli.changefeed_status import status_lines, status_of
 from cdcmeta.scheduler import Limits
-from cdcmeta.scheduler.executors.rates import Delay, Rate
+from cdcmeta.scheduler.executors.pipeline import Problem
+from cdcmeta.scheduler.executors.rates import Delay, Rate, Written
 from cdcmeta.scheduler.executors.sources.prefixes import PrefixSource
 from cdcmeta.scheduler.runtime import Capture, Changefeeds, registration, reports, term
-from cdcmeta.scheduler.runtime.reports import FeedReport, Weights, feed_reports
+from cdcmeta.scheduler.runtime.reports import FeedReport, Reporter, Weights, feed_reports
 from cdcmeta.scheduler.transport.local import LocalNetwork
 from snapkv.errors import CorruptStoreError
 
@@ -214,3 +216,31 @@ def test_a_report_is_the_same_after_its_record():
 def test_a_report_of_another_form_is_refused(raw):
     with pytest.raises(CorruptStoreError):
         feed_reports(raw)
+
+
+def test_tables_that_are_not_listed_share_the_rest():
+    report = FeedReport(4, None, {}, {"a": Rate(9.0, 90.0)}, {}, rest=Rate(6.0, 60.0))
+    again = FeedReport.decode(report.encode())
+    assert again.rates_of(["a", "b", "c"]) == {
+        "a": Rate(9.0, 90.0),
+        "b": Rate(3.0, 30.0),
+        "c": Rate(3.0, 30.0),
+    }
+    assert again.rates_of(["a"]) == {"a": Rate(9.0, 90.0)}
+
+
+def test_a_report_of_many_failing_tables_is_bounded():
+    class Failing:
+        error = None
+        opened = None
+
+    executor = Failing()
+    executor.opened = executor
+    executor.source_error = None
+    executor.problems = lambda: {f"t{n}": Problem("x" * 2_000, 0.0, 1) for n in range(20_000)}
+    executor.written = lambda: {f"t{n}": Written(n, n) for n in range(20_000)}
+    executor.delays = lambda least_s: {f"t{n}": Delay(n, "written") for n in range(20_000)}
+    reporter = Reporter(executor)
+    raw = json.dumps(reporter.report(20_000).encode())
+    assert len(raw) < 200_000
+    assert FeedReport.decode(json.loads(raw)).failing == 20_000

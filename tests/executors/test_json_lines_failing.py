@@ -12,6 +12,7 @@ import pytest
 from cdcmeta.errors import SinkError
 from cdcmeta.scheduler import Token
 from cdcmeta.scheduler.executors.sinks import json_lines
+from cdcmeta.scheduler.executors.sinks.contract import Reached
 from cdcmeta.scheduler.executors.sinks.json_lines import JsonLinesSink, file_name, last_checkpoint
 
 from .sources import commit
@@ -152,7 +153,7 @@ def test_large_lines_are_read_back_in_few_steps():
 
     good = b'{"ts": 5, "v": "%s"}\n{"checkpoint": 5, "token": [1, 2]}\n' % (b"x" * 300_000)
     file = Counted(good + b'{"ts": 6, "v": "' + b'{\\"checkpoint\\": ' * 1_200_000)
-    assert last_checkpoint(file) == (Token(1, 2), 5, len(good))
+    assert last_checkpoint(file) == (Reached(Token(1, 2), 5), len(good))
     assert file.reads < 20
 
 

@@ -159,7 +159,7 @@ def test_a_first_state_goes_on_after_a_compaction(store, monkeypatch):
     assert sorted(set(found)) == sorted([*(f"doc{n}" for n in range(9)), "later"])
 
 
-def test_a_database_that_was_made_again_is_not_merged(store):
+def test_a_database_that_was_created_again_is_not_merged(store):
     db = ChangesDB(store, "users").create()
     db.put({"_id": "a"})
     start = store.resolved()
@@ -180,6 +180,6 @@ def test_a_database_that_was_made_again_is_not_merged(store):
         driven.until(lambda: driven.is_done("users", is_prepare=True), "it to be prepared")
         driven.executor.add_table("users", reached, Token(2, 1), is_prepare=False)
         driven.until(lambda: driven.state("users") is TableState.STOPPED, "its end")
-        assert "made again" in driven.executor.problems()["users"].error
+        assert "created again" in driven.executor.problems()["users"].error
         assert [each.id for each in ChangesDB(target, "users").documents()] == ["a"]
         driven.close()

@@ -49,8 +49,10 @@ class Mirror:
         netloc = urlsplit(self.base).netloc if port is None else f"127.0.0.1:{port}"
         return f"couch+{scheme}://{netloc}/{self.name}"
 
-    def writer(self, token, *, port=None, table=TABLE, write_s=WAIT_S):
-        sink = CouchSink(self.url(port), "feed", write_s=write_s, environment=self.environment)
+    def writer(self, token, *, port=None, table=TABLE, write_s=WAIT_S, origin=None):
+        sink = CouchSink(
+            self.url(port), "feed", write_s=write_s, environment=self.environment, origin=origin
+        )
         writer = sink.writer(table, token)
         self._writers.append(writer)
         return writer

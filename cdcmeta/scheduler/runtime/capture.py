@@ -100,7 +100,7 @@ class Capture:
 
     def _run(self) -> None:
         try:
-            self.run(self._stop, drain_s=self._drain_s)
+            self._run_until(self._stop, lambda: self._drain_s)  # `stop` sets it
         except BaseException as e:
             log.exception("capture %s ended", self.label)
             self.error = e
@@ -112,6 +112,9 @@ class Capture:
 
         A store that does not answer is waited for. Raises errors that do not pass.
         """
+        self._run_until(stop, lambda: drain_s)
+
+    def _run_until(self, stop: threading.Event, drain_s: Callable[[], float]) -> None:
         try:
             while not stop.is_set():
                 try:
@@ -143,14 +146,16 @@ class Capture:
             self._end_process,
         )
 
-    def _live(self, life: Life, stop: threading.Event, drain_s: float) -> None:
+    def _live(self, life: Life, stop: threading.Event, drain_s: Callable[[], float]) -> None:
         until: float | None = None
         while life.is_alive:
             began = monotonic()
             if stop.is_set():
-                until = began + drain_s if until is None else until
+                until = began + drain_s() if until is None else until
+                if began >= until:
+                    return
                 life.leave()
-                if began >= until or life.has_left:
+                if life.has_left:
                     return
             life.tick(int(began * 1e6))
             wait_s = max(0.0, self._tick_s - (monotonic() - began))

@@ -10,6 +10,7 @@ from cdcmeta.arguments import check_store, listed
 from cdcmeta.errors import ChangefeedNotFoundError, InvalidArgumentError
 from cdcmeta.scheduler.core.watermarks import Watermarks
 from cdcmeta.scheduler.runtime import records
+from cdcmeta.scheduler.runtime.checking import check_sink, check_source
 from cdcmeta.scheduler.runtime.records import (
     PAUSED,
     RUNNING,
@@ -18,8 +19,12 @@ from cdcmeta.scheduler.runtime.records import (
     Registration,
 )
 from cdcmeta.scheduler.runtime.reports import FeedReport, feed_reports
-from snapkv import Absent, AtRevision, ConflictError, Snapshot, SnapshotKV, When
+from snapkv import Absent, AtRevision, ConflictError, Entry, Snapshot, SnapshotKV, When
 from snapkv.model import Guard
+
+CHANGEABLE = ("sink", "prefixes", "databases", "state")
+NAMED_MAX = 10
+"""How many tables an error names."""
 
 
 class Changefeeds:
@@ -59,10 +64,13 @@ class Changefeeds:
     ) -> Changefeed:
         """Create a changefeed that runs at once; one round trip.
 
+        What an earlier one of this id has left in the shared store is deleted: a capture may have
+        written it after the removal.
+
         The tables are `prefixes` (by default one, the whole store), changes `databases`, or
         `ranges` equal parts of a CDC `log`. `start` is a timestamp of the source: changes after it
         are replicated, and with `with_state` the tables as of it first. Raises
-        `InvalidArgumentError`, also if the id is taken.
+        `InvalidArgumentError`, also for a URL of an unknown form, and if the id is taken.
         """
         names = tuple(listed(databases, "databases"))
         if prefixes is None:
@@ -81,14 +89,20 @@ class Changefeeds:
             ranges,
         )
         feed.check()
+        check_source(source)
+        check_sink(sink, names)
         key = _key(id)
         try:
             commit = self._space.commit(
-                puts={key: feed.encode()}, guards=[Absent(key)], note=f"create changefeed {id}"
+                puts={key: feed.encode()},
+                deletes=[records.CHECKPOINT + id.encode()],
+                delete_prefixes=_prefixes(id),
+                guards=[Absent(key)],
+                note=f"create changefeed {id}",
             )
         except ConflictError as e:
             raise InvalidArgumentError(f"changefeed {id!r} exists already") from e
-        return replace(feed, epoch=commit.revision)
+        return replace(feed, epoch=commit.revision, created=commit.revision)
 
     def get(self, id: str, *, as_of: When | None = None) -> Changefeed:
         """Return a changefeed; raises `ChangefeedNotFoundError`. One round trip."""
@@ -96,29 +110,31 @@ class Changefeeds:
         entry = self._at(as_of).entries_of([_key(id)])[0]
         if entry is None:
             raise ChangefeedNotFoundError(id)
-        return records.feed_of(_key(id), entry.value, entry.revision)
+        return _feed(_key(id), entry)
 
     def list(self, *, as_of: When | None = None) -> list[Changefeed]:
         """Return all changefeeds, by id. One round trip."""
         found = self._at(as_of).entries(records.FEED)
-        return [records.feed_of(key, entry.value, entry.revision) for key, entry in found]
+        return [_feed(key, entry) for key, entry in found]
 
     def pause(self, id: str) -> Changefeed:
         """Let all captures stop its tables; the checkpoint stays."""
         return self.update(id, state=PAUSED)
 
     def resume(self, id: str) -> Changefeed:
-        """Run it again from its checkpoint, also after it failed."""
-        return self.update(id, state=RUNNING, error=None)
+        """Run it again from its checkpoint."""
+        return self.update(id, state=RUNNING)
 
     def update(self, id: str, **values: Any) -> Changefeed:
-        """Change `sink`, `prefixes`, `databases`, `state` or `error`; its tables start again.
+        """Change `sink`, `prefixes`, `databases` or `state`; its tables start again.
 
         Two round trips. Raises `ChangefeedNotFoundError`, `InvalidArgumentError`.
         """
-        unknown = values.keys() - {"sink", "prefixes", "databases", "state", "error"}
+        unknown = values.keys() - CHANGEABLE
         if unknown:
             raise InvalidArgumentError(f"{min(unknown)!r} of a changefeed cannot be changed")
+        if not values:
+            raise InvalidArgumentError(f"give what is to change: {', '.join(CHANGEABLE)}")
         for what in ("prefixes", "databases"):
             if what in values:
                 values[what] = tuple(listed(values[what], what))
@@ -131,6 +147,8 @@ class Changefeeds:
                     "lack theirs: create another changefeed for them"
                 )
             after.check()
+            if values.keys() != {"state"}:  # any changefeed can be stopped
+                check_sink(after.sink, after.databases)
             guards: list[Guard] = [AtRevision(_key(id), before.epoch)]
             try:
                 commit = self._space.commit(
@@ -146,10 +164,9 @@ class Changefeeds:
         One round trip. Raises `ChangefeedNotFoundError`.
         """
         self.get(id)
-        prefixes = [b"%b%b/" % (each, id.encode()) for each in (records.PLACE, records.ASK)]
         self._space.commit(
             deletes=[_key(id), records.CHECKPOINT + id.encode()],
-            delete_prefixes=prefixes,
+            delete_prefixes=_prefixes(id),
             note=f"remove changefeed {id}",
         )
 
@@ -157,8 +174,7 @@ class Changefeeds:
 
     def move(self, id: str, table: str, capture: str) -> None:
         """Ask for a table to be moved to a capture, given by its label or name."""
-        if table not in self.get(id).tables():
-            raise InvalidArgumentError(f"changefeed {id!r} has no table {table!r}")
+        check_table(self.get(id), table)
         to = self._capture(capture)
         key = records.ask_key(id, "move", table)
         self._space.commit(puts={key: to.encode()}, note=f"move {table} of {id} to {to}"[:4_000])
@@ -180,12 +196,15 @@ class Changefeeds:
     def checkpoint(self, id: str, *, as_of: When | None = None) -> Watermarks:
         """Return how far a changefeed is: everything up to its checkpoint is in the sink."""
         snapshot = self._at(as_of)
-        feed, stored = snapshot.entries_of([_key(id), records.CHECKPOINT + id.encode()])
-        if feed is None:
+        entry, stored = snapshot.entries_of([_key(id), records.CHECKPOINT + id.encode()])
+        if entry is None:
             raise ChangefeedNotFoundError(id)
+        feed = _feed(_key(id), entry)
         if stored is not None:
-            return records.watermarks_of(stored.value)
-        first = records.feed_of(_key(id), feed.value, feed.revision).first_checkpoint
+            found = records.checkpoint_of(stored.value)
+            if found.is_of(feed):
+                return found.watermarks
+        first = feed.first_checkpoint
         return Watermarks(first, first, 0)
 
     def places(self, id: str, *, as_of: When | None = None) -> Sequence[Placement]:
@@ -229,6 +248,27 @@ class Changefeeds:
 
     def _at(self, as_of: When | None) -> Snapshot[bytes]:
         return self._space.at(as_of)
+
+
+def check_table(feed: Changefeed, table: str) -> None:
+    """Raise `InvalidArgumentError`, with the first tables, for one that a changefeed lacks."""
+    tables = feed.tables()
+    if table in tables:
+        return
+    named = ", ".join(tables[:NAMED_MAX])
+    more = f" and {len(tables) - NAMED_MAX:,} more" if len(tables) > NAMED_MAX else ""
+    raise InvalidArgumentError(
+        f"changefeed {feed.id!r} has no table {table!r}; its tables: {named}{more}"
+    )
+
+
+def _feed(key: bytes, entry: Entry) -> Changefeed:
+    return records.feed_of(key, entry.value, entry.revision, entry.created)
+
+
+def _prefixes(id: str) -> list[bytes]:
+    """Return the prefixes of a changefeed's other records."""
+    return [b"%b%b/" % (each, id.encode()) for each in (records.PLACE, records.ASK)]
 
 
 def _key(id: str) -> bytes:

@@ -14,7 +14,7 @@ from cdcmeta.scheduler.capture.executor import ExecutorStatus
 from cdcmeta.scheduler.core.states import NO_PROGRESS, Progress, TableState, Token
 from cdcmeta.scheduler.executors.executor import StoreExecutor
 from cdcmeta.scheduler.executors.sinks.called import CalledSink, Function
-from cdcmeta.scheduler.executors.sinks.contract import Sink
+from cdcmeta.scheduler.executors.sinks.contract import Origin, Sink
 from cdcmeta.scheduler.executors.sinks.couch import CouchSink
 from cdcmeta.scheduler.executors.sinks.couch_client import SCHEMES
 from cdcmeta.scheduler.executors.sinks.databases import CouchReplicaSink, DatabaseSink
@@ -32,6 +32,7 @@ from snapkv.extras import extra
 JSON_LINES, CALL = "jsonl:", "call:"
 LOCAL = ("lmdb:", "archive:", JSON_LINES, f"{RECORD}lmdb:", f"{RECORD}archive:")
 RETRY_S = 2.0
+STORE_ID_DIGITS = 16
 
 
 class Stores:
@@ -105,8 +106,19 @@ def open_source(feed: Changefeed, stores: Stores) -> TableSource:
     return PrefixSource(store, dict(zip(feed.tables(), feed.prefixes, strict=True)))
 
 
+def origin_of(feed: Changefeed, store: SnapshotKV, cluster: str) -> Origin:
+    """Return what a sink keeps of a changefeed, which is a record in this store."""
+    store_id = store.reader.format.store_id.hex()[:STORE_ID_DIGITS]
+    return Origin(f"{store_id}/{cluster}/{feed.id}", feed.created)
+
+
 def open_sink(
-    feed: Changefeed, stores: Stores, functions: Mapping[str, Function], write_s: float
+    feed: Changefeed,
+    stores: Stores,
+    functions: Mapping[str, Function],
+    write_s: float,
+    *,
+    origin: Origin | None = None,
 ) -> Sink:
     """Return the sink of a changefeed; `write_s` bounds a write, in seconds.
 
@@ -115,7 +127,7 @@ def open_sink(
     """
     url = feed.sink
     if url.startswith(JSON_LINES):
-        return JsonLinesSink(Path(url.removeprefix(JSON_LINES)))
+        return JsonLinesSink(Path(url.removeprefix(JSON_LINES)), origin=origin)
     if url.startswith(CALL):
         function = functions.get(url.removeprefix(CALL))
         if function is None:
@@ -126,14 +138,14 @@ def open_sink(
         return CalledSink(function)
     if url.startswith(SCHEMES):
         if feed.databases:
-            return CouchReplicaSink(url, feed.id, write_s=write_s)
-        return CouchSink(url, feed.id, write_s=write_s)
+            return CouchReplicaSink(url, feed.id, write_s=write_s, origin=origin)
+        return CouchSink(url, feed.id, write_s=write_s, origin=origin)
     if url.startswith(RECORD):
         source = stores.open(feed.source, feed.source_name, create=False)
         return recorded_sink(url, feed.sink_name, feed.id, source)
     target = stores.open(url, feed.sink_name, create=True)
     kind = DatabaseSink if feed.databases else StoreSink
-    return kind(target, feed.id, write_s=write_s)
+    return kind(target, feed.id, write_s=write_s, origin=origin)
 
 
 class OpeningExecutor:

@@ -3,7 +3,7 @@
 | key | value | written by |
 |---|---|---|
 | `feed/<id>` | a changefeed; its revision is the changefeed's epoch | operators |
-| `checkpoint/<id>` | how far it is: `Watermarks` | the owner |
+| `checkpoint/<id>` | how far it is: `Watermarks`, and the changefeed's `created` | the owner |
 | `place/<id>/<table>` | the capture that replicates a table, and why | the owner |
 | `ask/<id>/<what>/<table>` | a request: `move`, `rebalance` | operators; the owner removes it |
 | `drain/<capture>` | a capture that is to be drained | operators; the owner removes it |
@@ -29,8 +29,8 @@ from cdcmeta.scheduler.core.watermarks import Watermarks
 from snapkv.errors import CorruptStoreError
 from snapkv.times import TIMESTAMP_MAX
 
-RUNNING, PAUSED, FAILED = "running", "paused", "failed"
-STATES = (RUNNING, PAUSED, FAILED)
+RUNNING, PAUSED = "running", "paused"
+STATES = (RUNNING, PAUSED)
 WHOLE = "*"
 """The name of a table that is the whole store: tables have names."""
 FEED, CHECKPOINT, PLACE, ASK = b"feed/", b"checkpoint/", b"place/", b"ask/"
@@ -48,7 +48,8 @@ class Changefeed:
 
     The tables are `prefixes` of keys, none the beginning of another, or `databases`, or `ranges`
     equal parts of a CDC `log`. Changes after `start` are replicated; with `with_state`, the tables
-    as of `start` come first. `epoch` is the revision of the record, 0 in one that is not stored.
+    as of `start` come first. `epoch` is the revision of the record, and `created` the first one,
+    which it keeps until it is removed; both are 0 in one that is not stored.
     """
 
     id: str
@@ -63,8 +64,8 @@ class Changefeed:
     log: str | None = None
     ranges: int = 0
     state: str = RUNNING
-    error: str | None = None
     epoch: int = 0
+    created: int = 0
 
     def tables(self) -> tuple[str, ...]:
         """Return the names of its tables."""
@@ -87,7 +88,7 @@ class Changefeed:
     def encode(self) -> bytes:
         """Return the record."""
         kept = asdict(self)
-        del kept["epoch"], kept["id"]
+        del kept["epoch"], kept["created"], kept["id"]
         return _encoded(kept)
 
     def check(self) -> None:
@@ -125,6 +126,18 @@ class Changefeed:
             check_ranges(self.log, self.ranges)
         if self.databases:
             check_databases(self.databases, self.sink)
+
+
+class Checkpoint(NamedTuple):
+    """The stored progress of a changefeed."""
+
+    watermarks: Watermarks
+    created: int | None
+    """`Changefeed.created`; None in a record of an earlier version."""
+
+    def is_of(self, feed: Changefeed) -> bool:
+        """Return whether it is this changefeed's: an owner may write that of a removed one late."""
+        return self.created in (None, feed.created)
 
 
 class Placement(NamedTuple):
@@ -226,30 +239,39 @@ def check_databases(names: tuple[str, ...], sink: str) -> None:
         )
 
 
-def feed_of(key: bytes, raw: bytes, revision: int) -> Changefeed:
-    """Return a changefeed from its record. Raises `CorruptStoreError`."""
+def feed_of(key: bytes, raw: bytes, revision: int, created: int) -> Changefeed:
+    """Return a changefeed from its record, and the record's last and first revision.
+
+    Raises `CorruptStoreError`.
+    """
     known = {each.name for each in fields(Changefeed)}
     try:
         found = {name: value for name, value in _decoded(raw).items() if name in known}
         for name in ("prefixes", "databases"):
             found[name] = tuple(found.get(name, ()))
         id = key.removeprefix(FEED).decode()
-        feed = Changefeed(id, **found, epoch=revision)
+        feed = Changefeed(id, **found, epoch=revision, created=created)
         feed.check()
     except (ValueError, TypeError, KeyError) as e:
         raise CorruptStoreError(f"{key!r} is not a changefeed: {e}") from e
     return feed
 
 
-def encoded_watermarks(watermarks: Watermarks) -> bytes:
-    """Return the record of a checkpoint."""
-    return _encoded(watermarks._asdict())
+def encoded_watermarks(watermarks: Watermarks, created: int) -> bytes:
+    """Return the record of the checkpoint of a changefeed, which was created at a revision."""
+    return _encoded({**watermarks._asdict(), "created": created})
 
 
 def watermarks_of(raw: bytes) -> Watermarks:
+    """Return the progress in the record of a checkpoint."""
+    return checkpoint_of(raw).watermarks
+
+
+def checkpoint_of(raw: bytes) -> Checkpoint:
     """Return a checkpoint from its record."""
     found = _decoded(raw)
-    return Watermarks(found["checkpoint"], found["resolved"], found["synced"])
+    watermarks = Watermarks(found["checkpoint"], found["resolved"], found["synced"])
+    return Checkpoint(watermarks, found.get("created"))
 
 
 def place_key(feed: str, table: str) -> bytes:

@@ -25,7 +25,13 @@ from cdcmeta.scheduler.protocol.fencing import KnownOwner
 from cdcmeta.scheduler.protocol.messages import Envelope
 from cdcmeta.scheduler.runtime import records
 from cdcmeta.scheduler.runtime.duties import Duties
-from cdcmeta.scheduler.runtime.opening import OpeningExecutor, Stores, open_sink, open_source
+from cdcmeta.scheduler.runtime.opening import (
+    OpeningExecutor,
+    Stores,
+    open_sink,
+    open_source,
+    origin_of,
+)
 from cdcmeta.scheduler.runtime.records import RUNNING, Changefeed, Registration
 from cdcmeta.scheduler.runtime.registry import Registry
 from cdcmeta.scheduler.runtime.reports import Reporter
@@ -244,7 +250,8 @@ class Life:
     def _opened(self, feed: Changefeed) -> StoreExecutor:
         write_s = self.session.ttl_s * MARGIN_SHARE * WRITE_SHARE
         source = open_source(feed, self._stores)
-        sink = open_sink(feed, self._stores, self._functions, write_s)
+        origin = origin_of(feed, self._store, self._cluster)
+        sink = open_sink(feed, self._stores, self._functions, write_s, origin=origin)
         return StoreExecutor(
             source, sink, feed.tables(), state_at=feed.state_at, may_write=self.may_write
         )

@@ -13,9 +13,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from cdcmeta.scheduler.core.watermarks import Watermarks
 from cdcmeta.scheduler.runtime import records
-from cdcmeta.scheduler.runtime.records import Changefeed, Registration
+from cdcmeta.scheduler.runtime.records import Changefeed, Checkpoint, Registration
 from snapkv import (
     CompactedError,
     Election,
@@ -69,7 +68,8 @@ class View:
     captures: Mapping[str, Registered]
     leader: Leader | None
     feeds: Mapping[str, Changefeed] = field(default_factory=dict)
-    checkpoints: Mapping[str, Watermarks] = field(default_factory=dict)
+    checkpoints: Mapping[str, Checkpoint] = field(default_factory=dict)
+    """As stored: one may be of an earlier changefeed of the same id."""
     others: Mapping[bytes, bytes] = field(default_factory=dict)
     """The other records, by key: requests and reports."""
     evicted: Mapping[bytes, bytes] = field(default_factory=dict)
@@ -88,7 +88,9 @@ class Registry:
         self._store, self._cluster, self._election = store, cluster, election
         self._space: Space = store.space(records.space_of(cluster))
         self._feeds: dict[str, Changefeed] = {}
-        self._checkpoints: dict[str, Watermarks] = {}
+        self._created: dict[bytes, int] = {}
+        """The first revision of each changefeed's record, by key."""
+        self._checkpoints: dict[str, Checkpoint] = {}
         self._places: dict[str, dict[str, bytes]] = {}
         self._others: dict[bytes, bytes] = {}
         self.began = monotonic()
@@ -96,6 +98,8 @@ class Registry:
         self._watch = self._read_records()
         self._view: View | None = None
         self._view = self._looked()
+        self._is_lost = False
+        """Whether the watch has ended, and all records are to be read again."""
         self.error: Exception | None = None
         """Why the view is not up to date."""
         self._asked, self._closed = threading.Event(), threading.Event()
@@ -124,14 +128,17 @@ class Registry:
         looked_at = monotonic()
         while not self._closed.is_set():
             try:
+                if self._is_lost:
+                    self._begin_again()
                 changed = self._take(self._watch.next(WAIT_S))
                 due = changed or self._asked.is_set() or monotonic() - looked_at >= LOOK_S
                 if due:
                     self._asked.clear()
                     self._view, looked_at = self._looked(), monotonic()
                     self.error = None
-            except CompactedError:
-                self._begin_again()
+            except CompactedError as e:
+                log.warning("the cluster's records are read anew: %s", e)
+                self._is_lost = True
             except SnapKVError as e:
                 if self._closed.is_set():
                     return
@@ -141,11 +148,10 @@ class Registry:
                 self._asked.wait(RETRY_S)
 
     def _begin_again(self) -> None:
+        """Read all records; raises what that raises, and is then called again."""
         self._watch.close()
-        try:
-            self._watch = self._read_records()
-        except SnapKVError as e:
-            self.error = e
+        self._watch = self._read_records()
+        self._is_lost = False
 
     def _looked(self) -> View:
         """Read sessions and leader; two round trips, two more if a session has ended.
@@ -190,10 +196,10 @@ class Registry:
 
     def _read_records(self) -> Watch[bytes]:
         snapshot = self._space.at(timeout=TIMEOUT_S)
-        for known in (self._feeds, self._checkpoints, self._places, self._others):
+        for known in (self._feeds, self._created, self._checkpoints, self._places, self._others):
             known.clear()
         for key, entry in snapshot.entries():
-            self._put(key, entry.value, entry.revision)
+            self._put(key, entry.value, entry.revision, entry.created)
         return self._space.watch(since=snapshot.timestamp)
 
     def _take(self, changes: object) -> bool:
@@ -203,17 +209,20 @@ class Registry:
             if change.value is None:
                 self._remove(change.key)
             else:
-                self._put(change.key, change.value, change.commit.revision)
+                revision = change.commit.revision
+                self._put(change.key, change.value, revision, revision)
         return True
 
-    def _put(self, key: bytes, value: bytes, revision: int) -> None:
+    def _put(self, key: bytes, value: bytes, revision: int, created: int) -> None:
+        """Take a record; `created` counts for one that is not known yet."""
         try:
             if key.startswith(records.FEED):
-                feed = records.feed_of(key, value, revision)
+                created = self._created.setdefault(key, created)
+                feed = records.feed_of(key, value, revision, created)
                 self._feeds[feed.id] = feed
             elif key.startswith(records.CHECKPOINT):
                 feed_id = key.removeprefix(records.CHECKPOINT).decode()
-                self._checkpoints[feed_id] = records.watermarks_of(value)
+                self._checkpoints[feed_id] = records.checkpoint_of(value)
             elif key.startswith(records.PLACE):
                 feed_id, table = _place(key)
                 self._places.setdefault(feed_id, {})[table] = value
@@ -224,6 +233,7 @@ class Registry:
 
     def _remove(self, key: bytes) -> None:
         if key.startswith(records.FEED):
+            self._created.pop(key, None)
             self._feeds.pop(key.removeprefix(records.FEED).decode(errors="replace"), None)
         elif key.startswith(records.CHECKPOINT):
             self._checkpoints.pop(

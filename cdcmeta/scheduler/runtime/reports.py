@@ -22,7 +22,9 @@ LOOK_S = 5.0
 LATE_S = 10.0
 """A table that is late by so many seconds is reported."""
 TABLES_MAX = 200
-"""How many rates, and how many delays, a report has."""
+"""How many rates, delays and problems a report has: the first ones."""
+TEXT_MAX = 500
+"""How many characters of an error a report has."""
 STEP = 1.5
 """A table's weight changes if its rate has grown or shrunk by this factor."""
 
@@ -36,13 +38,26 @@ class FeedReport(NamedTuple):
     problems: Mapping[str, str]
     rates: Mapping[str, Rate]
     delays: Mapping[str, Delay]
+    failing: int = 0
+    """How many tables have problems: `problems` has the first of them."""
+    rest: Rate = Rate(0.0, 0.0)
+    """What the busy tables write together that are not in `rates`."""
 
     def encode(self) -> dict[str, Any]:
         """Return it as JSON has it."""
         rates = {table: [_rounded(each) for each in rate] for table, rate in self.rates.items()}
         delays = {table: [_rounded(s), what] for table, (s, what) in self.delays.items()}
         found = {"tables": self.tables, "error": self.error, "problems": dict(self.problems)}
-        return found | {"rates": rates, "delays": delays}
+        rest = [_rounded(each) for each in self.rest]
+        return found | {"rates": rates, "delays": delays, "failing": self.failing, "rest": rest}
+
+    def rates_of(self, tables: Iterable[str]) -> dict[str, Rate]:
+        """Return the rates of tables; those that are not listed share the rest."""
+        unlisted = [table for table in tables if table not in self.rates]
+        if not self.rest.rows or not unlisted:
+            return dict(self.rates)
+        share = Rate(self.rest.rows / len(unlisted), self.rest.bytes / len(unlisted))
+        return {**self.rates, **dict.fromkeys(unlisted, share)}
 
     @classmethod
     def decode(cls, found: Mapping[str, Any]) -> FeedReport:
@@ -52,7 +67,9 @@ class FeedReport(NamedTuple):
             table: Delay(float(seconds), str(what))
             for table, (seconds, what) in found.get("delays", {}).items()
         }
-        return cls(int(found["tables"]), found["error"], found["problems"], rates, delays)
+        problems = found["problems"]
+        failing, rest = int(found.get("failing", len(problems))), Rate(*found.get("rest", (0, 0)))
+        return cls(int(found["tables"]), found["error"], problems, rates, delays, failing, rest)
 
 
 def feed_reports(raw: bytes) -> dict[str, FeedReport]:
@@ -71,6 +88,7 @@ class Reporter:
         self._executor, self._rates = executor, Rates()
         self._looked_at = 0.0
         self._seen: tuple[dict[str, Rate], dict[str, Delay]] = {}, {}
+        self._rest = Rate(0.0, 0.0)
 
     def report(self, tables: int) -> FeedReport:
         """Return what is to be reported now. O(tables), each `LOOK_S` seconds."""
@@ -81,13 +99,18 @@ class Reporter:
             self._looked_at = now
             self._rates.look(opened.written(), now)
             delays = sorted(opened.delays(LATE_S).items(), key=lambda item: -item[1].seconds)
-            rates = self._rates.of_tables().items()
-            self._seen = dict(islice(rates, TABLES_MAX)), dict(delays[:TABLES_MAX])
+            rates = list(self._rates.of_tables().items())
+            self._seen = dict(rates[:TABLES_MAX]), dict(delays[:TABLES_MAX])
+            rest = [rate for _, rate in rates[TABLES_MAX:]]
+            self._rest = Rate(sum(each.rows for each in rest), sum(each.bytes for each in rest))
+        shown = islice(sorted(problems.items()), TABLES_MAX)
         return FeedReport(
             tables,
-            str(error) if error is not None else None,
-            {table: each.error for table, each in problems.items()},
+            str(error)[:TEXT_MAX] if error is not None else None,
+            {table: each.error[:TEXT_MAX] for table, each in shown},
             *self._seen,
+            len(problems),
+            self._rest,
         )
 
 

@@ -91,13 +91,11 @@ class Term:
                 schedule.coordinator.balance_soon()
         sent: list[tuple[str, Envelope]] = []
         for id, schedule in self._schedules.items():
-            stored = view.checkpoints.get(id)
-            first = schedule.feed.first_checkpoint
             cluster = Cluster(
                 now,
                 captures,
                 schedule.weights.of_tables,
-                max(stored.checkpoint if stored is not None else 0, first),
+                _stored(schedule.feed, view),
                 view.revision,
             )
             tick = schedule.coordinator.tick(inbox.get(id, []), cluster)
@@ -182,7 +180,10 @@ class Term:
                 log.error("the report of %s is not used: %s", name, e)
                 continue
             for id, report in found.items():
-                rates.setdefault(id, {}).update(report.rates)
+                schedule = self._schedules.get(id)
+                if schedule is not None:
+                    held = schedule.coordinator.replication.primaries.get(name, ())
+                    rates.setdefault(id, {}).update(report.rates_of(held))
         for id, schedule in self._schedules.items():
             schedule.weights.update(rates.get(id, {}))
 
@@ -208,7 +209,7 @@ class Term:
     def _store(self, id: str, schedule: _Schedule, tick: Tick) -> None:
         stored = schedule.coordinator.progress.stored
         if tick.watermarks.checkpoint > stored.checkpoint:
-            value = records.encoded_watermarks(tick.watermarks)
+            value = records.encoded_watermarks(tick.watermarks, schedule.feed.created)
             self._duties.put(records.CHECKPOINT + id.encode(), value)
 
     # --- requests ---
@@ -266,3 +267,9 @@ class Term:
                 if name not in view.captures:
                     self._done.add(key)
                     self._duties.put(key, None)
+
+
+def _stored(feed: Changefeed, view: View) -> int:
+    """Return the stored checkpoint, or that before anything is replicated."""
+    found, first = view.checkpoints.get(feed.id), feed.first_checkpoint
+    return max(found.watermarks.checkpoint, first) if found and found.is_of(feed) else first

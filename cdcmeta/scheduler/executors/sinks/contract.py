@@ -3,16 +3,45 @@
 A changefeed has one sink, each assignment of a table a writer. Writers of earlier assignments may
 live on for a moment, in another process: a sink that can keeps the newest token that it saw, and
 rejects older ones (`fenced`).
+
+Tokens and checkpoints mean something only within one changefeed. So such a sink keeps the `Origin`
+of each table, too, and compares it first:
+
+    the same changefeed             the later token writes; the sink's checkpoint counts
+    an earlier one of the same id   the new one writes, whatever the tokens, from its own start
+    a later one of the same id      this one is fenced
+    another one                     an error: two changefeeds do not share a table of a sink
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from cdcmeta.errors import SinkError
 from cdcmeta.scheduler.core.states import Token
 from snapkv import Changes
+
+
+class Origin(NamedTuple):
+    """Which changefeed writes: ids may be used again, and clusters may use the same ids."""
+
+    place: str
+    """The beginning of the shared store's id, the cluster and the changefeed: `6f.../default/copy`.
+
+    A shared store that was made anew has another id.
+    """
+    created: int
+    """The revision that created the changefeed: a later one of the same place has a larger one."""
+
+
+class Reached(NamedTuple):
+    """What a sink keeps of a table."""
+
+    token: Token
+    checkpoint: int
+    origin: Origin | None = None
+    """None in what was written without one."""
 
 
 class TableWriter(Protocol):
@@ -23,7 +52,8 @@ class TableWriter(Protocol):
 
         Everything up to `start` is in the sink. A sink that keeps the checkpoint with the data
         returns its own if that is later, so that nothing is written twice. Raises
-        `SinkError` with the reason `fenced` if a later assignment has begun.
+        `SinkError` with the reason `fenced` if a later assignment has begun, `failed` if the table
+        of this sink belongs to another changefeed.
         """
         ...
 
@@ -50,6 +80,37 @@ class Sink(Protocol):
     def close(self) -> None:
         """Free what the writers share."""
         ...
+
+
+def is_earlier(table: str, kept: Reached, token: Token, origin: Origin | None) -> bool:
+    """Return whether an earlier changefeed wrote what a sink keeps: its checkpoint does not count.
+
+    `token` and `origin` are those of the writer. Raises `SinkError` if it may not write.
+    """
+    if origin is not None and kept.origin is not None and origin != kept.origin:
+        if origin.place != kept.origin.place:
+            raise foreign(table, kept.origin, origin)
+        if origin.created > kept.origin.created:
+            return True
+        raise SinkError(
+            f"{table!r} belongs to a changefeed of the same id that was created later, at revision "
+            f"{kept.origin.created} instead of {origin.created}",
+            "fenced",
+        )
+    if kept.token > token:
+        raise fenced(table, kept.token)
+    return False
+
+
+def foreign(table: str, kept: Origin, origin: Origin) -> SinkError:
+    """Return the error of a writer whose table in this sink belongs to another changefeed."""
+    cluster, _, id = kept.place.rpartition("/")
+    whose = f"changefeed {id} of another cluster or store ({kept.place})"
+    if cluster == origin.place.rpartition("/")[0]:
+        whose = f"another changefeed, {id}"
+    return SinkError(
+        f"{table!r} in this sink belongs to {whose}: choose another sink, or empty this one"
+    )
 
 
 def fenced(table: str, token: Token) -> SinkError:

@@ -26,7 +26,8 @@ more revisions than that makes a conflict. And only captures may write these doc
 data. A writer reads it before each batch: a later token fences it. CouchDB 2 and 3 do not compare
 the `_rev` of local documents (CouchDB 1, PouchDB and `cdcmeta serve` do), so an earlier writer may
 replace it once. That is harmless: it wrote all up to that checkpoint, too, and the later writer
-puts its own token back.
+puts its own token back. If the earlier writer is of an earlier changefeed of the same id (`place`
+and `created` are the sink's origin), its checkpoint does not count.
 """
 
 from __future__ import annotations
@@ -40,8 +41,9 @@ from os import environ
 from typing import Any, NamedTuple
 
 from cdcmeta.errors import SinkError
-from cdcmeta.scheduler.core.states import Token
-from cdcmeta.scheduler.executors.sinks.contract import fenced
+from cdcmeta.scheduler.core.states import NO_TOKEN, Token
+from cdcmeta.scheduler.executors.sinks import contract
+from cdcmeta.scheduler.executors.sinks.contract import Origin, is_earlier
 from cdcmeta.scheduler.executors.sinks.couch_client import CouchClient, Database
 from snapkv import Changes
 
@@ -60,8 +62,9 @@ ESCAPE = "~"
 class CouchSink:
     """Writes into a database, each change once in effect; creates the database if it is missing.
 
-    `changefeed` names the records of tables; `environment` has the login (`CDCMETA_SINK_USER`,
-    `CDCMETA_SINK_PASSWORD`). Raises `InvalidArgumentError` for an invalid URL or login.
+    `changefeed` names the records of tables, and `origin` says which one of that name it is;
+    `environment` has the login (`CDCMETA_SINK_USER`, `CDCMETA_SINK_PASSWORD`). Raises
+    `InvalidArgumentError` for an invalid URL or login.
     """
 
     def __init__(
@@ -71,14 +74,15 @@ class CouchSink:
         *,
         write_s: float = WRITE_S,
         environment: Mapping[str, str] = environ,
+        origin: Origin | None = None,
     ) -> None:
         self._database = Database(url, environment)
-        self._changefeed, self._write_s = changefeed, write_s
+        self._changefeed, self._write_s, self._origin = changefeed, write_s, origin
 
     def writer(self, table: str, token: Token) -> CouchWriter:
         """Return a writer of one assignment, with a connection of its own."""
         client = CouchClient(self._database, self._write_s)
-        return CouchWriter(client, self._changefeed, table, token)
+        return CouchWriter(client, self._changefeed, table, token, self._origin)
 
     def close(self) -> None:
         """Do nothing: writers close their connections."""
@@ -119,15 +123,23 @@ class Version(NamedTuple):
 class CouchWriter:
     """Writes one table: four requests for a batch, three if it wrote these keys before."""
 
-    def __init__(self, client: CouchClient, changefeed: str, table: str, token: Token) -> None:
-        self._client, self._table, self._token = client, table, token
+    def __init__(
+        self,
+        client: CouchClient,
+        changefeed: str,
+        table: str,
+        token: Token,
+        origin: Origin | None,
+    ) -> None:
+        self._client, self._table, self._token, self._origin = client, table, token, origin
         name = hashlib.sha256(f"{changefeed}\n{table}".encode()).hexdigest()[:32]
         self._local = f"_local/cdcmeta-{name}"
-        self._about = {"changefeed": changefeed, "table": table}
+        feed = origin._asdict() if origin is not None else {}
+        self._about = {"changefeed": changefeed, "table": table, **feed}
         self._heads: dict[str, Head] = {}
 
     def begin(self, start: int) -> int:
-        """Write the token into the table's record; return the checkpoint that it has."""
+        """Write the token into the table's record; return the checkpoint that counts in it."""
         self._client.begin_call()
         for _ in range(TRIES):
             found = self._read_record()
@@ -168,23 +180,24 @@ class CouchWriter:
         return found
 
     def _read_record(self) -> Reached | None:
-        """Return the record. Raises `SinkError` if a later assignment has begun."""
+        """Return the record; that of an earlier changefeed without its token and checkpoint.
+
+        Raises `SinkError` if a later assignment has begun, or the table is another changefeed's.
+        """
         answer = self._client.request("GET", self._local)
         if answer.status == 404:
             return None
         if answer.status != 200:
             raise self._client.rejected("a read", answer)
         try:
-            owner, number = answer.value["token"]
-            token, rev = Token(int(owner), int(number)), str(answer.value["_rev"])
-            found = Reached(token, int(answer.value["checkpoint"]), rev)
+            kept, rev = _kept_in(answer.value), str(answer.value["_rev"])
         except (ValueError, TypeError, KeyError, OverflowError):
             raise self._client.error(
                 f"has an invalid record of table {self._table!r}", hint=f"delete {self._local}"
             ) from None
-        if found.token > self._token:
-            raise fenced(self._table, found.token)
-        return found
+        if is_earlier(self._table, kept, self._token, self._origin):
+            return Reached(NO_TOKEN, 0, rev)
+        return Reached(kept.token, kept.checkpoint, rev)
 
     def _write_record(self, found: Reached, checkpoint: int) -> bool:
         """Replace the record; False if it has changed."""
@@ -367,6 +380,15 @@ def _check_depth(value: object, left: int) -> None:
             raise ValueError("nested too deep")
         for each in value.values() if isinstance(value, dict) else value:
             _check_depth(each, left - 1)
+
+
+def _kept_in(record: Mapping[str, Any]) -> contract.Reached:
+    """Return what a table's record has. Raises `ValueError`, `TypeError`, `KeyError`."""
+    owner, number = record["token"]
+    origin = None
+    if "place" in record:
+        origin = Origin(str(record["place"]), int(record["created"]))
+    return contract.Reached(Token(int(owner), int(number)), int(record["checkpoint"]), origin)
 
 
 def _head_of(row: Mapping[str, Any]) -> Head:

@@ -16,6 +16,7 @@ from urllib.parse import quote
 from cdcmeta.changes import ChangesDB
 from cdcmeta.errors import DatabaseExistsError, SinkError
 from cdcmeta.scheduler.core.states import Token
+from cdcmeta.scheduler.executors.sinks.contract import Origin
 from cdcmeta.scheduler.executors.sinks.couch import BATCH_BYTES, BATCH_DOCS, WRITE_S, CouchWriter
 from cdcmeta.scheduler.executors.sinks.couch_client import CouchClient, Database
 from cdcmeta.scheduler.executors.sinks.stores import StoreSink, StoreWriter
@@ -29,9 +30,16 @@ NAME_IN_URL = "*"
 class DatabaseSink:
     """Writes each table into the database of its name in a store; creates it if it is missing."""
 
-    def __init__(self, target: SnapshotKV, changefeed: str, *, write_s: float = WRITE_S) -> None:
+    def __init__(
+        self,
+        target: SnapshotKV,
+        changefeed: str,
+        *,
+        write_s: float = WRITE_S,
+        origin: Origin | None = None,
+    ) -> None:
         self._target, self._write_s = target, write_s
-        self._records = StoreSink(target, changefeed, write_s=write_s)
+        self._records = StoreSink(target, changefeed, write_s=write_s, origin=origin)
 
     def writer(self, table: str, token: Token) -> DatabaseWriter:
         """Return a writer of one assignment."""
@@ -56,13 +64,13 @@ class DatabaseWriter:
         return self._records.begin(start)
 
     def write(self, commits: Sequence[Changes[str]], checkpoint: int) -> None:
-        """Replicate the documents, then write the checkpoint."""
+        """Replicate the documents, then write the checkpoint, both within the same time."""
         deadline = monotonic() + self._write_s
         leaves = [json.loads(each) for each in leaves_of(commits)]
         if leaves:
             self._replicate(leaves, deadline)
         if checkpoint:
-            self._records.write([], checkpoint)
+            self._records.write([], checkpoint, deadline=deadline)
 
     def close(self) -> None:
         """Do nothing."""
@@ -100,15 +108,16 @@ class CouchReplicaSink:
         *,
         write_s: float = WRITE_S,
         environment: Mapping[str, str] = environ,
+        origin: Origin | None = None,
     ) -> None:
         self._url, self._changefeed, self._write_s = url, changefeed, write_s
-        self._environment = environment
+        self._environment, self._origin = environment, origin
         self._database("x")
 
     def writer(self, table: str, token: Token) -> CouchReplicaWriter:
         """Return a writer of one assignment, with a connection of its own."""
         client = CouchClient(self._database(table), self._write_s)
-        return CouchReplicaWriter(client, self._changefeed, table, token)
+        return CouchReplicaWriter(client, self._changefeed, table, token, self._origin)
 
     def close(self) -> None:
         """Do nothing: writers close their connections."""

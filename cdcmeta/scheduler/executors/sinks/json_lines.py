@@ -2,12 +2,12 @@ r"""JSON lines as a sink: a file for each table, with a line for each commit.
 
     {"ts": 466..., "time": "2026-...", "writer": "ann@host", "note": null,
      "changes": [{"key": "t/a", "value": "1"}, {"key": "t/b", "value": null}]}
-    {"checkpoint": 466..., "token": [9, 1]}
+    {"checkpoint": 466..., "token": [9, 1], "feed": ["6f.../default/copy", 65]}
 
 A value that is not UTF-8 is in `value_base64`; a removal has the value null. A row of a CDC log has
 its operation, its stream and its place in the batch, too. A line with a
 checkpoint ends each batch, and what a crash left after the last one is cut off. So each commit is
-in the file once.
+in the file once. `feed` is the origin of the sink, if it has one.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from urllib.parse import quote
 
 from cdcmeta.errors import SinkError
 from cdcmeta.scheduler.core.states import NO_TOKEN, Token
-from cdcmeta.scheduler.executors.sinks.contract import fenced
+from cdcmeta.scheduler.executors.sinks.contract import Origin, Reached, is_earlier
 from snapkv import Change, Changes, format_time
 
 BLOCK_BYTES = 1 << 16
@@ -35,15 +35,17 @@ NAME_BYTES_MAX = 240
 class JsonLinesSink:
     """Writes files in a directory, each commit once. Several processes of one machine may share it.
 
-    A writer locks its file, so that no other writer begins before it is closed.
+    A writer locks its file, so that no other writer begins before it is closed. `origin` is the
+    changefeed: a file belongs to one.
     """
 
-    def __init__(self, directory: str | os.PathLike[str]) -> None:
-        self.directory = Path(directory)
+    def __init__(self, directory: str | os.PathLike[str], *, origin: Origin | None = None) -> None:
+        self.directory, self._origin = Path(directory), origin
 
     def writer(self, table: str, token: Token) -> JsonLinesWriter:
         """Return a writer of one table's file."""
-        return JsonLinesWriter(self.directory / file_name(table), table, token)
+        path = self.directory / file_name(table)
+        return JsonLinesWriter(path, table, token, self._origin)
 
     def close(self) -> None:
         """Do nothing: writers close their files."""
@@ -67,8 +69,8 @@ def file_name(table: str) -> str:
 class JsonLinesWriter:
     """Appends to one file."""
 
-    def __init__(self, path: Path, table: str, token: Token) -> None:
-        self._path, self._table, self._token = path, table, token
+    def __init__(self, path: Path, table: str, token: Token, origin: Origin | None) -> None:
+        self._path, self._table, self._token, self._origin = path, table, token, origin
         self._file: BinaryIO | None = None
         self._end = 0
 
@@ -79,9 +81,8 @@ class JsonLinesWriter:
         file = self._path.open("ab+")
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            token, reached, end = last_checkpoint(file)
-            if token > self._token:
-                raise fenced(self._table, token)
+            kept, end = last_checkpoint(file)
+            is_old = is_earlier(self._table, kept, self._token, self._origin)
             file.truncate(end)
         except BlockingIOError as e:
             file.close()
@@ -90,7 +91,7 @@ class JsonLinesWriter:
             file.close()
             raise
         self._file, self._end = file, end
-        reached = max(start, reached)
+        reached = start if is_old else max(start, kept.checkpoint)
         self._append([self._checkpoint(reached)])
         if not end:
             _sync_directory(self._path.parent)
@@ -121,10 +122,11 @@ class JsonLinesWriter:
         self._end += len(data)
 
     def _checkpoint(self, reached: int) -> dict[str, Any]:
-        return {"checkpoint": reached, "token": list(self._token)}
+        feed = {"feed": list(self._origin)} if self._origin is not None else {}
+        return {"checkpoint": reached, "token": list(self._token)} | feed
 
 
-def last_checkpoint(file: BinaryIO) -> tuple[Token, int, int]:
+def last_checkpoint(file: BinaryIO) -> tuple[Reached, int]:
     """Return the last token and checkpoint in a file, and where that line ends; 0s without one.
 
     Reads back from the end, in blocks that double: O(bytes after that line). Raises `SinkError` for
@@ -138,10 +140,10 @@ def last_checkpoint(file: BinaryIO) -> tuple[Token, int, int]:
             newline = tail.find(b"\n", found)
             is_line = (found == 0 and at == 0) or tail[found - 1 : found] == b"\n"
             if newline >= 0 and is_line:
-                return *_checkpoint_in(tail[found:newline]), at + newline + 1
+                return _checkpoint_in(tail[found:newline]), at + newline + 1
             found = tail.rfind(b'{"checkpoint": ', 0, found)
         if at == 0:
-            return NO_TOKEN, 0, 0
+            return Reached(NO_TOKEN, 0), 0
         size = min(max(BLOCK_BYTES, len(tail)), at)
         at -= size
         file.seek(at)
@@ -157,11 +159,15 @@ def _sync_directory(path: Path) -> None:
         os.close(directory)
 
 
-def _checkpoint_in(line: bytes) -> tuple[Token, int]:
+def _checkpoint_in(line: bytes) -> Reached:
     try:
         record = json.loads(line)
         owner, number = record["token"]
-        return Token(int(owner), int(number)), int(record["checkpoint"])
+        origin = None
+        if "feed" in record:
+            place, created = record["feed"]
+            origin = Origin(str(place), int(created))
+        return Reached(Token(int(owner), int(number)), int(record["checkpoint"]), origin)
     except (ValueError, TypeError, KeyError) as e:
         raise SinkError(f"not a checkpoint: {line[:80]!r}") from e
 

@@ -1,13 +1,14 @@
 """Another store as a sink: its keys, and in the same commits how far each table is.
 
 The target's space `changefeed/<id>` has a record for each table, a msgpack array
-`[token's owner, token's number, checkpoint]`, and each commit guards its revision. So a commit of
-an earlier assignment, or a repeated one, changes nothing. For example, capture A writes up to 7,
-hangs, and is replaced by B:
+`[token's owner, token's number, checkpoint, origin's place, origin's created]` (the last two only
+if the sink has an origin), and each commit guards its revision. So a commit of an earlier
+assignment, or a repeated one, changes nothing. For example, capture A writes up to 7, hangs, and is
+replaced by B:
 
-    A   commit: keys, record (9, 1, 7)      guard: the record at revision 50
-    B   begin:  record (9, 2, 7)            guard: the record at revision 51
-    A   commit: keys, record (9, 1, 8)      guard: the record at revision 51: a conflict, fenced
+    A   commit: keys, record (9, 1, 7, ...) guard: the record at revision 50
+    B   begin:  record (9, 2, 7, ...)       guard: the record at revision 51
+    A   commit: keys, record (9, 1, 8, ...) guard: the record at revision 51: a conflict, fenced
 
 If A does not hang but writes all the time, the record that B reads is old before B writes it. So
 each commit guards the table's *fence*, too, a key that only `begin` writes: B sets it first.
@@ -17,13 +18,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
 import msgpack
 
 from cdcmeta.errors import SinkError
 from cdcmeta.scheduler.core.states import Token
-from cdcmeta.scheduler.executors.sinks.contract import fenced
+from cdcmeta.scheduler.executors.sinks.contract import Origin, Reached, is_earlier
 from snapkv import (
     Absent,
     AtRevision,
@@ -43,25 +43,27 @@ WRITE_S = 3.0
 """How long a call may take, in seconds."""
 
 
-class Reached(NamedTuple):
-    """The record of a table in the target."""
-
-    token: Token
-    checkpoint: int
-
-
 class StoreSink:
     """Writes into a store, each change exactly once; the commits of a batch become one.
 
-    Times in the target are those of its own commits. `changefeed` names the records of tables.
+    Times in the target are those of its own commits. `changefeed` names the records of tables,
+    `origin` says which changefeed of that name it is.
     """
 
-    def __init__(self, target: SnapshotKV, changefeed: str, *, write_s: float = WRITE_S) -> None:
+    def __init__(
+        self,
+        target: SnapshotKV,
+        changefeed: str,
+        *,
+        write_s: float = WRITE_S,
+        origin: Origin | None = None,
+    ) -> None:
         self.target, self._space, self._write_s = target, f"changefeed/{changefeed}", write_s
+        self._origin = origin
 
     def writer(self, table: str, token: Token) -> StoreWriter:
         """Return a writer of one assignment."""
-        return StoreWriter(self.target, self._space, table, token, self._write_s)
+        return StoreWriter(self.target, self._space, table, token, self._write_s, self._origin)
 
     def close(self) -> None:
         """Do nothing: the store is closed by who opened it."""
@@ -71,17 +73,23 @@ class StoreWriter:
     """Writes one table; two round trips to begin, then one for each batch."""
 
     def __init__(
-        self, target: SnapshotKV, space: str, table: str, token: Token, write_s: float
+        self,
+        target: SnapshotKV,
+        space: str,
+        table: str,
+        token: Token,
+        write_s: float,
+        origin: Origin | None,
     ) -> None:
         self._target, self._space, self._token = target, space, token
-        self._write_s = write_s
+        self._write_s, self._origin = write_s, origin
         self._key = table.encode()
         self._fence_key = b"\xff" + self._key  # no table's: that is not UTF-8
         self._revision = self._fence_revision = self._reached = 0
         self._deadline = 0.0
 
     def begin(self, start: int) -> int:
-        """Write the token into the table's record; return the checkpoint that it has."""
+        """Write the token into the table's record; return the checkpoint that counts in it."""
         self._deadline = monotonic() + self._write_s
         while True:
             found = self._read()
@@ -91,13 +99,16 @@ class StoreWriter:
                 return reached
             self._set_fence()
 
-    def write(self, commits: Sequence[Changes[str]], checkpoint: int) -> None:
+    def write(
+        self, commits: Sequence[Changes[str]], checkpoint: int, *, deadline: float | None = None
+    ) -> None:
         """Commit the last value of each key with the record; in halves, if that is too large.
 
         A single commit that is too large for the target is divided, too: that is better than to
-        end the table. The checkpoint comes with its last part.
+        end the table. The checkpoint comes with its last part. `deadline` is a `monotonic()` of a
+        call that has begun before.
         """
-        self._deadline = monotonic() + self._write_s
+        self._deadline = monotonic() + self._write_s if deadline is None else deadline
         if checkpoint:  # an earlier try may have written a part
             commits = [each for each in commits if each.commit.ts > self._reached]
         self._write_parts(commits, checkpoint)
@@ -143,16 +154,25 @@ class StoreWriter:
         """Do nothing."""
 
     def _read(self) -> Reached | None:
-        """Read record and fence, which the next commit guards. Raises `SinkError` if fenced."""
+        """Read record and fence, which the next commit guards; return a record that counts.
+
+        Raises `SinkError` if this writer is fenced, or the table is another changefeed's.
+        """
         space, keys = self._target.space(self._space), [self._key, self._fence_key]
         entry, fence = space.entries_of(keys, timeout=self._left_s())
-        each = [reached_of(found.value) for found in (entry, fence) if found is not None]
-        latest = max((found.token for found in each), default=self._token)
-        if latest > self._token:
-            raise fenced(self._key.decode(), latest)
+        counting = None
+        for each in (fence, entry):  # the fence is never earlier than the record
+            if each is not None:
+                kept = reached_of(each.value)
+                is_old = is_earlier(self._key.decode(), kept, self._token, self._origin)
+                counting = kept if each is entry and not is_old else None
         self._revision = entry.revision if entry is not None else 0
         self._fence_revision = fence.revision if fence is not None else 0
-        return each[0] if entry is not None else None
+        return counting
+
+    def _record(self, checkpoint: int) -> bytes:
+        packed: bytes = msgpack.packb([*self._token, checkpoint, *(self._origin or ())])
+        return packed
 
     def _commit(
         self,
@@ -165,7 +185,7 @@ class StoreWriter:
     ) -> bool:
         """Commit with the record; False if the record has changed. An unknown outcome is False."""
         reached = max(self._reached, checkpoint)
-        record = msgpack.packb([*self._token, reached])
+        record = self._record(reached)
         records = {self._key: record}
         if sets_fence:
             records[self._fence_key] = record
@@ -179,7 +199,7 @@ class StoreWriter:
     def _set_fence(self) -> None:
         """Write only the fence, so that no earlier assignment writes any more."""
         self._read()
-        record = msgpack.packb([*self._token, 0])
+        record = self._record(0)
         guard = _at(self._fence_key, self._fence_revision)
         self._sent(Ops(), SpaceOps({self._fence_key: record}, guards=[guard]))
 
@@ -217,7 +237,11 @@ def _halves(
 def reached_of(raw: bytes) -> Reached:
     """Return the record of a table. Raises `SinkError` if it is not one."""
     try:
-        owner, number, checkpoint = msgpack.unpackb(raw)
-        return Reached(Token(int(owner), int(number)), int(checkpoint))
+        owner, number, checkpoint, *rest = msgpack.unpackb(raw)
+        origin = None
+        if rest:
+            place, created = rest
+            origin = Origin(str(place), int(created))
+        return Reached(Token(int(owner), int(number)), int(checkpoint), origin)
     except (ValueError, TypeError, msgpack.UnpackException) as e:
         raise SinkError(f"the target has an invalid record of a table: {raw[:40]!r}") from e
