@@ -278,3 +278,26 @@ def test_a_stop_without_a_drain_hands_nothing_over(cluster):
     )
     reasons = {each.why for table in TABLES for each in cluster.feeds.history("copy", table)}
     assert not [why for why in reasons if "drained" in why], reasons
+
+
+def test_tokens_grow_over_a_pause(cluster):
+    """A sink rejects a smaller token as that of an earlier assignment."""
+    tokens = []
+    real = cluster.write
+
+    def write(table, token, commits, checkpoint):
+        tokens.append(token)
+        real(table, token, commits, checkpoint)
+
+    cluster.write = write
+    cluster.start("c1")
+    cluster.create()
+    cluster.until(lambda: len(cluster.placed()) == len(TABLES), "all tables")
+    for n in range(3):
+        ts = cluster.store.save("t1/a", b"%d" % n)
+        cluster.until(lambda ts=ts: cluster.feeds.checkpoint("copy").checkpoint >= ts, "a commit")
+        cluster.feeds.pause("copy")
+        cluster.until(lambda: not cluster.life("c1").tables().get("copy"), "the pause")
+        cluster.feeds.resume("copy")
+    assert len(set(tokens)) == 3
+    assert tokens == sorted(tokens)

@@ -38,7 +38,8 @@ class ReplicationManager:
         self._limits, self._now = limits or Limits(), 0
         self.waited = 0
         """The clock of all waits for captures, in microseconds; set by the caller."""
-        self._revision, self._issued = revision, 0
+        self._revision, self.issued = revision, 0
+        """`issued` counts tokens; the caller may continue the count of an earlier manager."""
         self.sets: dict[str, ReplicationSet] = {}
         self.running: dict[str, Task] = {}
         """The task under way, by table."""
@@ -347,7 +348,7 @@ class ReplicationManager:
             self._put(after.set)
         for capture, request in after.messages:
             if request.token == fresh:
-                self._issued += 1
+                self.issued += 1
                 self._pending_prepares.sent(rset.table, capture, self._now, self.waited)
         return after.messages
 
@@ -358,7 +359,7 @@ class ReplicationManager:
 
     def _fresh(self) -> Token:
         # faster than Token(...): each report makes one
-        return tuple.__new__(Token, (self._revision, self._issued + 1))
+        return tuple.__new__(Token, (self._revision, self.issued + 1))
 
     def _put(self, rset: ReplicationSet) -> None:
         table = rset.table

@@ -66,6 +66,8 @@ class Term:
         self._gone: dict[str, _Gone] = {}
         self._evicted_until: dict[bytes, int] = {}
         self._done: set[bytes] = set()
+        self._issued: dict[str, int] = {}
+        """How many tokens changefeeds had that were ended: later ones are larger in sinks."""
         self._weighed_at = 0
         self._joined_at: int | None = None
         self.wants_to_resign = False
@@ -153,6 +155,7 @@ class Term:
             feed = view.feeds.get(id)
             if feed is None or feed.epoch != schedule.feed.epoch or feed.state != RUNNING:
                 del self._schedules[id]
+                self._issued[id] = schedule.coordinator.replication.issued
                 log.info("changefeed %s is no longer scheduled", id)
         for id, feed in view.feeds.items():
             is_seen = view.revision >= max(feed.epoch, self._revision)
@@ -164,6 +167,7 @@ class Term:
                     changefeed_epoch=feed.epoch,
                     limits=self._limits,
                 )
+                coordinator.replication.issued = self._issued.pop(id, 0)
                 self._schedules[id] = _Schedule(feed, coordinator)
                 for table in view.places.get(id, {}).keys() - set(feed.tables()):
                     self._duties.put(records.place_key(id, table), None)
