@@ -129,7 +129,7 @@ class DatabasesSource:
         known = self._uuids.setdefault(name, database.uuid)
         if known != database.uuid:
             raise DatabaseNotFoundError(
-                f"database {name!r} was deleted, and created again: create the changefeed again, too"
+                f"database {name!r} was deleted and created again: create the changefeed again, too"
             )
 
     def part(self, name: str, commit: Commit, keys: dict[bytes, bytes | None]) -> Part | None:
