@@ -309,6 +309,14 @@ def test_too_many_streams_are_an_error_unless_cut():
             make_limited([3, 4], wrong)
 
 
+def test_two_are_the_same_where_counts_differ_with_one_as_their_mean():
+    counts = np.array([1, 4, 3, 3, 4])
+    low = np.repeat(np.arange(5), counts) * 16 + np.arange(15)
+    low[9] = low[8]
+    at_end = np.isin(np.arange(15), (8, 9))
+    assert has_duplicates(low.astype(np.uint64), counts, at_end)
+
+
 @given(st.data(), st.lists(st.integers(1, 4), min_size=1, max_size=6))
 def test_what_is_there_twice(data, counts):
     """Two are the same at the end of one range; elsewhere the token tells them apart."""

@@ -204,9 +204,11 @@ def has_duplicates(low: Words, counts: Tokens, at_end: npt.NDArray[np.bool_]) ->
     the index.
     """
     offsets = np.cumsum(counts) - counts
-    for count in np.unique(counts).tolist():
-        rows = low.reshape(-1, count) if len(low) == count * len(counts) else None
-        if rows is None:
+    different = np.unique(counts).tolist()
+    for count in different:
+        if len(different) == 1:
+            rows = low.reshape(-1, count)
+        else:
             rows = low[offsets[counts == count][:, None] + np.arange(count)]
         # sorting many short rows is faster than sorting all at once
         ordered = np.sort(rows, axis=1)
