@@ -57,11 +57,12 @@ class DatabaseWriter:
         self._database, self._records, self._write_s = database, records, write_s
 
     def begin(self, start: int) -> int:
-        """Create the database unless it exists, and take the table over."""
+        """Take the table over, and create the database unless it exists."""
+        reached = self._records.begin(start)
         if not self._database.exists():
             with suppress(DatabaseExistsError):  # another writer was faster
                 self._database.create()
-        return self._records.begin(start)
+        return reached
 
     def write(self, commits: Sequence[Changes[str]], checkpoint: int) -> None:
         """Replicate the documents, then write the checkpoint, both within the same time."""
