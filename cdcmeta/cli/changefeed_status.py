@@ -124,11 +124,12 @@ def status_of(feeds: Changefeeds, id: str, when: Any) -> Group:
     places = _places(feeds, feed, when)
     seen = Seen(feeds, feed, places, when)
     row = row_of(feeds, feed, when)
-    total = Rate(*map(sum, zip(*seen.rates.values(), strict=True))) if seen.rates else Rate(0, 0)
-    head = (
-        f"{feed.id}  {feed.state}  up to {row['checkpoint']}{_lag(row['timestamp'], when)}  "
-        f"{_number(total.rows)} rows/s  {total.bytes:,.0f} B/s  {feed.source} -> {feed.sink}"
-    )
+    head = f"{feed.id}  {feed.state}  up to {row['checkpoint']}  "
+    if when is None:
+        rows_s = sum(rate.rows for rate in seen.rates.values())
+        bytes_s = sum(rate.bytes for rate in seen.rates.values())
+        head += f"{_age(row['timestamp'])}{_number(rows_s)} rows/s  {bytes_s:,.0f} B/s  "
+    head += f"{feed.source} -> {feed.sink}"
     rows = []
     for place in places:
         rate = seen.rates.get(place.table)
@@ -144,19 +145,20 @@ def status_of(feeds: Changefeeds, id: str, when: Any) -> Group:
         )
     lines = [Text(head), *(Text(each, style="bold red") for each in seen.captures)]
     columns = ("table", "capture", "why", "rows/s", "late", "problem")
-    return Group(*lines, table_of(columns, rows))
+    shown = len(columns) if when is None else 3  # captures report the present only
+    return Group(*lines, table_of(columns[:shown], [each[:shown] for each in rows]))
 
 
 def _number(value: float) -> str:
     return f"{value:,.0f}" if value >= 10 else f"{value:.2g}"
 
 
-def _lag(checkpoint: int, when: Any) -> str:
+def _age(checkpoint: int) -> str:
     """Return how old a checkpoint is: the lag, or the time since the source's last commit."""
-    if when is not None or checkpoint <= 1:
+    if checkpoint <= 1:
         return ""
     age_s = max(0.0, (SystemClock().now_ms() - (checkpoint >> LOGICAL_BITS)) / 1_000)
-    return f" ({age_s:,.1f} s ago)"
+    return f"({age_s:,.1f} s ago)  "
 
 
 def table_of(columns: Sequence[str], rows: list[list[str]]) -> Table:
