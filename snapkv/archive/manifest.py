@@ -193,7 +193,10 @@ class Manifest:
                 message = f"the archive has format {found['format']!r}, this version reads {FORMAT}"
                 raise FormatError(message, found["format"], FORMAT)
             if found.get("digest", "") not in ("", _digest(found)):  # older ones have none
-                raise ArchiveError(f"a manifest is damaged: {text[:60]!r} has another digest")
+                raise ArchiveError(
+                    f"a manifest is damaged: {text[:60]!r} has another digest; "
+                    "`snapkv archive verify` finds what is left"
+                )
             number, since, since_timestamp, resolved = _numbers(
                 found, "number", "since", "since_timestamp", "resolved"
             )

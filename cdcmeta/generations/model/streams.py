@@ -140,11 +140,6 @@ def ring_bytes(token: int) -> bytes:
     return ((token + BIAS) & MASK).to_bytes(8, "big")
 
 
-def token_of_ring_bytes(raw: bytes) -> int:
-    """Return the token of `ring_bytes`."""
-    return int.from_bytes(raw, "big") - BIAS
-
-
 # --- making streams for a ring ---
 
 

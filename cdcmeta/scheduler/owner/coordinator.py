@@ -94,7 +94,7 @@ class Coordinator:
         check_revision("an owner's revision", revision, 1)
         check_revision("a changefeed's epoch", changefeed_epoch, 0)
         if limits is not None and not isinstance(limits, Limits):
-            raise InvalidArgumentError(f"limits are Limits, not {limits!r}")
+            raise InvalidArgumentError(f"limits= takes Limits(), not {limits!r}")
         self.limits = limits or Limits()
         self.name = name
         self._own, self._capture = KnownOwner(name, revision), capture

@@ -70,7 +70,7 @@ class Capture:
         records.check_name("a capture", label)
         records.check_name("a cluster", cluster)
         if limits is not None and not isinstance(limits, Limits):
-            raise InvalidArgumentError(f"limits are Limits, not {limits!r}")
+            raise InvalidArgumentError(f"limits= takes Limits(), not {limits!r}")
         self._store, self._post, self._cluster, self.label = store, post, cluster, label
         self._ttl_s, self._limits = ttl, limits or Limits()
         self._functions, self._tick_s = dict(functions or {}), tick_s

@@ -133,7 +133,7 @@ class Login:
         if user is None and password is None:
             return None
         if not user or password is None:
-            raise InvalidOptionError("user= and password= go together")
+            raise InvalidOptionError("user= and password= go together: give both, or neither")
         if not (_is_text(user) and _is_text(password)):
             raise InvalidOptionError("user and password must be valid UTF-8")
         return cls(user, password)
@@ -166,5 +166,5 @@ def without_environment(options: Mapping[str, Any]) -> dict[str, Any]:
     """
     given = {option: value for option, value in options.items() if value is not None}
     if ("user" in given) != ("password" in given):
-        raise InvalidOptionError("user= and password= go together")
+        raise InvalidOptionError("user= and password= go together: give both, or neither")
     return dict.fromkeys(CREDENTIALS, "") | given
