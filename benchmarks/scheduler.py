@@ -109,8 +109,9 @@ def main() -> None:
         f"{ticks * TICK_US / 1e6:.1f} s more when they are not run back to back. A heartbeat of "
         f"{BEATING:,} tables costs {linear} times as much per table as one of 1,000 (after "
         "`gc.freeze()`; what is beyond 1 is mostly Python's collector of garbage). Failover: "
-        "the new owner announces itself, is told of all tables, and places those of a capture "
-        f"that went with the old one. Moves, with {ROUND_TRIP_US // 1_000} ms for a round trip: "
+        "the new owner announces itself, gets the status of all tables, and places those of a "
+        "capture that went with the old one. Moves, with "
+        f"{ROUND_TRIP_US // 1_000} ms for a round trip: "
         f"{gaps}."
     )
     report("scheduler", "What does scheduling cost?", tables, notes)
@@ -175,7 +176,7 @@ def _failover() -> list[Row]:
         cluster.as_bytes = True
 
     def full(i: int) -> None:
-        """Be told of all tables, and decide nothing."""
+        """Get the status of all tables, and decide nothing."""
         cluster = clusters[i]
         cluster.elect()
         while not cluster.owner.captures.is_initialized:
@@ -189,7 +190,7 @@ def _failover() -> list[Row]:
             pass
 
     # in this order for each cluster: the second finds it as the first left it
-    rivals = [Rival("told of all (floor)", full), Rival("first decision", failover)]
+    rivals = [Rival("all tables reported (floor)", full), Rival("first decision", failover)]
     return measure(rivals, rounds=2, warmup=1)
 
 

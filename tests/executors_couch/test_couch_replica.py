@@ -96,6 +96,6 @@ def test_an_earlier_assignment_is_fenced(mirror):
 
 def test_a_star_in_the_url_is_the_name_of_the_database():
     sink = CouchReplicaSink("couch+http://127.0.0.1:1/copy-*", "f", environment={})
-    assert sink._database("orders/eu").path == "/copy-orders%2Feu"
+    assert sink._database_of("orders/eu").path == "/copy-orders%2Feu"
     with pytest.raises(InvalidArgumentError, match="is not a URL of a CouchDB"):
         CouchReplicaSink("couch+http://127.0.0.1:1/", "f", environment={})

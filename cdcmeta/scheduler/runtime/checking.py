@@ -6,10 +6,10 @@ import re
 from collections.abc import Sequence
 
 from cdcmeta.errors import InvalidArgumentError
+from cdcmeta.scheduler.executors.sinks.contract import NAME_IN_URL
 from cdcmeta.scheduler.executors.sinks.couch_client import SCHEMES, Database
 from cdcmeta.scheduler.executors.sinks.recorded import RECORD
 from cdcmeta.scheduler.runtime.opening import CALL, JSON_LINES
-from cdcmeta.scheduler.runtime.records import NAME_IN_URL
 
 STORES = ("lmdb:DIR", "etcd://HOST:PORT", "memory:NAME")
 ARCHIVE_FORM = "archive:PLACE"

@@ -26,6 +26,7 @@ from typing import Any, NamedTuple
 from cdcmeta.changes.database import checked_name
 from cdcmeta.errors import InvalidArgumentError, InvalidNameError
 from cdcmeta.scheduler.core.watermarks import Watermarks
+from cdcmeta.scheduler.executors.sinks.contract import NAME_IN_URL
 from snapkv.errors import CorruptStoreError
 from snapkv.times import TIMESTAMP_MAX
 
@@ -37,8 +38,6 @@ FEED, CHECKPOINT, PLACE, ASK = b"feed/", b"checkpoint/", b"place/", b"ask/"
 DRAIN, EVICTED, REPORT = b"drain/", b"evicted/", b"report/"
 TABLES_MAX = 200_000
 RANGES_MAX = 1_000
-NAME_IN_URL = "*"
-"""What a sink's URL has for the name of a database."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
 

@@ -22,6 +22,9 @@ from cdcmeta.errors import SinkError
 from cdcmeta.scheduler.core.states import Token
 from snapkv import Changes
 
+NAME_IN_URL = "*"
+"""What a sink's URL has for the name of a database."""
+
 
 class Origin(NamedTuple):
     """Which changefeed writes: ids may be used again, and clusters may use the same ids."""

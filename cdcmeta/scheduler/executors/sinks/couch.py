@@ -76,8 +76,12 @@ class CouchSink:
         environment: Mapping[str, str] = environ,
         origin: Origin | None = None,
     ) -> None:
-        self._database = Database(url, environment)
+        self._url, self._environment = url, environment
         self._changefeed, self._write_s, self._origin = changefeed, write_s, origin
+        self._database = self._database_of("x")  # raises for what is invalid
+
+    def _database_of(self, table: str) -> Database:
+        return Database(self._url, self._environment)
 
     def writer(self, table: str, token: Token) -> CouchWriter:
         """Return a writer of one assignment, with a connection of its own."""

@@ -8,23 +8,26 @@ writes change nothing. The checkpoint is written after the documents.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from os import environ
 from urllib.parse import quote
 
 from cdcmeta.changes import ChangesDB
 from cdcmeta.errors import DatabaseExistsError, SinkError
 from cdcmeta.scheduler.core.states import Token
-from cdcmeta.scheduler.executors.sinks.contract import Origin
-from cdcmeta.scheduler.executors.sinks.couch import BATCH_BYTES, BATCH_DOCS, WRITE_S, CouchWriter
+from cdcmeta.scheduler.executors.sinks.contract import NAME_IN_URL, Origin
+from cdcmeta.scheduler.executors.sinks.couch import (
+    BATCH_BYTES,
+    BATCH_DOCS,
+    WRITE_S,
+    CouchSink,
+    CouchWriter,
+)
 from cdcmeta.scheduler.executors.sinks.couch_client import CouchClient, Database
 from cdcmeta.scheduler.executors.sinks.stores import StoreSink, StoreWriter
 from cdcmeta.scheduler.executors.sources.databases import DocumentChange
 from snapkv import Changes, CommitTooLargeError, SnapshotKV
 from snapkv.clock import monotonic
-
-NAME_IN_URL = "*"
 
 
 class DatabaseSink:
@@ -95,35 +98,18 @@ class DatabaseWriter:
                 raise SinkError(f"the target rejects the document {each.id!r}: {each.error}")
 
 
-class CouchReplicaSink:
+class CouchReplicaSink(CouchSink):
     """Writes each table into a database of a CouchDB server; creates it if it is missing.
 
-    A `*` in the URL is the name of the table. `environment` has the login, as for `CouchSink`.
-    Raises `InvalidArgumentError` for an invalid URL or login.
+    A `*` in the URL is the name of the table.
     """
-
-    def __init__(
-        self,
-        url: str,
-        changefeed: str,
-        *,
-        write_s: float = WRITE_S,
-        environment: Mapping[str, str] = environ,
-        origin: Origin | None = None,
-    ) -> None:
-        self._url, self._changefeed, self._write_s = url, changefeed, write_s
-        self._environment, self._origin = environment, origin
-        self._database("x")
 
     def writer(self, table: str, token: Token) -> CouchReplicaWriter:
         """Return a writer of one assignment, with a connection of its own."""
-        client = CouchClient(self._database(table), self._write_s)
+        client = CouchClient(self._database_of(table), self._write_s)
         return CouchReplicaWriter(client, self._changefeed, table, token, self._origin)
 
-    def close(self) -> None:
-        """Do nothing: writers close their connections."""
-
-    def _database(self, table: str) -> Database:
+    def _database_of(self, table: str) -> Database:
         name = quote(table, safe="")
         return Database(self._url.replace(NAME_IN_URL, name), self._environment)
 
