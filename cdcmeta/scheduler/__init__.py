@@ -9,9 +9,9 @@ Neither reads a clock, a store or a network. See `docs/scheduler_core.md`;
 `cdcmeta.scheduler.runtime` is the system around it.
 """
 
-from cdcmeta.scheduler.capture.agent import Agent
-from cdcmeta.scheduler.capture.executor import ExecutorStatus, TableExecutor
-from cdcmeta.scheduler.capture.simulated import Durations, SimulatedExecutor
+from cdcmeta.scheduler.agent.agent import Agent
+from cdcmeta.scheduler.agent.executor import ExecutorStatus, TableExecutor
+from cdcmeta.scheduler.agent.simulated import Durations, SimulatedExecutor
 from cdcmeta.scheduler.core.limits import Limits
 from cdcmeta.scheduler.core.replication_set import Place, ReplicationSet, Step, rebuilt, step
 from cdcmeta.scheduler.core.states import Progress, Role, SetState, TableState, TableStatus, Token

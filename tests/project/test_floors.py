@@ -107,7 +107,7 @@ ABSENT = (
     ("snapkv.engine", "snapkv.times", set()),
     ("cdcmeta.scheduler.core", "snapkv", set()),
     ("cdcmeta.scheduler.owner", "snapkv", set()),
-    ("cdcmeta.scheduler.capture", "snapkv", set()),
+    ("cdcmeta.scheduler.agent", "snapkv", set()),
     ("cdcmeta.scheduler.protocol", "snapkv", set()),
     ("cdcmeta.generations.model", "snapkv.clock", {"cdcmeta.generations.model.metadata"}),
 )

@@ -6,7 +6,7 @@ import inspect
 from types import ModuleType
 from typing import NamedTuple
 
-from cdcmeta.scheduler.capture import table_state
+from cdcmeta.scheduler.agent import table_state
 from cdcmeta.scheduler.core import replication_set
 from cdcmeta.scheduler.protocol import fencing
 

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator
 from functools import cache
 from typing import NamedTuple
 
-from cdcmeta.scheduler.capture import table_state
-from cdcmeta.scheduler.capture.table_state import RunningTable
+from cdcmeta.scheduler.agent import table_state
+from cdcmeta.scheduler.agent.table_state import RunningTable
 from cdcmeta.scheduler.core.states import Progress, TableState, TableStatus, Token
 from cdcmeta.scheduler.protocol.fencing import KnownOwner
 from cdcmeta.scheduler.protocol.messages import (

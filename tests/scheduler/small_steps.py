@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from cdcmeta.scheduler.capture import table_state
-from cdcmeta.scheduler.capture.table_state import RunningTable
+from cdcmeta.scheduler.agent import table_state
+from cdcmeta.scheduler.agent.table_state import RunningTable
 from cdcmeta.scheduler.core import replication_set
 from cdcmeta.scheduler.core.replication_set import ReplicationSet
 from cdcmeta.scheduler.core.states import Progress, SetState, Token

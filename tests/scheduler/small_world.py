@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from functools import cache, lru_cache
 from typing import NamedTuple
 
-from cdcmeta.scheduler.capture.table_state import EndedTable, RunningTable
+from cdcmeta.scheduler.agent.table_state import EndedTable, RunningTable
 from cdcmeta.scheduler.core.replication_set import ReplicationSet
 from cdcmeta.scheduler.core.states import SetState, TableStatus, Token
 from cdcmeta.scheduler.protocol.fencing import KnownOwner

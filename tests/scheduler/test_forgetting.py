@@ -3,7 +3,7 @@
 import pytest
 
 from cdcmeta.scheduler import Durations, Progress, Token
-from cdcmeta.scheduler.capture import agent
+from cdcmeta.scheduler.agent import agent
 from cdcmeta.scheduler.protocol.messages import DispatchTableResponse
 
 from .node import Node

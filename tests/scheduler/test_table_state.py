@@ -5,7 +5,7 @@ from itertools import product
 import pytest
 
 from cdcmeta.scheduler import AddRequest, Progress, RemoveRequest, TableState, TableStatus, Token
-from cdcmeta.scheduler.capture.table_state import (
+from cdcmeta.scheduler.agent.table_state import (
     Action,
     Applied,
     EndedTable,

@@ -13,7 +13,7 @@ from cdcmeta.scheduler import (
     RemoveRequest,
     Send,
 )
-from cdcmeta.scheduler.capture import agent, table_state
+from cdcmeta.scheduler.agent import agent, table_state
 from cdcmeta.scheduler.owner.outbox import Outbox
 from cdcmeta.scheduler.protocol.messages import Announce, DispatchTable, DispatchTableResponse
 

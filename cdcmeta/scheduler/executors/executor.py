@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 
 from cdcmeta.errors import InvalidArgumentError
-from cdcmeta.scheduler.capture.executor import ExecutorStatus
+from cdcmeta.scheduler.agent.executor import ExecutorStatus
 from cdcmeta.scheduler.core.states import NO_PROGRESS, Progress, TableState, Token
 from cdcmeta.scheduler.executors.pipeline import Pipeline, Problem, Room
 from cdcmeta.scheduler.executors.rates import Delay, Written

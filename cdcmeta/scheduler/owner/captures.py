@@ -17,7 +17,7 @@ class CaptureState(Enum):
     """It leaves: it keeps its tables until they have moved, and gets no new ones."""
 
 
-class Capture(NamedTuple):
+class CaptureStatus(NamedTuple):
     """What an owner knows about a capture."""
 
     epoch: int
@@ -48,7 +48,7 @@ class CaptureManager:
         self._revision, self._mute_us, self._stop_us = revision, mute_us, stop_us
         self._broken: tuple[str, int, int] | None = None
         """The last capture evicted because of a table that did not stop: name, epoch, time."""
-        self.known: dict[str, Capture] = {}
+        self.known: dict[str, CaptureStatus] = {}
         self.is_initialized = False
         """Whether enough captures have synced to schedule."""
 
@@ -62,7 +62,7 @@ class CaptureManager:
             del self.known[name]
         for name, epoch in alive.items():
             if name not in self.known:
-                self.known[name] = Capture(epoch, CaptureState.UNINITIALIZED, now)
+                self.known[name] = CaptureStatus(epoch, CaptureState.UNINITIALIZED, now)
         return lost
 
     def heard(self, name: str, *, is_stopping: bool) -> None:
@@ -73,7 +73,7 @@ class CaptureManager:
             state = CaptureState.STOPPING
         elif state is CaptureState.UNINITIALIZED:
             state = CaptureState.INITIALIZED
-        self.known[name] = Capture(capture.epoch, state, None)
+        self.known[name] = CaptureStatus(capture.epoch, state, None)
 
     def asked(self, name: str, now: int) -> None:
         """Note a question to a capture; its first unanswered question counts."""

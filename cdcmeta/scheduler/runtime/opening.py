@@ -10,7 +10,7 @@ from pathlib import Path
 import snapkv
 from cdcmeta.changes import databases
 from cdcmeta.errors import InvalidArgumentError, SinkError
-from cdcmeta.scheduler.capture.executor import ExecutorStatus
+from cdcmeta.scheduler.agent.executor import ExecutorStatus
 from cdcmeta.scheduler.core.states import NO_PROGRESS, Progress, TableState, Token
 from cdcmeta.scheduler.executors.executor import StoreExecutor
 from cdcmeta.scheduler.executors.sinks.called import CalledSink, Function

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
-from cdcmeta.scheduler.capture.agent import Agent
+from cdcmeta.scheduler.agent.agent import Agent
 from cdcmeta.scheduler.core.limits import Limits
 from cdcmeta.scheduler.executors.executor import StoreExecutor
 from cdcmeta.scheduler.executors.sinks.called import Function

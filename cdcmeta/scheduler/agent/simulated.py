@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection
 from typing import NamedTuple
 
 from cdcmeta.errors import InvalidArgumentError
-from cdcmeta.scheduler.capture.executor import ExecutorStatus
+from cdcmeta.scheduler.agent.executor import ExecutorStatus
 from cdcmeta.scheduler.core.states import NO_PROGRESS, Progress, TableState, Token
 from cdcmeta.scheduler.protocol.messages import NO_BARRIER, Barrier
 

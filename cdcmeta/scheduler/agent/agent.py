@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Iterable
 
 from cdcmeta.errors import InvalidArgumentError
-from cdcmeta.scheduler.capture import table_state
-from cdcmeta.scheduler.capture.executor import TableExecutor
-from cdcmeta.scheduler.capture.table_state import Action, EndedTable, RunningTable
+from cdcmeta.scheduler.agent import table_state
+from cdcmeta.scheduler.agent.executor import TableExecutor
+from cdcmeta.scheduler.agent.table_state import Action, EndedTable, RunningTable
 from cdcmeta.scheduler.core.coverage import Digest
 from cdcmeta.scheduler.core.states import (
     ENDED,
