@@ -12,14 +12,14 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
-from snapkv.engines import open_engine
+from snapkv.engine_urls import open_engine
 from snapkv.errors import InvalidOptionError, KeyNotFoundError
 from snapkv.importing.plan import Plan
 from snapkv.importing.source import Names, Source, named_denials, read_source
 from snapkv.importing.writer import Progress, carry_out
 from snapkv.layout import FIRST_KEY, NOTE_BYTES_MAX, encode_text
 from snapkv.model import Commit
-from snapkv.store.room import SHOWN_CHARS
+from snapkv.store.batches import SHOWN_CHARS
 from snapkv.store.store import SnapshotKV
 
 COUNTED_NOTE_BYTES_MAX = 48

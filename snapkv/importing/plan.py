@@ -12,7 +12,7 @@ from snapkv.errors import CommitTooLargeError, StoreNotEmptyError
 from snapkv.importing.source import Names, Source
 from snapkv.model import Commit
 from snapkv.reading.snapshot import Snapshot
-from snapkv.store.room import Room
+from snapkv.store.batches import Room
 from snapkv.store.store import SnapshotKV
 
 Write = tuple[str, bytes | None]

@@ -10,7 +10,7 @@ from typing import Any, Self
 from snapkv.arguments import check_known, wrong_type
 from snapkv.clock import Clock, HybridClock, SystemClock
 from snapkv.engine.contract import Engine
-from snapkv.engines import COMMON_OPTIONS, open_engine
+from snapkv.engine_urls import COMMON_OPTIONS, open_engine
 from snapkv.errors import (
     CompactedError,
     InvalidTypeError,

@@ -9,12 +9,12 @@ from snapkv.clock import HybridClock, monotonic
 from snapkv.coordination.election import Election
 from snapkv.engine.contract import Compare
 from snapkv.engine.contract import Target as Compared
-from snapkv.engines import open_engine
+from snapkv.engine_urls import open_engine
 from snapkv.errors import EngineBusyError
 from snapkv.layout import raw_key
 from snapkv.model import Held
 from snapkv.recording.options import RecordOptions
-from snapkv.recording.recording import Recording
+from snapkv.recording.run import Recording
 from snapkv.recording.sources import PrefixSource, Recorded, StoreSource
 from snapkv.recording.status import RecordStatus
 from snapkv.recording.store_target import StoreTarget

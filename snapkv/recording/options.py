@@ -11,7 +11,7 @@ from typing import Any
 
 from snapkv.arguments import check_int, check_text, wrong_type
 from snapkv.clock import Clock
-from snapkv.engines import scheme_of
+from snapkv.engine_urls import scheme_of
 from snapkv.errors import InvalidOptionError
 from snapkv.layout import Layout
 from snapkv.store.open import DEFAULT_NAME

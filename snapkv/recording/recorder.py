@@ -15,7 +15,7 @@ from snapkv.errors import (
 from snapkv.reading.deadline import check_wait
 from snapkv.recording.opening import open_recording
 from snapkv.recording.options import RecordOptions
-from snapkv.recording.recording import WAIT_S, Recording
+from snapkv.recording.run import WAIT_S, Recording
 from snapkv.recording.status import RecordStatus, Report
 
 RETRY_S = 1.0

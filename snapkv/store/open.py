@@ -13,7 +13,7 @@ from snapkv.arguments import check_bool, check_known, check_text, wrong_type
 from snapkv.clock import Clock, HybridClock, SystemClock
 from snapkv.committer import COMMIT_TIMEOUT_S, Committer
 from snapkv.engine.contract import Engine
-from snapkv.engines import COMMON_OPTIONS, open_engine
+from snapkv.engine_urls import COMMON_OPTIONS, open_engine
 from snapkv.errors import InvalidOptionError, InvalidTypeError, StoreNotFoundError
 from snapkv.layout import WRITER_BYTES_MAX, Layout, encode_text
 from snapkv.reading.deadline import check_wait, within

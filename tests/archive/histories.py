@@ -10,7 +10,7 @@ from snapkv.archive.files import Files, Folder
 from snapkv.archive.writer import ArchiveWriter
 from snapkv.recording.archive_target import ArchiveTarget
 from snapkv.recording.options import RecordOptions
-from snapkv.recording.recording import Recording
+from snapkv.recording.run import Recording
 from snapkv.recording.sources import StoreSource
 from snapkv.recording.status import RecordStatus
 

@@ -15,7 +15,7 @@ from snapkv.cli.app import app
 from snapkv.cli.exits import MEANINGS
 from snapkv.cli.importing import FROM_VARIABLES
 from snapkv.engine.etcd import security
-from snapkv.engines import _ENGINES
+from snapkv.engine_urls import _ENGINES
 
 DOCS = Path(__file__).parents[2] / "docs"
 DOCUMENT = (DOCS / "cli.md").read_text()

@@ -24,7 +24,7 @@ FLOORS = (
     ("snapkv.engine",),
     ("snapkv.committer", "snapkv.timeline"),
     ("snapkv.archive", "snapkv.reading"),
-    ("snapkv.engines",),
+    ("snapkv.engine_urls",),
     ("snapkv.coordination", "snapkv.observing"),
     ("snapkv.store",),
     ("snapkv.importing", "snapkv.recording"),

@@ -19,7 +19,7 @@ import msgpack
 import pytest
 
 import snapkv
-from snapkv import engines
+from snapkv import engine_urls
 from snapkv.engine.contract import (
     GetResult,
     KeyValue,
@@ -310,7 +310,7 @@ def _open_remote(url: str, create: bool, home: bytes, environment: bool, **optio
 def remote_scheme() -> Iterator[None]:
     """Make `snapkv.open` know URLs of the form `remote:NETWORK/CLIENT`."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(engines._ENGINES, "remote", (_open_remote, ()))
+        patch.setitem(engine_urls._ENGINES, "remote", (_open_remote, ()))
         yield
     _networks.clear()
 

@@ -254,7 +254,7 @@ def test_a_second_recorder_waits_for_the_first(place, store, tmp_path, kind):
 def test_a_deposed_recorder_writes_no_more(place, store, tmp_path):
     """Its leadership ends while it is between two steps: the target's guard notices."""
     from snapkv.errors import SessionLostError
-    from snapkv.recording.recording import Recording
+    from snapkv.recording.run import Recording
 
     into = f"memory:{tmp_path}"
     for n in range(2):

@@ -12,7 +12,7 @@ import snapkv
 from snapkv.engine.contract import Delete, Put, Range, Txn
 from snapkv.engine.etcd.server import Server
 from snapkv.engine.memory import engine as memory
-from snapkv.engines import open_engine
+from snapkv.engine_urls import open_engine
 from snapkv.errors import StoreClosedError
 
 START_MS = 1_700_000_000_000

@@ -4,7 +4,7 @@ import pytest
 
 import snapkv.observing.observe
 import snapkv.reading.commit_times
-from snapkv.engines import open_engine
+from snapkv.engine_urls import open_engine
 from snapkv.observing.observe import observe
 from snapkv.reading import arrow, tables
 from snapkv.reading.commit_times import CommitTimes

@@ -452,7 +452,7 @@ def test_what_it_costs(cluster, three, monkeypatch):
     engines = []
 
     def opened(url, **how):
-        engines.append(Counting(snapkv.engines.open_engine(url, **how)))
+        engines.append(Counting(snapkv.engine_urls.open_engine(url, **how)))
         return engines[-1]
 
     monkeypatch.setattr(snapkv.observing.observe, "open_engine", opened)

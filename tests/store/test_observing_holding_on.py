@@ -10,7 +10,7 @@ from etcd_server import eventually
 import snapkv.engine.replay
 import snapkv.observing.observe
 from snapkv.engine.memory.engine import MemoryEngine
-from snapkv.engines import open_engine
+from snapkv.engine_urls import open_engine
 from snapkv.errors import (
     CompactedError,
     NotObservedError,

@@ -6,7 +6,7 @@ import snapkv.observing.observe
 import snapkv.observing.watch
 from snapkv import CompactedError
 from snapkv.engine.contract import Delete, Put
-from snapkv.engines import open_engine
+from snapkv.engine_urls import open_engine
 from snapkv.errors import (
     StoreRecreatedError,
 )
