@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -50,18 +50,27 @@ def names() -> set[bytes]:
 
 
 DIRECTORY = b"catalog/warehouse/schema-%s/tables/orders/partitions/year=2024/"
-UUIDS = random_keys(b"0123456789abcdef", 32)
-SHAPES: dict[str, tuple[set[bytes], int, float]] = {
-    # what: keys, round trips at most, times that each key is counted at most
-    "counter": ({b"%d" % i for i in range(ROWS)}, 10, 2.5),
-    "tables": ({b"table/%06d/col/%08d" % (i // 100, i) for i in range(ROWS)}, 15, 3),
-    "uuids": (UUIDS, 5, 2.1),
-    "UUIDS": ({key.upper() for key in UUIDS}, 5, 2.1),
-    "bytes": (random_keys(bytes(range(256)), 12), 5, 2.1),
-    "names": (names(), 10, 2.5),
-    "one long prefix": ({b"shared-prefix/" * 20 + b"%06d" % i for i in range(ROWS)}, 25, 4.5),
+
+
+def uuids() -> set[bytes]:
+    return random_keys(b"0123456789abcdef", 32)
+
+
+SHAPES: dict[str, tuple[Callable[[], set[bytes]], int, float]] = {
+    # what: its keys, round trips at most, times that each key is counted at most
+    "counter": (lambda: {b"%d" % i for i in range(ROWS)}, 10, 2.5),
+    "tables": (lambda: {b"table/%06d/col/%08d" % (i // 100, i) for i in range(ROWS)}, 15, 3),
+    "uuids": (uuids, 5, 2.1),
+    "UUIDS": (lambda: {key.upper() for key in uuids()}, 5, 2.1),
+    "bytes": (lambda: random_keys(bytes(range(256)), 12), 5, 2.1),
+    "names": (names, 10, 2.5),
+    "one long prefix": (
+        lambda: {b"shared-prefix/" * 20 + b"%06d" % i for i in range(ROWS)},
+        25,
+        4.5,
+    ),
     "few long directories": (
-        directories(
+        lambda: directories(
             (DIRECTORY.replace(b"%s", b"sales") + b"part-%08d.parquet", 15_000),
             (DIRECTORY.replace(b"%s", b"salesforce") + b"part-%08d.parquet", 10_000),
             (DIRECTORY.replace(b"%s", b"marketing") + b"part-%08d.parquet", 5_000),
@@ -70,7 +79,9 @@ SHAPES: dict[str, tuple[set[bytes], int, float]] = {
         7,
     ),
     "unequal tables": (
-        directories((b"a/row/%05d", 100), (b"large/row/%05d", 28_000), (b"z/row/%05d", 1_900)),
+        lambda: directories(
+            (b"a/row/%05d", 100), (b"large/row/%05d", 28_000), (b"z/row/%05d", 1_900)
+        ),
         20,
         5,
     ),
@@ -79,7 +90,8 @@ SHAPES: dict[str, tuple[set[bytes], int, float]] = {
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_cutting_costs_few_round_trips_and_little_counting(shape: str) -> None:
-    keys, requests_max, counted_max = SHAPES[shape]
+    make_keys, requests_max, counted_max = SHAPES[shape]
+    keys = make_keys()
     ask = Counted(keys)
     rows = len(keys) // 20
     pieces = RangeSplitter(ask, ask.revision, rows).pieces(START, END)
