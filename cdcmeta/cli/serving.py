@@ -90,7 +90,8 @@ def serve(
     """
     from cdcmeta.couch_http import Limits, Server
     from cdcmeta.couch_http.auth import checked_origins
-    from cdcmeta.couch_http.server import check_exposure
+    from cdcmeta.couch_http.errors import own_errors
+    from cdcmeta.couch_http.listener import check_exposure
 
     login = _login(user, password_file)
     limits = Limits(
@@ -101,7 +102,8 @@ def serve(
         ),  # a fifth is reserved for small bodies
     )
     try:
-        check_exposure(host, login, insecure=insecure)
+        with own_errors():
+            check_exposure(host, login, insecure=insecure)
         origins = checked_origins(cors_origin or ())
     except InvalidArgumentError as e:
         raise typer.BadParameter(str(e)) from e

@@ -12,7 +12,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from cdcmeta.couch_http import bulk, databases, documents, listing, session
 from cdcmeta.couch_http import changes as feed
-from cdcmeta.couch_http.auth import HostCheck, LoginCheck, with_cors
+from cdcmeta.couch_http.auth import with_cors, with_hosts, with_login
 from cdcmeta.couch_http.bodies import BodyDrain
 from cdcmeta.couch_http.errors import (
     HTTPError,
@@ -103,9 +103,9 @@ def application(
     """
     app: ASGIApp = _Router(service)
     if service.login is not None and service.cookies is not None:
-        app = LoginCheck(app, service.login, service.cookies, origins)
+        app = with_login(app, service.login, service.cookies, origins)
     if hosts is not None:
-        app = HostCheck(app, hosts)
+        app = with_hosts(app, hosts)
     app = _RawPath(app)
     if origins:
         app = with_cors(app, origins)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 from cdcmeta import errors as _errors
-from cdcmeta.errors import CDCMetaError
+from cdcmeta.errors import CDCMetaError, InvalidArgumentError
 from snapkv import errors as _store
 
 NO_DATABASE = "Database does not exist."
@@ -49,6 +50,15 @@ def method_not_allowed(allowed: str) -> HTTPError:
     """Return the answer to a wrong method; `allowed` lists the right ones, with commas."""
     reason = f"Only {allowed} allowed"
     return HTTPError(405, "method_not_allowed", reason, {"Allow": allowed})
+
+
+@contextmanager
+def own_errors() -> Iterator[None]:
+    """Raise cdcmeta's `InvalidArgumentError` for an option that snapkv rejects in the block."""
+    try:
+        yield
+    except _store.InvalidOptionError as e:
+        raise InvalidArgumentError(str(e)) from None
 
 
 _UNAVAILABLE = 503, "service_unavailable", None

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from cdcmeta.couch_http import connection
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class Limits(connection.Limits):
     """Limits of a server; each name ends with its unit, or is a count."""
 
-    head_s: float = 20.0
-    """How long a client may take to send the head of a request."""
     body_bytes: int = 8_000_000
     """The largest document (CouchDB's `max_document_size`), and the largest body of a request."""
     bulk_bytes: int = 128_000_000
@@ -27,10 +27,6 @@ class Limits:
     """How long a client may send nothing of a body, or be behind `body_bytes_per_s`."""
     body_bytes_per_s: int = 100_000
     """How fast a client has to send a body that takes longer than `body_s`."""
-    unread_s: float = 60.0
-    """How long a client may read nothing of an answer."""
-    connections: int = 4_000
-    """Clients at once; one more is answered 503."""
     callers: int = 16
     """Threads for requests that do not wait."""
     followed: int = 100
@@ -51,5 +47,3 @@ class Limits:
     """The most bytes of `_bulk_docs` in one commit, unless one document is larger."""
     wait_ms: int = 60_000
     """The longest timeout and heartbeat of a feed, and the default of the former."""
-    stop_s: float = 5.0
-    """How long clients may take to receive the end of their answers when the server stops."""

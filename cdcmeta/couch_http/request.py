@@ -11,6 +11,7 @@ from starlette.requests import Request
 
 from cdcmeta.changes import ChangesDB
 from cdcmeta.couch_http import bodies
+from cdcmeta.couch_http.access import USER
 from cdcmeta.couch_http.bodies import (
     PARSED_AT_ONCE_BYTES,
     checked_object,
@@ -38,8 +39,8 @@ class Call:
 
     @property
     def user(self) -> tuple[str | None, str | None]:
-        """The user, and how the request proved it: `default` or `cookie`; None if it did not."""
-        found: tuple[str | None, str | None] = self.request.scope.get("cdcmeta.user", (None, None))
+        """The user, and how the request proved it: `basic` or `cookie`; None if it did not."""
+        found: tuple[str | None, str | None] = self.request.scope.get(USER, (None, None))
         return found
 
     @property

@@ -13,15 +13,16 @@ from typing import Any, ParamSpec, TypeAlias, TypeVar
 import anyio
 
 from cdcmeta.changes import ChangesDB, Edited
-from cdcmeta.couch_http.auth import Cookies, Login
 from cdcmeta.couch_http.errors import HTTPError
 from cdcmeta.couch_http.limits import Limits
+from cdcmeta.couch_http.login import Cookies, Login
 from cdcmeta.couch_http.wakeup import Wakeups
 from cdcmeta.errors import EditUnknownError
 from snapkv import SnapshotKV
 
 P = ParamSpec("P")
 T = TypeVar("T")
+COOKIE = "AuthSession"
 DATABASES_MAX = 256
 """How many databases keep their record, which edits guard, in memory."""
 PARSED_MAX = 65
@@ -44,7 +45,7 @@ class Service:
         self.parsed_budget = ByteBudget(max(limits.parsed_bytes, PARSED_MAX * limits.body_bytes))
         self.database = lru_cache(DATABASES_MAX)(partial(ServedDB, store, self.wakeups))
         self.id: str = store.info()["store_id"]
-        self.cookies = None if login is None else Cookies(login, self.id)
+        self.cookies = None if login is None else Cookies(login, self.id, name=COOKIE)
         self._callers = Threads(limits.callers, "cdcmeta caller")
         self._readers = Threads(limits.readers, "cdcmeta reader")
 

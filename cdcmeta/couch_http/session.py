@@ -7,10 +7,12 @@ from urllib.parse import parse_qs
 
 from starlette.responses import Response
 
-from cdcmeta.couch_http.auth import WRONG, removed
+from cdcmeta.couch_http.access import WRONG
 from cdcmeta.couch_http.bodies import checked_object, decoded
 from cdcmeta.couch_http.errors import HTTPError, bad_request
+from cdcmeta.couch_http.login import removed
 from cdcmeta.couch_http.request import Call
+from cdcmeta.couch_http.service import COOKIE
 from cdcmeta.couch_http.streaming import answer
 
 BODY_BYTES_MAX = 16 << 10
@@ -23,7 +25,7 @@ async def get(call: Call) -> Response:
     context = {"name": user, "roles": [ADMIN] if user or call.service.login is None else []}
     info: dict[str, Any] = {"authentication_handlers": ["cookie", "default"]}
     if how is not None:
-        info["authenticated"] = how
+        info["authenticated"] = "cookie" if how == "cookie" else "default"
     return answer({"ok": True, "userCtx": context, "info": info})
 
 
@@ -39,7 +41,7 @@ async def post(call: Call) -> Response:
 
 async def delete(call: Call) -> Response:
     """Answer `DELETE /_session`: remove the client's cookie."""
-    return answer({"ok": True}, headers={"Set-Cookie": removed()})
+    return answer({"ok": True}, headers={"Set-Cookie": removed(COOKIE)})
 
 
 async def _credentials(call: Call) -> tuple[str, str]:

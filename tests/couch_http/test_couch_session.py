@@ -8,7 +8,9 @@ import httpx
 import pytest
 
 from cdcmeta.couch_http import Limits, Login
-from cdcmeta.couch_http.auth import COOKIE, VALID_S, Cookies, checked_origins
+from cdcmeta.couch_http.auth import checked_origins
+from cdcmeta.couch_http.login import VALID_S, Cookies
+from cdcmeta.couch_http.service import COOKIE
 from cdcmeta.errors import InvalidArgumentError
 from snapkv.clock import ManualClock
 

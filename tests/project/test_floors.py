@@ -140,8 +140,8 @@ CLIENTS = {
     "grpc": {"snapkv.engine.etcd.grpc_client", "cdcmeta.scheduler.transport.grpc_post"},
     "anyio": {"cdcmeta.couch_http"},
     "starlette": {"cdcmeta.couch_http"},
-    "httptools": {"cdcmeta.couch_http.server"},
-    "uvicorn": {"cdcmeta.couch_http.server"},
+    "httptools": {"cdcmeta.couch_http.connection"},
+    "uvicorn": {"cdcmeta.couch_http.connection", "cdcmeta.couch_http.web_server"},
     "typer": {"snapkv.cli", "cdcmeta.cli"},
     "rich": {"snapkv.cli", "cdcmeta.cli.changefeeds", "cdcmeta.cli.changefeed_status"},
     "numpy": {
