@@ -91,7 +91,7 @@ def serve(
     from cdcmeta.couch_http import Limits, Server
     from cdcmeta.couch_http.auth import checked_origins
     from cdcmeta.couch_http.errors import own_errors
-    from cdcmeta.couch_http.listener import check_exposure
+    from snapkv.web import check_exposure
 
     login = _login(user, password_file)
     limits = Limits(

@@ -9,18 +9,18 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
-from cdcmeta.couch_http import login
-from cdcmeta.couch_http.access import ELSEWHERE, HostCheck, LoginCheck
 from cdcmeta.couch_http.errors import HTTPError, own_errors
 from cdcmeta.couch_http.streaming import error_answer
 from cdcmeta.errors import InvalidArgumentError
+from snapkv import web
+from snapkv.web import ELSEWHERE, HostCheck, LoginCheck
 
 OPEN = frozenset({"/_up", "/_session"})
 """Paths that need no login."""
 _WORDS = {401: "unauthorized", 403: "forbidden"}
 
 
-class Login(login.Login):
+class Login(web.Login):
     """The one user of a server. Raises `InvalidArgumentError` without a user or a password."""
 
     __slots__ = ()
@@ -31,7 +31,7 @@ class Login(login.Login):
 
 
 def with_login(
-    app: ASGIApp, login: login.Login, cookies: login.Cookies, origins: tuple[str, ...]
+    app: ASGIApp, login: web.Login, cookies: web.Cookies, origins: tuple[str, ...]
 ) -> ASGIApp:
     """Return an application behind a login."""
     return LoginCheck(

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cdcmeta.couch_http import connection
+from snapkv import web
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits(connection.Limits):
+class Limits(web.Limits):
     """Limits of a server; each name ends with its unit, or is a count."""
 
     body_bytes: int = 8_000_000

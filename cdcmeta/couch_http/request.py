@@ -11,7 +11,6 @@ from starlette.requests import Request
 
 from cdcmeta.changes import ChangesDB
 from cdcmeta.couch_http import bodies
-from cdcmeta.couch_http.access import USER
 from cdcmeta.couch_http.bodies import (
     PARSED_AT_ONCE_BYTES,
     checked_object,
@@ -21,6 +20,7 @@ from cdcmeta.couch_http.bodies import (
 from cdcmeta.couch_http.errors import NO_DATABASE, HTTPError, bad_request, not_found
 from cdcmeta.couch_http.service import Service
 from cdcmeta.errors import InvalidNameError
+from snapkv.web import USER
 
 NAME_RULE = (
     "Name: '{}'. Only lowercase characters (a-z), digits (0-9), and any of the characters "

@@ -5,20 +5,18 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable, Iterable
 
-from cdcmeta.couch_http import web_server
 from cdcmeta.couch_http.app import application
 from cdcmeta.couch_http.auth import checked_origins
 from cdcmeta.couch_http.errors import own_errors
 from cdcmeta.couch_http.limits import Limits
-from cdcmeta.couch_http.listener import HOST, Listener
-from cdcmeta.couch_http.login import Login
 from cdcmeta.couch_http.service import Service
-from snapkv import SnapshotKV
+from snapkv import SnapshotKV, web
+from snapkv.web import HOST, Listener, Login
 
 PORT = 5984
 
 
-class Server(web_server.Server):
+class Server(web.Server):
     """Serves a store until `stop`, or in the main thread until SIGINT or SIGTERM.
 
     >>> import snapkv

@@ -15,10 +15,10 @@ import anyio
 from cdcmeta.changes import ChangesDB, Edited
 from cdcmeta.couch_http.errors import HTTPError
 from cdcmeta.couch_http.limits import Limits
-from cdcmeta.couch_http.login import Cookies, Login
 from cdcmeta.couch_http.wakeup import Wakeups
 from cdcmeta.errors import EditUnknownError
 from snapkv import SnapshotKV
+from snapkv.web import Cookies, Login
 
 P = ParamSpec("P")
 T = TypeVar("T")

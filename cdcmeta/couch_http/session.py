@@ -7,13 +7,12 @@ from urllib.parse import parse_qs
 
 from starlette.responses import Response
 
-from cdcmeta.couch_http.access import WRONG
 from cdcmeta.couch_http.bodies import checked_object, decoded
 from cdcmeta.couch_http.errors import HTTPError, bad_request
-from cdcmeta.couch_http.login import removed
 from cdcmeta.couch_http.request import Call
 from cdcmeta.couch_http.service import COOKIE
 from cdcmeta.couch_http.streaming import answer
+from snapkv.web import WRONG, removed
 
 BODY_BYTES_MAX = 16 << 10
 ADMIN = "_admin"

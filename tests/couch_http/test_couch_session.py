@@ -9,10 +9,11 @@ import pytest
 
 from cdcmeta.couch_http import Limits, Login
 from cdcmeta.couch_http.auth import checked_origins
-from cdcmeta.couch_http.login import VALID_S, Cookies
 from cdcmeta.couch_http.service import COOKIE
 from cdcmeta.errors import InvalidArgumentError
 from snapkv.clock import ManualClock
+from snapkv.web import Cookies
+from snapkv.web.login import VALID_S
 
 from .served import WAIT_S, error_of
 from .test_couch_feeds import until

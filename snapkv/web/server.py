@@ -12,8 +12,8 @@ from functools import partial
 import uvicorn
 from starlette.types import ASGIApp
 
-from cdcmeta.couch_http.connection import Connection, Limits
-from cdcmeta.couch_http.listener import Listener
+from snapkv.web.connection import Connection, Limits
+from snapkv.web.listener import Listener
 
 KEEP_ALIVE_S = 60
 

@@ -15,7 +15,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from cdcmeta.couch_http.login import Cookies, Login
+from snapkv.web.login import Cookies, Login
 
 ErrorAnswer: TypeAlias = Callable[[int, str, Mapping[str, str]], ASGIApp]
 """Makes the answer for a status, a reason, and headers."""

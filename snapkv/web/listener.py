@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from ipaddress import ip_address
 from typing import Any
 
-from cdcmeta.couch_http.login import Login
 from snapkv.errors import InvalidOptionError
+from snapkv.web.login import Login
 
 HOST = "127.0.0.1"
 """The address of a server, unless another one is given: only this machine can reach it."""
