@@ -17,8 +17,8 @@ from snapkv.extras import extra
 
 with extra("http", "CouchDB's HTTP"):
     from cdcmeta.couch_http.auth import Login
-    from cdcmeta.couch_http.limits import Limits
     from cdcmeta.couch_http.server import Server
+    from cdcmeta.couch_http.service import Limits
 
 __all__ = [
     "Limits",

@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from cdcmeta.couch_http import bulk, databases, documents, listing, session
+from cdcmeta.couch_http import auth, bulk, databases, documents, listing
 from cdcmeta.couch_http import changes as feed
 from cdcmeta.couch_http.auth import with_cors, with_hosts, with_login
 from cdcmeta.couch_http.bodies import BodyDrain
@@ -64,7 +64,7 @@ ROUTES: Mapping[str, Mapping[str, Handler]] = {
     "/_dbs_info": {"GET": databases.many_facts, "POST": databases.many_facts},
     "/_db_updates": {"GET": databases.db_updates},
     "/_uuids": {"GET": databases.uuids},
-    "/_session": {"GET": session.get, "POST": session.post, "DELETE": session.delete},
+    "/_session": {"GET": auth.session, "POST": auth.log_in, "DELETE": auth.log_out},
     **{f"/{name}": dict.fromkeys(_EVERY, _nothing) for name in _NOT_SERVED},
     "/{db}": {
         "GET": databases.facts,

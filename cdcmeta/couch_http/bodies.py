@@ -19,7 +19,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from cdcmeta.couch_http.errors import HTTPError, bad_request
-from cdcmeta.couch_http.limits import Limits
+from cdcmeta.couch_http.service import Limits
 
 PIECE_BYTES = 256 << 10
 """The size of a piece that is unpacked at once."""

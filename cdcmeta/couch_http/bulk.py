@@ -19,9 +19,8 @@ from cdcmeta.changes.state import State
 from cdcmeta.couch_http.bodies import INVALID_JSON, NumberTooLongError, encoded, parsed, parsed_size
 from cdcmeta.couch_http.documents import leaf_of
 from cdcmeta.couch_http.errors import HTTPError, answer_of, bad_request
-from cdcmeta.couch_http.limits import Limits
 from cdcmeta.couch_http.request import Call
-from cdcmeta.couch_http.service import run_edit
+from cdcmeta.couch_http.service import Limits, run_edit
 from cdcmeta.couch_http.streaming import JSON, Streamed, answer
 from cdcmeta.errors import (
     CDCMetaError,

@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterable
 from cdcmeta.couch_http.app import application
 from cdcmeta.couch_http.auth import checked_origins
 from cdcmeta.couch_http.errors import own_errors
-from cdcmeta.couch_http.limits import Limits
-from cdcmeta.couch_http.service import Service
+from cdcmeta.couch_http.service import Limits, Service
 from snapkv import SnapshotKV, web
 from snapkv.web import HOST, Listener, Login
 

@@ -16,7 +16,7 @@ from starlette.types import Receive, Scope, Send
 
 from cdcmeta.couch_http.bodies import encoded
 from cdcmeta.couch_http.errors import HTTPError, answer_of
-from cdcmeta.couch_http.limits import Limits
+from cdcmeta.couch_http.service import Limits
 
 log = logging.getLogger(__name__)
 JSON = "application/json"
