@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import logging
-import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 import snapkv
 from cdcmeta.errors import InvalidArgumentError
 from snapkv.cli.commands import patience
+from snapkv.cli.serving import (
+    HOST,
+    AllowHostOption,
+    HostOption,
+    InsecureOption,
+    PortOption,
+    login_for,
+    password_file_option,
+    user_option,
+)
 
-if TYPE_CHECKING:  # only `serve` needs the extra `http`
-    from cdcmeta.couch_http import Login
-
-HOST, PORT, BODY_BYTES_MAX, BULK_BYTES_MAX = "127.0.0.1", 5984, 8_000_000, 128_000_000
+VARIABLES = "CDCMETA"
+PORT, BODY_BYTES_MAX, BULK_BYTES_MAX = 5984, 8_000_000, 128_000_000
 """The defaults of `cdcmeta.couch_http`, repeated here so that --help needs no extra."""
-PASSWORD_VARIABLE = "CDCMETA_PASSWORD"  # noqa: S105
-PASSWORD_CHARACTERS_MAX = 1_024
-
 
 Store = Annotated[
     str,
@@ -32,28 +36,8 @@ Store = Annotated[
     ),
 ]
 Name = Annotated[str, typer.Option(help="The name of the store there.")]
-Host = Annotated[str, typer.Option(help="The address to listen on.")]
-Port = Annotated[int, typer.Option(min=0, max=65_535, help="The port; 0 takes any free port.")]
-User = Annotated[
-    str | None,
-    typer.Option(envvar="CDCMETA_USER", help="The only user; without one, no login is needed."),
-]
-PasswordFile = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="PATH",
-        help="A file whose first line is the user's password; else the environment's "
-        f"{PASSWORD_VARIABLE}.",
-    ),
-]
-AllowHost = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="NAME",
-        help="Another host name for requests to a server without a login.",
-    ),
-]
-Insecure = Annotated[bool, typer.Option("--insecure", help="Allow other machines without a login.")]
+User = Annotated[str | None, user_option(VARIABLES)]
+PasswordFile = Annotated[Path | None, password_file_option(VARIABLES)]
 CorsOrigin = Annotated[
     list[str] | None,
     typer.Option(
@@ -73,12 +57,12 @@ MaxBulk = Annotated[
 def serve(
     store: Store,
     name: Name = "default",
-    host: Host = HOST,
-    port: Port = PORT,
+    host: HostOption = HOST,
+    port: PortOption = PORT,
     user: User = None,
     password_file: PasswordFile = None,
-    allow_host: AllowHost = None,
-    insecure: Insecure = False,
+    allow_host: AllowHostOption = None,
+    insecure: InsecureOption = False,
     cors_origin: CorsOrigin = None,
     max_body: MaxBody = BODY_BYTES_MAX,
     max_bulk: MaxBulk = BULK_BYTES_MAX,
@@ -90,10 +74,8 @@ def serve(
     """
     from cdcmeta.couch_http import Limits, Server
     from cdcmeta.couch_http.auth import checked_origins
-    from cdcmeta.couch_http.errors import own_errors
-    from snapkv.web import check_exposure
 
-    login = _login(user, password_file)
+    login = login_for(host, user, password_file, prefix=VARIABLES, insecure=insecure)
     limits = Limits(
         body_bytes=max_body,
         bulk_bytes=max_bulk,
@@ -102,8 +84,6 @@ def serve(
         ),  # a fifth is reserved for small bodies
     )
     try:
-        with own_errors():
-            check_exposure(host, login, insecure=insecure)
         origins = checked_origins(cors_origin or ())
     except InvalidArgumentError as e:
         raise typer.BadParameter(str(e)) from e
@@ -125,24 +105,6 @@ def serve(
         if login is None and not server.local:
             _report("warning: anyone who reaches this address may read and write")
         server.run()
-
-
-def _login(user: str | None, password_file: Path | None) -> Login | None:
-    """Return the login. The password comes from a file or the environment, never an argument."""
-    from cdcmeta.couch_http import Login
-
-    password = os.environ.get(PASSWORD_VARIABLE)
-    if password_file is not None:
-        with password_file.open(encoding="utf-8") as file:
-            password = file.readline(PASSWORD_CHARACTERS_MAX).rstrip("\r\n")
-    if user is None and not password and password_file is None:
-        return None
-    try:
-        return Login(user or "", password or "")
-    except InvalidArgumentError as e:
-        raise typer.BadParameter(
-            f"{e}: give --user (or CDCMETA_USER) and --password-file (or {PASSWORD_VARIABLE})"
-        ) from e
 
 
 def _report(line: str) -> None:

@@ -169,6 +169,13 @@ def test_half_a_login_from_a_file_is_an_error(tmp_path):
     assert (code, "--user" in told) == (2, True)
 
 
+def test_a_password_that_is_not_utf8_is_an_error(tmp_path):
+    file = tmp_path / "password"
+    file.write_bytes(b"p\xe4ss\n")
+    code, told = rejected("--store", "memory:", "--user", "ann", "--password-file", str(file))
+    assert (code, "password is not valid UTF-8" in told) == (2, True)
+
+
 @pytest.mark.parametrize("host", ["0.0.0.0", "::"])
 def test_other_machines_need_a_login(tmp_path, host):
     code, told = rejected("--store", f"lmdb:{tmp_path / 'meta'}", "--port", "0", "--host", host)

@@ -1,0 +1,88 @@
+"""The options of commands that serve HTTP: the address to listen on, and the login."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from snapkv.errors import InvalidOptionError
+
+if TYPE_CHECKING:  # only serving needs an extra, not the help
+    from snapkv.web import Login
+
+HOST = "127.0.0.1"
+"""The default of `snapkv.web`, repeated here so that --help needs no extra."""
+PASSWORD_CHARACTERS_MAX = 1_024
+
+HostOption = Annotated[str, typer.Option("--host", help="The address to listen on.")]
+PortOption = Annotated[
+    int, typer.Option("--port", min=0, max=65_535, help="The port; 0 takes any free port.")
+]
+AllowHostOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--allow-host",
+        metavar="NAME",
+        help="Another host name for requests to a server without a login.",
+    ),
+]
+InsecureOption = Annotated[
+    bool, typer.Option("--insecure", help="Allow other machines without a login.")
+]
+
+
+def user_option(prefix: str) -> Any:
+    """Return the option --user; the environment's variable is `prefix` with _USER."""
+    return typer.Option(
+        "--user", envvar=f"{prefix}_USER", help="The only user; without one, no login is needed."
+    )
+
+
+def password_file_option(prefix: str) -> Any:
+    """Return the option --password-file; the environment's variable is `prefix` with _PASSWORD."""
+    return typer.Option(
+        "--password-file",
+        metavar="PATH",
+        help="A file whose first line is the user's password; else the environment's "
+        f"{prefix}_PASSWORD.",
+    )
+
+
+def login_for(
+    host: str, user: str | None, password_file: Path | None, *, prefix: str, insecure: bool
+) -> Login | None:
+    """Return the login of a server on `host`; None without a user and a password.
+
+    The password comes from a file or the environment, never from an argument, which other users of
+    the machine can see. Raises `typer.BadParameter` for half a login, and for an address that other
+    machines can reach without a login and without `insecure`.
+    """
+    from snapkv.web import Login, check_exposure
+
+    password = os.environ.get(f"{prefix}_PASSWORD")
+    if password_file is not None:
+        password = _first_line(password_file)
+    login = None
+    try:
+        if user is not None or password or password_file is not None:
+            login = Login(user or "", password or "")
+    except InvalidOptionError as e:
+        raise typer.BadParameter(
+            f"{e}: give --user (or {prefix}_USER) and --password-file (or {prefix}_PASSWORD)"
+        ) from e
+    try:
+        check_exposure(host, login, insecure=insecure)
+    except InvalidOptionError as e:
+        raise typer.BadParameter(str(e)) from e
+    return login
+
+
+def _first_line(path: Path) -> str:
+    try:
+        with path.open(encoding="utf-8") as file:
+            return file.readline(PASSWORD_CHARACTERS_MAX).rstrip("\r\n")
+    except UnicodeDecodeError as e:
+        raise typer.BadParameter(f"{path} is not valid UTF-8: store the password as UTF-8") from e
