@@ -102,8 +102,8 @@ def application(
     machine. Pages of `origins` may use it from browsers.
     """
     app: ASGIApp = _Router(service)
-    if service.login is not None and service.cookies is not None:
-        app = with_login(app, service.login, service.cookies, origins)
+    if service.cookies is not None:
+        app = with_login(app, service.cookies, origins)
     if hosts is not None:
         app = with_hosts(app, hosts)
     app = _RawPath(app)

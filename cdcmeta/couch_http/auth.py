@@ -39,7 +39,7 @@ class Login(web.Login):
 async def session(call: Call) -> Response:
     """Answer `GET /_session`: the user, and how the request proved the login."""
     user, how = call.user
-    context = {"name": user, "roles": [ADMIN] if user or call.service.login is None else []}
+    context = {"name": user, "roles": [ADMIN] if user or call.service.cookies is None else []}
     info: dict[str, Any] = {"authentication_handlers": ["cookie", "default"]}
     if how is not None:
         info["authenticated"] = "cookie" if how == "cookie" else "default"
@@ -49,10 +49,10 @@ async def session(call: Call) -> Response:
 async def log_in(call: Call) -> Response:
     """Answer `POST /_session`: return a cookie for a name and a password (a form or JSON)."""
     name, password = await _credentials(call)
-    login, cookies = call.service.login, call.service.cookies
-    if login is None or cookies is None or not login.matches(name, password):
+    cookies = call.service.cookies
+    if cookies is None or not cookies.login.matches(name, password):
         raise HTTPError(401, "unauthorized", WRONG)
-    facts = {"ok": True, "name": login.user, "roles": [ADMIN]}
+    facts = {"ok": True, "name": cookies.login.user, "roles": [ADMIN]}
     return answer(facts, headers={"Set-Cookie": cookies.made()})
 
 
@@ -84,13 +84,10 @@ OPEN = frozenset({"/_up", "/_session"})
 _WORDS = {401: "unauthorized", 403: "forbidden"}
 
 
-def with_login(
-    app: ASGIApp, login: web.Login, cookies: web.Cookies, origins: tuple[str, ...]
-) -> ASGIApp:
-    """Return an application behind a login."""
+def with_login(app: ASGIApp, cookies: web.Cookies, origins: tuple[str, ...]) -> ASGIApp:
+    """Return an application behind the login of `cookies`."""
     return LoginCheck(
         app,
-        login,
         cookies,
         _rejection,
         realm="cdcmeta",

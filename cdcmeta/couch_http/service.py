@@ -83,7 +83,7 @@ class Service:
     """
 
     def __init__(self, store: SnapshotKV, limits: Limits, login: Login | None = None) -> None:
-        self.store, self.limits, self.login = store, limits, login
+        self.store, self.limits = store, limits
         self.wakeups = Wakeups(store, limits.followed)
         self.body_budget = ByteBudget(
             max(limits.bodies_bytes, limits.body_bytes), limits.small_bodies_share

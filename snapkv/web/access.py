@@ -15,7 +15,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from snapkv.web.login import Cookies, Login
+from snapkv.web.login import Cookies
 
 ErrorAnswer: TypeAlias = Callable[[int, str, Mapping[str, str]], ASGIApp]
 """Makes the answer for a status, a reason, and headers."""
@@ -44,7 +44,6 @@ class LoginCheck:
     def __init__(
         self,
         app: ASGIApp,
-        login: Login,
         cookies: Cookies,
         answer: ErrorAnswer,
         *,
@@ -54,7 +53,7 @@ class LoginCheck:
         elsewhere: str = ELSEWHERE,
         cookie_for_basic: bool = False,
     ) -> None:
-        self._app, self._login, self._cookies, self._answer = app, login, cookies, answer
+        self._app, self._cookies, self._answer = app, cookies, answer
         self._challenge = {"WWW-Authenticate": f'Basic realm="{realm}"'}
         self._open_paths, self._origins = frozenset(open_paths), frozenset(origins)
         self._elsewhere = elsewhere
@@ -71,7 +70,7 @@ class LoginCheck:
         if refused is not None:
             await refused(scope, receive, send)
             return
-        scope[USER] = (self._login.user if how else None, how)
+        scope[USER] = (self._cookies.login.user if how else None, how)
         renewed = how in self._renewed_for and left_s < 0.9 * self._cookies.valid_s
         await self._app(scope, receive, self._renewing(send) if renewed else send)
 
@@ -80,7 +79,7 @@ class LoginCheck:
         left_s = self._cookies.left_s(connection.cookies.get(self._cookies.name, ""))
         header = connection.headers.get("authorization")
         if header is not None:
-            return ("basic" if self._login.admits(header) else None), left_s
+            return ("basic" if self._cookies.login.admits(header) else None), left_s
         return ("cookie" if left_s else None), left_s
 
     def _rejection(self, scope: Scope, headers: Headers, how: str | None) -> ASGIApp | None:

@@ -33,7 +33,7 @@ class Listener:
         self, host: str, port: int, login: Login | None = None, *, insecure: bool = False
     ) -> None:
         check_exposure(host, login, insecure=insecure)
-        self._host, self._has_login = host, login is not None
+        self.login, self._host = login, host
         self.socket = _bound(host, port)
 
     @property
@@ -58,7 +58,7 @@ class Listener:
         Any name will do if there is a login, which pages of other sites cannot send, or if other
         machines can reach the address.
         """
-        return {self._host, *allowed} if self.local and not self._has_login else None
+        return {self._host, *allowed} if self.local and self.login is None else None
 
 
 def check_exposure(host: str, login: Login | None, *, insecure: bool = False) -> None:

@@ -87,7 +87,7 @@ class Cookies:
         name: str = COOKIE,
         valid_s: int = VALID_S,
     ) -> None:
-        self.name, self.valid_s = name, valid_s
+        self.login, self.name, self.valid_s = login, name, valid_s
         self._user = login.user.encode()
         self._key = hashlib.scrypt(
             login.password.encode(), salt=f"{name} {salt}".encode(), n=2**14, r=8, p=1
