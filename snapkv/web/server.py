@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import socket
 import threading
@@ -16,6 +17,8 @@ from snapkv.web.connection import Connection, Limits
 from snapkv.web.listener import Listener
 
 KEEP_ALIVE_S = 60
+CANCEL_S = 1.0
+"""How long answers may take to end after the server hung up on their clients."""
 
 
 def _nothing() -> None:
@@ -43,7 +46,8 @@ class Server(uvicorn.Server):
         stopping: Callable[[], None] = _nothing,
     ) -> None:
         limits = limits or Limits()
-        self._listener, self._ready, self._stopping = listener, ready, stopping
+        self._listener, self._stop_s = listener, limits.stop_s
+        self._ready, self._stopping = ready, stopping
         config = uvicorn.Config(
             app,
             http=partial(Connection, limits=limits),  # type: ignore[arg-type]
@@ -55,7 +59,7 @@ class Server(uvicorn.Server):
             proxy_headers=False,
             limit_concurrency=limits.connections,
             timeout_keep_alive=KEEP_ALIVE_S,
-            timeout_graceful_shutdown=limits.stop_s,  # type: ignore[arg-type]
+            timeout_graceful_shutdown=limits.stop_s + CANCEL_S,  # type: ignore[arg-type]
         )
         super().__init__(config)
 
@@ -93,9 +97,21 @@ class Server(uvicorn.Server):
         self._ready()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """End the answers that would never end by themselves, then wait for the rest."""
+        """End the answers that would never end by themselves, then wait for the rest.
+
+        After `stop_s` it hangs up on clients, so that answers to them end. uvicorn alone would
+        cancel the answers, log tracebacks, and leave connections to a closed loop.
+        """
         self._stopping()
-        await super().shutdown(sockets)
+        late = asyncio.get_running_loop().call_later(self._stop_s, self._hang_up)
+        try:
+            await super().shutdown(sockets)
+        finally:
+            late.cancel()
+
+    def _hang_up(self) -> None:
+        for connection in list(self.server_state.connections):
+            connection.transport.abort()
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
