@@ -94,6 +94,9 @@ SLOW_FILES = {
     "test_traffic",
     "test_two_processes",
     "test_watching",
+    "test_web_browser",
+    "test_web_connection",
+    "test_web_pages",
     "test_windows",
 }
 """They start processes or servers, or took more than four seconds on memory and LMDB together."""

@@ -4,18 +4,25 @@ A *listener* is a bound socket; one that other machines can reach needs a *login
 have a password or a *cookie*. *Checks* are applications around the served one: of the login, and of
 the Host header. The *server* runs an application on a listener, and gives each *connection* limits.
 
-`cdcmeta.couch_http` adds CouchDB's errors, paths and CORS.
+*Pages* for browsers have more: headers that limit what a page may do, and a *token* in each form,
+which shows that a page of this server sent it (`protected`). `cdcmeta.couch_http`, which has no
+pages, adds CouchDB's errors, paths and CORS instead.
 """
 
 from snapkv.web.access import ELSEWHERE, USER, WRONG, ErrorAnswer, HostCheck, LoginCheck
 from snapkv.web.connection import Limits
 from snapkv.web.listener import HOST, Listener, check_exposure
 from snapkv.web.login import Cookies, Login, removed
+from snapkv.web.pages import FORM, TOKEN, TOKEN_FIELD, TOKEN_HEADER, protected
 from snapkv.web.server import Server
 
 __all__ = [
     "ELSEWHERE",
+    "FORM",
     "HOST",
+    "TOKEN",
+    "TOKEN_FIELD",
+    "TOKEN_HEADER",
     "USER",
     "WRONG",
     "Cookies",
@@ -27,5 +34,6 @@ __all__ = [
     "LoginCheck",
     "Server",
     "check_exposure",
+    "protected",
     "removed",
 ]

@@ -38,7 +38,7 @@ class LoginCheck:
 
     A browser adds the cookie to requests of every page of this host, including pages from another
     port. So a request that changes data with a cookie must come from this server's own origin or
-    from one of `origins`. `open_paths` need no login.
+    from one of `origins`; with None another check does that. `open_paths` need no login.
     """
 
     def __init__(
@@ -49,14 +49,13 @@ class LoginCheck:
         *,
         realm: str = "snapkv",
         open_paths: Collection[str] = (),
-        origins: Collection[str] = (),
+        origins: Collection[str] | None = (),
         elsewhere: str = ELSEWHERE,
         cookie_for_basic: bool = False,
     ) -> None:
         self._app, self._cookies, self._answer = app, cookies, answer
         self._challenge = {"WWW-Authenticate": f'Basic realm="{realm}"'}
-        self._open_paths, self._origins = frozenset(open_paths), frozenset(origins)
-        self._elsewhere = elsewhere
+        self._open_paths, self._origins, self._elsewhere = frozenset(open_paths), origins, elsewhere
         self._renewed_for = {"cookie", "basic"} if cookie_for_basic else {"cookie"}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -88,10 +87,12 @@ class LoginCheck:
         if how is None:
             reason = WRONG if "authorization" in headers else REQUIRED
             return self._answer(401, reason, {} if _is_script(headers) else self._challenge)
-        changes = scope["method"] not in SAFE
-        if how == "cookie" and changes and not is_near(headers, self._origins):
+        if how == "cookie" and scope["method"] not in SAFE and not self._may_change(headers):
             return self._answer(403, self._elsewhere, {})
         return None
+
+    def _may_change(self, headers: Headers) -> bool:
+        return self._origins is None or is_near(headers, self._origins)
 
     def _renewing(self, send: Send) -> Send:
         async def sent(message: Message) -> None:
