@@ -55,6 +55,9 @@ def installed_by(requirements: list[str]) -> set[str]:
         if name in found or not (wanted.marker is None or wanted.marker.evaluate({"extra": extra})):
             continue
         found.add(name)
+        if name == "snapkv":
+            waiting += [(Requirement(each), "") for own in wanted.extras for each in EXTRAS[own]]
+            continue
         try:
             waiting += [(Requirement(each), "") for each in requires(name) or ()]
         except PackageNotFoundError:
