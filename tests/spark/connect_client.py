@@ -1,4 +1,6 @@
-"""A client of Spark Connect: `connect_client.py FOLDER` prints what DataFrames show, as JSON.
+"""A client of Spark Connect: `connect_client.py FOLDER SEED URL ...`.
+
+It prints what DataFrames show, as JSON, and `equal` if the stores of the URLs show what git has.
 
 It has a process of its own, because a session of classic Spark and one of Connect cannot share it.
 """
@@ -6,6 +8,8 @@ It has a process of its own, because a session of classic Spark and one of Conne
 import json
 import sys
 from typing import Any
+
+from connect_git import compare_moments
 
 import snapkv
 from snapkv.spark import diff, read_changes, read_history, read_snapshot
@@ -15,16 +19,24 @@ PLANS = 40
 """More than the server's cache of plans keeps."""
 
 
-def main(folder: str) -> None:
-    """Make DataFrames, ask them, commit, let the server forget their plans, and ask again."""
+def main(folder: str, seed: int, urls: list[str]) -> None:
+    """Ask both in one session: most of the time goes into the start of Java."""
     from pyspark.sql import SparkSession
 
+    spark = SparkSession.builder.remote("local[2]").getOrCreate()
+    assert is_connect(spark)
+    ask_again(spark, folder)
+    compare_moments(spark, folder, seed, urls)
+    print("equal")
+    spark.stop()
+
+
+def ask_again(spark: Any, folder: str) -> None:
+    """Make DataFrames, ask them, commit, let the server forget their plans, and ask again."""
     url = f"lmdb:{folder}/meta"
     with snapkv.open(url) as store:
         first = store.commit(puts={"a": b"1"})
         second = store.commit(puts={"b": b"1"})
-    spark = SparkSession.builder.remote("local[2]").getOrCreate()
-    assert is_connect(spark)
     frames = {
         "snapshot": read_snapshot(spark, url),
         "prefix": read_snapshot(spark, url, prefix="b"),
@@ -44,7 +56,6 @@ def main(folder: str) -> None:
     print(json.dumps({"before": before, "after": after, "now": read_snapshot(spark, url).count()}))
     print(json.dumps(rejected(spark, url)))
     print(json.dumps(streamed(spark, url, folder)))
-    spark.stop()
 
 
 def load(spark: Any, url: str, **options: object) -> Any:
@@ -77,4 +88,4 @@ def streamed(spark: Any, url: str, folder: str) -> list[str]:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(sys.argv[1], int(sys.argv[2]), sys.argv[3:])

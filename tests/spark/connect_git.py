@@ -1,4 +1,4 @@
-"""A client of Spark Connect that asks a history of git: `connect_git.py FOLDER SEED URL ...`.
+"""What a client of Spark Connect asks about a history of git.
 
 A repository with random commits is kept in each store, commit by commit. What Connect shows of a
 random moment, and what its feed makes of one moment when it is replayed, must be what git has.
@@ -6,7 +6,6 @@ random moment, and what its feed makes of one moment when it is replayed, must b
 
 import random
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -51,10 +50,8 @@ class Repository:
         return {name: self.git("show", f"{commit}:{name}") for name in names if name}
 
 
-def main(folder: str, seed: int, urls: list[str]) -> None:
-    """Compare; exit with an error at the first difference."""
-    from pyspark.sql import SparkSession
-
+def compare_moments(spark: Any, folder: str, seed: int, urls: list[str]) -> None:
+    """Compare what a session shows of each store with git; fail at the first difference."""
     rng, repository = random.Random(seed), Repository(Path(folder) / "git", seed)
     revisions: dict[str, list[int]] = {url: [] for url in urls}
     commits: list[str] = []
@@ -67,12 +64,9 @@ def main(folder: str, seed: int, urls: list[str]) -> None:
             revisions[url].append(made.revision)
     for store in stores.values():
         store.close()
-    spark = SparkSession.builder.remote("local[2]").getOrCreate()
     for url in urls:
         for first, last in [sorted(rng.sample(range(COMMITS), 2)) for _ in range(MOMENTS)]:
             compare(spark, url, revisions[url], repository, commits, first, last)
-    spark.stop()
-    print("equal")
 
 
 def compare(
@@ -102,7 +96,3 @@ def compare(
 def state(spark: Any, url: str, moment: str) -> dict[str, bytes]:
     rows = read_snapshot(spark, url, moment).select("key", "value").collect()
     return {row["key"]: bytes(row["value"]) for row in rows}
-
-
-if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), sys.argv[3:])

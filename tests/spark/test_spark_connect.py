@@ -14,18 +14,25 @@ from snapkv.engine.contract import Put
 from snapkv.spark import connect
 
 CLIENT = Path(__file__).with_name("connect_client.py")
-ONE_SERVER = pytest.mark.xdist_group("connect")  # each takes the same port
-GIT_CLIENT = Path(__file__).with_name("connect_git.py")
 FEED = {"readChangeFeed": "true", "startingVersion": 1}
 
 
-@ONE_SERVER
+@pytest.fixture(scope="module")
+def client(tmp_path_factory, etcd_pool):
+    """What a client printed, in a process of its own; git stores are on lmdb and on etcd."""
+    folder, seed = tmp_path_factory.mktemp("connect"), random.SystemRandom().getrandbits(32)
+    print("seed", seed)
+    with etcd_pool.taken() as etcd:
+        urls = [f"lmdb:{folder / 'of-git'}", etcd.url]
+        command = [sys.executable, str(CLIENT), str(folder), str(seed), *urls]
+        return subprocess.run(command, capture_output=True, text=True, timeout=400, check=False)
+
+
 @pytest.mark.spark_since("4.2", "an end by availableNow")
-def test_what_a_client_sees_stays_the_same(tmp_path):
-    command = [sys.executable, str(CLIENT), str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 0, done.stderr[-3_000:]
-    frames, rejected, streamed = map(json.loads, done.stdout.strip().split("\n")[-3:])
+def test_what_a_client_sees_stays_the_same(client):
+    lines = client.stdout.strip().split("\n")
+    assert len(lines) >= 3, (client.args, client.stderr[-3_000:])
+    frames, rejected, streamed = map(json.loads, lines[:3])
     assert frames["before"] == {
         "snapshot": 2,
         "prefix": 1,
@@ -42,17 +49,11 @@ def test_what_a_client_sees_stays_the_same(tmp_path):
     assert streamed == ["a", "b", "bb", "c"]
 
 
-@ONE_SERVER
 @pytest.mark.spark_since("4.2", "an end by availableNow")
-def test_moments_and_feeds_of_a_git_history_are_gits(tmp_path, etcd):
-    """On lmdb and on etcd; git's own commands are the oracle."""
-    seed = random.SystemRandom().getrandbits(32)
-    print("seed", seed)
-    urls = [f"lmdb:{tmp_path / 'meta'}", etcd.url]
-    command = [sys.executable, str(GIT_CLIENT), str(tmp_path), str(seed), *urls]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 0, done.stderr[-3_000:]
-    assert done.stdout.strip().endswith("equal")
+def test_moments_and_feeds_of_a_git_history_are_gits(client):
+    """git's own commands are the oracle."""
+    assert client.returncode == 0, (client.args, client.stderr[-3_000:])
+    assert client.stdout.strip().endswith("equal")
 
 
 @pytest.fixture
