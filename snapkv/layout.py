@@ -12,7 +12,7 @@ Layout of a store named N (vectors in `snapkv/DESIGN.md` and `tests/unit/test_re
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -26,9 +26,11 @@ from snapkv.errors import (
     InvalidKeyError,
     InvalidOptionError,
 )
+from snapkv.model import Meta, Scalar
 
 FORMAT = 1
 NOTE_BYTES_MAX = 4_096
+META_BYTES_MAX = 4_096
 WRITER_BYTES_MAX = 256
 NAME_BYTES_MAX = 128
 
@@ -53,7 +55,7 @@ CREATION_ORDINAL = 1
 
 @dataclass(frozen=True, slots=True)
 class StampRecord:
-    """The value of the timestamp key: a commit's timestamp, nonce, writer and note.
+    """The value of the timestamp key: a commit's timestamp, nonce, writer, note and meta.
 
     A fence has `fence_of` instead: it proves that the commit with that nonce is dead. `ahead` is
     how far the timestamp is ahead of its writer's clock, if at least a millisecond (`Pace`). What
@@ -67,12 +69,20 @@ class StampRecord:
     fence_of: bytes | None = None
     ahead: int = 0
     source: tuple[int, int] | None = None
+    meta: Meta | None = None
+
+    @property
+    def meta_json(self) -> str | None:
+        """The meta as JSON text, as tables have it."""
+        return None if self.meta is None else self.meta.to_json()
 
     def encode(self) -> bytes:
-        """Return be64(timestamp) followed by a msgpack map of the short names n, w, m, f, a, s."""
+        """Return be64(timestamp) and a msgpack map of the short names n, w, m, d, f, a, s."""
         fields: dict[str, Any] = {"n": self.nonce, "w": self.writer}
         if self.note is not None:
             fields["m"] = self.note
+        if self.meta is not None:
+            fields["d"] = dict(self.meta)
         if self.fence_of is not None:
             fields["f"] = self.fence_of
         if self.ahead:
@@ -94,7 +104,8 @@ class StampRecord:
             ahead, note, fence = int(fields.get("a", 0)), fields.get("m"), fields.get("f")
             pair = fields.get("s")
             source = None if pair is None else (int(pair[0]), int(pair[1]))
-            return cls(timestamp, fields["n"], fields["w"], note, fence, ahead, source)
+            meta = None if "d" not in fields else _meta_of(fields["d"])
+            return cls(timestamp, fields["n"], fields["w"], note, fence, ahead, source, meta)
         except (
             struct.error,
             ValueError,
@@ -104,6 +115,26 @@ class StampRecord:
             msgpack.UnpackException,
         ) as e:
             raise CorruptStoreError(f"the timestamp key holds no stamp: {value[:40]!r}") from e
+
+
+def pack_meta(meta: Mapping[str, Scalar]) -> bytes:
+    """Return the msgpack map of a meta; two that are stored alike have the same bytes."""
+    packed: bytes = msgpack.packb(dict(sorted(meta.items())))
+    return packed
+
+
+def unpack_meta(packed: bytes) -> Meta:
+    """Return a meta as readers get it: of the plain types of msgpack, whatever was packed."""
+    return _meta_of(msgpack.unpackb(packed))
+
+
+def _meta_of(found: object) -> Meta:
+    """Return a map of msgpack as a meta; raises `TypeError` if it is none."""
+    if not isinstance(found, dict):
+        raise TypeError("meta is a map")
+    if not all(isinstance(k, str) and isinstance(v, Scalar) for k, v in found.items()):
+        raise TypeError("meta has names and scalars")
+    return Meta(found)
 
 
 def be64(timestamp: int) -> bytes:

@@ -2,11 +2,53 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, TypeVar
 
 K = TypeVar("K", str, bytes)
+
+
+Scalar = str | int | float | bool | None
+"""A value in the meta of a commit: what JSON has beside lists and objects."""
+
+
+class Meta(Mapping[str, Scalar]):
+    """Facts about a commit, such as the request that it serves: names and scalars, sorted by name.
+
+    A read-only mapping, which compares as a dict, and can be hashed and pickled.
+
+    >>> meta = Meta({"ticket": 4, "request": "r-17"})
+    >>> meta["ticket"], meta == {"request": "r-17", "ticket": 4}
+    (4, True)
+    >>> meta.to_json()
+    '{"request": "r-17", "ticket": 4}'
+    """
+
+    __slots__ = ("_facts",)
+
+    def __init__(self, facts: Mapping[str, Scalar]) -> None:
+        self._facts = dict(sorted(facts.items()))
+
+    def __getitem__(self, name: str) -> Scalar:
+        return self._facts[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._facts)
+
+    def __len__(self) -> int:
+        return len(self._facts)
+
+    def __hash__(self) -> int:
+        return hash(tuple(self._facts.items()))
+
+    def __repr__(self) -> str:
+        return f"Meta({self._facts!r})"
+
+    def to_json(self) -> str:
+        """Return the meta as the text of a JSON object, on one line."""
+        return json.dumps(self._facts, ensure_ascii=False)
 
 
 class Stamp(NamedTuple):
@@ -22,8 +64,8 @@ class Commit:
 
     Commits of one group share `ts` and `revision`; the log shows them as one, with batch 0. A write
     by another program, seen in an observed prefix, has its own revision, the `ts` of the first tick
-    at or after it, and None for `writer` and `note`. `source_revision` is the revision in the
-    engine from which `snapkv record` took the commit, None for other commits.
+    at or after it, and None for `writer`, `note` and `meta`. `source_revision` is the revision in
+    the engine from which `snapkv record` took the commit, None for other commits.
     """
 
     ts: int
@@ -32,6 +74,7 @@ class Commit:
     writer: str | None
     note: str | None = None
     source_revision: int | None = None
+    meta: Meta | None = None
 
 
 class Entry(NamedTuple):
@@ -47,7 +90,7 @@ class Entry(NamedTuple):
 class Version:
     """One version of a key: `value` is None if the key was removed.
 
-    `ts`, `writer` and `note` are None for a version older than the compaction point whose
+    `ts`, `writer`, `note` and `meta` are None for a version older than the compaction point whose
     commit was compacted.
     """
 
@@ -56,6 +99,7 @@ class Version:
     value: bytes | None
     writer: str | None
     note: str | None = None
+    meta: Meta | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +115,7 @@ class Difference(Generic[K]):
 class Change(Generic[K]):
     """What a commit did to a key: its new value, None for a removal.
 
-    `commit` has its time, writer and note, as `history` returns them.
+    `commit` has its time, writer, note and meta, as `history` returns them.
     """
 
     key: K
@@ -85,7 +129,7 @@ class Changes(Generic[K]):
 
     Observed changes are in the order of their revisions, then of keys: each write between two
     ticks is included, with a commit of its own (`change.commit`). `commit` is then the newest of
-    these, and has no writer and no note if there are several. All of them carry `commit.ts`,
+    these, and has no writer, note and meta if there are several. All of them carry `commit.ts`,
     so a watch that goes on after it misses and repeats nothing.
     """
 
@@ -159,7 +203,8 @@ class Ops:
     """The operations of one commit, returned by the function in `commit(build)`.
 
     Removals come first, then saves: a key that is saved is never removed by the same commit.
-    `spaces` maps names of spaces to their operations in the same commit.
+    `spaces` maps names of spaces to their operations in the same commit. `writer`, if it is not
+    None, takes the place of the store's writer; `note` and `meta` are kept in the commit log.
     """
 
     puts: Mapping[str, bytes] = field(default_factory=dict)
@@ -168,6 +213,8 @@ class Ops:
     guards: Iterable[Guard] = ()
     note: str | None = None
     spaces: Mapping[str, SpaceOps] = field(default_factory=dict)
+    writer: str | None = None
+    meta: Mapping[str, Scalar] | None = None
 
 
 Build = Callable[[Stamp], Ops]

@@ -4,6 +4,8 @@
 `SentRequest` is a request on its way, `Recovery` finds out its outcome if the answer is lost.
 """
 
+from snapkv.committer.attribution import check_writer as check_writer
+from snapkv.committer.attribution import checked_meta as checked_meta
 from snapkv.committer.committer import COMMIT_TIMEOUT_S as COMMIT_TIMEOUT_S
 from snapkv.committer.committer import COMMIT_TIMEOUT_S_MAX as COMMIT_TIMEOUT_S_MAX
 from snapkv.committer.committer import Committer as Committer

@@ -66,7 +66,7 @@ class Committer:
         self._rng, self.before_send = rng, before_send
         self._pace = Pace(max_clock_skew_ms)
         self._recovery = Recovery(engine, layout.ts, history, writer, rng, clock.merge)
-        self._builder = GroupBuilder(engine, layout)
+        self._builder = GroupBuilder(engine, layout, writer)
         self._queue, self._pid = CommitQueue(), os.getpid()
 
     @property
@@ -213,14 +213,16 @@ class Committer:
         timestamp = backoff.issue(self._clock)
         while True:
             calls, operations, txns = self._builder.build(waiting, timestamp, self._fail_one)
-            note = operations[0].note if operations else None
+            if not calls:
+                raise _EmptyGroupError
+            said, nonce = operations[0], os.urandom(16)  # the same of all members
             ahead = backoff.ahead if peeked is None else 0  # embedded engines lose no rounds
-            stamp = StampRecord(timestamp, os.urandom(16), self.writer, note, ahead=ahead)
+            stamp = StampRecord(
+                timestamp, nonce, said.writer, said.note, ahead=ahead, meta=said.meta
+            )
             sent = SentRequest(stamp, self.created, before, known)
             request = Request(sent, calls, operations)
             with queue.lock:
-                if not calls:
-                    raise _EmptyGroupError
                 left = [call for call in calls if not call.done]
                 if len(left) == len(calls):
                     queue.waiting = [c for c in queue.waiting if c not in calls]
@@ -260,7 +262,8 @@ class Committer:
             stamp = StampRecord.decode(stored.value)
         except CorruptStoreError:
             return  # `check` reports it; these ticks commit above it
-        found = Commit(stamp.timestamp, 0, stored.mod_revision, stamp.writer, stamp.note)
+        writer, revision = stamp.writer or None, stored.mod_revision
+        found = Commit(stamp.timestamp, 0, revision, writer, stamp.note, meta=stamp.meta)
         for call in request.calls:
             if not call.is_tick:
                 continue
@@ -347,9 +350,8 @@ class Committer:
                 if error is not None or own is None:
                     call.finish(error=error)
                     continue
-                call.finish(
-                    result=Commit(stamp.timestamp, batch, own.revision, stamp.writer, stamp.note)
-                )
+                by, why, meta = stamp.writer or None, stamp.note, stamp.meta
+                call.finish(result=Commit(stamp.timestamp, batch, own.revision, by, why, meta=meta))
             self._queue.request = None  # last: an interrupt before leaves it to be recovered
 
     @staticmethod

@@ -10,7 +10,7 @@ from snapkv.committer.queue import Call
 from snapkv.engine.contract import Engine, Txn
 from snapkv.engine.rules import OP_OVERHEAD_BYTES
 from snapkv.errors import CommitTooLargeError
-from snapkv.layout import NOTE_BYTES_MAX, WRITER_BYTES_MAX, Layout
+from snapkv.layout import META_BYTES_MAX, NOTE_BYTES_MAX, WRITER_BYTES_MAX, Layout, pack_meta
 from snapkv.model import Stamp
 
 MEMBERS_MAX = 32
@@ -18,7 +18,7 @@ MEMBERS_MAX = 32
 MEMBERS_MAX_UNLIMITED = 1_024
 MISSES_MAX = 8
 """After so many calls in a row that do not fit, no more are built: each is built again later."""
-STAMP_BYTES_MAX = OP_OVERHEAD_BYTES * 8 + 64 + NOTE_BYTES_MAX + WRITER_BYTES_MAX
+STAMP_BYTES_MAX = OP_OVERHEAD_BYTES * 8 + 64 + NOTE_BYTES_MAX + WRITER_BYTES_MAX + META_BYTES_MAX
 
 
 # For example, these calls wait, in this order, and no list is limited:
@@ -31,14 +31,15 @@ STAMP_BYTES_MAX = OP_OVERHEAD_BYTES * 8 + 64 + NOTE_BYTES_MAX + WRITER_BYTES_MAX
 #     E      delete everything below "e/"      yes: batch 2
 #     F      put e/1                           no: E deletes it
 #     G      put g, with a note                no: the timestamp key holds one note, and A has none
+#     H      put h, by another writer          no: it holds one writer, too, and one meta
 #
-# A, C and E are sent in one transaction, with one timestamp. D, F and G stay queued, in this order,
-# and D leads the next group. So a call never waits longer because of a later one.
+# A, C and E are sent in one transaction, with one timestamp. D, F, G and H stay queued, in this
+# order, and D leads the next group. So a call never waits longer because of a later one.
 class GroupBuilder:
-    """Chooses the calls that share a transaction, for one engine and store."""
+    """Chooses the calls that share a transaction, for one engine and store with its writer."""
 
-    def __init__(self, engine: Engine, layout: Layout) -> None:
-        self._engine, self._layout = engine, layout
+    def __init__(self, engine: Engine, layout: Layout, writer: str) -> None:
+        self._engine, self._layout, self._writer = engine, layout, writer
         limited = engine.limits.ops_per_list is not None
         self.members_max = MEMBERS_MAX if limited else MEMBERS_MAX_UNLIMITED
         self.guards_max = guards_max(engine.limits, self.members_max)
@@ -49,10 +50,10 @@ class GroupBuilder:
     ) -> tuple[list[Call], list[Operations], list[Txn]]:
         """Return the calls of the next group, their operations and transactions, in batch order.
 
-        The first call that builds is a member. Another one joins if its writes, guards and note go
-        with those of the members, no member has to be alone, and the request stays small enough.
-        Calls that do not fit stay queued. If a call's build raises, only that call fails, through
-        `failed`.
+        The first call that builds is a member. Another one joins if its writes, guards, writer,
+        note and meta go with those of the members, no member has to be alone, and the request stays
+        small enough. Calls that do not fit stay queued. If a call's build raises, only that call
+        fails, through `failed`.
         """
         calls: list[Call] = []
         group = Group()
@@ -63,7 +64,8 @@ class GroupBuilder:
             if len(calls) == self.members_max or misses == MISSES_MAX:
                 break
             try:
-                ops = compile_operations(call.build(Stamp(timestamp, len(calls))), self._layout)
+                built = call.build(Stamp(timestamp, len(calls)))
+                ops = compile_operations(built, self._layout, self._writer)
                 txn = ops.txn(self.guards_max)
                 size = self._engine.check_limits(txn)
                 if size > room_max:
@@ -86,9 +88,9 @@ class GroupBuilder:
 class Group:
     """The members of one transaction, and what they write, remove and check together.
 
-    Two members may share a transaction if they have the same note and neither writes or removes a
-    key that the other writes, removes or checks. A member that checks the head of the store shares
-    with none: every commit moves the head.
+    Two members may share a transaction if they have the same writer, note and meta, and neither
+    writes or removes a key that the other writes, removes or checks. A member that checks the head
+    of the store shares with none: every commit moves the head.
     """
 
     def __init__(self) -> None:
@@ -102,7 +104,7 @@ class Group:
         if not self.members:
             return True
         first = self.members[0]
-        if ops.note != first.note or ops.checks_head or first.checks_head:
+        if ops.checks_head or first.checks_head or not _say_the_same(ops, first):
             return False
         checked = [check.key for check in ops.checks]
         removed = ops.removed or self._removed
@@ -129,3 +131,13 @@ class Group:
             self._checked.add(check.key)
         if ops.removed:
             self._removed = merge([*self._removed, *ops.removed])
+
+
+def _say_the_same(a: Operations, b: Operations) -> bool:
+    """Return whether two members can have one stamp.
+
+    Metas are compared as they are stored: in Python, 1, 1.0 and True are equal.
+    """
+    if a.note != b.note or a.writer != b.writer:
+        return False
+    return a.meta is b.meta or pack_meta(a.meta or {}) == pack_meta(b.meta or {})

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from snapkv.arguments import check_int, wrong_type
+from snapkv.committer.attribution import check_note, check_writer, checked_meta
 from snapkv.committer.intervals import Interval, cut, merge, point
 from snapkv.engine.contract import (
     REVISION_MAX,
@@ -26,8 +27,8 @@ from snapkv.errors import (
     InvalidKeyError,
     InvalidTypeError,
 )
-from snapkv.layout import NOTE_BYTES_MAX, Keyspace, Layout, encode_text
-from snapkv.model import AtRevision, Guard, HeadAt, Held, Ops, SpaceOps
+from snapkv.layout import Keyspace, Layout
+from snapkv.model import AtRevision, Guard, HeadAt, Held, Meta, Ops, SpaceOps
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +65,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Operations:
-    """What one caller writes, removes and checks, in stored keys.
+    """What one caller writes, removes and checks, in stored keys, and what the stamp says of it.
 
     `removed` is merged and never covers a key of `puts`.
     """
@@ -73,6 +74,8 @@ class Operations:
     removed: list[Interval]
     checks: tuple[Check, ...]
     note: str | None
+    writer: str
+    meta: Meta | None
 
     @property
     def checks_head(self) -> bool:
@@ -130,15 +133,20 @@ def nest(ops: tuple[Op, ...], budget: int) -> tuple[Op, ...]:
     raise CommitTooLargeError("the number of operations", len(ops), (budget // 3) ** 3)
 
 
-def compile_operations(ops: Ops, layout: Layout) -> Operations:
+def compile_operations(ops: Ops, layout: Layout, writer: str = "") -> Operations:
     """Check operations and translate them to stored keys; O(n log n).
 
-    Raises `InvalidKeyError`, `InvalidTypeError`, `InvalidOptionError` (the note).
+    `writer` is that of operations that name none. Raises `InvalidKeyError`, `InvalidTypeError`,
+    `InvalidOptionError` (writer, meta), `CommitTooLargeError` (note, meta).
     """
     if not isinstance(ops, Ops):
         raise wrong_type("what is committed", "Ops", ops)
     if ops.note is not None:
-        _check_note(ops.note)
+        check_note(ops.note)
+    if ops.writer is not None:
+        check_writer(ops.writer)
+        writer = ops.writer
+    meta = None if ops.meta is None else checked_meta(ops.meta)
     puts: dict[bytes, bytes] = {}
     removed: list[Interval] = []
     checks: list[Check] = []
@@ -151,7 +159,7 @@ def compile_operations(ops: Ops, layout: Layout) -> Operations:
         _add(layout.space(name), space_ops, layout, puts, removed, checks)
     if removed:
         removed = cut(merge(removed), sorted(puts))
-    return Operations(puts, removed, tuple(checks), ops.note)
+    return Operations(puts, removed, tuple(checks), ops.note, writer, meta)
 
 
 def pairs(items: object) -> Iterable[tuple[Any, Any]]:
@@ -223,9 +231,3 @@ def compile_check(guard: object, space: Keyspace, layout: Layout) -> Check:
             return Check(guard, layout.live.encode(guard.key))
         case _:
             return Check(guard, space.encode(guard.key))
-
-
-def _check_note(note: object) -> None:
-    size = len(encode_text(note, "note"))
-    if size > NOTE_BYTES_MAX:
-        raise CommitTooLargeError("the note in bytes", size, NOTE_BYTES_MAX)

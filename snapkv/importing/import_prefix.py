@@ -12,13 +12,14 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
+from snapkv.committer import check_writer, checked_meta
 from snapkv.engine_urls import open_engine
 from snapkv.errors import InvalidOptionError, KeyNotFoundError
 from snapkv.importing.plan import Plan
 from snapkv.importing.source import Names, Source, named_denials, read_source
-from snapkv.importing.writer import Progress, carry_out
+from snapkv.importing.writer import Progress, Said, carry_out
 from snapkv.layout import FIRST_KEY, NOTE_BYTES_MAX, encode_text
-from snapkv.model import Commit
+from snapkv.model import Commit, Scalar
 from snapkv.store.batches import SHOWN_CHARS
 from snapkv.store.store import SnapshotKV
 
@@ -54,6 +55,8 @@ def import_prefix(
     replace: bool = False,
     batches: bool = False,
     note: str | None = None,
+    writer: str | None = None,
+    meta: Mapping[str, Scalar] | None = None,
     progress: Progress | None = None,
     source_options: Mapping[str, Any] | None = None,
     dry_run: bool = False,
@@ -72,9 +75,10 @@ def import_prefix(
 
     The import is one commit. With `batches=True`, an import that is too large for one commit
     becomes several, each small enough, with notes "import 3 of 12: ..."; readers see them one by
-    one. Each commit is tried 8 times while other writers commit to the store. Leases of the source
-    are not imported. Keys of snapkv stores are not imported either: a prefix inside a store raises,
-    and stores among the keys are left out. `dry_run` writes nothing.
+    one. All have the same `writer` and `meta` (see `SnapshotKV.commit`). Each commit is tried 8
+    times while other writers commit to the store. Leases of the source are not imported. Keys of
+    snapkv stores are not imported either: a prefix inside a store raises, and stores among the keys
+    are left out. `dry_run` writes nothing.
 
     Reads the keys of the source (twice if snapkv stores are among them), then its values and those
     of the store, twice with several commits. Holds one commit in memory at a time.
@@ -97,6 +101,9 @@ def import_prefix(
     start = encode_text(prefix, "prefix")
     names = Names(len(start) if strip else 0, _checked_text(under, "under"))
     why = _checked_note(note, f"{prefix[:SHOWN_CHARS]!r} from {source_url}")
+    if writer is not None:
+        check_writer(writer)
+    said = Said(why, writer, None if meta is None else checked_meta(meta))
     with ExitStack() as at_end:
         source = _opened_source(source_url, source_options, start, names, at_end)
         if not source.keys:
@@ -105,7 +112,7 @@ def import_prefix(
         plan = Plan(store, source, names, target, replace)
         todo = plan.count(batches)
         if not dry_run:
-            todo = carry_out(plan, todo, why, progress or (lambda *_: None))
+            todo = carry_out(plan, todo, said, progress or (lambda *_: None))
     return ImportResult(
         source.keys,
         todo.commits,

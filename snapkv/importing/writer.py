@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import NamedTuple
 
 from snapkv.errors import ConflictError
 from snapkv.importing.plan import Plan, Todo, Write
-from snapkv.model import Absent, AtRevision, Commit, HeadAt
+from snapkv.model import Absent, AtRevision, Commit, HeadAt, Meta
 
 TRIES = 8
 """Attempts of a commit while other writers commit elsewhere in the store."""
@@ -16,7 +17,15 @@ Progress = Callable[[int, int], None]
 """Called with (commits done, commits in all), before the first commit and after each."""
 
 
-def carry_out(plan: Plan, todo: Todo, why: str, progress: Progress) -> Todo:
+class Said(NamedTuple):
+    """What each commit of an import says of itself."""
+
+    note: str
+    writer: str | None
+    meta: Meta | None
+
+
+def carry_out(plan: Plan, todo: Todo, said: Said, progress: Progress) -> Todo:
     """Commit the writes that make the store at `plan.head` equal to the source."""
     if todo.ops is None:
         batches = (ops for ops, _ in plan.batches())
@@ -26,14 +35,16 @@ def carry_out(plan: Plan, todo: Todo, why: str, progress: Progress) -> Todo:
         progress(0, todo.commits)
     revision, newest = plan.head.revision, None
     for number, ops in enumerate(batches, 1):
-        note = f"import {number} of {todo.commits}: {why}" if todo.commits > 1 else why
-        newest = _committed(plan, ops, note, revision)
+        note = said.note
+        if todo.commits > 1:
+            note = f"import {number} of {todo.commits}: {note}"
+        newest = _committed(plan, ops, said._replace(note=note), revision)
         revision = newest.revision
         progress(number, todo.commits)
     return replace(todo, newest=newest, ops=None)
 
 
-def _committed(plan: Plan, ops: list[Write], note: str, revision: int) -> Commit:
+def _committed(plan: Plan, ops: list[Write], said: Said, revision: int) -> Commit:
     """Commit one batch, unless another writer changes the target after `revision`.
 
     The guard is that the store has no commit after `revision`. A commit elsewhere in the store
@@ -44,7 +55,12 @@ def _committed(plan: Plan, ops: list[Write], note: str, revision: int) -> Commit
     for _ in range(TRIES):
         try:
             return plan.store.commit(
-                puts=puts, deletes=deletes, guards=[HeadAt(revision)], note=note
+                puts=puts,
+                deletes=deletes,
+                guards=[HeadAt(revision)],
+                note=said.note,
+                writer=said.writer,
+                meta=said.meta,
             )
         except ConflictError as e:
             conflict = e

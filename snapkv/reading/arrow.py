@@ -62,6 +62,7 @@ COMMITS = pa.schema(
         ("operation", pa.string()),
         ("userMetadata", pa.string()),
         ("operationMetrics", pa.map_(pa.string(), pa.string())),
+        ("meta", pa.string()),
     ]
 )
 

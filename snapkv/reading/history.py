@@ -1,4 +1,4 @@
-"""The commit log, and the versions of one key with their writers and notes."""
+"""The commit log, and the versions of one key with their writers, notes and metas."""
 
 from __future__ import annotations
 
@@ -52,9 +52,9 @@ def commits_and_ticks(
 ) -> Iterator[tuple[Commit, bool]]:
     """Yield the commits in (since, until], each with whether it is only a tick.
 
-    A tick changed no key, has no note, and is not a fence. Costs two watches over all keys of the
-    store, values included; newest first, two for each page. Pages grow, so a day of ticks is a few
-    pages. The first page has `wanted` commits.
+    A tick changed no key, has no note and no meta, and is not a fence. Costs two watches over all
+    keys of the store, values included; newest first, two for each page. Pages grow, so a day of
+    ticks is a few pages. The first page has `wanted` commits.
     """
     core.check_open()
     low, high = bounds(core, since, until)
@@ -88,8 +88,8 @@ def _with_ticks(core: Reader, low: Mark, high: Mark) -> Iterator[tuple[Commit, b
         assert stamp is not None, "every commit of a store has one"
         # between the two are leased keys, and stores whose names begin with that of this one
         nothing = not any(each.last.kv.key.startswith(own) for each in touched)
-        is_tick = nothing and stamp.note is None and stamp.fence_of is None
-        yield commit_of(mark, stamp), is_tick
+        says_nothing = stamp.note is None and stamp.meta is None and stamp.fence_of is None
+        yield commit_of(mark, stamp), nothing and says_nothing
 
 
 def bounds(core: Reader, since: When | None, until: When | None) -> tuple[Mark, Mark]:
@@ -141,8 +141,14 @@ def _backwards(core: Reader, low: Mark, high: Mark, inclusive: bool, size: int) 
 
 def commit_of(mark: Mark, stamp: StampRecord) -> Commit:
     """Return a version of the timestamp key as a commit."""
-    source = None if stamp.source is None else stamp.source[0]
-    return Commit(mark.timestamp, 0, mark.revision, stamp.writer or None, stamp.note, source)
+    source, writer = None if stamp.source is None else stamp.source[0], stamp.writer or None
+    return Commit(mark.timestamp, 0, mark.revision, writer, stamp.note, source, stamp.meta)
+
+
+def _version_of(stamp: StampRecord, revision: int, value: bytes | None) -> Version:
+    """Return a version that the commit of a stamp made."""
+    writer = stamp.writer or None
+    return Version(stamp.timestamp, revision, value, writer, stamp.note, stamp.meta)
 
 
 def versions(core: Reader, key: bytes) -> Iterator[Version]:
@@ -180,8 +186,7 @@ def _at_compaction(kv: KeyValue, stamp: KeyValue | None) -> Version:
     """Return the version in force at the compaction point, stamped if its commit is left."""
     if stamp is None or stamp.mod_revision != kv.mod_revision:
         return Version(None, kv.mod_revision, kv.value, None)
-    record = StampRecord.decode(stamp.value)
-    return Version(record.timestamp, kv.mod_revision, kv.value, record.writer or None, record.note)
+    return _version_of(StampRecord.decode(stamp.value), kv.mod_revision, kv.value)
 
 
 def _stamped(core: Reader, events: list[Event]) -> Iterator[Version]:
@@ -190,8 +195,7 @@ def _stamped(core: Reader, events: list[Event]) -> Iterator[Version]:
     for event, found in zip(events, stamps, strict=True):
         value = None if event.is_delete else event.kv.value
         if found is not None and found[0].revision == event.kv.mod_revision:
-            mark, stamp = found
-            yield Version(mark.timestamp, mark.revision, value, stamp.writer or None, stamp.note)
+            yield _version_of(found[1], event.kv.mod_revision, value)
         else:
             yield Version(None, event.kv.mod_revision, value, None)
 
@@ -245,8 +249,6 @@ def _version(core: Reader, event: Event, in_force: tuple[Mark, StampRecord] | No
     value = None if event.is_delete else kv.value
     mark = core.timeline.tracker.creation if in_force is None else in_force[0]
     if in_force and mark.ordinal > CREATION_ORDINAL and mark.revision == kv.mod_revision:
-        return Version(
-            mark.timestamp, kv.mod_revision, value, in_force[1].writer or None, in_force[1].note
-        )
+        return _version_of(in_force[1], kv.mod_revision, value)
     following = core.timeline.following(mark)
     return Version(following and following.timestamp, kv.mod_revision, value, None)

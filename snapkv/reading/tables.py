@@ -125,8 +125,10 @@ def _counted(reader: Reader, span: Span, low: Mark, high: Mark) -> Iterator[tupl
 def _commit_row(
     mark: Mark, stamp: StampRecord | None, operation: str | None = None, metrics: object = None
 ) -> tuple[Any, ...]:
-    writer, note = (stamp.writer or None, stamp.note) if stamp else (None, None)
-    return mark.revision, mark.timestamp, writer, operation, note, metrics
+    if stamp is None:
+        return mark.revision, mark.timestamp, None, operation, None, metrics, None
+    writer, note, meta = stamp.writer or None, stamp.note, stamp.meta_json
+    return mark.revision, mark.timestamp, writer, operation, note, metrics, meta
 
 
 # --- whole tables, and their bounds ---

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from snapkv.committer import pairs
 from snapkv.errors import InvalidTypeError
@@ -20,7 +21,7 @@ def building(ops: Ops, additions: tuple[Addition, ...]) -> Build:
     def build(stamp: Stamp) -> Ops:
         added = [_added(addition, stamp.ts) for addition in additions]
         puts = [*pairs(ops.puts), *added]
-        return Ops(puts, ops.deletes, ops.delete_prefixes, ops.guards, ops.note)  # type: ignore[arg-type]
+        return replace(ops, puts=puts)  # type: ignore[arg-type]
 
     return build
 

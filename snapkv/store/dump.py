@@ -230,8 +230,8 @@ def read_dump(file: BinaryIO, bytes_max: int) -> Contents:
     return contents
 
 
-def load_dump(core: Core, file: BinaryIO, *, replace: bool, note: str | None) -> Commit:
-    """Commit what a dump holds, see `SnapshotKV.load_dump`."""
+def load_dump(core: Core, file: BinaryIO, said: Ops, *, replace: bool) -> Commit:
+    """Commit what a dump holds, see `SnapshotKV.load_dump`; `said` has note, writer and meta."""
     contents = read_dump(file, core.engine.limits.request_bytes)
     head = core.source(None, None, False)
     root = core.layout.root
@@ -254,8 +254,10 @@ def load_dump(core: Core, file: BinaryIO, *, replace: bool, note: str | None) ->
         deletes=deletes,
         delete_prefixes=prefixes,
         guards=[HeadAt(head.revision)],
-        note=note,
+        note=said.note,
         spaces=spaces,
+        writer=said.writer,
+        meta=said.meta,
     )
     return core.commit(lambda _: ops, None)
 

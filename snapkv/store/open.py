@@ -11,11 +11,11 @@ from typing import Any
 
 from snapkv.arguments import check_bool, check_known, check_text, wrong_type
 from snapkv.clock import Clock, HybridClock, SystemClock
-from snapkv.committer import COMMIT_TIMEOUT_S, Committer
+from snapkv.committer import COMMIT_TIMEOUT_S, Committer, check_writer
 from snapkv.engine.contract import Engine
 from snapkv.engine_urls import COMMON_OPTIONS, open_engine
 from snapkv.errors import InvalidOptionError, InvalidTypeError, StoreNotFoundError
-from snapkv.layout import WRITER_BYTES_MAX, Layout, encode_text
+from snapkv.layout import Layout
 from snapkv.reading.deadline import check_wait, within
 from snapkv.reading.opening import default_writer, open_keys
 from snapkv.store.core import Core, check_timeout
@@ -57,8 +57,7 @@ class Settings:
             if self.archive is None:
                 raise InvalidOptionError("storage= is for an archive: pass archive=, too")
         check_bool("create", self.create)
-        if len(encode_text(self.writer_name, "writer")) > WRITER_BYTES_MAX:
-            raise InvalidOptionError(f"writer has more than {WRITER_BYTES_MAX} bytes")
+        check_writer(self.writer_name)
         check_timeout(self.commit_timeout)
         check_wait(self.read_timeout)
         duration_ms(self.max_clock_skew)
@@ -90,15 +89,15 @@ def open(
     """Open a store; create it if it does not exist. One round trip if it exists.
 
     `url` is `memory:` (private), `memory:NAME` (shared in the process), `lmdb:PATH` or
-    `etcd://HOST:PORT,HOST:PORT`. `name` separates stores in one engine. `ring_slots` is how many
-    of the newest commits answer lookups without a round trip. `retain` (such as "7d") makes
-    commits compact older history, of the whole engine. `writer` is the name of the writer in the
-    commit log (default user@host). Seconds: `commit_timeout`, `max_clock_skew`, and
-    `read_timeout`, which bounds the opening and each read without a `timeout` of its own
-    (None: only each request is bounded, see the class). `archive` is the URL of this store's
-    archive, which answers what is older than compaction: a folder, `s3://BUCKET/PATH`, `gs://` or
-    `az://`; `storage` are options of its object store. That costs two requests there, and a round
-    trip more. Further options are the engine's: for lmdb `durability` ("sync", "relaxed", "none"),
+    `etcd://HOST:PORT,HOST:PORT`. `name` separates stores in one engine. `ring_slots` is how many of
+    the newest commits answer lookups without a round trip. `retain` (such as "7d") makes commits
+    compact older history, of the whole engine. `writer` is the name of the writer in the commit log
+    (default user@host); a commit may name another one. Seconds: `commit_timeout`, `max_clock_skew`,
+    and `read_timeout`, which bounds the opening and each read without a `timeout` of its own (None:
+    only each request is bounded, see the class). `archive` is the URL of this store's archive,
+    which answers what is older than compaction: a folder, `s3://BUCKET/PATH`, `gs://` or `az://`;
+    `storage` are options of its object store. That costs two requests there, and a round trip more.
+    Further options are the engine's: for lmdb `durability` ("sync", "relaxed", "none"),
     `map_bytes`, `mode` (permissions of the files of a new store, 0o600), `request_bytes_max`; for
     etcd `user`, `password`, `tls`, `ca_cert`, `cert`, `key`, `max_request_bytes`, `max_txn_ops`
     (see `docs/etcd.md`).

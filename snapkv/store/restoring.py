@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 from snapkv.arguments import check_text
@@ -60,24 +61,25 @@ def restored(
     core: Core,
     when: When,
     prefix: str,
-    note: str | None,
+    said: Ops,
     before_first: bool,
     timeout: float | None,
 ) -> Commit:
-    """Restore a moment, see `SnapshotKV.restore`."""
+    """Restore a moment, see `SnapshotKV.restore`; `said` has the note, writer and meta."""
     if when is None:
         raise InvalidTypeError("restore takes a time or a revision, not None")
     left = TimeLeft(timeout)
     with left.reads():
         plan = planned(keys, when, prefix, before_first=before_first, timeout=timeout)
-    if note is None:
+    if said.note is None:
         note = f"restore {prefix[:80]!r} to {format_time(plan.past.timestamp)}"
+        said = replace(said, note=note)
     for _ in range(TRIES):
-        ops = Ops(
+        ops = replace(
+            said,
             puts={c.key: c.after for c in plan.changes if c.after is not None},
             deletes=[c.key for c in plan.changes if c.after is None],
             guards=[HeadAt(plan.head.revision)],
-            note=note,
         )
         try:
             return _committed(core, ops, left)
@@ -86,7 +88,7 @@ def restored(
                 plan = _plan(plan.past, keys.at(timeout=timeout), prefix)
     with left.reads():
         puts = dict(plan.past.items(prefix))
-    return _committed(core, Ops(puts=puts, delete_prefixes=[prefix], note=note), left)
+    return _committed(core, replace(said, puts=puts, delete_prefixes=[prefix]), left)
 
 
 def _committed(core: Core, ops: Ops, left: TimeLeft) -> Commit:

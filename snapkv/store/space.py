@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from snapkv.committer import listed, pairs
 from snapkv.errors import InvalidOptionError, InvalidTypeError
-from snapkv.model import Commit, Guard, Ops, SpaceOps, Stamp
+from snapkv.model import Commit, Guard, Ops, Scalar, SpaceOps, Stamp
 from snapkv.reading.view import View
 from snapkv.store.core import Core
 
@@ -29,12 +29,14 @@ class Space(View[bytes]):
         delete_prefixes: Iterable[bytes] = (),
         guards: Iterable[Guard] = (),
         note: str | None = None,
+        writer: str | None = None,
+        meta: Mapping[str, Scalar] | None = None,
         timeout: float | None = None,
     ) -> Commit:
         """Commit operations on this space; `SnapshotKV.commit` can span several.
 
         Takes its keywords, or a function that returns `SpaceOps` for the stamp; either with a
-        note. Raises as `SnapshotKV.commit`.
+        note, a writer and a meta. Raises as `SnapshotKV.commit`.
         """
         if build is not None and not callable(build):
             raise InvalidTypeError(
@@ -52,6 +54,7 @@ class Space(View[bytes]):
             )
 
         def whole(stamp: Stamp) -> Ops:
-            return Ops(spaces={name: build(stamp) if build else ops}, note=note)
+            spaces = {name: build(stamp) if build else ops}
+            return Ops(spaces=spaces, note=note, writer=writer, meta=meta)
 
         return self._core.commit(whole, timeout)

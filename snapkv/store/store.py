@@ -7,38 +7,34 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, BinaryIO, Self
 
 from snapkv.arguments import check_bool, check_int
-from snapkv.committer import Check, SentRequest, compile_check, listed, pairs
+from snapkv.committer import Check, SentRequest, compile_check, listed
 from snapkv.coordination.election import Election
 from snapkv.coordination.session import TTL_S, Session, Sessions, sessions
-from snapkv.errors import InvalidOptionError, InvalidTypeError, NotSupportedError
+from snapkv.errors import InvalidTypeError, NotSupportedError
 from snapkv.files import FILE_MODE, FilePath, check_mode, checked_path
 from snapkv.layout import StampRecord
 from snapkv.lifecycle import Closing
-from snapkv.model import Build, Commit, Compaction, Guard, Ops
+from snapkv.model import Commit, Compaction, Guard, Ops, Scalar
 from snapkv.reading import history as _history
 from snapkv.reading.deadline import bounds
-from snapkv.reading.view import View
 from snapkv.store import check as _check
 from snapkv.store import dump as _dump
-from snapkv.store.additions import Addition, building
 from snapkv.store.core import Core
 from snapkv.store.facts import facts
-from snapkv.store.restoring import restored
 from snapkv.store.space import Space
 from snapkv.store.watermarks import Watermark, forget, watermarks
+from snapkv.store.writes import Writes
 from snapkv.times import When, check_timestamp
 
 if TYPE_CHECKING:
     from snapkv.reading.arrow import Table
 
 
-class SnapshotKV(View[str], Closing):
+class SnapshotKV(Writes, Closing):
     """A store of text keys and byte values that can be read as of any moment of its life.
 
     Safe for threads and usable as a context manager. Opened by `snapkv.open`.
     """
-
-    _core: Core
 
     def __init__(self, core: Core) -> None:
         super().__init__(core, core.layout.data)
@@ -54,112 +50,7 @@ class SnapshotKV(View[str], Closing):
         """Close the store; calls that wait in other threads raise `StoreClosedError`."""
         self._core.close()
 
-    # --- writing ---
-
-    def save(self, key: str, value: bytes) -> int:
-        """Save one key; return the commit's timestamp. One round trip."""
-        ops = Ops(((key, value),))  # type: ignore[arg-type]  # of any key
-        return self._core.commit(lambda stamp: ops, None).ts
-
-    def remove(self, key: str) -> int:
-        """Remove one key, which may be absent; return the commit's timestamp. One round trip."""
-        return self.commit(deletes=[key]).ts
-
-    def multi_save(self, kvs: Mapping[str, bytes], additions: Iterable[Addition] = ()) -> int:
-        """Save several keys in one commit; return its timestamp.
-
-        Each addition is called with that timestamp and returns one more (key, value) to save.
-        """
-        return self.commit(puts=kvs, additions=additions).ts
-
-    def multi_save_and_remove_with_prefix(
-        self,
-        saves: Mapping[str, bytes],
-        removals: Iterable[str],
-        additions: Iterable[Addition] = (),
-    ) -> int:
-        """Remove everything under some prefixes and save keys, in one commit; return its timestamp.
-
-        Removals come first: "remove a/, save a/new" leaves a/new alone under a/.
-        """
-        return self.commit(puts=saves, delete_prefixes=removals, additions=additions).ts
-
-    def commit(
-        self,
-        build: Build | None = None,
-        *,
-        puts: Mapping[str, bytes] = {},
-        deletes: Iterable[str] = (),
-        delete_prefixes: Iterable[str] = (),
-        guards: Iterable[Guard] = (),
-        additions: Iterable[Addition] = (),
-        note: str | None = None,
-        timeout: float | None = None,
-    ) -> Commit:
-        """Commit operations, or those that `build(stamp)` returns for the commit's own stamp.
-
-        `build` must be pure: it is called again for every new timestamp. If it raises, nothing is
-        written. Removals come before saves. `note` (4 KiB at most) is
-        kept in the commit log. `timeout` (seconds, 60 at most) bounds the wait.
-
-        One round trip; commits of several threads share it.
-
-        >>> import snapkv
-        >>> with snapkv.open("memory:") as store:
-        ...     commit = store.commit(puts={"a": b"1"}, guards=[snapkv.Absent("a")], note="new")
-        ...     store.load("a")
-        b'1'
-
-        Raises `ConflictError` if a guard fails, `CommitTooLargeError`, `InvalidKeyError`,
-        `InvalidTypeError`, `CommitTimeoutError` (it did not happen), `CommitUnknownError`
-        (`resolve` finds it out), `StoreRecreatedError`,
-        `ClockSkewError`, `NoSpaceError`, `ReadOnlyError`, `EngineBusyError` (another process kept
-        the write lock; it did not happen), `EngineUnavailableError` (nothing was sent; it did not
-        happen), `AccessDeniedError`.
-        """
-        if build is None:
-            build = building(
-                Ops(
-                    list(pairs(puts)),  # type: ignore[arg-type]
-                    listed(deletes, "deletes"),
-                    listed(delete_prefixes, "delete_prefixes"),
-                    listed(guards, "guards"),
-                    note,
-                ),
-                tuple(listed(additions, "additions")),
-            )
-        elif not callable(build):
-            raise InvalidTypeError(
-                f"commit takes a function, not {type(build).__name__}; values: commit(puts=...)"
-            )
-        elif puts or deletes or delete_prefixes or guards or additions or note is not None:
-            raise InvalidOptionError("give a function or keywords, not both")
-        return self._core.commit(build, timeout)
-
-    def restore(
-        self,
-        when: When,
-        prefix: str = "",
-        *,
-        note: str | None = None,
-        before_first: bool = False,
-        timeout: float | None = None,
-    ) -> Commit:
-        """Make the present equal a past moment, in one commit; return it.
-
-        `store.diff(None, when, prefix)` shows what it would do. It restores text keys only: keys in
-        spaces belong to the layers that wrote them. Only differences are written; if other writers
-        keep committing first, everything is. A moment before the first commit needs
-        `before_first=True`, because it removes every key (with the prefix).
-
-        `timeout` (seconds) bounds all of it, reads and commits together, of which a commit gets 60
-        at most. Without it `read_timeout` bounds each read, and `commit_timeout` each commit.
-
-        Raises `InvalidTimeError`, `KeyNotFoundError` (a KeyError: no key has the prefix, now or
-        then), `CompactedError`, `CommitTooLargeError`, `ReadTimeoutError` (nothing was written),
-        and as `commit`.
-        """
-        return restored(self, self._core, when, prefix, note, before_first, timeout)
+    # --- unknown outcomes ---
 
     def resolve(
         self,
@@ -233,8 +124,9 @@ class SnapshotKV(View[str], Closing):
 
         Columns: version (revision), timestamp (to the millisecond), userName (the writer),
         operation (WRITE, TICK, or FENCE, which proved a commit dead), userMetadata (the note),
-        operationMetrics (a map: numPuts, numDeletes, in spaces too). Without `since` it begins
-        with the oldest commit left, whose operation is unknown. Needs pyarrow. Costs two watches.
+        operationMetrics (a map: numPuts, numDeletes, in spaces too), meta (as JSON text). Without
+        `since` it begins with the oldest commit left, whose operation is unknown. Needs pyarrow.
+        Costs two watches.
 
         Raises `CompactedError`, `EngineUnavailableError`, `ReadTimeoutError`.
         """
@@ -390,17 +282,25 @@ class SnapshotKV(View[str], Closing):
         copy(checked_path(path), check_mode(mode))
 
     def load_dump(
-        self, file: BinaryIO | FilePath, *, replace: bool = False, note: str | None = None
+        self,
+        file: BinaryIO | FilePath,
+        *,
+        replace: bool = False,
+        note: str | None = None,
+        writer: str | None = None,
+        meta: Mapping[str, Scalar] | None = None,
     ) -> Commit:
         """Commit the contents of a dump, in one commit, after reading and verifying all of it.
 
-        It reads no more of the file than one commit of this engine may contain, whatever the file
-        claims. Raises `StoreNotEmptyError` if the store has keys and `replace` is False;
-        `NotAStoreError`, `FormatError`, `CorruptStoreError` for the file; `InvalidFileError` if it
-        cannot be read; `CommitTooLargeError`.
+        `note`, `writer` and `meta` are as for `commit`. It reads no more of the file than one
+        commit of this engine may contain, whatever the file claims. Raises `StoreNotEmptyError` if
+        the store has keys and `replace` is False; `NotAStoreError`, `FormatError`,
+        `CorruptStoreError` for the file; `InvalidFileError` if it cannot be read;
+        `CommitTooLargeError`.
         """
         with _dump.opened(file) as opened:
-            return _dump.load_dump(self._core, opened, replace=replace, note=note)
+            said = Ops(note=note, writer=writer, meta=meta)
+            return _dump.load_dump(self._core, opened, said, replace=replace)
 
     @property
     def guards_max(self) -> int | None:

@@ -76,6 +76,13 @@ def test_a_group_is_one_change_for_a_watcher(line: Line) -> None:
         ({"puts": {"k": b"1"}, "note": "n"}, {"puts": {"z": b"2"}, "note": "m"}),
         ({"puts": {"k": b"1"}, "note": "n"}, {"puts": {"z": b"2"}}),
         ({"puts": {"k": b"1"}}, {"puts": {"z": b"2"}, "note": ""}),
+        ({"puts": {"k": b"1"}, "writer": "ann"}, {"puts": {"z": b"2"}, "writer": "bob"}),
+        ({"puts": {"k": b"1"}, "writer": "ann"}, {"puts": {"z": b"2"}}),
+        ({"puts": {"k": b"1"}, "meta": {"r": 1}}, {"puts": {"z": b"2"}, "meta": {"r": 2}}),
+        ({"puts": {"k": b"1"}, "meta": {"r": 1}}, {"puts": {"z": b"2"}}),
+        ({"puts": {"k": b"1"}, "meta": {"r": 1}}, {"puts": {"z": b"2"}, "meta": {"r": True}}),
+        ({"puts": {"k": b"1"}, "meta": {"r": 1}}, {"puts": {"z": b"2"}, "meta": {"r": 1.0}}),
+        ({"puts": {"k": b"1"}, "meta": {"r": 0.0}}, {"puts": {"z": b"2"}, "meta": {"r": -0.0}}),
     ],
 )
 @pytest.mark.parametrize("swap", [False, True])
@@ -88,7 +95,8 @@ def test_who_disturbs_another_waits_for_the_next(line: Line, one, other, swap: b
     fourth = line.save("another")
     line.go()
     outcomes = [first.value(), second.outcome(), third.value(), fourth.value()]
-    if one.get("note") is not None or one.get("delete_prefixes") == [""]:
+    says_more = any(one.get(name) is not None for name in ("note", "writer", "meta"))
+    if says_more or one.get("delete_prefixes") == [""]:
         assert outcomes[2].ts > outcomes[0].ts, "the neighbours do not go with the first"
     else:
         assert (outcomes[2].ts, outcomes[2].batch) == (outcomes[0].ts, 1)
@@ -109,6 +117,13 @@ def test_who_disturbs_another_waits_for_the_next(line: Line, one, other, swap: b
         ({"guards": [Absent("k")]}, {"guards": [Absent("k")], "puts": {"z": b"1"}}),
         ({"puts": {"k": b"1"}, "guards": [Absent("k")]}, {"guards": [Absent("l")]}),
         ({"puts": {"k": b"1"}, "note": "n"}, {"puts": {"z": b"2"}, "note": "n"}),
+        ({"puts": {"k": b"1"}, "writer": "ann"}, {"puts": {"z": b"2"}, "writer": "ann"}),
+        ({"puts": {"k": b"1"}, "writer": "A"}, {"puts": {"z": b"2"}}),  # the store's own writer
+        ({"puts": {"k": b"1"}, "meta": {}}, {"puts": {"z": b"2"}}),
+        (
+            {"puts": {"k": b"1"}, "meta": {"r": 1, "s": "x"}, "note": "n", "writer": "ann"},
+            {"puts": {"z": b"2"}, "meta": {"s": "x", "r": 1}, "note": "n", "writer": "ann"},
+        ),
         ({"deletes": ["k"]}, {"deletes": ["k2"]}),
     ],
 )

@@ -163,6 +163,9 @@ def test_the_log(store, place, written, rng):
         assert read(place.url, view="commits", **options) == commits_of(written, since, until)
         plain = columns(place.url, "userMetadata", view="commits", **options)
         assert plain == [(row[4],) for row in commits_of(written, since, until)], "not counted"
+    metas = columns(place.url, "meta", view="commits")
+    assert metas == [(row[6],) for row in commits_of(written, 0, FOREVER)]
+    assert {type(meta) for (meta,) in metas} == {str, type(None)}
 
 
 @pytest.mark.parametrize("rng", [3], indirect=True)
@@ -181,7 +184,7 @@ def test_through_spark(spark, store, place, written, rng):
         together([load(spark, place.url, view=view)]) for view in ("history", "commits")
     )
     assert in_order(history) == [naive(row) for row in histories_of(written, 0, FOREVER)]
-    expected = [(*naive(row[:-1]), dict(row[-1])) for row in commits_of(written, 0, FOREVER)]
+    expected = [(*naive(row[:5]), dict(row[5]), row[6]) for row in commits_of(written, 0, FOREVER)]
     assert log == expected
 
 
@@ -365,3 +368,20 @@ def test_ranges_of_which_a_part_is_gone(store, place, clock):
         "TIMESTAMP_EARLIER_THAN_RETENTION", place.url, view="history", startingTimestamp=stamps[2]
     )
     assert f"the earliest that remains is {format_time(stamps[3])}" in message
+
+
+@pytest.mark.parametrize("place", ["lmdb"], indirect=True)
+def test_commits_of_a_request_in_sql(spark, store, place):
+    """The column is JSON text, which Spark takes apart; NULL for a commit without a meta."""
+    store.save("a", b"1")
+    ts = store.save("a", b"2", writer="alice", meta={"request": "r-17", "ticket": 4})
+    log = spark.read.format("snapkv").option("view", "commits").load(place.url)
+    assert [row[0] for row in log.orderBy("version").select("meta").collect()] == [
+        None,
+        '{"request": "r-17", "ticket": 4}',
+    ]
+    found = log.where("get_json_object(meta, '$.request') = 'r-17'").selectExpr(
+        "version", "userName", "get_json_object(meta, '$.ticket')"
+    )
+    revision = store.at(ts).revision
+    assert [tuple(row) for row in found.collect()] == [(revision, "alice", "4")]

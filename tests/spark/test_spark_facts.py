@@ -208,6 +208,7 @@ def test_batches_are_exactly_of_the_schema(spark, store, place):
             ("operation", text),
             ("userMetadata", text),
             ("operationMetrics", pa.map_(text, text)),
+            ("meta", text),
         ],
     }
     for view, fields in expected.items():

@@ -108,7 +108,8 @@ def test_the_log_names_nobody_for_what_others_wrote(written):
         puts = sum(value is not None for value in row.changes.values())
         metrics = [("numPuts", str(puts)), ("numDeletes", str(len(row.changes) - puts))]
         operation = "WRITE" if row.changes else "TICK"
-        expected.append((row.revision, to_datetime(row.ts), row.writer, operation, None, metrics))
+        when = to_datetime(row.ts)
+        expected.append((row.revision, when, row.writer, operation, None, metrics, None))
     log = OBSERVED | {"view": "commits"}
     assert read(written.place.url, **log) == expected
     assert columns(written.place.url, "userName", **log) == [(row[2],) for row in expected]

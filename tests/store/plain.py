@@ -16,6 +16,7 @@ class Row(NamedTuple):
     changes: dict
     note: str | None = None
     writer: str | None = None
+    meta: dict | None = None
 
 
 class Plain:
@@ -26,8 +27,8 @@ class Plain:
         self.gone = -1  # the last row whose moment is forgotten, counting the creation as row -1
         self.compacted = False
 
-    def add(self, ts, revision, changes, note=None, writer=None):
-        self.rows.append(Row(ts, revision, dict(changes), note, writer))
+    def add(self, ts, revision, changes, note=None, writer=None, meta=None):
+        self.rows.append(Row(ts, revision, dict(changes), note, writer, meta))
 
     def row_at(self, ts) -> int:
         """Index of the commit in force, -1 before the first."""

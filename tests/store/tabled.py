@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable
 
@@ -64,12 +65,14 @@ class Writing:
         inside = {self.key().encode(): self.value() for _ in range(self.rng.randrange(2))}
         within = self.rng.choice([(), (), (b"a/",)])
         note = self.rng.choice((None, f"note {self.number}"))
+        writer, meta = self.rng.choice((None, "bob")), self.rng.choice((None, {"n": self.number}))
         spaces = {SPACE: SpaceOps(inside, (), within)}
-        ops = Ops(puts, deletes, prefixes, note=note, spaces=spaces)
+        ops = Ops(puts, deletes, prefixes, note=note, spaces=spaces, writer=writer, meta=meta)
         changes = self.plain.effect(puts, deletes, prefixes)
         changes |= self.plain.effect(inside, (), within, space=SPACE)
         commit = self.store.commit(lambda stamp: ops)
-        self.plain.add(commit.ts, commit.revision, changes, note, commit.writer)
+        assert writer in (None, commit.writer)
+        self.plain.add(commit.ts, commit.revision, changes, note, commit.writer, meta)
 
     def threads(self) -> None:
         """Several callers at once, each with its own keys, whose commits may share a revision."""
@@ -151,9 +154,9 @@ def commits_of(plain: Plain, since: int, until: int) -> list[tuple]:
             puts = sum(value is not None for value in row.changes.values())
             metrics = [("numPuts", str(puts)), ("numDeletes", str(len(row.changes) - puts))]
             operation = "WRITE" if row.changes else "TICK"
-            found.append(
-                (row.revision, to_datetime(row.ts), row.writer, operation, row.note, metrics)
-            )
+            meta = None if row.meta is None else json.dumps(row.meta)
+            when = to_datetime(row.ts)
+            found.append((row.revision, when, row.writer, operation, row.note, metrics, meta))
     return found[::-1]
 
 

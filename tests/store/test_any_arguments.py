@@ -31,6 +31,12 @@ CALLS = {
     "prefixes": lambda s, x: s.commit(delete_prefixes=x),
     "guards": lambda s, x: s.commit(guards=x),
     "note": lambda s, x: s.commit(note=x),
+    "writer": lambda s, x: s.save("k", b"", writer=x),
+    "meta": lambda s, x: s.commit(meta=x),
+    "meta name": lambda s, x: s.commit(meta={x: 1}) if hashable(x) else None,
+    "meta value": lambda s, x: s.commit(meta={"a": x}),
+    "meta beside a function": lambda s, x: s.commit(lambda _: Ops(), meta=x),
+    "space meta": lambda s, x: s.space("s").commit(meta=x),
     "build returns": lambda s, x: s.commit(lambda _: x),
     "addition returns": lambda s, x: s.commit(additions=[lambda _: x]),
     "Ops spaces": lambda s, x: s.commit(lambda _: Ops(spaces=x)),
@@ -51,6 +57,7 @@ CALLS = {
     "election": lambda s, x: s.election(x),
     "election session": lambda s, x: s.election("e", session=x),
     "dump mode": lambda s, x: s.dump(io.BytesIO(), mode=x),
+    "load_dump meta": lambda s, x: s.load_dump(io.BytesIO(), meta=x),
     "load_dump note": lambda s, x: s.load_dump(io.BytesIO(), note=x),
     "load": lambda s, x: s.load(x),
     "entry": lambda s, x: s.entry(x),
@@ -82,6 +89,14 @@ CALLS = {
     "snapshot to_arrow": lambda s, x: s.at().to_arrow(x),
     "snapshot diff": lambda s, x: s.at().diff(x),
 }  # fmt: skip
+
+
+def hashable(value: object) -> bool:
+    try:
+        hash(value)
+    except TypeError:
+        return False
+    return True
 
 
 def consume(answer: object) -> None:

@@ -44,8 +44,9 @@ def times(plain, at: int) -> list:
 def test_it_begins_with_what_is_left(store, place, clock, written, at):
     oldest = written.rows[at]
     assert store.compact(oldest.ts).earliest == oldest.ts
-    of_it = oldest.revision, to_datetime(oldest.ts), oldest.writer, None, oldest.note, None
     log = commits_of(written, oldest.ts, FOREVER)
+    (of_it,) = commits_of(written, oldest.ts - 1, oldest.ts)
+    of_it = (*of_it[:3], None, of_it[4], None, of_it[6])
     for asked in (store, place.open(clock=clock, ring_slots=1)):
         for since, preimages in ((None, True), (oldest.ts, False)):
             expected = changes_of(written, oldest.ts, FOREVER, preimages=preimages)

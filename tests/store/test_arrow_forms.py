@@ -68,6 +68,7 @@ def test_the_columns_are_these(store, commits):
         "operation": pa.string(),
         "userMetadata": pa.string(),
         "operationMetrics": pa.map_(pa.string(), pa.string()),
+        "meta": pa.string(),
     }
     space = store.space("s")
     for prefix in ("", "nothing has this"):

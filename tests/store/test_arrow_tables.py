@@ -164,6 +164,7 @@ def test_the_log_between_any_two_moments(store, written, draw):
         found = rows(store.commits_to_arrow(since, until))
         assert found == commits_of(written, since, until), (since, until)
     assert rows(store.commits_to_arrow()) == commits_of(written, 0, FOREVER)
-    assert [row[:3] + row[4:5] for row in rows(store.commits_to_arrow())] == [
-        (c.revision, to_datetime(c.ts), c.writer, c.note) for c in store.commits(newest_first=True)
+    assert [row[:3] + row[4:5] + row[6:] for row in rows(store.commits_to_arrow())] == [
+        (c.revision, to_datetime(c.ts), c.writer, c.note, c.meta and c.meta.to_json())
+        for c in store.commits(newest_first=True)
     ]

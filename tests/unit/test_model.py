@@ -1,19 +1,23 @@
 """The values of the API: frozen, comparable, picklable, with plain defaults."""
 
+import copy
 import dataclasses
+import json
 import pickle
 
 import pytest
 
 import snapkv
+from snapkv.model import Meta
 
-COMMIT = snapkv.Commit(5, 0, 3, "ann", "why")
+META = Meta({"ticket": 4, "request": "r-17"})
+COMMIT = snapkv.Commit(5, 0, 3, "ann", "why", meta=META)
 
 VALUES = [
     snapkv.Stamp(5, 0),
     COMMIT,
     snapkv.Entry(b"v", 3, 2, 1),
-    snapkv.Version(5, 3, None, "ann", None),
+    snapkv.Version(5, 3, None, "ann", None, META),
     snapkv.Difference("k", None, b"v"),
     snapkv.Change("k", None, COMMIT),
     snapkv.Changes(COMMIT, (snapkv.Change("k", b"v", COMMIT),)),
@@ -53,3 +57,39 @@ def test_defaults_do_nothing():
     ops = snapkv.Ops()
     assert (dict(ops.puts), list(ops.deletes), ops.note, dict(ops.spaces)) == ({}, [], None, {})
     assert ops.puts is not snapkv.Ops().puts
+
+
+def test_a_meta_is_a_read_only_mapping_sorted_by_name():
+    assert (list(META.items()), len(META), "ticket" in META) == (
+        [("request", "r-17"), ("ticket", 4)],
+        2,
+        True,
+    )
+    assert META == {"ticket": 4, "request": "r-17"} == META
+    assert Meta({"request": "r-17", "ticket": 4}) == META
+    assert Meta({"request": "r-17"}) != META
+    with pytest.raises(TypeError):
+        META["ticket"] = 5
+    with pytest.raises(KeyError):
+        META["other"]
+
+
+def test_a_meta_does_not_change_with_what_it_was_made_of():
+    facts = {"a": 1}
+    meta = Meta(facts)
+    facts["b"] = 2
+    assert meta == {"a": 1}
+
+
+def test_a_meta_can_be_hashed_copied_and_pickled():
+    for again in (pickle.loads(pickle.dumps(META)), copy.deepcopy(META), Meta(META)):
+        assert again == META
+        assert len({again, META}) == 1
+    assert len({COMMIT, dataclasses.replace(COMMIT, meta=None), COMMIT}) == 2
+
+
+def test_a_meta_as_json():
+    meta = Meta({"b": None, "a": '\u00e9 "x"\n', "c": True, "d": 1.5, "e": 1 << 63})
+    assert json.loads(meta.to_json()) == meta
+    assert meta.to_json().startswith('{"a": "\u00e9')
+    assert "\n" not in meta.to_json()

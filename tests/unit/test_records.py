@@ -17,13 +17,18 @@ from snapkv.layout import (
     Layout,
     StampRecord,
     be64,
+    pack_meta,
     prefix_end,
     space_name,
     stamp_of,
+    unpack_meta,
 )
+from snapkv.model import Meta
 
 NONCE = bytes.fromhex("000102030405060708090a0b0c0d0e0f")
 NONCE_HEX = "c410 000102030405060708090a0b0c0d0e0f"
+
+EACH = {"a": None, "b": True, "c": 0.5, "d": -1, "e": "\u00e9"}
 
 STAMPS = {
     "commit": (
@@ -45,6 +50,15 @@ STAMPS = {
     "fence": (
         StampRecord(0xFFFFFFFFFFFFFFFF, b"", "ann", fence_of=NONCE),
         f"ffffffffffffffff 83 a16e c400 a177 a3616e6e a166 {NONCE_HEX}",
+    ),
+    "commit with a meta": (
+        StampRecord(1, NONCE, "ann", meta=Meta({"b": 4, "a": "r"})),
+        f"0000000000000001 83 a16e {NONCE_HEX} a177 a3616e6e a164 82 a161 a172 a162 04",
+    ),
+    "meta of all types": (
+        StampRecord(1, NONCE, "ann", "", meta=Meta(EACH)),
+        f"0000000000000001 84 a16e {NONCE_HEX} a177 a3616e6e a16d a0 a164 85 a161 c0 a162 c3 "
+        "a163 cb3fe0000000000000 a164 ff a165 a2c3a9",
     ),
     "ahead of the clock": (
         StampRecord(1 << 40, NONCE, "ann", ahead=1 << 20),
@@ -88,6 +102,11 @@ def test_unknown_fields_of_a_later_writer_are_passed_over():
         "0000000000000001 82 a16e c410 00",  # cut off
         "0000000000000001 82 a16e c400 a177 a1ff",  # no UTF-8
         "0000000000000001 82 a16e c400 a177 a161 00",  # something behind it
+        "0000000000000001 83 a16e c400 a177 a161 a164 c0",  # a meta that is no map
+        "0000000000000001 83 a16e c400 a177 a161 a164 91 01",  # a list
+        "0000000000000001 83 a16e c400 a177 a161 a164 81 c401 61 01",  # bytes for a name
+        "0000000000000001 83 a16e c400 a177 a161 a164 81 a161 c400",  # bytes for a value
+        "0000000000000001 83 a16e c400 a177 a161 a164 81 a161 80",  # a map in it
     ],
 )
 def test_a_damaged_timestamp_value(vector):
@@ -226,3 +245,23 @@ def test_prefix_end_bounds_exactly_what_starts_with_it(prefix, key):
     end = prefix_end(prefix)
     inside = key >= prefix and (end == b"\0" or key < end)
     assert inside == key.startswith(prefix)
+
+
+SCALARS = (
+    st.none()
+    | st.booleans()
+    | st.integers(-(1 << 63), (1 << 64) - 1)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text()
+)
+
+
+@given(st.dictionaries(st.text(min_size=1), SCALARS))
+def test_a_meta_and_back(facts):
+    meta = unpack_meta(pack_meta(facts))
+    assert [(k, type(v), repr(v)) for k, v in meta.items()] == [
+        (k, type(v), repr(v)) for k, v in sorted(facts.items())
+    ]
+    assert pack_meta(dict(reversed(facts.items()))) == pack_meta(facts) == pack_meta(meta)
+    stamp = StampRecord(5, NONCE, "ann", meta=meta)
+    assert StampRecord.decode(stamp.encode()) == stamp
