@@ -64,11 +64,11 @@ def publish_delta(url: str, storage: Mapping[str, Any] | None = None) -> list[Pu
 
 def _published(files: Files, table: Table, source: SourceId) -> PublishedTable:
     for _ in range(TRIES_MAX):
-        version, present = _newest(files, table)
+        version, present, schema = _newest(files, table)
         wanted = {_relative(table, file.path): file for file in table.files}
         if version >= 0 and wanted.keys() == present.keys():
             break
-        actions = list(_actions(table, source, version, wanted, present))
+        actions = list(_actions(table, source, version, schema, wanted, present))
         text = "\n".join(json.dumps(action) for action in actions)
         if files.put_new(_log_name(table, version + 1), text.encode()):
             break
@@ -79,8 +79,8 @@ def _published(files: Files, table: Table, source: SourceId) -> PublishedTable:
     return PublishedTable(table.name, where, len(table.files), rows)
 
 
-def _newest(files: Files, table: Table) -> tuple[int, dict[str, int]]:
-    """Return the newest version, -1 for none, and its files with their sizes."""
+def _newest(files: Files, table: Table) -> tuple[int, dict[str, int], str]:
+    """Return the newest version, -1 for none, its files with their sizes, and its schema."""
     entries = files.list(_log_folder(table))
     names = [entry.name for entry in entries if not entry.name.endswith(".crc")]
     expected = [_log_name(table, version) for version in range(len(names))]
@@ -90,6 +90,7 @@ def _newest(files: Files, table: Table) -> tuple[int, dict[str, int]]:
             "and publish again"
         )
     present: dict[str, int] = {}
+    schema = ""
     for name in names:
         for line in files.read(name).splitlines():
             action = json.loads(line)
@@ -97,17 +98,20 @@ def _newest(files: Files, table: Table) -> tuple[int, dict[str, int]]:
                 present[added["path"]] = added["size"]
             elif removed := action.get("remove"):
                 present.pop(removed["path"], None)
-    return len(names) - 1, present
+            elif metadata := action.get("metaData"):
+                schema = metadata["schemaString"]
+    return len(names) - 1, present, schema
 
 
 def _actions(
     table: Table,
     source: SourceId,
     version: int,
+    schema: str,
     wanted: Mapping[str, File],
     present: Mapping[str, int],
 ) -> Iterator[dict[str, Any]]:
-    """Yield the actions of the version after `version`, which has the files `present`."""
+    """Yield the actions of the version after `version`, which has a schema and files `present`."""
     now_ms = SystemClock().now_ms()
     yield {
         "commitInfo": {
@@ -119,7 +123,9 @@ def _actions(
     }
     if version < 0:
         yield {"protocol": PROTOCOL}
-        yield {"metaData": _metadata(table, source, now_ms)}
+    metadata = _metadata(table, source, now_ms)
+    if metadata["schemaString"] != schema:  # an older version of this module lacked a column
+        yield {"metaData": metadata}
     for path, size in present.items():
         if path not in wanted:
             removed = {"deletionTimestamp": now_ms, "dataChange": True, "size": size}

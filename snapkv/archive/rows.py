@@ -5,6 +5,7 @@ any program can read them; `Keys` turns them into stored keys and back. Rows are
 key, then by revision; those of a log by revision. `timestamp` is that of the commit which made the
 version, `time` the same to the microsecond for people. `change_ordinal` numbers the changes of a
 revision in a space, from 0 on in the order of keys: a reader that has not all of them cannot.
+`meta` of a log is JSON text; logs that were written before it was a column do not have it.
 
 A file is cut into row groups of about `GROUP_BYTES`. Its metadata has the first and last stored
 key of each: spaces sort by their escaped names there, which the statistics of Parquet do not show.
@@ -22,7 +23,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from snapkv.errors import ArchiveError
-from snapkv.layout import Keyspace, Layout, space_name
+from snapkv.layout import Keyspace, Layout, StampRecord, space_name
 
 GROUP_BYTES = 1 << 20
 GROUP_ROWS_MAX = 20_000
@@ -49,6 +50,7 @@ LOG = pa.schema(
         ("ordinal", pa.int64()),
         ("writer", pa.string()),
         ("note", pa.string()),
+        ("meta", pa.string()),
         ("stamp", pa.binary()),
     ]
 )
@@ -146,6 +148,14 @@ def table_of(kind: str, columns: Iterable[Sequence[Any]]) -> pa.Table:
     schema = SCHEMAS[kind]
     arrays = [pa.array(found, field.type) for found, field in zip(columns, schema, strict=True)]
     return pa.Table.from_arrays(arrays, schema=schema)
+
+
+def with_meta(log: pa.Table) -> pa.Table:
+    """Return the rows of a log with the column `meta`, which older logs do not have."""
+    if "meta" in log.column_names:
+        return log
+    found = [StampRecord.decode(stamp).meta_json for stamp in log["stamp"].to_pylist()]
+    return log.append_column("meta", pa.array(found, pa.string())).select(LOG.names)
 
 
 def _whole(column: pa.ChunkedArray) -> pa.Array:

@@ -168,8 +168,9 @@ class _Verifying:
     def _stamps(self, delta: File, rows: list[Rows]) -> None:
         """Check that each change has the timestamp of the first commit at or after its revision."""
         logs = [log for log in self._manifest.of_kind("log") if log.high >= delta.low]
+        names = ["revision", "timestamp"]
         marks = [
-            self._opened.rows(log, group).table
+            self._opened.rows(log, group).table.select(names)
             for log in logs
             if log.low <= delta.high
             for group in self._opened.groups(log)
@@ -177,7 +178,7 @@ class _Verifying:
         if not rows or not marks:
             return
         table = pa.concat_tables(marks)
-        revisions, stamps = (table[name].to_numpy() for name in ("revision", "timestamp"))
+        revisions, stamps = (table[name].to_numpy() for name in names)
         for each in rows:
             mine = each.table["revision"].to_numpy()
             known: Any = np.ones(len(mine), bool)

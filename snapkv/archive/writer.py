@@ -15,7 +15,7 @@ from snapkv.archive.manifest import GRACE_S, File, Gap, Manifest
 from snapkv.archive.marks import Marks, revision_key
 from snapkv.archive.opened import OpenFiles, Rows
 from snapkv.archive.publishing import newest, publish, published
-from snapkv.archive.rows import BASE, Keys, encode, table_of
+from snapkv.archive.rows import BASE, Keys, encode, table_of, with_meta
 from snapkv.archive.state import by_key, joined, state
 from snapkv.clock import monotonic
 from snapkv.engine.contract import ALL_KEYS_END, Event, KeyValue
@@ -207,7 +207,7 @@ class ArchiveWriter:
         merged = self._rows_file("delta", low, high, by_key(joined(parts)))
         logs = [log for log in self.manifest.of_kind("log") if low <= log.low and log.high <= high]
         tables = [
-            self._opened.rows(log, group).table
+            with_meta(self._opened.rows(log, group).table)
             for log in logs
             for group in self._opened.groups(log)
         ]
@@ -263,6 +263,7 @@ class ArchiveWriter:
             [kv.version for kv in marks],
             [stamp.writer for stamp in stamps],
             [stamp.note for stamp in stamps],
+            [stamp.meta_json for stamp in stamps],
             [kv.value for kv in marks],
         ]
         table = table_of("log", columns)

@@ -48,8 +48,10 @@ class Writing:
             self.store.commit(delete_prefixes=[rng.choice(["k", "a", "z"])])
         else:
             keys = rng.sample(KEYS, rng.randrange(1, 6))
-            note = rng.choice([None, "a note"])
-            self.store.commit(puts={k: b"%d" % rng.randrange(99) for k in keys}, note=note)
+            said = rng.choice(
+                [{}, {"note": "a note"}, {"writer": "bob", "meta": {"a": 1, "b": "x"}}]
+            )
+            self.store.commit(puts={k: b"%d" % rng.randrange(99) for k in keys}, **said)
 
 
 class Recorder:

@@ -28,9 +28,10 @@ def comparable(found: dict[str, Any]) -> dict[str, Any]:
     kept = {what: each for what, each in found.items() if what != "revisions"}
     kept["states"] = [items for items, revision in found["states"]]
     for what in ("commits", "backwards"):
-        kept[what] = [(c.ts, c.writer, c.note) for c in found[what]]
+        kept[what] = [(c.ts, c.writer, c.note, c.meta) for c in found[what]]
     kept["histories"] = [
-        [(v.ts, v.value, v.writer, v.note) for v in versions] for versions in found["histories"]
+        [(v.ts, v.value, v.writer, v.note, v.meta) for v in versions]
+        for versions in found["histories"]
     ]
     for what in ("changes", "versions"):
         kept[what] = [
