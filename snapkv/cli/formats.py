@@ -6,7 +6,7 @@ import base64
 import json
 from typing import Any
 
-from snapkv.model import Change, Commit, Difference, Entry, Version
+from snapkv.model import Change, Commit, Difference, Entry, Meta, Scalar, Version
 from snapkv.times import format_time
 
 PREVIEW_CHARS_MAX = 60
@@ -111,14 +111,31 @@ def time_json(timestamp: int | None) -> Json:
     return {"timestamp": str(timestamp), "time": time_text(timestamp)}
 
 
+def said_json(said: Commit | Version) -> Json:
+    """Return the writer, the note and, if it has one, the meta of a commit for JSON."""
+    meta = {} if said.meta is None else {"meta": dict(said.meta)}
+    return {"writer": said.writer, "note": said.note, **meta}
+
+
+def meta_text(meta: Meta) -> str:
+    r"""Return a meta on one line, strings in quotes if they have a space or do not print.
+
+    >>> print(meta_text(Meta({"request": "r-17", "ticket": 4, "why": "a\nb", "dry run": True})))
+    "dry run"=true request=r-17 ticket=4 why="a\nb"
+    """
+    return " ".join(f"{_word(name)}={_word(value)}" for name, value in meta.items())
+
+
+def _word(value: Scalar) -> str:
+    if not isinstance(value, str):
+        return json.dumps(value)
+    plain = value.isprintable() and value and not set(value) & set(' "=')
+    return value if plain else quoted(value)
+
+
 def commit_json(commit: Commit) -> Json:
     """Return a commit for JSON."""
-    return {
-        **time_json(commit.ts),
-        "revision": commit.revision,
-        "writer": commit.writer,
-        "note": commit.note,
-    }
+    return {**time_json(commit.ts), "revision": commit.revision, **said_json(commit)}
 
 
 def version_json(version: Version) -> Json:
@@ -126,8 +143,7 @@ def version_json(version: Version) -> Json:
     return {
         **time_json(version.ts),
         "revision": version.revision,
-        "writer": version.writer,
-        "note": version.note,
+        **said_json(version),
         "value": value_json(version.value),
     }
 
@@ -158,11 +174,6 @@ def change_json(change: Change[str]) -> Json:
 
 
 def written_change_json(change: Change[str]) -> Json:
-    """Return a change for JSON with the revision, writer and note of its commit."""
+    """Return a change for JSON with the revision, writer, note and meta of its commit."""
     commit = change.commit
-    return {
-        **change_json(change),
-        "revision": commit.revision,
-        "writer": commit.writer,
-        "note": commit.note,
-    }
+    return {**change_json(change), "revision": commit.revision, **said_json(commit)}

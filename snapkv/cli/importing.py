@@ -50,7 +50,7 @@ ToOption = Annotated[
 ]
 
 
-@takes("note", "writer", "raw")
+@takes("note", "meta", "writer", "raw")
 def import_prefix(
     options: StoreOptions,
     prefix: Annotated[
@@ -83,6 +83,7 @@ def import_prefix(
     interrupted one. With --replace it asks. Creates the store if it does not exist; a dry run does
     not.
     """
+    meta = options.facts
     with options.opened(create=not dry_run) as kv:
         target = under + ("" if strip else prefix)
         if replace and not dry_run and (there := kv.at().count(target)):
@@ -102,6 +103,7 @@ def import_prefix(
                 replace=replace,
                 batches=batches,
                 note=options.note,
+                meta=meta,
                 progress=progress,
                 source_options=source_options,
                 dry_run=dry_run,

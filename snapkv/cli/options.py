@@ -68,6 +68,14 @@ AtOption = Annotated[
 NoteOption = Annotated[
     str | None, typer.Option("--note", metavar="TEXT", help="Why, for the commit log.")
 ]
+MetaOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--meta",
+        metavar="NAME=TEXT",
+        help="A fact for the commit log, as request=r-17; repeatable.",
+    ),
+]
 WriterOption = Annotated[
     str | None,
     typer.Option(
@@ -183,6 +191,7 @@ class StoreOptions:
     """The options that many commands share, in the order in which their help lists them."""
 
     note: NoteOption = None
+    meta: MetaOption = None
     writer: WriterOption = None
     observe: ObserveOption = None
     archive: ArchiveOption = None
@@ -191,6 +200,19 @@ class StoreOptions:
     name: NameOption = None
     as_json: JsonOption = False
     raw: RawOption = False
+
+    @property
+    def facts(self) -> dict[str, str] | None:
+        """The facts of --meta; None without any."""
+        found: dict[str, str] = {}
+        for text in self.meta or ():
+            name, separator, value = text.partition("=")
+            if not (name and separator):
+                raise CommandError(f"--meta takes NAME=TEXT, not {text!r}")
+            if name in found:
+                raise CommandError(f"--meta takes each name once, not {name!r} twice")
+            found[name] = value
+        return found or None
 
     @property
     def output(self) -> Output:

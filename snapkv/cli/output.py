@@ -25,6 +25,7 @@ from snapkv.cli.formats import (
     counted,
     json_line,
     key_text,
+    meta_text,
     preview,
     quoted,
     time_text,
@@ -67,7 +68,7 @@ class Output:
         return "-" if timestamp is None else (time_text(timestamp, raw=self.raw), "cyan")
 
     def commit_columns(self, commit: Commit) -> tuple[Part | None, ...]:
-        """Return the columns of a commit: time, revision, writer, note."""
+        """Return the columns of a commit: time, revision, writer, note, meta."""
         return (self.time(commit.ts), str(commit.revision), *who_and_why(commit))
 
     def committed(self, commit: Commit, *, flush: bool = False) -> None:
@@ -75,11 +76,12 @@ class Output:
         self.record(commit_json(commit), self.time(commit.ts), flush=flush)
 
 
-def who_and_why(commit: Commit) -> tuple[Part | None, Part | None]:
-    """Return the columns of a commit's writer and note, None for an unknown one."""
+def who_and_why(commit: Commit) -> tuple[Part | None, ...]:
+    """Return the columns of a commit's writer, note and meta, None for an unknown one."""
     writer: Part | None = None if commit.writer is None else (key_text(commit.writer), "green")
     note: Part | None = None if commit.note is None else (quoted(commit.note), "italic")
-    return writer, note
+    meta: Part | None = None if commit.meta is None else meta_text(commit.meta)
+    return writer, note, meta
 
 
 def difference_parts(difference: Difference[str]) -> list[Part]:

@@ -126,10 +126,10 @@ def log(
     oldest_first: OldestFirst = False,
     ticks: Annotated[bool, typer.Option("--ticks", help="Print ticks, too.")] = False,
 ) -> None:
-    """Print the commits, newest first: time, revision, writer, note.
+    """Print the commits, newest first: time, revision, writer, note, meta.
 
-    Commits that changed nothing and have no note are ticks; they are left out, and counted on the
-    error stream.
+    Commits that changed nothing and have no note or meta are ticks; they are left out, and counted
+    on the error stream.
     """
     after, up_to, out = since(since_), moment(until), options.output
     with options.opened() as kv:
@@ -174,7 +174,7 @@ def history(
     count: CountOption = None,
     oldest_first: OldestFirst = False,
 ) -> None:
-    """Print the versions of a key, newest first: time, revision, value, writer, note."""
+    """Print the versions of a key, newest first: time, revision, value, writer, note, meta."""
     out = options.output
     with options.readable() as kv:
         versions = list(kv.history(key))
@@ -189,9 +189,11 @@ def history(
 def _version_columns(out: Output, version: Version) -> tuple[Part | None, ...]:
     value: Part = ("removed", "red") if version.value is None else preview(version.value)
     when_and_where = out.time(version.ts), str(version.revision), value
-    if version.ts is None or version.writer is None:
+    if version.ts is None:
         return when_and_where
-    commit = Commit(version.ts, 0, version.revision, version.writer, version.note)
+    commit = Commit(
+        version.ts, 0, version.revision, version.writer, version.note, meta=version.meta
+    )
     return (*when_and_where, *who_and_why(commit))
 
 
@@ -252,7 +254,7 @@ def watch(
 def _write_changes(out: Output, found: Changes[str], *, each_written: bool) -> None:
     """Write a document of JSON, or for people each commit with its lines.
 
-    With `each_written` each change in JSON has its own revision, writer and note.
+    With `each_written` each change in JSON has its own revision, writer, note and meta.
     """
     if out.as_json:
         form = written_change_json if each_written else change_json

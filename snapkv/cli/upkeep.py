@@ -107,7 +107,7 @@ def backup(
     options.output.record({"path": str(path), "url": f"lmdb:{path}"}, f"lmdb:{path}")
 
 
-@takes("note", "writer", "raw")
+@takes("note", "meta", "writer", "raw")
 def load(
     options: StoreOptions,
     file: FileArgument,
@@ -121,6 +121,7 @@ def load(
     The file - is the standard input. With --replace it asks. Creates the store if it does not
     exist.
     """
+    meta = options.facts
     source = nullcontext(sys.stdin.buffer) if file == STREAM else readable_file(file)
     with source as stream, options.opened(create=True) as kv:
         if replace and kv.info()["commits"]:
@@ -132,7 +133,7 @@ def load(
             )
         try:
             with working("loading"):
-                commit = kv.load_dump(stream, replace=replace, note=options.note)
+                commit = kv.load_dump(stream, replace=replace, note=options.note, meta=meta)
         except StoreNotEmptyError as e:
             message = f"{options.store} has keys already; --replace replaces them"
             raise CommandError(message, Exit.CONFLICT) from e

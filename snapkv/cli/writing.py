@@ -41,7 +41,7 @@ IfRevision = Annotated[
 ]
 
 
-@takes("note", "writer", "raw")
+@takes("note", "meta", "writer", "raw")
 def put(
     options: StoreOptions,
     words: Annotated[list[str], typer.Argument(metavar="KEY VALUE", show_default=False)],
@@ -59,11 +59,11 @@ def put(
     not seen in the list of processes and in the history of the shell. Creates the store if it does
     not exist.
     """
-    puts = _pairs(words, file)
+    puts, meta = _pairs(words, file), options.facts
     guards: list[Guard] = [Absent(key) for key in puts] if if_absent else []
     guards += _at_revision(list(puts), if_revision)
     with options.opened(create=True) as kv:
-        commit = kv.commit(puts=puts, guards=guards, note=options.note)
+        commit = kv.commit(puts=puts, guards=guards, note=options.note, meta=meta)
     options.output.committed(commit)
 
 
@@ -94,7 +94,7 @@ def _at_revision(keys: list[str], revision: int | None) -> list[Guard]:
     return [AtRevision(keys[0], revision)]
 
 
-@takes("note", "writer", "raw")
+@takes("note", "meta", "writer", "raw")
 def rm(
     options: StoreOptions,
     keys: Annotated[list[str] | None, typer.Argument(metavar="KEY")] = None,
@@ -114,14 +114,16 @@ def rm(
     keys = keys or []
     if bool(keys) == (prefix is not None):
         raise CommandError("rm takes either keys or --prefix")
-    guards = _at_revision(keys, if_revision)
+    guards, meta, note = _at_revision(keys, if_revision), options.facts, options.note
     with options.opened() as kv:
         if not force:
             _check_there(kv.at(), keys, prefix)
         if prefix is not None:
             _confirm_removal(kv, prefix, yes=yes)
         prefixes = [] if prefix is None else [prefix]
-        commit = kv.commit(deletes=keys, delete_prefixes=prefixes, guards=guards, note=options.note)
+        commit = kv.commit(
+            deletes=keys, delete_prefixes=prefixes, guards=guards, note=note, meta=meta
+        )
     options.output.committed(commit)
 
 
@@ -144,7 +146,7 @@ def _check_there(head: Snapshot[str], keys: list[str], prefix: str | None) -> No
         raise CommandError(f"no key begins with {prefix!r}", Exit.NO)
 
 
-@takes("note", "writer", "raw", "archive")
+@takes("note", "meta", "writer", "raw", "archive")
 def restore(
     options: StoreOptions,
     when: Annotated[str, typer.Argument(metavar="TIME", show_default=False)],
@@ -163,7 +165,7 @@ def restore(
 
     Shows what will change, and asks.
     """
-    target, out = moment(when), options.output
+    target, out, meta = moment(when), options.output, options.facts
     with options.opened() as kv:
         target = settled(kv, target)
         plan = _plan(kv, target, prefix, before_first)
@@ -173,7 +175,9 @@ def restore(
         commit = None
         if plan.changes and target is not None:
             _confirm_plan(kv, target, prefix, plan, before_first=before_first, yes=yes)
-            commit = kv.restore(target, prefix, note=options.note, before_first=before_first)
+            commit = kv.restore(
+                target, prefix, note=options.note, meta=meta, before_first=before_first
+            )
     fields = {**_counts_json(plan), "commit": None if commit is None else commit_json(commit)}
     if commit is not None:
         out.record(fields, out.time(commit.ts))

@@ -32,6 +32,49 @@ def test_put_takes_pairs_files_and_the_standard_input(any_cli: Cli, tmp_path: Pa
         assert notes[:2] == ["three", None]
 
 
+META = ("--meta", "request=r-17", "--meta", "text=a = b")
+
+
+def test_facts_for_the_log(any_cli: Cli) -> None:
+    """--meta of each command that writes, in the log and the history, for programs and people."""
+    cli, facts = any_cli, {"request": "r-17", "text": "a = b"}
+    cli.ok("put", "a", "1")
+    put = cli.ok("put", "a", "2", "--note", "why", "--writer", "alice", *META, "--json").json[0]
+    assert (put["writer"], put["note"], put["meta"]) == ("alice", "why", facts)
+    cli.ok("rm", "a", *META)
+    assert cli.ok("restore", put["timestamp"], "-y", *META, "--json").json[0]["commit"]["meta"]
+    cli.ok("dump", "all")
+    cli.ok("load", "all", "--replace", "-y", *META)
+    rows = cli.ok("log", "--json").json
+    assert [row.get("meta") for row in rows] == [facts] * 4 + [None]
+    assert "meta" not in rows[-1]
+    assert cli.ok("history", "a", "--json").json[-2]["meta"] == facts
+    expected = 'alice  "why"  request=r-17 text="a = b"'
+    assert cli.ok("log").lines[-2].endswith(expected)
+    assert cli.ok("history", "a").lines[-2].endswith(expected)
+    watched = cli.ok("watch", "--since", "0", "--timeout", "0s", "--json").json
+    assert [row.get("meta") for row in watched] == [row.get("meta") for row in rows][::-1]
+
+
+def test_facts_that_make_no_sense(cli: Cli) -> None:
+    wrong = {
+        ("request",): "--meta takes NAME=TEXT, not 'request'",
+        ("=r-17",): "--meta takes NAME=TEXT, not '=r-17'",
+        ("a=1", "a=2"): "--meta takes each name once, not 'a' twice",
+    }
+    for facts, message in wrong.items():
+        options = [word for fact in facts for word in ("--meta", fact)]
+        for command in (["put", "a", "1"], ["import-prefix", "r/"], ["load", "-"]):
+            answer = cli(*command, *options)
+            assert (answer.code, answer.err) == (2, f"snapkv: {message}\n")
+    assert not (cli.place / "meta").exists(), "no store was made"
+    cli.ok("put", "a", "1", "--meta", "empty=")
+    assert cli.ok("log", "--json").json[0]["meta"] == {"empty": ""}
+    assert cli.ok("log").out.endswith('empty=""\n')
+    assert cli("put", "a", "2", "--meta", "a=" + "x" * 5_000).code == 2
+    assert cli.ok("get", "a").out == "1"
+
+
 def test_writes_print_the_time_that_finds_them(any_cli: Cli) -> None:
     cli = any_cli
     for at in (cli.ok("put", "a", "1").out, cli.ok("put", "a", "2", "--raw").out):
