@@ -12,6 +12,7 @@ from cdcmeta.scheduler.executors.sinks.contract import Reached
 from cdcmeta.scheduler.executors.sinks.json_lines import JsonLinesSink, file_name
 from cdcmeta.scheduler.executors.sinks.stores import StoreSink, reached_of
 from snapkv import Change, Changes, Commit, CommitUnknownError
+from snapkv.model import Meta
 
 T1, T2, T3 = Token(1, 1), Token(1, 2), Token(2, 1)
 
@@ -144,6 +145,16 @@ def written(lines):
     return [line["ts"] for line in read(lines) if "ts" in line]
 
 
+def test_a_line_has_the_meta_of_its_commit(lines):
+    head = Commit(6, 0, 6, "alice", None, meta=Meta({"request": "r-17", "ticket": 4}))
+    writer = lines.writer("t/", T1)
+    writer.begin(5)
+    writer.write([Changes(head, (Change("t/a", b"1", head),))], 6)
+    writer.close()
+    line = read(lines)[1]
+    assert (line["writer"], line["meta"]) == ("alice", {"request": "r-17", "ticket": 4})
+
+
 def test_a_line_is_a_commit(lines):
     writer = lines.writer("t/", T1)
     assert writer.begin(5) == 5
@@ -153,6 +164,7 @@ def test_a_line_is_a_commit(lines):
     assert first == {"checkpoint": 5, "token": [1, 1]}
     assert last == {"checkpoint": 6, "token": [1, 1]}
     assert (line["ts"], line["writer"], line["note"]) == (6, "ann@host", "why")
+    assert "meta" not in line
     assert line["changes"] == [
         {"key": "t/a", "value": "text"},
         {"key": "t/b", "value_base64": "/wA="},

@@ -27,8 +27,8 @@ class Source:
             keys = [f"{rng.choice(TABLES)}{rng.randrange(6)}" for _ in range(rng.randrange(1, 6))]
             removed = rng.sample(keys, rng.randrange(0, 2))
             puts = {key: rng.randbytes(rng.randrange(5)) for key in keys if key not in removed}
-            note = rng.choice([None, "why", "почему"])
-            rng.choice(self.stores).commit(puts=puts, deletes=removed, note=note)
+            said = rng.choice([{}, {"note": "why"}, {"note": "почему", "meta": {"a": 1}}])
+            rng.choice(self.stores).commit(puts=puts, deletes=removed, **said)
 
     def changes(self, table: str, since: int) -> list[Changes]:
         """The table's commits after a time, as a reader hands them to its pipeline."""
@@ -50,7 +50,7 @@ class Source:
 
     def log(self, table: str, since: int) -> list[tuple]:
         return [
-            (c.commit.ts, c.commit.writer, c.commit.note, c.commit.revision)
+            (c.commit.ts, c.commit.writer, c.commit.note, c.commit.meta, c.commit.revision)
             for c in self.changes(table, since)
         ]
 
@@ -78,10 +78,10 @@ class Place:
         return snapkv.open(self.url, name=store_name("main", table), create=False)
 
     def log(self, table: str, since: int = 0) -> list[tuple]:
-        """The recorded commits after a time: time, writer, note, revision in the source."""
+        """The recorded commits after a time: time, writer, note, meta, revision in the source."""
         with self.open(table) as target:
             return [
-                (c.ts, c.writer or None, c.note, self._revision(c))
+                (c.ts, c.writer or None, c.note, c.meta, self._revision(c))
                 for c in target.commits()
                 if c.ts > since
             ]

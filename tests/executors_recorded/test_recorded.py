@@ -41,7 +41,8 @@ def place(request, tmp_path, source, monkeypatch):
 
 
 def versions(store, key, since):
-    return [(v.ts, v.value, v.writer, v.note) for v in store.history(key) if v.ts and v.ts > since]
+    found = [version for version in store.history(key) if version.ts and version.ts > since]
+    return [(v.ts, v.value, v.writer, v.note, v.meta) for v in found]
 
 
 def test_each_moment_of_a_table_is_that_of_the_source(place, source, rng):

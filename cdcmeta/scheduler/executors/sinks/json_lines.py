@@ -5,9 +5,9 @@ r"""JSON lines as a sink: a file for each table, with a line for each commit.
     {"checkpoint": 466..., "token": [9, 1], "feed": ["6f.../default/copy", 65]}
 
 A value that is not UTF-8 is in `value_base64`; a removal has the value null. A row of a CDC log has
-its operation, its stream and its place in the batch, too. A line with a
-checkpoint ends each batch, and what a crash left after the last one is cut off. So each commit is
-in the file once. `feed` is the origin of the sink, if it has one.
+its operation, its stream and its place in the batch, too. The line of a commit with a meta has
+`meta`, an object. A line with a checkpoint ends each batch, and what a crash left after the last
+one is cut off. So each commit is in the file once. `feed` is the origin of the sink, if it has one.
 """
 
 from __future__ import annotations
@@ -179,6 +179,7 @@ def _line(commit: Changes[str]) -> dict[str, Any]:
         "time": format_time(head.ts),
         "writer": head.writer,
         "note": head.note,
+        **({} if head.meta is None else {"meta": dict(head.meta)}),
         "changes": [_change(each) for each in commit.changes],
     }
 

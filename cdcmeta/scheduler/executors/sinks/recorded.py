@@ -234,7 +234,8 @@ class RecordedWriter:
         return Step(mark, tuple(self._event(each.key, each.value, head) for each in changes))
 
     def _mark(self, head: Commit, ordinal: int) -> KeyValue:
-        stamp = StampRecord(head.ts, head.ts.to_bytes(8, "big"), head.writer or "", head.note)
+        nonce, writer = head.ts.to_bytes(8, "big"), head.writer or ""
+        stamp = StampRecord(head.ts, nonce, writer, head.note, meta=head.meta)
         created = self._assignment.source.created
         return KeyValue(self._layout.ts, stamp.encode(), created, head.revision, ordinal)
 
