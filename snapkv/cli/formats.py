@@ -7,10 +7,11 @@ import json
 from typing import Any
 
 from snapkv.model import Change, Commit, Difference, Entry, Meta, Scalar, Version
+from snapkv.rendering.text import counted as counted
+from snapkv.rendering.text import key_text as key_text
+from snapkv.rendering.text import preview as preview
+from snapkv.rendering.text import quoted as quoted
 from snapkv.times import format_time
-
-PREVIEW_CHARS_MAX = 60
-"""How many characters of a value a line shows; binary values take two for each byte."""
 
 Json = dict[str, Any]
 
@@ -24,15 +25,6 @@ def time_text(timestamp: int, *, raw: bool = False) -> str:
     return str(timestamp) if raw else format_time(timestamp)
 
 
-def counted(count: int, noun: str) -> str:
-    """Return a number and the noun that it counts.
-
-    >>> counted(1, "key"), counted(1_200, "key")
-    ('1 key', '1,200 keys')
-    """
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
-
-
 def text_of(value: bytes) -> str | None:
     r"""Return the text of a value if a terminal can show it as it is, else None.
 
@@ -44,45 +36,6 @@ def text_of(value: bytes) -> str | None:
     except UnicodeDecodeError:
         return None
     return text if all(char.isprintable() or char in "\n\t" for char in text) else None
-
-
-def quoted(text: str) -> str:
-    r"""Return a text in double quotes; characters that do not print are escaped.
-
-    >>> print(quoted('say "hi"\n'))
-    "say \"hi\"\n"
-    """
-    return '"' + "".join(map(_escaped, text)) + '"'
-
-
-def _escaped(char: str) -> str:
-    if char in '"\\':
-        return "\\" + char
-    return char if char.isprintable() else json.dumps(char)[1:-1]
-
-
-def key_text(key: str) -> str:
-    r"""Return a key as it is, or quoted if it does not print or looks quoted.
-
-    >>> print(key_text("schema/users"), key_text("two\nlines"))
-    schema/users "two\nlines"
-    """
-    return key if key.isprintable() and not key.startswith('"') else quoted(key)
-
-
-def preview(value: bytes, chars_max: int = PREVIEW_CHARS_MAX) -> str:
-    """Return a value on one line: quoted text, or hexadecimal; shortened if it is long.
-
-    >>> print(preview(b"v1"), preview(bytes([0, 255])), preview(b"a" * 100, 5))
-    "v1" 0x00ff "aaaaa"... (100 bytes)
-    """
-    try:
-        text = value.decode()
-    except UnicodeDecodeError:
-        shown, whole = "0x" + value[: chars_max // 2].hex(), len(value) <= chars_max // 2
-    else:
-        shown, whole = quoted(text[:chars_max]), len(text) <= chars_max
-    return shown if whole else f"{shown}... ({len(value):,} bytes)"
 
 
 def json_line(fields: Json) -> str:

@@ -18,6 +18,7 @@ HEAVY = {
     "rich",
     "click",
     "lmdb",
+    "yaml",
 }
 
 

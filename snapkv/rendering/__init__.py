@@ -1,0 +1,60 @@
+"""Values and their differences for people: one way to render them, for each medium.
+
+`decode` finds out what the bytes of a value say: a `Decoded` with a tree, a text, or the bytes.
+`compare` returns the `ValueDifference` of two of them. Its `lines()` are made of styled parts that
+a terminal, a page or a notebook shows. `blame` says which version last changed each path or line.
+`shortened` is for one line, `Redaction` for values that are never shown.
+
+    before, after = (snapkv.rendering.decode(value) for value in (old, new))
+    difference = snapkv.rendering.compare(before, after, ignore=["kubernetes"])
+    for line in difference.lines():
+        print(snapkv.rendering.plain(line))     # ~ spec.replicas: 2 -> 3
+
+It opens no store and writes nothing. All work is bounded: a value that breaks a bound is shown as
+text or hex. Text in lines has no control characters.
+
+Reading the source: `text` makes text safe to show; structured values are made of `tree` and
+`paths`. `decoding` finds the kind, `yaml_text`, `msgpack_bytes`, `protobuf` and `kubernetes` read
+one each, `decoder` runs other programs. `alignment` finds what corresponds, `tree_changes` and
+`pieces` what changed, `difference` joins them, and `views` shows them.
+"""
+
+from snapkv.rendering.compared import Stat
+from snapkv.rendering.decoded import KINDS, Decoded
+from snapkv.rendering.decoder import Decoder, command_decoder, decoders
+from snapkv.rendering.decoding import decode
+from snapkv.rendering.difference import ValueDifference, compare
+from snapkv.rendering.lines import Line, Part, plain
+from snapkv.rendering.origins import Blame, blame
+from snapkv.rendering.paths import KUBERNETES_NOISE, path_text
+from snapkv.rendering.pieces import Piece
+from snapkv.rendering.redaction import Redaction
+from snapkv.rendering.text import escaped, key_text, preview, quoted, shortened
+from snapkv.rendering.tree_changes import PathChange
+
+__all__ = [
+    "KINDS",
+    "KUBERNETES_NOISE",
+    "Blame",
+    "Decoded",
+    "Decoder",
+    "Line",
+    "Part",
+    "PathChange",
+    "Piece",
+    "Redaction",
+    "Stat",
+    "ValueDifference",
+    "blame",
+    "command_decoder",
+    "compare",
+    "decode",
+    "decoders",
+    "escaped",
+    "key_text",
+    "path_text",
+    "plain",
+    "preview",
+    "quoted",
+    "shortened",
+]

@@ -1,0 +1,222 @@
+"""Values as Kubernetes stores them: `k8s`, a zero byte, and a `runtime.Unknown` of protobuf.
+
+`kubernetes_fields.txt` has the number, the JSON name and the type of each field of the built-in
+kinds. A field that it lacks is shown by its number.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from functools import cache
+from importlib.resources import files
+from typing import Any, NamedTuple
+
+from snapkv.rendering.protobuf import BYTES, Field, fields_of, raw_value, signed
+from snapkv.rendering.tree import DEPTH_MAX, NotThisKindError, Tree, bytes_text, checked
+
+PREFIX = b"k8s\0"
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_YEARS_S = range(-62_135_596_800, 253_402_300_800)  # the years 1 to 9999
+_META = "meta.v1.ObjectMeta"
+
+
+class FieldType(NamedTuple):
+    """How a field is shown: its JSON name, its type, and what repeats it."""
+
+    name: str
+    type: str
+    many: str = ""
+    """`[]` for a list, `{}` for a map, `{}items:` for a map of lists, else empty."""
+    omits_zero: bool = False
+    """Whether JSON leaves out 0, false and empty text, which protobuf always writes."""
+
+
+class Schema(NamedTuple):
+    """The messages of the built-in kinds."""
+
+    kinds: dict[tuple[str, str], str]
+    messages: dict[str, dict[int, FieldType]]
+
+
+def load(value: bytes) -> dict[str, Tree]:
+    """Return the object that a stored value holds; raise `NotThisKindError`.
+
+    `apiVersion` and `kind` come first. An object of a kind that is not built in has its `metadata`
+    by name and its other fields by number.
+    """
+    if not value.startswith(PREFIX):
+        raise NotThisKindError("does not begin with k8s and a zero byte")
+    envelope = {number: content for number, _, content in fields_of(value[len(PREFIX) :])}
+    kind = _object(_bytes(envelope.get(1, b"")), "runtime.TypeMeta", 0)
+    raw = _bytes(envelope.get(2, b""))
+    if envelope.get(3) or envelope.get(4):  # another encoding than plain protobuf
+        return _checked({**kind, **_named(envelope), "raw": raw})
+    message = schema().kinds.get((kind.get("apiVersion", ""), kind.get("kind", "")), "unknown")
+    return _checked({**kind, **_object(raw, message, 0)})
+
+
+def _checked(found: dict[str, Tree]) -> dict[str, Tree]:
+    checked(found)
+    return found
+
+
+def _named(envelope: dict[int, Any]) -> dict[str, Tree]:
+    names = {3: "contentEncoding", 4: "contentType"}
+    return {name: bytes_text(_bytes(envelope.get(number, b""))) for number, name in names.items()}
+
+
+def _bytes(content: Any) -> bytes:
+    if not isinstance(content, bytes):
+        raise NotThisKindError("has no runtime.Unknown after k8s")
+    return content
+
+
+@cache
+def schema() -> Schema:
+    """Return the table of fields. Read once in a process; costs some milliseconds."""
+    text = files("snapkv.rendering").joinpath("kubernetes_fields.txt").read_text()
+    kinds: dict[tuple[str, str], str] = {}
+    messages: dict[str, dict[int, FieldType]] = {
+        "runtime.TypeMeta": {1: FieldType("apiVersion", "string"), 2: FieldType("kind", "string")},
+        "unknown": {1: FieldType("metadata", _META)},
+    }
+    fields: dict[int, FieldType] = {}
+    for line in text.splitlines():
+        if line.startswith(" "):
+            number, name, typed = line.split()
+            fields[int(number)] = _field_type(name, typed)
+        elif " " in line:
+            version, kind, message = line.split()
+            kinds[version, kind] = message
+        else:
+            fields = messages[line] = {}
+    return Schema(kinds, messages)
+
+
+def _field_type(name: str, typed: str) -> FieldType:
+    many = next((each for each in ("{}items:", "{}", "[]") if typed.startswith(each)), "")
+    typed = typed[len(many) :]
+    return FieldType(name, typed.removesuffix("?"), many, typed.endswith("?"))
+
+
+def _object(message: bytes, name: str, depth: int) -> dict[str, Tree]:
+    """Return a message as its JSON would be, in the order of the bytes."""
+    if depth > DEPTH_MAX:
+        raise NotThisKindError(f"is nested deeper than {DEPTH_MAX} levels")
+    known = schema().messages[name]
+    found: dict[str, Tree] = {}
+    for number, wire_type, content in fields_of(message):
+        field = known.get(number)
+        if field is None or (wire_type == BYTES) != _is_bytes(field):
+            _append_raw(found, (number, wire_type, content), depth)
+        elif field.name == "=":  # its fields belong to this object
+            found.update(_object(content, field.type, depth + 1))
+        else:
+            _put(found, field, content, depth)
+    return found
+
+
+def _append_raw(found: dict[str, Tree], field: Field, depth: int) -> None:
+    number, wire_type, content = field
+    part = raw_value(wire_type, content, depth)
+    name = str(number)
+    if name in found:
+        earlier = found[name]
+        found[name] = [*earlier, part] if isinstance(earlier, list) else [earlier, part]
+    else:
+        found[name] = part
+
+
+def _is_bytes(field: FieldType) -> bool:
+    return bool(field.many) or field.type not in ("int", "bool", "double")
+
+
+def _put(found: dict[str, Tree], field: FieldType, content: Any, depth: int) -> None:
+    if field.many == "[]":
+        found.setdefault(field.name, []).append(_item(field.type, content, depth))
+    elif field.many:
+        entry = {number: inner for number, _, inner in fields_of(content)}
+        key = _text(entry.get(1, b""))
+        found.setdefault(field.name, {})[key] = _map_value(field, entry.get(2, b""), depth)
+    else:
+        part = _item(field.type, content, depth)
+        if not (field.omits_zero and not part) and part is not _ABSENT:
+            found[field.name] = part
+
+
+def _map_value(field: FieldType, content: bytes, depth: int) -> Tree:
+    if field.many == "{}items:":
+        return [_text(item) for _, _, item in fields_of(content)]
+    return _item(field.type, content, depth)
+
+
+def _item(typed: str, content: Any, depth: int) -> Tree:
+    convert = _CONVERTED.get(typed)
+    return convert(content) if convert else _object(content, typed, depth + 1)
+
+
+class _Absent:
+    """The value of a time that was never set."""
+
+
+_ABSENT = _Absent()
+
+
+def _text(content: Any) -> str:
+    try:
+        return str(_bytes(content), "utf-8")
+    except UnicodeDecodeError:
+        return bytes_text(content)
+
+
+def _time(content: bytes) -> Tree:
+    """Return a `Time` (or `MicroTime`) as RFC 3339 in UTC."""
+    entry = {number: inner for number, _, inner in fields_of(content)}
+    seconds, nanos = signed(entry.get(1, 0)), signed(entry.get(2, 0))
+    if not entry:
+        return _ABSENT
+    if seconds not in _YEARS_S:
+        return {"seconds": seconds, "nanos": nanos}
+    date = (_EPOCH + timedelta(seconds=seconds)).strftime("%Y-%m-%dT%H:%M:%S")
+    fraction = f".{nanos // 1000:06}" if nanos else ""
+    return f"{date}{fraction}Z"
+
+
+def _quantity(content: bytes) -> str:
+    entry = {number: inner for number, _, inner in fields_of(content)}
+    return _text(entry.get(1, b""))
+
+
+def _int_or_string(content: bytes) -> int | str:
+    entry = {number: inner for number, _, inner in fields_of(content)}
+    return _text(entry.get(3, b"")) if entry.get(1) else signed(entry.get(2, 0))
+
+
+def _duration(content: bytes) -> int:
+    entry = {number: inner for number, _, inner in fields_of(content)}
+    return signed(entry.get(1, 0))
+
+
+def _embedded_json(content: bytes) -> Tree:
+    entry = {number: inner for number, _, inner in fields_of(content)}
+    raw = _bytes(entry.get(1, b""))
+    try:
+        return checked(json.loads(raw))
+    except (ValueError, RecursionError):
+        return raw
+
+
+_CONVERTED: dict[str, Callable[[Any], Tree]] = {
+    "bool": bool,
+    "bytes": _bytes,
+    "double": float,
+    "duration": _duration,
+    "int": signed,
+    "int-or-string": _int_or_string,
+    "json": _embedded_json,
+    "quantity": _quantity,
+    "string": _text,
+    "time": _time,
+}

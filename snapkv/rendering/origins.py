@@ -1,0 +1,131 @@
+"""Which version last changed each path of a tree, or each line of a text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from snapkv.model import Version
+from snapkv.rendering.decoded import Decoded
+from snapkv.rendering.decoder import Decoder
+from snapkv.rendering.decoding import decode
+from snapkv.rendering.paths import Path, path_text
+from snapkv.rendering.pieces import line_edits, lines_of
+from snapkv.rendering.text import escaped
+from snapkv.rendering.tree import Numbers, Tree, compact
+from snapkv.rendering.tree_changes import ListPairs
+
+Origins = Version | dict[str, "Origins"] | list["Origins"]
+"""A tree of the same shape as a value, with the version of each leaf; a version is of all below."""
+
+
+@dataclass(frozen=True, slots=True)
+class Blame:
+    """A path or line of the newest value, with the version that last changed it.
+
+    `place` is a path as text (`spec.containers[0].image`), or the number of a line, from 1.
+    """
+
+    place: str | int
+    text: str
+    version: Version
+
+
+def blame(
+    versions: Iterable[Version], kind: str | None = None, decoder: Decoder | None = None
+) -> list[Blame]:
+    """Return, for each path (or line) of the newest value, the version that last changed it.
+
+    `versions` are those of one key, oldest first, as `history(key)` yields them. A path is that of
+    a scalar or of an empty dict or list, in the order of the value; lines are those of a text, or
+    of a dump in hex. What the oldest version had carries that version: where history was compacted,
+    it may be older. A version that removes the key, or that is of another form (a text between
+    trees), ends what was before. The list is empty without versions, or if the newest
+    removes the key.
+
+    Cost: one `decode` and one comparison for each version; two of them in memory at a time.
+
+    Raises `InvalidOptionError` as `decode` does.
+    """
+    held: tuple[Decoded, Origins | list[Version]] | None = None
+    for version in versions:
+        if version.value is None:
+            held = None
+        elif held is None or held[0].value != version.value:
+            new = decode(version.value, kind, decoder)
+            held = new, _origins(held, new, version)
+    if held is None:
+        return []
+    value, origins = held
+    return list(_blamed(value, origins))
+
+
+def _origins(
+    held: tuple[Decoded, Origins | list[Version]] | None, new: Decoded, version: Version
+) -> Origins | list[Version]:
+    old = held[0] if held and (held[0].form == "tree") == (new.form == "tree") else None
+    if new.form == "tree":
+        if held is None or old is None:
+            return version
+        return _Inheritance(version).of(old.data, new.data, held[1])  # type: ignore[arg-type]
+    lines = lines_of(new.text)
+    if held is None or old is None:
+        return [version] * len(lines)
+    origins: list[Version] = list(held[1])  # type: ignore[arg-type]
+    for piece in reversed(line_edits(lines_of(old.text), lines)):
+        origins[piece.before_at : piece.before_at + len(piece.before)] = [version] * len(
+            piece.after
+        )
+    return origins
+
+
+class _Inheritance:
+    """Gives each part of a new tree the version of the part that it was before."""
+
+    def __init__(self, version: Version) -> None:
+        self._version = version
+        self._numbers = Numbers()
+
+    def of(self, before: Tree, after: Tree, origins: Origins) -> Origins:
+        if self._numbers.of(before) == self._numbers.of(after):
+            return origins
+        if isinstance(before, dict) and isinstance(after, dict):
+            return {
+                key: self.of(before[key], part, _below(origins, key))
+                if key in before
+                else self._version
+                for key, part in after.items()
+            }
+        if isinstance(before, list) and isinstance(after, list):
+            came_from = {j: i for i, j in ListPairs(self._numbers).of(before, after)}
+            return [
+                self.of(before[came_from[j]], part, _below(origins, came_from[j]))
+                if j in came_from
+                else self._version
+                for j, part in enumerate(after)
+            ]
+        return self._version
+
+
+def _below(origins: Origins, step: str | int) -> Origins:
+    return origins if isinstance(origins, Version) else origins[step]  # type: ignore[index]
+
+
+def _blamed(value: Decoded, origins: Origins | list[Version]) -> Iterator[Blame]:
+    if value.form == "tree":
+        yield from _leaves((), value.data, origins)  # type: ignore[arg-type]
+        return
+    for number, (line, version) in enumerate(zip(lines_of(value.text), origins, strict=True), 1):  # type: ignore[arg-type]
+        yield Blame(number, escaped(line.removesuffix("\n")), version)  # type: ignore[arg-type]
+
+
+def _leaves(path: Path, tree: Tree, origins: Origins) -> Iterator[Blame]:
+    if isinstance(tree, dict) and tree:
+        for key, part in tree.items():
+            yield from _leaves((*path, key), part, _below(origins, key))
+    elif isinstance(tree, list) and tree:
+        for index, part in enumerate(tree):
+            yield from _leaves((*path, index), part, _below(origins, index))
+    else:
+        assert isinstance(origins, Version)
+        yield Blame(path_text(path), compact(tree), origins)

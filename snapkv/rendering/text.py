@@ -1,0 +1,211 @@
+"""Text that is safe to show: quoted, escaped, measured, shortened."""
+
+from __future__ import annotations
+
+import json
+import re
+import unicodedata
+from typing import Literal
+
+PREVIEW_CHARS_MAX = 60
+"""How many characters of a value a line shows; binary values take two for each byte."""
+
+_INVISIBLE = "\u034f\u115f\u1160\u17b4\u17b5\u180b\u180c\u180d\u180f\u3164\uffa0"
+_HIDDEN = re.compile(f"[^\\x20-\\x7e\\u00a1-\\u00ac\\u00ae-\\u02ff]|[{_INVISIBLE}]")
+_BOUNDARIES = re.compile(r"[,{\[(;&\s]")
+
+Quote = Literal['"', "'"]
+
+
+def counted(count: int, noun: str) -> str:
+    """Return a number and the noun that it counts.
+
+    >>> counted(1, "key"), counted(1_200, "key")
+    ('1 key', '1,200 keys')
+    """
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def escaped(text: str, keep: str = "") -> str:
+    r"""Return a text in which every character can be seen; those in `keep` stay.
+
+    Control, bidirectional, zero-width and other invisible characters become `\n`, `\u202e` and so
+    on. A backslash stays as it is: use `quoted` where the text must be read back.
+
+    >>> print(escaped("a\tb\u202ec\x1b[0m"), escaped("a\tb", keep="\t") == "a\tb")
+    a\tb\u202ec\u001b[0m True
+    """
+
+    def shown(found: re.Match[str]) -> str:
+        char = found[0]
+        return char if char in keep or _visible(char) else json.dumps(char)[1:-1]
+
+    return _HIDDEN.sub(shown, text)
+
+
+def _visible(char: str) -> bool:
+    if char in _INVISIBLE or "\ufe00" <= char <= "\ufe0f" or "\U000e0100" <= char <= "\U000e01ef":
+        return False
+    return char.isprintable()
+
+
+def quoted(text: str, quote: Quote = '"') -> str:
+    r"""Return a text in quotes; characters that do not print are escaped.
+
+    >>> print(quoted('say "hi"\n'), quoted('say "hi"', "'"))
+    "say \"hi\"\n" 'say "hi"'
+    """
+    inner = text.replace("\\", "\\\\").replace(quote, "\\" + quote)
+    return f"{quote}{escaped(inner)}{quote}"
+
+
+def key_text(key: str) -> str:
+    r"""Return a key as it is, or quoted if it does not print or looks quoted.
+
+    >>> print(key_text("schema/users"), key_text("two\nlines"))
+    schema/users "two\nlines"
+    """
+    return key if escaped(key) == key and not key.startswith('"') else quoted(key)
+
+
+def preview(value: bytes, chars_max: int = PREVIEW_CHARS_MAX) -> str:
+    """Return a value on one line: quoted text, or hexadecimal; shortened if it is long.
+
+    >>> print(preview(b"v1"), preview(bytes([0, 255])), preview(b"a" * 100, 5))
+    "v1" 0x00ff "aaaaa"... (100 bytes)
+    """
+    try:
+        text = value.decode()
+    except UnicodeDecodeError:
+        shown, whole = "0x" + value[: chars_max // 2].hex(), len(value) <= chars_max // 2
+    else:
+        shown, whole = quoted(text[:chars_max]), len(text) <= chars_max
+    return shown if whole else f"{shown}... ({len(value):,} bytes)"
+
+
+def shortened(before: bytes, after: bytes, chars_max: int = PREVIEW_CHARS_MAX) -> tuple[str, str]:
+    """Return one-line previews of two values that show the place where they first differ.
+
+    Each shows at most `chars_max` characters of its value (a byte in hexadecimal takes two), in
+    single quotes if the text has double ones, and `...` where more text is left out. The previews
+    of two different values are never equal. Cost: one pass over both values.
+
+    >>> old, new = b'{"kind":"Pod","image":"web:1","n":1}', b'{"kind":"Pod","image":"web:2","n":1}'
+    >>> print("one side:", shortened(old, new, 20)[1])
+    one side: ...'"image":"web:2","n":'...
+    """
+    chars_max = max(4, chars_max)
+    try:
+        texts = before.decode(), after.decode()
+    except UnicodeDecodeError:
+        if common_head(before, after) == 0 and before and after:
+            return preview(before, chars_max), preview(after, chars_max)
+        start = window_start(before, after, chars_max // 2)
+        return _hex_window(before, start, chars_max), _hex_window(after, start, chars_max)
+    return shortened_texts(*texts, chars_max)
+
+
+def shortened_texts(before: str, after: str, chars_max: int) -> tuple[str, str]:
+    """Return two texts in quotes, shortened so that they show the place where they differ."""
+    start = window_start(before, after, chars_max)
+    start = _after_boundary(before, start, common_head(before, after))
+    parts = [text[start : start + chars_max] for text in (before, after)]
+    joined = "".join(parts)
+    quote: Quote = "'" if '"' in joined and "'" not in joined else '"'
+    first, second = (
+        f"{'...' * (start > 0)}{quoted(part, quote)}{'...' * (start + chars_max < len(text))}"
+        for part, text in zip(parts, (before, after), strict=True)
+    )
+    return first, second
+
+
+def shortened_text(text: str, chars_max: int) -> str:
+    """Return a text of at most `chars_max` characters, with `...` in place of the rest.
+
+    >>> shortened_text("abcdefgh", 6)
+    'abc...'
+    """
+    return text if len(text) <= chars_max else text[: max(0, chars_max - 3)] + "..."
+
+
+def common_head(before: str | bytes, after: str | bytes) -> int:
+    """Return how many items two texts or values have in common at their beginning.
+
+    >>> common_head("abcd", "abxd"), common_head(b"ab", b"abc")
+    (2, 2)
+    """
+    low, high = 0, min(len(before), len(after))
+    while low < high:  # the first `low` are equal, the first `high + 1` are not
+        middle = (low + high + 1) // 2
+        if before[low:middle] == after[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def common_tail(before: str | bytes, after: str | bytes, head: int = 0) -> int:
+    """Return how many items two texts or values have in common at their end, after `head`."""
+    low, high = 0, min(len(before), len(after)) - head
+    while low < high:
+        middle = (low + high + 1) // 2
+        left = before[len(before) - middle : len(before) - low]
+        if left == after[len(after) - middle : len(after) - low]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def width_of(text: str) -> int:
+    """Return how many columns a terminal needs for an escaped text.
+
+    >>> width_of("abc"), width_of("日本"), width_of("e\u0301")
+    (3, 4, 1)
+    """
+    return len(text) if text.isascii() else sum(map(_char_width, text))
+
+
+def cut(text: str, width: int) -> tuple[str, str]:
+    """Split an escaped text so that the first piece fills at most `width` columns.
+
+    >>> cut("日本語", 5)
+    ('日本', '語')
+    """
+    if text.isascii():
+        return text[:width], text[width:]
+    used = 0
+    for index, char in enumerate(text):
+        used += _char_width(char)
+        if used > width:
+            return text[:index], text[index:]
+    return text, ""
+
+
+def _char_width(char: str) -> int:
+    if unicodedata.combining(char) or unicodedata.category(char) in ("Mn", "Me"):
+        return 0
+    return 2 if unicodedata.east_asian_width(char) in "WF" else 1
+
+
+def window_start(before: str | bytes, after: str | bytes, size: int) -> int:
+    """Return where a window of `size` begins that has the first difference in it."""
+    longest = max(len(before), len(after))
+    if longest <= size:
+        return 0
+    head = common_head(before, after)
+    return max(0, min(head - size * 2 // 3, longest - size))
+
+
+def _after_boundary(text: str, start: int, head: int) -> int:
+    """Return the begin of the word or field that differs, if it is within reach of `start`."""
+    if start == 0:
+        return 0
+    found = [match.end() for match in _BOUNDARIES.finditer(text, start, head)]
+    return found[-1] if found else start
+
+
+def _hex_window(value: bytes, start: int, chars_max: int) -> str:
+    size = chars_max // 2
+    shown = value[start : start + size].hex()
+    return f"{'...' * (start > 0)}0x{shown}{'...' * (start + size < len(value))}"

@@ -1,0 +1,172 @@
+"""The views of texts: unified differences, and changed words inside lines."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from snapkv.rendering.alignment import edits
+from snapkv.rendering.lines import LINE_CHARS_MAX, Line, Part, Style
+from snapkv.rendering.pieces import LineEdits, Piece
+from snapkv.rendering.text import escaped, window_start
+
+WORDS_MAX = 20_000
+"""How many words and signs of one changed piece are compared; a longer one is shown by lines."""
+
+_WORDS = re.compile(r"\n|\w+|[^\S\n]+|[^\w\s]")
+_NO_NEWLINE = Part("\\ no newline at the end", "meta")
+
+
+class Hunk(NamedTuple):
+    """Changed pieces that are shown together, and the equal lines around and between them."""
+
+    before_from: int
+    before_to: int
+    after_from: int
+    after_to: int
+    pieces: LineEdits
+
+
+def hunks(before: Sequence[str], pieces: LineEdits, context: int | None) -> Iterator[Hunk]:
+    """Yield the pieces with `context` equal lines around them (None: with all lines).
+
+    Pieces whose context meets are one hunk.
+    """
+    reach = len(before) if context is None else context
+    group: list[Piece[tuple[str, ...]]] = []
+    for piece in pieces:
+        if group and piece.before_at - _before_end(group[-1]) > 2 * reach:
+            yield _hunk(before, group, reach)
+            group = []
+        group.append(piece)
+    if group:
+        yield _hunk(before, group, reach)
+
+
+def _hunk(before: Sequence[str], group: list[Piece[tuple[str, ...]]], reach: int) -> Hunk:
+    first, last = group[0], group[-1]
+    lead = min(reach, first.before_at)
+    tail = min(reach, len(before) - _before_end(last))
+    return Hunk(
+        first.before_at - lead,
+        _before_end(last) + tail,
+        first.after_at - lead,
+        last.after_at + len(last.after) + tail,
+        tuple(group),
+    )
+
+
+def _before_end(piece: Piece[tuple[str, ...]]) -> int:
+    return piece.before_at + len(piece.before)
+
+
+def hunk_title(hunk: Hunk) -> Line:
+    """Return the line above a hunk, as `diff -u` writes it."""
+    before = _range_text(hunk.before_from, hunk.before_to)
+    return (Part(f"@@ -{before} +{_range_text(hunk.after_from, hunk.after_to)} @@", "meta"),)
+
+
+def _range_text(start: int, end: int) -> str:
+    count = end - start
+    return f"{start + (count > 0)},{count}" if count != 1 else str(start + 1)
+
+
+def walked(
+    before: Sequence[str], hunk: Hunk
+) -> Iterator[tuple[Sequence[str], Piece[tuple[str, ...]] | None]]:
+    """Yield equal lines and the piece that follows them, None after the last ones."""
+    at = hunk.before_from
+    for piece in hunk.pieces:
+        yield before[at : piece.before_at], piece
+        at = _before_end(piece)
+    yield before[at : hunk.before_to], None
+
+
+def unified(before: Sequence[str], pieces: LineEdits, context: int | None) -> Iterator[Line]:
+    """Yield a unified difference; without titles of hunks if `context` is None."""
+    for hunk in hunks(before, pieces, context):
+        if context is not None:
+            yield hunk_title(hunk)
+        for equal, piece in walked(before, hunk):
+            yield from _marked("  ", "context", equal)
+            if piece is not None:
+                yield from replaced(piece)
+
+
+def replaced(piece: Piece[tuple[str, ...]]) -> Iterator[Line]:
+    """Yield the lines of a piece: what was, then what is."""
+    yield from _marked("- ", "removed", piece.before, piece.after)
+    yield from _marked("+ ", "added", piece.after, piece.before)
+
+
+def _marked(
+    mark: str, style: Style, lines: Sequence[str], counterparts: Sequence[str] = ()
+) -> Iterator[Line]:
+    for index, line in enumerate(lines):
+        counterpart = counterparts[index] if index < len(counterparts) else None
+        yield (Part(mark + shown(line, counterpart), style),)
+    if lines and counterparts and lines[-1][-1] != "\n" and counterparts[-1][-1] == "\n":
+        yield (_NO_NEWLINE,)
+
+
+def shown(line: str, counterpart: str | None = None) -> str:
+    """Return a line with every character visible; a long one shows where it differs."""
+    line = line.removesuffix("\n")
+    if len(line) <= LINE_CHARS_MAX:
+        return escaped(line)
+    start = window_start(line, counterpart, LINE_CHARS_MAX) if counterpart is not None else 0
+    part = escaped(line[start : start + LINE_CHARS_MAX])
+    left = len(line) - start - LINE_CHARS_MAX
+    return f"{'...' * (start > 0)}{part}" + (f"... ({left:,} more characters)" if left > 0 else "")
+
+
+def words(before: Sequence[str], pieces: LineEdits, context: int) -> Iterator[Line]:
+    """Yield lines in which changed words are marked: `[-old-]{+new+}`."""
+    for hunk in hunks(before, pieces, context):
+        yield hunk_title(hunk)
+        for equal, piece in walked(before, hunk):
+            yield from _marked("  ", "context", equal)
+            if piece is not None:
+                yield from _words_of(piece)
+
+
+def _words_of(piece: Piece[tuple[str, ...]]) -> Iterator[Line]:
+    old, new = (_WORDS.findall("".join(side)) for side in (piece.before, piece.after))
+    if not (old and new) or max(len(old), len(new)) > WORDS_MAX:
+        yield from replaced(piece)
+        return
+    line: list[Part] = [Part("~ ", "changed")]
+    for text, style in word_edits(old, new):
+        *whole, last = text.split("\n") if style != "word-removed" else [text]
+        for each in whole:
+            yield (*line, *_word(each, style))
+            line = [Part("~ ", "changed")]
+        line += _word(last, style)
+    if len(line) > 1:
+        yield tuple(line)
+
+
+def _word(text: str, style: Style) -> list[Part]:
+    marks = {"word-removed": ("[-", "-]"), "word-added": ("{+", "+}")}.get(style, ("", ""))
+    return [Part(escaped(text).join(marks), style)] if text else []
+
+
+def word_edits(old: Sequence[str], new: Sequence[str]) -> Iterator[tuple[str, Style]]:
+    """Yield runs of words: equal ones ("context"), removed ones, added ones."""
+    at = 0
+    for edit in edits(old, new):
+        if equal := "".join(old[at : edit.before_from]):
+            yield equal, "context"
+        if removed := "".join(old[edit.before_from : edit.before_to]):
+            yield removed, "word-removed"
+        if added := "".join(new[edit.after_from : edit.after_to]):
+            yield added, "word-added"
+        at = edit.before_to
+    if equal := "".join(old[at:]):
+        yield equal, "context"
+
+
+def words_in(text: str) -> list[str]:
+    """Return the words, runs of spaces and signs of a text."""
+    return _WORDS.findall(text)

@@ -1,0 +1,181 @@
+"""Differences that people read."""
+
+import json
+
+import pytest
+
+from snapkv.errors import InvalidOptionError
+from snapkv.rendering import compare, decode
+from tests.rendering.shown import difference, text_of
+
+
+def pod(image: str, **metadata: object) -> bytes:
+    spec = {"containers": [{"name": "web", "image": image}]}
+    return json.dumps({"kind": "Pod", "metadata": metadata, "spec": spec}).encode()
+
+
+def test_a_changed_image_is_one_line() -> None:
+    changed = difference(pod("nginx:1.25"), pod("nginx:1.26"))
+    assert text_of(changed) == ["~ spec.containers[0].image: nginx:1.25 -> nginx:1.26"]
+    assert str(changed.stat) == "+0 -0 ~1 paths"
+
+
+def test_a_container_that_comes_first_is_one_added_item() -> None:
+    before = json.loads(pod("nginx:1.25"))
+    after = json.loads(pod("nginx:1.26"))
+    after["spec"]["containers"].insert(0, {"name": "sidecar", "image": "envoy"})
+    changed = difference(json.dumps(before).encode(), json.dumps(after).encode())
+    assert text_of(changed) == [
+        '+ spec.containers[0]: {"name": "sidecar", "image": "envoy"}',
+        "~ spec.containers[1].image: nginx:1.25 -> nginx:1.26",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "lines"),
+    [
+        ("[1, 2, 3]", "[0, 1, 2, 3]", ["+ [0]: 0"]),
+        ("[1, 2, 3]", "[1, 3]", ["- [1]: 2"]),
+        ('["a", "b"]', '["a", "c"]', ["~ [1]: b -> c"]),
+        (
+            '[{"name": "a"}, {"name": "b", "x": 1}]',
+            '[{"name": "b", "x": 2}, {"name": "a"}]',
+            ["~ [0]: moved from [1]", "~ [0].x: 1 -> 2"],
+        ),
+        (
+            '[{"x": 1, "y": 2}, {"x": 3, "y": 4}]',
+            '[{"x": 3, "y": 5}]',
+            ['- [0]: {"x": 1, "y": 2}', "~ [0].y: 4 -> 5"],
+        ),
+        ("[1]", "[1.0]", ["~ [0]: 1 -> 1.0"]),
+        ("[true]", "[1]", ["~ [0]: true -> 1"]),
+        ('["1"]', "[1]", ['~ [0]: "1" -> 1']),
+        ('{"a": null}', "{}", ["- a: null"]),
+        ('{"a": {}}', '{"a": []}', ["~ a: {} -> []"]),
+    ],
+)
+def test_lists_and_types(before: str, after: str, lines: list[str]) -> None:
+    assert text_of(difference(before.encode(), after.encode())) == lines
+
+
+def test_keys_that_look_like_paths_are_quoted() -> None:
+    before = {"a.b": 1, "a[0]": 1, "*": 1, "x\n\u202e": 1, 'q"': 1, "": 1}
+    after = dict.fromkeys(before, 2)
+    changed = difference(json.dumps(before).encode(), json.dumps(after).encode())
+    assert text_of(changed) == [
+        '~ ["a.b"]: 1 -> 2',
+        '~ ["a[0]"]: 1 -> 2',
+        '~ ["*"]: 1 -> 2',
+        '~ ["x\\n\\u202e"]: 1 -> 2',
+        '~ ["q\\""]: 1 -> 2',
+        '~ [""]: 1 -> 2',
+    ]
+
+
+def test_lines_inside_a_text_of_a_tree_are_compared() -> None:
+    conf = "user www;\nworkers {};\nlog on;\n"
+    before, after = ({"data": {"nginx.conf": conf.format(n)}} for n in (2, 4))
+    changed = difference(json.dumps(before).encode(), json.dumps(after).encode())
+    assert text_of(changed, context=0) == [
+        '~ data["nginx.conf"]:',
+        "    @@ -2 +2 @@",
+        "    - workers 2;",
+        "    + workers 4;",
+    ]
+
+
+def test_ignored_paths_do_not_count() -> None:
+    before = pod("nginx:1.25", managedFields=[1], generation=1)
+    after = pod("nginx:1.26", managedFields=[2], generation=2)
+    changed = difference(before, after, ignore=["kubernetes"])
+    assert text_of(changed) == [
+        "(2 ignored paths differ, too)",
+        "~ spec.containers[0].image: nginx:1.25 -> nginx:1.26",
+    ]
+    assert "managedFields" not in "".join(text_of(changed, "full"))
+    same_image = pod("nginx:1.25", managedFields=[2], generation=2)
+    noise = difference(before, same_image, ignore=["kubernetes"])
+    assert (noise.state, bool(noise)) == ("ignored", True)
+    assert text_of(noise) == ["only ignored paths differ (2)"]
+
+
+@pytest.mark.parametrize(
+    ("path", "shown"),
+    [
+        ("a", ["~ b[0].c: 1 -> 2", '~ ["d.e"]: 1 -> 2']),
+        ("b[*].c", ["~ a: 1 -> 2", '~ ["d.e"]: 1 -> 2']),
+        ("*[0]", ["~ a: 1 -> 2", '~ ["d.e"]: 1 -> 2']),
+        ("b", ["~ a: 1 -> 2", '~ ["d.e"]: 1 -> 2']),
+        ('["d.e"]', ["~ a: 1 -> 2", "~ b[0].c: 1 -> 2"]),
+        (".a", ["~ b[0].c: 1 -> 2", '~ ["d.e"]: 1 -> 2']),
+    ],
+)
+def test_patterns_of_ignored_paths(path: str, shown: list[str]) -> None:
+    text = '{"a": %d, "b": [{"c": %d}], "d.e": %d}'
+    changed = difference((text % (1, 1, 1)).encode(), (text % (2, 2, 2)).encode(), ignore=[path])
+    assert text_of(changed)[1:] == shown
+
+
+@pytest.mark.parametrize("path", ["", "a..b", "a[", "a[x]", "a[0]b", "a*", '["a]'])
+def test_an_ignored_path_that_cannot_be_read_is_an_error(path: str) -> None:
+    with pytest.raises(InvalidOptionError, match="ignored path"):
+        compare(decode(b"a"), decode(b"b"), ignore=[path])
+
+
+def test_formatting_alone_is_said() -> None:
+    changed = difference(b'{"a":1,"b":2}', b'{"b": 2, "a": 1}')
+    assert (changed.state, bool(changed)) == ("formatting", True)
+    assert text_of(changed) == [
+        "same data, other formatting",
+        """- '{"a":1,"b":2}'""",
+        """+ '{"b": 2, "a": 1}'""",
+    ]
+    assert '+ {"b": 2, "a": 1}' in text_of(changed, "unified")
+
+
+def test_two_formats_with_the_same_data() -> None:
+    changed = difference(b'{"a": 1, "b": [2]}', b"a: 1\nb: [2]\n")
+    assert text_of(changed)[0] == "same data, other formatting (json -> yaml)"
+    changed = difference(b'{"a": 1, "b": [2]}', b"a: 2\nb: [2]\n")
+    assert text_of(changed) == ["kind: json -> yaml", "~ a: 1 -> 2"]
+
+
+def test_text_is_a_unified_difference() -> None:
+    before = "".join(f"line {n}\n" for n in range(1, 10))
+    after = before.replace("line 5\n", "line five\n")
+    changed = difference(before.encode(), after.encode())
+    assert text_of(changed, context=1) == [
+        "@@ -4,3 +4,3 @@",
+        "  line 4",
+        "- line 5",
+        "+ line five",
+        "  line 6",
+    ]
+    assert str(changed.stat) == "+1 -1 lines"
+    assert len(text_of(changed, "full")) == 10
+
+
+def test_bytes_are_shown_with_their_places() -> None:
+    changed = difference(b"\0" * 20 + b"\x01abc", b"\0" * 20 + b"\x02abc")
+    assert text_of(changed) == [
+        "@@ byte 20: 1 byte -> 1 byte @@",
+        "- 00000014  01                                               |.|",
+        "+ 00000014  02                                               |.|",
+    ]
+    assert str(changed.stat) == "+1 -1 bytes"
+
+
+def test_what_comes_and_goes_is_shown_whole() -> None:
+    assert text_of(difference(None, b'{"a": 1}')) == ["@@ -0,0 +1,3 @@", "+ {", '+   "a": 1', "+ }"]
+    assert text_of(difference(b"v1", None)) == ["@@ -1 +0,0 @@", "- v1"]
+    assert text_of(difference(None, None)) == []
+
+
+def test_a_text_that_becomes_a_tree_is_compared_by_lines() -> None:
+    changed = difference(b"old", b'{"a": 1}')
+    assert text_of(changed)[:3] == ["kind: text -> json", "@@ -1 +1,3 @@", "- old"]
+
+
+def test_a_missing_newline_is_said() -> None:
+    lines = text_of(difference(b"a\nb\n", b"a\nb"), context=0)
+    assert lines == ["@@ -2 +2 @@", "- b", "+ b", "\\ no newline at the end"]
