@@ -12,7 +12,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-STEPS_MAX = 2_000_000
+STEPS_MAX = 1_000_000
 """How many steps an alignment takes at most: a second or so."""
 EDITS_MAX = 1_000
 """How many items between two anchors may differ; with more, the piece counts as replaced."""
@@ -31,18 +31,27 @@ class Edit(NamedTuple):
     after_to: int
 
 
+class Steps:
+    """The steps that are left for all alignments of one comparison."""
+
+    __slots__ = ("left",)
+
+    def __init__(self, left: int = STEPS_MAX) -> None:
+        self.left = left
+
+
 def edits(
-    before: Sequence[Hashable], after: Sequence[Hashable], steps_max: int = STEPS_MAX
+    before: Sequence[Hashable], after: Sequence[Hashable], steps: Steps | None = None
 ) -> list[Edit]:
     """Return the pieces in which two sequences differ, in order, none next to another.
 
-    Cost: n log n for items that are mostly distinct, and at most `steps_max` steps beside it.
+    Cost: n log n for items that are mostly distinct, and at most `steps` beside it (`STEPS_MAX`).
 
     >>> edits("abcd", "xabd")
     [Edit(before_from=0, before_to=0, after_from=0, after_to=1), \
 Edit(before_from=2, before_to=3, after_from=3, after_to=3)]
     """
-    return list(_gaps(_Aligner(before, after, steps_max).pairs(), len(before), len(after)))
+    return list(_gaps(_Aligner(before, after, steps or Steps()).pairs(), len(before), len(after)))
 
 
 def _gaps(pairs: list[tuple[int, int]], before_end: int, after_end: int) -> Iterator[Edit]:
@@ -54,13 +63,11 @@ def _gaps(pairs: list[tuple[int, int]], before_end: int, after_end: int) -> Iter
 
 
 class _Aligner:
-    def __init__(
-        self, before: Sequence[Hashable], after: Sequence[Hashable], steps_max: int
-    ) -> None:
+    def __init__(self, before: Sequence[Hashable], after: Sequence[Hashable], steps: Steps) -> None:
         numbers: dict[Hashable, int] = {}
         self._a = [numbers.setdefault(item, len(numbers)) for item in before]
         self._b = [numbers.setdefault(item, len(numbers)) for item in after]
-        self._steps = steps_max
+        self._steps = steps
 
     def pairs(self) -> list[tuple[int, int]]:
         """Return the corresponding indexes, rising on both sides."""
@@ -99,12 +106,12 @@ class _Aligner:
         common = set(a[i:a_end]) & set(b[j:b_end])
         left = [n for n in range(i, a_end) if a[n] in common]
         right = [n for n in range(j, b_end) if b[n] in common]
-        found, self._steps = shortest_edit([a[n] for n in left], [b[n] for n in right], self._steps)
+        found = shortest_edit([a[n] for n in left], [b[n] for n in right], self._steps)
         return [(left[x], right[y]) for x, y in found]
 
 
-def shortest_edit(a: list[int], b: list[int], steps: int) -> tuple[list[Pair], int]:
-    """Return the pairs that Myers' algorithm keeps, and how many steps are left.
+def shortest_edit(a: list[int], b: list[int], steps: Steps) -> list[Pair]:
+    """Return the pairs that Myers' algorithm keeps.
 
     It finds none if the edit has more than `EDITS_MAX` items or takes more steps.
     """
@@ -113,7 +120,7 @@ def shortest_edit(a: list[int], b: list[int], steps: int) -> tuple[list[Pair], i
     trace: list[list[int]] = []
     for d in range(size + 1):
         trace.append(reached[size - d : size + d + 3])
-        steps -= 2 * d + 2
+        steps.left -= 2 * d + 2
         for k in range(-d, d + 1, 2):
             at = size + 1 + k
             down = k == -d or (k != d and reached[at - 1] < reached[at + 1])
@@ -121,13 +128,13 @@ def shortest_edit(a: list[int], b: list[int], steps: int) -> tuple[list[Pair], i
             start = x
             while x < len(a) and 0 <= x - k < len(b) and a[x] == b[x - k]:
                 x += 1
-            steps -= x - start
+            steps.left -= x - start
             reached[at] = x
             if x >= len(a) and x - k >= len(b):
-                return _walked_back(trace, len(a), len(b)), steps
-        if steps < 0:
-            break
-    return [], steps
+                return _walked_back(trace, len(a), len(b))
+            if steps.left < 0:
+                return []
+    return []
 
 
 def _walked_back(trace: list[list[int]], x: int, y: int) -> list[Pair]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 
+from snapkv.rendering.alignment import Steps
 from snapkv.rendering.lines import Line, Part, Style
 from snapkv.rendering.pieces import LineEdits, Piece
 from snapkv.rendering.text import cut, escaped, width_of
@@ -29,6 +30,7 @@ def side_by_side(
 ) -> Iterator[Line]:
     """Yield lines of `width` columns; long lines of a side go on in the next line."""
     column = (width - _SEPARATOR) // 2
+    steps = Steps()
     for hunk in hunks(before, pieces, context):
         yield hunk_title(hunk)
         for equal, piece in walked(before, hunk):
@@ -36,27 +38,27 @@ def side_by_side(
                 part = [Part(shown(line), "context")]
                 yield from _rows(part, part, "   ", column)
             if piece is not None:
-                yield from _replaced(piece, column)
+                yield from _replaced(piece, column, steps)
 
 
-def _replaced(piece: Piece[tuple[str, ...]], column: int) -> Iterator[Line]:
+def _replaced(piece: Piece[tuple[str, ...]], column: int, steps: Steps) -> Iterator[Line]:
     for old, new in zip_longest(piece.before, piece.after):
         if old is None or new is None:
             left = [] if old is None else [Part(shown(old), "removed")]
             right = [] if new is None else [Part(shown(new), "added")]
             yield from _rows(left, right, " + " if old is None else " - ", column)
         else:
-            yield from _rows(*_pair(old, new), " ~ ", column)
+            yield from _rows(*_pair(old, new, steps), " ~ ", column)
 
 
-def _pair(old: str, new: str) -> tuple[list[Part], list[Part]]:
+def _pair(old: str, new: str, steps: Steps) -> tuple[list[Part], list[Part]]:
     if max(len(old), len(new)) > _PAIR_CHARS_MAX:
         return [Part(shown(old, new), "removed")], [Part(shown(new, old), "added")]
     if old.endswith("\n") == new.endswith("\n"):
         old, new = old.removesuffix("\n"), new.removesuffix("\n")
     left: list[Part] = []
     right: list[Part] = []
-    for text, style in word_edits(words_in(old), words_in(new)):
+    for text, style in word_edits(words_in(old), words_in(new), steps):
         if style != "word-added":
             left.append(Part(escaped(text), style if style == "word-removed" else "removed"))
         if style != "word-removed":

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal, NamedTuple
 
-from snapkv.rendering.decoded import Decoded, stored_text, tree_text
+from snapkv.rendering.decoded import Decoded, tree_text
 from snapkv.rendering.paths import Patterns
 from snapkv.rendering.pieces import LineEdits, Piece, byte_edits, line_edits, lines_of
-from snapkv.rendering.text import counted
+from snapkv.rendering.text import counted, stored_text
 from snapkv.rendering.tree import leaves
 from snapkv.rendering.tree_changes import PathChange, without
 

@@ -7,12 +7,18 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
 
-from snapkv.rendering.text import escaped
+from snapkv.arguments import check_int
+from snapkv.rendering.lines import LINES_MAX, Line, Part, bounded
+from snapkv.rendering.pieces import lines_of
+from snapkv.rendering.text import PREVIEW_CHARS_MAX, escaped, preview, shortened_text
+from snapkv.rendering.text_lines import shown
 from snapkv.rendering.tree import Tree, json_text
 
 KINDS = ("json", "yaml", "text", "msgpack", "kubernetes", "hex")
 """The kinds that `decode` finds by itself; the name of a decoder is one, too."""
 
+REDACTED = "redacted"
+"""The kind of a value that is not shown."""
 HEX_ROW_BYTES = 16
 
 Form = Literal["tree", "text", "bytes"]
@@ -30,20 +36,49 @@ class Decoded:
     data: Tree
     form: Form
     value: bytes = field(repr=False)
+    _written: str | None = field(default=None, repr=False)
 
     @cached_property
     def text(self) -> str:
-        """Return the value to read: a text as it is, indented JSON or YAML, or a dump in hex.
+        """The value to read: a text as it is, indented JSON or YAML, or a dump in hexadecimal.
 
-        It is made when it is first asked for. A text may contain control characters: show
-        `lines()` to a person instead.
+        It is made when it is first asked for. YAML, and what a decoder printed, stay as they are
+        written. It may contain control characters: show `lines()` to a person instead.
         """
+        if self._written is not None:
+            return self._written
         if self.form == "text":
             return str(self.data)
         if self.form == "bytes":
             return "\n".join(hex_rows(self.data))
-        stored = stored_text(self.value) if self.kind == "yaml" else None
-        return tree_text(self.data, self.kind) if stored is None else stored
+        return tree_text(self.data, self.kind)
+
+    def lines(self, *, lines_max: int = LINES_MAX) -> list[Line]:
+        """Return the value as lines for a terminal or a page, in which every character is visible.
+
+        After `lines_max` lines one more says how many are left out; a line shows at most 1,000
+        characters of the value.
+        """
+        check_int("lines_max", lines_max, 1)
+        rows = hex_rows(self.data) if self.form == "bytes" else lines_of(self.text)
+        return bounded(((Part(shown(row), "context"),) for row in rows), lines_max)
+
+    def preview(self, chars_max: int = PREVIEW_CHARS_MAX) -> str:
+        """Return the value on one line, shortened: for Kubernetes its kind and name.
+
+        >>> from snapkv.rendering import decode
+        >>> print(decode(b"v1").preview())
+        "v1"
+        """
+        if self.kind == REDACTED:
+            return str(self.data)
+        if self.kind != "kubernetes":
+            return preview(self.value, chars_max)
+        metadata = self.data.get("metadata")
+        names = metadata if isinstance(metadata, dict) else {}
+        parts = [names[field] for field in ("namespace", "name") if names.get(field)]
+        what = escaped(f"{self.data.get('kind', 'object')} {'/'.join(map(str, parts))}")
+        return f"{shortened_text(what, chars_max)} ({len(self.value):,} bytes)"
 
 
 def tree_text(tree: Tree, kind: str) -> str:
@@ -53,14 +88,6 @@ def tree_text(tree: Tree, kind: str) -> str:
     from snapkv.rendering import yaml_text
 
     return yaml_text.dump(tree).removesuffix("\n")
-
-
-def stored_text(value: bytes) -> str | None:
-    """Return a value as text, None if it is not valid UTF-8."""
-    try:
-        return value.decode()
-    except UnicodeDecodeError:
-        return None
 
 
 def hex_rows(value: bytes, start: int = 0) -> Iterator[str]:
@@ -74,8 +101,3 @@ def hex_rows(value: bytes, start: int = 0) -> Iterator[str]:
         row = value[at : at + HEX_ROW_BYTES]
         shown = "".join(chr(byte) if 0x20 <= byte < 0x7F else "." for byte in row)
         yield f"{start + at:08x}  {row.hex(' '):<{HEX_ROW_BYTES * 3 - 1}}  |{shown}|"
-
-
-def shown_rows(text: str) -> list[str]:
-    """Return the lines of a text, each with every character visible."""
-    return [escaped(line, keep="\t") for line in text.removesuffix("\n").split("\n")]

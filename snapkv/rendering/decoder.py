@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import selectors
 import shlex
+import signal
 import subprocess
-import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import PurePath
-from typing import IO, TYPE_CHECKING
+from typing import TYPE_CHECKING
 
+from snapkv.clock import monotonic
 from snapkv.errors import InvalidOptionError
 from snapkv.rendering.text import escaped, shortened_text
 
@@ -24,7 +28,7 @@ COMMAND_S_MAX = 10.0
 OUTPUT_BYTES_MAX = 16 << 20
 """How much a decoder command may print for one value."""
 _ERROR_CHARS_MAX = 200
-_STDERR_BYTES_MAX = 1 << 16
+_STDERR_BYTES_MAX = _CHUNK_BYTES = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,82 +114,102 @@ def command_decoder(
 def _run(words: list[str], value: bytes, seconds_max: float, output_bytes_max: int) -> str:
     shown = escaped(shlex.join(words))
     try:
-        process = subprocess.Popen(  # noqa: S603, the caller's own command, without a shell
-            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-        )
+        process = _started(words, value)
     except OSError as e:
         raise InvalidOptionError(
-            f"the decoder command {shown!r} cannot run: {e.strerror}; install it or correct it"
+            f"the decoder command {shown!r} cannot run: {e.strerror}; install or correct it"
         ) from e
-    output, errors, late = _talk(process, value, seconds_max, output_bytes_max)
-    if late:
+    output, errors = _Kept(output_bytes_max), _Kept(_STDERR_BYTES_MAX)
+    try:
+        in_time = _collect(process, output, errors, seconds_max)
+    finally:
+        _end(process)
+    if output.is_full:
         raise InvalidOptionError(
-            f"the decoder command {shown!r} did not end within {seconds_max:g} s; it was killed"
+            f"the decoder command {shown!r} printed more than {output_bytes_max:,} bytes; "
+            "snapkv ended it"
         )
-    if len(output) > output_bytes_max:
+    if not in_time:
         raise InvalidOptionError(
-            f"the decoder command {shown!r} printed more than {output_bytes_max:,} bytes"
+            f"the decoder command {shown!r} did not end within {seconds_max:g} s; snapkv ended it"
         )
     if process.returncode:
-        last = errors.decode(errors="replace").strip().rpartition("\n")[2]
+        last = errors.text.strip().rpartition("\n")[2]
         raise InvalidOptionError(
             f"the decoder command {shown!r} ended with code {process.returncode}: "
             f"{shortened_text(escaped(last), _ERROR_CHARS_MAX) or 'no message'}"
         )
-    return output.decode(errors="backslashreplace")
+    return output.text
 
 
-def _talk(
-    process: subprocess.Popen[bytes], value: bytes, seconds_max: float, output_bytes_max: int
-) -> tuple[bytes, bytes, bool]:
-    """Give the value to the process; return its output, its errors, and whether it was late."""
-    assert process.stdin is not None
-    assert process.stdout is not None
-    assert process.stderr is not None
-    output: list[bytes] = []
-    errors: list[bytes] = []
-    threads = [
-        threading.Thread(target=_feed, args=(process.stdin, value), daemon=True),
-        threading.Thread(
-            target=_drain, args=(process.stdout, output, output_bytes_max, process), daemon=True
-        ),
-        threading.Thread(
-            target=_drain, args=(process.stderr, errors, _STDERR_BYTES_MAX, None), daemon=True
-        ),
-    ]
-    for thread in threads:
-        thread.start()
-    late = False
+def _started(words: list[str], value: bytes) -> subprocess.Popen[bytes]:
+    """Start a command whose input is a file in memory, so that no thread has to feed it."""
+    given = os.memfd_create("snapkv-value")
     try:
-        process.wait(seconds_max)
-    except subprocess.TimeoutExpired:
-        late = True
+        with open(given, "wb", closefd=False) as stream:
+            stream.write(value)
+        os.lseek(given, 0, os.SEEK_SET)
+        return subprocess.Popen(  # noqa: S603, the caller's own command, without a shell
+            words,
+            stdin=given,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,  # so that its children end with it
+        )
     finally:
-        process.kill()
-        process.wait()
-    for thread in threads:  # a child of the process may hold the pipes open
-        thread.join(1.0)
-    return b"".join(output), b"".join(errors), late
+        os.close(given)
 
 
-def _feed(stream: IO[bytes], value: bytes) -> None:
+class _Kept:
+    """The beginning of what a command printed."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self._chunks: list[bytes] = []
+        self._room = bytes_max
+        self.is_full = False
+
+    def add(self, chunk: bytes) -> None:
+        self.is_full = self.is_full or len(chunk) > self._room
+        self._chunks.append(chunk[: self._room])
+        self._room -= len(self._chunks[-1])
+
+    @property
+    def text(self) -> str:
+        return b"".join(self._chunks).decode(errors="backslashreplace")
+
+
+def _collect(
+    process: subprocess.Popen[bytes], output: _Kept, errors: _Kept, seconds_max: float
+) -> bool:
+    """Read what the command prints until it ends; return False if it is late or prints too much."""
+    deadline = monotonic() + seconds_max
+    with selectors.DefaultSelector() as selector:
+        for stream, kept in ((process.stdout, output), (process.stderr, errors)):
+            assert stream is not None
+            selector.register(stream, selectors.EVENT_READ, kept)
+        while selector.get_map():
+            ready = selector.select(max(0.0, deadline - monotonic()))
+            if not ready or output.is_full:
+                return False
+            for key, _ in ready:
+                chunk = os.read(key.fd, _CHUNK_BYTES)
+                if chunk:
+                    key.data.add(chunk)
+                else:
+                    selector.unregister(key.fileobj)
     try:
-        stream.write(value)
+        process.wait(max(0.0, deadline - monotonic()))
+    except subprocess.TimeoutExpired:
+        return False
+    return True
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End the command and its children, and close its pipes."""
+    if process.poll() is None:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    for stream in (process.stdout, process.stderr):
+        assert stream is not None
         stream.close()
-    except (BrokenPipeError, OSError):
-        pass  # it ended, or does not read its input
-
-
-def _drain(
-    stream: IO[bytes], kept: list[bytes], bytes_max: int, ended: subprocess.Popen[bytes] | None
-) -> None:
-    """Keep a little more than `bytes_max`; then kill `ended`, or go on reading without keeping."""
-    size = 0
-    while chunk := stream.read1(1 << 16):  # type: ignore[attr-defined]
-        if size <= bytes_max:
-            kept.append(chunk)
-        size += len(chunk)
-        if size > bytes_max and ended is not None:
-            ended.kill()
-            break
-    stream.close()

@@ -10,14 +10,15 @@ from snapkv.arguments import wrong_type
 from snapkv.errors import InvalidOptionError
 from snapkv.rendering.decoded import KINDS, Decoded
 from snapkv.rendering.decoder import Decoder, decoder_named
+from snapkv.rendering.text import stored_text
 from snapkv.rendering.tree import NotThisKindError, Tree, as_tree, checked, unique
 
 STRUCTURED_BYTES_MAX = 8 << 20
 """A larger value is text or hex, unless its kind is given."""
 CONTROL_CHARS_SHARE = 32
-"""Text has at most one control character in so many characters, and no zero byte."""
+"""Text has at most one control character in so many (colours of terminals do not count)."""
 
-_CONTROLS = re.compile(r"[\x01-\x08\x0b\x0e-\x1f\x7f]")
+_CONTROLS = re.compile(r"[\x01-\x08\x0b\x0e-\x1a\x1c-\x1f\x7f]")
 
 
 def decode(value: bytes, kind: str | None = None, decoder: Decoder | None = None) -> Decoded:
@@ -65,7 +66,7 @@ def _found(value: bytes) -> Decoded:
                     return _LOADERS[kind](value)
                 except NotThisKindError:
                     continue
-    text = _text_or_none(value)
+    text = stored_text(value)
     if text is not None and _is_readable(text):
         return Decoded("text", text, "text", value)
     return Decoded("hex", value, "bytes", value)
@@ -87,7 +88,7 @@ def _of_text(name: str, text: str, value: bytes) -> Decoded:
     """Return what a decoder printed: the tree of its JSON or YAML, or its text."""
     found = _found(text.encode(errors="surrogatepass"))
     if found.form == "tree" and found.kind in ("json", "yaml"):
-        return Decoded(name, found.data, "tree", value)
+        return Decoded(name, found.data, "tree", value, text)
     return Decoded(name, text, "text", value)
 
 
@@ -145,7 +146,7 @@ def _load_kubernetes(value: bytes) -> Tree:
 
 _LOADERS: dict[str, Callable[[bytes], Decoded]] = {
     "json": _tree("json", _load_json),
-    "yaml": _tree("yaml", _load_yaml),
+    "yaml": lambda value: Decoded("yaml", _load_yaml(value), "tree", value, value.decode()),
     "msgpack": _tree("msgpack", _load_msgpack),
     "kubernetes": _tree("kubernetes", _load_kubernetes),
     "text": lambda value: Decoded("text", _utf8(value), "text", value),
@@ -164,14 +165,14 @@ def _may_be_json(value: bytes) -> bool:
 def _may_be_yaml(value: bytes) -> bool:
     from snapkv.rendering import yaml_text
 
-    text = _text_or_none(value)
+    text = stored_text(value)
     return text is not None and _is_readable(text) and yaml_text.looks_like_yaml(text)
 
 
 def _may_be_msgpack(value: bytes) -> bool:
     from snapkv.rendering import msgpack_bytes
 
-    return msgpack_bytes.looks_like_msgpack(value) and _text_or_none(value) is None
+    return msgpack_bytes.looks_like_msgpack(value) and stored_text(value) is None
 
 
 _FINDERS: tuple[tuple[Callable[[bytes], bool], str], ...] = (
@@ -187,13 +188,6 @@ def _utf8(value: bytes) -> str:
         return value.decode()
     except UnicodeDecodeError as e:
         raise NotThisKindError(f"is not valid UTF-8 at byte {e.start:,}") from e
-
-
-def _text_or_none(value: bytes) -> str | None:
-    try:
-        return value.decode()
-    except UnicodeDecodeError:
-        return None
 
 
 def _is_readable(text: str) -> bool:

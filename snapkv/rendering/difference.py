@@ -10,6 +10,7 @@ from snapkv.rendering.compared import Compared, State, Unit
 from snapkv.rendering.decoded import Decoded
 from snapkv.rendering.lines import LINES_MAX, Line, View
 from snapkv.rendering.paths import Patterns
+from snapkv.rendering.text import PREVIEW_CHARS_MAX
 from snapkv.rendering.tree_changes import PathChange, TreeChanges, without
 
 
@@ -40,6 +41,17 @@ class ValueDifference(Compared):
         Raises `InvalidOptionError` for an unknown view or a number out of range.
         """
         return views.lines(self, view, context=context, width=width, lines_max=lines_max)
+
+    def brief(self, chars_max: int = PREVIEW_CHARS_MAX) -> Line:
+        """Return the difference on one line: of trees the first change and how many more there are.
+
+        Of texts and bytes it is both values, as `shortened`.
+
+        >>> from snapkv.rendering import decode, plain
+        >>> plain(compare(decode(b'{"a": 1}'), decode(b'{"a": 2, "b": 3}')).brief())
+        '~ a: 1 -> 2 (and 1 more)'
+        """
+        return views.brief(self, chars_max)
 
 
 def compare(

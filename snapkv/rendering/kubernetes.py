@@ -48,8 +48,10 @@ def load(value: bytes) -> dict[str, Tree]:
     """
     if not value.startswith(PREFIX):
         raise NotThisKindError("does not begin with k8s and a zero byte")
-    envelope = {number: content for number, _, content in fields_of(value[len(PREFIX) :])}
+    envelope = _entry(value[len(PREFIX) :])
     kind = _object(_bytes(envelope.get(1, b"")), "runtime.TypeMeta", 0)
+    if not kind.get("kind"):
+        raise NotThisKindError("does not say what kind of object it is")
     raw = _bytes(envelope.get(2, b""))
     if envelope.get(3) or envelope.get(4):  # another encoding than plain protobuf
         return _checked({**kind, **_named(envelope), "raw": raw})
@@ -64,7 +66,7 @@ def _checked(found: dict[str, Tree]) -> dict[str, Tree]:
 
 def _named(envelope: dict[int, Any]) -> dict[str, Tree]:
     names = {3: "contentEncoding", 4: "contentType"}
-    return {name: bytes_text(_bytes(envelope.get(number, b""))) for number, name in names.items()}
+    return {name: _text(envelope.get(number, b"")) for number, name in names.items()}
 
 
 def _bytes(content: Any) -> bytes:
@@ -130,14 +132,14 @@ def _append_raw(found: dict[str, Tree], field: Field, depth: int) -> None:
 
 
 def _is_bytes(field: FieldType) -> bool:
-    return bool(field.many) or field.type not in ("int", "bool", "double")
+    return field.many.startswith("{}") or field.type not in ("int", "bool")
 
 
 def _put(found: dict[str, Tree], field: FieldType, content: Any, depth: int) -> None:
     if field.many == "[]":
         found.setdefault(field.name, []).append(_item(field.type, content, depth))
     elif field.many:
-        entry = {number: inner for number, _, inner in fields_of(content)}
+        entry = _entry(content)
         key = _text(entry.get(1, b""))
         found.setdefault(field.name, {})[key] = _map_value(field, entry.get(2, b""), depth)
     else:
@@ -146,15 +148,15 @@ def _put(found: dict[str, Tree], field: FieldType, content: Any, depth: int) -> 
             found[field.name] = part
 
 
-def _map_value(field: FieldType, content: bytes, depth: int) -> Tree:
+def _map_value(field: FieldType, content: Any, depth: int) -> Tree:
     if field.many == "{}items:":
-        return [_text(item) for _, _, item in fields_of(content)]
+        return [_text(item) for _, _, item in fields_of(_bytes(content))]
     return _item(field.type, content, depth)
 
 
 def _item(typed: str, content: Any, depth: int) -> Tree:
     convert = _CONVERTED.get(typed)
-    return convert(content) if convert else _object(content, typed, depth + 1)
+    return convert(content) if convert else _object(_bytes(content), typed, depth + 1)
 
 
 class _Absent:
@@ -164,6 +166,17 @@ class _Absent:
 _ABSENT = _Absent()
 
 
+def _entry(content: Any) -> dict[int, Any]:
+    """Return the fields of a message that has each at most once."""
+    return {number: inner for number, _, inner in fields_of(_bytes(content))}
+
+
+def _int(content: Any) -> int:
+    if not isinstance(content, int):
+        raise NotThisKindError("has another type than a number in a field of a number")
+    return signed(content)
+
+
 def _text(content: Any) -> str:
     try:
         return str(_bytes(content), "utf-8")
@@ -171,37 +184,26 @@ def _text(content: Any) -> str:
         return bytes_text(content)
 
 
-def _time(content: bytes) -> Tree:
+def _time(content: Any) -> Tree:
     """Return a `Time` (or `MicroTime`) as RFC 3339 in UTC."""
-    entry = {number: inner for number, _, inner in fields_of(content)}
-    seconds, nanos = signed(entry.get(1, 0)), signed(entry.get(2, 0))
+    entry = _entry(content)
     if not entry:
         return _ABSENT
-    if seconds not in _YEARS_S:
+    seconds, nanos = _int(entry.get(1, 0)), _int(entry.get(2, 0))
+    if seconds not in _YEARS_S or nanos not in range(10**9):
         return {"seconds": seconds, "nanos": nanos}
     date = (_EPOCH + timedelta(seconds=seconds)).strftime("%Y-%m-%dT%H:%M:%S")
     fraction = f".{nanos // 1000:06}" if nanos else ""
     return f"{date}{fraction}Z"
 
 
-def _quantity(content: bytes) -> str:
-    entry = {number: inner for number, _, inner in fields_of(content)}
-    return _text(entry.get(1, b""))
+def _int_or_string(content: Any) -> int | str:
+    entry = _entry(content)
+    return _text(entry.get(3, b"")) if entry.get(1) else _int(entry.get(2, 0))
 
 
-def _int_or_string(content: bytes) -> int | str:
-    entry = {number: inner for number, _, inner in fields_of(content)}
-    return _text(entry.get(3, b"")) if entry.get(1) else signed(entry.get(2, 0))
-
-
-def _duration(content: bytes) -> int:
-    entry = {number: inner for number, _, inner in fields_of(content)}
-    return signed(entry.get(1, 0))
-
-
-def _embedded_json(content: bytes) -> Tree:
-    entry = {number: inner for number, _, inner in fields_of(content)}
-    raw = _bytes(entry.get(1, b""))
+def _embedded_json(content: Any) -> Tree:
+    raw = _bytes(_entry(content).get(1, b""))
     try:
         return checked(json.loads(raw))
     except (ValueError, RecursionError):
@@ -209,14 +211,13 @@ def _embedded_json(content: bytes) -> Tree:
 
 
 _CONVERTED: dict[str, Callable[[Any], Tree]] = {
-    "bool": bool,
+    "bool": lambda content: bool(_int(content)),
     "bytes": _bytes,
-    "double": float,
-    "duration": _duration,
-    "int": signed,
+    "duration": lambda content: _int(_entry(content).get(1, 0)),
+    "int": _int,
     "int-or-string": _int_or_string,
     "json": _embedded_json,
-    "quantity": _quantity,
+    "quantity": lambda content: _text(_entry(content).get(1, b"")),
     "string": _text,
     "time": _time,
 }

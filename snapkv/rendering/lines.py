@@ -23,6 +23,8 @@ View = Literal["auto", "paths", "unified", "full", "side-by-side", "words"]
 
 LINES_MAX = 2_000
 """How many lines a view has, unless another number is given."""
+COUNTED_MAX = 10_000
+"""How many of the lines that are left out are counted."""
 LINE_CHARS_MAX = 1_000
 """How many characters of one line of a value are shown."""
 
@@ -55,6 +57,9 @@ def bounded(lines: Iterable[Line], lines_max: int) -> list[Line]:
             shown.append(line)
         else:
             more += 1
+            if more == COUNTED_MAX:
+                break
     if more:
-        shown.append((Part(f"... {counted(more, 'more line')}", "meta"),))
+        least = "at least " if more == COUNTED_MAX else ""
+        shown.append((Part(f"... {least}{counted(more, 'more line')}", "meta"),))
     return shown

@@ -27,7 +27,6 @@ def load(value: bytes) -> Tree:
             strict_map_key=False,
             object_pairs_hook=_pairs,
             ext_hook=lambda code, data: f"ext({code}) 0x{data.hex()}",
-            max_buffer_size=len(value),
         )
     except NotThisKindError:
         raise

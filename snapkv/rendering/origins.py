@@ -85,10 +85,13 @@ class _Inheritance:
     def __init__(self, version: Version) -> None:
         self._version = version
         self._numbers = Numbers()
+        self._pairs = ListPairs(self._numbers)
 
     def of(self, before: Tree, after: Tree, origins: Origins) -> Origins:
         if self._numbers.of(before) == self._numbers.of(after):
             return origins
+        if not after:  # an empty dict or list is a leaf
+            return self._version
         if isinstance(before, dict) and isinstance(after, dict):
             return {
                 key: self.of(before[key], part, _below(origins, key))
@@ -97,7 +100,7 @@ class _Inheritance:
                 for key, part in after.items()
             }
         if isinstance(before, list) and isinstance(after, list):
-            came_from = {j: i for i, j in ListPairs(self._numbers).of(before, after)}
+            came_from = {j: i for i, j in self._pairs.of(before, after)}
             return [
                 self.of(before[came_from[j]], part, _below(origins, came_from[j]))
                 if j in came_from

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from snapkv.rendering.alignment import Steps
 from snapkv.rendering.lines import Line, Part, Style
 from snapkv.rendering.paths import path_text
 from snapkv.rendering.pieces import line_edits, lines_of
@@ -14,62 +15,85 @@ from snapkv.rendering.tree_changes import PathChange
 
 VALUE_CHARS_MAX = 200
 """How many characters of each side of a change are shown on its line."""
+PATH_CHARS_MAX = 500
+"""How many characters of a path are shown."""
 _INDENT = "    "
 
 
 def path_lines(changes: Iterable[PathChange], context: int) -> Iterator[Line]:
     """Yield the lines of changes; the lines that differ inside long texts are below their path."""
+    steps = Steps()
     for change in changes:
-        yield from _CHANGED[change.kind](change, context)
+        yield from _CHANGED[change.kind](change, context, steps)
+
+
+def brief_line(change: PathChange, chars_max: int) -> Line:
+    """Return a change on one line, without the lines inside long texts."""
+    if change.kind == "changed":
+        return _replaced(change, chars_max)
+    return next(_CHANGED[change.kind](change, 0, Steps()))
+
+
+def _path(change: PathChange) -> Part:
+    return Part(shortened_text(path_text(change.path), PATH_CHARS_MAX), "path")
 
 
 def _one_side(change: PathChange, mark: str, style: Style, tree: Tree) -> Line:
     shown = shortened_text(compact(tree), VALUE_CHARS_MAX)
     return (
         Part(mark, style),
-        Part(path_text(change.path), "path"),
+        _path(change),
         Part(": ", "context"),
         Part(shown, style),
     )
 
 
-def _added(change: PathChange, context: int) -> Iterator[Line]:
+def _added(change: PathChange, context: int, steps: Steps) -> Iterator[Line]:
     yield _one_side(change, "+ ", "added", change.after)
 
 
-def _removed(change: PathChange, context: int) -> Iterator[Line]:
+def _removed(change: PathChange, context: int, steps: Steps) -> Iterator[Line]:
     yield _one_side(change, "- ", "removed", change.before)
 
 
-def _moved(change: PathChange, context: int) -> Iterator[Line]:
+def _moved(change: PathChange, context: int, steps: Steps) -> Iterator[Line]:
     yield (
         Part("~ ", "changed"),
-        Part(path_text(change.path), "path"),
+        _path(change),
         Part(f": moved from [{change.index_before}]", "context"),
     )
 
 
-def _changed(change: PathChange, context: int) -> Iterator[Line]:
-    head = (Part("~ ", "changed"), Part(path_text(change.path), "path"))
+def _changed(change: PathChange, context: int, steps: Steps) -> Iterator[Line]:
     before, after = change.before, change.after
     if isinstance(before, str) and isinstance(after, str) and "\n" in before + after:
-        yield (*head, Part(":", "context"))
+        yield (Part("~ ", "changed"), _path(change), Part(":", "context"))
         old = lines_of(before)
-        for line in unified(old, line_edits(old, lines_of(after)), context):
+        for line in unified(old, line_edits(old, lines_of(after), steps), context):
             yield (Part(_INDENT, "context"), *line)
         return
-    old_text, new_text = _pair(before, after)
-    arrow = Part(" -> ", "context")
-    yield (*head, Part(": ", "context"), Part(old_text, "removed"), arrow, Part(new_text, "added"))
+    yield _replaced(change, VALUE_CHARS_MAX)
 
 
-def _pair(before: Tree, after: Tree) -> tuple[str, str]:
+def _replaced(change: PathChange, chars_max: int) -> Line:
+    before, after = _pair(change.before, change.after, chars_max)
+    return (
+        Part("~ ", "changed"),
+        _path(change),
+        Part(": ", "context"),
+        Part(before, "removed"),
+        Part(" -> ", "context"),
+        Part(after, "added"),
+    )
+
+
+def _pair(before: Tree, after: Tree, chars_max: int) -> tuple[str, str]:
     old, new = compact(before), compact(after)
-    if max(len(old), len(new)) <= VALUE_CHARS_MAX:
+    if max(len(old), len(new)) <= chars_max:
         return old, new
     if isinstance(before, str) and isinstance(after, str):
-        return shortened_texts(before, after, VALUE_CHARS_MAX)
-    return shortened_text(old, VALUE_CHARS_MAX), shortened_text(new, VALUE_CHARS_MAX)
+        return shortened_texts(before, after, chars_max)
+    return shortened_texts(old, new, chars_max)
 
 
 _CHANGED = {"added": _added, "removed": _removed, "changed": _changed, "moved": _moved}

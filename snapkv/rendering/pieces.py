@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Generic, NamedTuple, TypeVar
 
-from snapkv.rendering.alignment import edits
+from snapkv.rendering.alignment import Steps, edits
 from snapkv.rendering.text import common_head, common_tail
 
 S = TypeVar("S", tuple[str, ...], bytes)
@@ -41,11 +41,13 @@ def lines_of(text: str) -> list[str]:
     return [f"{line}\n" for line in whole] + ([last] if last else [])
 
 
-def line_edits(before: Sequence[str], after: Sequence[str]) -> LineEdits:
+def line_edits(
+    before: Sequence[str], after: Sequence[str], steps: Steps | None = None
+) -> LineEdits:
     """Return the pieces of lines that differ. Cost: see `snapkv.rendering.alignment`."""
     return tuple(
         Piece(i, tuple(before[i:i_end]), j, tuple(after[j:j_end]))
-        for i, i_end, j, j_end in edits(before, after)
+        for i, i_end, j, j_end in edits(before, after, steps)
     )
 
 

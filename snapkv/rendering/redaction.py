@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from snapkv.arguments import wrong_type
 from snapkv.rendering.compared import State
-from snapkv.rendering.decoded import Decoded
+from snapkv.rendering.decoded import REDACTED, Decoded
 from snapkv.rendering.difference import ValueDifference
 from snapkv.rendering.text import counted
 
@@ -41,7 +41,7 @@ class Redaction:
 
     def decoded(self, value: bytes) -> Decoded:
         """Return what is shown instead of a decoded value; it does not contain the value."""
-        return Decoded("redacted", self.preview(value), "text", b"")
+        return Decoded(REDACTED, self.preview(value), "text", b"")
 
     def difference(self, before: bytes | None, after: bytes | None) -> ValueDifference:
         """Return a difference that says only whether, and from which size to which, it changed."""

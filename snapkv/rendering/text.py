@@ -95,14 +95,13 @@ def shortened(before: bytes, after: bytes, chars_max: int = PREVIEW_CHARS_MAX) -
     one side: ...'"image":"web:2","n":'...
     """
     chars_max = max(4, chars_max)
-    try:
-        texts = before.decode(), after.decode()
-    except UnicodeDecodeError:
+    old, new = stored_text(before), stored_text(after)
+    if old is None or new is None or b"\0" in before or b"\0" in after:
         if common_head(before, after) == 0 and before and after:
             return preview(before, chars_max), preview(after, chars_max)
         start = window_start(before, after, chars_max // 2)
         return _hex_window(before, start, chars_max), _hex_window(after, start, chars_max)
-    return shortened_texts(*texts, chars_max)
+    return shortened_texts(old, new, chars_max)
 
 
 def shortened_texts(before: str, after: str, chars_max: int) -> tuple[str, str]:
@@ -117,6 +116,14 @@ def shortened_texts(before: str, after: str, chars_max: int) -> tuple[str, str]:
         for part, text in zip(parts, (before, after), strict=True)
     )
     return first, second
+
+
+def stored_text(value: bytes) -> str | None:
+    """Return a value as text, None if it is not valid UTF-8."""
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return None
 
 
 def shortened_text(text: str, chars_max: int) -> str:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from snapkv.rendering.alignment import edits
+from snapkv.rendering.alignment import Steps, edits
 from snapkv.rendering.lines import LINE_CHARS_MAX, Line, Part, Style
 from snapkv.rendering.pieces import LineEdits, Piece
 from snapkv.rendering.text import escaped, window_start
@@ -123,21 +123,24 @@ def shown(line: str, counterpart: str | None = None) -> str:
 
 def words(before: Sequence[str], pieces: LineEdits, context: int) -> Iterator[Line]:
     """Yield lines in which changed words are marked: `[-old-]{+new+}`."""
+    steps = Steps()
     for hunk in hunks(before, pieces, context):
         yield hunk_title(hunk)
         for equal, piece in walked(before, hunk):
             yield from _marked("  ", "context", equal)
             if piece is not None:
-                yield from _words_of(piece)
+                yield from _words_of(piece, steps)
 
 
-def _words_of(piece: Piece[tuple[str, ...]]) -> Iterator[Line]:
+def _words_of(piece: Piece[tuple[str, ...]], steps: Steps) -> Iterator[Line]:
+    longest = max(map(len, (*piece.before, *piece.after)))
     old, new = (_WORDS.findall("".join(side)) for side in (piece.before, piece.after))
-    if not (old and new) or max(len(old), len(new)) > WORDS_MAX:
+    many = longest > LINE_CHARS_MAX or max(len(old), len(new)) > WORDS_MAX
+    if many or not (old and new):
         yield from replaced(piece)
         return
     line: list[Part] = [Part("~ ", "changed")]
-    for text, style in word_edits(old, new):
+    for text, style in word_edits(old, new, steps):
         *whole, last = text.split("\n") if style != "word-removed" else [text]
         for each in whole:
             yield (*line, *_word(each, style))
@@ -152,10 +155,10 @@ def _word(text: str, style: Style) -> list[Part]:
     return [Part(escaped(text).join(marks), style)] if text else []
 
 
-def word_edits(old: Sequence[str], new: Sequence[str]) -> Iterator[tuple[str, Style]]:
+def word_edits(old: Sequence[str], new: Sequence[str], steps: Steps) -> Iterator[tuple[str, Style]]:
     """Yield runs of words: equal ones ("context"), removed ones, added ones."""
     at = 0
-    for edit in edits(old, new):
+    for edit in edits(old, new, steps):
         if equal := "".join(old[at : edit.before_from]):
             yield equal, "context"
         if removed := "".join(old[edit.before_from : edit.before_to]):

@@ -12,9 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Literal
 
-from snapkv.rendering.alignment import Edit, edits, longest_rising
+from snapkv.rendering.alignment import Edit, Steps, edits, longest_rising
 from snapkv.rendering.paths import Path, Patterns, Step, path_text
 from snapkv.rendering.tree import Numbers, Tree
 
@@ -33,6 +34,7 @@ IDENTITY_FIELDS = (
 """Fields that name an item of a list, the first that applies: as Kubernetes merges lists, too."""
 
 _OFFSETS_MAX = 64
+_ENTRIES_MAX = 32
 
 Kind = Literal["added", "removed", "changed", "moved"]
 
@@ -63,6 +65,7 @@ class TreeChanges:
         self.found: list[PathChange] = []
         self.ignored = 0
         self._numbers = Numbers()
+        self._pairs = ListPairs(self._numbers)
         self._walk((), before, after, ignored)
 
     def _walk(self, path: Path, before: Tree, after: Tree, ignored: Patterns) -> None:
@@ -93,7 +96,7 @@ class TreeChanges:
         self.found.append(PathChange(kind, path, before, after))
 
     def _lists(self, path: Path, before: list[Tree], after: list[Tree], ignored: Patterns) -> None:
-        pairs = ListPairs(self._numbers).of(before, after)
+        pairs = self._pairs.of(before, after)
         left, right = {i for i, _ in pairs}, {j: i for i, j in pairs}
         for i, item in enumerate(before):
             if i not in left:
@@ -130,6 +133,7 @@ class ListPairs:
 
     def __init__(self, numbers: Numbers) -> None:
         self._numbers = numbers
+        self._steps = Steps()
 
     def of(self, before: list[Tree], after: list[Tree]) -> list[tuple[int, int]]:
         """Return the indexes of corresponding items, in the order of `after`."""
@@ -140,7 +144,7 @@ class ListPairs:
         a, b = list(map(self._numbers.of, before)), list(map(self._numbers.of, after))
         pairs: list[tuple[int, int]] = []
         i = j = 0
-        for edit in (*edits(a, b), Edit(len(a), len(a), len(b), len(b))):
+        for edit in (*edits(a, b, self._steps), Edit(len(a), len(a), len(b), len(b))):
             pairs += zip(range(i, edit.before_from), range(j, edit.after_from), strict=True)
             pairs += self._taken_for_changed(before, after, edit)
             i, j = edit.before_to, edit.after_to
@@ -171,7 +175,8 @@ class ListPairs:
         if not (isinstance(before, dict) and isinstance(after, dict)):
             return 0
         of = self._numbers.of
-        return sum(key in after and of(part) == of(after[key]) for key, part in before.items())
+        entries = islice(before.items(), _ENTRIES_MAX)
+        return sum(key in after and of(part) == of(after[key]) for key, part in entries)
 
 
 def identity_field(before: list[Tree], after: list[Tree]) -> str | None:

@@ -12,7 +12,7 @@ from snapkv.rendering.columns import WIDTH_MIN, side_by_side
 from snapkv.rendering.compared import Compared
 from snapkv.rendering.decoded import hex_rows
 from snapkv.rendering.lines import Line, Part, View, bounded
-from snapkv.rendering.path_lines import path_lines
+from snapkv.rendering.path_lines import brief_line, path_lines
 from snapkv.rendering.pieces import Piece, lines_of
 from snapkv.rendering.text import counted, shortened
 from snapkv.rendering.text_lines import unified, words
@@ -35,6 +35,23 @@ def lines(
     if difference.state == "equal":
         return []
     return bounded(chain(_notes(difference), _body(difference, view, context, width)), lines_max)
+
+
+def brief(difference: Compared, chars_max: int) -> Line:
+    """Return a difference on one line; see `ValueDifference.brief`."""
+    before, after = difference.before, difference.after
+    if difference.state in ("formatting", "ignored", "redacted", "equal"):
+        return (Part(difference.summary, "meta"),)
+    if before is None or after is None:
+        side = before or after
+        assert side is not None
+        return (Part(side.preview(chars_max), "removed" if after is None else "added"),)
+    if difference.unit != "path":
+        texts = shortened(before.value, after.value, chars_max)
+        return (Part(texts[0], "removed"), Part(" -> ", "context"), Part(texts[1], "added"))
+    first = brief_line(difference.changes[0], chars_max)
+    more = len(difference.changes) - 1
+    return (*first, Part(f" (and {more:,} more)", "meta")) if more else first
 
 
 def _notes(difference: Compared) -> Iterator[Line]:

@@ -22,16 +22,15 @@ from snapkv.rendering.tree import (
     scalar_text,
 )
 
-YAML_CHARS_MAX = 1 << 20
-"""A longer text is not read as YAML: PyYAML needs seconds for it."""
+YAML_CHARS_MAX = 1 << 19
+"""A longer text is not read as YAML: PyYAML needs more than a second for it."""
 
 _WORDS = {"": None, "~": None, "null": None, "true": True, "false": False}
 _INT = re.compile(r"-?(?:0|[1-9][0-9]{0,39})")
 _FLOAT = re.compile(r"-?(?:0|[1-9][0-9]{0,39})(?:\.[0-9]{1,40})?(?:[eE][-+]?[0-9]{1,2})?")
 _CORE_TAG = "tag:yaml.org,2002:"
-_ENTRY = re.compile(
-    r"""^\s*(?:-\s+)*(?:"[^"\n]*"|'[^'\n]*'|[^\s"'#{\[&*!|>%@`-][^\n]*?)\s*:(?:\s|$)""", re.M
-)
+_KEY = r"""(?:"[^"\n]*"|'[^'\n]*')[ \t]*|[^\s"'#{\[&*!|>%@`][^\n]*?"""
+_ENTRY = re.compile(rf"^[ \t]*(?:- +)*(?:{_KEY}):(?:[ \t\r]|$)", re.MULTILINE)
 
 
 def looks_like_yaml(text: str) -> bool:

@@ -1,0 +1,91 @@
+"""The work of a difference is bounded, whatever the values are."""
+
+import json
+import random
+
+import pytest
+
+from snapkv.rendering import alignment, compare, decode, shortened
+from snapkv.rendering.alignment import STEPS_MAX, Steps, edits
+from tests.rendering.shown import text_of
+
+MIB = 1 << 20
+LINES = MIB // 2
+
+
+def shuffled(seed: int) -> list[str]:
+    return random.Random(seed).choices(["a", "b", "c"], k=LINES)
+
+
+HOSTILE = {
+    "equal lines": (["x"] * LINES, ["x"] * (LINES - 7) + ["y"] * 3),
+    "alternating": (["a", "b"] * (LINES // 2), ["b", "a"] * (LINES // 2)),
+    "three letters": (shuffled(1), shuffled(2)),
+    "reversed": (list(map(str, range(LINES // 4))), list(map(str, range(LINES // 4)))[::-1]),
+    "nothing in common": (list(map(str, range(LINES // 4))), ["y"] * (LINES // 4)),
+    "every tenth": (
+        [str(n) for n in range(LINES // 4)],
+        [str(n) if n % 10 else "x" for n in range(LINES // 4)],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_an_alignment_takes_a_bounded_number_of_steps(name: str) -> None:
+    before, after = HOSTILE[name]
+    steps = Steps()
+    found = edits(before, after, steps)
+    assert steps.left > -max(len(before), len(after))
+    again, at = [], 0
+    for edit in found:
+        again += before[at : edit.before_from] + after[edit.after_from : edit.after_to]
+        at = edit.before_to
+    assert again + before[at:] == after
+
+
+def test_one_budget_is_for_all_texts_of_a_tree(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken: list[Steps] = []
+
+    class Counted(Steps):
+        def __init__(self) -> None:
+            super().__init__()
+            taken.append(self)
+
+    for module in ("path_lines", "tree_changes"):
+        monkeypatch.setattr(f"snapkv.rendering.{module}.Steps", Counted)
+    monkeypatch.setattr(alignment, "Steps", Counted)
+    sides = [
+        {str(n): "\n".join(random.Random(n + seed).choices("abc", k=400)) for n in range(600)}
+        for seed in (0, 10_000)
+    ]
+    text_of(compare(*(decode(json.dumps(side).encode()) for side in sides)))
+    assert len(taken) <= 2
+    assert all(-STEPS_MAX < each.left < STEPS_MAX + 1 for each in taken)
+    assert any(each.left < 0 for each in taken)
+
+
+@pytest.mark.parametrize("view", ["auto", "unified", "full", "side-by-side", "words"])
+def test_views_of_a_mebibyte_are_bounded(view: str) -> None:
+    before, after = ("\n".join(side).encode() for side in HOSTILE["three letters"])
+    shown = text_of(compare(decode(before), decode(after)), view, lines_max=100)
+    assert len(shown) == 101
+    assert shown[-1].startswith("... ")
+
+
+def test_a_mebibyte_of_bytes_is_bounded() -> None:
+    before, after = b"\0" * MIB, b"\0\1" * (MIB // 2)
+    found = compare(decode(before), decode(after))
+    assert str(found.stat) == "+1,048,575 -1,048,575 bytes"
+    assert len(text_of(found, lines_max=100)) == 101
+
+
+def test_a_list_of_many_items_is_bounded() -> None:
+    before, after = (json.dumps(pair * 50_000).encode() for pair in ([1, 2], [2, 1]))
+    assert text_of(compare(decode(before), decode(after))) == ["- [0]: 1", "+ [99999]: 1"]
+
+
+def test_shortened_values_of_a_mebibyte() -> None:
+    before = b"x" * MIB
+    first, second = shortened(before, before[:-1] + b"y")
+    assert first.endswith('xx"')
+    assert second.endswith('xy"')

@@ -1,0 +1,166 @@
+"""Decoders: commands that work, hang, flood and die; functions that packages install."""
+
+import hashlib
+import os
+import select
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+
+from snapkv.errors import InvalidOptionError
+from snapkv.rendering import Decoder, command_decoder, compare, decode, decoders
+from tests.rendering.shown import text_of
+
+SECONDS_MAX = 20.0
+"""How long a command of these tests may take; only those that hang come near a bound."""
+
+
+def python(code: str, seconds_max: float = SECONDS_MAX, **bounds: int) -> Decoder:
+    return command_decoder(
+        shlex.join([sys.executable, "-c", code]), seconds_max=seconds_max, **bounds
+    )
+
+
+def test_json_that_a_command_prints_is_compared_by_path() -> None:
+    code = "import sys; print('{\"size\": %d}' % len(sys.stdin.buffer.read()))"
+    before, after = (decode(value, decoder=python(code)) for value in (b"\xff", b"\xff\xfe"))
+    assert (before.kind, before.form, before.data) == (
+        os.path.basename(sys.executable),
+        "tree",
+        {"size": 1},
+    )
+    assert before.text == '{"size": 1}\n'
+    assert text_of(compare(before, after)) == ["~ size: 1 -> 2"]
+
+
+def test_text_that_a_command_prints_is_compared_by_line() -> None:
+    decoder = command_decoder("tr a-z A-Z")
+    before, after = (decode(value, decoder=decoder) for value in (b"a\nb\n", b"a\nc\n"))
+    assert (before.kind, before.text) == ("tr", "A\nB\n")
+    assert text_of(compare(before, after), context=0) == ["@@ -2 +2 @@", "- B", "+ C"]
+
+
+def test_the_command_gets_every_byte_and_no_shell() -> None:
+    value = bytes(range(256)) * 4_096
+    assert decode(value, decoder=command_decoder("sha256sum")).text.startswith(
+        hashlib.sha256(value).hexdigest()
+    )
+    assert decode(b"", decoder=command_decoder("echo '$HOME;' `id`")).text == "$HOME; `id`\n"
+
+
+def test_a_command_that_hangs_ends_with_its_children(tmp_path: Path) -> None:
+    pids = tmp_path / "pids"
+    code = (
+        "import os, pathlib, subprocess, sys\n"
+        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
+        f"pathlib.Path({str(pids)!r}).write_text(f'{{os.getpid()}} {{child.pid}}')\n"
+        "child.wait()\n"
+    )
+    with pytest.raises(InvalidOptionError, match=r"did not end within 3 s; snapkv ended it"):
+        decode(b"a" * 1_000_000, decoder=python(code, seconds_max=3))
+    for pid in map(int, pids.read_text().split()):
+        assert ends(pid)
+
+
+def ends(pid: int) -> bool:
+    """Wait until a process ended; return False if it goes on."""
+    try:
+        handle = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    try:
+        return bool(select.select([handle], [], [], SECONDS_MAX)[0])
+    finally:
+        os.close(handle)
+
+
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+def test_a_command_that_floods_is_bounded(stream: str) -> None:
+    code = f"import sys\nwhile True: sys.{stream}.write('x' * 65536)"
+    message = {"stdout": "printed more than 1,000,000 bytes", "stderr": "did not end within 2 s"}
+    seconds_max = {"stdout": SECONDS_MAX, "stderr": 2.0}
+    with pytest.raises(InvalidOptionError, match=message[stream]):
+        decode(b"a", decoder=python(code, seconds_max[stream], output_bytes_max=1_000_000))
+
+
+def test_as_much_as_the_bound_is_accepted() -> None:
+    decoder = python("print('x' * 9_999)", output_bytes_max=10_000)
+    assert len(decode(b"a", decoder=decoder).text) == 10_000
+
+
+def test_a_command_that_dies_says_why() -> None:
+    code = "import sys; print('first', file=sys.stderr); sys.exit('bad \\x1b[31mmagic')"
+    with pytest.raises(InvalidOptionError, match=r"ended with code 1: bad \\u001b\[31mmagic$"):
+        decode(b"a", decoder=python(code))
+    with pytest.raises(InvalidOptionError, match=r"ended with code -9: no message$"):
+        decode(b"a", decoder=python("import os; os.kill(os.getpid(), 9)"))
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        ("no-such-decoder --x", "'no-such-decoder --x' cannot run: No such file or directory"),
+        ("/", "cannot run: Permission denied"),
+        ("", "the decoder command is empty"),
+        ("'a", "No closing quotation"),
+    ],
+)
+def test_a_command_that_cannot_run_says_so(command: str, message: str) -> None:
+    with pytest.raises(InvalidOptionError, match=message):
+        decode(b"a", decoder=command_decoder(command))
+
+
+def test_output_that_is_not_text_is_escaped() -> None:
+    decoder = python("import sys; sys.stdout.buffer.write(b'a\\xffb')")
+    assert decode(b"a", decoder=decoder).text == "a\\xffb"
+
+
+# --- functions ------------------------------------------------------------------------------
+
+
+def test_a_function_may_return_a_tree_a_text_or_leave_the_value() -> None:
+    made = {b"t": {"a": (1, b"x"), 5: {"s"}}, b"s": "text", b"n": None}
+    decoder = Decoder("mine", made.__getitem__)
+    assert decode(b"t", decoder=decoder).data == {"a": [1, b"x"], "5": ["s"]}
+    assert decode(b"t", decoder=decoder).kind == "mine"
+    assert decode(b"s", decoder=decoder).data == "text"
+    assert decode(b"n", decoder=decoder).kind == "text"
+
+
+def test_a_function_that_fails_is_named() -> None:
+    def fails(value: bytes) -> object:
+        raise KeyError("magic")
+
+    with pytest.raises(InvalidOptionError, match="decoder 'mine' failed on a value of 3 bytes"):
+        decode(b"abc", decoder=Decoder("mine", fails))
+    deep: list[object] = []
+    deep.append(deep)
+    with pytest.raises(InvalidOptionError, match="'mine' returns is nested deeper"):
+        decode(b"abc", decoder=Decoder("mine", lambda value: deep))
+
+
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Install a package with two decoders, one of which cannot be imported."""
+    info = tmp_path / "upper_case-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: upper-case\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(
+        "[snapkv.decoders]\nupper = upper_case:decode\nbroken = no_such_module:decode\n"
+    )
+    (tmp_path / "upper_case.py").write_text(
+        "def decode(value):\n    return {'text': value.decode().upper()}\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+
+
+@pytest.mark.usefixtures("installed")
+def test_installed_decoders_are_kinds() -> None:
+    assert {"upper", "broken"} <= set(decoders())
+    assert decode(b"abc", "upper").data == {"text": "ABC"}
+    with pytest.raises(InvalidOptionError, match=r"'broken' failed.*No module named"):
+        decode(b"abc", "broken")
+    with pytest.raises(InvalidOptionError, match=r"use one of json, .*, broken, upper"):
+        decode(b"abc", "lower")
