@@ -33,6 +33,7 @@ SESSIONS = [
     "snapkv/DESIGN.md",
     "cdcmeta/DESIGN.md",
     "docs/tables.md",
+    "docs/rendering.md",
     "docs/archive.md",
     "docs/changes.md",
     "docs/generations.md",
