@@ -84,6 +84,8 @@ SLOW_FILES = {
     "test_protocol_simulation",
     "test_protocol_undecidable",
     "test_recording_killed",
+    "test_rendering_bounds",
+    "test_rendering_properties",
     "test_restored_engines",
     "test_ring_filling",
     "test_scheduler_simulation",

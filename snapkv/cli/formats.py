@@ -7,10 +7,10 @@ import json
 from typing import Any
 
 from snapkv.model import Change, Commit, Difference, Entry, Meta, Scalar, Version
-from snapkv.rendering.text import counted as counted
-from snapkv.rendering.text import key_text as key_text
-from snapkv.rendering.text import preview as preview
-from snapkv.rendering.text import quoted as quoted
+from snapkv.text import counted as counted
+from snapkv.text import key_text as key_text
+from snapkv.text import preview as preview
+from snapkv.text import quoted as quoted
 from snapkv.times import format_time
 
 Json = dict[str, Any]

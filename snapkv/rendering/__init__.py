@@ -13,7 +13,7 @@ a terminal, a page or a notebook shows. `blame` says which version last changed 
 It opens no store and writes nothing. All work is bounded: a value that breaks a bound is shown as
 text or hex. Text in lines has no control characters.
 
-Reading the source: `text` makes text safe to show; structured values are made of `tree` and
+Reading the source: `snapkv.text` makes text safe to show; structured values are made of `tree` and
 `paths`. `decoding` finds the kind, `yaml_text`, `msgpack_bytes`, `protobuf` and `kubernetes` read
 one each, `decoder` runs other programs. `alignment` finds what corresponds, `tree_changes` and
 `pieces` what changed, `difference` joins them, and `views` shows them.
@@ -29,8 +29,8 @@ from snapkv.rendering.origins import Blame, blame
 from snapkv.rendering.paths import KUBERNETES_NOISE, path_text
 from snapkv.rendering.pieces import Piece
 from snapkv.rendering.redaction import Redaction
-from snapkv.rendering.text import escaped, key_text, preview, quoted, shortened
 from snapkv.rendering.tree_changes import PathChange
+from snapkv.text import escaped, key_text, preview, quoted, shortened
 
 __all__ = [
     "KINDS",

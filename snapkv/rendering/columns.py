@@ -8,7 +8,6 @@ from itertools import zip_longest
 from snapkv.rendering.alignment import Steps
 from snapkv.rendering.lines import Line, Part, Style
 from snapkv.rendering.pieces import LineEdits, Piece
-from snapkv.rendering.text import cut, escaped, width_of
 from snapkv.rendering.text_lines import (
     hunk_title,
     hunks,
@@ -17,6 +16,7 @@ from snapkv.rendering.text_lines import (
     word_edits,
     words_in,
 )
+from snapkv.text import cut, escaped, width_of
 
 WIDTH_MIN = 20
 """How many columns a view side by side has at least."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from snapkv.clock import monotonic
 from snapkv.errors import InvalidOptionError
-from snapkv.rendering.text import escaped, shortened_text
+from snapkv.text import escaped, shortened_text
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint

@@ -10,8 +10,8 @@ from snapkv.arguments import wrong_type
 from snapkv.errors import InvalidOptionError
 from snapkv.rendering.decoded import KINDS, Decoded
 from snapkv.rendering.decoder import Decoder, decoder_named
-from snapkv.rendering.text import stored_text
 from snapkv.rendering.tree import NotThisKindError, Tree, as_tree, checked, unique
+from snapkv.text import stored_text
 
 STRUCTURED_BYTES_MAX = 8 << 20
 """A larger value is text or hex, unless its kind is given."""

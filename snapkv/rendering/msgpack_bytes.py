@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from snapkv.rendering.text import escaped
 from snapkv.rendering.tree import NotThisKindError, Tree, as_tree, checked, unique
+from snapkv.text import escaped
 
 
 def looks_like_msgpack(value: bytes) -> bool:
@@ -17,7 +17,7 @@ def looks_like_msgpack(value: bytes) -> bool:
 def load(value: bytes) -> Tree:
     """Return the tree of a value that is one whole msgpack object; raise `NotThisKindError`.
 
-    Keys become text. Extension types become text such as `ext(5) 0x00ff`, timestamps a date.
+    Keys become text, and so do extension types (`ext(5) 0x00ff`) and timestamps.
     """
     import msgpack
 

@@ -11,9 +11,9 @@ from snapkv.rendering.decoder import Decoder
 from snapkv.rendering.decoding import decode
 from snapkv.rendering.paths import Path, path_text
 from snapkv.rendering.pieces import line_edits, lines_of
-from snapkv.rendering.text import escaped
 from snapkv.rendering.tree import Numbers, Tree, compact
 from snapkv.rendering.tree_changes import ListPairs
+from snapkv.text import escaped
 
 Origins = Version | dict[str, "Origins"] | list["Origins"]
 """A tree of the same shape as a value, with the version of each leaf; a version is of all below."""

@@ -8,10 +8,10 @@ from snapkv.rendering.alignment import Steps
 from snapkv.rendering.lines import Line, Part, Style
 from snapkv.rendering.paths import path_text
 from snapkv.rendering.pieces import line_edits, lines_of
-from snapkv.rendering.text import shortened_text, shortened_texts
 from snapkv.rendering.text_lines import unified
 from snapkv.rendering.tree import Tree, compact
 from snapkv.rendering.tree_changes import PathChange
+from snapkv.text import shortened_text, shortened_texts
 
 VALUE_CHARS_MAX = 200
 """How many characters of each side of a change are shown on its line."""

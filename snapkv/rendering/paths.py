@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from snapkv.errors import InvalidOptionError
-from snapkv.rendering.text import quoted
+from snapkv.text import quoted
 
 Step = str | int
 """A key of a dict, or the index of a list."""

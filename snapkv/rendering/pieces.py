@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Generic, NamedTuple, TypeVar
 
 from snapkv.rendering.alignment import Steps, edits
-from snapkv.rendering.text import common_head, common_tail
+from snapkv.text import common_head, common_tail
 
 S = TypeVar("S", tuple[str, ...], bytes)
 

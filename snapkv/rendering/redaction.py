@@ -8,7 +8,7 @@ from snapkv.arguments import wrong_type
 from snapkv.rendering.compared import State
 from snapkv.rendering.decoded import REDACTED, Decoded
 from snapkv.rendering.difference import ValueDifference
-from snapkv.rendering.text import counted
+from snapkv.text import counted
 
 
 class Redaction:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from snapkv.rendering.alignment import Steps, edits
 from snapkv.rendering.lines import LINE_CHARS_MAX, Line, Part, Style
 from snapkv.rendering.pieces import LineEdits, Piece
-from snapkv.rendering.text import escaped, window_start
+from snapkv.text import escaped, window_start
 
 WORDS_MAX = 20_000
 """How many words and signs of one changed piece are compared; a longer one is shown by lines."""

@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from snapkv.rendering.text import escaped, quoted
+from snapkv.text import escaped, quoted
 
 Tree = Any
 """A dict with text keys, a list of trees, text, int, float, bool, None or bytes."""

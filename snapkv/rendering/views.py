@@ -14,8 +14,8 @@ from snapkv.rendering.decoded import hex_rows
 from snapkv.rendering.lines import Line, Part, View, bounded
 from snapkv.rendering.path_lines import brief_line, path_lines
 from snapkv.rendering.pieces import Piece, lines_of
-from snapkv.rendering.text import counted, shortened
 from snapkv.rendering.text_lines import unified, words
+from snapkv.text import counted, shortened
 
 _BYTES_SHOWN_MAX = 1 << 16
 """How many bytes of one changed piece are shown."""

@@ -11,7 +11,6 @@ import re
 from functools import cache
 from typing import Any
 
-from snapkv.rendering.text import escaped
 from snapkv.rendering.tree import (
     DEPTH_MAX,
     NODES_MAX,
@@ -21,6 +20,7 @@ from snapkv.rendering.tree import (
     checked,
     scalar_text,
 )
+from snapkv.text import escaped
 
 YAML_CHARS_MAX = 1 << 19
 """A longer text is not read as YAML: PyYAML needs more than a second for it."""

@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 FLOORS = (
     ("snapkv._version", "snapkv.dates"),
     ("snapkv.errors",),
-    ("snapkv.arguments", "snapkv.extras", "snapkv.lifecycle", "snapkv.model"),
+    ("snapkv.arguments", "snapkv.extras", "snapkv.lifecycle", "snapkv.model", "snapkv.text"),
     ("snapkv.times", "snapkv.tuples"),
     ("snapkv.clock", "snapkv.layout"),
     ("snapkv.files", "snapkv.rendering", "snapkv.web"),

@@ -1,4 +1,7 @@
-"""Text that is safe to show: quoted, escaped, measured, shortened."""
+"""Text that is safe to show: quoted, escaped, measured, shortened.
+
+Below `snapkv.rendering`, because a command line needs it at once, and the rest for few commands.
+"""
 
 from __future__ import annotations
 
