@@ -214,20 +214,19 @@ PEOPLE = [
 def test_calls_for_different_people_do_not_share_a_stamp(store):
     """And those for the same one do, in groups that form while the first commit is held."""
     asked = [PEOPLE[n % len(PEOPLE)] for n in range(4 * len(PEOPLE))]
-    queue, release = store._core.committer._queue, threading.Event()
+    queue, began, release = store._core.committer._queue, threading.Event(), threading.Event()
 
     def held(stamp):
+        began.set()
         release.wait(WAIT_S)
         return Ops()
 
     with ThreadPoolExecutor(1 + len(asked)) as pool:
-        calls = []
-        for n, said in enumerate([None, *asked]):
-            if said is None:
-                calls.append(pool.submit(store.commit, held, timeout=WAIT_S))
-            else:
-                calls.append(pool.submit(store.save, f"{n}", b"", **said))
-            until_waiting(queue, n + 1)
+        calls = [pool.submit(store.commit, held, timeout=WAIT_S)]
+        assert began.wait(WAIT_S)  # from now on no call joins its transaction
+        for n, said in enumerate(asked):
+            calls.append(pool.submit(store.save, f"{n}", b"", **said))
+            until_waiting(queue, len(calls))
         release.set()
         first, *stamps = [call.result(WAIT_S) for call in calls]
     told = {}
