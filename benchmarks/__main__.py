@@ -13,6 +13,7 @@ QUESTIONS = (
     "list_as_of",
     "feed",
     "scaling",
+    "cli_start",
     "etcd_open",
     "etcd_save",
     "etcd_processes",

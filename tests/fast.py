@@ -21,6 +21,7 @@ SLOW_FILES = {
     "test_cli_processes",
     "test_cli_reading",
     "test_cli_recording",
+    "test_cli_start",
     "test_cli_ticking",
     "test_cli_times",
     "test_cli_writing",

@@ -4,22 +4,44 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
 
-from snapkv.cli import importing, reading, recording, ticker, upkeep, writing
-from snapkv.cli.archiving import archive
-from snapkv.cli.commands import App, misuse_of, version_option
+from snapkv.cli.commands import App, Place, misuse_of, version_option
 from snapkv.cli.exits import MEANINGS, Exit, code_of, message_of
 from snapkv.cli.options import STORE_VARIABLE, JsonOption, NameOption
 from snapkv.cli.output import prepare_streams, tell_error
-from snapkv.cli.tour import tour
 
 _EPILOG = "Exit codes:\n" + ";\n".join(f"{int(c)} = {text}" for c, text in MEANINGS.items())
 
-app = App(name="snapkv", epilog=_EPILOG, rich_markup_mode="rich")
+COMMANDS = {
+    "get": Place("snapkv.cli.reading", "Read"),
+    "ls": Place("snapkv.cli.reading", "Read"),
+    "log": Place("snapkv.cli.reading", "Read"),
+    "history": Place("snapkv.cli.reading", "Read"),
+    "diff": Place("snapkv.cli.reading", "Read", times=2),
+    "watch": Place("snapkv.cli.reading", "Read"),
+    "put": Place("snapkv.cli.writing", "Write"),
+    "rm": Place("snapkv.cli.writing", "Write"),
+    "restore": Place("snapkv.cli.writing", "Write", times=1),
+    "resolve": Place("snapkv.cli.writing", "Write"),
+    "import-prefix": Place("snapkv.cli.importing", "Write"),
+    "tick": Place("snapkv.cli.ticker", "Write"),
+    "compact": Place("snapkv.cli.upkeep", "Keep", times=1),
+    "dump": Place("snapkv.cli.upkeep", "Keep"),
+    "load": Place("snapkv.cli.upkeep", "Keep"),
+    "backup": Place("snapkv.cli.upkeep", "Keep"),
+    "check": Place("snapkv.cli.upkeep", "Keep"),
+    "info": Place("snapkv.cli.upkeep", "Keep"),
+    "record": Place("snapkv.cli.recording", "Keep"),
+    "archive": Place("snapkv.cli.archiving", "Keep"),
+    "tour": Place("snapkv.cli.tour", "Try"),
+}
+"""The commands, in the order of the help. Only the module of the command that runs is imported."""
+
+app = App(name="snapkv", epilog=_EPILOG, rich_markup_mode="rich", table=COMMANDS)
 
 
 @app.callback()
@@ -43,42 +65,6 @@ def snapkv(
     rev:4, a timestamp, or now.
     --store, --name and --json may come before or after the command.
     """
-
-
-_PANELS: dict[str, tuple[Callable[..., None], ...]] = {
-    "Read": (reading.get, reading.ls, reading.log, reading.history, reading.diff, reading.watch),
-    "Write": (
-        writing.put,
-        writing.rm,
-        writing.restore,
-        writing.resolve,
-        importing.import_prefix,
-        ticker.tick,
-    ),
-    "Keep": (
-        upkeep.compact,
-        upkeep.dump,
-        upkeep.load,
-        upkeep.backup,
-        upkeep.check,
-        upkeep.info,
-        recording.record,
-    ),
-    "Try": (tour,),
-}
-
-_TIMES_TAKEN = {reading.diff: 2, writing.restore: 1, upkeep.compact: 1}
-"""How many times a command takes as arguments."""
-
-for _panel, _commands in _PANELS.items():
-    for _command in _commands:
-        app.command(
-            _command.__name__.replace("_", "-"),
-            rich_help_panel=_panel,
-            times=_TIMES_TAKEN.get(_command, 0),
-        )(_command)
-
-app.add_typer(archive, name="archive", rich_help_panel="Keep")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

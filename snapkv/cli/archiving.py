@@ -22,7 +22,11 @@ from snapkv.times import physical_ms
 if TYPE_CHECKING:
     from snapkv.archive.tables import PublishedTable
 
-archive = App(help="Look after an archive: the files in which record keeps history.")
+archive = App(
+    name="archive",
+    add_completion=False,
+    help="Look after an archive: the files in which record keeps history.",
+)
 
 UrlArgument = Annotated[
     str,

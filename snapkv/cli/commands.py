@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from importlib import import_module
 from itertools import pairwise
-from typing import Any
+from typing import Any, ClassVar, NamedTuple
 
 import typer
 from typer.core import TyperCommand, TyperGroup
+from typer.main import get_command
 
 from snapkv._version import __version__
 from snapkv.cli.exits import Exit
@@ -49,11 +51,11 @@ OTHER_WORDS = {
 
 
 class Command(TyperCommand):
-    """A command whose help shows no value for flags; typer 0.28 shows `<bool>`."""
+    """A command of `Param`s."""
 
     def get_params(self, ctx: Any) -> list[Any]:
         """Return its parameters, including --help."""
-        return [_plain(param) for param in super().get_params(ctx)]
+        return [_prepared(param) for param in super().get_params(ctx)]
 
 
 class TimeCommand(Command):
@@ -83,11 +85,67 @@ class TwoTimesCommand(TimeCommand):
     times = 2
 
 
+class Place(NamedTuple):
+    """Where a command is, its panel in the help, and how many times it takes as arguments.
+
+    The module has it under its name, with `_` for `-`: a function, or an `App` with subcommands.
+    """
+
+    module: str
+    panel: str
+    times: int = 0
+
+
+class LazyCommands(Mapping[str, Any]):
+    """Commands by name; the first access to one imports its module, and makes it."""
+
+    def __init__(self, places: Mapping[str, Place]) -> None:
+        self._places, self._made = places, dict[str, Any]()
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._made:
+            self._made[name] = _made(name, self._places[name])
+        return self._made[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._places
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._places)
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+
+def _made(name: str, place: Place) -> Any:
+    """Return the command at a place, as typer makes it."""
+    found = getattr(import_module(place.module), name.replace("-", "_"))
+    if isinstance(found, App):
+        command: Any = get_command(found)
+        command.rich_help_panel = place.panel
+        return command
+    alone = App(add_completion=False, rich_markup_mode="rich")
+    alone.command(name, times=place.times, rich_help_panel=place.panel)(found)
+    return get_command(alone)
+
+
 class Commands(TyperGroup):
     """Commands that end quietly at Ctrl-C, or when the reader of their output ends.
 
-    The error for an unknown command suggests the command that was probably meant.
+    The error for an unknown command suggests the command that was probably meant. Commands of the
+    class's `table` are made when something asks for them.
     """
+
+    table: ClassVar[Mapping[str, Place]] = {}
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        if self.table:
+            self.commands: Any = LazyCommands(self.table)
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Return the names of the commands, in the order of the help."""
+        return list(self.commands)
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command, and flush its output while errors still count."""
@@ -103,7 +161,7 @@ class Commands(TyperGroup):
 
     def get_params(self, ctx: Any) -> list[Any]:
         """Return the parameters of the group itself, as `Command`."""
-        return [_plain(param) for param in super().get_params(ctx)]
+        return [_prepared(param) for param in super().get_params(ctx)]
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Return the command that the first word names, and the words after it."""
@@ -120,11 +178,12 @@ class Commands(TyperGroup):
 
 
 class App(typer.Typer):
-    """A typer app of `Commands`."""
+    """A typer app of `Commands`: those of a table, or those that are added."""
 
-    def __init__(self, **settings: Any) -> None:
+    def __init__(self, *, table: Mapping[str, Place] | None = None, **settings: Any) -> None:
+        kind = type("Commands", (Commands,), {"table": table}) if table else Commands
         super().__init__(
-            cls=Commands, context_settings=HELP_OPTIONS, pretty_exceptions_enable=False, **settings
+            cls=kind, context_settings=HELP_OPTIONS, pretty_exceptions_enable=False, **settings
         )
 
     def command(
@@ -162,7 +221,28 @@ def version_option(program: str) -> Any:
     return typer.Option("--version", callback=show, is_eager=True, help="Print the version.")
 
 
-def _plain(param: Any) -> Any:
+def _prepared(param: Any) -> Any:
+    """Return a parameter whose help shows no value for a flag, and that takes text as it is.
+
+    typer 0.28 shows `<bool>` for flags. typer 0.29 converts every value with pydantic, even a text
+    or a value that was not given; importing pydantic takes a third of the time of a short command.
+    """
     if _is_flag(param):
         param.metavar = ""
+    if hasattr(param, "type_descriptor") and "process_value" not in vars(param):
+        param.process_value = _taking_text(param, param.process_value)
     return param
+
+
+def _taking_text(param: Any, convert: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """Return the conversion of a parameter's values; texts and absent values stay as they are."""
+    single = param.nargs == 1 and not param.multiple
+    kind: Any = {str: str, list[str]: (tuple, list)}.get(param.type_descriptor.annotation, ())
+
+    def process_value(ctx: Any, value: Any) -> Any:
+        convertible = (value is not None or not single) and not isinstance(value, kind)
+        if convertible or (param.required and not value):
+            return convert(ctx, value)
+        return value if param.callback is None else param.callback(ctx, param, value)
+
+    return process_value

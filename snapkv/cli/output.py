@@ -1,6 +1,7 @@
 """Writing to the terminal, the pipe and the error stream, and asking questions.
 
-The only module that imports rich. The text is the same everywhere; a terminal gets colours.
+The only module that imports rich, and only for a terminal: the import takes as long as a short
+command. The text is the same everywhere; a terminal gets colours.
 """
 
 from __future__ import annotations
@@ -12,11 +13,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from io import TextIOWrapper
 from threading import Timer
-from typing import TypeVar
-
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.text import Text
+from typing import TYPE_CHECKING, TextIO, TypeVar
 
 from snapkv.cli.exits import CommandError, Exit
 from snapkv.cli.formats import (
@@ -32,6 +29,9 @@ from snapkv.cli.formats import (
 )
 from snapkv.clock import monotonic
 from snapkv.model import Commit, Difference
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 T = TypeVar("T")
 
@@ -99,9 +99,18 @@ def write_line(parts: Iterable[Part], *, error: bool = False) -> None:
     """Write a line, with colours on a terminal."""
     stream = sys.stderr if error else sys.stdout
     if stream.isatty():
-        Console(file=stream).print(_text(parts), soft_wrap=True)
+        from rich.text import Text
+
+        console(stream).print(Text.assemble(*parts), soft_wrap=True)
     else:
         stream.write(_plain(parts) + "\n")
+
+
+def console(stream: TextIO) -> Console:
+    """Return rich's console on a terminal."""
+    from rich.console import Console
+
+    return Console(file=stream)
 
 
 def tell_error(message: str) -> None:
@@ -174,7 +183,7 @@ def working(what: str) -> AbstractContextManager[object]:
     """Show on a terminal that a long operation is under way."""
     if not sys.stderr.isatty():
         return nullcontext()
-    return Console(file=sys.stderr).status(what)
+    return console(sys.stderr).status(what)
 
 
 @contextmanager
@@ -183,7 +192,9 @@ def status_line(*, shown: bool = True) -> Iterator[Callable[[str], None]]:
     if not (shown and sys.stderr.isatty()):
         yield lambda text: None
         return
-    with Console(file=sys.stderr).status("") as status:
+    from rich.text import Text
+
+    with console(sys.stderr).status("") as status:
         yield lambda text: status.update(Text(text))
 
 
@@ -201,9 +212,16 @@ def progress_bar(what: str) -> Iterator[Callable[[int, int], None]]:
     if not sys.stderr.isatty():
         yield lambda done, total: None
         return
+    from rich import progress
+
     began = monotonic()
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    bar = Progress(*columns, TimeElapsedColumn(), console=Console(file=sys.stderr), transient=True)
+    columns = (
+        progress.TextColumn("{task.description}"),
+        progress.BarColumn(),
+        progress.MofNCompleteColumn(),
+        progress.TimeElapsedColumn(),
+    )
+    bar = progress.Progress(*columns, console=console(sys.stderr), transient=True)
     task = bar.add_task(what)
 
     def move(done: int, total: int) -> None:
@@ -248,10 +266,6 @@ def _spaced(columns: Iterable[Part | None]) -> list[Part]:
         if column is not None:
             parts += ["  ", column] if parts else [column]
     return parts
-
-
-def _text(parts: Iterable[Part]) -> Text:
-    return Text.assemble(*parts)
 
 
 def _plain(parts: Iterable[Part]) -> str:

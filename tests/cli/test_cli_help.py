@@ -9,12 +9,11 @@ import pytest
 from cli_runner import PROGRAM, Cli
 
 import snapkv
-from snapkv.cli import output
-from snapkv.cli.app import app
+from snapkv.cli import app, output
 from snapkv.cli.commands import OTHER_WORDS
 from snapkv.engine.etcd import connection
 
-COMMANDS = sorted(str(each.name) for each in app.registered_commands)
+COMMANDS = sorted(app.COMMANDS)
 PROGRAMS = {"snapkv": PROGRAM, "cdcmeta": [sys.executable, "-m", "cdcmeta.cli"]}
 
 
@@ -66,32 +65,6 @@ def test_the_words_of_other_programs_lead_to_ours(cli: Cli, word: str, meant: st
 
 def test_a_misspelt_command_is_answered_by_spelling(cli: Cli) -> None:
     assert "Did you mean 'history'?" in cli("hist").err
-
-
-@pytest.mark.parametrize(
-    ("program", "line", "offers"),
-    [
-        ("snapkv", "snapkv re", {"record", "resolve", "restore"}),
-        ("snapkv", "snapkv put --if-", {"--if-absent", "--if-revision"}),
-        ("cdcmeta", "cdcmeta ge", {"generations"}),
-    ],
-)
-def test_the_shell_completes(program: str, line: str, offers: set[str]) -> None:
-    variables = {
-        f"_{program.upper()}_COMPLETE": "complete_bash",
-        "COMP_WORDS": line,
-        "COMP_CWORD": str(len(line.split()) - 1),
-    }
-    done = run(program, **variables)
-    assert set(done.stdout.split()) == offers, done.stderr
-
-
-def test_completion_can_be_installed() -> None:
-    done = run(
-        "snapkv", "--show-completion", "bash", _TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION="1"
-    )
-    assert done.returncode == 0, done.stderr
-    assert "_SNAPKV_COMPLETE=complete_bash" in done.stdout
 
 
 @pytest.mark.parametrize("package", ["snapkv", "cdcmeta"])

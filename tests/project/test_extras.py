@@ -93,20 +93,20 @@ def test_the_matrix_refuses_what_it_should() -> None:
 
 HELPS = """
 import json
+from typer.main import get_command
 from snapkv.cli import app as snapkv_cli
 from cdcmeta.cli import app as cdcmeta_cli
 
 failed = []
-for main, app, name in (snapkv_cli.main, snapkv_cli.app, "snapkv"), (
-    cdcmeta_cli.main, cdcmeta_cli.app, "cdcmeta"
-):
-    lines = [[]] + [[each.name or each.callback.__name__] for each in app.registered_commands]
-    for group in app.registered_groups:
-        lines.append([group.name])
-        lines += [[group.name, each.name or each.callback.__name__]
-                  for each in group.typer_instance.registered_commands]
+for cli, name in (snapkv_cli, "snapkv"), (cdcmeta_cli, "cdcmeta"):
+    lines = [[]]
     for line in lines:
-        if main([*line, "--help"]) != 0:
+        command = get_command(cli.app)
+        for word in line:
+            command = command.commands[word]
+        lines += [[*line, word] for word in getattr(command, "commands", ())]
+    for line in lines:
+        if cli.main([*line, "--help"]) != 0:
             failed.append([name, *line])
     print(name, len(lines))
 sys.exit(json.dumps(failed) if failed else 0)
