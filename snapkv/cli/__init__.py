@@ -1,10 +1,10 @@
 """The command line `snapkv`.
 
 `options` declares the options that many commands share, and opens the store. `formats` writes
-values, times and commits as text for people and as JSON for programs. `output` writes to the
-terminal, the pipe and the error stream, and asks questions; only it imports rich. `exits` maps
-errors to exit codes, in one table. The commands are in `reading`, `writing`, `upkeep`, `ticker`,
-`importing` and `tour`; `app` collects them.
+values, times and commits as text for people and as JSON for programs. `output` is the answer of a
+command, as text, table, JSON or YAML. `terminal` writes lines, `pager` shows long answers,
+`progress` shows what takes long, `questions` asks. `exits` maps errors to exit codes, in one table.
+`app` has the table of the commands.
 
 Caveats. Times are shown to the millisecond, and several commits can share one; `--raw` and `--json`
 give the exact timestamp. Text is made safe for terminals (characters that do not print are

@@ -11,8 +11,14 @@ import typer
 
 from snapkv.cli.commands import App, Place, misuse_of, version_option
 from snapkv.cli.exits import MEANINGS, Exit, code_of, message_of
-from snapkv.cli.options import STORE_VARIABLE, JsonOption, NameOption
-from snapkv.cli.output import prepare_streams, tell_error
+from snapkv.cli.options import (
+    STORE_VARIABLE,
+    JsonOption,
+    NameOption,
+    NoPagerOption,
+    OutputOption,
+)
+from snapkv.cli.terminal import prepare_streams, tell_error
 
 _EPILOG = "Exit codes:\n" + ";\n".join(f"{int(c)} = {text}" for c, text in MEANINGS.items())
 
@@ -56,14 +62,16 @@ def snapkv(
         ),
     ] = None,
     name: NameOption = None,
+    output_format: OutputOption = None,
     as_json: JsonOption = False,
+    no_pager: NoPagerOption = False,
     version: Annotated[bool, version_option("snapkv")] = False,
 ) -> None:
     """Time travel over key-value metadata: read, list, diff, watch and restore any moment.
 
     A TIME is 2026-01-31 14:05 (local time, or with an offset), 14:05, yesterday, 1h ago, -5m,
     rev:4, a timestamp, or now.
-    --store, --name and --json may come before or after the command.
+    --store, --name, --output, --json and --no-pager may come before or after the command.
     """
 
 

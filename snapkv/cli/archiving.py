@@ -10,13 +10,13 @@ import typer
 from snapkv.cli.commands import App
 from snapkv.cli.exits import CommandError, Exit
 from snapkv.cli.formats import Json, counted, key_text, time_json, time_text
-from snapkv.cli.options import JsonOption, NameOption, StoreOption, seconds
-from snapkv.cli.output import Output, progress_bar, tell, working
+from snapkv.cli.options import StoreOptions, seconds, takes
+from snapkv.cli.output import Output
+from snapkv.cli.progress import progress_bar, working
+from snapkv.cli.terminal import tell
 from snapkv.clock import SystemClock
 from snapkv.errors import CompactedError
 from snapkv.recording.record import record
-from snapkv.store.open import DEFAULT_NAME
-from snapkv.store.open import open as open_store
 from snapkv.times import physical_ms
 
 if TYPE_CHECKING:
@@ -35,12 +35,8 @@ UrlArgument = Annotated[
 
 
 @archive.command()
-def status(
-    url: UrlArgument,
-    store: StoreOption = None,
-    name: NameOption = None,
-    as_json: JsonOption = False,
-) -> None:
+@takes()
+def status(options: StoreOptions, url: UrlArgument) -> None:
     """Print what the archive holds: since when, up to when, gaps, files, bytes.
 
     With --store it also prints how many seconds the archive is behind that store: the age of the
@@ -72,21 +68,17 @@ def status(
         "bytes": found.bytes,
         "written": time_json(int(found.written * 1_000) << 18),
     }
-    if store is not None:
-        facts["lag_s"] = _lag_s(store, name or DEFAULT_NAME, found.resolved)
-    if as_json:
-        Output(True).record(facts)
-        return
-    for fact, shown in _lines(facts):
-        Output().record({}, (fact.ljust(18), "cyan"), shown)
+    if options.store is not None:
+        facts["lag_s"] = _lag_s(options, found.resolved)
+    options.output.facts(facts, _lines(facts))
 
 
-def _lag_s(url: str, name: str, resolved: int) -> float:
+def _lag_s(options: StoreOptions, resolved: int) -> float:
     """Return the age in seconds of the oldest commit that an archive lacks, 0.0 if it has all.
 
     If that commit is compacted, it is the age of the newest that the archive has.
     """
-    with open_store(url, name=name, create=False) as store:
+    with options.opened() as store:
         try:
             first = next(iter(store.commits(since=resolved)), None)
         except CompactedError:
@@ -115,7 +107,8 @@ def _lines(facts: Json) -> list[tuple[str, str]]:
 
 
 @archive.command()
-def verify(url: UrlArgument, as_json: JsonOption = False) -> None:
+@takes(store=False)
+def verify(options: StoreOptions, url: UrlArgument) -> None:
     """Read every file again, and check checksums, order, tiling, the log and each base.
 
     Prints the problems, and ends with code 1 if there are any.
@@ -125,8 +118,8 @@ def verify(url: UrlArgument, as_json: JsonOption = False) -> None:
 
     with progress_bar("verifying") as move:
         found = verified(open_files(url), move)
-    out, problems = Output(as_json), list(found.problems)
-    if as_json:
+    out, problems = options.output, list(found.problems)
+    if out.structured:
         out.record(
             {"files": found.files, "rows": found.rows, "bytes": found.size, "problems": problems}
         )
@@ -140,12 +133,13 @@ def verify(url: UrlArgument, as_json: JsonOption = False) -> None:
 
 
 @archive.command()
+@takes(store=False)
 def restore(
+    options: StoreOptions,
     url: UrlArgument,
     into: Annotated[
         str | None, typer.Option("--into", metavar="STORE", help="A new store, as in lmdb:./meta.")
     ] = None,
-    as_json: JsonOption = False,
     timeout: Annotated[
         str | None,
         typer.Option("--timeout", metavar="DURATION", help="Wait this long for another recorder."),
@@ -164,17 +158,18 @@ def restore(
         newest = recorder.catch_up(timeout=seconds(timeout))
     done = recorder.status
     fields = {**time_json(newest), "commits": done.commits, "changes": done.changes}
-    Output(as_json).record(fields, (time_text(newest), "cyan"))
-    if not as_json:
+    options.output.record(fields, (time_text(newest), "cyan"))
+    if not options.structured:
         tell(f"{counted(done.commits, 'commit')} and {counted(done.changes, 'change')} in {into}")
 
 
 @archive.command()
+@takes(store=False)
 def publish(
+    options: StoreOptions,
     url: UrlArgument,
     delta: Annotated[bool, typer.Option("--delta", help="For readers of Delta Lake.")] = False,
     iceberg: Annotated[bool, typer.Option("--iceberg", help="For readers of Iceberg.")] = False,
-    as_json: JsonOption = False,
 ) -> None:
     """Make the archive's files readable as tables: changes and commits. No file is copied.
 
@@ -183,7 +178,7 @@ def publish(
     """
     if not delta and not iceberg:
         raise CommandError("publish needs --delta, --iceberg, or both")
-    out = Output(as_json)
+    out = options.output.headed("FORMAT", "TABLE", "URL", "CONTENT")
     if delta:
         from snapkv.archive.delta_lake import publish_delta
 
@@ -198,6 +193,7 @@ def _show_tables(out: Output, kind: str, tables: Iterable[PublishedTable]) -> No
     for table in tables:
         out.record(
             {"format": kind, **table._asdict()},
+            kind if out.format == "table" else None,
             (table.name.ljust(8), "cyan"),
             key_text(table.url),
             f"{counted(table.rows, 'row')} in {counted(table.files, 'file')}",

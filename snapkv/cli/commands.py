@@ -15,8 +15,8 @@ from typer.main import get_command
 
 from snapkv._version import __version__
 from snapkv.cli.exits import Exit
-from snapkv.cli.output import drop_output
-from snapkv.cli.output import patience as patience
+from snapkv.cli.progress import patience as patience
+from snapkv.cli.terminal import drop_output
 
 HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
 """The context settings of an app, for all its commands."""

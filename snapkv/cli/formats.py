@@ -43,6 +43,53 @@ def json_line(fields: Json) -> str:
     return json.dumps(fields, separators=(", ", ": "))
 
 
+def yaml_document(fields: Json) -> str:
+    r"""Return one YAML document; text of several lines is readable, what does not print escaped.
+
+    >>> print(yaml_document({"note": "two\nlines", "bell": "\a", "n": None}), end="")
+    ---
+    note: |-
+      two
+      lines
+    bell: "\a"
+    n: null
+    """
+    import yaml
+
+    class Dumper(yaml.SafeDumper):
+        """Writes text of several lines as a block, where YAML allows it."""
+
+    def block(dumper: Any, text: str) -> Any:
+        style = "|" if "\n" in text else None
+        return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+    Dumper.add_representer(str, block)
+
+    def dumped(*, allow_unicode: bool) -> str:
+        return "---\n" + str(
+            yaml.dump_all(
+                [fields], Dumper=Dumper, sort_keys=False, width=1_000, allow_unicode=allow_unicode
+            )
+        )
+
+    text = dumped(allow_unicode=True)
+    shown = all(char.isprintable() or char == "\n" for char in text)
+    return text if shown else dumped(allow_unicode=False)
+
+
+def cell_text(value: Any) -> str:
+    """Return a field of a record as a cell of a table.
+
+    >>> cell_text("v1"), cell_text(None), cell_text(7), cell_text({"keys": 1})
+    ('v1', '', '7', '{"keys": 1}')
+    """
+    if value is None:
+        return ""
+    text = value if isinstance(value, str) else json_line(value)
+    shown = text if text.isprintable() else quoted(text)
+    return shown if len(shown) <= PREVIEW_CHARS_MAX else f"{shown[:PREVIEW_CHARS_MAX]}..."
+
+
 def value_json(value: bytes | None) -> Any:
     r"""Return a value for JSON: its text when it is UTF-8, else base64; None for no value.
 

@@ -19,7 +19,10 @@ from snapkv.cli.options import (
     takes,
     warnings_shown,
 )
-from snapkv.cli.output import Output, confirm, progress_bar, tell, working
+from snapkv.cli.output import Output
+from snapkv.cli.progress import progress_bar, working
+from snapkv.cli.questions import confirm
+from snapkv.cli.terminal import tell
 from snapkv.errors import (
     AccessDeniedError,
     CommitTooLargeError,
@@ -192,7 +195,7 @@ def _tell_result(out: Output, done: ImportResult, dry_run: bool) -> None:
     if dry_run:
         out.record(fields, f"would be: {said}")
     elif done.newest is None:
-        if out.as_json:
+        if out.structured:
             out.record(fields)
         tell(f"nothing to import: the store has all {counted(done.keys, 'key')} already")
     else:

@@ -13,7 +13,10 @@ from typing import Annotated, Any
 import typer
 
 from snapkv.cli.exits import CommandError
-from snapkv.cli.output import Output, patience, tell, tell_warning
+from snapkv.cli.output import FORMATS, Output
+from snapkv.cli.pager import paged
+from snapkv.cli.progress import patience
+from snapkv.cli.terminal import tell, tell_warning
 from snapkv.cli.typed_times import TypedTime, understood
 from snapkv.clock import SystemClock
 from snapkv.files import check_mode
@@ -56,7 +59,24 @@ NameOption = Annotated[
 ]
 JsonOption = Annotated[
     bool,
-    typer.Option("--json", callback=inherited, help="Answer in JSON, one document on each line."),
+    typer.Option(
+        "--json", callback=inherited, help="Answer in JSON, one document on each line: -o json."
+    ),
+]
+OutputOption = Annotated[
+    str | None,
+    typer.Option(
+        "--output",
+        "-o",
+        metavar="FORMAT",
+        callback=inherited,
+        autocompletion=lambda: list(FORMATS),
+        help=f"How to answer: {', '.join(FORMATS[:-1])} or {FORMATS[-1]}; else {FORMATS[0]}.",
+    ),
+]
+NoPagerOption = Annotated[
+    bool,
+    typer.Option("--no-pager", callback=inherited, help="On a terminal, too: use no pager."),
 ]
 RawOption = Annotated[
     bool, typer.Option("--raw", help="Show times as timestamps, which name one commit exactly.")
@@ -198,8 +218,18 @@ class StoreOptions:
     timeout: TimeoutOption = None
     store: StoreOption = None
     name: NameOption = None
+    output_format: OutputOption = None
     as_json: JsonOption = False
+    no_pager: NoPagerOption = False
     raw: RawOption = False
+
+    def __post_init__(self) -> None:
+        if self.output_format not in (None, *FORMATS):
+            raise CommandError(
+                f"--output takes {', '.join(FORMATS)}, not {self.output_format!r}: choose one"
+            )
+        if self.as_json and self.output_format not in (None, "json"):
+            raise CommandError(f"--json and --output {self.output_format}: give one of the two")
 
     @property
     def facts(self) -> dict[str, str] | None:
@@ -217,7 +247,22 @@ class StoreOptions:
     @property
     def output(self) -> Output:
         """Where the command's answer goes."""
-        return Output(self.as_json, self.raw)
+        return Output("json" if self.as_json else self.output_format or FORMATS[0], self.raw)
+
+    @property
+    def structured(self) -> bool:
+        """Whether the answer is for programs: JSON or YAML."""
+        return self.output.structured
+
+    @contextmanager
+    def long_output(self, *headings: str) -> Iterator[Output]:
+        """Yield the output of a command that may print much: on a terminal, through a pager.
+
+        `headings` are those of a table. Enter it before the store is opened: when the block ends,
+        it waits for the reader of the pager.
+        """
+        with paged(wanted=not self.no_pager), self.output.headed(*headings) as output:
+            yield output
 
     @contextmanager
     def opened(self, *, create: bool = False, silent: bool = False) -> Iterator[SnapshotKV]:
@@ -277,20 +322,22 @@ class StoreOptions:
 
 
 _SHARED = inspect.signature(StoreOptions, eval_str=True).parameters
-_ALWAYS = {"store", "name", "as_json"}
+_OF_STORES = {"store", "name"}
+_ALWAYS = {"output_format", "as_json"}
 
 
-def takes(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Return the decorator that adds --store, --name, --json and the shared options `names`.
+def takes(*names: str, store: bool = True) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Return the decorator that adds --output, --json and the shared options `names`.
 
-    The command gets them as a `StoreOptions`, its first argument; its own parameters come first in
-    its help. An option that the command declares itself takes the place of the shared one: the
-    command gets it twice if it is among `names` or the three.
+    And --store and --name, unless `store` is false. The command gets them as a `StoreOptions`, its
+    first argument; its own parameters come first in its help. An option that the command declares
+    itself takes the place of the shared one: the command gets it twice if it is one of those.
     """
 
     def decorator(command: Callable[..., None]) -> Callable[..., None]:
         own = list(inspect.signature(command, eval_str=True).parameters.values())[1:]
-        shared = [name for name in _SHARED if name in _ALWAYS.union(names)]
+        wanted = _ALWAYS.union(names, _OF_STORES if store else ())
+        shared = [name for name in _SHARED if name in wanted]
         own_names = {param.name for param in own}
 
         @wraps(command)

@@ -14,7 +14,6 @@ from snapkv.cli.formats import (
     change_json,
     commit_json,
     counted,
-    difference_json,
     entry_json,
     key_text,
     preview,
@@ -33,7 +32,8 @@ from snapkv.cli.options import (
     since,
     takes,
 )
-from snapkv.cli.output import Output, Part, difference_parts, tell, who_and_why, write_line
+from snapkv.cli.output import DIFFERENCE_HEADINGS, Output, who_and_why
+from snapkv.cli.terminal import Part, tell, write_line
 from snapkv.errors import KeyNotFoundError
 from snapkv.model import Changes, Commit, Version
 from snapkv.reading.deadline import bounds
@@ -43,11 +43,14 @@ from snapkv.times import When
 
 SHOWN_CHARS_MAX = 2_000
 """How many characters of a binary value `get` shows on a terminal."""
+NUMBER_WIDTH = 8
+"""Characters of a revision and of a size in `ls --long`."""
 
 KeyArgument = Annotated[str, typer.Argument(metavar="KEY", show_default=False)]
 PrefixArgument = Annotated[
     str, typer.Argument(metavar="PREFIX", help="Exact to the byte.", show_default=False)
 ]
+COMMIT_HEADINGS = ("TIME", "REVISION", "WRITER", "NOTE", "META")
 PrefixOption = Annotated[
     str, typer.Option("--prefix", metavar="PREFIX", help="Only keys that begin so.")
 ]
@@ -63,7 +66,7 @@ def get(options: StoreOptions, key: KeyArgument, at: AtOption = None) -> None:
     when = moment(at)
     with options.readable() as kv:
         when = settled(kv, when)
-        if options.as_json:
+        if options.output.format != "text":
             snapshot = kv.at(when)
             fields = entry_json(key, snapshot.entry(key))
             fields["at"] = {**time_json(snapshot.timestamp), "final": snapshot.final}
@@ -86,7 +89,7 @@ def _write_value(value: bytes) -> None:
         write_line([text.removesuffix("\n")])
 
 
-@takes("observe", "archive", "timeout")
+@takes("observe", "archive", "timeout", "no_pager")
 def ls(
     options: StoreOptions,
     prefix: PrefixArgument = "",
@@ -96,24 +99,26 @@ def ls(
     ] = False,
 ) -> None:
     """List keys, now or at a time, in order."""
-    when, out = moment(at), options.output
-    with options.readable() as kv:
+    when = moment(at)
+    headings = ("REVISION", "SIZE", "KEY", "VALUE") if long else ("KEY",)
+    with options.long_output(*headings) as out, options.readable() as kv:
         snapshot = kv.at(settled(kv, when))
         if not long:
             for key in snapshot.keys(prefix or None):
                 out.record({"key": key}, key_text(key))
             return
+        width = 0 if out.format == "table" else NUMBER_WIDTH
         for key, entry in snapshot.entries(prefix or None):
             out.record(
                 entry_json(key, entry),
-                (f"{entry.revision:>8}", "cyan"),
-                f"{len(entry.value):>8}",
+                (f"{entry.revision:>{width}}", "cyan"),
+                f"{len(entry.value):>{width}}",
                 key_text(key),
                 preview(entry.value),
             )
 
 
-@takes("archive", "timeout", "raw")
+@takes("archive", "timeout", "no_pager", "raw")
 def log(
     options: StoreOptions,
     since_: Annotated[
@@ -131,8 +136,8 @@ def log(
     Commits that changed nothing and have no note or meta are ticks; they are left out, and counted
     on the error stream.
     """
-    after, up_to, out = since(since_), moment(until), options.output
-    with options.opened() as kv:
+    after, up_to = since(since_), moment(until)
+    with options.long_output(*COMMIT_HEADINGS) as out, options.opened() as kv:
         after, up_to = settled(kv, after), settled(kv, up_to)
         if since_ is not None and after is None:  # --since now
             after = kv.resolved()
@@ -167,7 +172,7 @@ def _commits_and_ticks(
     return commits_and_ticks(kv.reader, since, until, newest_first=newest_first, wanted=wanted)
 
 
-@takes("observe", "archive", "timeout", "raw")
+@takes("observe", "archive", "timeout", "no_pager", "raw")
 def history(
     options: StoreOptions,
     key: KeyArgument,
@@ -175,15 +180,15 @@ def history(
     oldest_first: OldestFirst = False,
 ) -> None:
     """Print the versions of a key, newest first: time, revision, value, writer, note, meta."""
-    out = options.output
     with options.readable() as kv:
         versions = list(kv.history(key))
     if not versions:
         raise KeyNotFoundError(key)
     if not oldest_first:
         versions.reverse()
-    for version in versions[:count]:
-        out.record(version_json(version), *_version_columns(out, version))
+    with options.long_output("TIME", "REVISION", "VALUE", "WRITER", "NOTE", "META") as out:
+        for version in versions[:count]:
+            out.record(version_json(version), *_version_columns(out, version))
 
 
 def _version_columns(out: Output, version: Version) -> tuple[Part | None, ...]:
@@ -197,7 +202,7 @@ def _version_columns(out: Output, version: Version) -> tuple[Part | None, ...]:
     return (*when_and_where, *who_and_why(commit))
 
 
-@takes("observe", "archive", "timeout")
+@takes("observe", "archive", "timeout", "no_pager")
 def diff(
     options: StoreOptions,
     a: Annotated[str, typer.Argument(metavar="A", help="A time.", show_default=False)],
@@ -210,15 +215,12 @@ def diff(
     ] = False,
 ) -> None:
     """Print what differs between two times: + added, - removed, ~ changed."""
-    before, after, out, differs = moment(a), moment(b), options.output, False
-    with options.readable() as kv:
+    before, after, differs = moment(a), moment(b), False
+    with options.long_output(*DIFFERENCE_HEADINGS) as out, options.readable() as kv:
         before, after = settled(kv, before), settled(kv, after)
         for difference in kv.diff(before, after, prefix or None):
             differs = True
-            if options.as_json:
-                out.record(difference_json(difference))
-            else:
-                write_line(difference_parts(difference))
+            out.difference(difference)
     if exit_code and differs:
         raise typer.Exit(Exit.NO)
 
@@ -242,7 +244,7 @@ def watch(
     With --observe, all writes that a tick stamps come at once, each with its own revision. Only
     commits of the ticking store have a writer.
     """
-    after, out = since(since_), options.output
+    after, out = since(since_), options.output.headed(*COMMIT_HEADINGS, "", "KEY", "VALUE")
     with (
         options.readable() as kv,
         kv.watch(prefix or None, settled(kv, after), timeout=seconds(timeout)) as changes,
@@ -256,18 +258,20 @@ def _write_changes(out: Output, found: Changes[str], *, each_written: bool) -> N
 
     With `each_written` each change in JSON has its own revision, writer, note and meta.
     """
-    if out.as_json:
+    if out.structured:
         form = written_change_json if each_written else change_json
         out.record({**commit_json(found.commit), "changes": [form(c) for c in found.changes]})
         sys.stdout.flush()
         return
     in_order = sorted(found.changes, key=lambda change: change.commit.revision)
     for commit, changes in groupby(in_order, key=lambda change: change.commit):
-        out.record({}, *out.commit_columns(commit))
+        in_front = out.commit_columns(commit)
+        if out.format == "text":
+            out.record({}, *in_front)
         for change in changes:
             key = key_text(change.key)
-            if change.value is None:
-                write_line([(f"  - {key}", "red")])
-            else:
-                write_line([(f"  = {key}", "green"), f"  {preview(change.value)}"])
+            sign, style = ("-", "red") if change.value is None else ("=", "green")
+            value = None if change.value is None else preview(change.value)
+            line: list[Part] = [(f"  {sign} {key}", style), "" if value is None else f"  {value}"]
+            out.record({}, *in_front, (sign, style), key, value, line=line)
     sys.stdout.flush()

@@ -11,7 +11,9 @@ import typer
 from snapkv.cli.exits import CommandError, message_of
 from snapkv.cli.formats import Json, counted, time_json, time_text
 from snapkv.cli.options import StoreOptions, takes, warnings_shown
-from snapkv.cli.output import Output, status_line, tell, tell_error
+from snapkv.cli.output import Output
+from snapkv.cli.progress import status_line
+from snapkv.cli.terminal import tell, tell_error
 from snapkv.cli.ticker import Stop
 from snapkv.clock import SystemClock
 from snapkv.recording.record import record as recorder_of
@@ -79,7 +81,7 @@ def record(
         "keep": keep,
     } | ({} if into_name is None else {"into_name": into_name})
     with Stop() as stop, ExitStack() as stack:
-        shown = stack.enter_context(status_line(shown=not (quiet or options.as_json)))
+        shown = stack.enter_context(status_line(shown=not (quiet or options.structured)))
         shows = Progress(options.output, shown, quiet or once)
         recorder = recorder_of(options.url, into=into, report=shows, **settings)
         if forget:
@@ -95,7 +97,7 @@ def record(
     fields = {**time_json(newest), "revision": recorder.status.recorded_revision}
     if once:
         options.output.record(fields, options.output.time(newest))
-    elif newest and not options.as_json:
+    elif newest and not options.structured:
         tell(f"snapkv: recorded up to {time_text(newest, raw=options.raw)}")
 
 
@@ -116,7 +118,7 @@ class Progress:
             self._tell_state(status)
         if self._quiet:
             return
-        if self._output.as_json:
+        if self._output.structured:
             self._output.record(status_json(status), flush=True)
         else:
             self._shown(status_text(status))
@@ -127,7 +129,7 @@ class Progress:
             tell_error(f"{message_of(status.error)}; it goes on trying")
         elif status.state == "standby":
             tell("snapkv: another recorder writes there; waiting until it ends")
-        elif not (self._quiet or self._output.as_json):
+        elif not (self._quiet or self._output.structured):
             known = time_text(status.recorded) if status.recorded else "the beginning"
             tell(f"snapkv: recording, from {known} on")
 

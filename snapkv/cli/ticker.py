@@ -20,7 +20,8 @@ from snapkv.cli.options import (
     StoreOptions,
     takes,
 )
-from snapkv.cli.output import status_line, tell, tell_error
+from snapkv.cli.progress import status_line
+from snapkv.cli.terminal import tell, tell_error
 from snapkv.clock import monotonic
 from snapkv.errors import SnapKVError
 from snapkv.model import Commit
@@ -64,13 +65,13 @@ def tick(
     if period_ms < PERIOD_MS_MIN:
         raise CommandError(f"--every takes {PERIOD_MS_MIN}ms at least")
     with Stop() as stop, ExitStack() as stack:
-        shown = stack.enter_context(status_line(shown=not (quiet or options.as_json)))
+        shown = stack.enter_context(status_line(shown=not (quiet or options.structured)))
 
         def connect() -> SnapshotKV:
             return stack.enter_context(options.opened(create=True, silent=True))
 
         def on_tick(ticker: Ticker, commit: Commit) -> None:
-            if options.as_json and not quiet:
+            if options.structured and not quiet:
                 out.committed(commit, flush=True)
             newest = time_text(commit.ts, raw=options.raw)
             shown(f"ticking every {every}: {counted(ticker.ticks, 'tick')}, the newest at {newest}")

@@ -22,7 +22,9 @@ from snapkv.cli.options import (
     start,
     takes,
 )
-from snapkv.cli.output import confirm, confirm_found, counting, tell, working
+from snapkv.cli.progress import counting, working
+from snapkv.cli.questions import confirm, confirm_found
+from snapkv.cli.terminal import tell
 from snapkv.errors import NotObservedError, StoreNotEmptyError
 from snapkv.files import FILE_MODE, descriptor_of
 from snapkv.files import readable as readable_file
@@ -147,7 +149,7 @@ def check(options: StoreOptions) -> None:
     with options.opened() as kv, counting("checking", "commit") as progress:
         report = kv.check(progress=progress)
     problems = list(report.problems)
-    if options.as_json:
+    if options.structured:
         out.record({"commits": report.commits, "keys": report.keys, "problems": problems})
     else:
         for problem in problems:
@@ -165,18 +167,12 @@ def _summary(problems: int, commits: int, keys: int) -> str:
 @takes("observe", "archive", "timeout", "raw")
 def info(options: StoreOptions) -> None:
     """Print facts about the store, or what is observed, and its engine."""
-    out = options.output
     with options.readable() as kv:
         facts = kv.info()
         with suppress(NotObservedError):
             facts["keys"] = kv.at().count()
-    if options.as_json:
-        out.record(dict(_fact_json(fact, value) for fact, value in facts.items()))
-        return
-    rows = _rows(facts, options.raw)
-    width = max(map(len, rows))
-    for fact, shown in rows.items():
-        out.record({}, (fact.ljust(width), "cyan"), shown)
+    fields = dict(_fact_json(fact, value) for fact, value in facts.items())
+    options.output.facts(fields, list(_rows(facts, options.raw).items()))
 
 
 def _fact_json(fact: str, value: Any) -> tuple[str, Any]:

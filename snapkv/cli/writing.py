@@ -18,14 +18,9 @@ from snapkv.cli.options import (
     settled,
     takes,
 )
-from snapkv.cli.output import (
-    Output,
-    confirm_found,
-    difference_parts,
-    tell,
-    tell_differences,
-    write_line,
-)
+from snapkv.cli.output import DIFFERENCE_HEADINGS, Output, tell_differences
+from snapkv.cli.questions import confirm_found
+from snapkv.cli.terminal import tell
 from snapkv.errors import InvalidTimeError, KeyNotFoundError
 from snapkv.model import Absent, AtRevision, Difference, Guard
 from snapkv.reading.snapshot import Snapshot
@@ -183,7 +178,7 @@ def restore(
         out.record(fields, out.time(commit.ts))
         return
     tell("nothing to restore: the present equals that moment")
-    if options.as_json:
+    if options.structured:
         out.record(fields)
 
 
@@ -210,12 +205,13 @@ def _plan(kv: SnapshotKV, target: When | None, prefix: str, before_first: bool) 
 
 
 def _tell_plan(out: Output, plan: Plan) -> None:
-    if out.as_json:
+    if out.structured:
         changes = [difference_json(change) for change in plan.changes]
         out.record({**_counts_json(plan), "changes": changes})
         return
-    for change in plan.changes:
-        write_line(difference_parts(change))
+    with out.headed(*DIFFERENCE_HEADINGS):
+        for change in plan.changes:
+            out.difference(change)
     done = _counts(plan) if plan.changes else "nothing: the present equals that moment"
     tell(f"restoring {time_text(plan.past.timestamp)} would change this: {done}")
 
@@ -251,7 +247,7 @@ def resolve(
     if commit is not None:
         out.committed(commit)
         return
-    if options.as_json:
+    if options.structured:
         out.record({"commit": None})
     raise CommandError("it did not happen, and never will", Exit.NO)
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 from cli_runner import PROCESS_TIMEOUT_S, Answer, Cli, Stream
+from cli_terminal import following, terminal
 from etcd_server import EtcdServer, enable_auth, eventually, make_certificates
-from test_cli_processes import following, terminal
 
 import snapkv
-from snapkv.cli import output
+from snapkv.cli import progress
 from snapkv.clock import monotonic
 
 
@@ -367,9 +367,9 @@ def test_long_work_shows_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
     for after_s, shown in ((-1.0, True), (60.0, False)):
         screen = Stream(terminal=True)
         monkeypatch.setenv("TERM", "xterm")
-        monkeypatch.setattr(output, "BAR_AFTER_S", after_s)
+        monkeypatch.setattr(progress, "BAR_AFTER_S", after_s)
         monkeypatch.setattr(sys, "stderr", screen)
-        with output.progress_bar("importing") as move:
+        with progress.progress_bar("importing") as move:
             for done in range(4):
                 move(done, 12)
         assert (b"3/12" in screen.bytes.getvalue()) == shown

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 from cli_runner import PROCESS_TIMEOUT_S, Cli
+from cli_terminal import following
 from etcd_server import EtcdServer, eventually
-from test_cli_processes import following
 
 import snapkv
 from snapkv.archive.manifest import FORMAT

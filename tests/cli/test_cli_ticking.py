@@ -11,8 +11,8 @@ from typing import cast
 
 import pytest
 from cli_runner import PROCESS_TIMEOUT_S, Cli, without_advice
+from cli_terminal import following, terminal
 from etcd_server import EtcdProxy, EtcdServer, eventually
-from test_cli_processes import following, terminal
 
 import snapkv
 from snapkv.cli import ticker

@@ -147,6 +147,7 @@ CLIENTS = {
     "httptools": {"snapkv.web.connection"},
     "uvicorn": {"snapkv.web.connection", "snapkv.web.server"},
     "typer": {"snapkv.cli", "cdcmeta.cli"},
+    "yaml": {"snapkv.cli.formats"},
     "rich": {"snapkv.cli", "cdcmeta.cli.changefeeds", "cdcmeta.cli.changefeed_status"},
     "numpy": {
         "snapkv.engine.lmdb.columns",

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from snapkv.cli.exits import Exit
 from snapkv.cli.formats import counted, key_text
-from snapkv.cli.output import tell, tell_error
+from snapkv.cli.terminal import tell, tell_error
 from snapkv.cli.tour import archived, filling, place, sparked
 from snapkv.cli.tour.answers import Examiner, Report, TreeAnswer
 from snapkv.cli.tour.errors import TourError

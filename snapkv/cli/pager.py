@@ -1,0 +1,130 @@
+"""Long answers on a terminal go through a pager, as git's do."""
+
+from __future__ import annotations
+
+import io
+import os
+import shlex
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from shutil import which
+from subprocess import PIPE, Popen
+from typing import TextIO
+
+from snapkv.cli.exits import CommandError
+from snapkv.cli.terminal import tell_warning
+
+PAGER_VARIABLES = ("SNAPKV_PAGER", "PAGER")
+"""The first that is set decides; an empty one, or cat, means no pager."""
+DEFAULTS = {"LESS": "FRX", "LV": "-c"}
+"""Variables of pagers, unless they are set: end if all fits on the screen, keep colours."""
+
+
+def pager_of(environment: Mapping[str, str]) -> list[str]:
+    """Return the pager and its arguments; empty for none.
+
+    >>> pager_of({"SNAPKV_PAGER": "less -S", "PAGER": "more"}), pager_of({"PAGER": "cat"})
+    (['less', '-S'], [])
+
+    Without a variable it is less, if there is one and the terminal can move its cursor. Raises
+    `CommandError` if quotes are not closed.
+    """
+    for variable in PAGER_VARIABLES:
+        if (chosen := environment.get(variable)) is not None:
+            try:
+                words = shlex.split(chosen)
+            except ValueError as e:
+                raise CommandError(f"{variable} is {chosen!r}, not a command: {e}") from e
+            return [] if words == ["cat"] else words
+    dumb = environment.get("TERM", "dumb") == "dumb"
+    return [] if dumb or which("less") is None else ["less"]
+
+
+class PagerPipe(io.RawIOBase):
+    """A stream into a pager, which the first write starts; it counts as the terminal.
+
+    If the pager does not start, a warning says so and the terminal gets everything. `ended` is
+    whether the reader has ended the pager before everything was written.
+    """
+
+    def __init__(self, command: list[str], terminal: TextIO) -> None:
+        super().__init__()
+        self.ended = False
+        self._command, self._terminal = command, terminal
+        self._process: Popen[bytes] | None = None
+        self._target: int | None = None
+
+    def writable(self) -> bool:
+        """Return True."""
+        return True
+
+    def isatty(self) -> bool:
+        """Return True: colours are for people, and the pager shows them."""
+        return True
+
+    def write(self, data: object) -> int:
+        """Write some bytes. Raises `BrokenPipeError` once, when the reader has ended the pager."""
+        content = memoryview(data).cast("B")  # type: ignore[arg-type]
+        if self._target is None:
+            self._target = self._start()
+        if self.ended:
+            return len(content)
+        try:
+            return os.write(self._target, content)
+        except BrokenPipeError:
+            self.ended = self._process is not None
+            raise
+
+    def _start(self) -> int:
+        self._terminal.flush()
+        try:
+            self._process = Popen(self._command, stdin=PIPE, env={**DEFAULTS, **os.environ})  # noqa: S603, the user's own pager
+        except OSError as e:
+            tell_warning(f"the pager {shlex.join(self._command)} does not start: {e.strerror}")
+            return self._terminal.fileno()
+        assert self._process.stdin is not None
+        return self._process.stdin.fileno()
+
+    def finish(self) -> None:
+        """Wait until the reader ends the pager, which answers Ctrl-C itself."""
+        if self._process is None:
+            return
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        while self._process.poll() is None:
+            with suppress(KeyboardInterrupt):
+                self._process.wait()
+
+
+@contextmanager
+def paged(*, wanted: bool = True) -> Iterator[None]:
+    """Send the standard output of a block through a pager, if it is a terminal and `wanted`.
+
+    If the reader ends the pager early, the rest of the block is skipped, without an error. In the
+    end it waits for the reader.
+    """
+    terminal = sys.stdout
+    command = pager_of(os.environ) if wanted and terminal.isatty() else []
+    if not command:
+        yield
+        return
+    pipe = PagerPipe(command, terminal)
+    stream = io.TextIOWrapper(
+        io.BufferedWriter(pipe),
+        encoding=terminal.encoding,
+        errors="backslashreplace",
+        line_buffering=True,
+    )
+    sys.stdout = stream
+    try:
+        yield
+        stream.flush()
+    except BrokenPipeError:
+        if not pipe.ended:
+            raise
+    finally:
+        sys.stdout = terminal
+        with suppress(BrokenPipeError):
+            stream.close()
+        pipe.finish()
