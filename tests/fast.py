@@ -18,6 +18,7 @@ SLOW_FILES = {
     "test_cli_etcd",
     "test_cli_exits",
     "test_cli_help",
+    "test_cli_log",
     "test_cli_output",
     "test_cli_pager",
     "test_cli_processes",

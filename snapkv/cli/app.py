@@ -25,7 +25,7 @@ _EPILOG = "Exit codes:\n" + ";\n".join(f"{int(c)} = {text}" for c, text in MEANI
 COMMANDS = {
     "get": Place("snapkv.cli.reading", "Read"),
     "ls": Place("snapkv.cli.reading", "Read"),
-    "log": Place("snapkv.cli.reading", "Read"),
+    "log": Place("snapkv.cli.commits", "Read"),
     "history": Place("snapkv.cli.reading", "Read"),
     "diff": Place("snapkv.cli.reading", "Read", times=2),
     "watch": Place("snapkv.cli.reading", "Read"),

@@ -7,6 +7,7 @@ import json
 from typing import Any
 
 from snapkv.model import Change, Commit, Difference, Entry, Meta, Scalar, Version
+from snapkv.text import PREVIEW_CHARS_MAX, escaped, shortened_text
 from snapkv.text import counted as counted
 from snapkv.text import key_text as key_text
 from snapkv.text import preview as preview
@@ -73,8 +74,7 @@ def yaml_document(fields: Json) -> str:
         )
 
     text = dumped(allow_unicode=True)
-    shown = all(char.isprintable() or char == "\n" for char in text)
-    return text if shown else dumped(allow_unicode=False)
+    return text if escaped(text, keep="\n") == text else dumped(allow_unicode=False)
 
 
 def cell_text(value: Any) -> str:
@@ -85,9 +85,8 @@ def cell_text(value: Any) -> str:
     """
     if value is None:
         return ""
-    text = value if isinstance(value, str) else json_line(value)
-    shown = text if text.isprintable() else quoted(text)
-    return shown if len(shown) <= PREVIEW_CHARS_MAX else f"{shown[:PREVIEW_CHARS_MAX]}..."
+    text = escaped(value if isinstance(value, str) else json_line(value))
+    return shortened_text(text, PREVIEW_CHARS_MAX)
 
 
 def value_json(value: bytes | None) -> Any:

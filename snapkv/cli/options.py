@@ -139,6 +139,13 @@ ModeOption = Annotated[
         help="Permissions of the new files, such as 640; else only their owner has access.",
     ),
 ]
+SinceOption = Annotated[
+    str | None, typer.Option("--since", metavar="TIME", help="Only what came after this.")
+]
+UntilOption = Annotated[
+    str | None, typer.Option("--until", metavar="TIME", help="Only what came up to this.")
+]
+OldestFirst = Annotated[bool, typer.Option("--oldest-first", help="Turn the order around.")]
 CountOption = Annotated[
     int | None, typer.Option("-n", "--count", metavar="N", min=0, help="At most N.")
 ]
@@ -179,6 +186,14 @@ def settled(store: SnapshotKV | Observed[str], when: When | None) -> When | None
     if revision_of(when) is not None and (timestamp := store.timestamp_of(when or "")):
         tell(f"snapkv: {when} = {format_time(timestamp)}")
     return when
+
+
+def settled_span(
+    store: SnapshotKV | Observed[str], since_: str | None, after: When | None, up_to: When | None
+) -> tuple[When | None, When | None]:
+    """Return the ends of a span of time, as `settled`; `--since now` is the newest commit."""
+    after, up_to = settled(store, after), settled(store, up_to)
+    return (store.resolved() if since_ is not None and after is None else after), up_to
 
 
 def file_mode(text: str | None) -> int | None:

@@ -25,6 +25,7 @@ from snapkv.cli.terminal import Part, tell, write_line
 from snapkv.model import Commit, Difference
 
 FORMATS = ("text", "table", "json", "yaml")
+COMMIT_HEADINGS = ("TIME", "REVISION", "WRITER", "NOTE", "META")
 DIFFERENCE_HEADINGS = ("", "KEY", "BEFORE", "AFTER")
 
 SUMMARY_LINES_MAX = 20

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable
 from itertools import groupby, islice
 from typing import Annotated
 
@@ -13,7 +13,6 @@ from snapkv.cli.exits import Exit
 from snapkv.cli.formats import (
     change_json,
     commit_json,
-    counted,
     entry_json,
     key_text,
     preview,
@@ -25,19 +24,23 @@ from snapkv.cli.formats import (
 from snapkv.cli.options import (
     AtOption,
     CountOption,
+    OldestFirst,
+    SinceOption,
     StoreOptions,
+    UntilOption,
     moment,
     seconds,
     settled,
+    settled_span,
     since,
     takes,
 )
-from snapkv.cli.output import DIFFERENCE_HEADINGS, Output, who_and_why
+from snapkv.cli.output import COMMIT_HEADINGS, DIFFERENCE_HEADINGS, Output, who_and_why
 from snapkv.cli.terminal import Part, tell, write_line
 from snapkv.errors import KeyNotFoundError
 from snapkv.model import Changes, Commit, Version
-from snapkv.reading.deadline import bounds
-from snapkv.reading.history import commits_and_ticks
+from snapkv.observing.observe import Observed
+from snapkv.reading.history import bounds as history_bounds
 from snapkv.store.store import SnapshotKV
 from snapkv.times import When
 
@@ -50,11 +53,9 @@ KeyArgument = Annotated[str, typer.Argument(metavar="KEY", show_default=False)]
 PrefixArgument = Annotated[
     str, typer.Argument(metavar="PREFIX", help="Exact to the byte.", show_default=False)
 ]
-COMMIT_HEADINGS = ("TIME", "REVISION", "WRITER", "NOTE", "META")
 PrefixOption = Annotated[
     str, typer.Option("--prefix", metavar="PREFIX", help="Only keys that begin so.")
 ]
-OldestFirst = Annotated[bool, typer.Option("--oldest-first", help="Turn the order around.")]
 
 
 @takes("observe", "archive", "timeout")
@@ -118,77 +119,47 @@ def ls(
             )
 
 
-@takes("archive", "timeout", "no_pager", "raw")
-def log(
-    options: StoreOptions,
-    since_: Annotated[
-        str | None, typer.Option("--since", metavar="TIME", help="Only commits after this.")
-    ] = None,
-    until: Annotated[
-        str | None, typer.Option("--until", metavar="TIME", help="Only commits up to this.")
-    ] = None,
-    count: CountOption = None,
-    oldest_first: OldestFirst = False,
-    ticks: Annotated[bool, typer.Option("--ticks", help="Print ticks, too.")] = False,
-) -> None:
-    """Print the commits, newest first: time, revision, writer, note, meta.
-
-    Commits that changed nothing and have no note or meta are ticks; they are left out, and counted
-    on the error stream.
-    """
-    after, up_to = since(since_), moment(until)
-    with options.long_output(*COMMIT_HEADINGS) as out, options.opened() as kv:
-        after, up_to = settled(kv, after), settled(kv, up_to)
-        if since_ is not None and after is None:  # --since now
-            after = kv.resolved()
-        if ticks:
-            for commit in kv.commits(after, up_to, count, newest_first=not oldest_first):
-                out.record(commit_json(commit), *out.commit_columns(commit))
-            return
-        if count == 0:
-            return
-        left_out = 0
-        found = _commits_and_ticks(kv, after, up_to, newest_first=not oldest_first, wanted=count)
-        for shown, (commit, is_tick) in enumerate(found):
-            left_out += is_tick
-            if not is_tick:
-                out.record(commit_json(commit), *out.commit_columns(commit))
-            if shown + 1 - left_out == count:
-                break
-    if left_out:
-        tell(f"snapkv: {counted(left_out, 'tick')} left out: --ticks shows them")
-
-
-@bounds
-def _commits_and_ticks(
-    kv: SnapshotKV,
-    since: When | None,
-    until: When | None,
-    *,
-    newest_first: bool,
-    wanted: int | None,
-) -> Iterator[tuple[Commit, bool]]:
-    """Yield commits as `commits_and_ticks`, within what --timeout allows."""
-    return commits_and_ticks(kv.reader, since, until, newest_first=newest_first, wanted=wanted)
-
-
 @takes("observe", "archive", "timeout", "no_pager", "raw")
 def history(
     options: StoreOptions,
     key: KeyArgument,
+    since_: SinceOption = None,
+    until: UntilOption = None,
     count: CountOption = None,
     oldest_first: OldestFirst = False,
 ) -> None:
     """Print the versions of a key, newest first: time, revision, value, writer, note, meta."""
-    with options.readable() as kv:
-        versions = list(kv.history(key))
-    if not versions:
-        raise KeyNotFoundError(key)
-    if not oldest_first:
-        versions.reverse()
+    after, up_to = since(since_), moment(until)
     with options.long_output("TIME", "REVISION", "VALUE", "WRITER", "NOTE", "META") as out:
-        for version in versions[:count]:
+        with options.readable() as kv:
+            within = _span(kv, *settled_span(kv, since_, after, up_to))
+            versions = list(kv.history(key))
+        if not versions:
+            raise KeyNotFoundError(key)
+        wanted = [version for version in versions if within(version.ts)]
+        for version in wanted[:count] if oldest_first else wanted[::-1][:count]:
             out.record(version_json(version), *_version_columns(out, version))
+
+
+def _span(
+    kv: SnapshotKV | Observed[str], since: When | None, until: When | None
+) -> Callable[[int | None], bool]:
+    """Return whether a time is after `since` and not after `until`; raise if that was compacted.
+
+    An unknown time is before the history that compaction left.
+    """
+    if since is None and until is None:
+        return lambda ts: True
+    history_bounds(kv.reader, since, until)
+    low = None if since is None else kv.timestamp_of(since)
+    high = None if until is None else kv.timestamp_of(until)
+
+    def within(ts: int | None) -> bool:
+        if ts is None:
+            return low is None
+        return (low is None or ts > low) and (high is None or ts <= high)
+
+    return within
 
 
 def _version_columns(out: Output, version: Version) -> tuple[Part | None, ...]:

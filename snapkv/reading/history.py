@@ -12,16 +12,13 @@ from snapkv.engine.replay import replayed
 from snapkv.errors import (
     CompactedError,
 )
-from snapkv.layout import CREATION_ORDINAL, Mark, StampRecord, prefix_end
+from snapkv.layout import CREATION_ORDINAL, Mark, StampRecord
 from snapkv.model import Commit, Version
-from snapkv.reading.changes import changed
 from snapkv.reading.reader import Reader
 from snapkv.times import When
 
 LOG_PAGE_COMMITS = 256
 """Commits read at once, at most, when the log is walked newest first."""
-LOG_PAGE_COMMITS_MAX = 65_536
-"""If ticks are recognized, each page is four times as long as the one before, up to this."""
 HISTORY_PAGE_VERSIONS = 128
 FIRST_CREATION = 2
 """A store created at this revision has an engine of its own: no key can be older."""
@@ -40,56 +37,6 @@ def commits(
         page = min(LOG_PAGE_COMMITS, bound or LOG_PAGE_COMMITS)
         return islice(_backwards(core, low, high, since is None, page), bound)
     return islice(_forwards(core, low, high, since is None), bound)
-
-
-def commits_and_ticks(
-    core: Reader,
-    since: When | None,
-    until: When | None,
-    *,
-    newest_first: bool,
-    wanted: int | None = None,
-) -> Iterator[tuple[Commit, bool]]:
-    """Yield the commits in (since, until], each with whether it is only a tick.
-
-    A tick changed no key, has no note and no meta, and is not a fence. Costs two watches over all
-    keys of the store, values included; newest first, two for each page. Pages grow, so a day of
-    ticks is a few pages. The first page has `wanted` commits.
-    """
-    core.check_open()
-    low, high = bounds(core, since, until)
-    # whether the oldest commit left is a tick is not known
-    inclusive = since is None and low.ordinal > 1
-    if inclusive and not newest_first:
-        yield commit_of(low, core.timeline.stamp(low)), False
-    if newest_first:
-        size = min(LOG_PAGE_COMMITS, wanted or LOG_PAGE_COMMITS)
-        yield from _pages_of_ticks(core, low, high, size)
-    else:
-        yield from _with_ticks(core, low, high)
-    if inclusive and newest_first:
-        yield commit_of(low, core.timeline.stamp(low)), False
-
-
-def _pages_of_ticks(
-    core: Reader, low: Mark, high: Mark, size: int
-) -> Iterator[tuple[Commit, bool]]:
-    while high.ordinal > max(low.ordinal, 1):
-        first = max(low.ordinal, high.ordinal - size)
-        after = low if first == low.ordinal else core.timeline.by_ordinal(first)
-        yield from reversed(list(_with_ticks(core, after, high)))
-        high, size = after, min(4 * size, LOG_PAGE_COMMITS_MAX)
-
-
-def _with_ticks(core: Reader, low: Mark, high: Mark) -> Iterator[tuple[Commit, bool]]:
-    layout = core.layout
-    own = layout.data.prefix, layout.spaces
-    for mark, stamp, touched in changed(core, own[0], prefix_end(own[1]), low, high):
-        assert stamp is not None, "every commit of a store has one"
-        # between the two are leased keys, and stores whose names begin with that of this one
-        nothing = not any(each.last.kv.key.startswith(own) for each in touched)
-        says_nothing = stamp.note is None and stamp.meta is None and stamp.fence_of is None
-        yield commit_of(mark, stamp), nothing and says_nothing
 
 
 def bounds(core: Reader, since: When | None, until: When | None) -> tuple[Mark, Mark]:

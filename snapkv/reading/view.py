@@ -56,6 +56,11 @@ class KeyspaceReads(Generic[K]):
         """The reader below, for layers of this package that read in bulk."""
         return self._core
 
+    @property
+    def keyspace(self) -> Keyspace:
+        """How keys are stored, for layers of this package that read in bulk."""
+        return self._space
+
     def load(self, key: K, ts: When | None = None, *, timeout: float | None = None) -> bytes:
         """Return the value of a key, now or at a time.
 

@@ -1,0 +1,230 @@
+"""The commit log by what commits changed: which of them are ticks, and which changed given keys."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from heapq import merge
+from itertools import chain, groupby, islice
+from typing import Any, NamedTuple
+
+from snapkv.engine.contract import Event, Range
+from snapkv.engine.replay import replayed
+from snapkv.errors import CompactedError
+from snapkv.layout import Keyspace, Mark, StampRecord, prefix_end
+from snapkv.model import Commit, Difference
+from snapkv.reading.changes import Touched, changed, check_unbroken, first_after
+from snapkv.reading.deadline import bounds
+from snapkv.reading.history import LOG_PAGE_COMMITS, commit_of
+from snapkv.reading.history import bounds as marks_of
+from snapkv.reading.reader import Reader
+from snapkv.reading.view import KeyspaceReads
+from snapkv.times import When
+
+PAGE_COMMITS_MAX = 65_536
+"""Newest first, each page is four times as long as the one before, up to this."""
+DETAILED_COMMITS_MAX = 4_096
+"""The same if the keys of each commit are held."""
+PAIRS_MAX = 64
+"""How many changes' values, before and after, are read in one round trip."""
+EVENTS_MAX = 128
+
+
+class Moved(NamedTuple):
+    """A stored key that a commit changed.
+
+    `before` and `after` are revisions at which its values are read, None where it is absent.
+    """
+
+    key: bytes
+    before: int | None
+    after: int | None
+
+
+class Logged(NamedTuple):
+    """A commit of the log; of observed keys also a write by another program.
+
+    `moved` are the keys that it changed, None if that was compacted. A tick changed no key of the
+    store, has no note and no meta, and is not a fence.
+    """
+
+    mark: Mark
+    commit: Commit
+    moved: tuple[Moved, ...] | None
+    is_tick: bool = False
+
+
+@bounds
+def log(
+    kv: KeyspaceReads[Any],
+    since: When | None = None,
+    until: When | None = None,
+    *,
+    keys: Sequence[Any] = (),
+    prefix: Any = None,
+    newest_first: bool = True,
+    wanted: int | None = None,
+    details: bool = False,
+) -> Iterator[Logged]:
+    """Yield the commits in (since, until], or those of them that changed given keys.
+
+    With `keys`, or a `prefix`, only commits that changed one of them, and only these keys are
+    `moved`; of observed keys always. Without `details`, `moved` is empty. If compaction left the
+    oldest commit, but not what it changed, that is yielded only if all commits are wanted.
+
+    Costs two watches over the keys; for `keys` of a store one watch over each, and a round trip for
+    128 versions. Newest first, that for each page. The first page has `wanted` commits, and pages
+    grow, so a day of ticks is a few pages. At most a page is in memory, without values.
+
+    Raises `CompactedError`, `EngineUnavailableError`, `ReadTimeoutError`.
+    """
+    core = kv.reader
+    core.check_open()
+    low, high = marks_of(core, since, until)
+    read = _Reading(core, kv.keyspace, keys, prefix, details)
+    # what the oldest commit left did is not known
+    oldest = []
+    if since is None and low.ordinal > 1 and read.everything:
+        oldest = [Logged(low, commit_of(low, core.timeline.stamp(low)), None)]
+    if not newest_first:
+        return chain(oldest, read.span(low, high))
+    size = min(LOG_PAGE_COMMITS, wanted or LOG_PAGE_COMMITS)
+    most = DETAILED_COMMITS_MAX if details else PAGE_COMMITS_MAX
+    return chain(_backwards(core, read.span, low, high, size, most), oldest)
+
+
+def _backwards(
+    core: Reader,
+    read: Callable[[Mark, Mark], Iterable[Logged]],
+    low: Mark,
+    high: Mark,
+    size: int,
+    most: int,
+) -> Iterator[Logged]:
+    while high.ordinal > max(low.ordinal, 1):
+        first = max(low.ordinal, high.ordinal - size)
+        after = low if first == low.ordinal else core.timeline.by_ordinal(first)
+        yield from reversed(list(read(after, high)))
+        high, size = after, min(4 * size, most)
+
+
+class _Reading:
+    """What is read of each commit between two marks."""
+
+    def __init__(
+        self, core: Reader, space: Keyspace, keys: Sequence[Any], prefix: Any, details: bool
+    ) -> None:
+        self._core, self._details = core, details
+        self._keys = [space.encode(key) for key in keys]
+        self._whole = space.range_of(space.whole if prefix is None else prefix)
+        self._own = core.layout.data.prefix, core.layout.spaces
+        self.everything = not keys and prefix is None and core.policy.at_head
+
+    def span(self, low: Mark, high: Mark) -> Iterator[Logged]:
+        """Yield the commits in (low, high] that are wanted, oldest first."""
+        if self.everything:
+            return self._all(low, high)
+        if not self._keys:
+            return self._of_range(*self._whole, low, high)
+        of_key = self._of_key if self._core.policy.at_head else self._of_observed_key
+        found = merge(
+            *(of_key(key, low, high) for key in dict.fromkeys(self._keys)),
+            key=lambda each: each.mark.revision,
+        )
+        return map(_joined, (list(each) for _, each in groupby(found, lambda each: each.mark)))
+
+    def _all(self, low: Mark, high: Mark) -> Iterator[Logged]:
+        start, end = self._own[0], prefix_end(self._own[1])
+        for mark, stamp, touched in changed(self._core, start, end, low, high):
+            assert stamp is not None, "every commit of a store has one"
+            # between the two are leased keys, and stores whose names begin with that of this one
+            nothing = not any(each.last.kv.key.startswith(self._own) for each in touched)
+            says_nothing = stamp.note is None and stamp.meta is None and stamp.fence_of is None
+            mine = (each for each in touched if each.last.kv.key.startswith(self._own[0]))
+            yield Logged(mark, commit_of(mark, stamp), self._moved(mine), nothing and says_nothing)
+
+    def _of_range(self, start: bytes, end: bytes, low: Mark, high: Mark) -> Iterator[Logged]:
+        for mark, stamp, touched in changed(self._core, start, end, low, high):
+            if touched:
+                yield Logged(mark, _commit(mark, stamp), self._moved(touched))
+
+    def _of_observed_key(self, key: bytes, low: Mark, high: Mark) -> Iterator[Logged]:
+        return self._of_range(key, key + b"\0", low, high)
+
+    def _moved(self, touched: Iterable[Touched]) -> tuple[Moved, ...]:
+        return tuple(map(_moved, touched)) if self._details else ()
+
+    def _of_key(self, key: bytes, low: Mark, high: Mark) -> Iterator[Logged]:
+        """Yield the commits of a store that changed a key, from the key's own history."""
+        core, first = self._core, first_after(self._core, low)
+        batches = replayed(core.engine, key, b"", first, high.revision)
+        events = chain.from_iterable(batch.events for batch in batches)
+        try:
+            while page := list(islice(events, EVENTS_MAX)):
+                yield from self._stamped(page)
+        except CompactedError as e:
+            raise CompactedError(low.timestamp, core.policy.earliest()) from e
+        check_unbroken(core, high)
+
+    def _stamped(self, page: list[Event]) -> Iterator[Logged]:
+        timeline = self._core.timeline
+        stamps = timeline.stamps([event.kv.mod_revision for event in page])
+        for event, found in zip(page, stamps, strict=True):
+            mark = timeline.tracker.creation if found is None else found[0]
+            if found is None or mark.revision != event.kv.mod_revision:
+                # another program wrote between two commits: part of the later one, as in reads
+                later = timeline.following(mark)
+                if later is None:
+                    continue
+                found = later, timeline.stamp(later)
+            yield Logged(found[0], commit_of(*found), self._moved([Touched(event, event)]))
+
+
+def _moved(touched: Touched) -> Moved:
+    first, last = touched.first.kv, touched.last.kv
+    before = first.mod_revision - 1 if touched.existed else None
+    return Moved(last.key, before, last.mod_revision if touched.exists else None)
+
+
+def _joined(same: list[Logged]) -> Logged:
+    """Return one commit that was found for several keys, or several times for one."""
+    moved: dict[bytes, Moved] = {}
+    for each in chain.from_iterable(one.moved or () for one in same):
+        seen = moved.get(each.key)
+        moved[each.key] = each if seen is None else Moved(each.key, seen.before, each.after)
+    return same[0]._replace(moved=tuple(moved[key] for key in sorted(moved)))
+
+
+def _commit(mark: Mark, stamp: StampRecord | None) -> Commit:
+    if stamp is None:  # a write by another program
+        return Commit(mark.timestamp, 0, mark.revision, None)
+    return commit_of(mark, stamp)
+
+
+@bounds
+def differences_of(kv: KeyspaceReads[Any], logged: Logged) -> Iterator[Difference[Any]]:
+    """Yield what a commit changed, in key order; it was logged with `details`.
+
+    A round trip for 64 changes; their values are in memory together. Keys whose value is the same
+    as before are left out. Raises `CompactedError` if that history is gone.
+    """
+    core = kv.reader
+    if logged.moved is None:
+        raise CompactedError(logged.mark.timestamp, _later(core, logged.mark))
+    moved = iter(logged.moved)
+    while some := list(islice(moved, PAIRS_MAX)):
+        asked = [(each.key, at) for each in some for at in each[1:] if at is not None]
+        try:
+            results = core.timeline.tracker.read([Range(k, revision=at) for k, at in asked]).results
+        except CompactedError as e:
+            raise CompactedError(logged.mark.timestamp, core.policy.earliest()) from e
+        kvs = [result.kvs[0].value if result.kvs else None for result in results]
+        values = dict(zip(asked, kvs, strict=True))
+        for key, *ends in some:
+            before, after = (None if at is None else values[key, at] for at in ends)
+            if before != after:
+                yield Difference(kv.keyspace.decode(key), before, after)
+
+
+def _later(core: Reader, mark: Mark) -> int | None:
+    following = core.timeline.following(mark)
+    return None if following is None else following.timestamp
