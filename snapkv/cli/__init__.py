@@ -2,7 +2,8 @@
 
 `options` declares the options that many commands share, and opens the store. `formats` writes
 values, times and commits as text for people and as JSON for programs. `output` is the answer of a
-command, as text, table, JSON or YAML. `terminal` writes lines, `pager` shows long answers,
+command, as text, table, JSON or YAML. `rendering` has the options of values and differences, and
+`differences` shows them. `terminal` writes lines, `pager` shows long answers,
 `progress` shows what takes long, `questions` asks. `exits` maps errors to exit codes, in one table.
 `app` has the table of the commands.
 
@@ -19,7 +20,7 @@ from collections.abc import Sequence
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command line (default: that of the process); return its exit code."""
     try:
-        # takes half a second; Ctrl-C during it must not show a traceback
+        # takes a while; Ctrl-C during it must not show a traceback
         from snapkv.cli import app
 
         return app.main(arguments)

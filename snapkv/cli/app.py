@@ -11,13 +11,7 @@ import typer
 
 from snapkv.cli.commands import App, Place, misuse_of, version_option
 from snapkv.cli.exits import MEANINGS, Exit, code_of, message_of
-from snapkv.cli.options import (
-    STORE_VARIABLE,
-    JsonOption,
-    NameOption,
-    NoPagerOption,
-    OutputOption,
-)
+from snapkv.cli.options import STORE_VARIABLE, JsonOption, NameOption, NoPagerOption, OutputOption
 from snapkv.cli.terminal import prepare_streams, tell_error
 
 _EPILOG = "Exit codes:\n" + ";\n".join(f"{int(c)} = {text}" for c, text in MEANINGS.items())
@@ -27,8 +21,10 @@ COMMANDS = {
     "ls": Place("snapkv.cli.reading", "Read"),
     "log": Place("snapkv.cli.commits", "Read"),
     "history": Place("snapkv.cli.reading", "Read"),
-    "diff": Place("snapkv.cli.reading", "Read", times=2),
-    "watch": Place("snapkv.cli.reading", "Read"),
+    "diff": Place("snapkv.cli.comparing", "Read", times=2),
+    "show": Place("snapkv.cli.showing", "Read", times=1),
+    "blame": Place("snapkv.cli.comparing", "Read"),
+    "watch": Place("snapkv.cli.watching", "Read"),
     "put": Place("snapkv.cli.writing", "Write"),
     "rm": Place("snapkv.cli.writing", "Write"),
     "restore": Place("snapkv.cli.writing", "Write", times=1),

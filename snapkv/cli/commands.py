@@ -24,6 +24,7 @@ HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
 _SIGNED = re.compile(r"-\s*\d")
 
 OTHER_WORDS = {
+    "annotate": "blame",
     "cat": "get",
     "checkout": "restore",
     "del": "rm",
@@ -41,7 +42,6 @@ OTHER_WORDS = {
     "rollback": "restore",
     "save": "put",
     "set": "put",
-    "show": "get",
     "stats": "info",
     "status": "info",
     "undo": "restore",
@@ -240,7 +240,9 @@ def _taking_text(param: Any, convert: Callable[[Any, Any], Any]) -> Callable[[An
     kind: Any = {str: str, list[str]: (tuple, list)}.get(param.type_descriptor.annotation, ())
 
     def process_value(ctx: Any, value: Any) -> Any:
-        convertible = (value is not None or not single) and not isinstance(value, kind)
+        if value is None and not single:
+            value = ()
+        convertible = value not in (None, ()) and not isinstance(value, kind)
         if convertible or (param.required and not value):
             return convert(ctx, value)
         return value if param.callback is None else param.callback(ctx, param, value)

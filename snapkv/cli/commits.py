@@ -9,24 +9,28 @@ from typing import Annotated
 
 import typer
 
+from snapkv.cli.differences import Renderer
 from snapkv.cli.exits import CommandError
 from snapkv.cli.formats import commit_json, counted
+from snapkv.cli.moments import moment, settled_span, since
 from snapkv.cli.options import (
     CountOption,
     OldestFirst,
+    PatchOption,
     SinceOption,
     StoreOptions,
     UntilOption,
-    moment,
-    settled_span,
-    since,
     takes,
 )
-from snapkv.cli.output import COMMIT_HEADINGS
+from snapkv.cli.output import COMMIT_HEADINGS, Output
+from snapkv.cli.rendering import Rendering, renders
 from snapkv.cli.terminal import tell
+from snapkv.errors import CompactedError
 from snapkv.model import Commit
-from snapkv.reading.log import Logged
+from snapkv.observing.observe import Observed
+from snapkv.reading.log import Logged, differences_of
 from snapkv.reading.log import log as logged
+from snapkv.store.store import SnapshotKV
 
 WILDCARDS = frozenset("*?[")
 
@@ -77,8 +81,10 @@ def _is_like(text: str, pattern: str) -> bool:
 
 
 @takes("observe", "archive", "timeout", "no_pager", "raw")
+@renders()
 def log(
     options: StoreOptions,
+    rendering: Rendering,
     keys: Annotated[
         list[str] | None,
         typer.Argument(
@@ -96,7 +102,7 @@ def log(
         typer.Option(
             "--writer",
             metavar="TEXT",
-            help="Only commits whose writer has this text, or is *LIKE*.",
+            help="Only commits whose writer has this text in it; with * ? or [] all of it.",
         ),
     ] = None,
     grep: Annotated[
@@ -111,6 +117,7 @@ def log(
     count: CountOption = None,
     oldest_first: OldestFirst = False,
     ticks: Annotated[bool, typer.Option("--ticks", help="Print ticks, too.")] = False,
+    patch: PatchOption = False,
 ) -> None:
     """Print the commits, newest first: time, revision, writer, note, meta.
 
@@ -120,25 +127,54 @@ def log(
     """
     if keys and prefix is not None:
         raise CommandError("log takes either keys or --prefix")
-    wanted = CommitFilter(writer, grep, ignore_case)
-    after, up_to, shown, left_out = since(since_), moment(until), 0, 0
-    with options.long_output(*COMMIT_HEADINGS) as out, options.readable() as kv:
-        span = settled_span(kv, since_, after, up_to)
+    wanted, renderer = CommitFilter(writer, grep, ignore_case), Renderer(rendering)
+    details = patch or rendering.asked
+    after, up_to, left_out = since(since_), moment(until), 0
+    headings = (*COMMIT_HEADINGS, *(renderer.headings if details else ()))
+    with options.long_output(*headings) as out, options.readable() as kv:
         found = logged(
             kv,
-            *span,
+            *settled_span(kv, since_, after, up_to),
             keys=keys or (),
             prefix=prefix,
             newest_first=not oldest_first,
             wanted=None if wanted else count,
+            details=details,
         )
         for each in _until_enough(found, wanted, count, ticks):
             left_out += each.is_tick and not ticks
-            if ticks or not each.is_tick:
-                shown += 1
+            if (ticks or not each.is_tick) and details:
+                _write_detailed(out, Renderer(rendering), kv, each)
+            elif ticks or not each.is_tick:
                 out.record(commit_json(each.commit), *out.commit_columns(each.commit))
     if left_out:
         tell(f"snapkv: {counted(left_out, 'tick')} left out: --ticks shows them")
+
+
+def _write_detailed(
+    out: Output, renderer: Renderer, kv: SnapshotKV | Observed[str], each: Logged
+) -> None:
+    """Write a commit with what it changed; None in JSON if that was compacted."""
+    in_front = out.commit_columns(each.commit)
+    try:
+        shown = renderer.each(differences_of(kv, each), "" if out.structured else "  ")
+    except CompactedError:
+        shown = None
+    if out.structured:
+        changes = None if shown is None else [one.fields for one in shown]
+        out.record({**commit_json(each.commit), "changes": changes})
+        return
+    if out.format == "text":
+        out.record({}, *in_front)
+    for one in shown or ():
+        out.record({}, *in_front, *one.columns, lines=one.lines)
+    if out.format == "table" and not any(renderer.counts.values()):
+        out.record({}, *in_front)
+    elif out.format == "text":
+        if shown is None:
+            out.record({}, ("  (what it changed was compacted)", "dim"))
+        renderer.finish(out, "  ")
+        out.record({})
 
 
 def _until_enough(

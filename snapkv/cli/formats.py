@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+from math import isfinite
 from typing import Any
 
 from snapkv.model import Change, Commit, Difference, Entry, Meta, Scalar, Version
@@ -101,6 +102,21 @@ def value_json(value: bytes | None) -> Any:
         return value.decode()
     except UnicodeDecodeError:
         return {"base64": base64.b64encode(value).decode()}
+
+
+def tree_json(tree: Any) -> Any:
+    r"""Return what a value says for JSON, which has neither bytes nor infinite numbers.
+
+    >>> tree_json({"a": [b"v1", 1.5, float("inf")]})
+    {'a': ['v1', 1.5, 'inf']}
+    """
+    if isinstance(tree, dict):
+        return {name: tree_json(part) for name, part in tree.items()}
+    if isinstance(tree, list):
+        return [tree_json(part) for part in tree]
+    if isinstance(tree, bytes):
+        return value_json(tree)
+    return str(tree) if isinstance(tree, float) and not isfinite(tree) else tree
 
 
 def time_json(timestamp: int | None) -> Json:

@@ -16,14 +16,12 @@ from snapkv.cli.exits import CommandError
 from snapkv.cli.output import FORMATS, Output
 from snapkv.cli.pager import paged
 from snapkv.cli.progress import patience
-from snapkv.cli.terminal import tell, tell_warning
-from snapkv.cli.typed_times import TypedTime, understood
-from snapkv.clock import SystemClock
+from snapkv.cli.terminal import tell_warning
 from snapkv.files import check_mode
 from snapkv.observing.observe import Observed, observe
 from snapkv.store.open import open as open_store
 from snapkv.store.store import SnapshotKV
-from snapkv.times import When, duration_ms, format_time, revision_of
+from snapkv.times import duration_ms
 
 STORE_VARIABLE = "SNAPKV_STORE"
 WRITER_VARIABLE = "SNAPKV_WRITER"
@@ -146,54 +144,19 @@ UntilOption = Annotated[
     str | None, typer.Option("--until", metavar="TIME", help="Only what came up to this.")
 ]
 OldestFirst = Annotated[bool, typer.Option("--oldest-first", help="Turn the order around.")]
+KeyArgument = Annotated[str, typer.Argument(metavar="KEY", show_default=False)]
+PrefixArgument = Annotated[
+    str, typer.Argument(metavar="PREFIX", help="Exact to the byte.", show_default=False)
+]
+PrefixOption = Annotated[
+    str, typer.Option("--prefix", metavar="PREFIX", help="Only keys that begin so.")
+]
+PatchOption = Annotated[
+    bool, typer.Option("--patch", "-p", help="Print what each commit changed, as diff does.")
+]
 CountOption = Annotated[
     int | None, typer.Option("-n", "--count", metavar="N", min=0, help="At most N.")
 ]
-
-
-def moment(text: str | None) -> When | None:
-    """Return the time whose state a text on the command line names; None for now.
-
-    Times are resolved here, once, so that the whole command means the same moment, and the
-    resolved time is shown. The store resolves revisions: see `settled`.
-    """
-    return _understood(text, lambda typed: typed.state)
-
-
-def since(text: str | None) -> When | None:
-    """Return the time after which a range begins, as `moment`; None for now."""
-    return _understood(text, lambda typed: typed.since)
-
-
-def start(text: str) -> When | None:
-    """Return the first instant that a text names, as `moment`; None for now."""
-    return _understood(text, lambda typed: typed.start)
-
-
-def _understood(text: str | None, meant: Callable[[TypedTime], When | None]) -> When | None:
-    if text is None:
-        return None
-    now_ms = SystemClock().now_ms()
-    typed = understood(text, now_ms)
-    when = meant(typed)
-    if echo := typed.echo(when, now_ms):
-        tell(f"snapkv: {echo}")
-    return when
-
-
-def settled(store: SnapshotKV | Observed[str], when: When | None) -> When | None:
-    """Return a time unchanged; show the date of a revision."""
-    if revision_of(when) is not None and (timestamp := store.timestamp_of(when or "")):
-        tell(f"snapkv: {when} = {format_time(timestamp)}")
-    return when
-
-
-def settled_span(
-    store: SnapshotKV | Observed[str], since_: str | None, after: When | None, up_to: When | None
-) -> tuple[When | None, When | None]:
-    """Return the ends of a span of time, as `settled`; `--since now` is the newest commit."""
-    after, up_to = settled(store, after), settled(store, up_to)
-    return (store.resolved() if since_ is not None and after is None else after), up_to
 
 
 def file_mode(text: str | None) -> int | None:
@@ -336,7 +299,6 @@ class StoreOptions:
         return DEFAULT_NAME if self.name is None else self.name
 
 
-_SHARED = inspect.signature(StoreOptions, eval_str=True).parameters
 _OF_STORES = {"store", "name"}
 _ALWAYS = {"output_format", "as_json"}
 
@@ -345,22 +307,35 @@ def takes(*names: str, store: bool = True) -> Callable[[Callable[..., None]], Ca
     """Return the decorator that adds --output, --json and the shared options `names`.
 
     And --store and --name, unless `store` is false. The command gets them as a `StoreOptions`, its
-    first argument; its own parameters come first in its help. An option that the command declares
-    itself takes the place of the shared one: the command gets it twice if it is one of those.
+    argument `options`.
     """
+    wanted = _ALWAYS.union(names, _OF_STORES if store else ())
+    return grouped(StoreOptions, "options", wanted)
+
+
+def grouped(
+    group: type[Any], argument: str, names: set[str] | None
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Return the decorator that adds the options of a dataclass (None: all) to a command.
+
+    The command gets them as one argument; its own parameters come first in its help. An option
+    that the command declares itself takes the place of the shared one, and the command gets it
+    twice.
+    """
+    parameters = inspect.signature(group, eval_str=True).parameters
+    shared = [name for name in parameters if names is None or name in names]
 
     def decorator(command: Callable[..., None]) -> Callable[..., None]:
-        own = list(inspect.signature(command, eval_str=True).parameters.values())[1:]
-        wanted = _ALWAYS.union(names, _OF_STORES if store else ())
-        shared = [name for name in _SHARED if name in wanted]
+        found = inspect.signature(command, eval_str=True).parameters.values()
+        own = [param for param in found if param.name != argument]
         own_names = {param.name for param in own}
 
         @wraps(command)
         def run(**values: Any) -> None:
-            options = StoreOptions(**{name: values[name] for name in shared})
-            command(options, **{name: values[name] for name in own_names})
+            made = group(**{name: values[name] for name in shared})
+            command(**{argument: made}, **{name: values[name] for name in own_names})
 
-        added = [_SHARED[name] for name in shared if name not in own_names]
+        added = [parameters[name] for name in shared if name not in own_names]
         run.__signature__ = inspect.Signature([*own, *added])  # type: ignore[attr-defined]
         return run
 

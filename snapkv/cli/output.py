@@ -11,25 +11,19 @@ from snapkv.cli.formats import (
     Json,
     cell_text,
     commit_json,
-    difference_json,
     json_line,
     key_text,
     meta_text,
-    preview,
     quoted,
     time_text,
     yaml_document,
 )
 from snapkv.cli.table import ROWS_SIZED, Table
-from snapkv.cli.terminal import Part, tell, write_line
-from snapkv.model import Commit, Difference
+from snapkv.cli.terminal import Part, write_line
+from snapkv.model import Commit
 
 FORMATS = ("text", "table", "json", "yaml")
 COMMIT_HEADINGS = ("TIME", "REVISION", "WRITER", "NOTE", "META")
-DIFFERENCE_HEADINGS = ("", "KEY", "BEFORE", "AFTER")
-
-SUMMARY_LINES_MAX = 20
-"""How many differences are shown before a question."""
 
 
 @dataclass(slots=True)
@@ -42,6 +36,7 @@ class Output:
     format: str = "text"
     raw: bool = False
     _headings: Sequence[str] = ()
+    _names: Sequence[str] = ()
     _table: Table | None = field(default=None, repr=False)
     _rows_sized: int = 1
 
@@ -67,12 +62,12 @@ class Output:
         self,
         fields: Json,
         *columns: Part | None,
-        line: Iterable[Part] | None = None,
+        lines: Iterable[Iterable[Part]] | None = None,
         flush: bool = False,
     ) -> None:
         """Write one record: its fields for programs, its columns for people.
 
-        As text, columns (None: left out) have two spaces between; `line` takes their place.
+        As text, columns (None: left out) have two spaces between; `lines` take their place.
         """
         if self.format == "json":
             sys.stdout.write(json_line(fields) + "\n")
@@ -81,24 +76,18 @@ class Output:
         elif self.format == "table" and (fields or self._headings):
             self._add(fields, columns)
         else:
-            write_line(_spaced(columns) if line is None else line)
+            for line in [_spaced(columns)] if lines is None else lines:
+                write_line(line)
         if flush:
             sys.stdout.flush()
 
     def _add(self, fields: Json, columns: Sequence[Part | None]) -> None:
-        by_field = fields and not self._headings
         if self._table is None:
-            headings = [name.upper() for name in fields] if by_field else self._headings
+            self._names = () if self._headings else tuple(fields)
+            headings = self._headings or [name.upper() for name in self._names]
             self._table = Table(headings, self._rows_sized)
-        self._table.add([cell_text(value) for value in fields.values()] if by_field else columns)
-
-    def difference(self, difference: Difference[str]) -> None:
-        """Write a difference."""
-        self.record(
-            difference_json(difference),
-            *difference_columns(difference),
-            line=difference_parts(difference),
-        )
+        by_name = [cell_text(fields.get(name)) for name in self._names]
+        self._table.add(by_name or columns)
 
     def facts(self, fields: Json, rows: Sequence[tuple[str, str]]) -> None:
         """Write one record: its fields for programs, rows of a name and a text for people."""
@@ -129,41 +118,6 @@ def who_and_why(commit: Commit) -> tuple[Part | None, ...]:
     note: Part | None = None if commit.note is None else (quoted(commit.note), "italic")
     meta: Part | None = None if commit.meta is None else meta_text(commit.meta)
     return writer, note, meta
-
-
-def difference_columns(difference: Difference[str]) -> tuple[Part | None, ...]:
-    """Return the columns of a difference: sign, key, value before and after."""
-    sign, style = sign_of(difference)
-    before, after = (
-        None if value is None else preview(value) for value in (difference.before, difference.after)
-    )
-    return (sign, style), (key_text(difference.key), style), before, after
-
-
-def sign_of(difference: Difference[str]) -> tuple[str, str]:
-    """Return the sign of a difference, and its style."""
-    if difference.before is None:
-        return "+", "green"
-    return ("-", "red") if difference.after is None else ("~", "yellow")
-
-
-def difference_parts(difference: Difference[str]) -> list[Part]:
-    """Return the line of a difference: `+ key value`, `- key value`, `~ key before -> after`."""
-    key, before, after = key_text(difference.key), difference.before, difference.after
-    if before is None:
-        assert after is not None
-        return [(f"+ {key}  {preview(after)}", "green")]
-    if after is None:
-        return [(f"- {key}  {preview(before)}", "red")]
-    return [(f"~ {key}", "yellow"), f"  {preview(before)} -> {preview(after)}"]
-
-
-def tell_differences(differences: list[Difference[str]]) -> None:
-    """Show what is about to change, the first lines of it, on the error stream."""
-    for difference in differences[:SUMMARY_LINES_MAX]:
-        write_line(difference_parts(difference), error=True)
-    if (more := len(differences) - SUMMARY_LINES_MAX) > 0:
-        tell(f"... and {more:,} more")
 
 
 def _spaced(columns: Iterable[Part | None]) -> list[Part]:

@@ -15,11 +15,7 @@ import typer
 
 from snapkv.cli.exits import CommandError, Exit, code_of, message_of
 from snapkv.cli.formats import counted, time_text
-from snapkv.cli.options import (
-    CountOption,
-    StoreOptions,
-    takes,
-)
+from snapkv.cli.options import CountOption, StoreOptions, takes
 from snapkv.cli.progress import status_line
 from snapkv.cli.terminal import tell, tell_error
 from snapkv.clock import monotonic

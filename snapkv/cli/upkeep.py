@@ -11,17 +11,8 @@ import typer
 
 from snapkv.cli.exits import CommandError, Exit
 from snapkv.cli.formats import Json, counted, key_text, time_json, time_text
-from snapkv.cli.options import (
-    AtOption,
-    ModeOption,
-    StoreOptions,
-    YesOption,
-    file_mode,
-    moment,
-    settled,
-    start,
-    takes,
-)
+from snapkv.cli.moments import moment, settled, start
+from snapkv.cli.options import AtOption, ModeOption, StoreOptions, YesOption, file_mode, takes
 from snapkv.cli.progress import counting, working
 from snapkv.cli.questions import confirm, confirm_found
 from snapkv.cli.terminal import tell

@@ -9,17 +9,14 @@ from typing import Annotated
 
 import typer
 
+from snapkv.cli.differences import Renderer
 from snapkv.cli.exits import CommandError, Exit
-from snapkv.cli.formats import commit_json, counted, difference_json, time_text
-from snapkv.cli.options import (
-    StoreOptions,
-    YesOption,
-    moment,
-    settled,
-    takes,
-)
-from snapkv.cli.output import DIFFERENCE_HEADINGS, Output, tell_differences
+from snapkv.cli.formats import commit_json, counted, time_text
+from snapkv.cli.moments import moment, settled
+from snapkv.cli.options import StoreOptions, YesOption, takes
+from snapkv.cli.output import Output
 from snapkv.cli.questions import confirm_found
+from snapkv.cli.rendering import Rendering, renders
 from snapkv.cli.terminal import tell
 from snapkv.errors import InvalidTimeError, KeyNotFoundError
 from snapkv.model import Absent, AtRevision, Difference, Guard
@@ -142,8 +139,10 @@ def _check_there(head: Snapshot[str], keys: list[str], prefix: str | None) -> No
 
 
 @takes("note", "meta", "writer", "raw", "archive")
+@renders("redact", "kind", "decoder")
 def restore(
     options: StoreOptions,
+    rendering: Rendering,
     when: Annotated[str, typer.Argument(metavar="TIME", show_default=False)],
     prefix: Annotated[
         str, typer.Option("--prefix", metavar="PREFIX", help="Only keys that begin so.")
@@ -161,15 +160,25 @@ def restore(
     Shows what will change, and asks.
     """
     target, out, meta = moment(when), options.output, options.facts
+    renderer = Renderer(rendering, brief=True)
     with options.opened() as kv:
         target = settled(kv, target)
         plan = _plan(kv, target, prefix, before_first)
         if dry_run:
-            _tell_plan(out, plan)
+            _tell_plan(out, renderer, plan)
             return
         commit = None
         if plan.changes and target is not None:
-            _confirm_plan(kv, target, prefix, plan, before_first=before_first, yes=yes)
+
+            def look() -> list[Difference[str]]:
+                return _plan(kv, target, prefix, before_first).changes
+
+            def question(changes: list[Difference[str]]) -> str:
+                renderer.tell(changes)
+                counts = _counts(plan._replace(changes=changes))
+                return f"Restore {time_text(plan.past.timestamp)}: {counts}?"
+
+            confirm_found(plan.changes, look, question, yes=yes)
             commit = kv.restore(
                 target, prefix, note=options.note, meta=meta, before_first=before_first
             )
@@ -182,20 +191,6 @@ def restore(
         out.record(fields)
 
 
-def _confirm_plan(
-    kv: SnapshotKV, target: When, prefix: str, plan: Plan, *, before_first: bool, yes: bool
-) -> None:
-    def look() -> list[Difference[str]]:
-        return _plan(kv, target, prefix, before_first).changes
-
-    def question(changes: list[Difference[str]]) -> str:
-        tell_differences(changes)
-        counts = _counts(plan._replace(changes=changes))
-        return f"Restore {time_text(plan.past.timestamp)}: {counts}?"
-
-    confirm_found(plan.changes, look, question, yes=yes)
-
-
 def _plan(kv: SnapshotKV, target: When | None, prefix: str, before_first: bool) -> Plan:
     """Return what restoring would change; its errors name the options of the command line."""
     try:
@@ -204,14 +199,14 @@ def _plan(kv: SnapshotKV, target: When | None, prefix: str, before_first: bool) 
         raise CommandError(str(e).replace("before_first=True", "--before-first")) from e
 
 
-def _tell_plan(out: Output, plan: Plan) -> None:
+def _tell_plan(out: Output, renderer: Renderer, plan: Plan) -> None:
+    changes = renderer.each(plan.changes)
     if out.structured:
-        changes = [difference_json(change) for change in plan.changes]
-        out.record({**_counts_json(plan), "changes": changes})
+        out.record({**_counts_json(plan), "changes": [shown.fields for shown in changes]})
         return
-    with out.headed(*DIFFERENCE_HEADINGS):
-        for change in plan.changes:
-            out.difference(change)
+    with out.headed(*renderer.headings):
+        for shown in changes:
+            out.record(shown.fields, *shown.columns, lines=shown.lines)
     done = _counts(plan) if plan.changes else "nothing: the present equals that moment"
     tell(f"restoring {time_text(plan.past.timestamp)} would change this: {done}")
 

@@ -11,14 +11,14 @@ from snapkv.engine.contract import Event, Range
 from snapkv.engine.replay import replayed
 from snapkv.errors import CompactedError
 from snapkv.layout import Keyspace, Mark, StampRecord, prefix_end
-from snapkv.model import Commit, Difference
+from snapkv.model import Change, Commit, Difference
 from snapkv.reading.changes import Touched, changed, check_unbroken, first_after
 from snapkv.reading.deadline import bounds
 from snapkv.reading.history import LOG_PAGE_COMMITS, commit_of
 from snapkv.reading.history import bounds as marks_of
 from snapkv.reading.reader import Reader
 from snapkv.reading.view import KeyspaceReads
-from snapkv.times import When
+from snapkv.times import When, revision_of
 
 PAGE_COMMITS_MAX = 65_536
 """Newest first, each page is four times as long as the one before, up to this."""
@@ -79,7 +79,7 @@ def log(
     """
     core = kv.reader
     core.check_open()
-    low, high = marks_of(core, since, until)
+    low, high = _ends(core, since, until)
     read = _Reading(core, kv.keyspace, keys, prefix, details)
     # what the oldest commit left did is not known
     oldest = []
@@ -92,6 +92,18 @@ def log(
     return chain(_backwards(core, read.span, low, high, size, most), oldest)
 
 
+def _ends(core: Reader, since: When | None, until: When | None) -> tuple[Mark, Mark]:
+    """Return the marks that bound (since, until]; of observed keys a revision between two marks."""
+    low, high = marks_of(core, since, until)
+    if core.policy.at_head:
+        return low, high
+    if (revision := revision_of(since)) is not None:
+        low = core.policy.at_revision(revision).mark
+    if (revision := revision_of(until)) is not None:
+        high = core.policy.at_revision(revision).mark
+    return low, high
+
+
 def _backwards(
     core: Reader,
     read: Callable[[Mark, Mark], Iterable[Logged]],
@@ -100,7 +112,7 @@ def _backwards(
     size: int,
     most: int,
 ) -> Iterator[Logged]:
-    while high.ordinal > max(low.ordinal, 1):
+    while high.revision > low.revision:
         first = max(low.ordinal, high.ordinal - size)
         after = low if first == low.ordinal else core.timeline.by_ordinal(first)
         yield from reversed(list(read(after, high)))
@@ -200,31 +212,52 @@ def _commit(mark: Mark, stamp: StampRecord | None) -> Commit:
     return commit_of(mark, stamp)
 
 
-@bounds
 def differences_of(kv: KeyspaceReads[Any], logged: Logged) -> Iterator[Difference[Any]]:
-    """Yield what a commit changed, in key order; it was logged with `details`.
+    """Return what a commit changed, in key order; it was logged with `details`.
 
     A round trip for 64 changes; their values are in memory together. Keys whose value is the same
     as before are left out. Raises `CompactedError` if that history is gone.
     """
-    core = kv.reader
     if logged.moved is None:
-        raise CompactedError(logged.mark.timestamp, _later(core, logged.mark))
-    moved = iter(logged.moved)
-    while some := list(islice(moved, PAIRS_MAX)):
-        asked = [(each.key, at) for each in some for at in each[1:] if at is not None]
-        try:
-            results = core.timeline.tracker.read([Range(k, revision=at) for k, at in asked]).results
-        except CompactedError as e:
-            raise CompactedError(logged.mark.timestamp, core.policy.earliest()) from e
-        kvs = [result.kvs[0].value if result.kvs else None for result in results]
-        values = dict(zip(asked, kvs, strict=True))
+        following = kv.reader.timeline.following(logged.mark)
+        earliest = None if following is None else following.timestamp
+        raise CompactedError(logged.mark.timestamp, earliest)
+    return _differences(kv, logged.mark, logged.moved)
+
+
+@bounds
+def _differences(
+    kv: KeyspaceReads[Any], mark: Mark, moved: tuple[Moved, ...]
+) -> Iterator[Difference[Any]]:
+    for at in range(0, len(moved), PAIRS_MAX):
+        some = moved[at : at + PAIRS_MAX]
+        asked = [(each.key, end) for each in some for end in each[1:] if end is not None]
+        values = dict(zip(asked, _values(kv.reader, asked, mark.timestamp), strict=True))
         for key, *ends in some:
-            before, after = (None if at is None else values[key, at] for at in ends)
+            before, after = (None if end is None else values[key, end] for end in ends)
             if before != after:
                 yield Difference(kv.keyspace.decode(key), before, after)
 
 
-def _later(core: Reader, mark: Mark) -> int | None:
-    following = core.timeline.following(mark)
-    return None if following is None else following.timestamp
+@bounds
+def values_before(kv: KeyspaceReads[Any], changes: Sequence[Change[Any]]) -> list[bytes | None]:
+    """Return the values of keys just before they were changed; a round trip for 128.
+
+    Raises `CompactedError` if that history is gone.
+    """
+    found: list[bytes | None] = []
+    for at in range(0, len(changes), 2 * PAIRS_MAX):
+        some = changes[at : at + 2 * PAIRS_MAX]
+        asked = [(kv.keyspace.encode(each.key), each.commit.revision - 1) for each in some]
+        found += _values(kv.reader, asked, some[0].commit.ts)
+    return found
+
+
+def _values(core: Reader, asked: Sequence[tuple[bytes, int]], timestamp: int) -> list[bytes | None]:
+    """Return values of keys at revisions. Raises `CompactedError` for the timestamp."""
+    ranges = [Range(key, revision=revision) for key, revision in asked]
+    try:
+        results = core.timeline.tracker.read(ranges).results if ranges else ()
+    except CompactedError as e:
+        raise CompactedError(timestamp, core.policy.earliest()) from e
+    return [result.kvs[0].value if result.kvs else None for result in results]

@@ -217,8 +217,10 @@ def test_a_watch_names_nobody_for_what_others_wrote(cli: Cli, etcd: EtcdServer) 
     }
     lines = cli.ok("watch", *see, "--since", begun, "-n", "2").lines
     assert [line.split("  ", 1)[1] for line in lines] == [
-        str(first), '= /r/a  "1"', str(second), '= /r/a  "2"', str(removed), "- /r/a",
-    ]  # fmt: skip
+        *(str(first), '+ /r/a  "1"'),
+        *(str(second), '~ /r/a  "1" -> "2"'),
+        *(str(removed), '- /r/a  "2"'),
+    ]
     assert "ticker@mon" in cli.ok("log", "--ticks", "-n", "1").out, "who ticked is not forgotten"
 
 

@@ -70,7 +70,7 @@ def test_columns_of_a_table_are_aligned(cli: Cli) -> None:
     assert second == "       5     2  binary     0xff00"
     assert third == '       3     5  wide/日本  "grün"', "wide characters take two columns"
     head, newest, *_ = cli.ok("log", "-o", "table", "-n", "1").lines
-    assert head.split() == ["TIME", "REVISION", "WRITER", "NOTE"]
+    assert head.split() == ["TIME", "REVISION", "WRITER", "NOTE", "META"]
     assert head.index("WRITER") == newest.index("ann@laptop")
 
 

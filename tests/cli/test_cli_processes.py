@@ -38,7 +38,7 @@ def test_a_value_on_a_terminal(cli: Cli) -> None:
     for key, shown in {
         "text": "grün\r\n".encode(),
         "lines": b"a\r\n        b\r\n",
-        "binary": b"0x00ff1b5b33316d\r\n(7 bytes that do not print;",
+        "binary": b"00000000  00 ff 1b 5b 33 31 6d",
     }.items():
         with terminal(cli, "get", key) as screen:
             screen.process.wait(PROCESS_TIMEOUT_S)
@@ -94,7 +94,8 @@ def test_restore_shows_what_it_asks_about(cli: Cli) -> None:
     then = cli.ok("put", "a", "1", "--raw").out.strip()
     cli.ok("put", "a", "2")
     with terminal(cli, "restore", then) as screen:
-        screen.wait_for('"2" -> "1"')
+        screen.wait_for('"2"')
+        screen.wait_for('"1"')
         screen.wait_for("remove 0 keys, add 0 keys, change 1 key? [y/N]")
         screen.press(b"yes\n")
     assert screen.process.returncode == 0
@@ -152,10 +153,10 @@ def test_ctrl_c_ends_what_goes_on_quietly(cli: Cli, words: list[str]) -> None:
 def test_watch_sees_what_another_process_commits(cli: Cli) -> None:
     cli.ok("put", "a", "1")
     with following(cli, "watch", "--since", "0", "-n", "2") as (process, output):
-        assert [output.readline(), output.readline()][1] == b'  = a  "1"\n'
+        assert [output.readline(), output.readline()][1] == b'  + a  "1"\n'
         cli.ok("put", "b", "2", "--note", "hello")
         assert output.readline().endswith(b'ann@laptop  "hello"\n')
-        assert output.read() == b'  = b  "2"\n'
+        assert output.read() == b'  + b  "2"\n'
         assert process.wait(PROCESS_TIMEOUT_S) == 0
 
 

@@ -107,6 +107,8 @@ def completed(folder: Path, program: str, line: str) -> set[str]:
         ("snapkv", "snapkv re", {"record", "resolve", "restore"}),
         ("snapkv", "snapkv put --if-", {"--if-absent", "--if-revision"}),
         ("snapkv", "snapkv archive st", {"status"}),
+        ("snapkv", "snapkv ls -o y", {"yaml"}),
+        ("snapkv", "snapkv diff --as k", {"kubernetes"}),
         ("cdcmeta", "cdcmeta ge", {"generations"}),
         ("cdcmeta", "cdcmeta generations make --st", {"--store"}),
     ],

@@ -1,0 +1,114 @@
+"""The commands that compare: diff, two moments; blame, the versions of one key."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Annotated
+
+import typer
+
+from snapkv.cli.differences import Renderer
+from snapkv.cli.exits import CommandError, Exit
+from snapkv.cli.formats import Json, key_text, version_json
+from snapkv.cli.moments import moment, settled
+from snapkv.cli.options import AtOption, KeyArgument, PrefixOption, StoreOptions, takes
+from snapkv.cli.output import Output
+from snapkv.cli.rendering import Rendering, renders
+from snapkv.errors import KeyNotFoundError
+from snapkv.model import Version
+from snapkv.rendering import Blame
+from snapkv.rendering import blame as blamed
+
+
+@takes("observe", "archive", "timeout", "no_pager")
+@renders()
+def diff(
+    options: StoreOptions,
+    rendering: Rendering,
+    a: Annotated[str, typer.Argument(metavar="A", help="A time.", show_default=False)],
+    b: Annotated[
+        str, typer.Argument(metavar="B", help="A time; else now.", show_default=False)
+    ] = "now",
+    prefix: PrefixOption = "",
+    exit_code: Annotated[
+        bool, typer.Option("--exit-code", help="End with 1 when there are differences.")
+    ] = False,
+) -> None:
+    """Print what differs between two times: + added, - removed, ~ changed.
+
+    Below a key whose value is structured (JSON, YAML, Kubernetes) are the paths that differ, below
+    a longer text its lines. -o json has the whole values.
+    """
+    before, after, renderer = moment(a), moment(b), Renderer(rendering)
+    with options.long_output(*renderer.headings) as out, options.readable() as kv:
+        before, after = settled(kv, before), settled(kv, after)
+        for shown in renderer.each(kv.diff(before, after, prefix or None)):
+            out.record(shown.fields, *shown.columns, lines=shown.lines)
+        renderer.finish(out)
+    renderer.tell_ignored()
+    if exit_code and any(renderer.counts.values()):
+        raise typer.Exit(Exit.NO)
+
+
+@takes("observe", "archive", "timeout", "no_pager", "raw")
+@renders("redact", "kind", "decoder")
+def blame(
+    options: StoreOptions, rendering: Rendering, key: KeyArgument, at: AtOption = None
+) -> None:
+    """Print which commit last changed each path, or each line, of a value.
+
+    Each row has the time, revision and writer of the commit; then a path of a structured value with
+    what it has, or the number of a line with the line. Where history was compacted, what the oldest
+    version has may be older than it.
+    """
+    when, renderer = moment(at), Renderer(rendering)
+    if renderer.covers(key):
+        raise CommandError(f"the values of {key_text(key)} are redacted: blame would show them")
+    headings = ("TIME", "REVISION", "WRITER", "PLACE", "VALUE")
+    with options.long_output(*headings) as out:
+        with options.readable() as kv:
+            when = settled(kv, when)
+            until = None if when is None else kv.timestamp_of(when)
+            rows = blamed(_up_to(kv.history(key), until), rendering.kind, renderer.read_decoder)
+        if not rows:
+            raise KeyNotFoundError(key, until)
+        _write(out, rows)
+
+
+def _up_to(versions: Iterable[Version], until: int | None) -> Iterator[Version]:
+    """Yield the versions up to a time; a version whose time is not known is the oldest."""
+    return (v for v in versions if until is None or v.ts is None or v.ts <= until)
+
+
+def _write(out: Output, rows: list[Blame]) -> None:
+    """Write the rows; as text in columns that fit all of them."""
+    lines = isinstance(rows[0].place, int)
+    columns = [_columns(out, row) for row in rows]
+    widths = [max(len(text) for text, _ in column) for column in zip(*columns, strict=True)]
+    for row, cells in zip(rows, columns, strict=True):
+        place = f"{row.place:>{len(str(len(rows)))}}  " if lines else f"{row.place}: "
+        in_front = [
+            (text.ljust(width), style) for (text, style), width in zip(cells, widths, strict=True)
+        ]
+        text_line = [piece for cell in in_front for piece in (cell, "  ")]
+        out.record(
+            _fields(row),
+            *cells,
+            str(row.place),
+            row.text,
+            lines=[[*text_line, (place, "bold"), row.text]],
+        )
+
+
+def _columns(out: Output, row: Blame) -> list[tuple[str, str]]:
+    version = row.version
+    time = out.time(version.ts)
+    shown = time if isinstance(time, tuple) else (time, "")
+    writer = "-" if version.writer is None else key_text(version.writer)
+    return [shown, (str(version.revision), ""), (writer, "green")]
+
+
+def _fields(row: Blame) -> Json:
+    version = version_json(row.version)
+    del version["value"]
+    return {"place": row.place, "text": row.text, **version}

@@ -1,0 +1,260 @@
+"""Values and differences as commands show them."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Iterator
+from shutil import get_terminal_size, which
+from typing import NamedTuple
+
+from snapkv.cli.exits import CommandError
+from snapkv.cli.formats import Json, counted, difference_json, value_json
+from snapkv.cli.output import Output
+from snapkv.cli.rendering import Rendering
+from snapkv.cli.terminal import Part, tell, write_line
+from snapkv.errors import InvalidOptionError
+from snapkv.model import Difference
+from snapkv.rendering import (
+    KINDS,
+    Decoded,
+    Decoder,
+    Redaction,
+    ValueDifference,
+    command_decoder,
+    compare,
+    decode,
+    decoders,
+    key_text,
+    plain,
+    preview,
+    shortened,
+)
+from snapkv.rendering.lines import LINES_MAX, Line
+from snapkv.text import PREVIEW_CHARS_MAX
+
+CONTEXT_LINES = 3
+SUMMARY_LINES_MAX = 20
+"""How many differences are shown before a question."""
+FULL_LINES_MAX = 1_000_000
+"""How many lines of one key --full shows."""
+DECODED_BYTES_MAX = 1 << 16
+"""A larger value is not decoded for one line; the line shows the text that differs."""
+WIDTH_MIN, WIDTH = 20, 120
+"""Columns of a view side by side: at least, and where the output is not a terminal."""
+
+STYLES = {
+    "added": "green",
+    "removed": "red",
+    "changed": "yellow",
+    "path": "bold",
+    "meta": "dim",
+    "word-added": "bold green",
+    "word-removed": "bold red",
+}
+"""How a terminal shows the styles of `snapkv.rendering`."""
+SIGNS = {"added": "+", "removed": "-", "changed": "~"}
+
+
+class Shown(NamedTuple):
+    """A difference as it is shown: for programs, in a table, and as lines."""
+
+    fields: Json
+    columns: tuple[Part | None, ...]
+    lines: list[list[Part]]
+
+
+class Renderer:
+    """Shows values and differences as a `Rendering` says, and counts what it has shown.
+
+    `brief` shows each difference on one line. Raises `CommandError` for a kind or a decoder that
+    does not exist, and `InvalidOptionError` for an ignored path that cannot be read.
+    """
+
+    def __init__(self, rendering: Rendering, *, brief: bool = False) -> None:
+        self.rendering, self._brief = rendering, brief and not rendering.asked
+        self.counts = dict.fromkeys(SIGNS, 0)
+        self.ignored = 0
+        self._redaction = Redaction(rendering.redact or ())
+        self._ignore = rendering.ignore or ()
+        compare(None, None, ignore=self._ignore)  # raises before anything is read
+        if rendering.kind is not None and rendering.kind not in (*KINDS, *decoders()):
+            known = ", ".join([*KINDS, *decoders()])
+            raise CommandError(f"--as takes {known}, not {rendering.kind!r}: choose one")
+        self.read_decoder: Decoder | None = None
+        if rendering.decoder is not None:
+            self.read_decoder = command_decoder(rendering.decoder)
+            if which(program := shlex.split(rendering.decoder)[0]) is None:
+                raise CommandError(f"--decoder: the program {program!r} was not found: install it")
+
+    @property
+    def headings(self) -> tuple[str, ...]:
+        """The headings of a table of differences."""
+        if self.rendering.name_only:
+            return ("KEY",)
+        if self.rendering.stat:
+            return ("", "KEY", "ADDED", "REMOVED", "CHANGED", "UNIT")
+        return ("", "KEY", "CHANGE")
+
+    # --- values ---
+
+    def decoded(self, value: bytes) -> Decoded:
+        """Return what a value says. Raises `InvalidOptionError` if it is not of the kind."""
+        return decode(value, self.rendering.kind, self.read_decoder)
+
+    def value_json(self, key: str, value: bytes | None) -> object:
+        """Return a value for JSON; of a redacted one only its size."""
+        if value is not None and self._redaction.covers(key):
+            return {"redacted": len(value)}
+        return value_json(value)
+
+    def preview(self, key: str, value: bytes) -> str:
+        """Return a value on one line."""
+        if self._redaction.covers(key):
+            return self._redaction.preview(value)
+        if self.rendering.decodes or value.startswith(b"k8s\0"):
+            return self._read(value)[0].preview()
+        return preview(value)
+
+    def changed_preview(self, key: str, before: bytes | None, after: bytes) -> str:
+        """Return a value on one line; of a long one what differs from the value before it."""
+        if before is None or len(after) <= PREVIEW_CHARS_MAX or self._redaction.covers(key):
+            return self.preview(key, after)
+        if max(len(before), len(after)) > DECODED_BYTES_MAX:
+            return shortened(before, after)[1]
+        difference, _ = self._compared(key, before, after)
+        if difference.unit == "path" and difference:
+            return plain(_brief(difference))
+        return shortened(before, after)[1] if difference else self.preview(key, after)
+
+    def covers(self, key: str) -> bool:
+        """Return whether the values of a key are not shown."""
+        return self._redaction.covers(key)
+
+    def _read(self, value: bytes) -> tuple[Decoded, str | None]:
+        """Return what a value says; if it is not of the kind, what it says by itself, and why."""
+        try:
+            return self.decoded(value), None
+        except InvalidOptionError as e:
+            return decode(value), str(e)
+
+    def _compared(
+        self, key: str, before: bytes | None, after: bytes | None
+    ) -> tuple[ValueDifference, str | None]:
+        if self._redaction.covers(key):
+            return self._redaction.difference(before, after), None
+        sides = [(None, None) if value is None else self._read(value) for value in (before, after)]
+        why = next((reason for _, reason in sides if reason), None)
+        return compare(sides[0][0], sides[1][0], ignore=self._ignore), why
+
+    # --- differences ---
+
+    def each(self, differences: Iterable[Difference[str]], indent: str = "") -> Iterator[Shown]:
+        """Yield differences as they are shown; those of ignored paths only are left out."""
+        for difference in differences:
+            compared, why = self._compared(difference.key, difference.before, difference.after)
+            if compared.state == "ignored":
+                self.ignored += 1
+                continue
+            change = _change_of(difference)
+            self.counts[change] += 1
+            lines = self._lines(difference.key, change, compared, why, len(indent))
+            yield Shown(
+                self._fields(difference, change, compared),
+                self._columns(difference.key, change, compared),
+                [[indent, *line] for line in lines] if indent else lines,
+            )
+
+    def _fields(self, difference: Difference[str], change: str, compared: ValueDifference) -> Json:
+        key = difference.key
+        if self.rendering.name_only:
+            return {"key": key}
+        if self.rendering.stat:
+            return {"key": key, "change": change, **compared.stat._asdict()}
+        if not self._redaction.covers(key):
+            return difference_json(difference)
+        sides = {"before": difference.before, "after": difference.after}
+        return {"key": key, **{name: self.value_json(key, side) for name, side in sides.items()}}
+
+    def _columns(self, key: str, change: str, compared: ValueDifference) -> tuple[Part | None, ...]:
+        sign, name = (SIGNS[change], STYLES[change]), (key_text(key), STYLES[change])
+        if self.rendering.name_only:
+            return (key_text(key),)
+        if self.rendering.stat:
+            *numbers, unit = compared.stat
+            return (sign, name, *map(str, numbers), f"{unit}s")
+        return sign, name, _one_line(compared)
+
+    def _lines(
+        self, key: str, change: str, compared: ValueDifference, why: str | None, indent: int
+    ) -> list[list[Part]]:
+        rendering, style = self.rendering, STYLES[change]
+        if rendering.name_only:
+            return [[key_text(key)]]
+        head = f"{SIGNS[change]} {key_text(key)}"
+        note: list[list[Part]] = [[(f"  ({why})", "dim")]] if why and not self._brief else []
+        if rendering.stat:
+            return [[(head, style), f"  {compared.stat}"], *note]
+        redacted = compared.state == "redacted"
+        if change != "changed" and (self._brief or redacted or rendering.view == "auto"):
+            return [[(f"{head}  {_one_line(compared)}", style)], *note]
+        if self._brief or redacted or self._is_short(compared):
+            return [[(head, style), "  ", *_parts(_brief(compared))], *note]
+        lines = compared.lines(
+            rendering.view,
+            context=CONTEXT_LINES if rendering.unified is None else rendering.unified,
+            width=max(WIDTH_MIN, get_terminal_size((WIDTH, 24)).columns - indent - 2),
+            lines_max=FULL_LINES_MAX if rendering.full else LINES_MAX,
+        )
+        return [[(head, style)], *note, *(["  ", *_parts(line)] for line in lines)]
+
+    def _is_short(self, compared: ValueDifference) -> bool:
+        """Return whether both values fit on the line of their key."""
+        if self.rendering.view != "auto" or compared.unit == "path":
+            return False
+        values = [side.value for side in (compared.before, compared.after) if side]
+        return all(len(value) <= PREVIEW_CHARS_MAX and b"\n" not in value for value in values)
+
+    @property
+    def summary(self) -> str:
+        """What was shown, in one phrase: `3 keys: 1 added, 0 removed, 2 changed`."""
+        counts = ", ".join(f"{count:,} {change}" for change, count in self.counts.items())
+        return f"{counted(sum(self.counts.values()), 'key')}: {counts}"
+
+    def finish(self, out: Output, indent: str = "") -> None:
+        """Write the sums of --stat below the lines."""
+        if self.rendering.stat and out.format == "text" and any(self.counts.values()):
+            out.record({}, lines=[[indent, self.summary]])
+
+    def tell(self, differences: list[Difference[str]]) -> None:
+        """Show what is about to change, the first lines of it, on the error stream."""
+        for shown in self.each(differences[:SUMMARY_LINES_MAX]):
+            for line in shown.lines:
+                write_line(line, error=True)
+        if (more := len(differences) - SUMMARY_LINES_MAX) > 0:
+            tell(f"... and {more:,} more")
+
+    def tell_ignored(self) -> None:
+        """Say on the error stream how many differences were left out."""
+        if self.ignored:
+            tell(f"snapkv: {counted(self.ignored, 'key')} left out: only ignored paths differ")
+
+
+def _change_of(difference: Difference[str]) -> str:
+    if difference.before is None:
+        return "added"
+    return "removed" if difference.after is None else "changed"
+
+
+def _one_line(compared: ValueDifference) -> str:
+    sides = [side for side in (compared.before, compared.after) if side is not None]
+    return sides[0].preview() if len(sides) == 1 else plain(_brief(compared))
+
+
+def _brief(compared: ValueDifference) -> Line:
+    """Return a difference on one line, without the sign of a changed path: the key has it."""
+    line = compared.brief()
+    return line[1:] if line[0].text == "~ " else line
+
+
+def _parts(line: Line) -> list[Part]:
+    return [(part.text, STYLES[part.style]) if part.style in STYLES else part.text for part in line]

@@ -1,0 +1,103 @@
+"""The command show: one commit, with everything that it changed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import chain
+from typing import Annotated
+
+import typer
+
+from snapkv.cli.differences import Renderer
+from snapkv.cli.exits import CommandError, Exit
+from snapkv.cli.formats import commit_json
+from snapkv.cli.moments import moment, settled
+from snapkv.cli.options import PrefixOption, StoreOptions, takes
+from snapkv.cli.output import Output, who_and_why
+from snapkv.cli.rendering import Rendering, renders
+from snapkv.cli.terminal import tell
+from snapkv.dates import dated
+from snapkv.model import Commit
+from snapkv.observing.observe import Observed
+from snapkv.reading.log import Logged, differences_of
+from snapkv.reading.log import log as logged
+from snapkv.store.store import SnapshotKV
+from snapkv.times import When, format_time, revision_of
+
+
+@takes("observe", "archive", "timeout", "no_pager", "raw")
+@renders()
+def show(
+    options: StoreOptions,
+    rendering: Rendering,
+    time: Annotated[
+        str, typer.Argument(metavar="COMMIT", help="Its time or rev:N; else the newest.")
+    ] = "now",
+    prefix: PrefixOption = "",
+) -> None:
+    """Print one commit: time, writer, note, meta, and every change as in diff.
+
+    If no commit has exactly that time, it is the commit in force then: the newest before it that
+    is not a tick. With --observe it is a write of another program.
+    """
+    when, renderer = moment(time), Renderer(rendering)
+    with options.long_output(*renderer.headings) as out, options.readable() as kv:
+        found = _in_force(kv, settled(kv, when))
+        start, end = kv.keyspace.range_of(prefix or kv.keyspace.whole)
+        if found.moved is not None:
+            own = tuple(each for each in found.moved if start <= each.key < end)
+            found = found._replace(moved=own)
+        shown = renderer.each(differences_of(kv, found))
+        if out.structured:
+            changes = [one.fields for one in shown]
+            out.record({**commit_json(found.commit), "changes": changes})
+            return
+        if out.format == "text":
+            _write_head(out, found.commit)
+        for one in shown:
+            out.record({}, *one.columns, lines=one.lines)
+        if out.format == "text" and not (any(renderer.counts.values()) or renderer.ignored):
+            out.record({}, ("(it changed no keys)", "dim"))
+        renderer.finish(out)
+    renderer.tell_ignored()
+
+
+def _in_force(kv: SnapshotKV | Observed[str], when: When | None) -> Logged:
+    """Return the commit at exactly a time, else the newest before it that is not a tick."""
+    found = logged(kv, until=when, wanted=1, details=True)
+    first = next(found, None)
+    if when is None:
+        newest = _no_tick(first, found)
+        if newest is None:
+            raise CommandError("the store has no commit yet", Exit.NO)
+        return newest
+    revision, until = revision_of(when), kv.timestamp_of(when)
+    if first is not None and (first.commit.ts == until or first.commit.revision == revision):
+        return first
+    first = _no_tick(first, found)
+    if first is None:
+        raise CommandError(f"the store has no commit up to {dated(until)}", Exit.NO)
+    if revision is not None or format_time(first.commit.ts) != format_time(until):
+        asked = format_time(until) if revision is None else when
+        tell(f"snapkv: no commit at {asked}; this one was in force")
+    return first
+
+
+def _no_tick(first: Logged | None, found: Iterator[Logged]) -> Logged | None:
+    return next((each for each in chain([first], found) if each and not each.is_tick), None)
+
+
+def _write_head(out: Output, commit: Commit) -> None:
+    who, why, meta = who_and_why(commit)
+    rows = {
+        "commit": out.time(commit.ts),
+        "timestamp": None if out.raw else str(commit.ts),
+        "revision": str(commit.revision),
+        "writer": who,
+        "note": why,
+        "meta": meta,
+    }
+    for name, shown in rows.items():
+        if shown is not None:
+            out.record({}, f"{name:<9}", shown)
+    out.record({})

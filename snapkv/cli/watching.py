@@ -1,0 +1,115 @@
+"""The command watch: commits and their changes as they happen."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from itertools import groupby, islice
+from typing import Annotated
+
+import typer
+
+from snapkv.cli.differences import Renderer, Shown
+from snapkv.cli.formats import change_json, commit_json, key_text, written_change_json
+from snapkv.cli.moments import settled, since
+from snapkv.cli.options import (
+    CountOption,
+    PatchOption,
+    PrefixArgument,
+    StoreOptions,
+    seconds,
+    takes,
+)
+from snapkv.cli.output import COMMIT_HEADINGS, Output
+from snapkv.cli.rendering import Rendering, renders
+from snapkv.errors import CompactedError
+from snapkv.model import Change, Changes, Difference
+from snapkv.observing.observe import Observed
+from snapkv.reading.log import values_before
+from snapkv.store.store import SnapshotKV
+
+
+@takes("observe", "archive", "raw")
+@renders()
+def watch(
+    options: StoreOptions,
+    rendering: Rendering,
+    prefix: PrefixArgument = "",
+    since_: Annotated[
+        str | None,
+        typer.Option("--since", metavar="TIME", help="Begin after this time; else after now."),
+    ] = None,
+    count: CountOption = None,
+    patch: PatchOption = False,
+    timeout: Annotated[
+        str | None,
+        typer.Option("--timeout", metavar="DURATION", help="End when nothing came for so long."),
+    ] = None,
+) -> None:
+    """Print commits and their changes as they happen, until Ctrl-C.
+
+    + added, - removed, ~ changed, on one line each; --patch prints them as diff does. With
+    --observe, all writes that a tick stamps come at once, each with its own revision. Only commits
+    of the ticking store have a writer.
+    """
+    after, renderer = since(since_), Renderer(rendering, brief=not patch)
+    out = options.output.headed(*COMMIT_HEADINGS, *renderer.headings)
+    with (
+        options.readable() as kv,
+        kv.watch(prefix or None, settled(kv, after), timeout=seconds(timeout)) as changes,
+    ):
+        for found in islice(changes, count):
+            if out.structured:
+                _write_fields(out, renderer, found, each_written=options.observe is not None)
+            else:
+                _write_lines(out, renderer, kv, found)
+            sys.stdout.flush()
+
+
+def _write_fields(
+    out: Output, renderer: Renderer, found: Changes[str], *, each_written: bool
+) -> None:
+    """Write a commit for programs.
+
+    With `each_written` each change has its own revision, writer, note and meta.
+    """
+    form = written_change_json if each_written else change_json
+    changes = [
+        {**form(change), "value": renderer.value_json(change.key, change.value)}
+        for change in found.changes
+    ]
+    out.record({**commit_json(found.commit), "changes": changes})
+
+
+def _write_lines(
+    out: Output, renderer: Renderer, kv: SnapshotKV | Observed[str], found: Changes[str]
+) -> None:
+    """Write each commit for people, with its changes."""
+    in_order = sorted(found.changes, key=lambda change: change.commit.revision)
+    for commit, changes in groupby(in_order, key=lambda change: change.commit):
+        in_front = out.commit_columns(commit)
+        if out.format == "text":
+            out.record({}, *in_front)
+        for shown in _shown(renderer, kv, list(changes)):
+            out.record({}, *in_front, *shown.columns, lines=shown.lines)
+
+
+def _shown(
+    renderer: Renderer, kv: SnapshotKV | Observed[str], changes: list[Change[str]]
+) -> Iterable[Shown]:
+    """Return changes as they are shown; `=` is before a value if the one before was compacted."""
+    try:
+        before = values_before(kv, changes)
+    except CompactedError:
+        return _without_before(renderer, changes)
+    pairs = zip(changes, before, strict=True)
+    differences = (Difference(change.key, value, change.value) for change, value in pairs)
+    return renderer.each(differences, indent="  ")
+
+
+def _without_before(renderer: Renderer, changes: list[Change[str]]) -> Iterator[Shown]:
+    for change in changes:
+        sign, style = ("-", "red") if change.value is None else ("=", "green")
+        value = "" if change.value is None else renderer.preview(change.key, change.value)
+        line = f"  {sign} {key_text(change.key)}  {value}".rstrip()
+        yield Shown({}, ((sign, style), key_text(change.key), value), [[(line, style)]])
