@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 
 from snapkv.rendering.decoded import Decoded, tree_text
 from snapkv.rendering.paths import Patterns
-from snapkv.rendering.pieces import LineEdits, Piece, byte_edits, line_edits, lines_of
+from snapkv.rendering.pieces import LineEdits, Piece, byte_edits, line_edits, line_pair
 from snapkv.rendering.tree import leaves
 from snapkv.rendering.tree_changes import PathChange, without
 from snapkv.text import counted, stored_text
@@ -66,9 +66,11 @@ class Compared:
 
     @cached_property
     def line_edits(self) -> LineEdits:
-        """The lines of `texts` that differ. Cost: see `snapkv.rendering.alignment`."""
-        before, after = map(lines_of, self.texts)
-        return line_edits(before, after)
+        """The lines of `texts` that differ, as `line_pair` makes them.
+
+        Cost: see `snapkv.rendering.alignment`.
+        """
+        return line_edits(*line_pair(*self.texts))
 
     @cached_property
     def byte_edits(self) -> tuple[Piece[bytes], ...]:

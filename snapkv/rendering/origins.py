@@ -10,7 +10,7 @@ from snapkv.rendering.decoded import Decoded
 from snapkv.rendering.decoder import Decoder
 from snapkv.rendering.decoding import decode
 from snapkv.rendering.paths import Path, path_text
-from snapkv.rendering.pieces import line_edits, lines_of
+from snapkv.rendering.pieces import line_edits, line_pair, lines_of
 from snapkv.rendering.tree import Numbers, Tree, compact
 from snapkv.rendering.tree_changes import ListPairs
 from snapkv.text import escaped
@@ -68,11 +68,10 @@ def _origins(
         if held is None or old is None:
             return version
         return _Inheritance(version).of(old.data, new.data, held[1])  # type: ignore[arg-type]
-    lines = lines_of(new.text)
     if held is None or old is None:
-        return [version] * len(lines)
+        return [version] * len(lines_of(new.text))
     origins: list[Version] = list(held[1])  # type: ignore[arg-type]
-    for piece in reversed(line_edits(lines_of(old.text), lines)):
+    for piece in reversed(line_edits(*line_pair(old.text, new.text))):
         origins[piece.before_at : piece.before_at + len(piece.before)] = [version] * len(
             piece.after
         )

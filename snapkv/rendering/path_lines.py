@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from snapkv.rendering.alignment import Steps
 from snapkv.rendering.lines import Line, Part, Style
 from snapkv.rendering.paths import path_text
-from snapkv.rendering.pieces import line_edits, lines_of
+from snapkv.rendering.pieces import line_edits, line_pair
 from snapkv.rendering.text_lines import unified
 from snapkv.rendering.tree import Tree, compact
 from snapkv.rendering.tree_changes import PathChange
@@ -68,8 +68,8 @@ def _changed(change: PathChange, context: int, steps: Steps) -> Iterator[Line]:
     before, after = change.before, change.after
     if isinstance(before, str) and isinstance(after, str) and "\n" in before + after:
         yield (Part("~ ", "changed"), _path(change), Part(":", "context"))
-        old = lines_of(before)
-        for line in unified(old, line_edits(old, lines_of(after), steps), context):
+        old, new = line_pair(before, after)
+        for line in unified(old, line_edits(old, new, steps), context):
             yield (Part(_INDENT, "context"), *line)
         return
     yield _replaced(change, VALUE_CHARS_MAX)

@@ -41,6 +41,19 @@ def lines_of(text: str) -> list[str]:
     return [f"{line}\n" for line in whole] + ([last] if last else [])
 
 
+def line_pair(before: str, after: str) -> tuple[list[str], list[str]]:
+    r"""Return the lines of two texts; if both lack the newline at the end, both get one.
+
+    So a line that is added after the last one is the only line that differs.
+
+    >>> line_pair("a", "a\nb"), line_pair("a", "a\n")
+    ((['a\n'], ['a\n', 'b\n']), (['a'], ['a\n']))
+    """
+    if before and after and before[-1] != "\n" != after[-1]:
+        before, after = f"{before}\n", f"{after}\n"
+    return lines_of(before), lines_of(after)
+
+
 def line_edits(
     before: Sequence[str], after: Sequence[str], steps: Steps | None = None
 ) -> LineEdits:

@@ -179,3 +179,8 @@ def test_a_text_that_becomes_a_tree_is_compared_by_lines() -> None:
 def test_a_missing_newline_is_said() -> None:
     lines = text_of(difference(b"a\nb\n", b"a\nb"), context=0)
     assert lines == ["@@ -2 +2 @@", "- b", "+ b", "\\ no newline at the end"]
+
+
+def test_a_newline_that_both_texts_lack_does_not_count() -> None:
+    """Values are often stored without one: the last line did not change when one is added."""
+    assert text_of(difference(b"a\nb", b"a\nb\nc")) == ["@@ -1,2 +1,3 @@", "  a", "  b", "+ c"]

@@ -131,6 +131,8 @@ def test_lines_lead_from_one_text_to_the_other(
 ) -> None:
     old, new = "\n".join(before), "\n".join(after) + end
     found = compare(decode(old.encode(), "text"), decode(new.encode(), "text"))
+    if old and new and not old.endswith("\n") and not new.endswith("\n"):
+        old, new = old + "\n", new + "\n"  # a newline that both lack does not count
     lines = [line + "\n" for line in old.split("\n")[:-1]] + [old.split("\n")[-1]]
     for piece in reversed(found.line_edits):
         end_at = piece.before_at + len(piece.before)
