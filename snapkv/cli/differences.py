@@ -74,7 +74,7 @@ class Renderer:
         self.rendering, self._brief = rendering, brief and not rendering.asked
         self.counts = dict.fromkeys(SIGNS, 0)
         self.ignored = 0
-        self._redaction = Redaction(rendering.redact or ())
+        self._redaction = Redaction(rendering.redacted)
         self._ignore = rendering.ignore or ()
         compare(None, None, ignore=self._ignore)  # raises before anything is read
         if rendering.kind is not None and rendering.kind not in (*KINDS, *decoders()):

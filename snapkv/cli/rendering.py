@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated
@@ -50,8 +51,8 @@ class Rendering:
         typer.Option(
             "--redact",
             metavar="PREFIX",
-            envvar=REDACT_VARIABLE,
-            help="Print no values of keys that begin so.",
+            help="Print no values of keys that begin so, nor of those that the environment's "
+            f"{REDACT_VARIABLE} lists.",
         ),
     ] = None
     kind: Annotated[
@@ -81,6 +82,11 @@ class Rendering:
         chosen = [option for option, on in given.items() if on]
         if len(chosen) > 1:
             raise CommandError(f"{' and '.join(chosen)} exclude each other: give one of them")
+
+    @property
+    def redacted(self) -> tuple[str, ...]:
+        """Prefixes of keys whose values are not shown; an option never uncovers the variable's."""
+        return (*os.environ.get(REDACT_VARIABLE, "").split(), *(self.redact or ()))
 
     @property
     def asked(self) -> bool:

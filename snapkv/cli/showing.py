@@ -76,7 +76,8 @@ def _in_force(kv: SnapshotKV | Observed[str], when: When | None) -> Logged:
         return first
     first = _no_tick(first, found)
     if first is None:
-        raise CommandError(f"the store has no commit up to {dated(until)}", Exit.NO)
+        end = dated(until) if revision is None else f"revision {revision}"
+        raise CommandError(f"the store has no commit up to {end}", Exit.NO)
     if revision is not None or format_time(first.commit.ts) != format_time(until):
         asked = format_time(until) if revision is None else when
         tell(f"snapkv: no commit at {asked}; this one was in force")

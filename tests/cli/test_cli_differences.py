@@ -203,6 +203,7 @@ def test_a_redacted_difference_has_sizes(cli: Cli, then: str) -> None:
     (row,) = cli.ok(*only, "--json").json
     assert (row["before"], row["after"]) == ({"redacted": 7}, {"redacted": 8})
     assert cli.ok("get", "secret/a").out == "hunter33", "it was asked for by name"
+    assert "hunter" not in cli.ok(*only, "--redact", "app/").out, "an option uncovers nothing"
     answer = cli("blame", "secret/a")
     assert answer.code == 2
     assert "redacted" in answer.err
