@@ -27,20 +27,20 @@ class PouchError(AssertionError):
         self.status, self.name = told.get("status"), told.get("name")
 
 
-def installed(cache: Path) -> Path:
-    """Return a folder with the packages that the lock file names, installed once.
+def installed(cache: Path, wanted: Path = FOLDER) -> Path:
+    """Return a folder with the packages that a folder's lock file names, installed once.
 
     Scripts of packages do not run. Processes that come at once wait for the first.
     """
-    lock = b"".join((FOLDER / name).read_bytes() for name in FILES)
-    folder = cache / f"pouch-{hashlib.sha256(lock).hexdigest()[:16]}"
+    lock = b"".join((wanted / name).read_bytes() for name in FILES)
+    folder = cache / f"{wanted.name}-{hashlib.sha256(lock).hexdigest()[:16]}"
     cache.mkdir(parents=True, exist_ok=True)
-    with (cache / "pouch.lock").open("w") as gate:
+    with (cache / f"{wanted.name}.lock").open("w") as gate:
         fcntl.flock(gate, fcntl.LOCK_EX)
         if not folder.exists():
             made = Path(tempfile.mkdtemp(dir=cache))
             for name in FILES:
-                shutil.copy(FOLDER / name, made)
+                shutil.copy(wanted / name, made)
             command = ["npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund"]
             done = subprocess.run(
                 command, cwd=made, capture_output=True, text=True, timeout=PACKAGES_S, check=False
