@@ -73,7 +73,7 @@ lint: $(VENV)/.installed-lint
 
 soak: $(VENV)/.installed-test $(OLD_SPARKS:%=soak-spark%)
 	HYPOTHESIS_PROFILE=soak $(BIN)/python -m pytest tests/property tests/protocol tests/conformance \
-	  tests/scheduler tests/store tests/generations tests/etcd tests/changes tests/cli tests/recording \
+	  tests/scheduler tests/store tests/generations tests/etcd tests/changes tests/cli tests/recording tests/ui \
 	  tests/captures tests/transport tests/spark
 
 soak-spark%: $(VENV)-spark%/.installed

@@ -16,7 +16,7 @@ T = TypeVar("T")
 LEFT_ON_ETCD = "cases that also ran on another engine; make soak runs them on etcd"
 LEFT_TO_SOAK = "tests that take minutes; make soak runs them"
 ETCD_ONE_IN = 3
-SAMPLED = {"changes", "cli", "generations", "spark", "store"}
+SAMPLED = {"changes", "cli", "generations", "spark", "store", "ui"}
 """Folders whose tests run on each engine. What engines promise is tested in tests/conformance."""
 
 SOAK = os.environ.get("HYPOTHESIS_PROFILE") == "soak"

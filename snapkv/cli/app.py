@@ -25,6 +25,7 @@ COMMANDS = {
     "show": Place("snapkv.cli.showing", "Read", times=1),
     "blame": Place("snapkv.cli.comparing", "Read"),
     "watch": Place("snapkv.cli.watching", "Read"),
+    "ui": Place("snapkv.cli.page", "Read"),
     "put": Place("snapkv.cli.writing", "Write"),
     "rm": Place("snapkv.cli.writing", "Write"),
     "restore": Place("snapkv.cli.writing", "Write", times=1),

@@ -31,6 +31,7 @@ NEEDS = {
     "cdcmeta.generations": "generations",
     "cdcmeta.couch_http": "http",
     "cdcmeta.spark": "spark",
+    "snapkv.ui": "ui",
     "pyspark_cdcmeta": "spark",
 }
 """Modules that need an extra."""

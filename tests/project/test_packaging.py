@@ -90,7 +90,11 @@ def test_the_wheel_has_both_packages_and_sparks_doors(built: Path) -> None:
     (wheel,) = built.glob("*.whl")
     with ZipFile(wheel) as archive:
         names = set(archive.namelist())
-    wanted = ("snapkv/py.typed", "cdcmeta/py.typed", "pyspark_snapkv.py", "pyspark_cdcmeta.py")
+    wanted = (
+        *("snapkv/py.typed", "cdcmeta/py.typed", "pyspark_snapkv.py", "pyspark_cdcmeta.py"),
+        *(f"snapkv/ui/assets/{name}" for name in ("bar.js", "live.js", "style.css", "icon.svg")),
+        *("snapkv/ui/templates/base.html", "snapkv/ui/templates/bar.html"),
+    )
     assert set(wanted) <= names
     assert {name.partition("/")[0].partition("-")[0] for name in names} == {
         "snapkv", "cdcmeta", "pyspark_snapkv.py", "pyspark_cdcmeta.py",

@@ -1,0 +1,27 @@
+"""The page: the history of a store in a browser, which `snapkv ui` serves.
+
+A *source* is what is shown: a store, an archive, or an observed prefix. The queries answer each
+view as plain data, bounded in size and in time: the time *bar*, *steps* (commits with what they
+changed), *differences* of a range, a *level* of the tree of keys, *versions* of a key, *search*,
+*health*. The *state* of a page is in its URL; a *context* is one request; the *views* make pages of
+it. The *hub* follows the source for all live pages. *Restores* are previewed, then committed as
+previewed.
+
+    with snapkv.open("lmdb:./meta", create=False) as store:
+        server = snapkv.ui.ui_server(snapkv.ui.Site(snapkv.ui.Source(store)))
+        server.run()  # until SIGINT; from another thread server.stop()
+
+Needs the extra `ui`. No request leaves the server's origin, and pages work without JavaScript
+except for dragging and following.
+"""
+
+from snapkv.extras import extra
+
+with extra("ui", "the page"):
+    from snapkv.rendering import Redaction
+    from snapkv.ui.context import Site
+    from snapkv.ui.rendered import Rendering
+    from snapkv.ui.serving import ui_server
+    from snapkv.ui.source import Source
+
+__all__ = ["Redaction", "Rendering", "Site", "Source", "ui_server"]

@@ -1,0 +1,178 @@
+"""The application: paths, threads, files, and events."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from functools import partial
+from importlib.resources import files
+from typing import TypeVar
+
+import anyio
+import anyio.to_thread
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+from snapkv.errors import InvalidOptionError, SnapKVError
+from snapkv.reading.deadline import within
+from snapkv.ui import export, pages
+from snapkv.ui.context import Context, Site
+from snapkv.ui.feed import Feed
+from snapkv.ui.state import State
+from snapkv.ui.text import form_text_of
+from snapkv.ui.views import stepped, view_of
+from snapkv.web import FORM, TOKEN, USER
+
+THREADS_MAX = 8
+READ_S = 20.0
+"""How long the reads of one page may take together."""
+ASSETS = {
+    "style.css": "text/css; charset=utf-8",
+    "bar.js": "text/javascript; charset=utf-8",
+    "live.js": "text/javascript; charset=utf-8",
+    "icon.svg": "image/svg+xml",
+}
+LOGGER = logging.getLogger(__name__)
+
+Answer = TypeVar("Answer")
+
+
+class Application:
+    """Answers the requests of one site; safe for one event loop.
+
+    Reads run in at most `THREADS_MAX` threads; further requests wait for one.
+    """
+
+    def __init__(self, site: Site) -> None:
+        self._site, self.feed = site, Feed(site.hub)
+        self._threads: anyio.CapacityLimiter | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+        if scope["type"] != "http":
+            return
+        request = Request(scope, receive)
+        try:
+            answer = await self._answer(request)
+        except SnapKVError as e:
+            answer = _failed(request, e)
+        except Exception:
+            LOGGER.exception("a page failed: %s", request.url.path)
+            answer = pages.error_answer(500, "this page has a bug; the server's log says more")
+        await answer(scope, receive, send)
+
+    async def _answer(self, request: Request) -> Response:
+        path, method = request.url.path, request.method
+        if path.startswith("/assets/"):
+            return _asset(path.removeprefix("/assets/"))
+        if method == "POST" and path == "/restore":
+            return await self._restored(request)
+        if method not in ("GET", "HEAD"):
+            return pages.error_answer(405, "this page takes GET", headers={"Allow": "GET, HEAD"})
+        as_json = path.endswith(".json")
+        plain = path.removesuffix(".json")
+        state = State.of("/" if plain == "/commits" else plain, request.scope["query_string"])
+        view = view_of(state.path)
+        if state.moved and view is not None:
+            return RedirectResponse(state.url(), 303)
+        context = Context(self._site, state, _user(request), request.scope.get(TOKEN, ""))
+        if path == "/step":
+            return RedirectResponse(await self._in_thread(partial(stepped, context)), 303)
+        if path == "/live/events" and method == "GET":
+            return await self._events(request, context)
+        if path == "/export":
+            return await self._exported(context)
+        if view is None:
+            return pages.error_answer(404, f"no page has the path {path[:200]}", as_json=as_json)
+
+        def made() -> Response:
+            page = view(context)
+            return pages.page_json(page) if as_json else pages.page_html(context, page)
+
+        return await self._in_thread(made)
+
+    async def _in_thread(self, call: Callable[[], Answer]) -> Answer:
+        if self._threads is None:
+            self._threads = anyio.CapacityLimiter(THREADS_MAX)
+
+        def bounded() -> Answer:
+            with within(READ_S):
+                return call()
+
+        return await anyio.to_thread.run_sync(bounded, limiter=self._threads)
+
+    # --- export ---
+
+    async def _exported(self, context: Context) -> Response:
+        kind = context.state.choice("format", *export.KINDS)
+        parts = await self._in_thread(
+            partial(export.exported, context.source, context.at, context.state["prefix"], kind)
+        )
+        media, ending = export.KINDS[kind]
+        name = f"snapkv-{context.source.reader.layout.name.replace('/', '-')}.{ending}"
+        disposition = f'attachment; filename="{"".join(filter(_is_plain, name))}"'
+        return StreamingResponse(
+            self._streamed(parts), media_type=media, headers={"Content-Disposition": disposition}
+        )
+
+    async def _streamed(self, parts: Iterator[bytes]) -> AsyncIterator[bytes]:
+        while part := await self._in_thread(lambda: next(parts, b"")):
+            yield part
+
+    # --- live ---
+
+    async def _events(self, request: Request, context: Context) -> Response:
+        last = request.headers.get("last-event-id") or context.state["since"]
+        if last and not (last.isascii() and last.isdigit() and len(last) < 21):
+            raise InvalidOptionError(f"Last-Event-ID {last[:40]!r} is not a timestamp")
+        if self.feed.full:
+            return pages.error_answer(503, "too many pages follow this server")
+        events = self.feed.events(int(last) if last else None, context.state["prefix"])
+        return StreamingResponse(events, media_type="text/event-stream")
+
+    # --- restoring ---
+
+    async def _restored(self, request: Request) -> Response:
+        restores, form = self._site.restores, request.scope.get(FORM, {})
+        if restores is None:
+            return pages.error_answer(403, "restoring from this page is off: see --allow-restore")
+        made = await self._in_thread(
+            lambda: restores.carry_out(
+                timestamp=_number(form, "timestamp"),
+                prefix=form_text_of(form.get("prefix", "")),
+                head=_number(form, "head"),
+                note=form.get("note", ""),
+                confirmation=form.get("confirm", ""),
+                writer=_user(request),
+            )
+        )
+        return RedirectResponse(f"/commit?at={made.ts}", 303)
+
+
+def _failed(request: Request, error: SnapKVError) -> Response:
+    as_json = request.url.path.endswith(".json")
+    return pages.error_answer(pages.status_of(error), str(error), as_json=as_json)
+
+
+def _asset(name: str) -> Response:
+    if name not in ASSETS:
+        return pages.error_answer(404, "no file has this name")
+    body = files("snapkv.ui").joinpath("assets", name).read_bytes()
+    return Response(body, media_type=ASSETS[name], headers={"Cache-Control": "max-age=300"})
+
+
+def _user(request: Request) -> str | None:
+    found = request.scope.get(USER)
+    return found[0] if found else None
+
+
+def _number(form: Mapping[str, str], name: str) -> int:
+    text = form.get(name, "")
+    if not (text.isascii() and text.isdigit() and len(text) <= 20):
+        raise InvalidOptionError(f"the form has no valid {name}: open the preview again")
+    return int(text)
+
+
+def _is_plain(char: str) -> bool:
+    return char.isascii() and (char.isalnum() or char in "-._")

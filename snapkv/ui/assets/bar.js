@@ -1,0 +1,160 @@
+// The time bar by mouse and keys, local time, and following. All state is in the URL.
+"use strict";
+
+(() => {
+  const root = document.documentElement;
+  const DRAG_PX = 4;
+
+  function goTo(changes) {
+    const url = new URL(location.href);
+    for (const name of ["after", "older", "follow"]) url.searchParams.delete(name);
+    for (const [name, value] of Object.entries(changes)) {
+      if (value === null) url.searchParams.delete(name);
+      else url.searchParams.set(name, value);
+    }
+    location.assign(url);
+  }
+
+  // --- local time ---
+
+  function pad(number, length = 2) {
+    return String(number).padStart(length, "0");
+  }
+
+  function localText(date, form) {
+    const day = `${date.getFullYear()}-${pad(date.getMonth() + 1)}-${pad(date.getDate())}`;
+    const parts = [date.getHours(), date.getMinutes(), date.getSeconds()].map((n) => pad(n));
+    if (form === "minute") return `${day} ${parts.slice(0, 2).join(":")}`;
+    if (form === "second") return parts.join(":");
+    const ms = date.getMilliseconds();
+    return `${day} ${parts.join(":")}${ms ? `.${pad(ms, 3)}` : ""}`;
+  }
+
+  function showLocal(within) {
+    if (root.dataset.tz !== "local") return;
+    for (const each of within.querySelectorAll("time[datetime]")) {
+      const date = new Date(each.dateTime);
+      if (!Number.isNaN(date.getTime())) each.textContent = localText(date, each.dataset.form);
+    }
+  }
+
+  // --- the bar: a click is a moment, a drag is a range ---
+
+  function watchBar() {
+    const bar = document.querySelector("svg.bar");
+    if (!bar) return;
+    const start = Number(bar.dataset.start), end = Number(bar.dataset.end);
+    const drag = bar.querySelector(".drag");
+    let from = null, moved = false;
+
+    const part = (event) => {
+      const box = bar.getBoundingClientRect();
+      return Math.min(1, Math.max(0, (event.clientX - box.left) / box.width));
+    };
+    const iso = (share) => new Date(Math.round(start + share * (end - start))).toISOString();
+
+    bar.addEventListener("pointerdown", (event) => {
+      if (event.button !== 0) return;
+      from = { share: part(event), x: event.clientX };
+      moved = false;
+    });
+    window.addEventListener("pointermove", (event) => {
+      if (from === null) return;
+      if (!moved && Math.abs(event.clientX - from.x) < DRAG_PX) return;
+      moved = true;
+      const to = part(event);
+      drag.setAttribute("x", 1000 * Math.min(from.share, to));
+      drag.setAttribute("width", 1000 * Math.abs(to - from.share));
+    });
+    window.addEventListener("pointerup", (event) => {
+      if (from === null) return;
+      const first = from.share, last = part(event);
+      from = null;
+      if (moved) goTo({ from: iso(Math.min(first, last)), at: iso(Math.max(first, last)) });
+      else if (bar.contains(event.target)) {
+        const bucket = event.target.closest("a.bucket");
+        if (bucket) location.assign(bucket.getAttribute("href"));
+        else goTo({ at: iso(last) });
+      }
+    });
+    window.addEventListener("keydown", (event) => {
+      if (event.key !== "Escape" || from === null) return;
+      from = null;
+      drag.setAttribute("width", 0);
+    });
+    bar.addEventListener("click", (event) => event.preventDefault());
+    bar.addEventListener("dragstart", (event) => event.preventDefault());
+    rove([...bar.querySelectorAll("a.bucket")]);
+  }
+
+  // One stop for the Tab key; the arrows go from bucket to bucket, Enter opens one.
+  function rove(buckets) {
+    buckets.forEach((each, at) => {
+      each.setAttribute("tabindex", at === buckets.length - 1 ? "0" : "-1");
+      each.addEventListener("keydown", (event) => {
+        const to = { ArrowLeft: at - 1, ArrowRight: at + 1, Home: 0, End: buckets.length - 1 }[event.key];
+        if (event.key === "Enter") {
+          location.assign(each.getAttribute("href"));
+        } else if (to !== undefined && buckets[to]) {
+          event.preventDefault();
+          each.setAttribute("tabindex", "-1");
+          buckets[to].setAttribute("tabindex", "0");
+          buckets[to].focus();
+        }
+      });
+    });
+  }
+
+  // --- j and k: the commit before and after ---
+
+  function watchKeys() {
+    window.addEventListener("keydown", (event) => {
+      if (event.ctrlKey || event.metaKey || event.altKey) return;
+      if (event.target.closest("input, select, textarea")) return;
+      const rel = { j: "prev", k: "next" }[event.key];
+      const link = rel && document.querySelector(`a[rel=${rel}]`);
+      if (link) link.click();
+      if (event.key === "/") {
+        event.preventDefault();
+        document.getElementById("jump").focus();
+      }
+    });
+  }
+
+  // --- following: the page is fetched again when something was committed ---
+
+  function follow() {
+    if (!root.dataset.follow || !window.EventSource) return;
+    const url = new URL("/live/events", location.origin);
+    const prefix = new URL(location.href).searchParams.get("prefix");
+    url.searchParams.set("since", root.dataset.follow);
+    if (prefix) url.searchParams.set("prefix", prefix);
+    let waiting = false;
+    const fetchAgain = async () => {
+      waiting = false;
+      const answer = await fetch(location.href);
+      if (!answer.ok) return;
+      const found = new DOMParser().parseFromString(await answer.text(), "text/html");
+      for (const selector of ["section.time", "main", "footer"]) {
+        const now = document.querySelector(selector), then = found.querySelector(selector);
+        if (now && then) now.replaceWith(document.adoptNode(then));
+      }
+      showLocal(document);
+      watchBar();
+    };
+    const changed = () => {
+      if (waiting) return;
+      waiting = true;
+      setTimeout(fetchAgain, 500);
+    };
+    const events = new EventSource(url);
+    events.addEventListener("commit", changed);
+    events.addEventListener("gap", changed);
+  }
+
+  window.snapkv = { showLocal };
+  showLocal(document);
+  watchBar();
+  watchKeys();
+  follow();
+})();

@@ -1,0 +1,86 @@
+// The live view: commits as they happen, newest first. Everything is added as text, never as HTML.
+"use strict";
+
+(() => {
+  const SHOWN_MAX = 200;
+  const list = document.getElementById("live");
+  const state = document.getElementById("live-state");
+  const button = document.getElementById("live-pause");
+  if (!list || !window.EventSource) return;
+
+  let paused = false;
+  const held = [];
+
+  function made(name, kind, text) {
+    const found = document.createElement(name);
+    if (kind) found.className = kind;
+    if (text !== undefined) found.textContent = text;
+    return found;
+  }
+
+  // Characters that do not print are shown as escapes, so that none turns the direction of text.
+  function visible(text) {
+    return text.replace(/[\p{C}\p{Zl}\p{Zp}]/gu, (char) => {
+      const code = char.codePointAt(0);
+      return code >= 0xdc80 && code <= 0xdcff
+        ? `\\x${(code - 0xdc00).toString(16)}`
+        : `\\u{${code.toString(16)}}`;
+    });
+  }
+
+  function keysOf(commit) {
+    const names = made("div", "names");
+    for (const { key, size } of commit.keys) {
+      const each = made("span");
+      each.append(made("span", size === null ? "sign del" : "sign mod", size === null ? "−" : "="), " ");
+      each.append(made("code", "", visible(key).slice(0, 300)));
+      names.append(each);
+    }
+    if (commit.more) names.append(made("span", "dim", `and ${commit.more} more`));
+    return names;
+  }
+
+  function commitItem(commit) {
+    const item = made("li"), what = made("div", "what");
+    const link = made("a", "title", visible(commit.note || `Revision ${commit.revision}`));
+    const at = list.dataset.observed === "1" ? `rev:${commit.revision}` : commit.timestamp;
+    link.href = `/commit?at=${encodeURIComponent(at)}`;
+    what.append(link, keysOf(commit));
+    const when = made("div", "when"), time = made("time", "", commit.time.slice(0, 23).replace("T", " "));
+    time.dateTime = commit.time;
+    when.append(time, made("span", "dim", `rev ${commit.revision}`));
+    item.append(what, made("div", "who", visible(commit.writer || "")), when);
+    item.append(made("div", "n counts", String(commit.keys.length + commit.more)));
+    return item;
+  }
+
+  function add(item) {
+    if (paused) {
+      held.push(item);
+      if (held.length > SHOWN_MAX) held.shift();
+      button.textContent = `Resume (${held.length})`;
+      return;
+    }
+    list.prepend(item);
+    window.snapkv.showLocal(item);
+    while (list.children.length > SHOWN_MAX) list.lastElementChild.remove();
+  }
+
+  const events = new EventSource(list.dataset.url);
+  events.addEventListener("open", () => { state.textContent = "following"; });
+  events.addEventListener("error", () => { state.textContent = "connecting again"; });
+  events.addEventListener("commit", (event) => add(commitItem(JSON.parse(event.data))));
+  events.addEventListener("gap", (event) => {
+    const item = made("li", "gap"), what = made("div", "what");
+    what.append(made("strong", "", "Gap: "), visible(JSON.parse(event.data).reason));
+    item.append(what);
+    add(item);
+  });
+
+  button.hidden = false;
+  button.addEventListener("click", () => {
+    paused = !paused;
+    button.textContent = paused ? "Resume" : "Pause";
+    if (!paused) held.splice(0).forEach(add);
+  });
+})();

@@ -1,0 +1,147 @@
+"""The time bar: how many commits each part of a span has, and what of it can be read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+from snapkv.errors import InvalidOptionError
+from snapkv.layout import CREATION_ORDINAL
+from snapkv.times import duration_ms, pack, physical_ms
+from snapkv.ui.source import Source
+
+BUCKETS_MAX = 160
+_S, _M, _H, _D = 1_000, 60_000, 3_600_000, 86_400_000
+WIDTHS_MS = (
+    *(1, 2, 5, 10, 20, 50, 100, 200, 500, _S, 2 * _S, 5 * _S, 10 * _S, 15 * _S, 30 * _S),
+    *(_M, 2 * _M, 5 * _M, 10 * _M, 15 * _M, 30 * _M, _H, 2 * _H, 3 * _H, 6 * _H, 12 * _H),
+    *(_D, 2 * _D, 7 * _D, 14 * _D, 28 * _D, 91 * _D, 182 * _D, 364 * _D, 1820 * _D, 3640 * _D),
+)
+PRESETS = ("15m", "1h", "24h", "7d", "all")
+SPAN_MS_MIN = 100
+ALL = "all"
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """A part of the bar, [start_ms, end_ms), and how many commits it has."""
+
+    start_ms: int
+    end_ms: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """The buckets of a span, and its marks, in milliseconds since 1970 (None: outside of time).
+
+    `earliest_ms` is the oldest moment that can be read, `archived_ms` the end of what only the
+    archive has, `final_ms` the newest commit: nothing at or below it changes any more. `unit` says
+    what is counted: commits of a store, or transactions of all programs in the observed engine.
+    """
+
+    start_ms: int
+    end_ms: int
+    width_ms: int
+    buckets: tuple[Bucket, ...]
+    unit: str
+    earliest_ms: int | None
+    archived_ms: int | None
+    final_ms: int
+    now_ms: int
+
+    @property
+    def highest(self) -> int:
+        """The count of the fullest bucket, at least 1."""
+        return max((bucket.count for bucket in self.buckets), default=0) or 1
+
+    @property
+    def total(self) -> int:
+        """The commits of all buckets."""
+        return sum(bucket.count for bucket in self.buckets)
+
+    def share(self, ms: int) -> float:
+        """Return where a time is in the bar, from 0 at its start to 1 at its end."""
+        whole = self.end_ms - self.start_ms
+        return min(1.0, max(0.0, (ms - self.start_ms) / whole))
+
+
+def span_of(source: Source, text: str | None, at_ms: int | None) -> tuple[int, int]:
+    """Return the start and the end of the span that a URL names, in milliseconds.
+
+    `15m` and so on end at `at_ms`, or now. `A..B` are two times in milliseconds. `all` is
+    everything from the oldest commit that is left to the newest one.
+    """
+    text = (text or ALL).strip()
+    if ".." in text:
+        low, high = text.split("..", 1)
+        if not (low.isascii() and low.isdigit() and high.isascii() and high.isdigit()):
+            raise InvalidOptionError(f"span={text[:40]!r}: write 15m, all, or two times in ms A..B")
+        start, end = sorted((int(low[:15]), int(high[:15])))
+        return start, max(start + SPAN_MS_MIN, end)
+    if text == ALL:
+        return _all(source)
+    end = source.now_ms() if at_ms is None else at_ms + 1
+    return max(0, end - max(SPAN_MS_MIN, duration_ms(text))), end
+
+
+def _all(source: Source) -> tuple[int, int]:
+    line = source.reader.timeline
+    oldest, head = line.oldest(), line.head()
+    if oldest.ordinal == CREATION_ORDINAL and (first := line.following(oldest)) is not None:
+        oldest = first
+    end = physical_ms(head.timestamp) + 1
+    if head.ordinal == CREATION_ORDINAL:
+        end = source.now_ms()
+        return end - _H, end
+    start = physical_ms(oldest.timestamp)
+    margin = max(SPAN_MS_MIN, (end - start) // 50)
+    return max(0, start - margin), end + margin
+
+
+def bar(source: Source, start_ms: int, end_ms: int, *, buckets_max: int = BUCKETS_MAX) -> Bar:
+    """Return the time bar of a span; costs as `Source.ordinals`, however many commits it has."""
+    width = _width(end_ms - start_ms, buckets_max)
+    start, end = start_ms // width * width, -(-end_ms // width) * width
+    edges = range(start, end + 1, width)
+    found = source.ordinals([max(0, pack(ms) - 1) for ms in edges])
+    counts = [_made(source, low, high) for low, high in pairwise(found)]
+    buckets = [Bucket(ms, ms + width, n) for ms, n in zip(edges, counts, strict=False)]
+    earliest, archived = source.earliest(), _archived(source)
+    head = source.reader.timeline.head()
+    return Bar(
+        start,
+        end,
+        width,
+        tuple(buckets),
+        "writes" if source.observed else "commits",
+        None if not earliest else physical_ms(earliest),
+        archived,
+        physical_ms(head.timestamp),
+        source.now_ms(),
+    )
+
+
+def _made(source: Source, low: tuple[int, int], high: tuple[int, int]) -> int:
+    """Return the commits between two counts; of an observed engine, the writes beside its ticks."""
+    ticks, revisions = high[0] - low[0], high[1] - low[1]
+    return max(0, revisions - ticks) if source.observed else ticks
+
+
+def _width(span_ms: int, buckets_max: int) -> int:
+    for width in WIDTHS_MS:
+        if span_ms <= width * (buckets_max - 1):
+            return width
+    return -(-span_ms // buckets_max)
+
+
+def _archived(source: Source) -> int | None:
+    """Return the time before which only the archive can answer, None without one."""
+    engine = source.reader.engine
+    if source.frozen:
+        return physical_ms(source.reader.timeline.head().timestamp) + 1
+    live = getattr(engine, "live", None)
+    if live is None or not (compacted := live.compacted_revision()):
+        return None
+    (found,) = source.reader.timeline.stamps([compacted])
+    return None if found is None else physical_ms(found[0].timestamp)

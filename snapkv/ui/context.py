@@ -1,0 +1,200 @@
+"""One request: what is shown, the moment and the range that its URL names, and the time bar."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from markupsafe import Markup
+
+from snapkv.errors import NotObservedError
+from snapkv.times import When, end_of_ms, format_time, pack, physical_ms, revision_of
+from snapkv.ui.bar import ALL, Bar, bar, span_of
+from snapkv.ui.contributed import ExtraView, installed, spaces
+from snapkv.ui.health import KeptHealth
+from snapkv.ui.live import Hub
+from snapkv.ui.rendered import Rendering
+from snapkv.ui.restoring import Restores
+from snapkv.ui.source import Budget, Source
+from snapkv.ui.state import State
+from snapkv.ui.text import axis_time_html, time_html
+
+BUDGET_S = 0.1
+"""How long a page goes on to count or to search for; then it offers to continue."""
+
+
+@dataclass
+class Site:
+    """What a server shows: a source, and what is kept between its requests."""
+
+    source: Source
+    rendering: Rendering = field(default_factory=Rendering)
+    health: KeptHealth = field(init=False)
+    restores: Restores | None = field(init=False)
+    hub: Hub = field(init=False)
+    extra_views: Sequence[ExtraView] | None = None
+    """Views that other packages add; None: those that are installed."""
+    budget_s: float = BUDGET_S
+
+    def __post_init__(self) -> None:
+        self.hub = Hub(self.source)
+        if self.extra_views is None:
+            self.extra_views = installed()
+        self.health = KeptHealth(self.source)
+        store = self.source.store
+        self.restores = (
+            Restores(self.source, store) if store is not None and self.source.writable else None
+        )
+
+    def extra_view(self, name: str) -> ExtraView | None:
+        """Return a view that another package adds, None without one of that name."""
+        return next((each for each in self.extra_views or () if each.name == name), None)
+
+    def links(self, spaces: Sequence[str]) -> list[tuple[str, str]]:
+        """Return the paths of the views and their labels; `spaces` are those of the moment."""
+        found = [
+            ("/", "Writes" if self.source.observed else "Commits"),
+            ("/changes", "Changes"),
+            ("/keys", "Keys"),
+            ("/live", "Live"),
+        ]
+        found += [
+            (f"/views/{each.name}", each.title)
+            for each in self.extra_views or ()
+            if each.has(spaces)
+        ]
+        return [*found, ("/restore", "Restore")] if self.restores else found
+
+
+@dataclass
+class Context:
+    """A request of a page, and what its URL names."""
+
+    site: Site
+    state: State
+    user: str | None = None
+    token: str = ""
+
+    @property
+    def source(self) -> Source:
+        """What is shown."""
+        return self.site.source
+
+    @property
+    def prefix(self) -> str:
+        """The prefix of the keys, the whole one by default."""
+        return self.state["prefix"] or self.source.root
+
+    def budget(self, parts: float = 1.0) -> Budget:
+        """Return the time that a view may take, or a part of it; a link may give it ten times."""
+        more = 20.0 if self.state["look"] == "longer" else 1.0
+        return Budget(self.site.budget_s * parts * more)
+
+    # --- the moment and the range ---
+
+    @cached_property
+    def at(self) -> When | None:
+        """The moment, None for now."""
+        return self.source.when(self.state["at"])
+
+    @cached_property
+    def at_ms(self) -> int | None:
+        """The moment in milliseconds, None for now."""
+        return None if self.at is None else physical_ms(self.source.timestamp(self.at))
+
+    @cached_property
+    def span(self) -> tuple[int, int]:
+        """The start and the end of the time bar, in milliseconds."""
+        return span_of(self.source, self.state["span"], self.at_ms)
+
+    @property
+    def compared(self) -> bool:
+        """Whether the URL names a range: its beginning, or a preset."""
+        return self.state.has("from") or self.state["span"] not in ("", ALL)
+
+    @cached_property
+    def since(self) -> When:
+        """The beginning of the range: what the URL names, or that of the span; never too early."""
+        named = self.source.when(self.state["from"]) if self.state.has("from") else None
+        if named is not None and revision_of(named) is not None:
+            return named
+        if named is None:
+            named = 0 if not self.compared else max(0, pack(self.span[0]) - 1)
+        timestamp = self.source.timestamp(named)
+        earliest = self.source.earliest()
+        if earliest is None:
+            raise NotObservedError(timestamp, None)
+        return max(timestamp, earliest)
+
+    @cached_property
+    def since_ms(self) -> int:
+        """The beginning of the range in milliseconds."""
+        return physical_ms(self.source.timestamp(self.since))
+
+    @cached_property
+    def spaces(self) -> list[str]:
+        """The store's spaces at the moment, if a view of another package may show them."""
+        return spaces(self.source, self.at) if self.site.extra_views else []
+
+    @cached_property
+    def bar(self) -> Bar:
+        """The time bar."""
+        return bar(self.source, *self.span)
+
+    # --- the same in a terminal ---
+
+    def time_words(self, option: str, when: When | None) -> list[str]:
+        """Return an option of the command line with a time, none for now."""
+        return [] if when is None else [option, self.time_word(when)]
+
+    def time_word(self, when: When | None) -> str:
+        """Return a time as the command line takes it."""
+        if when is None:
+            return "now"
+        if isinstance(when, str):
+            return when
+        timestamp = self.source.timestamp(when)
+        exact = timestamp != end_of_ms(physical_ms(timestamp))
+        return str(timestamp) if exact else format_time(timestamp)
+
+    # --- for templates ---
+
+    def moment_html(self) -> Markup | str:
+        """Return the moment as a date that a script can turn into local time."""
+        if self.at is None:
+            return "now"
+        if isinstance(self.at, str) and revision_of(self.at) is not None:
+            return Markup("<code>{}</code>").format(self.at)
+        return time_html(self.source.timestamp(self.at))
+
+    def since_html(self) -> Markup:
+        """Return the beginning of the range, as `moment_html`."""
+        return time_html(self.source.timestamp(self.since))
+
+    def axis_html(self, part: float) -> Markup:
+        """Return the date at a part of the bar."""
+        bar = self.bar
+        span = bar.end_ms - bar.start_ms
+        return axis_time_html(int(bar.start_ms + part * span), span)
+
+    def crumbs(self) -> list[tuple[str, str]]:
+        """Return the parts of the prefix with the prefix that each ends."""
+        prefix, start = self.state["prefix"], len(self.source.root)
+        found = []
+        while start < len(prefix):
+            cut = prefix.find("/", start)
+            end = len(prefix) if cut < 0 else cut + 1
+            found.append((prefix[start:end], prefix[:end]))
+            start = end
+        return found
+
+    def moment_text(self) -> str:
+        """Return the moment for people."""
+        if self.at is None:
+            return "now"
+        if isinstance(self.at, str) and revision_of(self.at) is not None:
+            return self.at
+        timestamp = self.source.timestamp(self.at)
+        text = format_time(timestamp)
+        return text if timestamp == end_of_ms(physical_ms(timestamp)) else f"{text} ({timestamp})"

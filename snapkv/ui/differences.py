@@ -1,0 +1,163 @@
+"""The keys that differ between two moments, as far as a bounded page goes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from snapkv.clock import check_in_time
+from snapkv.reading.sources import Both, both_read, both_scanned
+from snapkv.reading.sources import Source as Moment
+from snapkv.times import When
+from snapkv.ui.source import Budget, Source
+
+ROWS_MAX = 200
+VALUES_BYTES_MAX = 8 << 20
+"""Values beyond this are left out of a page; each row still has their sizes."""
+LOOKED_MIN = 1_000
+"""So many keys are looked at, however slow that is."""
+CHILDREN_MAX = 5_000
+ADDED, CHANGED, REMOVED = "+", "~", "-"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A key that differs: `+ ~ -`, and its two values, or their sizes if those are left out.
+
+    The values of a `hidden` one are redacted.
+    """
+
+    key: str
+    kind: str
+    before: bytes | None
+    after: bytes | None
+    before_size: int | None
+    after_size: int | None
+    hidden: bool = False
+
+    @property
+    def whole(self) -> bool:
+        """Whether the values are in the row."""
+        return (self.before_size is None or self.before is not None) and (
+            self.after_size is None or self.after is not None
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Differences:
+    """The first differences in key order, and how many of each kind there are.
+
+    `children` counts them for each part of the keys up to the next `/`. If `complete` is False, the
+    counts are of what was looked at, and `after` is the key from which to continue.
+    """
+
+    rows: list[Row] = field(default_factory=list)
+    counts: Counter[str] = field(default_factory=Counter)
+    children: dict[str, Counter[str]] = field(default_factory=dict)
+    complete: bool = True
+    after: str | None = None
+
+    @property
+    def total(self) -> int:
+        """How many keys differ, as far as they were counted."""
+        return sum(self.counts.values())
+
+
+def differences(
+    source: Source,
+    before: When | None,
+    after: When | None,
+    prefix: str = "",
+    *,
+    start: str | None = None,
+    until: bytes | None = None,
+    limit: int = ROWS_MAX,
+    budget: Budget,
+) -> Differences:
+    """Return what differs between two moments; `start` continues after a key.
+
+    If few commits lie between them, their changes are replayed and everything is counted. Otherwise
+    both states are compared in key order until the page is full and the time is used up.
+    """
+    reader, prefix = source.reader, prefix or source.root
+    a, b = reader.source(before, None, False), reader.source(after, None, False)
+    low, high = source.span(prefix)
+    low = low if start is None else max(low, source.encode(start) + b"\0")
+    high = high if until is None else min(high, until)
+    changed = a.changed(b, low, high)
+    if changed is not None:
+        pairs = both_read(a, b, changed)
+    elif not source.observed and a.revision <= reader.timeline.tracker.creation.revision:
+        pairs = _all_new(b, low, high)  # a scan of the empty state would pass over every key
+    else:
+        pairs = both_scanned(a, b, low, high)
+    return _gathered(source, pairs, prefix, limit, budget, scans=changed is None)
+
+
+def _all_new(state: Moment, low: bytes, high: bytes) -> Both:
+    for page in state.pairs(low, high):
+        for stored, value in zip(page.keys, page.values, strict=True):
+            yield stored, None, value
+
+
+def _gathered(
+    source: Source,
+    pairs: Both,
+    prefix: str,
+    limit: int,
+    budget: Budget,
+    *,
+    scans: bool,
+) -> Differences:
+    """Return a page of differences; `scans` says that keys without one are passed over, too."""
+    found, held, looked, last, more = Differences(), 0, 0, None, None
+    for stored, before, after in pairs:
+        check_in_time()
+        if looked >= LOOKED_MIN and budget.over and (scans or len(found.rows) >= limit):
+            break
+        last, looked = stored, looked + 1
+        if before == after:
+            continue
+        key, kind = source.decode(stored), kind_of(before, after)
+        found.counts[kind] += 1
+        if (child := child_of(key, prefix)) in found.children or len(found.children) < CHILDREN_MAX:
+            found.children.setdefault(child, Counter())[kind] += 1
+        if len(found.rows) < limit:
+            held += len(before or b"") + len(after or b"")
+            found.rows.append(row(source, key, before, after, held <= VALUES_BYTES_MAX))
+            more = key
+    else:
+        return _ended(found, complete=True, after=more if found.total > len(found.rows) else None)
+    if found.total <= len(found.rows):  # the time was over while looking for the next one
+        more = None if last is None else source.decode(last)
+    return _ended(found, complete=False, after=more)
+
+
+def _ended(found: Differences, *, complete: bool, after: str | None) -> Differences:
+    return Differences(found.rows, found.counts, found.children, complete, after)
+
+
+def row(
+    source: Source, key: str, before: bytes | None, after: bytes | None, whole: bool = True
+) -> Row:
+    """Return a row; without `whole`, and of a redacted key, it has only the sizes of the values."""
+    kind, hidden = kind_of(before, after), source.hides(key)
+    sizes = None if before is None else len(before), None if after is None else len(after)
+    if not whole or hidden:
+        before = after = None
+    return Row(key, kind, before, after, *sizes, hidden)
+
+
+def kind_of(before: bytes | None, after: bytes | None) -> str:
+    """Return + for a key that is new, - for one that is gone, ~ for another value."""
+    return ADDED if before is None else REMOVED if after is None else CHANGED
+
+
+def child_of(key: str, prefix: str) -> str:
+    """Return the part of a key up to the first `/` after a prefix, with that.
+
+    >>> child_of("a/b/c", "a/"), child_of("a/b", "a/")
+    ('a/b/', 'a/b')
+    """
+    cut = key.find("/", len(prefix))
+    return key if cut < 0 else key[: cut + 1]

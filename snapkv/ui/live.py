@@ -1,0 +1,238 @@
+"""Following a source: one watch in one thread, and any number of followers that read its ring."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from snapkv.clock import monotonic
+from snapkv.errors import CompactedError, SnapKVError, StoreClosedError
+from snapkv.model import Change, Changes
+from snapkv.reading.watch import Watch
+from snapkv.times import format_time
+from snapkv.ui.source import Source
+
+EVENTS_MAX = 1_024
+"""So many commits are kept for followers; one that is further behind has a gap."""
+KEYS_MAX = 20
+"""So many keys of a commit are in an event."""
+NOT_KEPT = "commits in between are not kept here: open the list of commits"
+LOOK_S = 0.5
+RETRY_S = 2.0
+LINGER_S = 30.0
+"""The watch goes on so long after its last follower has left."""
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """A commit, or a gap: commits up to `timestamp` that the watch could not bring."""
+
+    timestamp: int
+    revision: int = 0
+    writer: str | None = None
+    note: str | None = None
+    keys: tuple[tuple[str, int | None], ...] = ()
+    more: int = 0
+    gap: str | None = None
+
+    def of(self, prefix: str) -> Event | None:
+        """Return the event for a follower of a prefix, None if it has nothing there."""
+        if not prefix or self.gap:
+            return self
+        keys = tuple(each for each in self.keys if each[0].startswith(prefix))
+        return (
+            Event(self.timestamp, self.revision, self.writer, self.note, keys, self.more)
+            if keys or self.more
+            else None
+        )
+
+
+class Hub:
+    """The newest commits, and a thread that waits for more while a page follows.
+
+    Safe for threads. A follower has no queue of its own: it has the number of the event that it
+    wants next, so a slow one costs no memory, and finds out that it missed some.
+    """
+
+    def __init__(
+        self, source: Source, *, events_max: int = EVENTS_MAX, linger_s: float = LINGER_S
+    ) -> None:
+        self._source, self._linger_s = source, linger_s
+        self._events: deque[Event] = deque(maxlen=events_max)
+        self._first = 0  # the number of the oldest event that is kept
+        self._wakers: set[Callable[[], None]] = set()
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._watch: Watch[str] | None = None
+        self._base = 0  # the newest timestamp before the oldest event that is kept
+        self._why = NOT_KEPT
+        self._left_at, self._closed = 0.0, False
+        self.watches = 0
+        """Watches opened since the beginning."""
+
+    def join(self, waker: Callable[[], None], since: int | None) -> tuple[int, str | None]:
+        """Add a follower that `waker` wakes; return the number of its next event.
+
+        With it, why commits after `since` (None: now) are missing, None if none is. Begins to watch
+        if nothing does. Raises as `watch`.
+        """
+        with self._lock:
+            self._wakers.add(waker)
+            if self._thread is None and not self._closed:
+                self._begin(since)
+            return self._place(since)
+
+    def leave(self, waker: Callable[[], None]) -> None:
+        """Remove a follower."""
+        with self._lock:
+            self._wakers.discard(waker)
+            self._left_at = monotonic()
+
+    def after(self, number: int) -> tuple[list[Event], int, bool]:
+        """Return the events from a number on, the number after them, and whether some are lost."""
+        with self._lock:
+            lost = number < self._first
+            at = max(0, number - self._first)
+            return list(self._events)[at:], self._first + len(self._events), lost
+
+    def close(self) -> None:
+        """End the watch, and wake all followers; may be repeated."""
+        with self._lock:
+            self._closed = True
+            watch, thread = self._watch, self._thread
+        if watch is not None:
+            watch.close()
+        if thread is not None:
+            thread.join()
+        self._wake()
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed."""
+        return self._closed
+
+    # --- the watch ---
+
+    def _begin(self, since: int | None) -> None:
+        """Open a watch after a moment, or after now if that was compacted; the lock is held."""
+        self._first += len(self._events)
+        self._why = NOT_KEPT
+        self._events.clear()
+        try:
+            self._watch = self._opened(since)
+        except CompactedError as e:
+            self._watch, self._why = self._opened(None), str(e)
+        self._base = self._watch.timestamp
+        self._thread = threading.Thread(target=self._run, name="snapkv-ui-live", daemon=True)
+        self._thread.start()
+
+    def _opened(self, since: int | None) -> Watch[str]:
+        self.watches += 1
+        return self._source.keys.watch(since=since)
+
+    def _place(self, since: int | None) -> tuple[int, str | None]:
+        newest = self._first + len(self._events)
+        if since is None:
+            return newest, None
+        if since < self._base:
+            return self._first, self._why
+        for number, event in enumerate(self._events, self._first):
+            if event.timestamp > since:
+                return number, None
+        return newest, None
+
+    def _run(self) -> None:
+        watch = self._watch
+        while watch is not None:
+            try:
+                found = watch.next(LOOK_S)
+                if found is not None:
+                    self._add(event_of(found))
+            except StoreClosedError:
+                break
+            except SnapKVError as e:
+                watch.close()
+                watch = self._again(watch.timestamp, e)
+            if self._idle():
+                break
+        if watch is not None:
+            watch.close()
+
+    def _again(self, since: int, error: SnapKVError) -> Watch[str] | None:
+        """Return a new watch: from where the last one was, or from now on after a gap."""
+        compacted = isinstance(error, CompactedError)
+        while not self._idle():
+            try:
+                watch = self._opened(None if compacted else since)
+            except CompactedError:
+                compacted = True
+            except StoreClosedError:
+                return None
+            except SnapKVError as e:
+                error = e
+                self._pause()
+            else:
+                if compacted:
+                    self._add(Event(watch.timestamp, gap=f"{error}"))
+                self._watch = watch
+                return watch
+        return None
+
+    def _pause(self) -> None:
+        threading.Event().wait(RETRY_S)
+
+    def _idle(self) -> bool:
+        """Return whether to end, because no follower is left; then forget the thread."""
+        with self._lock:
+            over = not self._wakers and monotonic() - self._left_at > self._linger_s
+            if over or self._closed:
+                self._thread = self._watch = None
+                return True
+            return False
+
+    def _add(self, event: Event) -> None:
+        with self._lock:
+            if len(self._events) == self._events.maxlen:
+                self._base = self._events[0].timestamp
+                self._first += 1
+            self._events.append(event)
+        self._wake()
+
+    def _wake(self) -> None:
+        with self._lock:
+            wakers = list(self._wakers)
+        for wake in wakers:
+            wake()
+
+
+def event_of(found: Changes[str]) -> Event:
+    """Return a commit of a watch as an event."""
+    keys = tuple(_key(change) for change in found.changes[:KEYS_MAX])
+    commit = found.commit
+    return Event(
+        commit.ts,
+        commit.revision,
+        commit.writer,
+        commit.note,
+        keys,
+        len(found.changes) - len(keys),
+    )
+
+
+def _key(change: Change[str]) -> tuple[str, int | None]:
+    return change.key, None if change.value is None else len(change.value)
+
+
+def as_fields(event: Event) -> dict[str, object]:
+    """Return an event as a JSON object; times as text."""
+    return {
+        "timestamp": str(event.timestamp),
+        "time": format_time(event.timestamp),
+        "revision": event.revision,
+        "writer": event.writer,
+        "note": event.note,
+        "keys": [{"key": key, "size": size} for key, size in event.keys],
+        "more": event.more,
+    }

@@ -1,0 +1,109 @@
+"""From a view to an answer: templates, JSON, errors."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from starlette.responses import Response
+
+from snapkv import errors
+from snapkv._version import __version__
+from snapkv.times import format_time, physical_ms
+from snapkv.ui import rendered, text
+from snapkv.ui.bar import PRESETS
+from snapkv.ui.context import Context
+from snapkv.ui.views import Page
+
+STATUS_OF: tuple[tuple[type[Exception], int], ...] = (
+    (errors.KeyNotFoundError, 404),
+    (errors.CompactedError, 410),
+    (errors.NotObservedError, 404),
+    (errors.FutureRevisionError, 404),
+    (errors.ConflictError, 409),
+    (errors.AccessDeniedError, 403),
+    (errors.ReadTimeoutError, 503),
+    (errors.EngineUnavailableError, 503),
+    (errors.EngineBusyError, 503),
+    (errors.InvalidOptionError, 400),
+    (errors.InvalidTimeError, 400),
+    (errors.InvalidTypeError, 400),
+    (errors.InvalidKeyError, 400),
+)
+
+
+def status_of(error: Exception) -> int:
+    """Return the HTTP status of an error."""
+    return next((status for kind, status in STATUS_OF if isinstance(error, kind)), 500)
+
+
+@cache
+def templates() -> Environment:
+    """Return the templates; every text in them is escaped."""
+    made = Environment(
+        loader=PackageLoader("snapkv.ui"),
+        autoescape=True,
+        auto_reload=False,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.filters |= {
+        "visible": text.visible,
+        "time": text.time_html,
+        "size": text.size_text,
+        "duration": text.duration_text,
+        "iso_ms": text.iso_ms,
+        "form_text": text.form_text,
+        "line": text.line,
+    }
+    made.globals |= {
+        "version": __version__,
+        "fragment": rendered.fragment,
+        "presets": PRESETS,
+        "format_time": format_time,
+        "physical_ms": physical_ms,
+    }
+    return made
+
+
+def page_html(c: Context, page: Page) -> Response:
+    """Return a page."""
+    html = (
+        templates()
+        .get_template(page.template)
+        .render(c=c, state=c.state, page=page, d=page.data, health=c.site.health(), **page.more)
+    )
+    return _answer(html, 200)
+
+
+def page_json(page: Page) -> Response:
+    """Return the plain data of a page."""
+    return json_answer({"command": page.command, "data": text.as_json(page.data)}, 200)
+
+
+def json_answer(found: Mapping[str, Any], status: int) -> Response:
+    """Return a document of JSON."""
+    body = json.dumps(found, separators=(",", ":"))
+    return Response(body.encode(), status, media_type="application/json")
+
+
+def error_answer(
+    status: int, reason: str, *, as_json: bool = False, headers: Mapping[str, str] | None = None
+) -> Response:
+    """Return an error, as a small page or as JSON."""
+    if as_json:
+        found = json_answer({"error": reason}, status)
+    else:
+        html = templates().get_template("error.html").render(status=status, reason=reason)
+        found = _answer(html, status)
+    found.headers.update(headers or {})
+    return found
+
+
+def _answer(html: str, status: int) -> Response:
+    body = html.encode(errors="backslashreplace")
+    return Response(body, status, media_type="text/html; charset=utf-8")

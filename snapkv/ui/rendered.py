@@ -1,0 +1,111 @@
+"""Values and differences as lines of styled parts, for templates."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import get_args
+
+from snapkv.errors import InvalidOptionError
+from snapkv.model import Version
+from snapkv.rendering import Blame, Decoded, Decoder, Line, blame, compare, decode, preview
+from snapkv.rendering.lines import View
+from snapkv.ui.differences import Row
+from snapkv.ui.tree import KUBERNETES
+
+WAYS: tuple[View, ...] = get_args(View)
+LINES_MAX = 500
+VALUE_LINES_MAX = 5_000
+CONTEXT_LINES = 3
+SIDES_COLUMNS = 160
+PREVIEW_CHARS = 90
+DECODED_BYTES_MAX = 2 << 20
+"""Larger values are not decoded for a page."""
+MARKS = {"added": "add", "removed": "del", "meta": "hunk"}
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A value or a difference: lines, and a remark about it."""
+
+    lines: list[Line] = field(default_factory=list)
+    remark: str = ""
+    sides: bool = False
+
+    def mark(self, line: Line) -> str:
+        """Return the class of a line: add, del, hunk or none."""
+        return MARKS.get(line[0].style, "") if line and not self.sides else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Blamed:
+    """A path or a line of a value with the version that wrote it; `first` begins a run of one."""
+
+    place: str
+    text: str
+    version: Version
+    first: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Rendering:
+    """How values are read: a kind or a decoder instead of finding it out, and ignored paths."""
+
+    kind: str | None = None
+    decoder: Decoder | None = None
+    ignore: Sequence[str] = ()
+
+    def value(self, data: bytes) -> Shown:
+        """Return a whole value."""
+        if len(data) > DECODED_BYTES_MAX:
+            return Shown(remark=f"{len(data):,} bytes are too many for this page: download it")
+        found = self._decoded(data)
+        lines = found.lines(lines_max=VALUE_LINES_MAX)
+        return Shown(lines, f"{found.kind}, {len(data):,} bytes")
+
+    def row(self, row: Row, way: View) -> Shown:
+        """Return what differs between the two values of a row."""
+        if row.hidden:
+            return Shown(remark="The values of this key are redacted.")
+        if not row.whole or max(row.before_size or 0, row.after_size or 0) > DECODED_BYTES_MAX:
+            return Shown(remark="The values are too large for this page.")
+        before, after = (
+            None if value is None else self._decoded(value) for value in (row.before, row.after)
+        )
+        found = compare(before, after, ignore=self.ignore)
+        lines = found.lines(way, context=CONTEXT_LINES, width=SIDES_COLUMNS, lines_max=LINES_MAX)
+        return Shown(lines, "" if lines else found.summary, way == "side-by-side")
+
+    def blamed(self, versions: Sequence[Version]) -> list[Blamed]:
+        """Return what each path or line of the newest version owes to which version."""
+        made: list[Blamed] = []
+        last: Version | None = None
+        for each in self._blame(versions):
+            place = each.place if isinstance(each.place, str) else ""
+            made.append(Blamed(place, each.text, each.version, each.version is not last))
+            last = each.version
+        return made
+
+    def _decoded(self, data: bytes) -> Decoded:
+        """Return what a value says; one that is not of the wanted kind says it by itself."""
+        try:
+            return decode(data, self.kind, self.decoder)
+        except InvalidOptionError:
+            return decode(data)
+
+    def _blame(self, versions: Sequence[Version]) -> list[Blame]:
+        try:
+            return blame(reversed(versions), self.kind, self.decoder)
+        except InvalidOptionError:
+            return blame(reversed(versions))
+
+    def preview(self, data: bytes) -> str:
+        """Return the beginning of a value on one line; of Kubernetes' objects kind and name."""
+        if data.startswith(KUBERNETES):
+            return self._decoded(data).preview(PREVIEW_CHARS)
+        return preview(data, PREVIEW_CHARS)
+
+
+def fragment(data: bytes) -> str:
+    """Return a part of a value as text."""
+    return data.decode(errors="backslashreplace")

@@ -1,0 +1,214 @@
+"""What a page shows: an open store, an archive, or the keys that an observed prefix selects."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import TypeAlias
+
+from snapkv.clock import monotonic
+from snapkv.errors import CompactedError, InvalidTimeError
+from snapkv.layout import Mark, prefix_end
+from snapkv.observing.observe import Observed
+from snapkv.reading.reader import Reader
+from snapkv.reading.view import KeyspaceReads
+from snapkv.rendering import Redaction
+from snapkv.store.store import SnapshotKV
+from snapkv.times import When, end_of_ms, physical_ms, revision_of
+
+Keys: TypeAlias = SnapshotKV | Observed[str]
+
+ORDINALS_MAX = 20_000
+"""So many bounds of bars are remembered; when there are more, all are dropped."""
+
+
+class Budget:
+    """A bound in seconds for the work of one view, which then says how far it went."""
+
+    def __init__(self, seconds: float, clock: Callable[[], float] = monotonic) -> None:
+        self._clock, self._end = clock, clock() + seconds
+
+    @property
+    def over(self) -> bool:
+        """Whether the time is used up."""
+        return self._clock() >= self._end
+
+
+@dataclass
+class Source:
+    """An open store or observed prefix, with what all views need of it.
+
+    `words` are the options that name it on the command line. `writable` says whether pages may
+    restore. The values of keys below the prefixes of `redaction` are never shown.
+    """
+
+    keys: Keys
+    words: Sequence[str] = ()
+    writable: bool = False
+    redaction: Redaction = field(default_factory=Redaction)
+    _known: dict[int, tuple[int, int]] = field(default_factory=dict, repr=False)
+    _known_epoch: int = field(default=-1, repr=False)
+
+    @property
+    def reads(self) -> KeyspaceReads[str]:
+        """The reads that stores and observed prefixes share."""
+        return self.keys
+
+    @property
+    def reader(self) -> Reader:
+        """The reader below."""
+        return self.keys.reader
+
+    @property
+    def store(self) -> SnapshotKV | None:
+        """The store, None for an observed prefix."""
+        return self.keys if isinstance(self.keys, SnapshotKV) else None
+
+    @property
+    def observed(self) -> bool:
+        """Whether the keys are those of other programs, which only ticks stamp."""
+        return isinstance(self.keys, Observed)
+
+    @property
+    def frozen(self) -> bool:
+        """Whether it is an archive alone: then its newest commit takes the place of now."""
+        return self.reader.url.startswith("archive:")
+
+    @property
+    def root(self) -> str:
+        """The prefix that all keys have: "" for a store."""
+        return str(self._space.whole)
+
+    @property
+    def name(self) -> str:
+        """A short name for people: the store's, or the observed prefix."""
+        return self.root or (self.reader.layout.name if not self.observed else "all keys")
+
+    @property
+    def _space(self):  # type: ignore[no-untyped-def]  # of text keys
+        return self.keys._space
+
+    def hides(self, key: str) -> bool:
+        """Return whether the values of a key are redacted."""
+        return bool(self.redaction.prefixes) and self.redaction.covers(key)
+
+    # --- keys ---
+
+    def encode(self, key: str) -> bytes:
+        """Return a key as it is stored."""
+        return bytes(self._space.encode(key))
+
+    def decode(self, stored: bytes) -> str:
+        """Return a stored key as people read it."""
+        return str(self._space.decode(stored))
+
+    @property
+    def base(self) -> bytes:
+        """The stored bytes before every key: those of the store, or of the observed prefix."""
+        return bytes(self._space.prefix)
+
+    def span(self, prefix: str) -> tuple[bytes, bytes]:
+        """Return the stored range [start, end) of all keys with a prefix."""
+        low, high = self._space.range_of(prefix or self._space.whole)
+        return low, high
+
+    def own_span(self) -> tuple[bytes, bytes]:
+        """Return the stored range of the keys and, in a store, of its spaces."""
+        if self.observed:
+            return self.span("")
+        layout = self.reader.layout
+        return layout.data.prefix, prefix_end(layout.spaces)
+
+    # --- times ---
+
+    def now_ms(self) -> int:
+        """Return the time of now; for an archive alone, that of its newest commit."""
+        newest = self.reader.timeline.head().timestamp
+        if self.frozen:
+            return physical_ms(newest)
+        return max(self.reader.clock.now_ms(), physical_ms(newest))
+
+    def when(self, text: str | None) -> When | None:
+        """Return the moment that a text of a URL names, None for now.
+
+        A date without an offset is in UTC. Raises `InvalidTimeError`.
+        """
+        text = (text or "").strip()
+        if text in ("", "now"):
+            return None
+        if revision_of(text) is not None or text[0] in "+-" or (text.isascii() and text.isdigit()):
+            if text[0] in "+-":
+                return int(self.reader.resolve(text))
+            return text if text.startswith("rev:") else int(text)
+        try:
+            found = datetime.fromisoformat(text)
+        except ValueError:
+            raise InvalidTimeError(
+                f"{text[:80]!r} is not a time: write 2026-01-31T14:05:00Z, -15m, rev:4 or now", text
+            ) from None
+        return found if found.tzinfo else found.replace(tzinfo=UTC)
+
+    def timestamp(self, when: When | None) -> int:
+        """Return the timestamp of a moment; that of now ends its millisecond."""
+        return end_of_ms(self.now_ms()) if when is None else self.reader.resolve(when)
+
+    def mark(self, when: When | None) -> Mark:
+        """Return the newest mark at or before a moment; a revision of observed keys is exact."""
+        policy = self.reader.policy
+        if when is None:
+            return policy.now().mark
+        if (revision := revision_of(when)) is not None:
+            return policy.at_revision(revision).mark
+        return policy.at(self.reader.resolve(when)).mark
+
+    def earliest(self) -> int | None:
+        """Return the smallest timestamp that can be answered, None if none can."""
+        found = self.reader.policy.earliest()
+        return None if found is None else int(found)
+
+    # --- counting commits ---
+
+    def ordinals(self, timestamps: Sequence[int]) -> list[tuple[int, int]]:
+        """Return how many commits and revisions were made up to each of some times.
+
+        A lookup of each time that is not remembered, which costs as `revisions_at`, and one round
+        trip for each 128 of them. Times before the oldest commit that is left count as that.
+        """
+        line = self.reader.timeline
+        epoch = line.tracker.continuity.epoch
+        if epoch != self._known_epoch or len(self._known) > ORDINALS_MAX:
+            self._known, self._known_epoch = {}, epoch
+        oldest, head = line.oldest(), line.head()
+        found = {}
+        for timestamp in timestamps:
+            if timestamp <= oldest.timestamp:
+                found[timestamp] = oldest.ordinal, oldest.revision
+            elif timestamp >= head.timestamp:
+                found[timestamp] = head.ordinal, head.revision
+            elif timestamp in self._known:
+                found[timestamp] = self._known[timestamp]
+        unknown = sorted(set(timestamps) - found.keys())
+        if unknown:
+            counted = self._looked_up(unknown)
+            self._known |= counted  # final: the head is newer
+            found |= counted
+        return [found[timestamp] for timestamp in timestamps]
+
+    def _looked_up(self, timestamps: list[int]) -> dict[int, tuple[int, int]]:
+        line = self.reader.timeline
+        revisions = line.revisions_of(timestamps)
+        lowest = max(line.tracker.engine.compacted_revision(), 1)
+        try:
+            stamps = line.stamps([max(revision, lowest) for revision in revisions])
+        except CompactedError as e:
+            raise CompactedError(timestamps[0], line.earliest()) from e
+        counts = [(found[0].ordinal, found[0].revision) if found else (1, 0) for found in stamps]
+        return dict(zip(timestamps, counts, strict=True))
+
+    # --- the command line ---
+
+    def command(self, *words: str) -> str:
+        """Return the line of the command that shows the same in a terminal."""
+        return shlex.join(["snapkv", *words, *self.words])

@@ -1,0 +1,129 @@
+"""The state of a page: all of it is in its URL."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from urllib.parse import parse_qsl, quote
+
+from markupsafe import Markup
+
+from snapkv.errors import InvalidOptionError
+
+SHARED = ("at", "from", "span", "prefix", "tz", "follow")
+"""What a link from one view to another keeps."""
+FIELDS_MAX = 40
+FIELD_CHARS_MAX = 20_000
+DIGITS_MAX = 12
+KEPT = "_"
+"""The field in which a form keeps all other fields, as a query."""
+
+
+@dataclass(frozen=True)
+class State:
+    """The path of a view and the fields of its query; text is UTF-8, other bytes are escaped.
+
+    >>> state = State.of("/keys", b"prefix=a%2F&at=rev%3A4&after=a%2Fx")
+    >>> state["prefix"], state.url("/changes", at=None), state.url(after=None)
+    ('a/', '/changes?prefix=a/', '/keys?prefix=a/&at=rev:4')
+    """
+
+    path: str
+    fields: Mapping[str, str] = field(default_factory=dict)
+    moved: bool = False
+    """Whether a form sent it, so that `url()` is its proper URL."""
+
+    @classmethod
+    def of(cls, path: str, query: bytes) -> State:
+        """Return the state of a request; raises `InvalidOptionError` for too large a query."""
+        try:
+            pairs = parse_qsl(
+                query.decode("latin-1"),
+                keep_blank_values=True,
+                errors="surrogateescape",
+                max_num_fields=FIELDS_MAX,
+            )
+        except ValueError as e:
+            raise InvalidOptionError(f"the query of the URL is not valid: {e}") from e
+        for name, value in pairs:
+            if len(value) > FIELD_CHARS_MAX:
+                raise InvalidOptionError(
+                    f"{name[:40]}= has {len(value):,} characters: give at most {FIELD_CHARS_MAX:,}"
+                )
+        fields = {name: value for name, value in pairs if value != ""}
+        if kept := fields.pop(KEPT, ""):
+            return cls(
+                path,
+                {**cls.of(path, kept.encode(errors="surrogateescape")).fields, **fields},
+                moved=True,
+            )
+        return cls(path, fields)
+
+    def __getitem__(self, name: str) -> str:
+        """Return a field, "" if the URL does not have it."""
+        return self.fields.get(name, "")
+
+    def has(self, name: str) -> bool:
+        """Return whether the URL has a field."""
+        return name in self.fields
+
+    def number(self, name: str, otherwise: int, most: int) -> int:
+        """Return a field as a number from 1 to `most`; raises `InvalidOptionError`."""
+        text = self[name]
+        if not text:
+            return otherwise
+        if not (text.isascii() and text.isdigit() and len(text) <= DIGITS_MAX):
+            raise InvalidOptionError(f"{name}={text[:40]!r} is not a number: give 1 to {most:,}")
+        return min(most, max(1, int(text)))
+
+    def choice(self, name: str, *choices: str) -> str:
+        """Return a field that has one of some values, the first by default."""
+        text = self[name] or choices[0]
+        if text not in choices:
+            raise InvalidOptionError(f"{name}={text[:40]!r}: give {', '.join(choices)}")
+        return text
+
+    def url(self, path: str | None = None, **changes: object) -> str:
+        """Return the URL of a view, this one by default, with some fields changed.
+
+        A link to another view keeps the shared fields only. `from_` names the field `from`.
+        """
+        kept = self.fields
+        if path is not None and path != self.path:
+            kept = {name: value for name, value in kept.items() if name in SHARED}
+        fields: dict[str, object] = dict(kept)
+        fields |= {name.rstrip("_"): value for name, value in changes.items()}
+        query = "&".join(
+            f"{name}={_quoted(str(value))}"
+            for name, value in fields.items()
+            if value not in ("", None)
+        )
+        return (path or self.path) + (f"?{query}" if query else "")
+
+    def json_url(self) -> str:
+        """Return the URL of the plain data of this view."""
+        path = "/commits" if self.path == "/" else self.path
+        return State(f"{path}.json", self.fields).url()
+
+    def step_url(self, to: str) -> str:
+        """Return the URL that leads to this view one commit before or after the moment."""
+        return State("/step", {**self.fields, "to": to, "of": self.path}).url()
+
+    def export_url(self, kind: str) -> str:
+        """Return the URL of the keys at the moment as a file."""
+        return self.url("/export", format=kind, from_=None, span=None, follow=None, tz=None)
+
+    def hidden(self, *without: str) -> Markup:
+        """Return the hidden field with which a form keeps all fields but its own.
+
+        It is one field of ASCII, because browsers change some characters of the fields of forms.
+        """
+        kept = State(self.path, {n: v for n, v in self.fields.items() if n not in without}).url()
+        query = kept.partition("?")[2]
+        if not query:
+            return Markup("")
+        return Markup('<input type="hidden" name="{}" value="{}">').format(KEPT, query)
+
+
+def _quoted(text: str) -> str:
+    return quote(text, safe="/:,", errors="surrogateescape")

@@ -1,0 +1,261 @@
+"""Commits with what they changed, newest first or oldest first, as far as a bounded page goes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from snapkv.errors import CompactedError
+from snapkv.layout import CREATION_ORDINAL, Mark, StampRecord, space_name
+from snapkv.model import Scalar
+from snapkv.reading.changes import CommitChanges, Touched, changed, values_before
+from snapkv.reading.history import bounds
+from snapkv.timeline import READS_MAX
+from snapkv.times import When
+from snapkv.ui.differences import ADDED, CHANGED, REMOVED, VALUES_BYTES_MAX, Row, row
+from snapkv.ui.source import Budget, Source
+
+STEPS_MAX = 50
+CHUNK_COMMITS, CHUNK_COMMITS_MAX = 64, 4_096
+"""So many commits are read at once; each chunk is four times as long as the one before."""
+NAMES_MAX = 3
+"""So many keys of a commit are named in a list."""
+
+Wanted = Callable[["Step"], bool]
+"""Which steps a page shows; without it, those that changed a key, or have a note."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A commit, or a write of another program: its time, writer, note, and what it did.
+
+    `counts` are of `+ ~ -`, `names` some of the keys. `spaces` counts changes in a store's spaces.
+    `timestamp` of a foreign write is that of its tick. `meta` are the commit's facts.
+    """
+
+    revision: int
+    timestamp: int
+    writer: str | None
+    note: str | None
+    fence: bool = False
+    counts: Counter[str] = field(default_factory=Counter)
+    names: tuple[tuple[str, str], ...] = ()
+    spaces: Counter[str] = field(default_factory=Counter)
+    foreign: bool = False
+    meta: Mapping[str, Scalar] = field(default_factory=dict)
+
+    @property
+    def total(self) -> int:
+        """How many keys it changed."""
+        return sum(self.counts.values())
+
+    @property
+    def tick(self) -> bool:
+        """Whether it only moved time on: it changed no key, has no note, and is not a fence."""
+        return not (self.counts or self.spaces or self.note is not None or self.fence or self.meta)
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """A page of steps. `following` is the revision from which the next page goes on.
+
+    It is None at the end of what is left. `complete` is False if the time was used up before the
+    page was full.
+    """
+
+    steps: list[Step]
+    following: int | None
+    complete: bool
+
+
+def steps_back(
+    source: Source,
+    until: When | None,
+    *,
+    since: When | None = None,
+    prefix: str = "",
+    wanted: Wanted | None = None,
+    limit: int = STEPS_MAX,
+    budget: Budget,
+) -> Steps:
+    """Return commits up to a moment, newest first, that changed keys with the prefix.
+
+    Two watches for each chunk of commits.
+    """
+    wanted = wanted or _shown(prefix)
+    low = _lowest(source) if since is None else source.mark(since)
+    high, size = source.mark(until), CHUNK_COMMITS
+    found: list[Step] = []
+    while high.revision > low.revision:
+        first = max(low.ordinal, high.ordinal - size)
+        after = low if first == low.ordinal else source.reader.timeline.by_ordinal(first)
+        for step in reversed(list(_between(source, after, high, prefix))):
+            if wanted(step):
+                found.append(step)
+                if len(found) == limit:
+                    return Steps(found, step.revision - 1, complete=True)
+        high, size = after, min(4 * size, CHUNK_COMMITS_MAX)
+        if budget.over and high.revision > low.revision:
+            return Steps(found, high.revision, complete=False)
+    return Steps(found, None, complete=True)
+
+
+def steps_on(
+    source: Source,
+    since: When | None,
+    *,
+    prefix: str = "",
+    wanted: Wanted | None = None,
+    limit: int = 1,
+    budget: Budget,
+) -> Steps:
+    """Return commits after a moment, oldest first; otherwise as `steps_back`."""
+    wanted = wanted or _shown(prefix)
+    low, size = source.mark(since), CHUNK_COMMITS
+    head = source.reader.policy.now().mark
+    found: list[Step] = []
+    while low.revision < head.revision:
+        last = min(head.ordinal, low.ordinal + size)
+        high = head if last == head.ordinal else source.reader.timeline.by_ordinal(last)
+        for step in _between(source, low, high, prefix):
+            if wanted(step):
+                found.append(step)
+                if len(found) == limit:
+                    return Steps(found, step.revision, complete=True)
+        low, size = high, min(4 * size, CHUNK_COMMITS_MAX)
+        if budget.over:
+            return Steps(found, low.revision, complete=False)
+    return Steps(found, None, complete=True)
+
+
+def _shown(prefix: str) -> Wanted:
+    return (lambda step: bool(step.counts)) if prefix else (lambda step: not step.tick)
+
+
+def _lowest(source: Source) -> Mark:
+    """Return the oldest mark after which no change was compacted."""
+    low, _ = bounds(source.reader, None, None)
+    return low
+
+
+def _between(source: Source, low: Mark, high: Mark, prefix: str) -> Iterator[Step]:
+    start, end = source.span(prefix) if prefix else source.own_span()
+    for each in changed(source.reader, start, end, low, high):
+        yield step_of(source, each)
+
+
+def step_of(source: Source, found: CommitChanges) -> Step:
+    """Return a commit and what it did as a step."""
+    mark, stamp, touched = found
+    counts: Counter[str] = Counter()
+    spaces: Counter[str] = Counter()
+    names: list[tuple[str, str]] = []
+    for each in touched:
+        if (space := space_of(source, each)) is not None:
+            spaces[space] += 1
+        elif is_own(source, each):
+            kind = _kind(each)
+            counts[kind] += 1
+            if len(names) < NAMES_MAX:
+                names.append((kind, source.decode(each.last.kv.key)))
+    writer, note, fence = _who(stamp)
+    return Step(
+        mark.revision,
+        mark.timestamp,
+        writer,
+        note,
+        fence,
+        counts,
+        tuple(names),
+        spaces,
+        stamp is None,
+        {} if stamp is None or stamp.meta is None else dict(stamp.meta),
+    )
+
+
+def _who(stamp: StampRecord | None) -> tuple[str | None, str | None, bool]:
+    if stamp is None:
+        return None, None, False
+    return stamp.writer or None, stamp.note, stamp.fence_of is not None
+
+
+def _kind(touched: Touched) -> str:
+    if not touched.existed:
+        return ADDED
+    return CHANGED if touched.exists else REMOVED
+
+
+def is_own(source: Source, touched: Touched) -> bool:
+    """Return whether a change is of the keys that the pages show."""
+    return touched.last.kv.key.startswith(source.base)
+
+
+def space_of(source: Source, touched: Touched) -> str | None:
+    """Return the space of a store in which a change is, None for a key."""
+    if source.observed:
+        return None
+    spaces, key = source.reader.layout.spaces, touched.last.kv.key
+    return space_name(key[len(spaces) :]) if key.startswith(spaces) else None
+
+
+# --- one commit ---
+
+
+@dataclass(frozen=True, slots=True)
+class CommitPage:
+    """A commit with its differences in key order, `more` of which are left out."""
+
+    step: Step
+    rows: list[Row]
+    more: int
+
+
+def commit_at(source: Source, when: When | None, *, prefix: str = "", limit: int) -> CommitPage:
+    """Return the commit at or before a moment, with the first `limit` keys that it changed.
+
+    Of observed keys, it is the write at a revision, or the newest tick's own commit with what it
+    stamps. Raises `CompactedError` if what it changed is not left.
+    """
+    mark = source.mark(when)
+    low = _before(source, mark)
+    start, end = source.span(prefix) if prefix else source.own_span()
+    found: list[CommitChanges] = list(changed(source.reader, start, end, low, mark))
+    if not found:
+        return CommitPage(Step(mark.revision, mark.timestamp, None, None), [], 0)
+    whole = _joined(found)
+    touched = [each for each in whole.touched if is_own(source, each)]
+    rows = list(_rows(source, touched[:limit], low))
+    return CommitPage(step_of(source, whole), rows, max(0, len(touched) - limit))
+
+
+def _before(source: Source, mark: Mark) -> Mark:
+    """Return the mark after which the changes of a commit begin."""
+    if source.observed:
+        return mark._replace(revision=mark.revision - 1)
+    if mark.ordinal <= CREATION_ORDINAL:
+        return mark
+    line = source.reader.timeline
+    if line.oldest().ordinal >= mark.ordinal:
+        raise CompactedError(mark.timestamp, line.earliest())
+    return line.by_ordinal(mark.ordinal - 1)
+
+
+def _joined(found: list[CommitChanges]) -> CommitChanges:
+    """Return the last of them, which is the commit, with the changes of all."""
+    if len(found) == 1:
+        return found[0]
+    return found[-1]._replace(touched=[each for one in found for each in one.touched])
+
+
+def _rows(source: Source, touched: list[Touched], low: Mark) -> Iterator[Row]:
+    held = 0
+    for at in range(0, len(touched), READS_MAX):
+        some = touched[at : at + READS_MAX]
+        befores = values_before(source.reader, some, low)
+        for each, before in zip(some, befores, strict=True):
+            after = each.last.kv.value if each.exists else None
+            held += len(before or b"") + len(after or b"")
+            yield row(
+                source, source.decode(each.last.kv.key), before, after, held <= VALUES_BYTES_MAX
+            )

@@ -1,0 +1,114 @@
+"""The versions of one key, newest first, a page at a time."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from snapkv.engine.contract import Event, KeyValue, Range
+from snapkv.engine.replay import replayed
+from snapkv.errors import CompactedError
+from snapkv.model import Version
+from snapkv.reading.history import stamped
+from snapkv.times import When
+from snapkv.ui.source import Budget, Source
+
+VERSIONS_MAX = 50
+WINDOW_REVISIONS = 4_096
+"""So many revisions are looked through at once; each window is four times as long as the last."""
+
+
+@dataclass(frozen=True, slots=True)
+class Versions:
+    """A page of versions. `following` is the revision from which the next page goes on.
+
+    It is None at the beginning of what is left; `complete` is False if the time was used up before
+    the page was full. `compacted` says that older versions may have been compacted.
+    """
+
+    versions: list[Version]
+    following: int | None
+    complete: bool
+    compacted: bool = False
+
+
+def versions_back(
+    source: Source,
+    key: str,
+    until: When | None,
+    *,
+    limit: int = VERSIONS_MAX,
+    budget: Budget,
+) -> Versions:
+    """Return the versions of a key up to a moment, newest first.
+
+    An embedded engine reads them one behind the other. Elsewhere, and before the key was created,
+    the revisions are replayed in growing windows, one watch for each, while there is time.
+    """
+    stored, reader = source.encode(key), source.reader
+    begin = max(1, reader.engine.compacted_revision())
+    high = source.mark(until).revision
+    events, complete, low = _events(source, stored, begin, high, limit, budget)
+    versions = list(stamped(reader, events[:limit]))
+    if len(events) > limit or not complete:
+        last = events[limit - 1].kv.mod_revision if len(events) >= limit else low
+        return Versions(versions, last - 1, complete)
+    return Versions(versions, None, complete=True, compacted=begin > 1)
+
+
+def _events(
+    source: Source, stored: bytes, begin: int, high: int, limit: int, budget: Budget
+) -> tuple[list[Event], bool, int]:
+    """Return events from a revision down, one more than `limit` if there is one.
+
+    With them, whether that is all, and the revision down to which they were looked for.
+    """
+    engine, found, window = source.reader.engine, list[Event](), WINDOW_REVISIONS
+    while high >= begin and len(found) <= limit:
+        if budget.over and found:
+            return found, False, high + 1
+        if not engine.remote:
+            puts = list(_puts(source, stored, high, limit + 1 - len(found)))
+            if puts:
+                found += puts
+                high = puts[-1].kv.mod_revision - 1
+                continue
+        low = max(begin, high - window + 1)
+        found += reversed(_replayed(source, stored, low, high, limit + 1 - len(found)))
+        high, window = low - 1, 4 * window
+        if budget.over and high >= begin:
+            return found, False, low
+    if high < begin and begin > 1 and len(found) <= limit:
+        found += _at_compaction(source, stored, begin, found)
+    return found, True, high + 1
+
+
+def _puts(source: Source, stored: bytes, revision: int, limit: int) -> Iterator[Event]:
+    """Yield successive puts from a revision down, as far as the key's creation."""
+    found = source.reader.engine.versions(stored, revision, limit)
+    for at, (modified, value) in enumerate(zip(found.revisions, found.values, strict=True)):
+        version = found.version - at
+        yield Event(KeyValue(stored, value, found.create_revision, modified, version, 0), False)
+
+
+def _replayed(source: Source, stored: bytes, low: int, high: int, limit: int) -> deque[Event]:
+    """Return the newest events between two revisions, oldest first."""
+    try:
+        batches = replayed(source.reader.engine, stored, b"", low, high)
+        return deque((event for batch in batches for event in batch.events), limit)
+    except CompactedError as e:
+        raise CompactedError(low, source.earliest(), unit=e.unit) from e
+
+
+def _at_compaction(source: Source, stored: bytes, begin: int, found: list[Event]) -> list[Event]:
+    """Return the version in force at the compaction point, if it was written before that."""
+    kvs = source.reader.engine.read([Range(stored, revision=begin)]).results[0].kvs
+    seen = {event.kv.mod_revision for event in found}
+    return [Event(kv, False) for kv in kvs if kv.mod_revision not in seen]
+
+
+def version_at(source: Source, key: str, when: When | None) -> tuple[bytes | None, int | None]:
+    """Return the value of a key at a moment and the revision that wrote it, None if absent."""
+    (found,) = source.keys.entries_of([key], when)
+    return (None, None) if found is None else (found.value, found.revision)

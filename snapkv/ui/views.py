@@ -1,0 +1,330 @@
+"""The views: each makes a page, or the plain data of its `.json`, of a request."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from snapkv.errors import InvalidOptionError, KeyNotFoundError
+from snapkv.layout import Mark
+from snapkv.model import Version
+from snapkv.times import When, revision_of
+from snapkv.ui import rendered
+from snapkv.ui.context import Context
+from snapkv.ui.contributed import Asked
+from snapkv.ui.differences import ROWS_MAX, Row, differences, row
+from snapkv.ui.search import HITS_MAX, search
+from snapkv.ui.state import State
+from snapkv.ui.steps import STEPS_MAX, Step, commit_at, steps_back, steps_on
+from snapkv.ui.tree import NODES_MAX, level
+from snapkv.ui.versions import VERSIONS_MAX, version_at, versions_back
+
+OPEN_MAX = 10
+"""So many differences of a page are open from the beginning."""
+OPEN_BYTES_MAX = 256 << 10
+"""The same for the bytes of their values; all other rows have a link."""
+VERSIONS_BLAMED_MAX = 200
+SEEKING = 10.0
+"""A level of the tree may take so many times what counting may: each folder is a round trip."""
+STEP_DROPS = ("to", "of", "after", "older", "follow")
+"""What a step leaves out of the URL."""
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A template and what it shows. `data` is what `.json` returns, `command` shows the same."""
+
+    template: str
+    title: str
+    data: Any
+    more: Mapping[str, Any] = field(default_factory=dict)
+    command: str = ""
+
+
+View = Callable[[Context], Page]
+
+
+def commits(c: Context) -> Page:
+    """Show commits up to the moment, newest first: of a range, a prefix, a writer or a note."""
+    state, prefix = c.state, c.state["prefix"]
+    writer, note, ticks = state["writer"].lower(), state["note"].lower(), state["ticks"] == "1"
+
+    def wanted(step: Step) -> bool:
+        if (prefix and not step.counts) or (step.tick and not ticks):
+            return False
+        if writer and writer not in (step.writer or "").lower():
+            return False
+        return not note or note in (step.note or "").lower()
+
+    found = steps_back(
+        c.source,
+        c.at,
+        since=c.since if c.compared else None,
+        prefix=prefix,
+        wanted=wanted,
+        limit=state.number("limit", STEPS_MAX, 1_000),
+        budget=c.budget(),
+    )
+    words = ["log", *(["--since", c.time_word(c.since)] if c.compared else [])]
+    command = "" if c.source.observed else c.source.command(*words, *c.time_words("--until", c.at))
+    return Page("commits.html", "Commits", found, command=command)
+
+
+def changes(c: Context) -> Page:
+    """Show what differs between the beginning of the range and the moment."""
+    view = c.state.choice("view", "list", "tree")
+    found = differences(
+        c.source,
+        c.since,
+        c.at,
+        c.state["prefix"],
+        start=c.state["after"] or None,
+        limit=c.state.number("limit", ROWS_MAX, 2_000),
+        budget=c.budget(),
+    )
+    words = ["diff", c.time_word(c.since), c.time_word(c.at)]
+    more = {"view": view, "open": opened(found.rows), "way": way_of(c)}
+    command = c.source.command(*words, *prefix_words(c))
+    return Page("changes.html", "Changes", found, more, command)
+
+
+def prefix_words(c: Context) -> list[str]:
+    """Return the option of the command line with the prefix, none for all keys."""
+    return ["--prefix", c.state["prefix"]] if c.state["prefix"] else []
+
+
+def way_of(c: Context) -> str:
+    """Return how differences are shown."""
+    return c.state.choice("show", *rendered.WAYS)
+
+
+def opened(rows: list[Row]) -> set[str]:
+    """Return the keys whose differences are open from the beginning."""
+    found: set[str] = set()
+    left = OPEN_BYTES_MAX
+    for each in rows[:OPEN_MAX]:
+        left -= (each.before_size or 0) + (each.after_size or 0)
+        if left < 0 or not each.whole:
+            break
+        found.add(each.key)
+    return found
+
+
+def keys(c: Context) -> Page:
+    """Show one level of the tree of keys at the moment."""
+    found = level(
+        c.source,
+        c.at,
+        c.state["prefix"],
+        since=c.since if c.compared else None,
+        compared=c.compared,
+        after=c.state["after"] or None,
+        name=c.state["name"],
+        limit=c.state.number("limit", NODES_MAX, 2_000),
+        budget=c.budget(SEEKING),
+        counting=c.budget(),
+    )
+    words = ["ls", *([c.state["prefix"]] if c.state["prefix"] else [])]
+    command = c.source.command(*words, *c.time_words("--at", c.at))
+    return Page("keys.html", "Keys", found, command=command)
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A version without its value: `size` is None if the key was removed."""
+
+    timestamp: int | None
+    revision: int
+    size: int | None
+    writer: str | None
+    note: str | None
+
+    @classmethod
+    def of(cls, each: Version) -> Written:
+        """Return a version without its value."""
+        size = None if each.value is None else len(each.value)
+        return cls(each.ts, each.revision, size, each.writer, each.note)
+
+
+@dataclass(frozen=True, slots=True)
+class KeyData:
+    """A key: its value at the moment, its versions up to it, and two that are compared."""
+
+    key: str
+    value: bytes | None
+    size: int | None
+    revision: int | None
+    versions: list[Written]
+    following: int | None
+    complete: bool
+    compacted: bool
+    compared: Row | None = None
+    before: str = ""
+    after: str = ""
+
+
+def key(c: Context) -> Page:
+    """Show one key: its value, its versions, any two compared, blame."""
+    name = c.state["key"]
+    if not name:
+        raise InvalidOptionError("which key? The URL needs key=")
+    show = c.state.choice("tab", "history", "value", "blame")
+    budget, limit = c.budget(2), c.state.number("limit", VERSIONS_MAX, 1_000)
+    if show == "blame":
+        limit = VERSIONS_BLAMED_MAX
+    until: When | None = f"rev:{c.state['older']}" if c.state["older"] else c.at
+    found = versions_back(c.source, name, until, limit=limit, budget=budget)
+    value, revision = version_at(c.source, name, c.at)
+    if value is None and not found.versions and found.complete and not found.compacted:
+        raise KeyNotFoundError(name)
+    compared = before = after = None
+    if c.state.has("b") or (found.versions and show == "history"):
+        newest = found.versions[0].revision if found.versions else 0
+        after = c.state["b"] or f"rev:{newest}"
+        before = c.state["a"] or before_of(found.versions, newest)
+        values = [_value(c, name, text) for text in (before, after)]
+        compared = row(c.source, name, values[0], values[1])
+    data = KeyData(
+        name,
+        None if c.source.hides(name) else value,
+        None if value is None else len(value),
+        revision,
+        [Written.of(each) for each in found.versions],
+        found.following,
+        found.complete,
+        found.compacted,
+        compared,
+        before or "",
+        after or "",
+    )
+    words = {"value": "get", "history": "history", "blame": "blame"}[show]
+    at = c.time_words("--at", c.at) if show == "value" else []
+    more: dict[str, Any] = {"tab": show, "way": way_of(c), "blamed": []}
+    if show == "blame" and not c.source.hides(name):
+        more["blamed"] = c.site.rendering.blamed(found.versions)
+    return Page("key.html", name, data, more, c.source.command(words, name, *at))
+
+
+def before_of(versions: list[Version], newest: int) -> str:
+    """Return the moment of the version before the newest one, or just before that one."""
+    return f"rev:{versions[1].revision}" if len(versions) > 1 else f"rev:{max(1, newest - 1)}"
+
+
+def _value(c: Context, name: str, text: str) -> bytes | None:
+    return version_at(c.source, name, c.source.when(text))[0]
+
+
+def commit(c: Context) -> Page:
+    """Show one commit: its time, writer and note, and everything that it changed."""
+    limit = c.state.number("limit", ROWS_MAX, 5_000)
+    found = commit_at(c.source, c.at, prefix=c.state["prefix"], limit=limit)
+    step = found.step
+    if c.source.observed:
+        before, after = f"rev:{step.revision - 1}", f"rev:{step.revision}"
+        command = c.source.command("diff", before, after, *prefix_words(c))
+    else:
+        command = c.source.command("show", f"rev:{step.revision}")
+    more = {"open": opened(found.rows), "way": way_of(c)}
+    return Page("commit.html", f"Commit {step.revision}", found, more, command)
+
+
+def stepped(c: Context) -> str:
+    """Return the URL of the same view one commit before or after the moment."""
+    to = c.state.choice("to", "before", "after")
+    path = c.state["of"] if view_of(c.state["of"]) else "/"
+    here = c.at
+    if to == "after":
+        found = steps_on(c.source, here, prefix=c.state["prefix"], budget=c.budget(10))
+    else:
+        mark = c.source.mark(here)
+        below: When = f"rev:{max(1, mark.revision - is_at(c, mark))}"
+        found = steps_back(c.source, below, prefix=c.state["prefix"], limit=1, budget=c.budget(10))
+    fields = {name: value for name, value in c.state.fields.items() if name not in STEP_DROPS}
+    if found.steps:
+        step = found.steps[0]
+        fields["at"] = f"rev:{step.revision}" if c.source.observed else str(step.timestamp)
+    elif not found.complete and found.following is not None:
+        fields["at"] = f"rev:{found.following}"
+    return State(path, fields).url()
+
+
+def is_at(c: Context, mark: Mark) -> bool:
+    """Return whether the moment is exactly that of a commit, not later."""
+    if c.at is None:
+        return False
+    revision = revision_of(c.at)
+    exact = c.source.timestamp(c.at) == mark.timestamp
+    return exact if revision is None else revision == mark.revision
+
+
+def searched(c: Context) -> Page:
+    """Show keys and values at the moment that contain a text."""
+    text, where = c.state["q"], c.state.choice("in", "both", "keys", "values")
+    found = None
+    if text:
+        found = search(
+            c.source,
+            c.at,
+            text,
+            prefix=c.state["prefix"],
+            where=where,
+            after=c.state["after"] or None,
+            limit=c.state.number("limit", HITS_MAX, 1_000),
+            budget=c.budget(),
+        )
+    return Page("search.html", "Search", found, {"where": where})
+
+
+def live(c: Context) -> Page:
+    """Show commits as they happen."""
+    words = ["watch", *([c.state["prefix"]] if c.state["prefix"] else [])]
+    since = c.source.reader.timeline.head().timestamp
+    return Page("live.html", "Live", {"since": str(since)}, command=c.source.command(*words))
+
+
+def health(c: Context) -> Page:
+    """Show the facts of the health strip, and those of the engine."""
+    return Page(
+        "health.html", "Health", c.site.health().as_json(), command=c.source.command("info")
+    )
+
+
+def restore(c: Context) -> Page:
+    """Show what restoring the moment would change, and the form that does it."""
+    if c.site.restores is None:
+        raise InvalidOptionError("restoring from this page is off: start it with --allow-restore")
+    if c.at is None:
+        return Page("restore.html", "Restore", None)
+    found = c.site.restores.preview(c.at, c.state["prefix"])
+    words = ["restore", c.time_word(c.at), *prefix_words(c)]
+    more = {"open": opened(found.rows), "way": way_of(c), "revision": revision_of(c.at)}
+    return Page("restore.html", "Restore", found, more, c.source.command(*words))
+
+
+def extra(c: Context) -> Page:
+    """Show a view that another package adds."""
+    found = c.site.extra_view(c.state.path.removeprefix("/views/"))
+    store = c.source.store
+    if found is None or store is None:
+        raise KeyNotFoundError(c.state.path)
+    asked = Asked(store, c.at, c.since if c.compared else None, c.spaces, c.state.fields)
+    return Page("extra.html", found.title, list(found.build(asked)))
+
+
+def view_of(path: str) -> View | None:
+    """Return the view of a path, None if no page has it."""
+    return extra if path.startswith("/views/") else VIEWS.get(path)
+
+
+VIEWS: dict[str, View] = {
+    "/": commits,
+    "/changes": changes,
+    "/keys": keys,
+    "/key": key,
+    "/commit": commit,
+    "/search": searched,
+    "/live": live,
+    "/health": health,
+    "/restore": restore,
+}

@@ -1,0 +1,84 @@
+"""A person's browser: a headless Chromium, whose pages must be quiet and of one origin."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+from playwright.sync_api import Browser, Page
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+ANSWER_MS = 20_000
+AXE_RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "best-practice"]
+
+
+def executable() -> str:
+    """Return the browser that is installed."""
+    path = next(filter(None, map(shutil.which, BROWSERS)), None)
+    assert path, "a browser is needed: install Debian's package chromium"
+    return path
+
+
+class Person:
+    """A page of a browser at a server; `check()` asserts what each page must keep."""
+
+    def __init__(self, browser: Browser, url: str, axe: Path, **options: Any) -> None:
+        self.url = url
+        self._axe = (axe / "node_modules/axe-core/axe.min.js").read_text()
+        options = {"viewport": {"width": 1280, "height": 800}} | options
+        self.context = browser.new_context(**options)
+        self.context.set_default_timeout(ANSWER_MS)
+        self.page: Page = self.context.new_page()
+        self.strangers: list[str] = []
+        self.complaints: list[str] = []
+        self.page.on("request", self._asked)
+        self.page.on("console", self._said)
+        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
+
+    def _asked(self, request: Any) -> None:
+        if not request.url.startswith(self.url):
+            self.strangers.append(request.url)
+
+    def _said(self, message: Any) -> None:
+        if message.type in ("error", "warning"):
+            self.complaints.append(message.text)
+
+    def open(self, path: str) -> Page:
+        """Open a view; return its page."""
+        answer = self.page.goto(self.url + path)
+        assert answer is not None
+        assert answer.status == 200, f"{path}: {answer.status} {self.page.inner_text('body')}"
+        return self.page
+
+    def fields(self) -> dict[str, str]:
+        """Return the fields of the URL."""
+        return {name: each[0] for name, each in parse_qs(urlsplit(self.page.url).query).items()}
+
+    def path(self) -> str:
+        """Return the path of the URL."""
+        return urlsplit(self.page.url).path
+
+    def texts(self, selector: str) -> list[str]:
+        """Return the texts of all elements that a selector finds."""
+        return [" ".join(text.split()) for text in self.page.locator(selector).all_inner_texts()]
+
+    def accessible(self) -> None:
+        """Assert that axe-core finds nothing: contrast, labels, focus, landmarks."""
+        found = self.page.evaluate(
+            f"async () => {{ {self._axe}; return (await axe.run(document, "
+            f"{{ runOnly: {AXE_RULES} }})).violations; }}"
+        )
+        problems = [
+            f"{each['id']}: {each['help']}: {node['html'][:200]} {node['failureSummary'][:300]}"
+            for each in found
+            for node in each["nodes"]
+        ]
+        assert not problems, f"{self.page.url}:\n" + "\n".join(problems[:10])
+
+    def close(self) -> None:
+        """Close it; assert that it asked no other origin, and that its console is empty."""
+        self.context.close()
+        assert not self.strangers
+        assert not self.complaints

@@ -1,0 +1,139 @@
+"""Restoring from the page: previewed, confirmed, guarded; refused in all other cases."""
+
+import httpx
+import pytest
+
+from snapkv.ui import Redaction
+from snapkv.web import Login
+
+from .served import Served
+
+LOGIN = Login("ann", "secret")
+
+
+@pytest.fixture
+def then(store, clock):
+    """Return a moment before the last commits."""
+    clock.advance(1_000)
+    then = store.commit(puts={"a/x": b"1", "a/y": b"2", "b": b"3"}).ts
+    clock.advance(1_000)
+    store.commit(puts={"a/x": b"changed", "a/new": b"4"}, deletes=["a/y"], note="a mistake")
+    clock.advance(1_000)
+    return then
+
+
+@pytest.fixture
+def served(store, then):
+    with Served(store, writable=True) as served:
+        yield served
+
+
+def form(served, then, **changes):
+    """Return the fields of the preview's form, filled in as a person would."""
+    page = served.page(f"/restore?at={then}&prefix=a/")
+    assert "restore 3 keys" in page.text
+    fields = {**page.fields, "note": "undo it", "confirm": "restore 3 keys"}
+    return {name: value for name, value in (fields | changes).items() if value is not None}
+
+
+def send(served, fields, **headers) -> httpx.Response:
+    headers = {"Origin": served.url} | headers
+    return served.http.post("/restore", data=fields, headers=headers)
+
+
+def test_the_preview_shows_what_changes_and_the_commit_does_that(store, served, then):
+    data = served.json(f"/restore.json?at={then}&prefix=a/")
+    assert {(row["kind"], row["key"]) for row in data["rows"]} == {
+        ("-", "a/new"), ("~", "a/x"), ("+", "a/y"),
+    }  # fmt: skip
+    answer = send(served, form(served, then))
+    assert answer.status_code == 303, answer.text
+    assert dict(store.at().items()) == dict(store.at(then).items())
+    newest = next(store.commits(newest_first=True, limit=1))
+    assert newest.note == "undo it"
+    assert answer.headers["location"] == f"/commit?at={newest.ts}"
+    page = served.page(answer.headers["location"])
+    assert "undo it" in page.text
+
+
+def refused(store, served, fields, status, **headers):
+    before = store.resolved()
+    answer = send(served, fields, **headers)
+    assert answer.status_code == status, answer.text
+    assert store.resolved() == before
+    return answer
+
+
+def test_without_its_token_nothing_is_restored(store, served, then):
+    refused(store, served, form(served, then, token=None), 403)
+    refused(store, served, form(served, then, token="x" * 43), 403)
+
+
+def test_from_another_origin_nothing_is_restored(store, served, then):
+    fields = form(served, then)
+    refused(store, served, fields, 403, Origin="http://evil.example")
+    refused(store, served, fields, 403, Origin="http://127.0.0.1:1")
+    refused(store, served, fields, 403, Origin="null")
+    refused(store, served, fields, 403, **{"Sec-Fetch-Site": "cross-site"})
+    refused(store, served, fields, 403, **{"Sec-Fetch-Site": "same-site"})
+
+
+def test_a_stale_preview_restores_nothing(store, served, then):
+    fields = form(served, then)
+    store.save("elsewhere", b"1")
+    answer = refused(store, served, fields, 409)
+    assert "another commit was made" in answer.text
+
+
+def test_ticks_do_not_make_a_preview_stale(store, served, then):
+    fields = form(served, then)
+    store.tick()
+    store.space("s").commit(puts={b"k": b"1"})
+    answer = send(served, fields)
+    assert answer.status_code == 303, answer.text
+    assert store.load("a/x") == b"1"
+    assert store.space("s").load(b"k") == b"1"
+
+
+def test_the_data_of_a_preview_redacts_values(store, then):
+    with Served(store, writable=True, redaction=Redaction(["a/"])) as served:
+        for url in (f"/restore.json?at={then}", f"/restore?at={then}"):
+            text = served.http.get(url).text
+            assert "a/x" in text
+            assert "changed" not in text.replace('title="changed"', "").replace("> changed<", "")
+
+
+def test_it_needs_a_note_and_the_typed_words(store, served, then):
+    refused(store, served, form(served, then, note="  "), 400)
+    refused(store, served, form(served, then, confirm="yes"), 400)
+    refused(store, served, form(served, then, confirm="restore 2 keys"), 400)
+    refused(store, served, form(served, then, timestamp="x"), 400)
+    refused(store, served, form(served, then, head=None), 400)
+    refused(store, served, form(served, then, prefix="nothing"), 404)
+
+
+def test_it_is_off_by_default(store, then):
+    with Served(store, writable=True) as other:
+        fields = form(other, then)
+    with Served(store) as served:
+        assert "/restore" not in " ".join(served.page("/").links)
+        assert served.http.get(f"/restore?at={then}").status_code == 400
+        token = fields.pop("token")
+        refused(store, served, fields, 403)
+        refused(store, served, {**fields, "token": token}, 403)
+        answer = served.http.post("/restore", data=fields)
+        assert answer.status_code == 403
+
+
+def test_behind_a_login_the_form_needs_that_too(store, then):
+    with Served(store, writable=True, login=LOGIN) as served:
+        auth = ("ann", "secret")
+        served.http.auth = httpx.BasicAuth(*auth)
+        fields = form(served, then)
+        served.http.auth = None
+        served.http.cookies.clear()
+        refused(store, served, fields, 401)
+        served.http.auth = httpx.BasicAuth(*auth)
+        assert send(served, fields).status_code == 303
+        newest = next(store.commits(newest_first=True, limit=1))
+        assert (newest.writer, newest.note) == ("ann", "undo it")
