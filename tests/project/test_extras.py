@@ -32,6 +32,7 @@ NEEDS = {
     "cdcmeta.couch_http": "http",
     "cdcmeta.spark": "spark",
     "snapkv.ui": "ui",
+    "cdcmeta.ui": "ui",
     "pyspark_cdcmeta": "spark",
 }
 """Modules that need an extra."""

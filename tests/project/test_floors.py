@@ -40,6 +40,7 @@ FLOORS = (
         "cdcmeta.spark",
     ),
     ("cdcmeta.scheduler.runtime",),
+    ("cdcmeta.ui",),
     ("cdcmeta.cli",),
     ("snapkv.__main__", "cdcmeta.__main__"),
 )
@@ -58,6 +59,7 @@ CDCMETA_MAY_IMPORT = {
     "snapkv.tuples",
     "snapkv.web",
     "snapkv.cli.typed_times",
+    "snapkv.ui.contributed",
 }
 CDCMETA_EXECUTORS_MAY_IMPORT = {
     *CDCMETA_MAY_IMPORT,
