@@ -29,6 +29,7 @@ QUESTIONS = (
     "record_beside_saves",
     "record_foreign",
     "spark_stream",
+    "ui_pages",
     "couch_edits",
     "couch_feed",
     "couch_longpoll",
