@@ -87,9 +87,7 @@ def log(
     rendering: Rendering,
     keys: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="[KEY]...", help="Only commits that changed these.", show_default=False
-        ),
+        typer.Argument(metavar="KEY", help="Only commits that changed these.", show_default=False),
     ] = None,
     prefix: Annotated[
         str | None,

@@ -74,7 +74,7 @@ OutputOption = Annotated[
 ]
 NoPagerOption = Annotated[
     bool,
-    typer.Option("--no-pager", callback=inherited, help="On a terminal, too: use no pager."),
+    typer.Option("--no-pager", callback=inherited, help="Use no pager on a terminal."),
 ]
 RawOption = Annotated[
     bool, typer.Option("--raw", help="Show times as timestamps, which name one commit exactly.")

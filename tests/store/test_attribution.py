@@ -16,7 +16,7 @@ from snapkv.committer.attribution import META_FACTS_MAX
 from snapkv.engine.contract import Put, Range
 from snapkv.importing.import_prefix import import_prefix
 from snapkv.layout import META_BYTES_MAX, StampRecord, pack_meta
-from snapkv.reading.history import commits_and_ticks
+from snapkv.reading.log import log
 
 from .campaigns import WAIT_S
 from .engines import SHARED, write_raw
@@ -126,8 +126,8 @@ def test_a_commit_without_a_writer(store):
 def test_a_commit_with_a_meta_is_no_tick(store):
     store.tick()
     marker = store.commit(meta={"deployed": "v2"})
-    found = commits_and_ticks(store.reader, None, None, newest_first=False)
-    assert [(commit.meta, is_tick) for commit, is_tick in found] == [
+    found = log(store, newest_first=False)
+    assert [(each.commit.meta, each.is_tick) for each in found] == [
         (None, True),
         (marker.meta, False),
     ]
