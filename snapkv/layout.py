@@ -351,8 +351,17 @@ def raw_key(key: object, what: str, *, text: bool) -> bytes:
 
 @lru_cache(maxsize=256)
 def _space(prefix: bytes, name: str) -> Keyspace:
-    escaped = name.replace("%", "%25").replace("/", "%2F")
-    return Keyspace(prefix + encode_text(escaped, "space name") + b"/", text=False)
+    return Keyspace(prefix + stored_space_name(name) + b"/", text=False)
+
+
+def stored_space_name(name: str) -> bytes:
+    """Return a space's name, or the beginning of one, as it is stored below `N/space/`.
+
+    >>> stored_space_name("changes/db")
+    b'changes%2Fdb'
+    """
+    check_text("a space's name", name)
+    return encode_text(name.replace("%", "%25").replace("/", "%2F"), "space name")
 
 
 def space_name(relative: bytes) -> str:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from snapkv.committer import listed, pairs
 from snapkv.errors import InvalidOptionError, InvalidTypeError
+from snapkv.layout import prefix_end, space_name, stored_space_name
 from snapkv.model import Commit, Guard, Ops, Scalar, SpaceOps, Stamp
 from snapkv.reading.view import View
 from snapkv.store.core import Core
+from snapkv.times import When
 
 
 class Space(View[bytes]):
@@ -58,3 +60,15 @@ class Space(View[bytes]):
             return Ops(spaces=spaces, note=note, writer=writer, meta=meta)
 
         return self._core.commit(whole, timeout)
+
+
+def names(core: Core, prefix: str, when: When | None) -> Iterator[str]:
+    """Yield the names of the spaces that hold keys at a moment, see `SnapshotKV.spaces`."""
+    spaces = core.layout.spaces
+    low = spaces + stored_space_name(prefix)
+    end = prefix_end(low)
+    source = core.source(when, None, False)
+    while found := source.ranges([(low, end)], 1)[0]:
+        relative = found[0].key.removeprefix(spaces)
+        yield space_name(relative)
+        low = prefix_end(spaces + relative.partition(b"/")[0] + b"/")

@@ -21,7 +21,7 @@ from snapkv.store import check as _check
 from snapkv.store import dump as _dump
 from snapkv.store.core import Core
 from snapkv.store.facts import facts
-from snapkv.store.space import Space
+from snapkv.store.space import Space, names
 from snapkv.store.watermarks import Watermark, forget, watermarks
 from snapkv.store.writes import Writes
 from snapkv.times import When, check_timestamp
@@ -233,6 +233,23 @@ class SnapshotKV(Writes, Closing):
         """Return a byte-keyed space of this store."""
         self._core.check_open()
         return Space(self._core, name)
+
+    @bounds
+    def spaces(
+        self, prefix: str = "", when: When | None = None, *, timeout: float | None = None
+    ) -> Iterator[str]:
+        """Yield the names of the spaces that hold keys, now or at a time, and begin with a prefix.
+
+        In the order of their stored names. One round trip for each. Raises as `at`.
+
+        >>> import snapkv
+        >>> with snapkv.open("memory:") as store:
+        ...     for name in ("jobs/daily", "jobs/weekly", "users"):
+        ...         commit = store.space(name).commit(puts={b"k": b"1"})
+        ...     list(store.spaces("jobs/"))
+        ['jobs/daily', 'jobs/weekly']
+        """
+        return names(self._core, prefix, when)
 
     def dump(
         self,

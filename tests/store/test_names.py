@@ -89,3 +89,25 @@ def test_names_that_are_none(place, name, error):
     with pytest.raises(error):
         place.open(name=name)
     assert place.revision() == before
+
+
+def test_the_spaces_of_a_store_at_a_moment(store, place):
+    assert list(store.spaces()) == []
+    names = ["a", "a/b", "a%2Fb", "ab", "%", "/", "data", "\u00e9", "jobs/\0<b>"]
+    for name in names:
+        store.space(name).commit(puts={b"k%d" % n: b"" for n in range(3)})
+    store.save("a/c", b"")
+    place.open(name="other").space("a/d").commit(puts={b"k": b""})
+    before = store.resolved()
+    store.space("a").commit(delete_prefixes=[b""])
+    store.space("a/e").commit(puts={b"k": b""}, deletes=[b"l"])
+    assert sorted(store.spaces()) == sorted({*names, "a/e"} - {"a"})
+    assert sorted(store.spaces(when=before)) == sorted(names)
+    assert list(store.spaces("a/")) == ["a/b", "a/e"]
+    assert list(store.spaces("a", before)) == ["a%2Fb", "a/b", "a", "ab"]
+    assert list(store.spaces("jobs/")) == ["jobs/\0<b>"]
+    assert list(store.spaces("b")) == list(store.spaces(when=0)) == []
+    with pytest.raises(InvalidTypeError):
+        list(store.spaces(b"a"))
+    with pytest.raises(InvalidKeyError):
+        list(store.spaces("\udcff"))
