@@ -242,9 +242,7 @@ def _print_one(log: GenerationLog, generation: Generation, as_json: bool) -> Non
 
 
 def _print(generation: Generation, later: Generation | None, now: int, as_json: bool) -> None:
-    state = "to come" if generation.time > now else "operates"
-    if later is not None and later.time <= now:
-        state = "superseded" if generation.expired is None else "expired"
+    state = generation.phase(now, later)
     if as_json:
         fields = {
             "time": snapkv.format_time(generation.time),

@@ -1,9 +1,11 @@
 """What clients ask of a log: all generations, the one at a time, the next one, its streams."""
 
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
 
+from cdcmeta.errors import GenerationNotFoundError
 from cdcmeta.generations import Sharding
 from snapkv import pack
 from snapkv.errors import InvalidTimeError, InvalidTypeError
@@ -38,6 +40,36 @@ def test_all_now_and_at_a_time_before(log, two):
     assert log.generations() == list(two)
     assert log.generations(as_of=two[1].made - 1) == [two[0]]
     assert log.generations(as_of=0) == []
+
+
+def test_what_each_generation_is_at_a_time(log, two):
+    first, second = two
+    phases = [
+        (first.time - 1, "to come", "to come"),
+        (first.time, "operates", "to come"),
+        (second.time - 1, "operates", "to come"),
+        (second.time, "superseded", "operates"),
+    ]
+    for time, *expected in phases:
+        assert [first.phase(time, second), second.phase(time, None)] == expected, time
+    marked = replace(first, expired=second.time + 5)
+    assert marked.phase(second.time + 9, second) == "expired"
+
+
+def test_streams_and_a_switch_as_of_a_time(log, two, clock):
+    first, second = two
+    before = log.topology(first)
+    assert log.topology(first, as_of=first.made) == before
+    with pytest.raises(GenerationNotFoundError):
+        log.topology(second, as_of=first.made - 1)
+    clock.advance(100_000_000)
+    log.expire(1.0)
+    with pytest.raises(GenerationNotFoundError):
+        log.topology(first)
+    assert log.topology(first, as_of=second.made) == before
+    assert log.pending(as_of=second.made) is None
+    switch = log.pending(as_of=second.made - 1)
+    assert (switch.phase, switch.id, switch.first) == ("prepared", second.id, False)
 
 
 def test_the_table_has_the_newest_first_and_streams_in_the_order_of_the_ring(log, two):

@@ -63,6 +63,15 @@ class Generation:
     expired: int | None = None
     refines: bool | None = None
 
+    def phase(self, time: int, later: Generation | None) -> str:
+        """Return what it is at a time: to come, operates, superseded or expired.
+
+        `later` is the next generation, None without one.
+        """
+        if later is None or later.time > time:
+            return "to come" if self.time > time else "operates"
+        return "superseded" if self.expired is None else "expired"
+
 
 @dataclass(frozen=True, slots=True)
 class Switch:

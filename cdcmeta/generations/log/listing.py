@@ -42,9 +42,9 @@ class TableRow(NamedTuple):
     expired: int | None
 
 
-def read_state(space: Space) -> State:
-    """Return the newest state; one or two round trips."""
-    snapshot = space.at()
+def read_state(space: Space, as_of: When | None = None) -> State:
+    """Return the newest state, or that of a time; one or two round trips."""
+    snapshot = space.at(as_of)
     head, switch, aborted = snapshot.entries_of([layout.HEAD, layout.SWITCH, layout.ABORTED])
     return State(
         snapshot,
@@ -106,12 +106,12 @@ class Listing:
         time = self._space.timestamp_of(when)
         return next((each for each in self.generations() if each.time > time), None)
 
-    def topology(self, generation: Generation) -> Topology:
-        """Return a generation's ranges and streams; one listing.
+    def topology(self, generation: Generation, *, as_of: When | None = None) -> Topology:
+        """Return a generation's ranges and streams, as they are stored now or at a time.
 
-        Raises `GenerationNotFoundError` after it was removed, `CorruptTopologyError`.
+        One listing. Raises `GenerationNotFoundError` after it was removed, `CorruptTopologyError`.
         """
-        return topology_at(self._space.at(), generation)
+        return topology_at(self._space.at(as_of), generation)
 
     def streams_of(self, generation: Generation) -> list[StreamId]:
         """Return a generation's streams in the order of the ring; raises as `topology`."""

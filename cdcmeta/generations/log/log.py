@@ -19,7 +19,7 @@ from cdcmeta.generations.model.metadata import LEEWAY_S, Generations, check_seco
 from cdcmeta.generations.model.streams import limited_ring
 from cdcmeta.generations.model.tokens import Sharding
 from cdcmeta.generations.model.topology import Topology
-from snapkv import SnapKVError, SnapshotKV, pack
+from snapkv import SnapKVError, SnapshotKV, When, pack
 from snapkv.errors import EngineUnavailableError, StoreClosedError
 
 PROPAGATION_DELAY_S = 30.0
@@ -150,9 +150,9 @@ class GenerationLog(Listing):
         check_seconds("timeout", timeout)
         self._coordinator.finish(timeout)
 
-    def pending(self) -> Switch | None:
-        """Return the switch that is under way, None without one."""
-        return read_state(self._space).switch
+    def pending(self, *, as_of: When | None = None) -> Switch | None:
+        """Return the switch that is under way, or was at a time; None without one."""
+        return read_state(self._space, as_of).switch
 
     # --- consumers and expiry ---
 
