@@ -117,7 +117,8 @@ def list_(
     as_json: JsonOption = False,
 ) -> None:
     """Show all changefeeds."""
-    from cdcmeta.cli.changefeed_status import Problems, row_of, table_of
+    from cdcmeta.cli.changefeed_status import row_of, table_of
+    from cdcmeta.scheduler.runtime.status import Problems
 
     with _opened(store, name, cluster) as feeds:
         when = None if at is None else _understood(at)

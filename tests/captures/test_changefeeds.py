@@ -6,10 +6,10 @@ import pytest
 
 import snapkv
 from cdcmeta.errors import ChangefeedNotFoundError, InvalidArgumentError
-from cdcmeta.scheduler.runtime import Changefeeds
+from cdcmeta.scheduler.runtime import Changefeeds, Placement, records
 from cdcmeta.scheduler.runtime.checking import OBJECT_STORES, check_source
 from cdcmeta.scheduler.runtime.records import Registration
-from snapkv import SnapKVError
+from snapkv import ManualClock, SnapKVError
 from snapkv.archive.storage import CONFIG
 from snapkv.engine.etcd.address import endpoints_of
 from snapkv.errors import CorruptStoreError, InvalidOptionError
@@ -310,3 +310,36 @@ def test_a_record_that_is_none_is_an_error_to_its_readers(feeds, store):
     store.space("scheduler/default").commit(puts={b"feed/bad": b"{}"})
     with pytest.raises(CorruptStoreError, match="feed/bad"):
         feeds.list()
+
+
+def test_where_some_tables_are_since_when_and_what_was_reported():
+    clock = ManualClock(1_800_000_000_000)
+    with snapkv.open("memory:", clock=clock) as store:
+        check_places_and_reports(store, Changefeeds(store), clock)
+
+
+def check_places_and_reports(store, feeds, clock):
+    create(feeds)
+    space = store.space(records.space_of("default"))
+
+    def place(capture, *tables):
+        puts = {records.place_key("copy", t): records.encoded_place(capture, "new") for t in tables}
+        return space.commit(puts=puts).ts
+
+    both, moved = place("c1-5f", "a/", "b/"), place("c2-60", "b/")
+    report = {"feeds": {"copy": {"tables": 2, "error": "no sink", "problems": {}}}}
+    reported = space.commit(puts={records.report_key("c1-5f"): records.encoded(report)}).ts
+    removed = space.commit(deletes=[records.report_key("c1-5f")]).ts
+    assert feeds.places_of("copy", ["b/", "x/", "a/"]) == [
+        Placement("b/", "c2-60", "new", moved),
+        None,
+        Placement("a/", "c1-5f", "new", both),
+    ]
+    assert feeds.places_of("copy", ["b/"], as_of=both) == [Placement("b/", "c1-5f", "new", both)]
+    assert feeds.places_of("copy", ["b/"], as_of=both - 1) == [None]
+    assert feeds.reports(as_of=moved) == feeds.reports(as_of=removed) == feeds.reports() == {}
+    (found,) = feeds.reports(as_of=reported).items()
+    assert (found[0], found[1]["copy"].error) == ("c1-5f", "no sink")
+    clock.advance(600_000)
+    store.compact(reported)
+    assert [each.ts for each in feeds.places_of("copy", ["a/", "b/"])] == [0, 0]
