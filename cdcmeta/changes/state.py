@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
+from itertools import islice
 from typing import TypeAlias
 
 from cdcmeta.changes import layout
@@ -144,22 +145,26 @@ class State:
     def rows_backwards(self, after: Seq, until: Seq) -> Iterator[Row]:
         """Yield the rows in (after, until], newest first.
 
-        Engines list forwards only, so it reads window by window backwards. A count first adapts
-        the window's length in time, so that it has at most a few thousand rows. Two round trips for
-        each window.
+        Engines list forwards only, so it reads window by window backwards. A window that has more
+        than a few thousand rows is left after these and a shorter one tried, so that no part of the
+        feed is read or counted that the caller does not need. One listing for each window.
         """
         width = SECOND
         while after < until:
             start = max(after, _back(until, width))
-            count = self.count_rows(start, until)
-            if count > WINDOW_ROWS_MAX and width > 1:
+            most = WINDOW_ROWS_MAX + 1 if width > 1 else None
+            items = list(islice(self._row_items(start, until), most))
+            if most is not None and len(items) == most:
                 width = max(1, width // WINDOW_GROWTH)
                 continue
-            if count:
-                yield from reversed(list(self.rows(start, until)))
-            if count < WINDOW_ROWS_MIN:
+            yield from (layout.row_of(key, value) for key, value in reversed(items))
+            if len(items) < WINDOW_ROWS_MIN:
                 width *= WINDOW_GROWTH
             until = start
+
+    def _row_items(self, after: Seq, until: Seq) -> Iterator[tuple[bytes, bytes]]:
+        start, end = layout.key_after(after), layout.key_after(until)
+        return self.snapshot.items(layout.ROW_PREFIX, start=start, end=end)
 
     def newest(self) -> Seq:
         """Return the sequence of the newest row; `START` without any row."""
