@@ -4,8 +4,8 @@ A *source* is what is shown: a store, an archive, or an observed prefix. The que
 view as plain data, bounded in size and in time: the time *bar*, *steps* (commits with what they
 changed), *differences* of a range, a *level* of the tree of keys, *versions* of a key, *search*,
 *health*. The *state* of a page is in its URL; a *context* is one request; the *views* make pages of
-it. The *hub* follows the source for all live pages. *Restores* are previewed, then committed as
-previewed.
+it; other packages add *extra views*. The *hub* follows the source for all live pages. *Restores*
+are previewed, then committed as previewed.
 
     with snapkv.open("lmdb:./meta", create=False) as store:
         server = snapkv.ui.ui_server(snapkv.ui.Site(snapkv.ui.Source(store)))
@@ -19,9 +19,21 @@ from snapkv.extras import extra
 
 with extra("ui", "the page"):
     from snapkv.rendering import Redaction
-    from snapkv.ui.context import Site
+    from snapkv.ui.context import Context, Site
+    from snapkv.ui.contributed import ExtraViews, Link
     from snapkv.ui.rendered import Rendering
     from snapkv.ui.serving import ui_server
     from snapkv.ui.source import Source
+    from snapkv.ui.views import Page
 
-__all__ = ["Redaction", "Rendering", "Site", "Source", "ui_server"]
+__all__ = [
+    "Context",
+    "ExtraViews",
+    "Link",
+    "Page",
+    "Redaction",
+    "Rendering",
+    "Site",
+    "Source",
+    "ui_server",
+]

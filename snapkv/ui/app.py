@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from snapkv.errors import InvalidOptionError, SnapKVError
+from snapkv.errors import InvalidOptionError
 from snapkv.reading.deadline import within
 from snapkv.ui import export, pages
 from snapkv.ui.context import Context, Site
@@ -55,17 +55,14 @@ class Application:
         request = Request(scope, receive)
         try:
             answer = await self._answer(request)
-        except SnapKVError as e:
-            answer = _failed(request, e)
-        except Exception:
-            LOGGER.exception("a page failed: %s", request.url.path)
-            answer = pages.error_answer(500, "this page has a bug; the server's log says more")
+        except Exception as e:
+            answer = self._failed(request, e)
         await answer(scope, receive, send)
 
     async def _answer(self, request: Request) -> Response:
         path, method = request.url.path, request.method
         if path.startswith("/assets/"):
-            return _asset(path.removeprefix("/assets/"))
+            return self._asset(path.removeprefix("/assets/"))
         if method == "POST" and path == "/restore":
             return await self._restored(request)
         if method not in ("GET", "HEAD"):
@@ -73,7 +70,7 @@ class Application:
         as_json = path.endswith(".json")
         plain = path.removesuffix(".json")
         state = State.of("/" if plain == "/commits" else plain, request.scope["query_string"])
-        view = view_of(state.path)
+        view = view_of(self._site, state.path)
         if state.moved and view is not None:
             return RedirectResponse(state.url(), 303)
         context = Context(self._site, state, _user(request), request.scope.get(TOKEN, ""))
@@ -149,17 +146,28 @@ class Application:
         )
         return RedirectResponse(f"/commit?at={made.ts}", 303)
 
+    # --- files and errors ---
 
-def _failed(request: Request, error: SnapKVError) -> Response:
-    as_json = request.url.path.endswith(".json")
-    return pages.error_answer(pages.status_of(error), str(error), as_json=as_json)
-
-
-def _asset(name: str) -> Response:
-    if name not in ASSETS:
+    def _asset(self, path: str) -> Response:
+        """Return a file of this package, or `NAME/FILE` of another one."""
+        owner, _, name = path.rpartition("/")
+        found: list[tuple[str, Mapping[str, str]]] = [("snapkv.ui", ASSETS)] if not owner else []
+        extra = self._site.extra_views or ()
+        found += [(each.package, each.assets) for each in extra if each.name == owner]
+        for package, assets in found:
+            if name in assets:
+                body = files(package).joinpath("assets", name).read_bytes()
+                headers = {"Cache-Control": "max-age=300"}
+                return Response(body, media_type=assets[name], headers=headers)
         return pages.error_answer(404, "no file has this name")
-    body = files("snapkv.ui").joinpath("assets", name).read_bytes()
-    return Response(body, media_type=ASSETS[name], headers={"Cache-Control": "max-age=300"})
+
+    def _failed(self, request: Request, error: Exception) -> Response:
+        status = pages.status_of(error, self._site.extra_views or ())
+        if status is None:
+            LOGGER.error("a page failed: %s", request.url.path, exc_info=error)
+            return pages.error_answer(500, "this page has a bug; the server's log says more")
+        as_json = request.url.path.endswith(".json")
+        return pages.error_answer(status, str(error), as_json=as_json)
 
 
 def _user(request: Request) -> str | None:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 from markupsafe import Markup
 
 from snapkv.errors import NotObservedError
 from snapkv.times import When, end_of_ms, format_time, pack, physical_ms, revision_of
 from snapkv.ui.bar import ALL, Bar, bar, span_of
-from snapkv.ui.contributed import ExtraView, installed, spaces
+from snapkv.ui.contributed import ExtraViews, PresentLinks, installed
 from snapkv.ui.health import KeptHealth
 from snapkv.ui.live import Hub
 from snapkv.ui.rendered import Rendering
@@ -33,7 +34,8 @@ class Site:
     health: KeptHealth = field(init=False)
     restores: Restores | None = field(init=False)
     hub: Hub = field(init=False)
-    extra_views: Sequence[ExtraView] | None = None
+    present: PresentLinks = field(init=False)
+    extra_views: Sequence[ExtraViews] | None = None
     """Views that other packages add; None: those that are installed."""
     budget_s: float = BUDGET_S
 
@@ -43,27 +45,24 @@ class Site:
             self.extra_views = installed()
         self.health = KeptHealth(self.source)
         store = self.source.store
+        self.present = PresentLinks(self.extra_views, store)
         self.restores = (
             Restores(self.source, store) if store is not None and self.source.writable else None
         )
 
-    def extra_view(self, name: str) -> ExtraView | None:
-        """Return a view that another package adds, None without one of that name."""
-        return next((each for each in self.extra_views or () if each.name == name), None)
+    def extra_view(self, path: str) -> Callable[[Any], Any] | None:
+        """Return the view of another package, None if none has this path."""
+        return next((x.views[path] for x in self.extra_views or () if path in x.views), None)
 
-    def links(self, spaces: Sequence[str]) -> list[tuple[str, str]]:
-        """Return the paths of the views and their labels; `spaces` are those of the moment."""
+    def links(self, when: When | None) -> list[tuple[str, str]]:
+        """Return the paths of the views and their labels, for a page of a moment."""
         found = [
             ("/", "Writes" if self.source.observed else "Commits"),
             ("/changes", "Changes"),
             ("/keys", "Keys"),
             ("/live", "Live"),
         ]
-        found += [
-            (f"/views/{each.name}", each.title)
-            for each in self.extra_views or ()
-            if each.has(spaces)
-        ]
+        found += self.present.at(when)
         return [*found, ("/restore", "Restore")] if self.restores else found
 
 
@@ -131,11 +130,6 @@ class Context:
     def since_ms(self) -> int:
         """The beginning of the range in milliseconds."""
         return physical_ms(self.source.timestamp(self.since))
-
-    @cached_property
-    def spaces(self) -> list[str]:
-        """The store's spaces at the moment, if a view of another package may show them."""
-        return spaces(self.source, self.at) if self.site.extra_views else []
 
     @cached_property
     def bar(self) -> Bar:

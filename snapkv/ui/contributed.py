@@ -1,159 +1,117 @@
-"""Views that other packages add to the page: tables and rings, made for the moment shown.
+"""Views that other packages add to the page.
 
-A package names a function in the entry point group `snapkv.ui.views`. It returns `ExtraView`s. Each
-is listed in the page's navigation if the store holds what it shows at the moment.
+A package installs an entry point of the group `snapkv.ui.views`, which names its `ExtraViews`:
+
+    [project.entry-points."snapkv.ui.views"]
+    orders = "orders.ui:views"
+
+Its templates extend `base.html`, and a view returns a `snapkv.ui.views.Page` whose template is
+`NAME/FILE`. Its files are served as `/assets/NAME/FILE`.
 """
 
 from __future__ import annotations
 
 import logging
-import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import entry_points
-from typing import TypeAlias
+from typing import Any
 
-from snapkv.layout import prefix_end, space_name
+from snapkv.clock import monotonic
+from snapkv.errors import SnapKVError
 from snapkv.store.store import SnapshotKV
 from snapkv.times import When
-from snapkv.ui.source import Source
 
 GROUP = "snapkv.ui.views"
-SPACES_MAX = 1_000
-COLOURS = 8
-"""Parts of rings have one of so many colours."""
+KEPT_S = 2.0
+"""Whether a store has something to show is asked again after so long."""
 LOGGER = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A cell that leads to the same view with other `fields` in its URL; None removes one."""
+    """A link beside those to the other views, where a store has something to show.
 
-    text: str
-    fields: Mapping[str, str | None]
+    `present(store, when)` says whether it has, at a moment (None: now).
+    """
 
-
-@dataclass(frozen=True, slots=True)
-class Time:
-    """A cell that is a moment; it leads there."""
-
-    timestamp: int
-
-
-Cell: TypeAlias = str | int | Link | Time | None
-
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    """A table with a title; `empty` is shown without rows."""
-
-    title: str
-    columns: Sequence[str]
-    rows: Sequence[Sequence[Cell]]
-    empty: str = "None."
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """A part of a ring: where it begins and ends, from 0 to 1, and what it is."""
-
-    start: float
-    end: float
+    path: str
     label: str
-    colour: int = 0
+    present: Callable[[SnapshotKV, When | None], bool]
 
 
-@dataclass(frozen=True, slots=True)
-class Ring:
-    """A circle of parts, with a time and a label."""
+@dataclass(frozen=True, slots=True, eq=False)
+class ExtraViews:
+    """What a package adds: views by path, links, and its own templates and files.
 
-    label: str
-    parts: Sequence[Part]
-    timestamp: int | None = None
-
-    def arcs(self, radius: float = 54.0, width: float = 20.0) -> list[tuple[str, Part]]:
-        """Return the parts as paths of SVG around (60, 60)."""
-        return [(_arc(part, radius, radius - width), part) for part in self.parts]
-
-
-@dataclass(frozen=True, slots=True)
-class Rings:
-    """Rings beside each other, the oldest first."""
-
-    title: str
-    rings: Sequence[Ring]
-
-
-Section: TypeAlias = Table | Rings
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """What a view is made of: a store, the moment and the beginning of the range, its URL."""
-
-    store: SnapshotKV
-    at: When | None
-    since: When | None
-    spaces: Sequence[str]
-    """The names of the store's spaces at the moment."""
-    fields: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class ExtraView:
-    """A view of a package: `/views/NAME`, a title, whether it has anything to show, and what."""
+    `name` begins the names of its templates and files, which are in the folders `templates` and
+    `assets` of `package`. `assets` has the media type of each file, `statuses` the HTTP status of
+    each of its errors.
+    """
 
     name: str
-    title: str
-    has: Callable[[Sequence[str]], bool]
-    """Whether it shows anything of a store with these spaces."""
-    build: Callable[[Asked], Sequence[Section]]
+    package: str
+    views: Mapping[str, Callable[[Any], Any]]
+    links: Sequence[Link] = ()
+    assets: Mapping[str, str] = field(default_factory=dict)
+    statuses: Mapping[type[Exception], int] = field(default_factory=dict)
+
+    def status_of(self, error: Exception) -> int | None:
+        """Return the HTTP status of one of its errors, None for another error."""
+        found = (status for kind, status in self.statuses.items() if isinstance(error, kind))
+        return next(found, None)
 
 
-def installed() -> list[ExtraView]:
-    """Return the views that installed packages add; one that cannot be loaded is logged."""
-    found: list[ExtraView] = []
+def installed() -> list[ExtraViews]:
+    """Return the views that packages install, by name.
+
+    A package whose views cannot be loaded is left out, with a warning in the log. Costs a look at
+    the metadata of each installed package, and the import of those.
+    """
+    found = []
     for each in sorted(entry_points(group=GROUP), key=lambda each: each.name):
         try:
-            found += each.load()()
-        except Exception:
-            LOGGER.exception("the views of %s cannot be loaded", each.name)
+            views = each.load()
+        except Exception as e:  # an import may raise anything
+            LOGGER.warning("the views %s (%s) are left out: %s", each.name, each.value, e)
+            continue
+        if isinstance(views, ExtraViews):
+            found.append(views)
+        else:
+            LOGGER.warning("the views %s (%s) are not ExtraViews", each.name, each.value)
     return found
 
 
-def spaces(source: Source, when: When | None) -> list[str]:
-    """Return the names of a store's spaces at a moment, at most 1,000; one seek for each."""
-    if source.observed:
-        return []
-    moment, root = source.reader.source(when, None, False), source.reader.layout.spaces
-    low, end, found = root, prefix_end(root), list[str]()
-    while low < end and len(found) < SPACES_MAX:
-        page = next(moment.pairs(low, end, keys_only=True), None)
-        if page is None or not page.keys:
-            break
-        relative = page.keys[0][len(root) :]
-        found.append(space_name(relative))
-        low = prefix_end(root + relative.partition(b"/")[0] + b"/")
-    return found
+class PresentLinks:
+    """The links of extra views to what a store has, read again after two seconds; thread-safe."""
 
+    def __init__(self, extra: Sequence[ExtraViews], store: SnapshotKV | None) -> None:
+        self._links = [] if store is None else [link for each in extra for link in each.links]
+        self._store, self._lock = store, threading.Lock()
+        self._found: tuple[float, list[Link]] | None = None
 
-def coloured(names: Iterable[str]) -> dict[str, int]:
-    """Return a colour for each name, in order."""
-    return {name: number % COLOURS for number, name in enumerate(dict.fromkeys(names))}
+    def at(self, when: When | None) -> list[tuple[str, str]]:
+        """Return paths and labels of links to what the store has now, or had at a moment."""
+        now = self._now()
+        found = [each for each in self._links if each in now or (when and self._has(each, when))]
+        return [(each.path, each.label) for each in found]
 
+    def _now(self) -> list[Link]:
+        with self._lock:
+            found = self._found
+        if found is None or monotonic() - found[0] > KEPT_S:
+            found = monotonic(), [each for each in self._links if self._has(each, None)]
+            with self._lock:
+                self._found = found
+        return found[1]
 
-def _arc(part: Part, outer: float, inner: float) -> str:
-    """Return a part of a ring as a path: out along the start, around, in, and back."""
-    start, end = part.start, min(part.end, part.start + 0.9999)
-    large = int(end - start > 0.5)
-    points = [_point(at, radius) for at, radius in ((start, outer), (end, outer))]
-    back = [_point(at, radius) for at, radius in ((end, inner), (start, inner))]
-    return (
-        f"M{points[0]} A{outer:g} {outer:g} 0 {large} 1 {points[1]} "
-        f"L{back[0]} A{inner:g} {inner:g} 0 {large} 0 {back[1]} Z"
-    )
-
-
-def _point(share: float, radius: float) -> str:
-    angle = 2 * math.pi * share - math.pi / 2
-    return f"{60 + radius * math.cos(angle):.2f} {60 + radius * math.sin(angle):.2f}"
+    def _has(self, link: Link, when: When | None) -> bool:
+        assert self._store is not None
+        try:
+            return link.present(self._store, when)
+        except SnapKVError:
+            return False  # the view itself reports it
+        except Exception:  # of another package, which must not take down every page
+            LOGGER.exception("whether to link to %s cannot be found out", link.path)
+            return False

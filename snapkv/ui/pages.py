@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import ChoiceLoader, Environment, PackageLoader, PrefixLoader, StrictUndefined
 from starlette.responses import Response
 
 from snapkv import errors
@@ -16,6 +16,7 @@ from snapkv.times import format_time, physical_ms
 from snapkv.ui import rendered, text
 from snapkv.ui.bar import PRESETS
 from snapkv.ui.context import Context
+from snapkv.ui.contributed import ExtraViews
 from snapkv.ui.views import Page
 
 STATUS_OF: tuple[tuple[type[Exception], int], ...] = (
@@ -35,16 +36,19 @@ STATUS_OF: tuple[tuple[type[Exception], int], ...] = (
 )
 
 
-def status_of(error: Exception) -> int:
-    """Return the HTTP status of an error."""
-    return next((status for kind, status in STATUS_OF if isinstance(error, kind)), 500)
+def status_of(error: Exception, extra: Sequence[ExtraViews] = ()) -> int | None:
+    """Return the HTTP status of an error, None for a bug."""
+    named = filter(None, (each.status_of(error) for each in extra))
+    known = (status for kind, status in STATUS_OF if isinstance(error, kind))
+    return next(named, None) or next(known, 500 if isinstance(error, errors.SnapKVError) else None)
 
 
 @cache
-def templates() -> Environment:
-    """Return the templates; every text in them is escaped."""
+def templates(*extra: ExtraViews) -> Environment:
+    """Return the templates, those of other packages by prefix; every text in them is escaped."""
+    theirs = {each.name: PackageLoader(each.package) for each in extra}
     made = Environment(
-        loader=PackageLoader("snapkv.ui"),
+        loader=ChoiceLoader([PackageLoader("snapkv.ui"), PrefixLoader(theirs)]),
         autoescape=True,
         auto_reload=False,
         undefined=StrictUndefined,
@@ -73,7 +77,7 @@ def templates() -> Environment:
 def page_html(c: Context, page: Page) -> Response:
     """Return a page."""
     html = (
-        templates()
+        templates(*c.site.extra_views or ())
         .get_template(page.template)
         .render(c=c, state=c.state, page=page, d=page.data, health=c.site.health(), **page.more)
     )

@@ -43,18 +43,36 @@ def versions_back(
 ) -> Versions:
     """Return the versions of a key up to a moment, newest first.
 
-    An embedded engine reads them one behind the other. Elsewhere, and before the key was created,
-    the revisions are replayed in growing windows, one watch for each, while there is time.
+    Costs as `stored_versions_back`.
     """
-    stored, reader = source.encode(key), source.reader
-    begin = max(1, reader.engine.compacted_revision())
     high = source.mark(until).revision
-    events, complete, low = _events(source, stored, begin, high, limit, budget)
+    return stored_versions_back(source, source.encode(key), high, limit=limit, budget=budget)
+
+
+def stored_versions_back(
+    source: Source,
+    stored: bytes,
+    high: int,
+    *,
+    low: int = 1,
+    limit: int = VERSIONS_MAX,
+    budget: Budget,
+) -> Versions:
+    """Return the versions of a stored key from a revision down, to the one in force at `low`.
+
+    An embedded engine reads them one behind the other, some before `low` too. Elsewhere, and before
+    the key was created, the revisions are replayed in growing windows, one watch for each, while
+    there is time.
+    """
+    reader = source.reader
+    begin = max(low, 1, reader.engine.compacted_revision())
+    events, complete, reached = _events(source, stored, begin, high, limit, budget)
     versions = list(stamped(reader, events[:limit]))
     if len(events) > limit or not complete:
-        last = events[limit - 1].kv.mod_revision if len(events) >= limit else low
+        last = events[limit - 1].kv.mod_revision if len(events) >= limit else reached
         return Versions(versions, last - 1, complete)
-    return Versions(versions, None, complete=True, compacted=begin > 1)
+    first = low if source.observed else max(low, reader.timeline.tracker.creation.revision)
+    return Versions(versions, None, complete=True, compacted=begin > first)
 
 
 def _events(

@@ -11,8 +11,7 @@ from snapkv.layout import Mark
 from snapkv.model import Version
 from snapkv.times import When, revision_of
 from snapkv.ui import rendered
-from snapkv.ui.context import Context
-from snapkv.ui.contributed import Asked
+from snapkv.ui.context import Context, Site
 from snapkv.ui.differences import ROWS_MAX, Row, differences, row
 from snapkv.ui.search import HITS_MAX, search
 from snapkv.ui.state import State
@@ -232,7 +231,7 @@ def commit(c: Context) -> Page:
 def stepped(c: Context) -> str:
     """Return the URL of the same view one commit before or after the moment."""
     to = c.state.choice("to", "before", "after")
-    path = c.state["of"] if view_of(c.state["of"]) else "/"
+    path = c.state["of"] if view_of(c.site, c.state["of"]) else "/"
     here = c.at
     if to == "after":
         found = steps_on(c.source, here, prefix=c.state["prefix"], budget=c.budget(10))
@@ -302,21 +301,6 @@ def restore(c: Context) -> Page:
     return Page("restore.html", "Restore", found, more, c.source.command(*words))
 
 
-def extra(c: Context) -> Page:
-    """Show a view that another package adds."""
-    found = c.site.extra_view(c.state.path.removeprefix("/views/"))
-    store = c.source.store
-    if found is None or store is None:
-        raise KeyNotFoundError(c.state.path)
-    asked = Asked(store, c.at, c.since if c.compared else None, c.spaces, c.state.fields)
-    return Page("extra.html", found.title, list(found.build(asked)))
-
-
-def view_of(path: str) -> View | None:
-    """Return the view of a path, None if no page has it."""
-    return extra if path.startswith("/views/") else VIEWS.get(path)
-
-
 VIEWS: dict[str, View] = {
     "/": commits,
     "/changes": changes,
@@ -328,3 +312,8 @@ VIEWS: dict[str, View] = {
     "/health": health,
     "/restore": restore,
 }
+
+
+def view_of(site: Site, path: str) -> View | None:
+    """Return the view of a path, this package's own first; None without one."""
+    return VIEWS.get(path) or site.extra_view(path)

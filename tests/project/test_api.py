@@ -12,6 +12,7 @@ LISTED = (
     "snapkv",
     "snapkv.rendering",
     "snapkv.spark",
+    "snapkv.ui",
     "cdcmeta",
     "cdcmeta.changes",
     "cdcmeta.generations",

@@ -40,7 +40,6 @@ FLOORS = (
         "cdcmeta.spark",
     ),
     ("cdcmeta.scheduler.runtime",),
-    ("cdcmeta.ui",),
     ("cdcmeta.cli",),
     ("snapkv.__main__", "cdcmeta.__main__"),
 )
@@ -59,7 +58,6 @@ CDCMETA_MAY_IMPORT = {
     "snapkv.tuples",
     "snapkv.web",
     "snapkv.cli.typed_times",
-    "snapkv.ui.contributed",
 }
 CDCMETA_EXECUTORS_MAY_IMPORT = {
     *CDCMETA_MAY_IMPORT,
