@@ -32,7 +32,8 @@ _SEQUENCE = re.compile(r"[0-9a-f]{20,}", re.IGNORECASE)
 class State:
     """A database at one moment; all reads of a state see the same revision.
 
-    `bodies_bytes` is the total size of the bodies read, for callers that limit it.
+    `bodies_bytes` is the total size of the bodies read, for callers that limit it. `created` is the
+    revision of the commit that created the database.
     """
 
     def __init__(self, snapshot: Snapshot[bytes], name: str) -> None:
@@ -42,6 +43,7 @@ class State:
         if found is None:
             raise DatabaseNotFoundError(f"database {name!r} does not exist")
         self.database = Database.decode(found.value)
+        self.created = found.created
 
     @property
     def end(self) -> Seq:

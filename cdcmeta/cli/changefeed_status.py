@@ -86,9 +86,10 @@ def status_of(feeds: Changefeeds, id: str, when: Any) -> Group:
 
 
 def _seen(feeds: Changefeeds, feed: Changefeed, places: Sequence[Placement], when: Any) -> Seen:
+    holders = {each.capture for each in places if each.capture}
     if when is None:
-        return Seen(feed.id, places, feeds.reports(), feeds.captures())
-    return Seen(feed.id, places, {}, {})
+        return Seen(feed.id, holders, feeds.reports(), feeds.captures())
+    return Seen(feed.id, holders, {}, {})
 
 
 def _number(value: float) -> str:

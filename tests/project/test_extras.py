@@ -168,6 +168,25 @@ with snapkv.open("memory:") as store:
     assert done.returncode == 0, done.stderr
 
 
+def test_a_page_names_the_extra_that_it_lacks() -> None:
+    """The page itself does without NumPy; only its views of generations do not."""
+    code = """
+from cdcmeta.ui import views
+import snapkv
+from snapkv.ui import Context, Site, Source
+from snapkv.ui.state import State
+with snapkv.open("memory:") as store:
+    site = Site(Source(store), extra_views=[views])
+    print(views.views["/databases"](Context(site, State("/databases"))).title)
+    views.views["/generations"](Context(site, State("/generations")))
+"""
+    done = run("ui", code)
+    assert done.stdout == "Databases\n"
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("snapkv.errors.MissingExtraError: No module named 'numpy'")
+    assert last.endswith("pip install 'snapkv[generations]'")
+
+
 COMMANDS = {
     ("serve", "--port", "0"): "http",
     ("generations", "list"): "generations",

@@ -40,7 +40,7 @@ FLOORS = (
         "cdcmeta.spark",
     ),
     ("cdcmeta.scheduler.runtime",),
-    ("cdcmeta.cli",),
+    ("cdcmeta.cli", "cdcmeta.ui"),
     ("snapkv.__main__", "cdcmeta.__main__"),
 )
 FLOOR_OF = {unit: floor for floor, units in enumerate(FLOORS) for unit in units}
@@ -99,9 +99,23 @@ CDCMETA_SPARK_MAY_IMPORT = {
     "snapkv.spark.timing",
 }
 
+CDCMETA_UI_MAY_IMPORT = {
+    *CDCMETA_MAY_IMPORT,
+    "snapkv.engine.contract",
+    "snapkv.engine.replay",
+    "snapkv.reading.history",
+    "snapkv.ui",
+    "snapkv.ui.differences",
+    "snapkv.ui.source",
+    "snapkv.ui.text",
+    "snapkv.ui.versions",
+    "snapkv.ui.views",
+}
+
 MORE_MAY_BE_IMPORTED = {
     "cdcmeta.scheduler.executors": CDCMETA_EXECUTORS_MAY_IMPORT,
     "cdcmeta.spark": CDCMETA_SPARK_MAY_IMPORT,
+    "cdcmeta.ui": CDCMETA_UI_MAY_IMPORT,
 }
 
 # What docs/architecture.md says of units: they do not import these, but for the modules named.
@@ -144,7 +158,7 @@ CLIENTS = {
     "grpc": {"snapkv.engine.etcd.grpc_client", "cdcmeta.scheduler.transport.grpc_post"},
     "anyio": {"cdcmeta.couch_http", "snapkv.ui"},
     "jinja2": {"snapkv.ui.pages"},
-    "markupsafe": {"snapkv.ui"},
+    "markupsafe": {"cdcmeta.ui", "snapkv.ui"},
     "starlette": {"cdcmeta.couch_http", "snapkv.ui", "snapkv.web"},
     "httptools": {"snapkv.web.connection"},
     "uvicorn": {"snapkv.web.connection", "snapkv.web.server"},

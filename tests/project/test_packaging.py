@@ -94,6 +94,7 @@ def test_the_wheel_has_both_packages_and_sparks_doors(built: Path) -> None:
         *("snapkv/py.typed", "cdcmeta/py.typed", "pyspark_snapkv.py", "pyspark_cdcmeta.py"),
         *(f"snapkv/ui/assets/{name}" for name in ("bar.js", "live.js", "style.css", "icon.svg")),
         *("snapkv/ui/templates/base.html", "snapkv/ui/templates/bar.html"),
+        *("cdcmeta/ui/templates/databases.html", "cdcmeta/ui/assets/cdcmeta.css"),
     )
     assert set(wanted) <= names
     assert {name.partition("/")[0].partition("-")[0] for name in names} == {

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 from cdcmeta.arguments import check_store, listed
@@ -217,10 +218,15 @@ class Changefeeds:
         first = feed.first_checkpoint
         return Watermarks(first, first, 0)
 
-    def places(self, id: str, *, as_of: When | None = None) -> Sequence[Placement]:
-        """Return which capture replicates each table, now or at any moment, and why."""
+    def places(
+        self, id: str, *, as_of: When | None = None, limit: int | None = None
+    ) -> Sequence[Placement]:
+        """Return which capture replicates each table, now or at any moment, and why.
+
+        With a `limit`, of so many tables, the first by name.
+        """
         prefix = records.place_key(id, "")
-        found = self._at(as_of).items(prefix)
+        found = islice(self._at(as_of).items(prefix), limit)
         return [records.place_of(key, raw) for key, raw in found]
 
     def places_of(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping
 from typing import NamedTuple
 
 from cdcmeta.scheduler.executors.rates import Rate
@@ -36,13 +36,13 @@ class Problems(NamedTuple):
 class Seen:
     """What captures report of a changefeed, and what is wrong with it, in words.
 
-    `alive` are the captures of which a report is missed, if they have tables.
+    Each of the `alive` captures that has some of its tables (`holders`) should report.
     """
 
     def __init__(
         self,
         id: str,
-        places: Sequence[Placement],
+        holders: Iterable[str],
         reports: Mapping[str, Mapping[str, FeedReport]],
         alive: Container[str],
     ) -> None:
@@ -50,7 +50,7 @@ class Seen:
         self.late: dict[str, str] = {}
         self.problems: dict[str, str] = {}
         self.captures: list[str] = []
-        for capture in sorted({each.capture for each in places if each.capture}):
+        for capture in sorted(set(holders)):
             if capture in alive and id not in reports.get(capture, {}):
                 self.captures.append(f"{capture} does not report: its log says why")
         for capture, found in reports.items():

@@ -1,0 +1,205 @@
+"""A generation's ring as pages show it: its arcs, a page of its ranges, the stream of a key."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import islice, pairwise
+
+from cdcmeta.errors import CorruptTopologyError, GenerationNotFoundError
+from cdcmeta.generations.log import layout
+from cdcmeta.generations.log.layout import Generation
+from cdcmeta.generations.log.listing import generations_at, topology_at
+from cdcmeta.generations.model.streams import STREAM_BYTES, StreamId, ring_bytes
+from cdcmeta.generations.model.tokens import BIAS, TOKEN_MAX, TOKEN_MIN, murmur3_token
+from cdcmeta.generations.model.topology import TokenRange
+from cdcmeta.ui.generations import GenerationRow, generation_row
+from snapkv import Snapshot, SnapshotKV, When
+
+RANGES_MAX = 50
+ARCS_MAX = 128
+"""A ring with more ranges is shown as so many equal sectors, each with the number of its ranges."""
+STREAMS_MAX, STREAMS_MIN = 1_024, 4
+"""So many streams are named on a page, but of each range at least so many."""
+RING = 1 << 64
+
+
+@dataclass(frozen=True, slots=True)
+class Arc:
+    """A part of the ring, the tokens in (start, end]: how many ranges end in it, and streams.
+
+    `streams` is None where ranges are only counted.
+    """
+
+    start: int
+    end: int
+    ranges: int
+    streams: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class RangeRow:
+    """A range of tokens, (start, end], its share of the ring, and its first streams, by shard."""
+
+    start: int
+    end: int
+    share: float
+    shards: int
+    ignore_msb: int
+    streams: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRow:
+    """Where a key's changes go: its token, the shard, and the stream."""
+
+    key: str
+    token: int
+    range: RangeRow
+    shard: int
+    stream: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ring:
+    """A generation's ring: arcs for the picture, and a page of its ranges.
+
+    The next page begins at the range of the token `start`, None at the end.
+    """
+
+    log: str
+    generation: GenerationRow
+    arcs: list[Arc]
+    rows: list[RangeRow]
+    start: int | None
+    key: KeyRow | None
+
+
+def ring_at(
+    store: SnapshotKV,
+    name: str,
+    generation: int,
+    when: When | None = None,
+    *,
+    time: int,
+    start: int | None = None,
+    key: str = "",
+    limit: int = RANGES_MAX,
+) -> Ring:
+    """Return the ring of the generation that begins at a time, as it is stored at a moment.
+
+    A large one costs a count for each sector, and reads the ranges of the page only. Raises
+    `GenerationNotFoundError`, `CorruptTopologyError`.
+    """
+    snapshot = store.space(layout.space_of(name)).at(when)
+    found = generations_at(snapshot)
+    at = next((n for n, each in enumerate(found) if each.time == generation), None)
+    if at is None:
+        raise GenerationNotFoundError(f"the log {name!r} has no generation {generation}")
+    each, later = [*found, None][at : at + 2]
+    assert each is not None
+    arcs, last = _arcs(snapshot, each)
+    token = TOKEN_MIN - 1 if start is None else start - 1
+    ranges = _ranges(snapshot, each, token, limit + 1, last)
+    return Ring(
+        name,
+        generation_row(each, later, time),
+        arcs,
+        [range_row(each, max(STREAMS_MIN, STREAMS_MAX // limit)) for each in ranges[:limit]],
+        ranges[limit].end if len(ranges) > limit else None,
+        key_row(snapshot, each, key, last) if key else None,
+    )
+
+
+def range_row(found: TokenRange, named: int = STREAMS_MIN) -> RangeRow:
+    """Return a range of tokens, with the names of its first streams."""
+    width = (found.end - found.start) % RING or RING
+    streams = [str(each) for each in found.streams[:named]]
+    return RangeRow(
+        found.start, found.end, width / RING, len(found.streams), found.ignore_msb, streams
+    )
+
+
+def key_row(snapshot: Snapshot[bytes], generation: Generation, key: str, last: int) -> KeyRow:
+    """Return the stream of a key's changes in a generation; one or two short listings."""
+    token = murmur3_token(key.encode(errors="surrogateescape"))
+    found = _ranges(snapshot, generation, token - 1, 1, last)
+    if not found:  # the ring goes on at its beginning
+        found = _ranges(snapshot, generation, TOKEN_MIN - 1, 1, last)
+    owner = found[0]
+    shard = owner.sharding.shard_of(token)
+    return KeyRow(key, token, range_row(owner), shard, str(owner.streams[shard]))
+
+
+# --- helpers ---
+
+
+def _arcs(snapshot: Snapshot[bytes], generation: Generation) -> tuple[list[Arc], int]:
+    """Return the arcs of the ring, and the last range's end."""
+    if generation.ranges <= ARCS_MAX:
+        topology = topology_at(snapshot, generation)
+        arcs = [Arc(each.start, each.end, 1, len(each.streams)) for each in topology]
+        return arcs, topology.ends[-1]
+    prefix = layout.rows_prefix(generation.id)
+    bounds = [TOKEN_MIN - 1 + RING * n // ARCS_MAX for n in range(ARCS_MAX)] + [TOKEN_MAX]
+    arcs = []
+    for low, high in pairwise(bounds):
+        first, behind = (_row_key(prefix, token + 1) for token in (low, high))
+        arcs.append(Arc(low, high, snapshot.count(prefix, start=first, end=behind), None))
+    if (found := sum(arc.ranges for arc in arcs)) != generation.ranges:
+        if not found:
+            raise GenerationNotFoundError(f"generation {generation.id.hex()} no longer has rows")
+        raise CorruptTopologyError(f"the rows have {found} ranges, not {generation.ranges}")
+    filled = next(arc for arc in reversed(arcs) if arc.ranges)
+    *_, key = snapshot.keys(prefix, start=_row_key(prefix, filled.start + 1))
+    return arcs, _token_of(layout.end_of(prefix, key))
+
+
+def _ranges(
+    snapshot: Snapshot[bytes], generation: Generation, after: int, limit: int, last: int
+) -> list[TokenRange]:
+    """Return ranges that end after a token, in the order of the ring; one listing.
+
+    `last` is the end of the ring's last range.
+    """
+    prefix = layout.rows_prefix(generation.id)
+    found = list(islice(snapshot.items(prefix, start=_row_key(prefix, after + 1)), limit))
+    ends = [_token_of(layout.end_of(prefix, key)) for key, _ in found]
+    if not ends:
+        return []
+    starts = [_before(snapshot, prefix, ends[0], last), *ends]
+    return [
+        TokenRange(start, end, _streams(value), value[0])
+        for start, end, (_, value) in zip(starts, ends, found, strict=False)
+    ]
+
+
+def _before(snapshot: Snapshot[bytes], prefix: bytes, end: int, last: int) -> int:
+    """Return the end of the range before the one that ends at a token.
+
+    Engines list forwards only: it looks at growing parts of the ring before the token.
+    """
+    width = RING // ARCS_MAX // 64
+    low = end
+    while low > TOKEN_MIN - 1:
+        high, low = low, max(TOKEN_MIN - 1, low - width)
+        keys = list(snapshot.keys(prefix, start=_row_key(prefix, low), end=_row_key(prefix, high)))
+        if keys:
+            return _token_of(layout.end_of(prefix, keys[-1]))
+        width *= 8
+    return last
+
+
+def _streams(value: bytes) -> tuple[StreamId, ...]:
+    if len(value) % STREAM_BYTES != 1:
+        raise CorruptTopologyError(f"{value[:20]!r} is not a row of a topology")
+    return tuple(
+        StreamId(value[at : at + STREAM_BYTES]) for at in range(1, len(value), STREAM_BYTES)
+    )
+
+
+def _row_key(prefix: bytes, token: int) -> bytes:
+    return layout.row_key(prefix, ring_bytes(min(token, TOKEN_MAX))) + b"\0" * (token > TOKEN_MAX)
+
+
+def _token_of(end: bytes) -> int:
+    return int.from_bytes(end, "big") - BIAS

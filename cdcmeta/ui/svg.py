@@ -1,0 +1,82 @@
+"""Parts of pictures in SVG: every text is escaped, and only classes style them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from markupsafe import Markup
+
+from snapkv.ui.text import escaped
+
+TEXT_CHARS_MAX = 200
+COLOURS = 8
+"""How many classes of colours there are: `k0`, `k1`, ..."""
+
+
+def printed(text: object, chars_max: int = TEXT_CHARS_MAX) -> str:
+    r"""Return a text without characters that do not print; what is long is cut.
+
+    >>> print(printed("a\u202eb\n"), printed("long", 2))
+    a\u202eb\n lo…
+    """
+    whole = str(text)
+    shown = whole[:chars_max]
+    if not shown.isprintable():
+        shown = "".join(char if char.isprintable() else escaped(char) for char in shown)
+    return shown + "…" * (len(whole) > chars_max)
+
+
+def picture(
+    width: float,
+    height: float,
+    title: str,
+    parts: Iterable[Markup],
+    *,
+    name: str,
+    stretched: bool = False,
+) -> Markup:
+    """Return a picture that a screen reader reads as its title; `name` is its class.
+
+    A stretched one fills its place, whatever that does to its proportions.
+    """
+    ratio = Markup(' preserveAspectRatio="none"')
+    size = number(width), number(height)
+    if not stretched:
+        ratio = Markup(' width="{}" height="{}"').format(*size)
+    head = Markup('<svg class="{}" viewBox="0 0 {} {}"{} role="img" aria-label="{}">').format(
+        name, *size, ratio, printed(title)
+    )
+    return head + Markup("").join(parts) + Markup("</svg>")
+
+
+def shape(kind: str, name: str, title: str = "", **attributes: object) -> Markup:
+    """Return a shape with a class, attributes, and a title that a pointer shows."""
+    pairs = [
+        Markup(' {}="{}"').format(key.rstrip("_").replace("_", "-"), _value(value))
+        for key, value in attributes.items()
+    ]
+    head = Markup('<{} class="{}"').format(kind, name) + Markup("").join(pairs)
+    if not title:
+        return head + Markup("/>")
+    return head + Markup("><title>{}</title></{}>").format(printed(title), kind)
+
+
+def text(x: float, y: float, content: object, name: str) -> Markup:
+    """Return a text in a picture."""
+    return Markup('<text class="{}" x="{}" y="{}">{}</text>').format(
+        name, number(x), number(y), printed(content, 60)
+    )
+
+
+def number(value: float) -> str:
+    """Return a number for SVG, without needless digits.
+
+    >>> number(1.0), number(0.333333), number(-0.001)
+    ('1', '0.33', '0')
+    """
+    found = f"{value:.2f}".rstrip("0").rstrip(".")
+    return "0" if found == "-0" else found
+
+
+def _value(value: object) -> str:
+    return number(value) if isinstance(value, int | float) else str(value)
