@@ -81,6 +81,7 @@ SLOW_FILES = {
     "test_observing",
     "test_observing_holding_on",
     "test_overtaking",
+    "test_pages_browser",
     "test_packaging",
     "test_progress",
     "test_protocol_exhaustive",
