@@ -10,7 +10,7 @@ from snapkv.arguments import wrong_type
 from snapkv.errors import InvalidOptionError
 from snapkv.rendering.decoded import KINDS, Decoded
 from snapkv.rendering.decoder import Decoder, decoder_named
-from snapkv.rendering.tree import NotThisKindError, Tree, as_tree, checked, unique
+from snapkv.rendering.tree import NotThisKindError, Tree, as_tree, checked, float_of, unique
 from snapkv.text import stored_text
 
 STRUCTURED_BYTES_MAX = 8 << 20
@@ -102,7 +102,7 @@ def _tree(kind: str, load: Callable[[bytes], Tree]) -> Callable[[bytes], Decoded
 def _load_json(value: bytes) -> Tree:
     try:
         found = json.loads(
-            _utf8(value), object_pairs_hook=unique, parse_constant=_constant, parse_float=_float
+            _utf8(value), object_pairs_hook=unique, parse_constant=_constant, parse_float=float_of
         )
     except json.JSONDecodeError as e:
         raise NotThisKindError(f"breaks a rule of JSON: {e}") from e
@@ -117,13 +117,6 @@ def _load_json(value: bytes) -> Tree:
 
 def _constant(name: str) -> Tree:
     raise NotThisKindError(f"has {name}, which JSON does not have")
-
-
-def _float(text: str) -> float:
-    number = float(text)
-    if number in (float("inf"), float("-inf")):
-        raise NotThisKindError("has a number that is too large")
-    return number
 
 
 def _load_yaml(value: bytes) -> Tree:

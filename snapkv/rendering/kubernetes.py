@@ -14,7 +14,15 @@ from importlib.resources import files
 from typing import Any, NamedTuple
 
 from snapkv.rendering.protobuf import BYTES, Field, fields_of, raw_value, signed
-from snapkv.rendering.tree import DEPTH_MAX, NotThisKindError, Tree, bytes_text, checked
+from snapkv.rendering.tree import (
+    DEPTH_MAX,
+    NotThisKindError,
+    Tree,
+    bytes_text,
+    checked,
+    float_of,
+    unique,
+)
 
 PREFIX = b"k8s\0"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -205,7 +213,7 @@ def _int_or_string(content: Any) -> int | str:
 def _embedded_json(content: Any) -> Tree:
     raw = _bytes(_entry(content).get(1, b""))
     try:
-        return checked(json.loads(raw))
+        return checked(json.loads(raw, object_pairs_hook=unique, parse_float=float_of))
     except (ValueError, RecursionError):
         return raw
 

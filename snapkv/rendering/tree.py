@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from decimal import Decimal, InvalidOperation
 from typing import Any
 
 from snapkv.text import escaped, quoted
@@ -22,6 +23,40 @@ NODES_MAX = 250_000
 
 class NotThisKindError(ValueError):
     """The value is not of this kind; the message completes "the value ..."."""
+
+
+class WrittenFloat(float):
+    """A number with more digits than a float keeps; `written` has them all."""
+
+    __slots__ = ("exact", "written")
+
+    def __new__(cls, written: str, exact: Decimal | str) -> WrittenFloat:
+        """Make the float nearest to `exact`, which is equal for all spellings of one number."""
+        number = super().__new__(cls, written)
+        number.written, number.exact = written, exact
+        return number
+
+    def __getnewargs__(self) -> tuple[Any, ...]:
+        """Return what copies are made of."""
+        return self.written, self.exact
+
+
+def float_of(written: str) -> float:
+    """Return a number with a fraction or exponent: a `WrittenFloat` if a float is another number.
+
+    >>> float_of("1.50"), float_of("0.1000000000000000055").written
+    (1.5, '0.1000000000000000055')
+
+    Raises `NotThisKindError` for a number that is too large for a float.
+    """
+    number = float(written)
+    if number in (float("inf"), float("-inf")):
+        raise NotThisKindError("has a number that is too large")
+    try:
+        exact: Decimal | str = Decimal(written)
+    except InvalidOperation:  # an exponent of twenty digits
+        exact = written
+    return number if exact == Decimal(repr(number)) else WrittenFloat(written, exact)
 
 
 def checked(tree: Tree) -> Tree:
@@ -90,6 +125,8 @@ def same(before: Tree, after: Tree) -> bool:
 
 
 def _scalar_id(scalar: Tree) -> object:
+    if isinstance(scalar, WrittenFloat):
+        return scalar.exact
     return repr(scalar) if isinstance(scalar, float) else scalar  # NaN is equal to itself
 
 
@@ -155,7 +192,7 @@ def scalar_text(scalar: Tree) -> str:
         return scalar if _is_plain(scalar) else quoted(scalar)
     if isinstance(scalar, bytes):
         return bytes_text(scalar)
-    return json.dumps(scalar)
+    return scalar.written if isinstance(scalar, WrittenFloat) else json.dumps(scalar)
 
 
 def _is_plain(text: str) -> bool:
@@ -184,9 +221,27 @@ def compact(tree: Tree) -> str:
     """
     if not isinstance(tree, dict | list):
         return scalar_text(tree)
-    return escaped(json.dumps(tree, ensure_ascii=False, default=bytes_text))
+    return escaped(_json(tree, None))
 
 
 def json_text(tree: Tree) -> str:
     """Return a tree as indented JSON that shows every character; bytes as `bytes_text`."""
-    return escaped(json.dumps(tree, ensure_ascii=False, indent=2, default=bytes_text), keep="\n")
+    return escaped(_json(tree, "\n"), keep="\n")
+
+
+def _json(tree: Tree, line: str | None) -> str:
+    """Return JSON with the digits of numbers as written; `line` begins a line, None is one line."""
+    if isinstance(tree, WrittenFloat):
+        return tree.written
+    if not isinstance(tree, dict | list) or not tree:
+        return json.dumps(tree, ensure_ascii=False, default=bytes_text)
+    inner = None if line is None else line + "  "
+    if isinstance(tree, dict):
+        signs = "{}"
+        parts = [f"{_json(str(key), None)}: {_json(part, inner)}" for key, part in tree.items()]
+    else:
+        signs = "[]"
+        parts = [_json(part, inner) for part in tree]
+    if line is None or inner is None:
+        return ", ".join(parts).join(signs)
+    return f"{signs[0]}{inner}{f',{inner}'.join(parts)}{line}{signs[1]}"

@@ -16,8 +16,10 @@ from snapkv.rendering.tree import (
     NODES_MAX,
     NotThisKindError,
     Tree,
+    WrittenFloat,
     bytes_text,
     checked,
+    float_of,
     scalar_text,
 )
 from snapkv.text import escaped
@@ -140,7 +142,7 @@ def _scalar(event: Any) -> Tree:
         return _WORDS[text]
     if _INT.fullmatch(text):
         return int(text)
-    return float(text) if _FLOAT.fullmatch(text) else text
+    return float_of(text) if _FLOAT.fullmatch(text) else text
 
 
 def _check_tag(event: Any) -> None:
@@ -173,6 +175,13 @@ def _dumper() -> Any:
         style = "|" if "\n" in data.strip("\n") else None
         return dumper.represent_scalar(f"{_CORE_TAG}str", data, style=style)
 
+    def number(dumper: Any, data: WrittenFloat) -> Any:
+        import yaml
+
+        tag = dumper.resolve(yaml.ScalarNode, data.written, (True, False))  # so no tag is shown
+        return dumper.represent_scalar(tag, data.written)
+
     Dumper.add_representer(str, text)
+    Dumper.add_representer(WrittenFloat, number)
     Dumper.add_representer(bytes, lambda dumper, data: text(dumper, bytes_text(data)))
     return Dumper

@@ -146,3 +146,8 @@ def test_a_line_was_in_every_version_since_its_own(texts: list[list[str]]) -> No
     for each in blame(versions(*values), kind="text"):
         first = int(str(each.version.writer)[1:])
         assert all(each.text in lines for lines in texts[first - 1 :])
+
+
+def test_digits_that_a_float_lacks_count() -> None:
+    old, new = b'{"price": 12345678901234567.89}', b'{"price": 12345678901234567.01}'
+    assert rows(blame(versions(old, new))) == [("price", "12345678901234567.01", "w2")]

@@ -209,3 +209,9 @@ def test_json_of_any_data_is_that_data(tree: object) -> None:
     found = decode(json.dumps(tree).encode())
     assert (found.kind, found.data) == ("json", tree)
     assert json.loads(found.text) == tree
+
+
+def test_numbers_keep_their_digits() -> None:
+    value = b'{"price": 12345678901234567.89, "n": [1.50]}'
+    assert '"price": 12345678901234567.89' in decode(value).text
+    assert decode(value).data == {"price": 12345678901234567.89, "n": [1.5]}

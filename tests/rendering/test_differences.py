@@ -5,7 +5,7 @@ import json
 import pytest
 
 from snapkv.errors import InvalidOptionError
-from snapkv.rendering import compare, decode
+from snapkv.rendering import Decoded, compare, decode
 from tests.rendering.shown import difference, text_of
 
 
@@ -184,3 +184,45 @@ def test_a_missing_newline_is_said() -> None:
 def test_a_newline_that_both_texts_lack_does_not_count() -> None:
     """Values are often stored without one: the last line did not change when one is added."""
     assert text_of(difference(b"a\nb", b"a\nb\nc")) == ["@@ -1,2 +1,3 @@", "  a", "  b", "+ c"]
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("12345678901234567.89", "12345678901234567.01"),
+        ("0.1", "0.1000000000000000055"),
+        ("1e-400", "0.0"),
+        ("1e-400", "2e-400"),
+        ("9007199254740993.0", "9007199254740992.0"),
+        ("1e-99999999999999999999", "0.0"),
+    ],
+)
+def test_numbers_differ_by_all_their_digits(before: str, after: str) -> None:
+    text = '{"price": %s, "b": %d}'
+    changed = difference((text % (before, 1)).encode(), (text % (after, 2)).encode())
+    assert text_of(changed) == [f"~ price: {before} -> {after}", "~ b: 1 -> 2"]
+    assert f'-   "price": {before},' in text_of(changed, "unified")
+    assert (
+        f'{{"price": {after}, "b": 2}}'
+        in text_of(difference(b'{"a": []}', f'{{"a": [{text % (after, 2)}]}}'.encode()))[0]
+    )
+
+
+def test_digits_of_yaml_and_of_its_dump_are_kept() -> None:
+    before, after = (f"price: 0.10000000000000000{n}\nb: 1\n".encode() for n in (1, 2))
+    shown = "~ price: 0.100000000000000001 -> 0.100000000000000002"
+    assert text_of(difference(before, after)) == [shown]
+    assert "+ price: 0.100000000000000002" in text_of(
+        difference(before, after, ignore=["b"]), "unified"
+    )
+    small = Decoded("mine", decode(b'{"a": 1e-400}').data, "tree", b"")
+    assert small.text == "a: 1e-400"
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [("1.0", "1.00"), ("1e2", "100.0"), ("0.1000000000000000055", "1000000000000000055e-19")],
+)
+def test_one_number_in_two_spellings_is_formatting(before: str, after: str) -> None:
+    changed = difference(f"[{before}]".encode(), f"[{after}]".encode())
+    assert changed.state == "formatting"
