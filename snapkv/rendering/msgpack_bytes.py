@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
-from snapkv.rendering.tree import NotThisKindError, Tree, as_tree, checked, unique
-from snapkv.text import escaped
+from snapkv.rendering.tree import (
+    NotThisKindError,
+    OtherText,
+    Tree,
+    as_tree,
+    checked,
+    scalar_text,
+    unique,
+)
+from snapkv.text import escaped, quoted
+
+_LOOKS_TYPED = re.compile(r'"|(?:int|float|bool|bytes|nil|ext|Timestamp)\(')
 
 
 def looks_like_msgpack(value: bytes) -> bool:
@@ -17,7 +28,8 @@ def looks_like_msgpack(value: bytes) -> bool:
 def load(value: bytes) -> Tree:
     """Return the tree of a value that is one whole msgpack object; raise `NotThisKindError`.
 
-    Keys become text, and so do extension types (`ext(5) 0x00ff`) and timestamps.
+    Keys become text that says their type, but for texts: `int(3)`, `bytes(0xff)`. Extension types
+    (`ext(5) 0x00ff`) and timestamps are `OtherText`.
     """
     import msgpack
 
@@ -26,7 +38,7 @@ def load(value: bytes) -> Tree:
             value,
             strict_map_key=False,
             object_pairs_hook=_pairs,
-            ext_hook=lambda code, data: f"ext({code}) 0x{data.hex()}",
+            ext_hook=lambda code, data: OtherText(f"ext({code}) 0x{data.hex()}"),
         )
     except NotThisKindError:
         raise
@@ -39,4 +51,17 @@ def load(value: bytes) -> Tree:
 def _pairs(pairs: list[tuple[Any, Any]]) -> dict[str, Tree]:
     if any(isinstance(key, list | dict) for key, _ in pairs):
         raise NotThisKindError("has a key that is a list or a map")
-    return unique(pairs)
+    return unique((_key_text(key), part) for key, part in pairs)
+
+
+def _key_text(key: Any) -> str:
+    """Return a key as text; two keys of different types never have the same."""
+    if isinstance(key, OtherText):
+        return str(key)
+    if isinstance(key, str):
+        return quoted(key) if _LOOKS_TYPED.match(key) else key
+    if key is None:
+        return "nil()"
+    if isinstance(key, bool | int | float | bytes):
+        return f"{type(key).__name__}({scalar_text(key)})"
+    return str(key)

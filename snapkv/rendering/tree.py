@@ -25,6 +25,12 @@ class NotThisKindError(ValueError):
     """The value is not of this kind; the message completes "the value ..."."""
 
 
+class OtherText(str):
+    """The text of a scalar that trees do not have, such as a time; it differs from the same str."""
+
+    __slots__ = ()
+
+
 class WrittenFloat(float):
     """A number with more digits than a float keeps; `written` has them all."""
 
@@ -102,7 +108,7 @@ def as_tree(found: object, depth: int = 0) -> Tree:
         return bytes(found)
     if found is None or isinstance(found, str | bytes | bool | int | float):
         return found
-    return str(found)
+    return OtherText(found)
 
 
 def same(before: Tree, after: Tree) -> bool:
@@ -188,6 +194,8 @@ def scalar_text(scalar: Tree) -> str:
     >>> print(*map(scalar_text, ["nginx:1.25", "1", " x", 1, None, True, 1.5, b"k"]))
     nginx:1.25 "1" " x" 1 null true 1.5 b"k"
     """
+    if isinstance(scalar, OtherText):
+        return escaped(scalar)
     if isinstance(scalar, str):
         return scalar if _is_plain(scalar) else quoted(scalar)
     if isinstance(scalar, bytes):
@@ -200,7 +208,7 @@ def _is_plain(text: str) -> bool:
         return text[:1].isdigit() and not _reads_as_number(text) and escaped(text) == text
     if text in ("null", "true", "false", "NaN", "Infinity") or " -> " in text:
         return False
-    return escaped(text) == text and not text.startswith(('b"', "..."))
+    return escaped(text) == text and not text.startswith(('b"', "...", "ext(", "Timestamp("))
 
 
 def _reads_as_number(text: str) -> bool:

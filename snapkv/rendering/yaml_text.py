@@ -15,6 +15,7 @@ from snapkv.rendering.tree import (
     DEPTH_MAX,
     NODES_MAX,
     NotThisKindError,
+    OtherText,
     Tree,
     WrittenFloat,
     bytes_text,
@@ -182,6 +183,7 @@ def _dumper() -> Any:
         return dumper.represent_scalar(tag, data.written)
 
     Dumper.add_representer(str, text)
+    Dumper.add_representer(OtherText, text)
     Dumper.add_representer(WrittenFloat, number)
     Dumper.add_representer(bytes, lambda dumper, data: text(dumper, bytes_text(data)))
     return Dumper

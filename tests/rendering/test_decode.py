@@ -45,7 +45,11 @@ YAML = b"image: nginx:1.25\nports: [80, 0644, 12:30]\non: yes\nnothing: ~\n"
         (b"a: !Ref x\nb: 1\n", "text", "a: !Ref x\nb: 1\n"),
         (b"a: &x {c: 1}\nb:\n  <<: *x\n", "text", "a: &x {c: 1}\nb:\n  <<: *x\n"),
         (b"a: 1\n---\nb: 1\n", "text", "a: 1\n---\nb: 1\n"),
-        (msgpack.packb({"a": [1, b"\xff"], 5: None}), "msgpack", {"a": [1, b"\xff"], "5": None}),
+        (
+            msgpack.packb({"a": [1, b"\xff"], 5: None}),
+            "msgpack",
+            {"a": [1, b"\xff"], "int(5)": None},
+        ),
         (msgpack.packb([1.5, True]), "msgpack", [1.5, True]),
         (b"\x05", "hex", b"\x05"),
         (b"\x80", "hex", b"\x80"),
@@ -106,11 +110,10 @@ def test_what_breaks_a_bound_is_text(value: bytes) -> None:
         b"\x91" * 100_000 + b"\x01",
         b"\xdd\xff\xff\xff\xff\x01",
         b"\x82\xa1a\x01\xa1a\x02",
-        b"\x82\xa11\x01\x01\x02",
         b"k8s\0garbage",
         b"k8s\0",
     ],
-    ids=["deep", "claims 4 billion", "a key twice", "1 and '1'", "garbage", "empty"],
+    ids=["deep", "claims 4 billion", "a key twice", "garbage", "empty"],
 )
 def test_what_only_looks_binary_encoded_is_hex(value: bytes) -> None:
     assert decode(value).kind == "hex"

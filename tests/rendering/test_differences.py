@@ -2,6 +2,7 @@
 
 import json
 
+import msgpack
 import pytest
 
 from snapkv.errors import InvalidOptionError
@@ -226,3 +227,37 @@ def test_digits_of_yaml_and_of_its_dump_are_kept() -> None:
 def test_one_number_in_two_spellings_is_formatting(before: str, after: str) -> None:
     changed = difference(f"[{before}]".encode(), f"[{after}]".encode())
     assert changed.state == "formatting"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "lines"),
+    [
+        ({3: 1}, {"3": 1}, ['- ["int(3)"]: 1', "+ 3: 1"]),
+        ({1: 1}, {True: 1}, ['- ["int(1)"]: 1', '+ ["bool(true)"]: 1']),
+        ({None: 1}, {"nil()": 1}, ['- ["nil()"]: 1', '+ ["\\"nil()\\""]: 1']),
+        ({b"k": 1}, {"k": 1}, ['- ["bytes(b\\"k\\")"]: 1', "+ k: 1"]),
+        (
+            {"t": msgpack.Timestamp(1, 2)},
+            {"t": str(msgpack.Timestamp(1, 2))},
+            ['~ t: Timestamp(seconds=1, nanoseconds=2) -> "Timestamp(seconds=1, nanoseconds=2)"'],
+        ),
+        (
+            {"e": msgpack.ExtType(5, b"\xff")},
+            {"e": "ext(5) 0xff"},
+            ['~ e: ext(5) 0xff -> "ext(5) 0xff"'],
+        ),
+        (
+            {msgpack.ExtType(5, b"\xff"): 1},
+            {"ext(5) 0xff": 1},
+            ['- ["ext(5) 0xff"]: 1', '+ ["\\"ext(5) 0xff\\""]: 1'],
+        ),
+    ],
+)
+def test_types_of_msgpack_differ(before: object, after: object, lines: list[str]) -> None:
+    changed = difference(msgpack.packb(before), msgpack.packb(after))
+    assert (changed.state, text_of(changed)) == ("changed", lines)
+
+
+def test_two_keys_that_differ_by_type_are_both_shown() -> None:
+    shown = decode(b"\x82\xa11\x01\x01\x02").data  # "1" and 1
+    assert shown == {"1": 1, "int(1)": 2}
