@@ -93,9 +93,17 @@ class Compared:
         return Stat(added, removed, 0, self.unit)
 
     @property
+    def _decoders(self) -> list[str]:
+        sides = (self.before, self.after)
+        return list(dict.fromkeys(each.kind for each in sides if each and each.is_by_decoder))
+
+    @property
     def summary(self) -> str:
         """One phrase: what differs and how much."""
         if self.state == "formatting":
+            if decoders := self._decoders:
+                name, said = " and ".join(decoders), "show" if len(decoders) > 1 else "shows"
+                return f"{name} {said} the same for both; the stored bytes differ"
             kinds = dict.fromkeys(each.kind for each in (self.before, self.after) if each)
             also = f" ({' -> '.join(kinds)})" if len(kinds) > 1 else ""
             return f"same data, other formatting{also}"

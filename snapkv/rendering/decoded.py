@@ -37,6 +37,8 @@ class Decoded:
     form: Form
     value: bytes = field(repr=False)
     _written: str | None = field(default=None, repr=False)
+    is_by_decoder: bool = field(default=False, repr=False)
+    """Whether a decoder made it, which may leave out parts of the value."""
 
     @cached_property
     def text(self) -> str:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from snapkv.clock import monotonic
 from snapkv.errors import InvalidOptionError
-from snapkv.text import escaped, shortened_text
+from snapkv.text import counted, escaped, shortened_text
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -99,7 +99,8 @@ def command_decoder(
     'ABC'
 
     Raises `InvalidOptionError` for a command without words; the decoder raises it if the program
-    does not exist, ends with another code than 0, or breaks a bound.
+    does not exist, ends with another code than 0, prints nothing for a value that is not empty, or
+    breaks a bound.
     """
     try:
         words = shlex.split(command)
@@ -138,6 +139,11 @@ def _run(words: list[str], value: bytes, seconds_max: float, output_bytes_max: i
         raise InvalidOptionError(
             f"the decoder command {shown!r} ended with code {process.returncode}: "
             f"{shortened_text(escaped(last), _ERROR_CHARS_MAX) or 'no message'}"
+        )
+    if not output.text.strip() and value.strip():
+        raise InvalidOptionError(
+            f"the decoder command {shown!r} printed nothing for a value of "
+            f"{counted(len(value), 'byte')}; use a command that reads such values"
         )
     return output.text
 

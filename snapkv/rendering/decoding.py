@@ -79,7 +79,7 @@ def _by_decoder(value: bytes, decoder: Decoder) -> Decoded | None:
     try:
         if isinstance(made, str):
             return _of_text(decoder.name, made, value)
-        return Decoded(decoder.name, checked(as_tree(made)), "tree", value)
+        return Decoded(decoder.name, checked(as_tree(made)), "tree", value, None, True)
     except NotThisKindError as e:
         raise InvalidOptionError(f"what the decoder {decoder.name!r} returns {e}") from e
 
@@ -88,8 +88,8 @@ def _of_text(name: str, text: str, value: bytes) -> Decoded:
     """Return what a decoder printed: the tree of its JSON or YAML, or its text."""
     found = _found(text.encode(errors="surrogatepass"))
     if found.form == "tree" and found.kind in ("json", "yaml"):
-        return Decoded(name, found.data, "tree", value, text)
-    return Decoded(name, text, "text", value)
+        return Decoded(name, found.data, "tree", value, text, True)
+    return Decoded(name, text, "text", value, None, True)
 
 
 # --- one loader for each kind -----------------------------------------------------------

@@ -17,7 +17,8 @@ from snapkv.text import PREVIEW_CHARS_MAX
 class ValueDifference(Compared):
     """How a value differs from another one; false if the two are equal byte by byte.
 
-    `state` says which of these it is: "equal"; "formatting", the same data stored as other bytes;
+    `state` says which of these it is: "equal"; "formatting", the same data stored as other bytes
+    (or, as `summary` says, what a decoder shows is the same);
     "ignored", only ignored paths differ; "changed"; "added" or "removed", one side is absent;
     "redacted", see `Redaction`. `unit` says what was compared. `changes` has the paths of trees.
     """

@@ -76,6 +76,8 @@ def _body(difference: Compared, view: View, context: int, width: int) -> Iterato
     whole = difference.state in ("added", "removed")  # the text says more than one line of JSON
     if view in ("auto", "paths") and difference.unit == "path" and not whole:
         return path_lines(difference.changes, context)
+    if difference.state == "formatting" and not difference.line_edits:
+        return _previews(difference)
     if not difference.line_edits:  # the texts of two types are the same: only paths show it
         return path_lines(difference.changes, context) if difference.changes else iter(())
     before, pieces = lines_of(difference.texts[0]), difference.line_edits

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from snapkv.errors import InvalidOptionError
-from snapkv.rendering import Decoder, command_decoder, compare, decode, decoders
+from snapkv.rendering import Decoder, command_decoder, compare, decode, decoders, plain
 from tests.rendering.shown import text_of
 
 SECONDS_MAX = 20.0
@@ -115,6 +115,26 @@ def test_a_command_that_cannot_run_says_so(command: str, message: str) -> None:
 def test_output_that_is_not_text_is_escaped() -> None:
     decoder = python("import sys; sys.stdout.buffer.write(b'a\\xffb')")
     assert decode(b"a", decoder=decoder).text == "a\\xffb"
+
+
+@pytest.mark.parametrize("view", ["auto", "unified", "full", "side-by-side", "words"])
+def test_a_decoder_that_hides_the_difference_is_said(view: str) -> None:
+    decoder = command_decoder("head -c 3")
+    before, after = (decode(value, decoder=decoder) for value in (b"abc\xff\x01", b"abc\xff\x02"))
+    changed = compare(before, after)
+    lines = text_of(changed, view)
+    assert lines[0] == "head shows the same for both; the stored bytes differ"
+    assert lines[1:] == ["- 0x616263ff01", "+ 0x616263ff02"]
+    assert plain(changed.brief()) == lines[0]
+    tree = Decoder("mine", lambda value: {"size": len(value)})
+    changed = compare(*(decode(value, decoder=tree) for value in (b"\x01", b"\x02")))
+    assert changed.summary == "mine shows the same for both; the stored bytes differ"
+
+
+def test_a_command_that_prints_nothing_is_an_error() -> None:
+    with pytest.raises(InvalidOptionError, match="'true' printed nothing for a value of 3 bytes"):
+        decode(b"abc", decoder=command_decoder("true"))
+    assert decode(b"", decoder=command_decoder("true")).text == ""
 
 
 # --- functions ------------------------------------------------------------------------------
