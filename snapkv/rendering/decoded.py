@@ -11,8 +11,15 @@ from snapkv.arguments import check_int
 from snapkv.rendering.lines import LINES_MAX, Line, Part, bounded
 from snapkv.rendering.pieces import lines_of
 from snapkv.rendering.text_lines import shown
-from snapkv.rendering.tree import Tree, json_text
-from snapkv.text import PREVIEW_CHARS_MAX, escaped, preview, shortened_text
+from snapkv.rendering.tree import Tree, compact, json_text
+from snapkv.text import (
+    PREVIEW_CHARS_MAX,
+    counted,
+    escaped,
+    preview,
+    quoted,
+    shortened_text,
+)
 
 KINDS = ("json", "yaml", "text", "msgpack", "kubernetes", "hex")
 """The kinds that `decode` finds by itself; the name of a decoder is one, too."""
@@ -68,19 +75,35 @@ class Decoded:
     def preview(self, chars_max: int = PREVIEW_CHARS_MAX) -> str:
         """Return the value on one line, shortened: for Kubernetes its kind and name.
 
+        JSON, YAML and text are shown as they are stored, msgpack as JSON, bytes in hexadecimal,
+        and the rest as its decoder shows it.
+
         >>> from snapkv.rendering import decode
-        >>> print(decode(b"v1").preview())
-        "v1"
+        >>> print(decode(b"v1").preview(), decode(bytes([0x81, 0xA1, 97, 1])).preview())
+        "v1" {"a": 1}
         """
         if self.kind == REDACTED:
             return str(self.data)
+        if self.is_by_decoder or self.kind in ("msgpack", "hex"):
+            return self._shown_preview(chars_max)
         if self.kind != "kubernetes":
             return preview(self.value, chars_max)
         metadata = self.data.get("metadata")
         names = metadata if isinstance(metadata, dict) else {}
         parts = [names[field] for field in ("namespace", "name") if names.get(field)]
         what = escaped(f"{self.data.get('kind', 'object')} {'/'.join(map(str, parts))}")
-        return f"{shortened_text(what, chars_max)} ({len(self.value):,} bytes)"
+        return f"{shortened_text(what, chars_max)} ({counted(len(self.value), 'byte')})"
+
+    def _shown_preview(self, chars_max: int) -> str:
+        if self.form == "bytes":
+            shown, whole = "0x" + self.value[: chars_max // 2].hex(), len(self.value) * 2
+        elif self.form == "tree":
+            text = compact(self.data)
+            shown, whole = text[:chars_max], len(text)
+        else:
+            text = self.text.removesuffix("\n")
+            shown, whole = quoted(text[:chars_max]), len(text)
+        return shown if whole <= chars_max else f"{shown}... ({counted(len(self.value), 'byte')})"
 
 
 def tree_text(tree: Tree, kind: str) -> str:

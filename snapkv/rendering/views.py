@@ -15,7 +15,7 @@ from snapkv.rendering.lines import Line, Part, View, bounded
 from snapkv.rendering.path_lines import brief_line, path_lines
 from snapkv.rendering.pieces import Piece, lines_of
 from snapkv.rendering.text_lines import unified, words
-from snapkv.text import counted, shortened
+from snapkv.text import counted, shortened, shortened_texts
 
 _BYTES_SHOWN_MAX = 1 << 16
 """How many bytes of one changed piece are shown."""
@@ -47,7 +47,10 @@ def brief(difference: Compared, chars_max: int) -> Line:
         assert side is not None
         return (Part(side.preview(chars_max), "removed" if after is None else "added"),)
     if difference.unit != "path":
-        texts = shortened(before.value, after.value, chars_max)
+        if difference.unit == "line" and (before.is_by_decoder or after.is_by_decoder):
+            texts = shortened_texts(before.text, after.text, max(4, chars_max))
+        else:
+            texts = shortened(before.value, after.value, chars_max)
         return (Part(texts[0], "removed"), Part(" -> ", "context"), Part(texts[1], "added"))
     first = brief_line(difference.changes[0], chars_max)
     more = len(difference.changes) - 1

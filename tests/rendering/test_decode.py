@@ -218,3 +218,16 @@ def test_numbers_keep_their_digits() -> None:
     value = b'{"price": 12345678901234567.89, "n": [1.50]}'
     assert '"price": 12345678901234567.89' in decode(value).text
     assert decode(value).data == {"price": 12345678901234567.89, "n": [1.5]}
+
+
+@pytest.mark.parametrize(
+    ("value", "kind", "shown"),
+    [
+        (msgpack.packb({"a": [1]}), "msgpack", '{"a": [1]}'),
+        (b"abc", "hex", "0x616263"),
+        (b"abc", "text", '"abc"'),
+        (b'{"a":  1}', "json", r'"{\"a\":  1}"'),
+    ],
+)
+def test_one_line_shows_the_kind_that_is_given(value: bytes, kind: str, shown: str) -> None:
+    assert decode(value, kind).preview() == shown

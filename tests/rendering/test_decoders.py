@@ -137,6 +137,19 @@ def test_a_command_that_prints_nothing_is_an_error() -> None:
     assert decode(b"", decoder=command_decoder("true")).text == ""
 
 
+def test_one_line_shows_what_the_decoder_prints() -> None:
+    decoder = command_decoder("tr a-z A-Z")
+    value, after = (decode(each, decoder=decoder) for each in (b"abc\n", b"abd\n"))
+    assert value.preview() == '"ABC"'
+    assert plain(compare(None, value).brief()) == '"ABC"'
+    assert plain(compare(value, None).brief()) == '"ABC"'
+    assert plain(compare(value, after).brief()) == r'"ABC\n" -> "ABD\n"'
+    assert decode(b"abcdefgh", decoder=decoder).preview(4) == '"ABCD"... (8 bytes)'
+    tree = Decoder("mine", lambda value: {"size": len(value)})
+    assert decode(b"\x80", decoder=tree).preview() == '{"size": 1}'
+    assert decode(b"\x80", decoder=tree).preview(5) == '{"siz... (1 byte)'
+
+
 # --- functions ------------------------------------------------------------------------------
 
 
