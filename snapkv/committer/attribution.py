@@ -29,10 +29,15 @@ def check_note(note: object) -> None:
         raise CommitTooLargeError("the note in bytes", size, NOTE_BYTES_MAX)
 
 
-def check_writer(writer: object) -> None:
-    """Raise a typed error for a writer that is not text or is too long."""
-    if len(encode_text(writer, "writer")) > WRITER_BYTES_MAX:
+def check_writer(writer: object, *, may_be_empty: bool = False) -> None:
+    """Raise a typed error for a writer that is not text, is empty or is too long."""
+    size = len(encode_text(writer, "writer"))
+    if size > WRITER_BYTES_MAX:
         raise InvalidOptionError(f"writer has more than {WRITER_BYTES_MAX} bytes")
+    if not size and not may_be_empty:
+        raise InvalidOptionError(
+            "writer is empty: pass a name, or leave it out for the writer of the store"
+        )
 
 
 def checked_meta(meta: object) -> Meta | None:

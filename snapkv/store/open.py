@@ -57,7 +57,7 @@ class Settings:
             if self.archive is None:
                 raise InvalidOptionError("storage= is for an archive: pass archive=, too")
         check_bool("create", self.create)
-        check_writer(self.writer_name)
+        check_writer(self.writer_name, may_be_empty=True)
         check_timeout(self.commit_timeout)
         check_wait(self.read_timeout)
         duration_ms(self.max_clock_skew)

@@ -117,10 +117,17 @@ def test_what_is_not_said_is_not_stored(store, engine):
         assert found == commit.ts.to_bytes(8, "big") + plain
 
 
-def test_a_commit_without_a_writer(store):
-    commit = store.commit(puts={"k": b"1"}, writer="")
-    assert commit.writer is None
-    assert list(store.commits()) == [commit]
+def test_an_empty_writer_is_an_error(store):
+    with pytest.raises(snapkv.errors.InvalidOptionError, match="writer is empty: pass a name"):
+        store.commit(puts={"k": b"1"}, writer="")
+    assert not list(store.commits())
+
+
+def test_a_store_without_a_writer():
+    with snapkv.open("memory:", writer="") as store:
+        commit = store.commit(puts={"k": b"1"})
+        assert commit.writer is None
+        assert list(store.commits()) == [commit]
 
 
 def test_a_commit_with_a_meta_is_no_tick(store):
