@@ -47,7 +47,7 @@ class Decoder:
         except Exception as e:  # a decoder may raise anything
             reason = shortened_text(escaped(str(e)), _ERROR_CHARS_MAX)
             raise InvalidOptionError(
-                f"the decoder {self.name!r} failed on a value of {len(value):,} bytes: "
+                f"the decoder {self.name!r} failed on a value of {counted(len(value), 'byte')}: "
                 f"{type(e).__name__}: {reason}"
             ) from e
 
@@ -118,7 +118,7 @@ def _run(words: list[str], value: bytes, seconds_max: float, output_bytes_max: i
         process = _started(words, value)
     except OSError as e:
         raise InvalidOptionError(
-            f"the decoder command {shown!r} cannot run: {e.strerror}; install or correct it"
+            f"the decoder command {shown!r} cannot run: {_start_problem(words[0], e)}"
         ) from e
     output, errors = _Kept(output_bytes_max), _Kept(_STDERR_BYTES_MAX)
     try:
@@ -137,7 +137,7 @@ def _run(words: list[str], value: bytes, seconds_max: float, output_bytes_max: i
     if process.returncode:
         last = errors.text.strip().rpartition("\n")[2]
         raise InvalidOptionError(
-            f"the decoder command {shown!r} ended with code {process.returncode}: "
+            f"the decoder command {shown!r} {_ending(process.returncode)}: "
             f"{shortened_text(escaped(last), _ERROR_CHARS_MAX) or 'no message'}"
         )
     if not output.text.strip() and value.strip():
@@ -146,6 +146,29 @@ def _run(words: list[str], value: bytes, seconds_max: float, output_bytes_max: i
             f"{counted(len(value), 'byte')}; use a command that reads such values"
         )
     return output.text
+
+
+def _start_problem(program: str, error: OSError) -> str:
+    """Return why a program does not start, and what to do."""
+    named = escaped(program)
+    if os.path.isdir(program):
+        return f"{named} is a directory; give a program in it"
+    if isinstance(error, FileNotFoundError) and os.path.isfile(program):
+        return f"the interpreter in the first line of {named} does not exist; correct that line"
+    if isinstance(error, FileNotFoundError):
+        return f"{named} was not found; install it or correct the path"
+    if isinstance(error, PermissionError):
+        return f"{named} is not executable; run chmod +x {named}"
+    return f"{error.strerror}; correct the command"
+
+
+def _ending(code: int) -> str:
+    """Return how a command ended that did not end with code 0."""
+    if code > 0:
+        return f"ended with code {code}"
+    names = {each.value: each.name for each in signal.Signals}
+    name = f" ({names[-code]})" if -code in names else ""
+    return f"was killed by signal {-code}{name}"
 
 
 def _started(words: list[str], value: bytes) -> subprocess.Popen[bytes]:

@@ -11,7 +11,7 @@ from snapkv.errors import InvalidOptionError
 from snapkv.rendering.decoded import KINDS, Decoded
 from snapkv.rendering.decoder import Decoder, decoder_named
 from snapkv.rendering.tree import NotThisKindError, Tree, as_tree, checked, float_of, unique
-from snapkv.text import stored_text
+from snapkv.text import counted, stored_text
 
 STRUCTURED_BYTES_MAX = 8 << 20
 """A larger value is text or hex, unless its kind is given."""
@@ -53,7 +53,7 @@ def decode(value: bytes, kind: str | None = None, decoder: Decoder | None = None
         return _LOADERS[kind](value)
     except NotThisKindError as e:
         raise InvalidOptionError(
-            f"the value of {len(value):,} bytes cannot be shown as {kind}: it {e}; "
+            f"the value of {counted(len(value), 'byte')} cannot be shown as {kind}: it {e}; "
             "without a kind, it is shown as what it is"
         ) from e
 

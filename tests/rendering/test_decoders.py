@@ -94,15 +94,20 @@ def test_a_command_that_dies_says_why() -> None:
     code = "import sys; print('first', file=sys.stderr); sys.exit('bad \\x1b[31mmagic')"
     with pytest.raises(InvalidOptionError, match=r"ended with code 1: bad \\u001b\[31mmagic$"):
         decode(b"a", decoder=python(code))
-    with pytest.raises(InvalidOptionError, match=r"ended with code -9: no message$"):
+    with pytest.raises(
+        InvalidOptionError, match=r"was killed by signal 9 \(SIGKILL\): no message$"
+    ):
         decode(b"a", decoder=python("import os; os.kill(os.getpid(), 9)"))
 
 
 @pytest.mark.parametrize(
     ("command", "message"),
     [
-        ("no-such-decoder --x", "'no-such-decoder --x' cannot run: No such file or directory"),
-        ("/", "cannot run: Permission denied"),
+        (
+            "no-such-decoder --x",
+            "'no-such-decoder --x' cannot run: no-such-decoder was not found; ",
+        ),
+        ("/", "cannot run: / is a directory; give a program in it"),
         ("", "the decoder command is empty"),
         ("'a", "No closing quotation"),
     ],
@@ -110,6 +115,16 @@ def test_a_command_that_dies_says_why() -> None:
 def test_a_command_that_cannot_run_says_so(command: str, message: str) -> None:
     with pytest.raises(InvalidOptionError, match=message):
         decode(b"a", decoder=command_decoder(command))
+
+
+def test_a_file_that_is_no_program_says_what_to_do(tmp_path: Path) -> None:
+    file = tmp_path / "noexec"
+    file.write_text("#!/no/such/shell\n")
+    with pytest.raises(InvalidOptionError, match=r"noexec is not executable; run chmod \+x"):
+        decode(b"a", decoder=command_decoder(str(file)))
+    file.chmod(0o755)
+    with pytest.raises(InvalidOptionError, match=r"first line of .*noexec does not exist"):
+        decode(b"a", decoder=command_decoder(str(file)))
 
 
 def test_output_that_is_not_text_is_escaped() -> None:
