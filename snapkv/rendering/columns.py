@@ -9,8 +9,10 @@ from snapkv.rendering.alignment import Steps
 from snapkv.rendering.lines import Line, Part, Style
 from snapkv.rendering.pieces import LineEdits, Piece
 from snapkv.rendering.text_lines import (
+    NO_NEWLINE,
     hunk_title,
     hunks,
+    lack_newline,
     shown,
     walked,
     word_edits,
@@ -49,13 +51,15 @@ def _replaced(piece: Piece[tuple[str, ...]], column: int, steps: Steps) -> Itera
             yield from _rows(left, right, " + " if old is None else " - ", column)
         else:
             yield from _rows(*_pair(old, new, steps), " ~ ", column)
+    left, right = ([NO_NEWLINE] if lacks else [] for lacks in lack_newline(piece))
+    if left or right:
+        yield from _rows(left, right, "   ", column)
 
 
 def _pair(old: str, new: str, steps: Steps) -> tuple[list[Part], list[Part]]:
     if max(len(old), len(new)) > _PAIR_CHARS_MAX:
         return [Part(shown(old, new), "removed")], [Part(shown(new, old), "added")]
-    if old.endswith("\n") == new.endswith("\n"):
-        old, new = old.removesuffix("\n"), new.removesuffix("\n")
+    old, new = old.removesuffix("\n"), new.removesuffix("\n")
     left: list[Part] = []
     right: list[Part] = []
     for text, style in word_edits(words_in(old), words_in(new), steps):

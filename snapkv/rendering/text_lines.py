@@ -15,7 +15,7 @@ WORDS_MAX = 20_000
 """How many words and signs of one changed piece are compared; a longer one is shown by lines."""
 
 _WORDS = re.compile(r"\n|\w+|[^\S\n]+|[^\w\s]")
-_NO_NEWLINE = Part("\\ no newline at the end", "meta")
+NO_NEWLINE = Part("\\ no newline at the end", "meta")
 
 
 class Hunk(NamedTuple):
@@ -96,8 +96,22 @@ def unified(before: Sequence[str], pieces: LineEdits, context: int | None) -> It
 
 def replaced(piece: Piece[tuple[str, ...]]) -> Iterator[Line]:
     """Yield the lines of a piece: what was, then what is."""
+    lack_before, lack_after = lack_newline(piece)
     yield from _marked("- ", "removed", piece.before, piece.after)
+    if lack_before:
+        yield (NO_NEWLINE,)
     yield from _marked("+ ", "added", piece.after, piece.before)
+    if lack_after:
+        yield (NO_NEWLINE,)
+
+
+def lack_newline(piece: Piece[tuple[str, ...]]) -> tuple[bool, bool]:
+    """Check which side ends a text without a newline; of a text beside an empty one none does."""
+    before, after = piece.before, piece.after
+    return (
+        bool(before) and before[-1][-1] != "\n" and bool(after or piece.after_at),
+        bool(after) and after[-1][-1] != "\n" and bool(before or piece.before_at),
+    )
 
 
 def _marked(
@@ -106,8 +120,6 @@ def _marked(
     for index, line in enumerate(lines):
         counterpart = counterparts[index] if index < len(counterparts) else None
         yield (Part(mark + shown(line, counterpart), style),)
-    if lines and counterparts and lines[-1][-1] != "\n" and counterparts[-1][-1] == "\n":
-        yield (_NO_NEWLINE,)
 
 
 def shown(line: str, counterpart: str | None = None) -> str:
@@ -139,6 +151,9 @@ def _words_of(piece: Piece[tuple[str, ...]], steps: Steps) -> Iterator[Line]:
     if many or not (old and new):
         yield from replaced(piece)
         return
+    lack_before, lack_after = lack_newline(piece)
+    if lack_before != lack_after:
+        (new if lack_before else old).pop()
     line: list[Part] = [Part("~ ", "changed")]
     for text, style in word_edits(old, new, steps):
         *whole, last = text.split("\n") if style != "word-removed" else [text]
@@ -148,6 +163,9 @@ def _words_of(piece: Piece[tuple[str, ...]], steps: Steps) -> Iterator[Line]:
         line += _word(last, style)
     if len(line) > 1:
         yield tuple(line)
+    if lack_before != lack_after:
+        done = "added" if lack_before else "removed"
+        yield (Part(f"\\ the newline at the end was {done}", "meta"),)
 
 
 def _word(text: str, style: Style) -> list[Part]:

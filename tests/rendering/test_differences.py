@@ -182,6 +182,27 @@ def test_a_missing_newline_is_said() -> None:
     assert lines == ["@@ -2 +2 @@", "- b", "+ b", "\\ no newline at the end"]
 
 
+def test_a_missing_newline_of_an_added_or_removed_line_is_said() -> None:
+    lines = text_of(difference(b"a\n", b"a\nb"), context=0)
+    assert lines == ["@@ -1,0 +2 @@", "+ b", "\\ no newline at the end"]
+    lines = text_of(difference(b"a\nb", b"a\n"), context=0)
+    assert lines == ["@@ -2 +1,0 @@", "- b", "\\ no newline at the end"]
+
+
+def test_a_newline_that_alone_differs_is_said_in_every_view() -> None:
+    added = difference(b"a\nb", b"a\nb\n")
+    said = ["@@ -2 +2 @@", "~ b", "\\ the newline at the end was added"]
+    assert text_of(added, "words", context=0) == said
+    removed = difference(b"a\nb c\n", b"a\nb d")
+    said = ["@@ -2 +2 @@", "~ b [-c-]{+d+}", "\\ the newline at the end was removed"]
+    assert text_of(removed, "words", context=0) == said
+    rows = text_of(removed, "side-by-side", context=0, width=60)
+    gap = " " * 25
+    assert rows[1:] == [f"b c{gap} ~ b d", f"{' ' * 28}   \\ no newline at the end"]
+    rows = text_of(difference(b"a\nb\\n", b"a\nb\n"), "side-by-side", context=0, width=60)
+    assert rows[1:] == [f"b\\n{gap} ~ b", "\\ no newline at the end" + " " * 8]
+
+
 def test_a_newline_that_both_texts_lack_does_not_count() -> None:
     """Values are often stored without one: the last line did not change when one is added."""
     assert text_of(difference(b"a\nb", b"a\nb\nc")) == ["@@ -1,2 +1,3 @@", "  a", "  b", "+ c"]
