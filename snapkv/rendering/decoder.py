@@ -93,6 +93,7 @@ def command_decoder(
     The command is split as a shell splits words, but no shell runs it. JSON and YAML in its output
     are read as such, so differences have paths. It ends after `seconds_max` seconds, or once it
     printed more than `output_bytes_max` bytes. A new process for each value.
+    After it was late once, the decoder raises at once for all further values.
 
     >>> from snapkv.rendering import decode
     >>> decode(b"abc", decoder=command_decoder("tr a-z A-Z")).text
@@ -109,7 +110,29 @@ def command_decoder(
     if not words:
         raise InvalidOptionError("the decoder command is empty; give one such as 'auger decode'")
     name = PurePath(words[0]).name
-    return Decoder(name, lambda value: _run(words, value, seconds_max, output_bytes_max))
+    return Decoder(name, _Command(words, seconds_max, output_bytes_max))
+
+
+class _Command:
+    """Runs a command for each value, until it is late once."""
+
+    def __init__(self, words: list[str], seconds_max: float, output_bytes_max: int) -> None:
+        self._words, self._seconds_max = words, seconds_max
+        self._output_bytes_max = output_bytes_max
+        self._is_late = False
+
+    def __call__(self, value: bytes) -> str:
+        late = (
+            f"the decoder command {escaped(shlex.join(self._words))!r} did not end within "
+            f"{self._seconds_max:g} s"
+        )
+        if self._is_late:
+            raise InvalidOptionError(f"{late} for an earlier value, so it is not run again")
+        try:
+            return _run(self._words, value, self._seconds_max, self._output_bytes_max)
+        except TimeoutError:
+            self._is_late = True
+            raise InvalidOptionError(f"{late}; snapkv ended it") from None
 
 
 def _run(words: list[str], value: bytes, seconds_max: float, output_bytes_max: int) -> str:
@@ -131,9 +154,7 @@ def _run(words: list[str], value: bytes, seconds_max: float, output_bytes_max: i
             "snapkv ended it"
         )
     if not in_time:
-        raise InvalidOptionError(
-            f"the decoder command {shown!r} did not end within {seconds_max:g} s; snapkv ended it"
-        )
+        raise TimeoutError
     if process.returncode:
         last = errors.text.strip().rpartition("\n")[2]
         raise InvalidOptionError(

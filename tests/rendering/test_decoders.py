@@ -64,6 +64,23 @@ def test_a_command_that_hangs_ends_with_its_children(tmp_path: Path) -> None:
         assert ends(pid)
 
 
+def test_a_command_that_was_late_is_not_run_again(tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    code = (
+        "import sys, time\n"
+        f"open({str(runs)!r}, 'a').write('run ')\n"
+        "time.sleep(600 * (sys.stdin.read() == 'slow'))\n"
+        "print('done')"
+    )
+    decoder = python(code, seconds_max=3)
+    assert decode(b"quick", decoder=decoder).text == "done\n"
+    with pytest.raises(InvalidOptionError, match=r"did not end within 3 s; snapkv ended it"):
+        decode(b"slow", decoder=decoder)
+    with pytest.raises(InvalidOptionError, match="for an earlier value, so it is not run again"):
+        decode(b"quick", decoder=decoder)
+    assert runs.read_text() == "run run "
+
+
 def ends(pid: int) -> bool:
     """Wait until a process ended; return False if it goes on."""
     try:
