@@ -74,6 +74,15 @@ class Patterns:
         """Whether a pattern ends here: everything from here on is ignored."""
         return any(not pattern for pattern in self._patterns)
 
+    def cover(self, path: Path) -> bool:
+        """Check whether a path or one above it is ignored."""
+        left = self
+        for step in path:
+            if left.covers:
+                return True
+            left = left.below(step)
+        return left.covers
+
     def below(self, step: Step) -> Patterns:
         """Return what remains of the patterns below a step."""
         if not self._patterns:

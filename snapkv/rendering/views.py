@@ -13,6 +13,7 @@ from snapkv.rendering.compared import Compared
 from snapkv.rendering.decoded import hex_rows
 from snapkv.rendering.lines import Line, Part, View, bounded
 from snapkv.rendering.path_lines import brief_line, path_lines
+from snapkv.rendering.paths import Patterns
 from snapkv.rendering.pieces import Piece, lines_of
 from snapkv.rendering.text_lines import unified, words
 from snapkv.text import counted, shortened, shortened_texts
@@ -52,7 +53,9 @@ def brief(difference: Compared, chars_max: int) -> Line:
         else:
             texts = shortened(before.value, after.value, chars_max)
         return (Part(texts[0], "removed"), Part(" -> ", "context"), Part(texts[1], "added"))
-    first = brief_line(difference.changes[0], chars_max)
+    bookkeeping = Patterns.parse(["kubernetes"])
+    said = (each for each in difference.changes if not bookkeeping.cover(each.path))
+    first = brief_line(next(said, difference.changes[0]), chars_max)
     more = len(difference.changes) - 1
     return (*first, Part(f" (and {more:,} more)", "meta")) if more else first
 

@@ -6,7 +6,7 @@ import msgpack
 import pytest
 
 from snapkv.errors import InvalidOptionError
-from snapkv.rendering import Decoded, compare, decode
+from snapkv.rendering import Decoded, compare, decode, plain
 from tests.rendering.shown import difference, text_of
 
 
@@ -98,6 +98,16 @@ def test_ignored_paths_do_not_count() -> None:
     noise = difference(before, same_image, ignore=["kubernetes"])
     assert (noise.state, bool(noise)) == ("ignored", True)
     assert text_of(noise) == ["only ignored paths differ (2)"]
+
+
+def test_one_line_shows_bookkeeping_last() -> None:
+    before, after = (
+        pod(f"nginx:1.2{n}", resourceVersion=str(n), managedFields=[{"time": n}]) for n in (5, 6)
+    )
+    shown = "~ spec.containers[0].image: nginx:1.25 -> nginx:1.26 (and 2 more)"
+    assert plain(difference(before, after).brief()) == shown
+    before, after = (pod("nginx", resourceVersion=str(n)) for n in (5, 6))
+    assert plain(difference(before, after).brief()) == '~ metadata.resourceVersion: "5" -> "6"'
 
 
 @pytest.mark.parametrize(
