@@ -17,6 +17,14 @@ _INVISIBLE = "\u034f\u115f\u1160\u17b4\u17b5\u180b\u180c\u180d\u180f\u3164\uffa0
 _HIDDEN = re.compile(f"[^\\x20-\\x7e\\u00a1-\\u00ac\\u00ae-\\u02ff]|[{_INVISIBLE}]")
 _BOUNDARIES = re.compile(r"[,{\[(;&\s]")
 
+_LOOK_ALIKE = str.maketrans(
+    "\u0430\u0435\u043e\u0440\u0441\u0443\u0445\u0456\u0458\u0455\u0501\u04bb"  # Cyrillic
+    "\u0410\u0412\u0415\u041a\u041c\u041d\u041e\u0420\u0421\u0422\u0425\u0406\u0405\u0408"
+    "\u03bf\u03bd\u0391\u0392\u0395\u0396\u0397\u0399\u039a\u039c\u039d\u039f\u03a1\u03a4\u03a5\u03a7",
+    "aeopcyxijsdhABEKMHOPCTXISJovABEZHIKMNOPTYX",
+)
+"""Letters that look like Latin ones in most fonts: Cyrillic ones, then Greek ones."""
+
 Quote = Literal['"', "'"]
 
 
@@ -60,6 +68,32 @@ def quoted(text: str, quote: Quote = '"') -> str:
     """
     inner = text.replace("\\", "\\\\").replace(quote, "\\" + quote)
     return f"{quote}{escaped(inner)}{quote}"
+
+
+def told_apart(before: str, after: str) -> tuple[str, str]:
+    r"""Return two texts; if they differ but look the same, with escapes where they differ.
+
+    They look the same if they are one text in two normal forms of Unicode, or if Cyrillic or Greek
+    letters take the place of Latin ones.
+
+    >>> print(*told_apart("caf\u00e9", "cafe\u0301"), *told_apart("caf\u00e9", "cafe"))
+    caf\u00e9 cafe\u0301 café cafe
+    """
+    if before == after or (before.isascii() and after.isascii()) or _look(before) != _look(after):
+        return before, after
+    head = common_head(before, after)
+    tail = common_tail(before, after, head)
+    return _ascii_between(before, head, tail), _ascii_between(after, head, tail)
+
+
+def _look(text: str) -> str:
+    return unicodedata.normalize("NFKC", text).translate(_LOOK_ALIKE)
+
+
+def _ascii_between(text: str, head: int, tail: int) -> str:
+    end = len(text) - tail
+    middle = (char if char.isascii() else json.dumps(char)[1:-1] for char in text[head:end])
+    return f"{text[:head]}{''.join(middle)}{text[end:]}"
 
 
 def key_text(key: str) -> str:
@@ -118,7 +152,7 @@ def shortened_texts(before: str, after: str, chars_max: int) -> tuple[str, str]:
         f"{'...' * (start > 0)}{quoted(part, quote)}{'...' * (start + chars_max < len(text))}"
         for part, text in zip(parts, (before, after), strict=True)
     )
-    return first, second
+    return told_apart(first, second)
 
 
 def stored_text(value: bytes) -> str | None:

@@ -18,7 +18,7 @@ from snapkv.rendering.text_lines import (
     word_edits,
     words_in,
 )
-from snapkv.text import cut, escaped, width_of
+from snapkv.text import cut, escaped, told_apart, width_of
 
 WIDTH_MIN = 20
 """How many columns a view side by side has at least."""
@@ -60,6 +60,7 @@ def _pair(old: str, new: str, steps: Steps) -> tuple[list[Part], list[Part]]:
     if max(len(old), len(new)) > _PAIR_CHARS_MAX:
         return [Part(shown(old, new), "removed")], [Part(shown(new, old), "added")]
     old, new = old.removesuffix("\n"), new.removesuffix("\n")
+    old, new = told_apart(old, new)
     left: list[Part] = []
     right: list[Part] = []
     for text, style in word_edits(words_in(old), words_in(new), steps):

@@ -18,6 +18,7 @@ STRUCTURED_BYTES_MAX = 8 << 20
 CONTROL_CHARS_SHARE = 32
 """Text has at most one control character in so many (colours of terminals do not count)."""
 
+_BOM = "\ufeff"
 _CONTROLS = re.compile(r"[\x01-\x08\x0b\x0e-\x1a\x1c-\x1f\x7f]")
 
 
@@ -102,7 +103,10 @@ def _tree(kind: str, load: Callable[[bytes], Tree]) -> Callable[[bytes], Decoded
 def _load_json(value: bytes) -> Tree:
     try:
         found = json.loads(
-            _utf8(value), object_pairs_hook=unique, parse_constant=_constant, parse_float=float_of
+            _utf8(value).removeprefix(_BOM),
+            object_pairs_hook=unique,
+            parse_constant=_constant,
+            parse_float=float_of,
         )
     except json.JSONDecodeError as e:
         raise NotThisKindError(f"breaks a rule of JSON: {e}") from e
@@ -151,7 +155,7 @@ _LOADERS: dict[str, Callable[[bytes], Decoded]] = {
 
 
 def _may_be_json(value: bytes) -> bool:
-    trimmed = value.strip()
+    trimmed = value.removeprefix(_BOM.encode()).strip()
     return trimmed[:1] + trimmed[-1:] in (b"{}", b"[]")
 
 

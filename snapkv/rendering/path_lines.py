@@ -11,7 +11,7 @@ from snapkv.rendering.pieces import line_edits, line_pair
 from snapkv.rendering.text_lines import unified
 from snapkv.rendering.tree import Tree, compact
 from snapkv.rendering.tree_changes import PathChange
-from snapkv.text import shortened_text, shortened_texts
+from snapkv.text import shortened_text, shortened_texts, told_apart
 
 VALUE_CHARS_MAX = 200
 """How many characters of each side of a change are shown on its line."""
@@ -90,7 +90,7 @@ def _replaced(change: PathChange, chars_max: int) -> Line:
 def _pair(before: Tree, after: Tree, chars_max: int) -> tuple[str, str]:
     old, new = compact(before), compact(after)
     if max(len(old), len(new)) <= chars_max:
-        return old, new
+        return told_apart(old, new)
     if isinstance(before, str) and isinstance(after, str):
         return shortened_texts(before, after, chars_max)
     return shortened_texts(old, new, chars_max)

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from itertools import starmap, zip_longest
 from typing import NamedTuple
 
 from snapkv.rendering.alignment import Steps, edits
 from snapkv.rendering.lines import LINE_CHARS_MAX, Line, Part, Style
 from snapkv.rendering.pieces import LineEdits, Piece
-from snapkv.text import escaped, window_start
+from snapkv.text import escaped, told_apart, window_start
 
 WORDS_MAX = 20_000
 """How many words and signs of one changed piece are compared; a longer one is shown by lines."""
 
-_WORDS = re.compile(r"\n|\w+|[^\S\n]+|[^\w\s]")
+_WORDS = re.compile(r"\n|\\u[0-9a-f]{4}|\w+|[^\S\n]+|[^\w\s]")
 NO_NEWLINE = Part("\\ no newline at the end", "meta")
 
 
@@ -119,7 +120,10 @@ def _marked(
 ) -> Iterator[Line]:
     for index, line in enumerate(lines):
         counterpart = counterparts[index] if index < len(counterparts) else None
-        yield (Part(mark + shown(line, counterpart), style),)
+        text = shown(line, counterpart)
+        if counterpart is not None:
+            text, _ = told_apart(text, shown(counterpart, line))
+        yield (Part(mark + text, style),)
 
 
 def shown(line: str, counterpart: str | None = None) -> str:
@@ -146,7 +150,8 @@ def words(before: Sequence[str], pieces: LineEdits, context: int) -> Iterator[Li
 
 def _words_of(piece: Piece[tuple[str, ...]], steps: Steps) -> Iterator[Line]:
     longest = max(map(len, (*piece.before, *piece.after)))
-    old, new = (_WORDS.findall("".join(side)) for side in (piece.before, piece.after))
+    pairs = starmap(told_apart, zip_longest(piece.before, piece.after, fillvalue=""))
+    old, new = (_WORDS.findall("".join(side)) for side in zip(*pairs, strict=True))
     many = longest > LINE_CHARS_MAX or max(len(old), len(new)) > WORDS_MAX
     if many or not (old and new):
         yield from replaced(piece)

@@ -292,3 +292,33 @@ def test_types_of_msgpack_differ(before: object, after: object, lines: list[str]
 def test_two_keys_that_differ_by_type_are_both_shown() -> None:
     shown = decode(b"\x82\xa11\x01\x01\x02").data  # "1" and 1
     assert shown == {"1": 1, "int(1)": 2}
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "shown"),
+    [
+        ("caf\u00e9 \u00fc", "cafe\u0301 \u00fc", ("caf\\u00e9 \u00fc", "cafe\\u0301 \u00fc")),
+        ("p\u0430y", "pay", ("p\\u0430y", "pay")),
+        ("\u039f", "O", ("\\u039f", "O")),
+        ("caf\u00e9", "cafe", ("caf\u00e9", "cafe")),
+    ],
+)
+def test_texts_that_look_the_same_are_told_apart(
+    before: str, after: str, shown: tuple[str, str]
+) -> None:
+    old, new = shown
+    paths = difference(*(json.dumps({"a": each}).encode() for each in (before, after)))
+    assert text_of(paths) == [f"~ a: {old} -> {new}"]
+    texts = difference(before.encode(), after.encode())
+    assert text_of(texts)[1:] == [f"- {old}", f"+ {new}"]
+    assert text_of(texts, "side-by-side", width=60)[1].split(" ~ ") == [f"{old:<28}", new]
+    assert plain(texts.brief()) == f'"{old}" -> "{new}"'
+    first, second = old.split()[0], new.split()[0]
+    assert text_of(texts, "words")[1].startswith(f"~ [-{first}-]{{+{second}+}}")
+
+
+def test_json_after_a_byte_order_mark_is_json() -> None:
+    value = b'{"a": 1}'
+    changed = difference(b"\xef\xbb\xbf" + value, value)
+    assert text_of(changed)[0] == "same data, other formatting"
+    assert text_of(difference(b"\xef\xbb\xbf" + value, b'{"a": 2}')) == ["~ a: 1 -> 2"]
