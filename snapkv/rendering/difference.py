@@ -46,8 +46,8 @@ class ValueDifference(Compared):
     def brief(self, chars_max: int = PREVIEW_CHARS_MAX) -> Line:
         """Return the difference on one line: of trees the first change and how many more there are.
 
-        A change of `KUBERNETES_NOISE` is shown only if there is no other. Of texts and bytes it is
-        both values, as `shortened`.
+        A change of `KUBERNETES_NOISE` comes last. Of texts and bytes it is both values, as
+        `shortened`.
 
         >>> from snapkv.rendering import decode, plain
         >>> plain(compare(decode(b'{"a": 1}'), decode(b'{"a": 2, "b": 3}')).brief())

@@ -35,6 +35,8 @@ class WrittenFloat(float):
     """A number with more digits than a float keeps; `written` has them all."""
 
     __slots__ = ("exact", "written")
+    exact: Decimal | str
+    written: str
 
     def __new__(cls, written: str, exact: Decimal | str) -> WrittenFloat:
         """Make the float nearest to `exact`, which is equal for all spellings of one number."""
