@@ -44,6 +44,7 @@ def queries(archived: Archived) -> list[dict]:
     moments = [archived.since, *(c.ts for c in rng.sample(archived.marks(), 4))]
     versions = sorted(rng.randrange(first, archived.reached) for _ in range(2))
     feed = {"readChangeFeed": True, "startingVersion": first + 1}
+    after_first = max(versions[0], first + 1)  # what the first revision changed is not known
     return [
         *({"timestampAsOf": ts} for ts in moments),
         *({"versionAsOf": v, "keyPrefix": rng.choice(("a/", "b/1", "zz"))} for v in versions),
@@ -51,7 +52,7 @@ def queries(archived: Archived) -> list[dict]:
         {"timestampAsOf": moments[2], "columns": "key,mod_version"},
         feed | {"endingVersion": archived.reached},
         feed | {"endingTimestamp": moments[3], "keyPrefix": "a/", "ignoreDeletes": True},
-        feed | {"startingVersion": versions[0], "endingVersion": versions[1], "space": SPACE},
+        feed | {"startingVersion": after_first, "endingVersion": versions[1], "space": SPACE},
         feed | {"endingVersion": archived.reached, "preimages": True},
         {"view": "history", "startingVersion": first, "endingVersion": versions[1]},
         {"view": "commits", "startingVersion": first + 1, "endingVersion": archived.reached},
