@@ -40,12 +40,14 @@ class Node:
 class Level:
     """The children of a prefix; `after` continues behind the last one, None at the end.
 
-    `complete` is False if the changes of the range were not all counted.
+    `complete` is False if the changes of the range were not all counted. `cut_short` says that the
+    time was used up before the level had its limit or its end, even if `nodes` is empty.
     """
 
     nodes: list[Node]
     after: str | None
     complete: bool = True
+    cut_short: bool = False
 
 
 def level(
@@ -65,16 +67,17 @@ def level(
 
     One seek for each folder, however many keys it has, and a read for the keys. With `compared`
     each has what changed since `since`, and those that are gone are included; `counting` bounds
-    that.
+    that. What the first seek returns is shown, however slow the engine is.
     """
     prefix = prefix or source.root
     moment = source.reader.source(when, None, False)
     start, end = source.span(prefix)
     low = _behind(source, prefix, after) if after is not None else start
     nodes, following = _children(source, moment, low, end, prefix, name, limit, budget)
+    cut_short = following is not None and len(nodes) < limit
     nodes = _with_entries(source, moment, nodes)
     if not compared:
-        return Level(nodes, following)
+        return Level(nodes, following, cut_short=cut_short)
     until = None if following is None else _behind(source, prefix, following)
     found = differences(
         source,
@@ -87,7 +90,7 @@ def level(
         budget=counting or budget,
     )
     changed = {child: n for child, n in found.children.items() if name.lower() in child.lower()}
-    return Level(_merged(nodes, changed, prefix, after), following, found.complete)
+    return Level(_merged(nodes, changed, prefix, after), following, found.complete, cut_short)
 
 
 def _behind(source: Source, prefix: str, path: str) -> bytes:
@@ -113,13 +116,13 @@ def _children(
     last: str | None = None
     while low < end or end == b"\0":
         pages = moment.pairs(low, end, keys_only=True)
-        page = next(pages, None)  # the rest of it is not read
+        page = next(pages, None)
         if page is None or not page.keys:
             return nodes, None
         for stored in page.keys:
             if stored < low:
                 continue
-            if len(nodes) >= limit or (last is not None and budget.over):
+            if len(nodes) >= limit:
                 return nodes, last
             cut = stored.find(b"/", len(base))
             path = stored if cut < 0 else stored[: cut + 1]
@@ -127,6 +130,8 @@ def _children(
             last = text = source.decode(path)
             if name.lower() in text[len(prefix) :].lower():
                 nodes.append(Node(text, text[len(prefix) :], cut >= 0))
+        if budget.over:
+            return nodes, None if next(pages, None) is None else last
     return nodes, None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from time import sleep as pause
 
 import snapkv.store.open
 from snapkv.engine.contract import ALL_KEYS_END, Delete, Pairs, Put, Range, Txn, one_of
@@ -96,6 +97,31 @@ class Counting(Wrapped):
     def cheapest(self, action) -> dict:
         """Of a few tries: an engine that was slow is asked once more whose answers these are."""
         return min((self.during(action) for _ in range(5)), key=lambda calls: sum(calls.values()))
+
+
+class Slow(Wrapped):
+    """Takes a while for each call that would be a round trip to a server; has short pages."""
+
+    delay_s = 0.02
+    page_keys = 9
+
+    def __getattr__(self, name):
+        found = getattr(self.inner, name)
+        if name not in ROUND_TRIPS:
+            return found
+
+        def late(*args, **options):
+            pause(self.delay_s)
+            return found(*args, **options)
+
+        return late
+
+    def pairs(self, key, range_end, *, revision, keys_only=False):
+        """List a few keys at a time."""
+        for page in super().pairs(key, range_end, revision=revision, keys_only=keys_only):
+            for at in range(0, len(page.keys), self.page_keys):
+                some = slice(at, at + self.page_keys)
+                yield Pairs(page.keys[some], page.values[some])
 
 
 class Intruding(Wrapped):
