@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from snapkv.clock import check_in_time
 from snapkv.reading.sources import Both, both_read, both_scanned
@@ -48,7 +48,7 @@ class Differences:
     """The first differences in key order, and how many of each kind there are.
 
     `children` counts them for each part of the keys up to the next `/`. If `complete` is False, the
-    counts are of what was looked at, and `after` is the key from which to continue.
+    counts are of the keys up to `looked_to`; `after` is the key from which the rows continue.
     """
 
     rows: list[Row] = field(default_factory=list)
@@ -56,6 +56,7 @@ class Differences:
     children: dict[str, Counter[str]] = field(default_factory=dict)
     complete: bool = True
     after: str | None = None
+    looked_to: str | None = None
 
     @property
     def total(self) -> int:
@@ -127,14 +128,11 @@ def _gathered(
             found.rows.append(row(source, key, before, after, held <= VALUES_BYTES_MAX))
             more = key
     else:
-        return _ended(found, complete=True, after=more if found.total > len(found.rows) else None)
+        return replace(found, after=more if found.total > len(found.rows) else None)
+    looked_to = None if last is None else source.decode(last)
     if found.total <= len(found.rows):  # the time was over while looking for the next one
-        more = None if last is None else source.decode(last)
-    return _ended(found, complete=False, after=more)
-
-
-def _ended(found: Differences, *, complete: bool, after: str | None) -> Differences:
-    return Differences(found.rows, found.counts, found.children, complete, after)
+        more = looked_to
+    return replace(found, complete=False, after=more, looked_to=looked_to)
 
 
 def row(

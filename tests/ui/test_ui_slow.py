@@ -5,6 +5,8 @@ from urllib.parse import quote
 import pytest
 from store.wrapping import Slow, wrap_engines
 
+from snapkv.ui import differences
+
 from .served import Served
 
 FOLDERS = 6
@@ -22,14 +24,14 @@ def served(store, clock, place, monkeypatch):
         yield served
 
 
-def walked(served, url, path):
+def walked(served, url, path, to="after"):
     """Return the pages from a URL on, each as its JSON and as a person sees it."""
     found, at = [], url
     while at is not None:
         page, data = served.page(at), served.json(at.replace(path, f"{path}.json", 1))
         found.append((data, page))
         assert len(found) < 40
-        further = f"after={quote(data['after'], safe='/')}" if data["after"] is not None else None
+        further = f"after={quote(data[to], safe='/')}" if data[to] is not None else None
         at = None if further is None else next(each for each in page.links if further in each)
     return found
 
@@ -54,3 +56,19 @@ def test_a_filter_that_found_nothing_yet_does_not_say_that_there_is_no_key(serve
     assert not pages[0][0]["nodes"]
     assert all("No key" not in page.text for _, page in pages)
     assert "No key has such a name" in served.page("/keys?name=f00&prefix=f00/").text
+
+
+@pytest.mark.parametrize(("view", "to"), [("list", "after"), ("tree", "looked_to")])
+def test_each_page_of_changes_looks_at_keys_and_leads_on(served, monkeypatch, view, to):
+    monkeypatch.setattr(differences, "LOOKED_MIN", 5)
+    url = f"/changes?view={view}&limit=5&from=rev:1&at=now"
+    pages = walked(served, url, "/changes", to)
+    assert len(pages) == -(-4 * FOLDERS // 5)
+    assert [each["key"] for data, _ in pages for each in data["rows"]] == [
+        f"f{number:02}/{n}" for number in range(FOLDERS) for n in range(4)
+    ]
+    assert sum(sum(data["counts"].values()) for data, _ in pages) == 4 * FOLDERS
+    for data, page in pages:
+        assert data["complete"] == ("Count longer" not in page.text)
+        assert data["complete"] == ("Counted as far as" not in page.text)
+        assert "No key" not in page.text
