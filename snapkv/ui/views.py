@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from snapkv.errors import InvalidOptionError, KeyNotFoundError
+from snapkv.errors import CompactedError, InvalidOptionError, KeyNotFoundError
 from snapkv.layout import Mark
 from snapkv.model import Version
 from snapkv.times import When, revision_of
@@ -148,7 +148,10 @@ class Written:
 
 @dataclass(frozen=True, slots=True)
 class KeyData:
-    """A key: its value at the moment, its versions up to it, and two that are compared."""
+    """A key: its value at the moment, its versions up to it, and two that are compared.
+
+    `uncompared` says that what was before the newest version was compacted.
+    """
 
     key: str
     value: bytes | None
@@ -161,6 +164,7 @@ class KeyData:
     compared: Row | None = None
     before: str = ""
     after: str = ""
+    uncompared: bool = False
 
 
 def key(c: Context) -> Page:
@@ -182,8 +186,13 @@ def key(c: Context) -> Page:
         newest = found.versions[0].revision if found.versions else 0
         after = c.state["b"] or f"rev:{newest}"
         before = c.state["a"] or before_of(found.versions, newest)
-        values = [_value(c, name, text) for text in (before, after)]
-        compared = row(c.source, name, values[0], values[1])
+        try:
+            values = [_value(c, name, text, found.versions) for text in (before, after)]
+            compared = row(c.source, name, values[0], values[1])
+        except CompactedError:
+            if c.state.has("a") or c.state.has("b"):
+                raise
+            before = None
     data = KeyData(
         name,
         None if c.source.hides(name) else value,
@@ -196,6 +205,7 @@ def key(c: Context) -> Page:
         compared,
         before or "",
         after or "",
+        uncompared=after is not None and compared is None,
     )
     words = {"value": "get", "history": "history", "blame": "blame"}[show]
     at = c.time_words("--at", c.at) if show == "value" else []
@@ -210,7 +220,11 @@ def before_of(versions: list[Version], newest: int) -> str:
     return f"rev:{versions[1].revision}" if len(versions) > 1 else f"rev:{max(1, newest - 1)}"
 
 
-def _value(c: Context, name: str, text: str) -> bytes | None:
+def _value(c: Context, name: str, text: str, versions: list[Version]) -> bytes | None:
+    """Return the value at a moment; that of a version is known, even if it was compacted."""
+    for each in versions:
+        if text == f"rev:{each.revision}":
+            return each.value
     return version_at(c.source, name, c.source.when(text))[0]
 
 

@@ -150,6 +150,34 @@ def test_nothing_is_ticked_yet(cluster):
         assert served.http.get("/health").status_code in (200, 404)
 
 
+def test_a_key_that_was_written_before_the_compaction_has_its_page(cluster):
+    written = cluster.write(**{"pods/a": b"as it was"})
+    cluster.tick()
+    later = cluster.write(**{"pods/b": b"1"})
+    cluster.compact(cluster.tick().revision)
+    with Served(cluster.observe()) as served:
+        (link,) = [
+            each for each in served.page(f"/keys?prefix={PREFIX}pods/").links if "pods/a" in each
+        ]
+        page = served.page(link)
+        assert "nothing to compare it with" in page.text
+        assert "as it was" in page.text
+        assert f"rev {written}" in page.text
+        data = served.json(link.replace("/key?", "/key.json?"))
+        assert (data["compared"], data["uncompared"], data["compacted"]) == (None, True, True)
+        newest = cluster.write(**{"pods/a": b"as it is"})
+        cluster.tick()
+        page = served.page(link)  # the old version is left, and can be compared
+        assert "as it was" in page.text
+        assert "as it is" in page.text
+        assert "nothing to compare" not in page.text
+        chosen = f"{link}&a=rev:{written}&b=rev:{newest}"
+        assert (
+            served.json(chosen.replace("/key?", "/key.json?"))["compared"]["before"] == "as it was"
+        )
+        served.page(f"{link}&a=rev:{written - 1}&b=rev:{later}", status=410)
+
+
 # --- archives ---
 
 
