@@ -12,7 +12,7 @@ from snapkv.model import Scalar
 from snapkv.reading.changes import CommitChanges, Touched, changed, values_before
 from snapkv.reading.history import bounds
 from snapkv.timeline import READS_MAX
-from snapkv.times import When
+from snapkv.times import When, revision_of
 from snapkv.ui.differences import ADDED, CHANGED, REMOVED, VALUES_BYTES_MAX, Row, row
 from snapkv.ui.source import Budget, Source
 
@@ -204,35 +204,40 @@ def space_of(source: Source, touched: Touched) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class CommitPage:
-    """A commit with its differences in key order, `more` of which are left out."""
+    """A commit with its differences in key order, `more` of which are left out.
+
+    They are those from the revision `since` on; of a tick, of all writes that it stamps.
+    """
 
     step: Step
     rows: list[Row]
     more: int
+    since: int
 
 
 def commit_at(source: Source, when: When | None, *, prefix: str = "", limit: int) -> CommitPage:
     """Return the commit at or before a moment, with the first `limit` keys that it changed.
 
-    Of observed keys, it is the write at a revision, or the newest tick's own commit with what it
-    stamps. Raises `CompactedError` if what it changed is not left.
+    Of observed keys, it is the write at a revision, or the tick at or before a time with all that
+    it stamps. Raises `CompactedError` if what it changed is not left.
     """
     mark = source.mark(when)
-    low = _before(source, mark)
+    low = _before(source, mark, when)
     start, end = source.span(prefix) if prefix else source.own_span()
     found: list[CommitChanges] = list(changed(source.reader, start, end, low, mark))
     if not found:
-        return CommitPage(Step(mark.revision, mark.timestamp, None, None), [], 0)
+        return CommitPage(Step(mark.revision, mark.timestamp, None, None), [], 0, low.revision)
     whole = _joined(found)
     touched = [each for each in whole.touched if is_own(source, each)]
     rows = list(_rows(source, touched[:limit], low))
-    return CommitPage(step_of(source, whole), rows, max(0, len(touched) - limit))
+    more = max(0, len(touched) - limit)
+    return CommitPage(step_of(source, whole), rows, more, low.revision)
 
 
-def _before(source: Source, mark: Mark) -> Mark:
+def _before(source: Source, mark: Mark, when: When | None) -> Mark:
     """Return the mark after which the changes of a commit begin."""
-    if source.observed:
-        return mark._replace(revision=mark.revision - 1)
+    if source.observed and when is not None and revision_of(when) is not None:
+        return source.mark(f"rev:{max(1, mark.revision - 1)}")
     if mark.ordinal <= CREATION_ORDINAL:
         return mark
     line = source.reader.timeline
@@ -242,10 +247,15 @@ def _before(source: Source, mark: Mark) -> Mark:
 
 
 def _joined(found: list[CommitChanges]) -> CommitChanges:
-    """Return the last of them, which is the commit, with the changes of all."""
+    """Return the last of them, which is the commit, with what all of them did to each key."""
     if len(found) == 1:
         return found[0]
-    return found[-1]._replace(touched=[each for one in found for each in one.touched])
+    whole: dict[bytes, Touched] = {}
+    for each in (each for one in found for each in one.touched):
+        seen = whole.get(each.last.kv.key)
+        whole[each.last.kv.key] = Touched(seen.first, each.last) if seen else each
+    done = [whole[key] for key in sorted(whole)]
+    return found[-1]._replace(touched=[each for each in done if each.existed or each.exists])
 
 
 def _rows(source: Source, touched: list[Touched], low: Mark) -> Iterator[Row]:

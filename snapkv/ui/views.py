@@ -234,7 +234,7 @@ def commit(c: Context) -> Page:
     found = commit_at(c.source, c.at, prefix=c.state["prefix"], limit=limit)
     step = found.step
     if c.source.observed:
-        before, after = f"rev:{step.revision - 1}", f"rev:{step.revision}"
+        before, after = f"rev:{found.since}", f"rev:{step.revision}"
         command = c.source.command("diff", before, after, *prefix_words(c))
     else:
         command = c.source.command("show", f"rev:{step.revision}")

@@ -82,6 +82,40 @@ def test_a_write_of_another_program_has_what_it_changed(source, watched):
         }
 
 
+def test_a_moment_shows_its_tick_with_all_that_it_stamps(source, watched):
+    marks = watched.model.marks
+    for low, mark in itertools.pairwise(marks):
+        moments = (mark.ts, mark.ts + 1, *([None] if mark is marks[-1] else []))
+        states = watched.model.state(low.revision), watched.model.state(mark.revision)
+        written = {
+            key
+            for revision, changes in watched.model.writes
+            if low.revision < revision <= mark.revision
+            for key in changes
+        }
+        for moment in moments:
+            page = commit_at(source, moment, limit=100)
+            assert (page.step.revision, page.since) == (mark.revision, low.revision)
+            assert {each.key: (each.before, each.after) for each in page.rows} == {
+                key: (states[0].get(key), states[1].get(key))
+                for key in written
+                if key in states[0] or key in states[1]
+            }
+            assert page.step.total == len(page.rows)
+    first = commit_at(source, marks[0].ts, limit=100)
+    assert {each.key: each.after for each in first.rows} == watched.model.state(marks[0].revision)
+
+
+def test_the_page_of_the_newest_tick_opens_without_a_moment(watched):
+    tick = watched.tick()
+    with Served(watched.observe()) as served:
+        page = served.page("/commit")
+        assert "with the writes that it stamps" in page.text
+        assert f"{PREFIX}pods/late" in page.text
+        assert f"/commit?at={tick.ts}" in page.links
+        assert f"{PREFIX}pods/late" in served.page(f"/commit?at={tick.ts}").text
+
+
 def test_the_versions_of_an_observed_key(source, watched):
     for name in ("pods/p0", "pods/p1", "nodes/n", "pods/late", "none"):
         key = PREFIX + name
