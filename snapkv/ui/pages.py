@@ -29,6 +29,8 @@ STATUS_OF: tuple[tuple[type[Exception], int], ...] = (
     (errors.ReadTimeoutError, 503),
     (errors.EngineUnavailableError, 503),
     (errors.EngineBusyError, 503),
+    (errors.StoreRestoredError, 503),
+    (errors.CommitTooLargeError, 413),
     (errors.InvalidOptionError, 400),
     (errors.InvalidTimeError, 400),
     (errors.InvalidTypeError, 400),

@@ -36,28 +36,10 @@ class State:
     @classmethod
     def of(cls, path: str, query: bytes) -> State:
         """Return the state of a request; raises `InvalidOptionError` for too large a query."""
-        try:
-            pairs = parse_qsl(
-                query.decode("latin-1"),
-                keep_blank_values=True,
-                errors="surrogateescape",
-                max_num_fields=FIELDS_MAX,
-            )
-        except ValueError as e:
-            raise InvalidOptionError(f"the query of the URL is not valid: {e}") from e
-        for name, value in pairs:
-            if len(value) > FIELD_CHARS_MAX:
-                raise InvalidOptionError(
-                    f"{name[:40]}= has {len(value):,} characters: give at most {FIELD_CHARS_MAX:,}"
-                )
-        fields = {name: value for name, value in pairs if value != ""}
-        if kept := fields.pop(KEPT, ""):
-            return cls(
-                path,
-                {**cls.of(path, kept.encode(errors="surrogateescape")).fields, **fields},
-                moved=True,
-            )
-        return cls(path, fields)
+        fields = _parsed(query)
+        kept = _parsed(fields.pop(KEPT, "").encode(errors="surrogateescape"))
+        kept.pop(KEPT, None)  # a form keeps no form
+        return cls(path, {**kept, **fields}, moved=bool(kept))
 
     def __getitem__(self, name: str) -> str:
         """Return a field, "" if the URL does not have it."""
@@ -123,6 +105,25 @@ class State:
         if not query:
             return Markup("")
         return Markup('<input type="hidden" name="{}" value="{}">').format(KEPT, query)
+
+
+def _parsed(query: bytes) -> dict[str, str]:
+    """Return the fields of a query that are not empty."""
+    try:
+        pairs = parse_qsl(
+            query.decode("latin-1"),
+            keep_blank_values=True,
+            errors="surrogateescape",
+            max_num_fields=FIELDS_MAX,
+        )
+    except ValueError as e:
+        raise InvalidOptionError(f"the query of the URL is not valid: {e}") from e
+    for name, value in pairs:
+        if len(value) > FIELD_CHARS_MAX:
+            raise InvalidOptionError(
+                f"{name[:40]}= has {len(value):,} characters: give at most {FIELD_CHARS_MAX:,}"
+            )
+    return {name: value for name, value in pairs if value != ""}
 
 
 def _quoted(text: str) -> str:

@@ -6,12 +6,14 @@ from collections import Counter
 import pytest
 
 from snapkv import pack
-from snapkv.errors import CompactedError, InvalidOptionError, InvalidTimeError
+from snapkv.errors import CompactedError, InvalidOptionError, InvalidTimeError, StoreRestoredError
 from snapkv.times import physical_ms
 from snapkv.ui.bar import bar, span_of
 from snapkv.ui.differences import child_of, differences, kind_of
+from snapkv.ui.pages import status_of
 from snapkv.ui.search import search
 from snapkv.ui.source import Source
+from snapkv.ui.state import State
 from snapkv.ui.steps import commit_at, steps_back, steps_on
 from snapkv.ui.tree import level
 from snapkv.ui.versions import versions_back
@@ -299,3 +301,15 @@ def test_times_of_urls(source, clock, made):
     for text in ("yesterday?", "rev:x", "2026-13-01", "-1y"):
         with pytest.raises(InvalidTimeError):
             source.when(text)
+
+
+def test_a_query_within_a_query_is_read_once():
+    assert State.of("/", b"_=" * 5_000 + b"x").fields == {}
+    kept = State.of("/keys", b"_=prefix%3Da%26_%3Dat%253Drev%253A4&name=n")
+    assert (dict(kept.fields), kept.moved) == ({"prefix": "a", "name": "n"}, True)
+    with pytest.raises(InvalidOptionError):
+        State.of("/", b"_=" + b"a%3D1%26" * 50)
+
+
+def test_a_restored_engine_is_not_a_bug_of_the_page():
+    assert status_of(StoreRestoredError("the engine was restored")) == 503

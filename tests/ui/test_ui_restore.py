@@ -103,6 +103,10 @@ def test_the_data_of_a_preview_redacts_values(store, then):
             assert "changed" not in text.replace('title="changed"', "").replace("> changed<", "")
 
 
+def test_a_note_that_is_too_long_is_the_clients_fault(store, served, then):
+    refused(store, served, form(served, then, note="x" * 5_000), 413)
+
+
 def test_it_needs_a_note_and_the_typed_words(store, served, then):
     refused(store, served, form(served, then, note="  "), 400)
     refused(store, served, form(served, then, confirm="yes"), 400)
