@@ -65,9 +65,18 @@ def commits(c: Context) -> Page:
         limit=state.number("limit", STEPS_MAX, 1_000),
         budget=c.budget(),
     )
-    words = ["log", *(["--since", c.time_word(c.since)] if c.compared else [])]
-    command = "" if c.source.observed else c.source.command(*words, *c.time_words("--until", c.at))
-    return Page("commits.html", "Commits", found, command=command)
+    return Page("commits.html", "Commits", found, command=c.source.command("log", *log_words(c)))
+
+
+def log_words(c: Context) -> list[str]:
+    """Return the options of `snapkv log` for the same commits."""
+    words = ["--since", c.time_word(c.since)] if c.compared else []
+    words += [*c.time_words("--until", c.at), *prefix_words(c)]
+    for name, option in (("writer", "--writer"), ("note", "--grep")):
+        words += [option, c.state[name]] if c.state[name] else []
+    if c.state["writer"] or c.state["note"]:
+        words.append("--ignore-case")
+    return [*words, "--ticks"] if c.state["ticks"] == "1" else words
 
 
 def changes(c: Context) -> Page:
@@ -207,12 +216,17 @@ def key(c: Context) -> Page:
         after or "",
         uncompared=after is not None and compared is None,
     )
-    words = {"value": "get", "history": "history", "blame": "blame"}[show]
-    at = c.time_words("--at", c.at) if show == "value" else []
+    words = {
+        "value": ["get", name, *c.time_words("--at", c.at)],
+        "history": ["history", name, *c.time_words("--until", until)],
+        "blame": ["blame", name, *c.time_words("--at", c.at)],
+    }[show]
+    if show == "history" and (c.state.has("a") or c.state.has("b")):
+        words = ["diff", data.before, data.after, "--prefix", name]
     more: dict[str, Any] = {"tab": show, "way": way_of(c), "blamed": []}
     if show == "blame" and not c.source.hides(name):
         more["blamed"] = c.site.rendering.blamed(found.versions)
-    return Page("key.html", name, data, more, c.source.command(words, name, *at))
+    return Page("key.html", name, data, more, c.source.command(*words))
 
 
 def before_of(versions: list[Version], newest: int) -> str:
@@ -237,7 +251,7 @@ def commit(c: Context) -> Page:
         before, after = f"rev:{found.since}", f"rev:{step.revision}"
         command = c.source.command("diff", before, after, *prefix_words(c))
     else:
-        command = c.source.command("show", f"rev:{step.revision}")
+        command = c.source.command("show", f"rev:{step.revision}", *prefix_words(c))
     more = {"open": opened(found.rows), "way": way_of(c)}
     return Page("commit.html", f"Commit {step.revision}", found, more, command)
 
