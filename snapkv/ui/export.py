@@ -45,17 +45,16 @@ def exported(source: Source, when: When | None, prefix: str, kind: str) -> Itera
 def _json(source: Source, snapshot: Snapshot[str], prefix: str) -> Iterator[str]:
     for key, value in snapshot.items(prefix or None):
         shown = {"redacted": len(value)} if source.hides(key) else value_json(value)
-        yield json.dumps({"key": key, "value": shown}) + "\n"
+        yield json.dumps({"key": text_json(key), "value": shown}) + "\n"
 
 
 def _csv(source: Source, snapshot: Snapshot[str], prefix: str) -> Iterator[str]:
-    yield "key,encoding,value\r\n"
+    yield "key,encoding,value,key_encoding\r\n"
     for key, value in snapshot.items(prefix or None):
         line = io.StringIO()
         named = ("redacted", str(len(value))) if source.hides(key) else _named(value)
-        csv.writer(line).writerow(
-            (key.encode(errors="surrogateescape").decode(errors="replace"), *named)
-        )
+        name_encoding, name = _named(key.encode(errors="surrogateescape"))
+        csv.writer(line).writerow((name, *named, name_encoding))
         yield line.getvalue()
 
 
@@ -83,6 +82,11 @@ def value_json(value: bytes) -> str | dict[str, str]:
         return value.decode()
     except UnicodeDecodeError:
         return {"base64": base64.b64encode(value).decode()}
+
+
+def text_json(text: str) -> str | dict[str, str]:
+    """Return a key or another text for JSON, as `value_json`: other bytes are escaped in it."""
+    return text if text.isascii() else value_json(text.encode(errors="surrogateescape"))
 
 
 def _dumped(source: Source, timestamp: int) -> Iterator[bytes]:

@@ -11,7 +11,7 @@ from urllib.parse import quote, unquote
 from markupsafe import Markup, escape
 
 from snapkv.times import format_time
-from snapkv.ui.export import value_json
+from snapkv.ui.export import text_json, value_json
 
 KEY_CHARS_MAX = 600
 LINE_CHARS_MAX = 4_000
@@ -133,10 +133,18 @@ def as_json(found: Any) -> Any:
         return {n: str(v) if n in TIMESTAMPS and v is not None else as_json(v) for n, v in named}
     if isinstance(found, bytes):
         return value_json(found)
+    if isinstance(found, str):
+        return text_json(found)
     if isinstance(found, dict):
-        return {str(key): as_json(value) for key, value in found.items()}
+        return {_name(str(key)): as_json(value) for key, value in found.items()}
     if isinstance(found, list | tuple | set | frozenset):
         return [as_json(each) for each in found]
     if isinstance(found, int) and not isinstance(found, bool) and abs(found) > JSON_NUMBER_MAX:
         return str(found)
     return found
+
+
+def _name(text: str) -> str:
+    """Return a text as the name of a field of JSON: `base64:...` if it is not UTF-8."""
+    found = text_json(text)
+    return found if isinstance(found, str) else f"base64:{found['base64']}"

@@ -1,12 +1,17 @@
 """The pages of other sources: an observed prefix on each engine, an archive, a joined store."""
 
+import csv
 import itertools
+import json
+from base64 import b64decode
 
 import pytest
 from archive.histories import recorder
+from store.engines import write_raw
 from store.observed import PREFIX
 
 import snapkv
+from snapkv.engine.contract import Put
 from snapkv.observing.observe import observe
 from snapkv.times import physical_ms
 from snapkv.ui.bar import bar, span_of
@@ -210,6 +215,32 @@ def test_a_key_that_was_written_before_the_compaction_has_its_page(cluster):
             served.json(chosen.replace("/key?", "/key.json?"))["compared"]["before"] == "as it was"
         )
         served.page(f"{link}&a=rev:{written - 1}&b=rev:{later}", status=410)
+
+
+def test_keys_that_are_not_utf_8_stay_apart(cluster):
+    names = [b"/r/pods/\xff", b"/r/pods/\xfe", "/r/pods/ü".encode(), b"/r/pods/a"]
+    cluster.tick()
+    write_raw(cluster.engine, *(Put(name, b"1") for name in names))
+    cluster.tick()
+
+    def read(shown):
+        return b64decode(shown["base64"]) if isinstance(shown, dict) else shown.encode()
+
+    with Served(cluster.observe()) as served:
+        nodes = served.json(f"/keys.json?prefix={PREFIX}pods/")["nodes"]
+        assert {read(each["path"]) for each in nodes} == set(names)
+        found = served.json("/changes.json")
+        assert {read(each["key"]) for each in found["rows"]} == set(names)
+        lines = served.http.get("/export?format=json").text.splitlines()
+        assert {read(json.loads(line)["key"]) for line in lines} == set(names)
+        rows = csv.DictReader(served.http.get("/export?format=csv").text.splitlines())
+        assert {
+            b64decode(row["key"]) if row["key_encoding"] == "base64" else row["key"].encode()
+            for row in rows
+        } == set(names)
+        children = served.json(f"/changes.json?prefix={PREFIX}pods/")["children"]
+        assert len(children) == len(names)
+        assert all(name.isprintable() for name in children)
 
 
 # --- archives ---
