@@ -174,6 +174,19 @@ class KeyData:
     before: str = ""
     after: str = ""
     uncompared: bool = False
+    blame: list[Owed] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Owed:
+    """A path or a line of the newest version, and the revision that wrote it."""
+
+    place: str
+    text: str
+    revision: int
+    timestamp: int | None
+    writer: str | None
+    note: str | None
 
 
 def key(c: Context) -> Page:
@@ -202,6 +215,9 @@ def key(c: Context) -> Page:
             if c.state.has("a") or c.state.has("b"):
                 raise
             before = None
+    blamed = []
+    if show == "blame" and not c.source.hides(name):
+        blamed = c.site.rendering.blamed(found.versions)
     data = KeyData(
         name,
         None if c.source.hides(name) else value,
@@ -215,6 +231,7 @@ def key(c: Context) -> Page:
         before or "",
         after or "",
         uncompared=after is not None and compared is None,
+        blame=[owed(each) for each in blamed] if show == "blame" else None,
     )
     words = {
         "value": ["get", name, *c.time_words("--at", c.at)],
@@ -223,10 +240,14 @@ def key(c: Context) -> Page:
     }[show]
     if show == "history" and (c.state.has("a") or c.state.has("b")):
         words = ["diff", data.before, data.after, "--prefix", name]
-    more: dict[str, Any] = {"tab": show, "way": way_of(c), "blamed": []}
-    if show == "blame" and not c.source.hides(name):
-        more["blamed"] = c.site.rendering.blamed(found.versions)
+    more: dict[str, Any] = {"tab": show, "way": way_of(c), "blamed": blamed}
     return Page("key.html", name, data, more, c.source.command(*words))
+
+
+def owed(each: rendered.Blamed) -> Owed:
+    """Return a path or a line without the value of its version."""
+    version = each.version
+    return Owed(each.place, each.text, version.revision, version.ts, version.writer, version.note)
 
 
 def before_of(versions: list[Version], newest: int) -> str:
@@ -317,6 +338,11 @@ def health(c: Context) -> Page:
     )
 
 
+def time_bar(c: Context) -> Page:
+    """Show the time bar as numbers."""
+    return Page("counts.html", "Time bar", c.bar)
+
+
 def restore(c: Context) -> Page:
     """Show what restoring the moment would change, and the form that does it."""
     if c.site.restores is None:
@@ -338,6 +364,7 @@ VIEWS: dict[str, View] = {
     "/search": searched,
     "/live": live,
     "/health": health,
+    "/bar": time_bar,
     "/restore": restore,
 }
 

@@ -217,6 +217,20 @@ def test_a_key_that_was_written_before_the_compaction_has_its_page(cluster):
         served.page(f"{link}&a=rev:{written - 1}&b=rev:{later}", status=410)
 
 
+def test_the_plain_data_has_what_the_page_shows(cluster):
+    cluster.write(**{"pods/a": b'{"x": 1, "y": 1}'})
+    cluster.tick()
+    newest = cluster.write(**{"pods/a": b'{"x": 1, "y": 2}'})
+    cluster.tick()
+    with Served(cluster.observe()) as served:
+        data = served.json(f"/key.json?key={PREFIX}pods/a&tab=blame")
+        assert [each["revision"] for each in data["blame"] if "y" in each["place"]] == [newest]
+        assert len(data["blame"]) == 2
+        found = served.json("/bar.json")
+        assert sum(each["count"] for each in found["buckets"]) == 2
+        assert served.page("/bar").text.count("Z") >= 2
+
+
 def test_keys_that_are_not_utf_8_stay_apart(cluster):
     names = [b"/r/pods/\xff", b"/r/pods/\xfe", "/r/pods/ü".encode(), b"/r/pods/a"]
     cluster.tick()
