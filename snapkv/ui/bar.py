@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from snapkv.errors import InvalidOptionError
-from snapkv.layout import CREATION_ORDINAL
+from snapkv.layout import CREATION_ORDINAL, Mark
 from snapkv.times import duration_ms, pack, physical_ms
 from snapkv.ui.source import Source
 
@@ -35,7 +35,7 @@ class Bucket:
 class Bar:
     """The buckets of a span, and its marks, in milliseconds since 1970 (None: outside of time).
 
-    `earliest_ms` is the oldest moment that can be read, `archived_ms` the end of what only the
+    `earliest_ms` is the oldest moment that compaction left, `archived_ms` the end of what only the
     archive has, `final_ms` the newest commit: nothing at or below it changes any more. `unit` says
     what is counted: commits of a store, or transactions of all programs in the observed engine.
     """
@@ -107,7 +107,7 @@ def bar(source: Source, start_ms: int, end_ms: int, *, buckets_max: int = BUCKET
     found = source.ordinals([max(0, pack(ms) - 1) for ms in edges])
     counts = [_made(source, low, high) for low, high in pairwise(found)]
     buckets = [Bucket(ms, ms + width, n) for ms, n in zip(edges, counts, strict=False)]
-    earliest, archived = source.earliest(), _archived(source)
+    earliest, archived = _compacted(source), _archived(source)
     head = source.reader.timeline.head()
     return Bar(
         start,
@@ -133,6 +133,18 @@ def _width(span_ms: int, buckets_max: int) -> int:
         if span_ms <= width * (buckets_max - 1):
             return width
     return -(-span_ms // buckets_max)
+
+
+def _compacted(source: Source) -> int | None:
+    """Return the oldest timestamp that can be read, None if no older one was compacted."""
+    earliest, line = source.earliest(), source.reader.timeline
+    if not source.observed or earliest is None:
+        return earliest
+    first: Mark | None = line.oldest()
+    if first is not None and first.ordinal == CREATION_ORDINAL:
+        first = line.following(first)
+    is_first = first is not None and first.ordinal == CREATION_ORDINAL + 1
+    return None if is_first and first is not None and first.timestamp == earliest else earliest
 
 
 def _archived(source: Source) -> int | None:

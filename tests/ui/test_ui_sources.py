@@ -217,6 +217,22 @@ def test_a_key_that_was_written_before_the_compaction_has_its_page(cluster):
         served.page(f"{link}&a=rev:{written - 1}&b=rev:{later}", status=410)
 
 
+def test_the_bar_says_compacted_only_if_a_tick_was(cluster):
+    cluster.noise()
+    for number in range(4):
+        cluster.write(**{"pods/a": b"%d" % number})
+        cluster.tick(60_000)
+    marks = cluster.model.marks
+    with Served(cluster.observe()) as served:
+        assert "Compacted:" not in served.page("/").text
+        assert served.json("/bar.json")["earliest_ms"] is None
+        cluster.compact(marks[0].revision)  # what was before the first tick has no time
+        assert served.json("/bar.json")["earliest_ms"] is None
+        cluster.compact(marks[2].revision)
+        assert served.json("/bar.json")["earliest_ms"] == physical_ms(marks[2].ts)
+        assert "Compacted:" in served.page("/").text
+
+
 def test_the_plain_data_has_what_the_page_shows(cluster):
     cluster.write(**{"pods/a": b'{"x": 1, "y": 1}'})
     cluster.tick()
