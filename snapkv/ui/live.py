@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from snapkv.clock import monotonic
 from snapkv.errors import CompactedError, SnapKVError, StoreClosedError
@@ -17,7 +17,9 @@ from snapkv.ui.source import Source
 EVENTS_MAX = 1_024
 """So many commits are kept for followers; one that is further behind has a gap."""
 KEYS_MAX = 20
-"""So many keys of a commit are in an event."""
+"""So many keys of a commit are shown."""
+KEYS_KEPT_MAX = 200_000
+"""So many keys of all commits are kept together; the oldest commits are dropped beyond."""
 NOT_KEPT = "commits in between are not kept here: open the list of commits"
 LOOK_S = 0.5
 RETRY_S = 2.0
@@ -27,7 +29,7 @@ LINGER_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """A commit, or a gap: commits up to `timestamp` that the watch could not bring."""
+    """A commit with all its keys, or a gap: commits up to `timestamp` that the watch lost."""
 
     timestamp: int
     revision: int = 0
@@ -38,15 +40,16 @@ class Event:
     gap: str | None = None
 
     def of(self, prefix: str) -> Event | None:
-        """Return the event for a follower of a prefix, None if it has nothing there."""
-        if not prefix or self.gap:
+        """Return what a follower of a prefix is shown of it, None if it has nothing there.
+
+        That are the first keys with the prefix, and the number of `more`.
+        """
+        if self.gap:
             return self
-        keys = tuple(each for each in self.keys if each[0].startswith(prefix))
-        return (
-            Event(self.timestamp, self.revision, self.writer, self.note, keys, self.more)
-            if keys or self.more
-            else None
-        )
+        keys = [each for each in self.keys if each[0].startswith(prefix)]
+        if prefix and not keys:
+            return None
+        return replace(self, keys=tuple(keys[:KEYS_MAX]), more=max(0, len(keys) - KEYS_MAX))
 
 
 class Hub:
@@ -57,10 +60,16 @@ class Hub:
     """
 
     def __init__(
-        self, source: Source, *, events_max: int = EVENTS_MAX, linger_s: float = LINGER_S
+        self,
+        source: Source,
+        *,
+        events_max: int = EVENTS_MAX,
+        keys_max: int = KEYS_KEPT_MAX,
+        linger_s: float = LINGER_S,
     ) -> None:
         self._source, self._linger_s = source, linger_s
-        self._events: deque[Event] = deque(maxlen=events_max)
+        self._events: deque[Event] = deque()
+        self._events_max, self._keys_max, self._keys = events_max, keys_max, 0
         self._first = 0  # the number of the oldest event that is kept
         self._wakers: set[Callable[[], None]] = set()
         self._lock = threading.Lock()
@@ -120,6 +129,7 @@ class Hub:
         self._first += len(self._events)
         self._why = NOT_KEPT
         self._events.clear()
+        self._keys = 0
         try:
             self._watch = self._opened(since)
         except CompactedError as e:
@@ -194,11 +204,17 @@ class Hub:
 
     def _add(self, event: Event) -> None:
         with self._lock:
-            if len(self._events) == self._events.maxlen:
-                self._base = self._events[0].timestamp
-                self._first += 1
             self._events.append(event)
+            self._keys += len(event.keys)
+            while len(self._events) > 1 and self._full:
+                oldest = self._events.popleft()
+                self._base, self._keys = oldest.timestamp, self._keys - len(oldest.keys)
+                self._first += 1
         self._wake()
+
+    @property
+    def _full(self) -> bool:
+        return len(self._events) > self._events_max or self._keys > self._keys_max
 
     def _wake(self) -> None:
         with self._lock:
@@ -209,16 +225,9 @@ class Hub:
 
 def event_of(found: Changes[str]) -> Event:
     """Return a commit of a watch as an event."""
-    keys = tuple(_key(change) for change in found.changes[:KEYS_MAX])
     commit = found.commit
-    return Event(
-        commit.ts,
-        commit.revision,
-        commit.writer,
-        commit.note,
-        keys,
-        len(found.changes) - len(keys),
-    )
+    keys = tuple(map(_key, found.changes))
+    return Event(commit.ts, commit.revision, commit.writer, commit.note, keys)
 
 
 def _key(change: Change[str]) -> tuple[str, int | None]:

@@ -118,6 +118,40 @@ def test_a_follower_of_a_prefix_gets_what_is_there(store, served, follow):
     assert int(follower.next()[2]) == wanted
 
 
+def test_a_follower_of_a_prefix_gets_the_keys_there_of_large_commits(store, served, follow):
+    follower = follow(store.resolved(), prefix="svc/")
+    store.commit(puts={f"other/{n:02}": b"1" for n in range(30)})
+    wanted = store.commit(puts={f"a{n:02}": b"1" for n in range(25)} | {"svc/zz": b"12"})
+    _, fields, number = follower.next()
+    assert int(number) == wanted.ts
+    assert [(each["key"], each["size"]) for each in fields["keys"]] == [("svc/zz", 2)]
+    assert fields["more"] == 0
+    store.commit(puts={f"svc/{n:02}": b"1" for n in range(25)} | {"a": b"1"})
+    _, fields, _ = follower.next()
+    assert [each["key"] for each in fields["keys"]] == [f"svc/{n:02}" for n in range(20)]
+    assert fields["more"] == 5
+
+
+def test_the_keys_that_are_kept_are_bounded(store):
+    hub, woken = Hub(Source(store), keys_max=10), threading.Semaphore(0)
+    number, _ = hub.join(woken.release, store.resolved())
+    try:
+        made = [store.commit(puts={f"{n}/{k}": b"1" for k in range(4)}).ts for n in range(5)]
+        events = []
+        while not events or events[-1].timestamp < made[-1]:
+            assert woken.acquire(timeout=WAIT_S)
+            events, _, lost = hub.after(number)
+        assert lost
+        assert [each.timestamp for each in events] == made[-2:]
+        large = store.commit(puts={f"{k}": b"1" for k in range(20)}).ts
+        while events[-1].timestamp < large:
+            assert woken.acquire(timeout=WAIT_S)
+            events, _, _ = hub.after(number)
+        assert [len(each.keys) for each in events] == [20]
+    finally:
+        hub.close()
+
+
 def test_many_followers_share_one_watch(store, served, follow):
     since = store.resolved()
     followers = [follow(since) for _ in range(FOLLOWERS)]
