@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from importlib.resources import files
 from typing import TypeVar
@@ -14,14 +15,14 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from snapkv.errors import InvalidOptionError
+from snapkv.errors import InvalidOptionError, SnapKVError
 from snapkv.reading.deadline import within
 from snapkv.ui import export, pages
 from snapkv.ui.context import Context, Site
 from snapkv.ui.feed import Feed
 from snapkv.ui.state import State
 from snapkv.ui.text import form_text_of
-from snapkv.ui.views import stepped, view_of
+from snapkv.ui.views import restore, stepped, view_of
 from snapkv.web import FORM, TOKEN, USER
 
 THREADS_MAX = 8
@@ -134,17 +135,31 @@ class Application:
         restores, form = self._site.restores, request.scope.get(FORM, {})
         if restores is None:
             return pages.error_answer(403, "restoring from this page is off: see --allow-restore")
-        made = await self._in_thread(
-            lambda: restores.carry_out(
-                timestamp=_number(form, "timestamp"),
-                prefix=form_text_of(form.get("prefix", "")),
-                head=_number(form, "head"),
-                note=form.get("note", ""),
-                confirmation=form.get("confirm", ""),
-                writer=_user(request),
-            )
-        )
-        return RedirectResponse(f"/commit?at={made.ts}", 303)
+        timestamp, head = _number(form, "timestamp"), _number(form, "head")
+        prefix, note = form_text_of(form.get("prefix", "")), form.get("note", "")
+
+        def made() -> Response:
+            try:
+                commit = restores.carry_out(
+                    timestamp=timestamp,
+                    prefix=prefix,
+                    head=head,
+                    note=note,
+                    confirmation=form.get("confirm", ""),
+                    writer=_user(request),
+                )
+            except SnapKVError as e:
+                status = pages.status_of(e)
+                if status not in (400, 409):
+                    raise
+                state = State("/restore", {"at": str(timestamp), "prefix": prefix})
+                context = Context(self._site, state, _user(request), request.scope.get(TOKEN, ""))
+                page = restore(context)
+                page = replace(page, more={**page.more, "note": note, "reason": str(e)})
+                return pages.page_html(context, page, status)
+            return RedirectResponse(f"/commit?at={commit.ts}", 303)
+
+        return await self._in_thread(made)
 
     # --- files and errors ---
 

@@ -76,14 +76,14 @@ def templates(*extra: ExtraViews) -> Environment:
     return made
 
 
-def page_html(c: Context, page: Page) -> Response:
+def page_html(c: Context, page: Page, status: int = 200) -> Response:
     """Return a page."""
     html = (
         templates(*c.site.extra_views or ())
         .get_template(page.template)
         .render(c=c, state=c.state, page=page, d=page.data, health=c.site.health(), **page.more)
     )
-    return _answer(html, 200)
+    return _answer(html, status)
 
 
 def page_json(page: Page) -> Response:

@@ -6,7 +6,7 @@ import pytest
 from snapkv.ui import Redaction
 from snapkv.web import Login
 
-from .served import Served
+from .served import Page, Served
 
 LOGIN = Login("ann", "secret")
 
@@ -82,7 +82,15 @@ def test_a_stale_preview_restores_nothing(store, served, then):
     fields = form(served, then)
     store.save("elsewhere", b"1")
     answer = refused(store, served, fields, 409)
-    assert "another commit was made" in answer.text
+    page = Page(answer, "/restore")
+    assert "another commit was made" in page.text
+    assert "restore 4 keys" not in page.text  # the other commit is not below the prefix
+    assert page.fields["note"] == "undo it"
+    assert page.fields["head"] != fields["head"]
+    assert page.fields["prefix"] == fields["prefix"]
+    again = {name: page.fields[name] for name in fields} | {"confirm": "restore 3 keys"}
+    assert send(served, again).status_code == 303
+    assert store.load("a/x") == b"1"
 
 
 def test_ticks_do_not_make_a_preview_stale(store, served, then):
@@ -109,7 +117,11 @@ def test_a_note_that_is_too_long_is_the_clients_fault(store, served, then):
 
 def test_it_needs_a_note_and_the_typed_words(store, served, then):
     refused(store, served, form(served, then, note="  "), 400)
-    refused(store, served, form(served, then, confirm="yes"), 400)
+    answer = refused(store, served, form(served, then, confirm="yes"), 400)
+    page = Page(answer, "/restore")
+    assert "to confirm, type 'restore 3 keys', not 'yes'" in page.text
+    assert (page.fields["note"], page.fields["confirm"]) == ("undo it", "")
+    assert "a/new" in page.text
     refused(store, served, form(served, then, confirm="restore 2 keys"), 400)
     refused(store, served, form(served, then, timestamp="x"), 400)
     refused(store, served, form(served, then, head=None), 400)
