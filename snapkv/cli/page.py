@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from snapkv.cli.exits import CommandError
 from snapkv.cli.options import DEFAULT_NAME, StoreOptions, takes
 from snapkv.cli.rendering import Rendering, renders
 from snapkv.cli.serving import (
@@ -54,6 +55,11 @@ def ui(
     from snapkv import ui
     from snapkv.cli.differences import Renderer
 
+    if allow_restore and (options.observe is not None or options.url.startswith("archive:")):
+        raise CommandError(
+            "--allow-restore needs a store that can be written: --observe and archives are only "
+            "read; start without it"
+        )
     login = login_for(host, user, password_file, prefix=VARIABLES, insecure=insecure)
     read_decoder = Renderer(rendering).read_decoder  # it checks the options
     shown = ui.Rendering(rendering.kind, read_decoder, tuple(rendering.ignore or ()))

@@ -1,12 +1,15 @@
 """Restoring from the page: previewed, confirmed, guarded; refused in all other cases."""
 
+import subprocess
+import sys
+
 import httpx
 import pytest
 
 from snapkv.ui import Redaction
 from snapkv.web import Login
 
-from .served import Page, Served
+from .served import WAIT_S, Page, Served
 
 LOGIN = Login("ann", "secret")
 
@@ -153,3 +156,17 @@ def test_behind_a_login_the_form_needs_that_too(store, then):
         assert send(served, fields).status_code == 303
         newest = next(store.commits(newest_first=True, limit=1))
         assert (newest.writer, newest.note) == ("ann", "undo it")
+
+
+@pytest.mark.parametrize(
+    "store", [["--store", "memory:", "--observe", "/registry/"], ["--store", "archive:./none"]]
+)
+def test_it_cannot_be_on_for_what_is_only_read(store):
+    done = subprocess.run(
+        [sys.executable, "-m", "snapkv", "ui", *store, "--port=0", "--allow-restore"],
+        capture_output=True,
+        text=True,
+        timeout=WAIT_S,
+    )
+    assert done.returncode == 2, done.stderr
+    assert "--allow-restore needs a store that can be written" in done.stderr
