@@ -113,6 +113,52 @@ def test_times_are_utc_or_local(browser, served, axe):
     page.get_by_role("link", name="local", exact=True).click()
     page.wait_for_url("**tz=local**")
     assert person.texts("ol.list time")[0] == "2026-09-28 14:10:00"
+    assert page.inner_text("#zone") == "Asia/Calcutta, now +05:30"
+    assert (
+        page.locator("ol.list time")
+        .first.get_attribute("title")
+        .startswith("2026-09-28 14:10:00 +05:30, 2026-09-28T08:40:00.000Z")
+    )
+    assert "+05:30: " in page.locator("a.bucket").last.get_attribute("aria-label")
+    person.accessible()
+    person.close()
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("2026-09-28 14:09", "2026-09-28T08:39:00.000Z"),
+        ("2026-09-28T14:09:59", "2026-09-28T08:39:59.000Z"),
+        ("2026-09-28", "2026-09-27T18:30:00.000Z"),
+        ("2026-09-28T14:09Z", "2026-09-28T14:09Z"),
+        ("2026-09-28T14:09+02:00", "2026-09-28T14:09+02:00"),
+        ("rev:4", "rev:4"),
+    ],
+)
+def test_a_typed_time_is_in_the_zone_that_is_shown(browser, served, axe, typed, meant):
+    person = Person(browser, served.url, axe, timezone_id="Asia/Kolkata")
+    for tz, wanted in (("local", meant), ("utc", typed)):
+        page = person.open(f"/?tz={tz}")
+        page.fill("#at", typed)
+        with page.expect_navigation():
+            page.press("#at", "Enter")
+        assert person.fields()["at"] == wanted
+    person.close()
+
+
+def test_a_typed_time_of_day_is_of_today_in_the_zone_that_is_shown(browser, served, axe):
+    person = Person(browser, served.url, axe, timezone_id="Asia/Kolkata")
+    page = person.open("/?tz=local")
+    page.clock.set_fixed_time("2026-09-28T20:00:00Z")  # there it is the 29th
+    for typed, meant in [
+        ("9:05", "2026-09-29T03:35:00.000Z"),
+        ("today", "2026-09-28T18:30:00.000Z"),
+        ("yesterday 14:05", "2026-09-28T08:35:00.000Z"),
+    ]:
+        page.fill("#at", typed)
+        with page.expect_navigation():
+            page.press("#at", "Enter")
+        assert person.fields()["at"] == meant
     person.close()
 
 

@@ -4,6 +4,8 @@
 (() => {
   const root = document.documentElement;
   const DRAG_PX = 4;
+  const ISO = /\d{4}-\d\d-\d\dT[\d:.]+Z/g;
+  const TYPED = /^(\d{4}-\d\d-\d\d|today|yesterday)?(?:t|\s+)?(\d\d?:\d\d(?::\d\d(?:\.\d+)?)?)?$/;
 
   function goTo(changes) {
     const url = new URL(location.href);
@@ -30,12 +32,48 @@
     return `${day} ${parts.join(":")}${ms ? `.${pad(ms, 3)}` : ""}`;
   }
 
+  function offsetText(date) {
+    const minutes = -date.getTimezoneOffset(), size = Math.abs(minutes);
+    return `${minutes < 0 ? "-" : "+"}${pad(Math.floor(size / 60))}:${pad(size % 60)}`;
+  }
+
+  const local = () => root.dataset.tz === "local";
+  const exact = (date) => `${localText(date)} ${offsetText(date)}`;
+
   function showLocal(within) {
-    if (root.dataset.tz !== "local") return;
+    if (!local()) return;
     for (const each of within.querySelectorAll("time[datetime]")) {
       const date = new Date(each.dateTime);
-      if (!Number.isNaN(date.getTime())) each.textContent = localText(date, each.dataset.form);
+      if (Number.isNaN(date.getTime())) continue;
+      each.textContent = localText(date, each.dataset.form);
+      if (each.title) each.title = `${exact(date)}, ${each.title}`;
     }
+    const turned = (text) => text.replace(ISO, (found) => exact(new Date(found)));
+    for (const each of within.querySelectorAll("svg.bar, svg.bar a")) {
+      const label = each.getAttribute("aria-label");
+      if (label) each.setAttribute("aria-label", turned(label));
+    }
+    for (const each of within.querySelectorAll("svg.bar title")) each.textContent = turned(each.textContent);
+    const zone = within.querySelector("#zone");
+    const name = Intl.DateTimeFormat().resolvedOptions().timeZone;
+    if (zone) zone.textContent = `${name}, now ${offsetText(new Date())}`;
+  }
+
+  // What a person types without an offset is in the zone that the page shows: a URL has UTC.
+  function utcText(text) {
+    const match = TYPED.exec(text.trim().toLowerCase());
+    if (!match || !(match[1] || match[2])) return text;
+    const day = new Date();
+    if (match[1] === "yesterday") day.setDate(day.getDate() - 1);
+    const named = /^\d/.test(match[1] || "") ? match[1] : localText(day).slice(0, 10);
+    const date = new Date(`${named}T${(match[2] || "00:00").padStart(5, "0").replace(/^(\d):/, "0$1:")}`);
+    return Number.isNaN(date.getTime()) ? text : date.toISOString();
+  }
+
+  function watchField() {
+    const form = document.querySelector("form.goto");
+    if (!form || !local()) return;
+    form.addEventListener("submit", () => { form.elements.at.value = utcText(form.elements.at.value); });
   }
 
   // --- the bar: a click is a moment, a drag is a range ---
@@ -141,6 +179,7 @@
       }
       showLocal(document);
       watchBar();
+      watchField();
     };
     const changed = () => {
       if (waiting) return;
@@ -155,6 +194,7 @@
   window.snapkv = { showLocal };
   showLocal(document);
   watchBar();
+  watchField();
   watchKeys();
   follow();
 })();
