@@ -3,7 +3,7 @@
 
 (() => {
   const root = document.documentElement;
-  const DRAG_PX = 4;
+  const DRAG_PX = 4, RENEW_MS = 500, RETRY_MS = 3000;
   const ISO = /\d{4}-\d\d-\d\dT[\d:.]+Z/g;
   const TYPED = /^(\d{4}-\d\d-\d\d|today|yesterday)?(?:t|\s+)?(\d\d?:\d\d(?::\d\d(?:\.\d+)?)?)?$/;
 
@@ -78,12 +78,17 @@
 
   // --- the bar: a click is a moment, a drag is a range ---
 
+  let watching = new AbortController();
+
   function watchBar() {
     const bar = document.querySelector("svg.bar");
     if (!bar) return;
     const start = Number(bar.dataset.start), end = Number(bar.dataset.end);
     const drag = bar.querySelector(".drag");
     let from = null, moved = false;
+    watching.abort();
+    watching = new AbortController();
+    const { signal } = watching;
 
     const part = (event) => {
       const box = bar.getBoundingClientRect();
@@ -94,6 +99,7 @@
     bar.addEventListener("pointerdown", (event) => {
       if (event.button !== 0) return;
       from = { share: part(event), x: event.clientX };
+      bar.dataset.held = "1";
       moved = false;
     });
     window.addEventListener("pointermove", (event) => {
@@ -103,23 +109,25 @@
       const to = part(event);
       drag.setAttribute("x", 1000 * Math.min(from.share, to));
       drag.setAttribute("width", 1000 * Math.abs(to - from.share));
-    });
+    }, { signal });
     window.addEventListener("pointerup", (event) => {
       if (from === null) return;
       const first = from.share, last = part(event);
       from = null;
+      delete bar.dataset.held;
       if (moved) goTo({ from: iso(Math.min(first, last)), at: iso(Math.max(first, last)) });
       else if (bar.contains(event.target)) {
         const bucket = event.target.closest("a.bucket");
         if (bucket) location.assign(bucket.getAttribute("href"));
         else goTo({ at: iso(last) });
       }
-    });
+    }, { signal });
     window.addEventListener("keydown", (event) => {
       if (event.key !== "Escape" || from === null) return;
       from = null;
+      delete bar.dataset.held;
       drag.setAttribute("width", 0);
-    });
+    }, { signal });
     bar.addEventListener("click", (event) => event.preventDefault());
     bar.addEventListener("dragstart", (event) => event.preventDefault());
     rove([...bar.querySelectorAll("a.bucket")]);
@@ -161,6 +169,58 @@
 
   // --- following: the page is fetched again when something was committed ---
 
+  // What a person does stays: what is typed, the focus, which rows are open.
+  function kept(region) {
+    const has = document.activeElement, inside = region.contains(has) && has !== region;
+    return {
+      fields: [...region.querySelectorAll("input[id]")]
+        .filter((each) => each.value !== each.defaultValue || each === has)
+        .map((each) => ({ id: each.id, value: each.value, from: each.selectionStart, to: each.selectionEnd })),
+      rows: new Map([...region.querySelectorAll("details.row")].map((each) => [rowOf(each), each.open])),
+      focus: inside ? { same: alike(has), id: has.id } : null,
+    };
+  }
+
+  const rowOf = (row) => row.querySelector("summary .key")?.textContent;
+
+  function alike(element) {
+    const row = element.closest("details.row"), key = row && rowOf(row);
+    const text = element.rel || element.textContent;
+    return (each) => each.tagName === element.tagName && (each.rel || each.textContent) === text
+      && (!key || rowOf(each.closest("details.row") || each) === key);
+  }
+
+  function restored(region, { fields, rows, focus }) {
+    for (const each of region.querySelectorAll("details.row")) {
+      if (rows.has(rowOf(each))) each.open = rows.get(rowOf(each));
+    }
+    for (const { id, value } of fields) {
+      const field = region.querySelector(`#${CSS.escape(id)}`);
+      if (field) field.value = value;
+    }
+    if (!focus) return;
+    const found = focus.id
+      ? region.querySelector(`#${CSS.escape(focus.id)}`)
+      : [...region.querySelectorAll("a, button, summary, input, select")].find(focus.same);
+    (found || document.getElementById("content")).focus({ preventScroll: true });
+    const field = fields.find(({ id }) => id === focus.id);
+    if (found && field && field.from !== null) found.setSelectionRange(field.from, field.to);
+  }
+
+  function renew(found) {
+    for (const selector of ["section.time", "main", "footer"]) {
+      const now = document.querySelector(selector), then = found.querySelector(selector);
+      if (!now || !then) continue;
+      const state = kept(now);
+      document.adoptNode(then);
+      now.replaceWith(then);
+      showLocal(then);
+      restored(then, state);
+    }
+    watchBar();
+    watchField();
+  }
+
   function follow() {
     if (!root.dataset.follow || !window.EventSource) return;
     const url = new URL("/live/events", location.origin);
@@ -170,25 +230,22 @@
     let waiting = false;
     const fetchAgain = async () => {
       waiting = false;
-      const answer = await fetch(location.href);
-      if (!answer.ok) return;
-      const found = new DOMParser().parseFromString(await answer.text(), "text/html");
-      for (const selector of ["section.time", "main", "footer"]) {
-        const now = document.querySelector(selector), then = found.querySelector(selector);
-        if (now && then) now.replaceWith(document.adoptNode(then));
-      }
-      showLocal(document);
-      watchBar();
-      watchField();
+      if (document.querySelector("svg.bar[data-held]")) return changed();
+      let answer = null;
+      try {
+        answer = await fetch(location.href);
+        if (answer.ok) renew(new DOMParser().parseFromString(await answer.text(), "text/html"));
+      } catch { answer = null; }
+      if (!answer || !answer.ok) changed(RETRY_MS);
     };
-    const changed = () => {
+    const changed = (ms = RENEW_MS) => {
       if (waiting) return;
       waiting = true;
-      setTimeout(fetchAgain, 500);
+      setTimeout(fetchAgain, ms);
     };
     const events = new EventSource(url);
-    events.addEventListener("commit", changed);
-    events.addEventListener("gap", changed);
+    events.addEventListener("commit", () => changed());
+    events.addEventListener("gap", () => changed());
   }
 
   window.snapkv = { showLocal };
