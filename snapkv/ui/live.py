@@ -6,6 +6,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from snapkv.clock import monotonic
 from snapkv.errors import CompactedError, SnapKVError, StoreClosedError
@@ -27,6 +28,14 @@ LINGER_S = 30.0
 """The watch goes on so long after its last follower has left."""
 
 
+class Touch(NamedTuple):
+    """A key that a commit wrote: the size of its value (None: removed), and the revision."""
+
+    key: str
+    size: int | None
+    revision: int
+
+
 @dataclass(frozen=True, slots=True)
 class Event:
     """A commit with all its keys, or a gap: commits up to `timestamp` that the watch lost."""
@@ -35,21 +44,29 @@ class Event:
     revision: int = 0
     writer: str | None = None
     note: str | None = None
-    keys: tuple[tuple[str, int | None], ...] = ()
+    keys: tuple[Touch, ...] = ()
     more: int = 0
+    first: int = 0
     gap: str | None = None
 
     def of(self, prefix: str) -> Event | None:
         """Return what a follower of a prefix is shown of it, None if it has nothing there.
 
-        That are the first keys with the prefix, and the number of `more`.
+        That are the first keys with the prefix, the number of `more`, and the `first` and the last
+        `revision` that wrote one: several if it is a tick that stamps writes of other programs.
         """
         if self.gap:
             return self
-        keys = [each for each in self.keys if each[0].startswith(prefix)]
-        if prefix and not keys:
-            return None
-        return replace(self, keys=tuple(keys[:KEYS_MAX]), more=max(0, len(keys) - KEYS_MAX))
+        keys = [each for each in self.keys if each.key.startswith(prefix)]
+        if not keys:
+            return None if prefix else self
+        return replace(
+            self,
+            keys=tuple(keys[:KEYS_MAX]),
+            more=max(0, len(keys) - KEYS_MAX),
+            first=min(each.revision for each in keys),
+            revision=max(each.revision for each in keys),
+        )
 
 
 class Hub:
@@ -230,8 +247,9 @@ def event_of(found: Changes[str]) -> Event:
     return Event(commit.ts, commit.revision, commit.writer, commit.note, keys)
 
 
-def _key(change: Change[str]) -> tuple[str, int | None]:
-    return change.key, None if change.value is None else len(change.value)
+def _key(change: Change[str]) -> Touch:
+    size = None if change.value is None else len(change.value)
+    return Touch(change.key, size, change.commit.revision)
 
 
 def as_fields(event: Event) -> dict[str, object]:
@@ -242,6 +260,7 @@ def as_fields(event: Event) -> dict[str, object]:
         "revision": event.revision,
         "writer": event.writer,
         "note": event.note,
-        "keys": [{"key": key, "size": size} for key, size in event.keys],
+        "first": event.first,
+        "keys": [each._asdict() for each in event.keys],
         "more": event.more,
     }

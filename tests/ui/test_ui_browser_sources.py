@@ -121,3 +121,32 @@ def test_live_shows_writes_of_other_programs_at_their_tick(observed, browser, ax
     assert person.fields()["at"] == f"rev:{revision}"
     assert person.texts("details.row .key") == [f"{PREFIX}new"]
     person.close()
+
+
+def test_live_leads_to_each_write_of_a_tick(observed, browser, axe, etcd):
+    served, _, _ = observed
+    person, url = Person(browser, served.url, axe), f"etcd://{etcd.endpoint}"
+    page = person.open(f"/live?prefix={PREFIX}l")
+    page.get_by_text("following", exact=True).wait_for()
+    engine = open_engine(url, create=False, options={}, home=HOME)
+    keys = [f"{PREFIX}l{n}" for n in range(3)]
+    made = [write_raw(engine, Put(key.encode(), b"1")) for key in keys]
+    write_raw(engine, Put(f"{PREFIX}other".encode(), b"1"))
+    engine.close()
+    with snapkv.open(url) as ticker:
+        ticker.tick()
+    page.get_by_text(f"Revisions {made[0]} to {made[2]}").click()
+    page.wait_for_url("**/changes?**")
+    assert person.texts("details.row .key") == keys
+    page.go_back()
+    page.get_by_text("following", exact=True).wait_for()
+    engine = open_engine(url, create=False, options={}, home=HOME)
+    made = [write_raw(engine, Put(key.encode(), b"2")) for key in keys]
+    engine.close()
+    with snapkv.open(url) as ticker:
+        ticker.tick()
+    page.locator("#live").get_by_role("link", name=keys[0]).click()
+    page.wait_for_url("**/commit?**")
+    assert person.fields()["at"] == f"rev:{made[0]}"
+    assert person.texts("details.row .key") == [keys[0]]
+    person.close()

@@ -100,8 +100,9 @@ def test_a_follower_gets_each_commit_once_and_resumes(store, served, follow):
         ("commit", each.ts) for each in made
     ]
     assert found[0][1]["note"] == "one"
-    assert found[0][1]["keys"] == [{"key": "a/x", "size": 1}]
-    assert found[1][1]["keys"] == [{"key": "before", "size": None}]
+    first_, second = (each.revision for each in made)
+    assert found[0][1]["keys"] == [{"key": "a/x", "size": 1, "revision": first_}]
+    assert found[1][1]["keys"] == [{"key": "before", "size": None, "revision": second}]
     again = follow(made[0].ts)
     assert again.next()[1]["timestamp"] == str(made[1].ts)
     third = store.save("b", b"2")

@@ -28,24 +28,41 @@
     });
   }
 
-  function keysOf(commit) {
+  // Links keep the prefix and the zone; as they are, since not every prefix is text.
+  const shared = location.search.slice(1).split("&").filter((each) => /^(prefix|tz)=/.test(each));
+
+  function urlOf(path, fields) {
+    const named = Object.entries(fields).map(([name, value]) => `${name}=${encodeURIComponent(value)}`);
+    return `${path}?${[...named, ...shared].join("&")}`;
+  }
+
+  function keysOf(commit, several) {
     const names = made("div", "names");
-    for (const { key, size } of commit.keys) {
-      const each = made("span");
+    for (const { key, size, revision } of commit.keys) {
+      const each = made("span"), name = made("code", "", visible(key).slice(0, 300));
       each.append(made("span", size === null ? "sign del" : "sign mod", size === null ? "−" : "="), " ");
-      each.append(made("code", "", visible(key).slice(0, 300)));
+      if (several) {
+        const link = made("a");
+        link.href = urlOf("/commit", { at: `rev:${revision}` });
+        link.append(name);
+        each.append(link);
+      } else each.append(name);
       names.append(each);
     }
     if (commit.more) names.append(made("span", "dim", `and ${commit.more} more`));
     return names;
   }
 
+  // A tick stamps all writes of other programs since the last one: each has a page of its own.
   function commitItem(commit) {
     const item = made("li"), what = made("div", "what");
-    const link = made("a", "title", visible(commit.note || `Revision ${commit.revision}`));
-    const at = list.dataset.observed === "1" ? `rev:${commit.revision}` : commit.timestamp;
-    link.href = `/commit?at=${encodeURIComponent(at)}`;
-    what.append(link, keysOf(commit));
+    const observed = list.dataset.observed === "1", several = observed && commit.first < commit.revision;
+    const name = several ? `Revisions ${commit.first} to ${commit.revision}` : `Revision ${commit.revision}`;
+    const link = made("a", "title", visible(commit.note || name));
+    link.href = several
+      ? urlOf("/changes", { from: `rev:${commit.first - 1}`, at: `rev:${commit.revision}` })
+      : urlOf("/commit", { at: observed ? `rev:${commit.revision}` : commit.timestamp });
+    what.append(link, keysOf(commit, several));
     const when = made("div", "when"), time = made("time", "", commit.time.slice(0, 23).replace("T", " "));
     time.dateTime = commit.time;
     when.append(time, made("span", "dim", `rev ${commit.revision}`));
