@@ -48,8 +48,12 @@ class Feed:
                 return
             if gap is not None:
                 yield _sent("gap", {"reason": gap})
+            trouble: str | None = None
             while not self._closed:
                 woken.clear()
+                if self.hub.trouble != trouble:
+                    trouble = self.hub.trouble
+                    yield _sent("trouble", {"reason": trouble})
                 events, number, lost = self.hub.after(number)
                 if lost:
                     yield _sent("gap", {"reason": "this page was too slow for all commits"})

@@ -9,8 +9,15 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from snapkv.clock import monotonic
-from snapkv.errors import CompactedError, SnapKVError, StoreClosedError
+from snapkv.errors import (
+    CompactedError,
+    EngineBusyError,
+    EngineUnavailableError,
+    SnapKVError,
+    StoreClosedError,
+)
 from snapkv.model import Change, Changes
+from snapkv.reading.deadline import within
 from snapkv.reading.watch import Watch
 from snapkv.times import format_time
 from snapkv.ui.source import Source
@@ -23,6 +30,8 @@ KEYS_KEPT_MAX = 200_000
 """So many keys of all commits are kept together; the oldest commits are dropped beyond."""
 NOT_KEPT = "commits in between are not kept here: open the list of commits"
 LOOK_S = 0.5
+PROBE_S = 2.0
+"""After so long without a commit the engine is asked whether it still answers, for as long."""
 RETRY_S = 2.0
 LINGER_S = 30.0
 """The watch goes on so long after its last follower has left."""
@@ -95,6 +104,7 @@ class Hub:
         self._base = 0  # the newest timestamp before the oldest event that is kept
         self._why = NOT_KEPT
         self._left_at, self._closed = 0.0, False
+        self._trouble: str | None = None
         self.watches = 0
         """Watches opened since the beginning."""
 
@@ -123,6 +133,11 @@ class Hub:
             at = max(0, number - self._first)
             return list(self._events)[at:], self._first + len(self._events), lost
 
+    @property
+    def trouble(self) -> str | None:
+        """Why no commits come now: the engine does not answer; None if it does."""
+        return self._trouble
+
     def close(self) -> None:
         """End the watch, and wake all followers; may be repeated."""
         with self._lock:
@@ -144,7 +159,7 @@ class Hub:
     def _begin(self, since: int | None) -> None:
         """Open a watch after a moment, or after now if that was compacted; the lock is held."""
         self._first += len(self._events)
-        self._why = NOT_KEPT
+        self._why, self._trouble = NOT_KEPT, None
         self._events.clear()
         self._keys = 0
         try:
@@ -171,12 +186,17 @@ class Hub:
         return newest, None
 
     def _run(self) -> None:
-        watch = self._watch
+        watch, heard = self._watch, monotonic()
         while watch is not None:
             try:
                 found = watch.next(LOOK_S)
                 if found is not None:
                     self._add(event_of(found))
+                    self._report(None)
+                    heard = monotonic()
+                elif monotonic() - heard > PROBE_S:
+                    self._probe()
+                    heard = monotonic()
             except StoreClosedError:
                 break
             except SnapKVError as e:
@@ -186,6 +206,21 @@ class Hub:
                 break
         if watch is not None:
             watch.close()
+
+    def _probe(self) -> None:
+        """Ask the engine for its newest commit: a watch alone waits for it without an error."""
+        try:
+            with within(PROBE_S):
+                self._source.reader.timeline.head()
+        except (EngineUnavailableError, EngineBusyError) as e:
+            self._report(str(e))
+        else:
+            self._report(None)
+
+    def _report(self, trouble: str | None) -> None:
+        if trouble != self._trouble:
+            self._trouble = trouble
+            self._wake()
 
     def _again(self, since: int, error: SnapKVError) -> Watch[str] | None:
         """Return a new watch: from where the last one was, or from now on after a gap."""
@@ -199,8 +234,10 @@ class Hub:
                 return None
             except SnapKVError as e:
                 error = e
+                self._report(str(e))
                 self._pause()
             else:
+                self._report(None)
                 if compacted:
                     self._add(Event(watch.timestamp, gap=f"{error}"))
                 self._watch = watch

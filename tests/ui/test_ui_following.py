@@ -65,3 +65,34 @@ def test_following_asks_again_after_a_failure(person, store):
     assert len(failures) == 3
     assert all("ERR_FAILED" in each or "503" in each for each in person.complaints)
     person.complaints.clear()
+
+
+def test_a_page_says_that_the_engine_does_not_answer(browser, axe, etcd):
+    with snapkv.open(f"etcd://{etcd.endpoint}") as store:
+        store.save("a", b"1")
+        with Served(store) as served:
+            live, list_ = Person(browser, served.url, axe), Person(browser, served.url, axe)
+            live.open("/live").get_by_text("following", exact=True).wait_for()
+            list_.open("/?follow=1&span=15m")
+            etcd.kill()
+            for person in (live, list_):
+                person.page.get_by_text("no commits come now: ").wait_for()
+            etcd.start()
+            live.page.get_by_text("following", exact=True).wait_for()
+            list_.page.locator("#follow-state:empty").wait_for(state="attached")
+            store.save("b", b"2")
+            live.page.locator("#live").get_by_text("b", exact=True).wait_for()
+            live.close()
+            list_.close()
+
+
+def test_a_page_that_the_server_did_not_take_asks_again(person, store, served, monkeypatch):
+    monkeypatch.setattr("snapkv.ui.feed.FOLLOWERS_MAX", 0)
+    page = person.open("/live")
+    page.get_by_text("the server does not take this page now").wait_for()
+    store.commit(puts={"c": b"1"}, note="meanwhile")
+    monkeypatch.setattr("snapkv.ui.feed.FOLLOWERS_MAX", 1)
+    page.get_by_text("following", exact=True).wait_for()
+    page.get_by_text("meanwhile").wait_for()
+    assert all("503" in each for each in person.complaints)
+    person.complaints.clear()

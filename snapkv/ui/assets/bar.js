@@ -167,6 +167,29 @@
     });
   }
 
+  // --- events: a server that sends none for now is asked again, from the last one on ---
+
+  // `said(text)` is called with what the connection does.
+  function events(address, handlers, said) {
+    const url = new URL(address, location.origin);
+    const source = new EventSource(url);
+    let trouble = null;
+    const say = () => said(trouble === null ? "following" : `no commits come now: ${trouble}`);
+    source.addEventListener("open", () => { trouble = null; say(); });
+    source.addEventListener("trouble", (event) => { trouble = JSON.parse(event.data).reason; say(); });
+    source.addEventListener("error", () => {
+      if (source.readyState !== EventSource.CLOSED) return said("connecting again");
+      said("the server does not take this page now; asking again");
+      setTimeout(() => events(url, handlers, said), RETRY_MS);
+    });
+    for (const [kind, handle] of Object.entries(handlers)) {
+      source.addEventListener(kind, (event) => {
+        if (event.lastEventId) url.searchParams.set("since", event.lastEventId);
+        handle(JSON.parse(event.data));
+      });
+    }
+  }
+
   // --- following: the page is fetched again when something was committed ---
 
   // What a person does stays: what is typed, the focus, which rows are open.
@@ -243,12 +266,12 @@
       waiting = true;
       setTimeout(fetchAgain, ms);
     };
-    const events = new EventSource(url);
-    events.addEventListener("commit", () => changed());
-    events.addEventListener("gap", () => changed());
+    const state = document.getElementById("follow-state");
+    const said = (text) => { state.textContent = text === "following" ? "" : text; };
+    events(url, { commit: () => changed(), gap: () => changed() }, said);
   }
 
-  window.snapkv = { showLocal };
+  window.snapkv = { showLocal, events };
   showLocal(document);
   watchBar();
   watchField();

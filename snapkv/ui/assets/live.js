@@ -83,16 +83,18 @@
     while (list.children.length > SHOWN_MAX) list.lastElementChild.remove();
   }
 
-  const events = new EventSource(list.dataset.url);
-  events.addEventListener("open", () => { state.textContent = "following"; });
-  events.addEventListener("error", () => { state.textContent = "connecting again"; });
-  events.addEventListener("commit", (event) => add(commitItem(JSON.parse(event.data))));
-  events.addEventListener("gap", (event) => {
+  function gap(reason) {
     const item = made("li", "gap"), what = made("div", "what");
-    what.append(made("strong", "", "Gap: "), visible(JSON.parse(event.data).reason));
+    what.append(made("strong", "", "Gap: "), visible(reason));
     item.append(what);
-    add(item);
-  });
+    return item;
+  }
+
+  window.snapkv.events(
+    list.dataset.url,
+    { commit: (commit) => add(commitItem(commit)), gap: ({ reason }) => add(gap(reason)) },
+    (text) => { state.textContent = visible(text); },
+  );
 
   button.hidden = false;
   button.addEventListener("click", () => {
