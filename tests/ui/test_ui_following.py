@@ -96,3 +96,16 @@ def test_a_page_that_the_server_did_not_take_asks_again(person, store, served, m
     page.get_by_text("meanwhile").wait_for()
     assert all("503" in each for each in person.complaints)
     person.complaints.clear()
+
+
+def test_a_pause_that_was_too_long_is_a_gap(person, store):
+    page = person.open("/live")
+    page.get_by_text("following", exact=True).wait_for()
+    page.get_by_role("button", name="Pause").click()
+    for n in range(205):
+        store.commit(puts={"a": b"%d" % n}, note=f"note {n}")
+    page.get_by_role("button", name="Resume (205)").click()
+    assert page.locator("#live li").count() == 200
+    assert page.locator("#live .title").first.inner_text() == "note 204"
+    assert page.locator("#live .title").last.inner_text() == "note 6"
+    assert "Gap: 6 commits are left out" in page.locator("#live li").last.inner_text()

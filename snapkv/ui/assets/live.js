@@ -8,7 +8,7 @@
   const button = document.getElementById("live-pause");
   if (!list || !window.EventSource) return;
 
-  let paused = false;
+  let paused = false, dropped = 0;
   const held = [];
 
   function made(name, kind, text) {
@@ -74,8 +74,11 @@
   function add(item) {
     if (paused) {
       held.push(item);
-      if (held.length > SHOWN_MAX) held.shift();
-      button.textContent = `Resume (${held.length})`;
+      if (held.length > SHOWN_MAX) {
+        held.shift();
+        dropped += 1;
+      }
+      button.textContent = `Resume (${held.length + dropped})`;
       return;
     }
     list.prepend(item);
@@ -100,6 +103,10 @@
   button.addEventListener("click", () => {
     paused = !paused;
     button.textContent = paused ? "Resume" : "Pause";
-    if (!paused) held.splice(0).forEach(add);
+    if (paused) return;
+    const items = held.splice(0);
+    if (dropped) items[0] = gap(`${dropped + 1} commits are left out: the pause was too long; open the list of commits`);
+    dropped = 0;
+    items.forEach(add);
   });
 })();
