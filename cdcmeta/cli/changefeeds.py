@@ -15,7 +15,7 @@ import snapkv
 from cdcmeta.cli.capturing import CLUSTER, ClusterOption, NameOption
 from snapkv import SnapshotKV, format_time
 from snapkv.cli.commands import App, patience
-from snapkv.cli.typed_times import understood
+from snapkv.typed_times import understood
 from snapkv.clock import SystemClock, pause
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from cdcmeta.errors import (
     InvalidArgumentError,
 )
 from snapkv.cli.commands import App, patience
-from snapkv.cli.typed_times import understood
+from snapkv.typed_times import understood
 from snapkv.clock import SystemClock
 from snapkv.times import dated, duration_ms, revision_of
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from snapkv.cli.terminal import tell
-from snapkv.cli.typed_times import TypedTime, understood
+from snapkv.typed_times import TypedTime, understood
 from snapkv.clock import SystemClock
 from snapkv.observing.observe import Observed
 from snapkv.store.store import SnapshotKV

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from importlib.resources import files
@@ -28,6 +29,8 @@ from snapkv.web import FORM, TOKEN, USER
 THREADS_MAX = 8
 READ_S = 20.0
 """How long the reads of one page may take together."""
+BAR_STATUSES = (400, 404, 410)
+"""Error pages with the time bar: their engine answers."""
 ASSETS = {
     "style.css": "text/css; charset=utf-8",
     "bar.js": "text/javascript; charset=utf-8",
@@ -57,7 +60,7 @@ class Application:
         try:
             answer = await self._answer(request)
         except Exception as e:
-            answer = self._failed(request, e)
+            answer = await self._failed(request, e)
         await answer(scope, receive, send)
 
     async def _answer(self, request: Request) -> Response:
@@ -176,13 +179,25 @@ class Application:
                 return Response(body, media_type=assets[name], headers=headers)
         return pages.error_answer(404, "no file has this name")
 
-    def _failed(self, request: Request, error: Exception) -> Response:
+    async def _failed(self, request: Request, error: Exception) -> Response:
         status = pages.status_of(error, self._site.extra_views or ())
         if status is None:
             LOGGER.error("a page failed: %s", request.url.path, exc_info=error)
             return pages.error_answer(500, "this page has a bug; the server's log says more")
-        as_json = request.url.path.endswith(".json")
-        return pages.error_answer(status, str(error), as_json=as_json)
+        if request.url.path.endswith(".json"):
+            return pages.error_answer(status, str(error), as_json=True)
+        try:
+            failed = State.of(request.url.path, request.scope["query_string"])
+        except InvalidOptionError:
+            return pages.error_answer(status, str(error))
+        if status in BAR_STATUSES and view_of(self._site, failed.path) is not None:
+            fields = {name: failed[name] for name in ("prefix", "span", "tz") if failed.has(name)}
+            c = Context(self._site, State(failed.path, fields))
+            with suppress(Exception):  # the error is shown without the bar
+                return await self._in_thread(
+                    lambda: pages.error_answer(status, str(error), c=c, failed=failed)
+                )
+        return pages.error_answer(status, str(error), failed=failed)
 
 
 def _user(request: Request) -> str | None:

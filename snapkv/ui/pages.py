@@ -17,6 +17,7 @@ from snapkv.ui import rendered, text
 from snapkv.ui.bar import PRESETS
 from snapkv.ui.context import Context
 from snapkv.ui.contributed import ExtraViews
+from snapkv.ui.state import State
 from snapkv.ui.views import Page
 
 STATUS_OF: tuple[tuple[type[Exception], int], ...] = (
@@ -98,13 +99,27 @@ def json_answer(found: Mapping[str, Any], status: int) -> Response:
 
 
 def error_answer(
-    status: int, reason: str, *, as_json: bool = False, headers: Mapping[str, str] | None = None
+    status: int,
+    reason: str,
+    *,
+    as_json: bool = False,
+    headers: Mapping[str, str] | None = None,
+    c: Context | None = None,
+    failed: State | None = None,
 ) -> Response:
-    """Return an error, as a small page or as JSON."""
+    """Return an error, as a small page or as JSON.
+
+    The page keeps the state of the request that `failed` in its links and its field, and has the
+    time bar of a context `c`.
+    """
     if as_json:
         found = json_answer({"error": reason}, status)
     else:
-        html = templates().get_template("error.html").render(status=status, reason=reason)
+        html = (
+            templates()
+            .get_template("error.html")
+            .render(status=status, reason=reason, c=c, state=failed)
+        )
         found = _answer(html, status)
     found.headers.update(headers or {})
     return found

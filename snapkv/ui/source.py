@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import TypeAlias
 
 from snapkv.clock import monotonic
-from snapkv.errors import CompactedError, InvalidTimeError
+from snapkv.errors import CompactedError
 from snapkv.layout import Mark, prefix_end
 from snapkv.observing.observe import Observed
 from snapkv.reading.reader import Reader
@@ -17,9 +17,11 @@ from snapkv.reading.view import KeyspaceReads
 from snapkv.rendering import Redaction
 from snapkv.store.store import SnapshotKV
 from snapkv.times import When, end_of_ms, physical_ms, revision_of
+from snapkv.typed_times import understood
 
 Keys: TypeAlias = SnapshotKV | Observed[str]
 
+TYPED_CHARS_MAX = 80
 ORDINALS_MAX = 20_000
 """So many bounds of bars are remembered; when there are more, all are dropped."""
 
@@ -133,7 +135,8 @@ class Source:
     def when(self, text: str | None) -> When | None:
         """Return the moment that a text of a URL names, None for now.
 
-        A date without an offset is in UTC. Raises `InvalidTimeError`.
+        What a person types (`14:05`, `yesterday`, `1h ago`) is understood as on a command line, but
+        a time without an offset is in UTC. Raises `InvalidTimeError`.
         """
         text = (text or "").strip()
         if text in ("", "now"):
@@ -145,9 +148,7 @@ class Source:
         try:
             found = datetime.fromisoformat(text)
         except ValueError:
-            raise InvalidTimeError(
-                f"{text[:80]!r} is not a time: write 2026-01-31T14:05:00Z, -15m, rev:4 or now", text
-            ) from None
+            return understood(text[:TYPED_CHARS_MAX], self.now_ms(), UTC).state
         return found if found.tzinfo else found.replace(tzinfo=UTC)
 
     def timestamp(self, when: When | None) -> int:

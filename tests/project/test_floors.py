@@ -19,7 +19,7 @@ FLOORS = (
     ("snapkv.errors",),
     ("snapkv.arguments", "snapkv.extras", "snapkv.lifecycle", "snapkv.model", "snapkv.text"),
     ("snapkv.times", "snapkv.tuples"),
-    ("snapkv.clock", "snapkv.layout"),
+    ("snapkv.clock", "snapkv.layout", "snapkv.typed_times"),
     ("snapkv.files", "snapkv.rendering", "snapkv.web"),
     ("snapkv.engine",),
     ("snapkv.committer", "snapkv.timeline"),
@@ -57,7 +57,7 @@ CDCMETA_MAY_IMPORT = {
     "snapkv.times",
     "snapkv.tuples",
     "snapkv.web",
-    "snapkv.cli.typed_times",
+    "snapkv.typed_times",
 }
 CDCMETA_EXECUTORS_MAY_IMPORT = {
     *CDCMETA_MAY_IMPORT,

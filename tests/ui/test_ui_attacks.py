@@ -189,7 +189,7 @@ def test_queries_that_are_not_valid_are_errors_of_the_client(store, clock):
     store.save("a", b"1")
     with Served(store) as served:
         for url in (
-            *("/?at=yesterday", "/?at=rev:0", "/?span=x", "/?span=1..y", "/changes?view=x"),
+            *("/?at=sometime", "/?at=rev:0", "/?span=x", "/?span=1..y", "/changes?view=x"),
             *("/keys?limit=x", "/keys?limit=-1", "/key", "/search?q=a&in=x", "/export?format=x"),
             *("/?from=99", "/changes?show=x", "/commit?at=9", "/live/events?since=x", "/restore"),
             "/?" + "&".join(f"a{n}=1" for n in range(100)),

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from snapkv import format_time
-from snapkv.cli.typed_times import understood
+from snapkv.typed_times import understood
 from snapkv.errors import InvalidTimeError
 from snapkv.times import end_of_ms
 

@@ -1,7 +1,7 @@
-"""Times as people type them on a command line: in local time, in words, and by how long ago.
+"""Times as people type them: in local time, in words, and by how long ago.
 
 Programs write times with an offset (`snapkv.times`); only what a person types is guessed at, and
-a command line prints how it understood it.
+a command line prints how it understood it. The page takes UTC, or the zone that it shows.
 """
 
 from __future__ import annotations
