@@ -15,8 +15,8 @@ import snapkv
 from cdcmeta.cli.capturing import CLUSTER, ClusterOption, NameOption
 from snapkv import SnapshotKV, format_time
 from snapkv.cli.commands import App, patience
-from snapkv.typed_times import understood
 from snapkv.clock import SystemClock, pause
+from snapkv.typed_times import understood
 
 if TYPE_CHECKING:
     from cdcmeta.scheduler.runtime import Changefeeds

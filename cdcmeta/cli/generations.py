@@ -21,9 +21,9 @@ from cdcmeta.errors import (
     InvalidArgumentError,
 )
 from snapkv.cli.commands import App, patience
-from snapkv.typed_times import understood
 from snapkv.clock import SystemClock
 from snapkv.times import dated, duration_ms, revision_of
+from snapkv.typed_times import understood
 
 if TYPE_CHECKING:  # they need NumPy, so a command imports them only when it runs
     from cdcmeta.generations import Generation, GenerationLog, Sharding

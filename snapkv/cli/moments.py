@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from snapkv.cli.terminal import tell
-from snapkv.typed_times import TypedTime, understood
 from snapkv.clock import SystemClock
 from snapkv.observing.observe import Observed
 from snapkv.store.store import SnapshotKV
 from snapkv.times import When, format_time, revision_of
+from snapkv.typed_times import TypedTime, understood
 
 
 def moment(text: str | None) -> When | None:
