@@ -6,8 +6,10 @@ from collections.abc import Callable
 
 from snapkv.cli.terminal import tell
 from snapkv.clock import SystemClock
+from snapkv.layout import CREATION_ORDINAL
 from snapkv.observing.observe import Observed
 from snapkv.store.store import SnapshotKV
+from snapkv.timeline import Timeline
 from snapkv.times import When, format_time, revision_of
 from snapkv.typed_times import TypedTime, understood
 
@@ -43,10 +45,30 @@ def _understood(text: str | None, meant: Callable[[TypedTime], When | None]) -> 
 
 
 def settled(store: SnapshotKV | Observed[str], when: When | None) -> When | None:
-    """Return a time unchanged; show the date of a revision."""
-    if revision_of(when) is not None and (timestamp := store.timestamp_of(when or "")):
+    """Return a time unchanged; show the date of a revision, of observed keys that of its ticks."""
+    if (revision := revision_of(when)) is None:
+        return when
+    if isinstance(store, Observed):
+        if place := _among_ticks(store.reader.timeline, revision):
+            tell(f"snapkv: {when} {place}")
+    elif timestamp := store.timestamp_of(when or ""):
         tell(f"snapkv: {when} = {format_time(timestamp)}")
     return when
+
+
+def _among_ticks(timeline: Timeline, revision: int) -> str:
+    """Return which ticks a revision is between: a foreign write has no time of its own."""
+    before = timeline.at_revision(revision).mark
+    ticked = before.ordinal > CREATION_ORDINAL
+    if ticked and before.revision == revision:
+        return f"= {format_time(before.timestamp)}"
+    after = timeline.following(before)
+    if after is None:
+        return f"is after the newest tick, {format_time(before.timestamp)}" if ticked else ""
+    if not ticked:
+        return f"is before the first tick, {format_time(after.timestamp)}"
+    ticks = f"{format_time(before.timestamp)} and {format_time(after.timestamp)}"
+    return f"is between the ticks {ticks}"
 
 
 def settled_span(

@@ -188,6 +188,23 @@ def test_observed_keys_are_read_at_ticks(cli: Cli, observed: list[str]) -> None:
     assert facts["newest"]["timestamp"] == third
 
 
+def test_a_revision_is_shown_between_its_ticks(cli: Cli, etcd: EtcdServer) -> None:
+    first = cli.ok("tick", "--json").json[0]
+    etcd.gateway.put(b"/r/a", b"1")
+    middle = etcd.gateway.put(b"/r/a", b"2")
+    etcd.gateway.put(b"/r/a", b"3")
+    second = cli.ok("tick", "--json").json[0]
+    late = etcd.gateway.put(b"/r/a", b"4")
+
+    def told(revision: int) -> tuple[str, str]:
+        answer = cli.ok("get", "/r/a", "--observe", "/r/", "--at", f"rev:{revision}")
+        return answer.out, answer.err.removeprefix(f"snapkv: rev:{revision} ")
+
+    assert told(middle) == ("2", f"is between the ticks {first['time']} and {second['time']}\n")
+    assert told(second["revision"]) == ("3", f"= {second['time']}\n")
+    assert told(late) == ("4", f"is after the newest tick, {second['time']}\n")
+
+
 def test_a_watch_names_nobody_for_what_others_wrote(cli: Cli, etcd: EtcdServer) -> None:
     """It says what history says: no writer, and the revision of the write itself."""
     cli.patch.setenv("SNAPKV_WRITER", "ticker@mon")
