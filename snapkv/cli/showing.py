@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import chain
+from itertools import chain, islice, takewhile
 from typing import Annotated
 
 import typer
@@ -24,6 +24,9 @@ from snapkv.reading.log import log as logged
 from snapkv.store.store import SnapshotKV
 from snapkv.times import When, format_time, revision_of
 
+SAME_TICK_MAX = 10
+"""How many other writes of a tick are named."""
+
 
 @takes("observe", "archive", "timeout", "no_pager", "raw")
 @renders()
@@ -42,8 +45,11 @@ def show(
     """
     when, renderer = moment(time), Renderer(rendering)
     with options.long_output(*renderer.headings) as out, options.readable() as kv:
-        found = _in_force(kv, settled(kv, when))
         start, end = kv.keyspace.range_of(prefix or kv.keyspace.whole)
+        older = logged(kv, until=settled(kv, when), wanted=1, details=True)
+        found = _in_force(kv, when, older)
+        if isinstance(kv, Observed) and revision_of(when) is None:
+            _tell_same_tick(found, older, start, end)
         if found.moved is not None:
             own = tuple(each for each in found.moved if start <= each.key < end)
             found = found._replace(moved=own)
@@ -62,9 +68,8 @@ def show(
     renderer.tell_ignored()
 
 
-def _in_force(kv: SnapshotKV | Observed[str], when: When | None) -> Logged:
+def _in_force(kv: SnapshotKV | Observed[str], when: When | None, found: Iterator[Logged]) -> Logged:
     """Return the commit at exactly a time, else the newest before it that is not a tick."""
-    found = logged(kv, until=when, wanted=1, details=True)
     first = next(found, None)
     if when is None:
         newest = _no_tick(first, found)
@@ -86,6 +91,21 @@ def _in_force(kv: SnapshotKV | Observed[str], when: When | None) -> Logged:
 
 def _no_tick(first: Logged | None, found: Iterator[Logged]) -> Logged | None:
     return next((each for each in chain([first], found) if each and not each.is_tick), None)
+
+
+def _tell_same_tick(shown: Logged, older: Iterator[Logged], start: bytes, end: bytes) -> None:
+    """Say which other writes to a range of keys the tick of a shown write has stamped."""
+    same = (
+        each.commit.revision
+        for each in takewhile(lambda each: each.commit.ts == shown.commit.ts, older)
+        if any(start <= moved.key < end for moved in each.moved or ())
+    )
+    newest = [f"rev:{revision}" for revision in islice(same, SAME_TICK_MAX)]
+    count = len(newest) + sum(1 for _ in same)
+    if count:
+        all_of_them = [*newest, "..."] if count > len(newest) else newest
+        verb = "write has" if count == 1 else "writes have"
+        tell(f"snapkv: {count:,} more {verb} this time: {', '.join(all_of_them)}")
 
 
 def _write_head(out: Output, commit: Commit) -> None:

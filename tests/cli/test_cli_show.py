@@ -196,6 +196,13 @@ def test_writes_of_other_programs_are_shown(etcd_cli: Cli, etcd: EtcdServer) -> 
         assert cli.ok("show", f"rev:{row['revision']}", *observed).json == [row]
     assert cli.ok("show", *observed).json == rows[:1]
     assert cli.ok("show", tick, *observed).json == rows[1:2], "the newest write that it stamps"
+    others = f"rev:{rows[2]['revision']}, rev:{rows[3]['revision']}"
+    assert (
+        cli.ok("show", tick, *observed).err == f"snapkv: 2 more writes have this time: {others}\n"
+    )
+    assert cli.ok("show", f"rev:{rows[1]['revision']}", *observed).err.count("more") == 0
+    of_b = cli.ok("show", tick, "--prefix", "/r/b", *observed).err
+    assert of_b == f"snapkv: 1 more write has this time: rev:{rows[2]['revision']}\n"
     shown = cli.ok("show", "--observe", "/r/").lines
     assert not any(line.startswith("writer") for line in shown)
     assert shown[-1] == '~ /r/a  "two" -> "three"'
