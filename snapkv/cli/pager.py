@@ -5,20 +5,27 @@ from __future__ import annotations
 import io
 import os
 import shlex
+import signal
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from shutil import which
-from subprocess import PIPE, Popen
+from subprocess import PIPE, Popen, TimeoutExpired
 from typing import TextIO
 
-from snapkv.cli.exits import CommandError
+from snapkv.cli.exits import CommandError, Exit
 from snapkv.cli.terminal import tell_warning
 
 PAGER_VARIABLES = ("SNAPKV_PAGER", "PAGER")
 """The first that is set decides; an empty one, or cat, means no pager."""
 DEFAULTS = {"LESS": "FRX", "LV": "-c"}
 """Variables of pagers, unless they are set: end if all fits on the screen, keep colours."""
+READER_CODES = (0, -signal.SIGINT, 128 + signal.SIGINT, -signal.SIGPIPE, 128 + signal.SIGPIPE)
+"""With these codes a pager ends because its reader wants that; with others it has failed."""
+KEPT_BYTES_MAX = 1 << 20
+"""So much output is kept for a pager that fails."""
+END_S_MAX = 5.0
+"""How long a pager that reads no more may take to end, in seconds."""
 
 
 def pager_of(environment: Mapping[str, str]) -> list[str]:
@@ -44,13 +51,15 @@ def pager_of(environment: Mapping[str, str]) -> list[str]:
 class PagerPipe(io.RawIOBase):
     """A stream into a pager, which the first write starts; it counts as the terminal.
 
-    If the pager does not start, a warning says so and the terminal gets everything. `ended` is
-    whether the reader has ended the pager before everything was written.
+    If the pager does not start, or fails, a warning says so and the terminal gets everything; if a
+    pager fails after more than `KEPT_BYTES_MAX` bytes, the output is `lost`, with that reason.
+    `ended` is whether the reader has ended the pager before everything was written.
     """
 
     def __init__(self, command: list[str], terminal: TextIO) -> None:
         super().__init__()
-        self.ended = False
+        self.ended, self.lost = False, ""
+        self._kept: bytearray | None = bytearray()
         self._command, self._terminal = command, terminal
         self._process: Popen[bytes] | None = None
         self._target: int | None = None
@@ -71,10 +80,37 @@ class PagerPipe(io.RawIOBase):
         if self.ended:
             return len(content)
         try:
-            return os.write(self._target, content)
+            written = os.write(self._target, content)
         except BrokenPipeError:
+            if self._process is not None and self._fails():
+                return self.write(data)
             self.ended = self._process is not None
             raise
+        if self._process is not None and self._kept is not None:
+            self._kept += content[:written]
+            if len(self._kept) > KEPT_BYTES_MAX:
+                self._kept = None
+        return written
+
+    def _fails(self) -> bool:
+        """Return whether the pager, which reads no more, has failed; then write without it."""
+        assert self._process is not None
+        with suppress(TimeoutExpired):
+            self._process.wait(END_S_MAX)
+        code = self._process.returncode
+        if code is None or code in READER_CODES:
+            return False
+        ended = f"with code {code}" if code > 0 else f"by signal {-code}"
+        why = f"the pager {shlex.join(self._command)} ended {ended}"
+        self._process, self._target = None, self._terminal.fileno()
+        if self._kept is None:
+            self.lost, self.ended = f"{why}: --no-pager prints everything", True
+            return True
+        tell_warning(f"{why}; here is everything without it")
+        left = memoryview(self._kept)
+        while left:
+            left = left[os.write(self._target, left) :]
+        return True
 
     def _start(self) -> int:
         self._terminal.flush()
@@ -95,6 +131,8 @@ class PagerPipe(io.RawIOBase):
         while self._process.poll() is None:
             with suppress(KeyboardInterrupt):
                 self._process.wait()
+        if not self.ended:
+            self._fails()
 
 
 @contextmanager
@@ -102,7 +140,7 @@ def paged(*, wanted: bool = True) -> Iterator[None]:
     """Send the standard output of a block through a pager, if it is a terminal and `wanted`.
 
     If the reader ends the pager early, the rest of the block is skipped, without an error. In the
-    end it waits for the reader.
+    end it waits for the reader. Raises `CommandError` if a pager fails after much output.
     """
     terminal = sys.stdout
     command = pager_of(os.environ) if wanted and terminal.isatty() else []
@@ -128,3 +166,5 @@ def paged(*, wanted: bool = True) -> Iterator[None]:
         with suppress(BrokenPipeError):
             stream.close()
         pipe.finish()
+    if pipe.lost:
+        raise CommandError(pipe.lost, Exit.OUTPUT)

@@ -135,6 +135,35 @@ def test_a_pager_that_is_absent_is_reported(cli: Cli) -> None:
     assert b'PAGER is "less \'open", not a command: ' in shown(cli, "ls", code=2)
 
 
+@pytest.mark.parametrize(
+    ("script", "why"),
+    [
+        ("#!/bin/sh\nexit 3\n", b"with code 3"),
+        ("#!/bin/sh\nkill -9 $$\n", b"by signal 9"),
+        ("#!/bin/sh\ncat > {folder}/paged\nexit 2\n", b"with code 2"),
+    ],
+)
+def test_a_pager_that_fails_loses_no_output(cli: Cli, script: str, why: bytes) -> None:
+    program = pager(cli, "failing", script)
+    cli.environment["PAGER"] = str(program)
+    first, *lines = shown(cli, "ls").splitlines()
+    assert b"the pager " + bytes(program) + b" ended " + why in first
+    assert lines == [b"a[red]", b"b"]
+    assert shown(cli, "diff", "-1h", "--exit-code", code=1).count(b'+ b  "2"') == 1
+    with snapkv.open(cli.url) as store:
+        store.multi_save({f"key/{n:05}": b"x" for n in range(8_000)})
+    assert shown(cli, "ls", "key/").splitlines()[1:] == [b"key/%05d" % n for n in range(8_000)]
+
+
+def test_a_pager_that_fails_late_is_an_error(cli: Cli) -> None:
+    with snapkv.open(cli.url) as store:
+        store.multi_save({f"key/{'x' * 400}/{n:05}": b"x" for n in range(5_000)})
+    cli.environment["PAGER"] = str(
+        pager(cli, "late", "#!/bin/sh\nhead -c 1500000 > /dev/null\nexit 3\n")
+    )
+    assert b"late ended with code 3: --no-pager prints everything" in shown(cli, "ls", code=8)
+
+
 def test_ctrl_c_is_for_the_pager(cli: Cli) -> None:
     """As in less, where it ends a search; the command waits until the reader is done."""
     script = "#!/bin/sh\ntrap '' INT\ncat\nmkfifo {folder}/key\necho at the end\ncat {folder}/key\n"
