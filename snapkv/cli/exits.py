@@ -5,6 +5,7 @@ from __future__ import annotations
 from enum import IntEnum
 
 from snapkv import errors as _errors
+from snapkv.dates import date_text
 
 
 class Exit(IntEnum):
@@ -96,6 +97,8 @@ def message_of(error: Exception) -> str:
         return f"{error}; 'snapkv resolve {error.timestamp} {error.nonce.hex()}' settles it"
     if isinstance(error, _errors.CompactedError):
         return str(error).replace("archive=", "--archive")
+    if isinstance(error, _errors.NotObservedError) and error.first is not None:
+        return f"{error}: write {date_text(error.first)} or a later time"
     if isinstance(error, OSError) and not isinstance(error, _errors.SnapKVError):
         where = "" if error.filename is None else f"{error.filename}: "
         return f"{where}{error.strerror or error}"

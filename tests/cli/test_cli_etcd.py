@@ -205,6 +205,13 @@ def test_a_revision_is_shown_between_its_ticks(cli: Cli, etcd: EtcdServer) -> No
     assert told(late) == ("4", f"is after the newest tick, {second['time']}\n")
 
 
+def test_a_time_before_the_first_tick_says_what_to_write(cli: Cli, observed: list[str]) -> None:
+    answer = cli("diff", "-1h", "--observe", "/r/")
+    assert (answer.code, answer.out) == (4, "")
+    written = answer.err.rpartition(": write ")[2].removesuffix(" or a later time\n")
+    assert cli.ok("diff", written, "--observe", "/r/").lines[-1] == '+ /r/b  "3"'
+
+
 def test_a_watch_names_nobody_for_what_others_wrote(cli: Cli, etcd: EtcdServer) -> None:
     """It says what history says: no writer, and the revision of the write itself."""
     cli.patch.setenv("SNAPKV_WRITER", "ticker@mon")

@@ -89,7 +89,8 @@ def test_errors_name_times_as_people_write_them() -> None:
     )
     assert message_of(snapkv.KeyNotFoundError("r/", at, reason="nothing there")) == "nothing there"
     assert message_of(errors.NotObservedError(0, at)) == (
-        f"no tick had been committed yet at 1970-01-01T00:00:00.000Z (0); observed since {shown}"
+        f"no tick had been committed yet at 1970-01-01T00:00:00.000Z (0); observed since {shown}: "
+        "write 2023-11-14T22:13:20.123Z or a later time"
     )
 
 
