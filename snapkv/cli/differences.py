@@ -8,7 +8,7 @@ from shutil import get_terminal_size, which
 from typing import NamedTuple
 
 from snapkv.cli.exits import CommandError
-from snapkv.cli.formats import Json, counted, difference_json, value_json
+from snapkv.cli.formats import Json, counted, difference_json, key_json, value_json
 from snapkv.cli.output import Output
 from snapkv.cli.rendering import Rendering
 from snapkv.cli.terminal import Part, tell, write_line
@@ -167,13 +167,14 @@ class Renderer:
     def _fields(self, difference: Difference[str], change: str, compared: ValueDifference) -> Json:
         key = difference.key
         if self.rendering.name_only:
-            return {"key": key}
+            return {"key": key_json(key)}
         if self.rendering.stat:
-            return {"key": key, "change": change, **compared.stat._asdict()}
+            return {"key": key_json(key), "change": change, **compared.stat._asdict()}
         if not self._redaction.covers(key):
             return difference_json(difference)
         sides = {"before": difference.before, "after": difference.after}
-        return {"key": key, **{name: self.value_json(key, side) for name, side in sides.items()}}
+        shown = {name: self.value_json(key, side) for name, side in sides.items()}
+        return {"key": key_json(key), **shown}
 
     def _columns(self, key: str, change: str, compared: ValueDifference) -> tuple[Part | None, ...]:
         sign, name = (SIGNS[change], STYLES[change]), (key_text(key), STYLES[change])

@@ -104,6 +104,15 @@ def value_json(value: bytes | None) -> Any:
         return {"base64": base64.b64encode(value).decode()}
 
 
+def key_json(key: str) -> Any:
+    r"""Return a key for JSON: its text, or base64 of an observed key that is not UTF-8.
+
+    >>> key_json("/r/a"), key_json("/r/\udcff")
+    ('/r/a', {'base64': 'L3Iv/w=='})
+    """
+    return value_json(key.encode(errors="surrogateescape"))
+
+
 def tree_json(tree: Any) -> Any:
     r"""Return what a value says for JSON, which has neither bytes nor infinite numbers.
 
@@ -166,7 +175,7 @@ def version_json(version: Version) -> Json:
 def entry_json(key: str, entry: Entry) -> Json:
     """Return a key and its value at a moment for JSON."""
     return {
-        "key": key,
+        "key": key_json(key),
         "value": value_json(entry.value),
         "revision": entry.revision,
         "created": entry.created,
@@ -177,7 +186,7 @@ def entry_json(key: str, entry: Entry) -> Json:
 def difference_json(difference: Difference[str]) -> Json:
     """Return a difference for JSON."""
     return {
-        "key": difference.key,
+        "key": key_json(difference.key),
         "before": value_json(difference.before),
         "after": value_json(difference.after),
     }
@@ -185,7 +194,7 @@ def difference_json(difference: Difference[str]) -> Json:
 
 def change_json(change: Change[str]) -> Json:
     """Return a change for JSON."""
-    return {"key": change.key, "value": value_json(change.value)}
+    return {"key": key_json(change.key), "value": value_json(change.value)}
 
 
 def written_change_json(change: Change[str]) -> Json:

@@ -14,6 +14,7 @@ from snapkv.cli.differences import Renderer
 from snapkv.cli.formats import (
     Json,
     entry_json,
+    key_json,
     key_text,
     text_of,
     time_json,
@@ -109,7 +110,7 @@ def ls(
         snapshot = kv.at(settled(kv, when))
         if not long:
             for key in snapshot.keys(prefix or None):
-                out.record({"key": key}, key_text(key))
+                out.record({"key": key_json(key)}, key_text(key))
             return
         width = 0 if out.format == "table" else NUMBER_WIDTH
         for key, entry in snapshot.entries(prefix or None):

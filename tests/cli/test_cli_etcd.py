@@ -171,7 +171,16 @@ def test_observed_keys_are_read_at_ticks(cli: Cli, observed: list[str]) -> None:
     assert cli.ok("get", "/r/a", "--at", first, *see).out == "1"
     assert cli.ok("ls", *see).lines == ["/r/a", "/r/b", '"/r/\\udcff"']
     assert cli.ok("ls", "/r/a", *see).lines == ["/r/a"]
-    assert cli.ok("ls", *see, "--json").json[-1] == {"key": "/r/\udcff"}
+    raw_key = {"base64": "L3Iv/w=="}
+    assert cli.ok("ls", *see, "--json").json[-1] == {"key": raw_key}
+    assert cli.ok("ls", "-l", *see, "--json").json[-1]["key"] == raw_key
+    assert cli.ok("ls", *see, "-o", "yaml").out.endswith("key:\n  base64: L3Iv/w==\n")
+    for words in (["show", first, "--stat"], ["watch", "--since", "0", "-n", "1"], ["log", "-p"]):
+        assert raw_key in [
+            change["key"]
+            for row in cli.ok(*words, *see, "--json").json
+            for change in row["changes"]
+        ]
     assert cli.ok("ls", "-l", *see, "--at", first).lines[0].endswith('1  /r/a  "1"')
     assert cli.ok("diff", first, *see).lines == ['~ /r/a  "1" -> "2"', '+ /r/b  "3"']
     assert cli.ok("diff", first, second, *see, "--prefix", "/r/b").lines == []
