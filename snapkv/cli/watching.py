@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby, islice
 from typing import Annotated
 
 import typer
 
 from snapkv.cli.differences import Renderer, Shown
-from snapkv.cli.formats import change_json, commit_json, key_text, written_change_json
+from snapkv.cli.formats import Json, change_json, commit_json, key_text, written_change_json
 from snapkv.cli.moments import settled, since
 from snapkv.cli.options import (
     CountOption,
@@ -60,25 +60,40 @@ def watch(
     ):
         for found in islice(changes, count):
             if out.structured:
-                _write_fields(out, renderer, found, each_written=options.observe is not None)
+                form = change_json if options.observe is None else written_change_json
+                _write_fields(out, renderer, found, form, kv if patch else None)
             else:
                 _write_lines(out, renderer, kv, found)
             sys.stdout.flush()
 
 
 def _write_fields(
-    out: Output, renderer: Renderer, found: Changes[str], *, each_written: bool
+    out: Output,
+    renderer: Renderer,
+    found: Changes[str],
+    form: Callable[[Change[str]], Json],
+    kv: SnapshotKV | Observed[str] | None,
 ) -> None:
-    """Write a commit for programs.
-
-    With `each_written` each change has its own revision, writer, note and meta.
-    """
-    form = written_change_json if each_written else change_json
-    changes = [
-        {**form(change), "value": renderer.value_json(change.key, change.value)}
-        for change in found.changes
-    ]
+    """Write a commit for programs, each change in a form; with `kv` both its values."""
+    before = None if kv is None else _values_before(kv, found.changes)
+    changes = []
+    for number, change in enumerate(found.changes):
+        value = renderer.value_json(change.key, change.value)
+        both = {}
+        if before is not None:
+            both = {"before": renderer.value_json(change.key, before[number]), "after": value}
+        changes.append({**form(change), "value": value, **both})
     out.record({**commit_json(found.commit), "changes": changes})
+
+
+def _values_before(
+    kv: SnapshotKV | Observed[str], changes: Sequence[Change[str]]
+) -> list[bytes | None] | None:
+    """Return the values before changes; None if these were compacted."""
+    try:
+        return values_before(kv, changes)
+    except CompactedError:
+        return None
 
 
 def _write_lines(
@@ -98,9 +113,8 @@ def _shown(
     renderer: Renderer, kv: SnapshotKV | Observed[str], changes: list[Change[str]]
 ) -> Iterable[Shown]:
     """Return changes as they are shown; `=` is before a value if the one before was compacted."""
-    try:
-        before = values_before(kv, changes)
-    except CompactedError:
+    before = _values_before(kv, changes)
+    if before is None:
         return _without_before(renderer, changes)
     pairs = zip(changes, before, strict=True)
     differences = (Difference(change.key, value, change.value) for change, value in pairs)
