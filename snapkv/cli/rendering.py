@@ -81,7 +81,11 @@ class Rendering:
         }
         chosen = [option for option, on in given.items() if on]
         if len(chosen) > 1:
-            raise CommandError(f"{' and '.join(chosen)} exclude each other: give one of them")
+            raise _exclude(chosen)
+        if self.full and self.unified is not None:
+            raise _exclude(["--full", "--unified"])
+        if self.kind is not None and self.decoder is not None:
+            raise _exclude(["--as", "--decoder"])
 
     @property
     def redacted(self) -> tuple[str, ...]:
@@ -104,6 +108,10 @@ class Rendering:
     def decodes(self) -> bool:
         """Whether an option says how values are read."""
         return self.kind is not None or self.decoder is not None
+
+
+def _exclude(options: list[str]) -> CommandError:
+    return CommandError(f"{' and '.join(options)} exclude each other: give one of them")
 
 
 def renders(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:

@@ -129,7 +129,14 @@ def test_what_was_added_is_shown_whole_when_lines_are_asked_for(cli: Cli, then: 
 
 
 @pytest.mark.parametrize(
-    "options", [["--stat", "--name-only"], ["--full", "--word"], ["--side-by-side", "--stat"]]
+    "options",
+    [
+        ["--stat", "--name-only"],
+        ["--full", "--word"],
+        ["--side-by-side", "--stat"],
+        ["--full", "-U", "1"],
+        ["--as", "json", "--decoder", "cat"],
+    ],
 )
 def test_options_that_exclude_each_other(cli: Cli, then: str, options: list[str]) -> None:
     answer = cli("diff", then, *options)
