@@ -25,9 +25,9 @@ from snapkv.rendering import blame as blamed
 def diff(
     options: StoreOptions,
     rendering: Rendering,
-    a: Annotated[str, typer.Argument(metavar="A", help="A time.", show_default=False)],
+    a: Annotated[str, typer.Argument(metavar="TIME", help="The time before.", show_default=False)],
     b: Annotated[
-        str, typer.Argument(metavar="B", help="A time; else now.", show_default=False)
+        str, typer.Argument(metavar="TIME", help="The time after; else now.", show_default=False)
     ] = "now",
     prefix: PrefixOption = "",
     exit_code: Annotated[

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Iterable, Iterator
 from shutil import get_terminal_size, which
@@ -84,7 +85,10 @@ class Renderer:
         if rendering.decoder is not None:
             self.read_decoder = command_decoder(rendering.decoder)
             if which(program := shlex.split(rendering.decoder)[0]) is None:
-                raise CommandError(f"--decoder: the program {program!r} was not found: install it")
+                why = "was not found: install it"
+                if os.path.exists(program) and "/" in program:
+                    why = "is not a file that can be executed: correct it"
+                raise CommandError(f"--decoder: the program {program!r} {why}")
 
     @property
     def headings(self) -> tuple[str, ...]:

@@ -102,6 +102,7 @@ def test_errors_name_times_as_people_write_them() -> None:
         (["get", "a", "--at", "3"], 2, "if it is a revision, write 'rev:3'"),
         (["get", ""], 2, "not empty"),
         (["get"], 2, "see snapkv get --help"),
+        (["diff"], 2, "Missing argument 'TIME'"),
         (["get", "a", "--sotre", "x"], 2, "--sotre"),
         (["gte", "a"], 2, "gte"),
         (["diff", "--perfix", "-1h"], 2, "--perfix"),
