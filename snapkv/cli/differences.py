@@ -130,6 +130,14 @@ class Renderer:
             return plain(_brief(difference))
         return shortened(before, after)[1] if difference else self.preview(key, after)
 
+    def ignores(self, key: str, before: bytes | None, after: bytes | None) -> bool:
+        """Return whether only ignored paths differ between two values, and count it."""
+        if not self._ignore or before is None or after is None:
+            return False
+        ignored = self._compared(key, before, after)[0].state == "ignored"
+        self.ignored += ignored
+        return ignored
+
     def covers(self, key: str) -> bool:
         """Return whether the values of a key are not shown."""
         return self._redaction.covers(key)
@@ -238,10 +246,10 @@ class Renderer:
         if (more := len(differences) - SUMMARY_LINES_MAX) > 0:
             tell(f"... and {more:,} more")
 
-    def tell_ignored(self) -> None:
+    def tell_ignored(self, noun: str = "key") -> None:
         """Say on the error stream how many differences were left out."""
         if self.ignored:
-            tell(f"snapkv: {counted(self.ignored, 'key')} left out: only ignored paths differ")
+            tell(f"snapkv: {counted(self.ignored, noun)} left out: only ignored paths differ")
 
 
 def _change_of(difference: Difference[str]) -> str:

@@ -124,7 +124,7 @@ def ls(
 
 
 @takes("observe", "archive", "timeout", "no_pager", "raw")
-@renders("redact", "kind", "decoder")
+@renders("ignore", "redact", "kind", "decoder")
 def history(
     options: StoreOptions,
     rendering: Rendering,
@@ -136,7 +136,8 @@ def history(
 ) -> None:
     """Print the versions of a key, newest first: time, revision, value, writer, note, meta.
 
-    Of a long value, the line shows what differs from the version before.
+    Of a long value, the line shows what differs from the version before. --ignore leaves out
+    versions in which only such paths differ.
     """
     after, up_to, renderer = since(since_), moment(until), Renderer(rendering)
     headings = ("TIME", "REVISION", "VALUE", "WRITER", "NOTE", "META")
@@ -145,11 +146,12 @@ def history(
         wanted = (
             _record(out, renderer, key, version, before)
             for version, before in _with_previous(key, kv.history(key))
-            if within(version.ts)
+            if within(version.ts) and not renderer.ignores(key, before, version.value)
         )
         shown = islice(wanted, count) if oldest_first else reversed(deque(wanted, count))
         for fields, columns in shown:
             out.record(fields, *columns)
+    renderer.tell_ignored("version")
 
 
 def _with_previous(key: str, versions: Iterable[Version]) -> Iterator[tuple[Version, bytes | None]]:

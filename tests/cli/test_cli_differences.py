@@ -373,3 +373,18 @@ def test_watch_has_both_values_for_programs(cli: Cli, then: str) -> None:
     assert row["changes"] == [{"key": "short", "value": "v2", "before": "v1", "after": "v2"}]
     (row,) = cli.ok("watch", "secret/", *words[2:], "-p", "--redact", "secret/").json
     assert row["changes"][0]["before"] == {"redacted": 7}
+
+
+def test_history_leaves_out_what_is_ignored(cli: Cli) -> None:
+    for image, version in (("nginx:1", 1), ("nginx:1", 2), ("nginx:2", 3)):
+        cli.ok("put", "pod", pod(image, version).decode())
+    answer = cli.ok("history", "pod", "--ignore", "kubernetes")
+    assert answer.err == "snapkv: 1 version left out: only ignored paths differ\n"
+    newest, _ = answer.lines
+    assert "image: nginx:1 -> nginx:2" in newest
+    assert "resourceVersion" not in newest
+    found = cli.ok("history", "pod", "--ignore", "kubernetes", "--json").json
+    assert [row["value"] for row in found] == [pod("nginx:2", 3).decode(), pod("nginx:1").decode()]
+    assert len(cli.ok("history", "pod").lines) == 3
+    as_text = cli.ok("history", "pod", "--as", "text", "-n", "1").lines
+    assert "image: nginx:1 -> nginx:2" not in as_text[0]
