@@ -142,7 +142,7 @@ def log(
         for each in _until_enough(found, wanted, count, ticks):
             left_out += each.is_tick and not ticks
             if (ticks or not each.is_tick) and details:
-                _write_detailed(out, Renderer(rendering), kv, each)
+                _write_detailed(out, renderer.from_zero(), kv, each)
             elif ticks or not each.is_tick:
                 out.record(commit_json(each.commit), *out.commit_columns(each.commit))
     if left_out:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Iterable, Iterator
+from copy import copy
 from shutil import get_terminal_size, which
 from typing import NamedTuple
 
@@ -12,7 +13,8 @@ from snapkv.cli.exits import CommandError
 from snapkv.cli.formats import Json, counted, difference_json, key_json, value_json
 from snapkv.cli.output import Output
 from snapkv.cli.rendering import Rendering
-from snapkv.cli.terminal import Part, tell, write_line
+from snapkv.cli.terminal import Part, tell, tell_warning, write_line
+from snapkv.clock import monotonic
 from snapkv.errors import InvalidOptionError
 from snapkv.model import Difference
 from snapkv.rendering import (
@@ -30,6 +32,7 @@ from snapkv.rendering import (
     preview,
     shortened,
 )
+from snapkv.rendering.decoder import COMMAND_S_MAX
 from snapkv.rendering.lines import LINES_MAX, Line
 from snapkv.text import PREVIEW_CHARS_MAX
 
@@ -81,6 +84,7 @@ class Renderer:
         if rendering.kind is not None and rendering.kind not in (*KINDS, *decoders()):
             known = ", ".join([*KINDS, *decoders()])
             raise CommandError(f"--as takes {known}, not {rendering.kind!r}: choose one")
+        self._stopped: list[Decoder] = []
         self.read_decoder: Decoder | None = None
         if rendering.decoder is not None:
             self.read_decoder = command_decoder(rendering.decoder)
@@ -89,6 +93,12 @@ class Renderer:
                 if os.path.exists(program) and "/" in program:
                     why = "is not a file that can be executed: correct it"
                 raise CommandError(f"--decoder: the program {program!r} {why}")
+
+    def from_zero(self) -> Renderer:
+        """Return one that counts from zero, with the same decoder."""
+        other = copy(self)
+        other.counts, other.ignored = dict.fromkeys(SIGNS, 0), 0
+        return other
 
     @property
     def headings(self) -> tuple[str, ...]:
@@ -143,11 +153,22 @@ class Renderer:
         return self._redaction.covers(key)
 
     def _read(self, value: bytes) -> tuple[Decoded, str | None]:
-        """Return what a value says; if it is not of the kind, what it says by itself, and why."""
+        """Return what a value says; if it is not of the kind, what it says by itself, and why.
+
+        The first time that the decoder takes too long is the last: a line on the error stream says
+        so, and values are shown without it.
+        """
+        if self._stopped:
+            return decode(value), None
+        began = monotonic()
         try:
             return self.decoded(value), None
         except InvalidOptionError as e:
-            return decode(value), str(e)
+            if self.read_decoder is None or monotonic() - began < COMMAND_S_MAX:
+                return decode(value), str(e)
+            self._stopped.append(self.read_decoder)
+            tell_warning(f"{e}; values are shown without it")
+            return decode(value), None
 
     def _compared(
         self, key: str, before: bytes | None, after: bytes | None

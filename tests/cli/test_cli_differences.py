@@ -1,6 +1,7 @@
 """Differences that a person can read: diff and its options, and one-line values."""
 
 import json
+from functools import partial
 
 import pytest
 import yaml
@@ -388,3 +389,21 @@ def test_history_leaves_out_what_is_ignored(cli: Cli) -> None:
     assert len(cli.ok("history", "pod").lines) == 3
     as_text = cli.ok("history", "pod", "--as", "text", "-n", "1").lines
     assert "image: nginx:1 -> nginx:2" not in as_text[0]
+
+
+@pytest.mark.parametrize("words", [["diff"], ["log", "-p"], ["ls", "-l"]], ids=" ".join)
+def test_a_decoder_that_takes_too_long_is_asked_once(
+    cli: Cli, then: str, monkeypatch: pytest.MonkeyPatch, words: list[str]
+) -> None:
+    monkeypatch.setattr(differences, "COMMAND_S_MAX", 0.2)
+    made = partial(differences.command_decoder, seconds_max=0.2)
+    monkeypatch.setattr(differences, "command_decoder", made)
+    slow = cli.place / "slow"
+    slow.write_text("#!/bin/sh\necho >> asked\nexec sleep 60\n")
+    slow.chmod(0o755)
+    answer = cli.ok(*words, *([then] if words == ["diff"] else []), "--decoder", str(slow))
+    assert answer.err.count("did not end within 0.2 s") == 1
+    assert answer.err.endswith("; values are shown without it\n")
+    assert "did not end" not in answer.out
+    assert '"v2"' in answer.out
+    assert (cli.place / "asked").read_text() == "\n"
