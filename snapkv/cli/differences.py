@@ -10,7 +10,15 @@ from shutil import get_terminal_size, which
 from typing import NamedTuple
 
 from snapkv.cli.exits import CommandError
-from snapkv.cli.formats import Json, counted, difference_json, key_json, value_json
+from snapkv.cli.formats import (
+    Json,
+    counted,
+    difference_json,
+    json_line,
+    key_json,
+    tree_json,
+    value_json,
+)
 from snapkv.cli.output import Output
 from snapkv.cli.rendering import Rendering
 from snapkv.cli.terminal import Part, tell, tell_warning, write_line
@@ -21,6 +29,7 @@ from snapkv.rendering import (
     KINDS,
     Decoded,
     Decoder,
+    PathChange,
     Redaction,
     ValueDifference,
     command_decoder,
@@ -28,12 +37,14 @@ from snapkv.rendering import (
     decode,
     decoders,
     key_text,
+    path_text,
     plain,
     preview,
     shortened,
 )
 from snapkv.rendering.decoder import COMMAND_S_MAX
 from snapkv.rendering.lines import LINES_MAX, Line
+from snapkv.rendering.tree import compact
 from snapkv.text import PREVIEW_CHARS_MAX
 
 CONTEXT_LINES = 3
@@ -204,7 +215,8 @@ class Renderer:
         if self.rendering.stat:
             return {"key": key_json(key), "change": change, **compared.stat._asdict()}
         if not self._redaction.covers(key):
-            return difference_json(difference)
+            details = _details(compared) if self.rendering.shapes else {}
+            return {**difference_json(difference), **details}
         sides = {"before": difference.before, "after": difference.after}
         shown = {name: self.value_json(key, side) for name, side in sides.items()}
         return {"key": key_json(key), **shown}
@@ -277,6 +289,22 @@ def _change_of(difference: Difference[str]) -> str:
     if difference.before is None:
         return "added"
     return "removed" if difference.after is None else "changed"
+
+
+def _details(compared: ValueDifference) -> Json:
+    """Return what differs, read as the options say: the paths, or else the lines, for JSON."""
+    if compared.unit != "path":
+        return {"lines": [plain(line) for line in compared.lines()]}
+    return {"paths": [_path_json(each) for each in compared.changes]}
+
+
+def _path_json(change: PathChange) -> Json:
+    """Return a path that differs for JSON; as text, values of which JSON would have the same."""
+    before, after = tree_json(change.before), tree_json(change.after)
+    if change.kind == "changed" and json_line({"": before}) == json_line({"": after}):
+        before, after = compact(change.before), compact(change.after)
+    path = path_text(change.path)
+    return {"path": path, "kind": change.kind, "before": before, "after": after}
 
 
 def _one_line(compared: ValueDifference) -> str:

@@ -125,7 +125,9 @@ def tree_json(tree: Any) -> Any:
         return [tree_json(part) for part in tree]
     if isinstance(tree, bytes):
         return value_json(tree)
-    return str(tree) if isinstance(tree, float) and not isfinite(tree) else tree
+    if isinstance(tree, float):
+        return float(tree) if isfinite(tree) else str(tree)
+    return str(tree) if isinstance(tree, str) else tree  # trees have subclasses of both
 
 
 def time_json(timestamp: int | None) -> Json:

@@ -105,6 +105,11 @@ class Rendering:
         return "auto" if self.unified is None else "unified"
 
     @property
+    def shapes(self) -> bool:
+        """Whether an option says how differences are found or laid out, or values are read."""
+        return self.decodes or bool(self.ignore) or self.view != "auto"
+
+    @property
     def decodes(self) -> bool:
         """Whether an option says how values are read."""
         return self.kind is not None or self.decoder is not None

@@ -407,3 +407,27 @@ def test_a_decoder_that_takes_too_long_is_asked_once(
     assert "did not end" not in answer.out
     assert '"v2"' in answer.out
     assert (cli.place / "asked").read_text() == "\n"
+
+
+def test_programs_get_what_the_options_find(cli: Cli, then: str) -> None:
+    def row(key: str, *options: str) -> dict[str, object]:
+        (found,) = cli.ok("diff", then, "--prefix", key, "--json", *options).json
+        assert found["key"] == key
+        return dict(found)
+
+    sides = {"key": "config", "before": "a: 1\nb: 2\n", "after": "a: 1\nb: 3\n"}
+    assert row("config") == row("config", "--redact", "x") == sides
+    paths = [{"path": "b", "kind": "changed", "before": 2, "after": 3}]
+    assert row("config", "--as", "yaml") == row("config", "--full") == {**sides, "paths": paths}
+    image = {"kind": "changed", "before": "nginx:1.25", "after": "nginx:1.26"}
+    found = row("pod", "--ignore", "kubernetes")
+    assert found["paths"] == [{"path": "spec.containers[0].image", **image}]
+    lines = ["@@ -1,2 +1,2 @@", "  a: 1", "- b: 2", "+ b: 3"]
+    assert row("config", "--as", "text") == {**sides, "lines": lines}
+    assert row("new", "--decoder", "tr a-z A-Z")["lines"] == ["@@ -0,0 +1 @@", "+ N"]
+    assert row("config", "--as", "yaml", "--redact", "config").keys() == sides.keys()
+    assert row("config", "--as", "yaml", "--stat").keys() >= {"unit"}
+    (shown,) = cli.ok("show", "--as", "yaml", "-o", "json", "--prefix", "config").json
+    assert shown["changes"] == [{**sides, "paths": paths}]
+    (logged,) = cli.ok("log", "config", "-p", "-n", "1", "--as", "yaml", "-o", "json").json
+    assert logged["changes"] == [{**sides, "paths": paths}]
