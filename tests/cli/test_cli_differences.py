@@ -319,7 +319,8 @@ def test_long_values_are_cut_and_full_is_not(cli: Cli) -> None:
 
 def test_a_restore_shows_what_differs(cli: Cli, then: str) -> None:
     shown = cli.ok("restore", then, "--dry-run").lines
-    assert '~ pod  metadata.resourceVersion: "2" -> "1" (and 1 more)' in shown
+    (of_pod,) = (line for line in shown if line.startswith("~ pod  "))
+    assert of_pod.endswith(" (and 1 more)")
     assert '~ short  "v2" -> "v1"' in shown
     (fields,) = cli.ok("restore", then, "--dry-run", "--json").json
     assert {"key": "short", "before": "v2", "after": "v1"} in fields["changes"]
@@ -352,7 +353,8 @@ def test_large_values_are_not_decoded_for_one_line(
 def test_watch_shows_each_change_on_a_line_or_whole(cli: Cli, then: str) -> None:
     words = ("watch", "--since", then, "--timeout", "0s")
     lines = cli.ok(*words).lines
-    assert '  ~ pod  metadata.resourceVersion: "1" -> "2" (and 1 more)' in lines
+    (of_pod,) = (line for line in lines if line.startswith("  ~ pod  "))
+    assert of_pod.endswith(" (and 1 more)")
     assert '  - gone  "old"' in lines
     assert '  + new  "n"' in lines
     whole = cli.ok(*words, "-p", "--ignore", "kubernetes").lines
