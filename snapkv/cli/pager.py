@@ -21,7 +21,7 @@ PAGER_VARIABLES = ("SNAPKV_PAGER", "PAGER")
 DEFAULTS = {"LESS": "FRX", "LV": "-c"}
 """Variables of pagers, unless they are set: end if all fits on the screen, keep colours."""
 READER_CODES = (0, -signal.SIGINT, 128 + signal.SIGINT, -signal.SIGPIPE, 128 + signal.SIGPIPE)
-"""With these codes a pager ends because its reader wants that; with others it has failed."""
+"""A pager ends with one of these codes because its reader wants that; else it has failed."""
 KEPT_BYTES_MAX = 1 << 20
 """So much output is kept for a pager that fails."""
 END_S_MAX = 5.0
