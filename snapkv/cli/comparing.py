@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Annotated
 
 import typer
@@ -10,7 +10,7 @@ import typer
 from snapkv.cli.differences import Renderer
 from snapkv.cli.exits import CommandError, Exit
 from snapkv.cli.formats import Json, key_text, version_json
-from snapkv.cli.moments import moment, settled
+from snapkv.cli.moments import moment, settled, up_to
 from snapkv.cli.options import AtOption, KeyArgument, PrefixOption, StoreOptions, takes
 from snapkv.cli.output import Output
 from snapkv.cli.rendering import Rendering, renders
@@ -69,15 +69,13 @@ def blame(
         with options.readable() as kv:
             when = settled(kv, when)
             until = None if when is None else kv.timestamp_of(when)
-            rows = blamed(_up_to(kv.history(key), until), rendering.kind, renderer.read_decoder)
+            versions: Iterable[Version] = kv.history(key)
+            if when is not None:
+                versions = filter(up_to(kv, when), versions)
+            rows = blamed(versions, rendering.kind, renderer.read_decoder)
         if not rows:
             raise KeyNotFoundError(key, until)
         _write(out, rows)
-
-
-def _up_to(versions: Iterable[Version], until: int | None) -> Iterator[Version]:
-    """Yield the versions up to a time; a version whose time is not known is the oldest."""
-    return (v for v in versions if until is None or v.ts is None or v.ts <= until)
 
 
 def _write(out: Output, rows: list[Blame]) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from snapkv.cli.terminal import tell
 from snapkv.clock import SystemClock
 from snapkv.layout import CREATION_ORDINAL
+from snapkv.model import Version
 from snapkv.observing.observe import Observed
 from snapkv.store.store import SnapshotKV
 from snapkv.timeline import Timeline
@@ -71,9 +72,20 @@ def _among_ticks(timeline: Timeline, revision: int) -> str:
     return f"is between the ticks {ticks}"
 
 
+def up_to(store: SnapshotKV | Observed[str], when: When) -> Callable[[Version], bool]:
+    """Return whether a version is not newer than a time; of observed keys, than a revision.
+
+    A version without a time is older than all that can be asked for.
+    """
+    if isinstance(store, Observed) and (revision := revision_of(when)) is not None:
+        return lambda version: version.revision <= revision
+    timestamp = store.timestamp_of(when)
+    return lambda version: version.ts is None or version.ts <= timestamp
+
+
 def settled_span(
-    store: SnapshotKV | Observed[str], since_: str | None, after: When | None, up_to: When | None
+    store: SnapshotKV | Observed[str], since_: str | None, after: When | None, until: When | None
 ) -> tuple[When | None, When | None]:
     """Return the ends of a span of time, as `settled`; `--since now` is the newest commit."""
-    after, up_to = settled(store, after), settled(store, up_to)
-    return (store.resolved() if since_ is not None and after is None else after), up_to
+    after, until = settled(store, after), settled(store, until)
+    return (store.resolved() if since_ is not None and after is None else after), until

@@ -21,7 +21,7 @@ from snapkv.cli.formats import (
     tree_json,
     version_json,
 )
-from snapkv.cli.moments import moment, settled, settled_span, since
+from snapkv.cli.moments import moment, settled, settled_span, since, up_to
 from snapkv.cli.options import (
     AtOption,
     CountOption,
@@ -139,14 +139,14 @@ def history(
     Of a long value, the line shows what differs from the version before. --ignore leaves out
     versions in which only such paths differ.
     """
-    after, up_to, renderer = since(since_), moment(until), Renderer(rendering)
+    after, before_end, renderer = since(since_), moment(until), Renderer(rendering)
     headings = ("TIME", "REVISION", "VALUE", "WRITER", "NOTE", "META")
     with options.long_output(*headings) as out, options.readable() as kv:
-        within = _span(kv, *settled_span(kv, since_, after, up_to))
+        within = _span(kv, *settled_span(kv, since_, after, before_end))
         wanted = (
             _record(out, renderer, key, version, before)
             for version, before in _with_previous(key, kv.history(key))
-            if within(version.ts) and not renderer.ignores(key, before, version.value)
+            if within(version) and not renderer.ignores(key, before, version.value)
         )
         shown = islice(wanted, count) if oldest_first else reversed(deque(wanted, count))
         for fields, columns in shown:
@@ -166,23 +166,20 @@ def _with_previous(key: str, versions: Iterable[Version]) -> Iterator[tuple[Vers
 
 def _span(
     kv: SnapshotKV | Observed[str], since: When | None, until: When | None
-) -> Callable[[int | None], bool]:
-    """Return whether a time is after `since` and not after `until`; raise if that was compacted.
+) -> Callable[[Version], bool]:
+    """Return whether a version is after `since` and up to `until`; raise if that was compacted.
 
-    An unknown time is before the history that compaction left.
+    A version without a time is before the history that compaction left.
     """
     if since is None and until is None:
-        return lambda ts: True
+        return lambda version: True
     history_bounds(kv.reader, since, until)
-    low = None if since is None else kv.timestamp_of(since)
-    high = None if until is None else kv.timestamp_of(until)
-
-    def within(ts: int | None) -> bool:
-        if ts is None:
-            return low is None
-        return (low is None or ts > low) and (high is None or ts <= high)
-
-    return within
+    is_old = None if since is None else up_to(kv, since)
+    is_in_time = None if until is None else up_to(kv, until)
+    return lambda version: (
+        (is_old is None or (version.ts is not None and not is_old(version)))
+        and (is_in_time is None or is_in_time(version))
+    )
 
 
 def _record(

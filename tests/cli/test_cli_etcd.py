@@ -211,6 +211,11 @@ def test_a_revision_is_shown_between_its_ticks(cli: Cli, etcd: EtcdServer) -> No
 
     assert told(middle) == ("2", f"is between the ticks {first['time']} and {second['time']}\n")
     assert told(second["revision"]) == ("3", f"= {second['time']}\n")
+    see = ["/r/a", "--observe", "/r/", "--json"]
+    (row,) = cli.ok("blame", *see, "--at", f"rev:{middle}").json
+    assert (row["text"], row["revision"]) == ("2", middle)
+    found = cli.ok("history", *see, "--until", f"rev:{middle}", "--since", f"rev:{middle - 1}").json
+    assert [row["value"] for row in found] == ["2"]
     assert told(late) == ("4", f"is after the newest tick, {second['time']}\n")
 
 
