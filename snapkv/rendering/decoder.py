@@ -25,6 +25,8 @@ ENTRY_POINTS = "snapkv.decoders"
 
 COMMAND_S_MAX = 10.0
 """How long a decoder command may run for one value, in seconds."""
+REST_S = 60.0
+"""How long a command that was late is not run again: a list of keys waits for it once."""
 OUTPUT_BYTES_MAX = 16 << 20
 """How much a decoder command may print for one value."""
 _ERROR_CHARS_MAX = 200
@@ -93,7 +95,7 @@ def command_decoder(
     The command is split as a shell splits words, but no shell runs it. JSON and YAML in its output
     are read as such, so differences have paths. It ends after `seconds_max` seconds, or once it
     printed more than `output_bytes_max` bytes. A new process for each value.
-    After it was late once, the decoder raises at once for all further values.
+    After it was late, the decoder raises at once for values of the next minute.
 
     >>> from snapkv.rendering import decode
     >>> decode(b"abc", decoder=command_decoder("tr a-z A-Z")).text
@@ -114,24 +116,24 @@ def command_decoder(
 
 
 class _Command:
-    """Runs a command for each value, until it is late once."""
+    """Runs a command for each value; after it was late, not for the next `REST_S` seconds."""
 
     def __init__(self, words: list[str], seconds_max: float, output_bytes_max: int) -> None:
         self._words, self._seconds_max = words, seconds_max
         self._output_bytes_max = output_bytes_max
-        self._is_late = False
+        self._rests_until = 0.0
 
     def __call__(self, value: bytes) -> str:
         late = (
             f"the decoder command {escaped(shlex.join(self._words))!r} did not end within "
             f"{self._seconds_max:g} s"
         )
-        if self._is_late:
-            raise InvalidOptionError(f"{late} for an earlier value, so it is not run again")
+        if monotonic() < self._rests_until:
+            raise InvalidOptionError(f"{late} for an earlier value, so it is not run now")
         try:
             return _run(self._words, value, self._seconds_max, self._output_bytes_max)
         except TimeoutError:
-            self._is_late = True
+            self._rests_until = monotonic() + REST_S
             raise InvalidOptionError(f"{late}; snapkv ended it") from None
 
 
