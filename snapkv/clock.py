@@ -6,11 +6,13 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import cache
 from typing import Protocol
 from uuid import UUID
 
 from snapkv.arguments import check_int
+from snapkv.concurrency import here
 from snapkv.errors import EngineUnavailableError, InvalidTimeError
 from snapkv.lifecycle import renew_in_children
 from snapkv.times import LOGICAL_BITS, PHYSICAL_MS_MAX, TIMESTAMP_MAX
@@ -91,16 +93,12 @@ def boot_tag() -> int:
 
 def pause(seconds: float) -> None:
     """Wait for some seconds."""
-    time.sleep(seconds)
+    here().pause(seconds)
 
 
-class _Limit(threading.local):
-    """The time until which this thread may wait, in monotonic seconds."""
-
-    until = float("inf")
-
-
-_limit = _Limit()
+_UNBOUNDED = float("inf")
+_until: ContextVar[float] = ContextVar("until", default=_UNBOUNDED)
+"""Until when this thread, or this call in an asyncio loop, may wait, in monotonic seconds."""
 
 
 @contextmanager
@@ -110,11 +108,12 @@ def no_later_than(deadline: float) -> Iterator[None]:
     For waits that take no bound as an argument; they call `bounded`. This is a generator, not a
     class: if an interrupt prevents `__exit__`, it is closed with its frame, which ends the bound.
     """
-    outer, _limit.until = _limit.until, min(_limit.until, deadline)
+    outer = _until.get()
+    _until.set(min(outer, deadline))
     try:
         yield
     finally:
-        _limit.until = outer
+        _until.set(outer)
 
 
 def bounded(seconds: float) -> float:
@@ -124,8 +123,8 @@ def bounded(seconds: float) -> float:
     ...     bounded(0.5), bounded(60.0) <= 1.0
     (0.5, True)
     """
-    until = _limit.until
-    return seconds if until == float("inf") else max(0.0, min(seconds, until - monotonic()))
+    until = _until.get()
+    return seconds if until == _UNBOUNDED else max(0.0, min(seconds, until - monotonic()))
 
 
 def check_in_time() -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from snapkv.clock import monotonic
 from snapkv.committer.request import Request
+from snapkv.concurrency import here
 from snapkv.errors import NotSupportedError, StoreClosedError
 from snapkv.model import Build, Commit
 
@@ -20,7 +21,7 @@ class Signal:
     __slots__ = ("_taken",)
 
     def __init__(self) -> None:
-        self._taken = threading.Lock()
+        self._taken = here().lock()
         self._taken.acquire()
 
     def set(self) -> None:
@@ -48,6 +49,8 @@ class Call:
     """Commits in a transaction of its own: the engine rejected a group, perhaps because of it."""
     woken: Signal | None = None
     """Set when the call has an outcome or the lead; None for a call that never waits."""
+    request: Request[Call] | None = None
+    """The last request that it is a member of."""
     leads: bool = False
     done: bool = False
     result: Commit | None = None
@@ -98,13 +101,14 @@ class CommitQueue:
         self.lock = threading.Lock()
         self.waiting: list[Call] = []
         self.request: Request[Call] | None = None
-        self._leader: int | None = None  # thread id; 0 while the next leader wakes up
+        self._ident = here().ident
+        self._leader: int | None = None  # `_ident` of a call; 0 while the next leader wakes up
         self._closed = False
 
     def join(self, call: Call) -> None:
         """Add a call; it leads (`call.leads`) if no other call does."""
         with self.lock:
-            if self._leader == threading.get_ident():
+            if self._leader == self._ident():
                 raise NotSupportedError("commit() called from inside a function given to commit()")
             if self._closed:
                 raise StoreClosedError("the store was closed")
@@ -113,7 +117,7 @@ class CommitQueue:
             self.waiting.append(call)
             if self._leader is None:
                 call.leads = True  # first, so that an interrupt here cannot lose the lead
-                self._leader = threading.get_ident()
+                self._leader = self._ident()
 
     def wait(self, call: Call) -> bool:
         """Wait for an outcome or for the lead until the deadline; return whether to lead."""
@@ -122,7 +126,7 @@ class CommitQueue:
                 call.woken.wait(call.left_s)
             with self.lock:
                 if call.leads:
-                    self._leader = threading.get_ident()
+                    self._leader = self._ident()
                 if call.leads or call.done or not call.left_s:
                     return call.leads and not call.done
 
@@ -132,7 +136,7 @@ class CommitQueue:
         What the call has sent goes on without it. Calling this again completes a call of it that
         an interrupt cut short; otherwise it changes nothing.
         """
-        me = threading.get_ident()
+        me = self._ident()
         with self.lock:
             call.done = True
             if call in self.waiting:

@@ -13,11 +13,11 @@ the leader's own key exists, and no other candidate is elected as long as it exi
 
 from __future__ import annotations
 
-import threading
 from contextlib import suppress
 
 from snapkv.arguments import check_bytes
 from snapkv.clock import monotonic, pause
+from snapkv.concurrency import here
 from snapkv.coordination.candidate import Candidacy
 from snapkv.coordination.leader import Leader, Leaders, leader_of
 from snapkv.coordination.requests import (
@@ -91,8 +91,8 @@ class Election(Closing):
         core.follow(self)
 
     def _renew_locks(self) -> None:
-        self._campaigning = threading.Lock()
-        self._requesting = threading.Lock()  # held while our key is written or removed
+        self._campaigning = here().lock()
+        self._requesting = here().lock()  # held while our key is written or removed
 
     def after_fork(self) -> None:
         """Forget the candidacy: it is the parent's."""

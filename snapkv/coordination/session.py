@@ -5,13 +5,12 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Iterable
-from contextlib import suppress
 from dataclasses import dataclass
-from queue import Empty, SimpleQueue
 from typing import Protocol
 
 from snapkv.arguments import check_bytes
 from snapkv.clock import monotonic
+from snapkv.concurrency import Work, here
 from snapkv.coordination.requests import (
     REQUEST_S,
     SESSIONS,
@@ -95,7 +94,7 @@ class Session(Closing):
         core.engine.check_limits(
             Txn(success=(Put(core.layout.live.encode(session_key(0)), self.record),))
         )
-        self._core, self._lock, self._ended = core, threading.Lock(), threading.Event()
+        self._core, self._lock, self._ended = core, threading.Lock(), here().event()
         self._closed = self._gone = self._inherited = False
         self._why = ""
         self._candidates: weakref.WeakValueDictionary[str, Candidate] = (
@@ -109,7 +108,7 @@ class Session(Closing):
         renew_in_children(self)
         self._keeper = _Keeper(self, core.engine)
         try:
-            self._keeper.thread.start()
+            self._keeper.start()
             self.revision = self._create()
             core.follow(self._keeper)
         except BaseException:
@@ -200,7 +199,7 @@ class Session(Closing):
 
     def after_fork(self) -> None:
         """Lose the session: the parent keeps it."""
-        self._lock, self._ended = threading.Lock(), threading.Event()
+        self._lock, self._ended = threading.Lock(), here().event()
         self._inherited, self._why = True, "it belongs to the parent of this process"
         self._ended.set()
 
@@ -210,7 +209,7 @@ class Session(Closing):
                 return
             self._why = why
             self._ended.set()
-            self._keeper.bell.put(None)
+            self._keeper.bell.ring()
             candidates = list(self._candidates.values())
         for candidate in candidates:
             candidate.wake()
@@ -265,23 +264,26 @@ class Session(Closing):
 class _Keeper:
     """The thread that renews a session's lease; it holds no reference to the session.
 
-    It ends when the session is closed, lost, or no longer referred to. Then its bell rings: a
-    simple queue, because garbage may be collected in any thread, also in this one, while it holds
-    any lock.
+    It ends when the session is closed, lost, or no longer referred to. Then its bell rings, which
+    takes no lock: garbage may be collected in any thread, also in this one, while it holds any.
     """
 
     def __init__(self, session: Session, engine: Engine) -> None:
-        self.bell = bell = SimpleQueue[None]()
-        self._session = weakref.ref(session, lambda _: bell.put(None))
+        self.bell = bell = here().bell()
+        self._session = weakref.ref(session, lambda _: bell.ring())
         self._engine, self._lease = engine, session.id
         self._wait_s: float | None = session.ttl_s / KEEP_ALIVES_PER_TTL
-        name = f"snapkv-session-{session.id:x}"
-        self.thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self.thread: Work | None = None
+        self._ident = 0
+
+    def start(self) -> None:
+        """Start to renew."""
+        self.thread = here().start(self._run, f"snapkv-session-{self._lease:x}")
 
     def _run(self) -> None:
+        self._ident = here().ident()
         while self._wait_s is not None:
-            with suppress(Empty):
-                self.bell.get(timeout=self._wait_s)
+            self.bell.wait(self._wait_s)
             session = self._session()
             if session is None:
                 revoke(self._engine, self._lease)
@@ -291,7 +293,7 @@ class _Keeper:
 
     def join(self) -> None:
         """Wait for the thread, whose bell has rung."""
-        if self.thread.ident is not None and self.thread is not threading.current_thread():
+        if self.thread is not None and self._ident != here().ident():
             self.thread.join(CLOSE_S)
 
     def close(self) -> None:

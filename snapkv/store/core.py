@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 import warnings
 from dataclasses import dataclass
 
 from snapkv.arguments import check_seconds
 from snapkv.clock import bounded
 from snapkv.committer import COMMIT_TIMEOUT_S_MAX, Committer
+from snapkv.concurrency import here
 from snapkv.errors import (
     ClockSkewError,
     ClockWarning,
@@ -206,9 +206,8 @@ class Core(Reader):
             found.append(self._try_compact(before, None))
             self.retain_error = found[0]
 
-        thread = threading.Thread(target=run, name="snapkv retain", daemon=True)
         try:
-            thread.start()
+            thread = here().start(run, "snapkv retain")
         except RuntimeError as e:
             self.retain_error = EngineUnavailableError(
                 f"no thread for retain= could be started: {e}"

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Sequence
 
 from snapkv.clock import monotonic
+from snapkv.concurrency import here
 from snapkv.engine.contract import (
     Engine,
     GetResult,
@@ -58,7 +59,7 @@ class Tracker:
         self._feed = Feed(self._watch_marks)
         self._feed_after = float("-inf")  # when the feed may be started again
         self._lock = threading.Lock()  # ring, newest, shown, header; never held while reading
-        self._feed_lock = threading.Lock()  # one thread at a time drains the feed
+        self._feed_lock = here().lock()  # one thread at a time drains the feed
         self.newest = self.lookup.creation
         """The newest mark seen so far."""
         self.shown = self.newest, 0
@@ -68,7 +69,7 @@ class Tracker:
 
     def after_fork(self) -> None:
         """Renew the locks; drop what another thread may have left half-changed."""
-        self._lock, self._feed_lock = threading.Lock(), threading.Lock()
+        self._lock, self._feed_lock = threading.Lock(), here().lock()
         self._feed = Feed(self._watch_marks)
         self.ring = Ring(self.ring.slots)
         self.lookup.after_fork()

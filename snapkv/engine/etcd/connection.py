@@ -9,9 +9,10 @@ from collections.abc import Sequence
 from typing import NamedTuple, TypeVar
 
 from snapkv.clock import bounded, check_in_time, monotonic, pause
+from snapkv.concurrency import here
 from snapkv.engine.errors import OutcomeUnknown, Refused
 from snapkv.engine.etcd import etcd_pb2 as pb
-from snapkv.engine.etcd.endpoint import Endpoint
+from snapkv.engine.etcd.endpoint import AnyStream, Endpoint
 from snapkv.engine.etcd.error_texts import (
     AUTH_NOT_ENABLED,
     COMPACTED,
@@ -36,7 +37,6 @@ from snapkv.engine.etcd.grpc_client import (
     Message,
     Metadata,
     Method,
-    WatchStream,
 )
 from snapkv.engine.etcd.security import Login
 from snapkv.errors import AccessDeniedError, EngineUnavailableError, SnapKVError, StoreClosedError
@@ -73,13 +73,13 @@ class Connection:
         self._strangers: set[str] = set()
         self._closed = False
         self._lock = threading.Lock()
-        self._renewing = threading.Lock()
+        self._renewing = here().lock()  # held while the token is requested
         self._rng = random.Random()
         renew_in_children(self)
 
     def after_fork(self) -> None:
         """Renew the locks and the connections."""
-        self._lock, self._renewing = threading.Lock(), threading.Lock()
+        self._lock, self._renewing = threading.Lock(), here().lock()
         for endpoint in self._endpoints:
             endpoint.after_fork()
 
@@ -378,4 +378,4 @@ class OpenWatch(NamedTuple):
 
     endpoint: Endpoint
     token: str | None
-    stream: WatchStream
+    stream: AnyStream

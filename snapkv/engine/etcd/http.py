@@ -10,6 +10,7 @@ from ssl import SSLContext
 from typing import NamedTuple
 
 from snapkv.clock import bounded, monotonic
+from snapkv.concurrency import here
 
 TIMEOUT_S = 1.0
 """How long connecting, or waiting for the next bytes, may take."""
@@ -37,7 +38,7 @@ def fetch(endpoint: str, context: SSLContext | None, path: str) -> Answer:
         exchange.start()
     except RuntimeError as e:  # no more threads, or the process ends
         raise OSError(str(e)) from e
-    exchange.join(bounded(EXCHANGE_S))
+    here().join(exchange, bounded(EXCHANGE_S))
     return exchange.result()
 
 

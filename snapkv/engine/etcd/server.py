@@ -14,6 +14,7 @@ from http.client import HTTPException
 from ssl import SSLContext
 
 from snapkv.clock import bounded, monotonic
+from snapkv.concurrency import Work, here
 from snapkv.engine.etcd.http import TIMEOUT_S, fetch
 from snapkv.errors import ServerWarning, SnapKVError
 
@@ -85,7 +86,7 @@ class Server:
         self._sample: Sample | None = None
         self._version: str | None = None  # what `ask_version` found
         self._next_at = self._fresh_at = self._ask_at = -math.inf
-        self._looking: threading.Thread | None = None
+        self._looking: Work | None = None
         self._clockless = False  # the last look found servers, but no clock
         self._advised = self._warned = False  # of the version, of the clock
         self._lock = threading.Lock()
@@ -167,7 +168,7 @@ class Server:
             )
             warnings.warn(message, ServerWarning, stacklevel=4)
 
-    def _look(self, fresh: bool) -> threading.Thread | None:
+    def _look(self, fresh: bool) -> Work | None:
         """Begin a sample if it is due; return the thread that takes it, if any."""
         with self._lock:
             if self._looking is not None and self._looking.is_alive():
@@ -178,11 +179,8 @@ class Server:
             self._next_at = now + SAMPLE_AGAIN_S
             if fresh:
                 self._fresh_at = now + FRESH_S
-            self._looking = threading.Thread(
-                target=self._sample_one, name="snapkv clock", daemon=True
-            )
             try:
-                self._looking.start()
+                self._looking = here().start(self._sample_one, "snapkv clock")
             except RuntimeError:  # no more threads, or the process ends: another time
                 self._looking = None
             return self._looking

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -12,6 +11,7 @@ from itertools import groupby
 from typing import NamedTuple
 
 from snapkv.clock import monotonic
+from snapkv.concurrency import Work, here
 from snapkv.engine.contract import Event, WatchBatch
 from snapkv.engine.etcd import etcd_pb2 as pb
 from snapkv.engine.etcd.codec import event_of
@@ -95,7 +95,7 @@ class EtcdWatcher:
         return self._reader.reopened
 
     @property
-    def _thread(self) -> threading.Thread | None:
+    def _thread(self) -> Work | None:
         return self._reader.thread
 
     def after_fork(self) -> None:
@@ -184,15 +184,15 @@ class WatchReader:
         self.reopened, self._opened = 0, False
         self._denied = self._in_fragments = False
         self._rng = random.Random()
-        self.changed = threading.Condition()
+        self.changed = here().condition()
         self.queue: deque[WatchBatch] = deque()
         self.queued_bytes = 0
         self.progress = 0  # nothing else happened up to here
         self.error: SnapKVError | None = None
         self.open_watch: OpenWatch | None = None
         self.heard_at = monotonic()
-        self.thread: threading.Thread | None = None
-        self._trial: threading.Thread | None = None
+        self.thread: Work | None = None
+        self._trial: Work | None = None
         self._closed = False
 
     def try_connection(self, open_watch: OpenWatch, home: bytes) -> None:
@@ -210,9 +210,8 @@ class WatchReader:
             elif self.open_watch is open_watch:
                 open_watch.stream.cancel()
 
-        self._trial = threading.Thread(target=call, name="snapkv watch trial", daemon=True)
         with suppress(RuntimeError):  # no more threads, or the process ends: another time
-            self._trial.start()
+            self._trial = here().start(call, "snapkv watch trial")
 
     def again(self, start_revision: int) -> WatchReader:
         """Return a reader that begins anew, in a forked child."""
@@ -225,12 +224,10 @@ class WatchReader:
     def start(self) -> None:
         """Start the thread; raises `EngineUnavailableError` when that fails."""
         name = f"snapkv watch from {self._resume}"
-        thread = threading.Thread(target=self._run, name=name, daemon=True)
         try:
-            thread.start()
+            self.thread = here().start(self._run, name)
         except RuntimeError as e:
             raise EngineUnavailableError(f"cannot start a thread for the watch: {e}") from e
-        self.thread = thread
 
     def taken(self) -> WatchBatch | None:
         """Take the oldest batch out of the queue; the caller holds `changed`."""

@@ -1,0 +1,212 @@
+"""Locks, waits and background work: of threads, or of the asyncio loop that runs the caller.
+
+The code of a store is written for threads. `snapkv.aio` runs the same code in an asyncio loop, each
+call in a greenlet of its own. There, a thread that waits would stop the whole loop. So whatever
+waits is made by `here()`: `Threads` in a thread, a `LoopRuntime` (`snapkv/loops.py`) inside a loop.
+
+    self._turn = here().lock()
+
+A lock that is never held while its holder waits needs none of this: use `threading.Lock`.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from contextvars import ContextVar
+from queue import Empty, SimpleQueue
+from types import TracebackType
+from typing import Protocol, TypeVar
+
+T = TypeVar("T")
+
+
+class Lock(Protocol):
+    """A lock that may be held while its holder waits."""
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        """Take the lock; False if that was not possible in time."""
+        ...
+
+    def release(self) -> None:
+        """Give the lock back."""
+        ...
+
+    def locked(self) -> bool:
+        """Return whether the lock is taken."""
+        ...
+
+    def __enter__(self) -> bool: ...
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None: ...
+
+
+class Condition(Protocol):
+    """A lock with a place to wait for news."""
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait for `notify_all`; False after `timeout` seconds without it."""
+        ...
+
+    def wait_for(self, predicate: Callable[[], bool], timeout: float | None = None) -> bool:
+        """Wait until the predicate holds; return what it returned last."""
+        ...
+
+    def notify_all(self) -> None:
+        """Wake all that wait."""
+        ...
+
+    def __enter__(self) -> bool: ...
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None: ...
+
+
+class Event(Protocol):
+    """A flag to wait for."""
+
+    def is_set(self) -> bool:
+        """Return whether the flag is set."""
+        ...
+
+    def set(self) -> None:
+        """Set the flag, and wake all that wait."""
+        ...
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait for the flag; return whether it is set."""
+        ...
+
+
+class Bell(Protocol):
+    """Wakes one waiter. `ring` takes no lock: a finalizer may call it in any thread."""
+
+    def ring(self) -> None:
+        """Wake the waiter, or the next one that waits."""
+        ...
+
+    def wait(self, timeout: float) -> None:
+        """Wait for the bell, or for `timeout` seconds."""
+        ...
+
+
+class Work(Protocol):
+    """A function that runs in the background."""
+
+    def is_alive(self) -> bool:
+        """Return whether it still runs."""
+        ...
+
+    def join(self, timeout: float | None = None) -> None:
+        """Wait until it has ended, `timeout` seconds at most."""
+        ...
+
+
+class Runtime(Protocol):
+    """What runs the code of a store, and makes what that code waits with."""
+
+    def ident(self) -> int:
+        """Return the id of the running call, which no other running call has; never 0."""
+        ...
+
+    def lock(self) -> Lock:
+        """Return a new lock."""
+        ...
+
+    def condition(self) -> Condition:
+        """Return a new condition."""
+        ...
+
+    def event(self) -> Event:
+        """Return a new event."""
+        ...
+
+    def bell(self) -> Bell:
+        """Return a new bell."""
+        ...
+
+    def start(self, target: Callable[[], object], name: str) -> Work:
+        """Run a function in the background.
+
+        Raises `RuntimeError` if that is not possible: no more threads, or the process ends.
+        """
+        ...
+
+    def join(self, thread: threading.Thread, timeout: float) -> None:
+        """Wait for a thread, `timeout` seconds at most."""
+        ...
+
+    def pause(self, seconds: float) -> None:
+        """Wait for some seconds."""
+        ...
+
+
+class LoopRuntime(Runtime, Protocol):
+    """The runtime of code that runs in an asyncio loop."""
+
+    def wait_for(self, awaitable: Awaitable[T]) -> T:
+        """Return the result of an awaitable; the loop goes on meanwhile.
+
+        Raises what it raises, and `asyncio.CancelledError` if the task of this call is cancelled.
+        """
+        ...
+
+    def soon(self, function: Callable[[], object]) -> None:
+        """Call a function in the loop, soon. Takes no lock: for finalizers, in any thread."""
+        ...
+
+
+class ThreadBell:
+    """A bell of threads: a simple queue, whose `put` may be called while any lock is held."""
+
+    def __init__(self) -> None:
+        self._rings = SimpleQueue[None]()
+
+    def ring(self) -> None:
+        """Wake the thread that waits, or the next one."""
+        self._rings.put(None)
+
+    def wait(self, timeout: float) -> None:
+        """Wait for the bell, or for `timeout` seconds."""
+        with suppress(Empty):
+            self._rings.get(timeout=timeout)
+
+
+class Threads:
+    """The runtime of code that runs in threads; its parts are those of `threading`, unwrapped."""
+
+    ident = staticmethod(threading.get_ident)
+    lock = staticmethod(threading.Lock)
+    condition = staticmethod(threading.Condition)
+    event = staticmethod(threading.Event)
+    bell = staticmethod(ThreadBell)
+    pause = staticmethod(time.sleep)
+
+    @staticmethod
+    def start(target: Callable[[], object], name: str) -> threading.Thread:
+        """Run a function in a daemon thread."""
+        thread = threading.Thread(target=target, name=name, daemon=True)
+        thread.start()
+        return thread
+
+    @staticmethod
+    def join(thread: threading.Thread, timeout: float) -> None:
+        """Wait for a thread."""
+        thread.join(timeout)
+
+
+THREADS = Threads()
+runtime: ContextVar[Runtime] = ContextVar("runtime", default=THREADS)
+here = runtime.get
+"""Returns the runtime of this call."""
