@@ -11,7 +11,7 @@ from snapkv.clock import HybridClock, monotonic, no_later_than, pause
 from snapkv.committer.backoff import Backoff
 from snapkv.committer.group import GroupBuilder
 from snapkv.committer.operations import Check
-from snapkv.committer.outcomes import FailedGuards, add_note, failed_guards, unknown
+from snapkv.committer.outcomes import FailedGuards, failed_guards, name_open, unknown
 from snapkv.committer.pace import Pace
 from snapkv.committer.queue import Call, CommitQueue
 from snapkv.committer.recovery import Recovery, Undecided
@@ -130,6 +130,11 @@ class Committer:
                 self._lead(call)
             elif not call.done:
                 self._time_out(call)
+        except SnapKVError:
+            raise
+        except BaseException as e:
+            self._name_open(call, e)
+            raise
         finally:
             try:
                 self._queue.leave(call)
@@ -151,6 +156,12 @@ class Committer:
         if request is None or call not in request.calls:
             raise CommitTimeoutError("the deadline passed before the commit was sent")
         raise self._unknown_error(call, request, "the deadline passed before the answer came")
+
+    def _name_open(self, call: Call, error: BaseException) -> None:
+        """Name the commit of a call that an interrupt or a bug ends, if it was sent."""
+        request = call.request
+        if request is not None and call.error is None:
+            name_open(error, request, request.calls.index(call))
 
     # --- the leader ---
 
@@ -192,7 +203,6 @@ class Committer:
                 raise  # nothing was sent
             request.unknown = e
             if not isinstance(e, Exception):
-                add_note(e, request)
                 raise
             return True
         assert request is not None
@@ -227,6 +237,8 @@ class Committer:
                 if len(left) == len(calls):
                     queue.waiting = [c for c in queue.waiting if c not in calls]
                     queue.request = request
+                    for call in calls:
+                        call.request = request
                     return request, sent.commit_txn(self._ts_key, txns)
                 # a call timed out while the group was built: batches move, so build it again
                 waiting = [call for call in waiting if not call.done]
@@ -313,9 +325,6 @@ class Committer:
         except SnapKVError as e:  # the engine is closed or broken: nothing is proven
             self._finish_unknown(request, str(e))
             return
-        except BaseException as e:
-            add_note(e, request)
-            raise
         if verdict is Verdict.DEAD:
             self._retry_or_fail(request)
         else:

@@ -14,10 +14,14 @@ FailedGuards = list[tuple[Check, int]]
 """Guards that failed, each with the revision at which its key was last written."""
 
 
-def add_note(error: BaseException, request: Request[Any]) -> None:
-    """Name the commit whose outcome an interrupt leaves open, for `resolve`."""
-    stamp = request.sent.stamp
+def name_open(error: BaseException, request: Request[Any], batch: int) -> None:
+    """Name the commit whose outcome an interrupted caller does not get, in a note and as a cause.
+
+    The cause is the `CommitUnknownError` whose facts `resolve` takes.
+    """
+    stamp, checks = request.sent.stamp, request.checks(batch)
     error.add_note(f"outcome unknown: commit {dated(stamp.timestamp)}, nonce {stamp.nonce.hex()}")
+    error.__cause__ = unknown(request.sent, checks, batch=batch, why="the caller was interrupted")
 
 
 def failed_guards(ops: Operations, result: object) -> FailedGuards:
