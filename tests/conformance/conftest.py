@@ -14,6 +14,7 @@ from zlib import crc32
 import pytest
 from conformance_driver import Driver
 from etcd_server import EtcdCluster, EtcdPool
+from looped import in_loop
 from sampling import SOAK
 
 from snapkv.engine.contract import ALL_KEYS_END, Delete, Engine, Txn
@@ -27,6 +28,7 @@ ENGINES: dict[str, Callable[[Path, Callable[[], str]], Engine]] = {
     "memory": lambda path, etcd_url: MemoryEngine(),
     "lmdb": lambda path, etcd_url: LmdbEngine(path, map_bytes=1 << 20, durability="none"),
     "etcd": lambda path, etcd_url: open_etcd(etcd_url()),
+    "asyncio etcd": lambda path, etcd_url: in_loop(open_etcd, etcd_url()),
     "three nodes": lambda path, etcd_url: emptied(open_etcd(three_nodes().url)),
 }
 
@@ -67,11 +69,15 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Run on all engines; on the cluster that all tests share, unless they need a new one.
 
-    Its nodes are the server of the engine `etcd`: `make test` runs every third test there.
+    Its nodes are the server of the engine `etcd`, and in an asyncio loop the same code runs:
+    `make test` runs every third test on each of these.
     """
     if "make" in metafunc.fixturenames:
-        kinds: list[Any] = [kind for kind in ENGINES if kind != "three nodes"]
-        sampled = SOAK or crc32(metafunc.definition.nodeid.encode()) % 3 == 0
+        kinds: list[Any] = ["memory", "lmdb", "etcd"]
+        number = crc32(metafunc.definition.nodeid.encode())
+        if SOAK or number % 3 == 1:
+            kinds.append("asyncio etcd")
+        sampled = SOAK or number % 3 == 0
         if sampled and metafunc.definition.get_closest_marker("new_engine") is None:
             one_process = pytest.mark.xdist_group("three nodes")
             kinds.append(pytest.param("three nodes", marks=one_process))

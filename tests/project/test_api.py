@@ -10,6 +10,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 LISTED = (
     "snapkv",
+    "snapkv.aio",
     "snapkv.rendering",
     "snapkv.spark",
     "snapkv.ui",

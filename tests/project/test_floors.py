@@ -17,8 +17,15 @@ ROOT = Path(__file__).parents[2]
 FLOORS = (
     ("snapkv._version", "snapkv.dates"),
     ("snapkv.errors",),
-    ("snapkv.arguments", "snapkv.extras", "snapkv.lifecycle", "snapkv.model", "snapkv.text"),
-    ("snapkv.times", "snapkv.tuples"),
+    (
+        "snapkv.arguments",
+        "snapkv.concurrency",
+        "snapkv.extras",
+        "snapkv.lifecycle",
+        "snapkv.model",
+        "snapkv.text",
+    ),
+    ("snapkv.loops", "snapkv.times", "snapkv.tuples"),
     ("snapkv.clock", "snapkv.layout", "snapkv.typed_times"),
     ("snapkv.files", "snapkv.rendering", "snapkv.web"),
     ("snapkv.engine",),
@@ -27,7 +34,7 @@ FLOORS = (
     ("snapkv.engine_urls",),
     ("snapkv.coordination", "snapkv.observing"),
     ("snapkv.store",),
-    ("snapkv.importing", "snapkv.recording", "snapkv.ui"),
+    ("snapkv.aio", "snapkv.importing", "snapkv.recording", "snapkv.ui"),
     ("snapkv",),
     ("snapkv.spark", "cdcmeta.errors"),
     ("snapkv.cli", "cdcmeta.arguments"),
@@ -155,7 +162,12 @@ CLIENTS = {
     },
     "google": {"snapkv.engine.etcd", "snapkv.rendering.protobuf"},
     "yaml": {"snapkv.cli.formats", "snapkv.rendering.yaml_text"},
-    "grpc": {"snapkv.engine.etcd.grpc_client", "cdcmeta.scheduler.transport.grpc_post"},
+    "greenlet": {"snapkv.loops"},
+    "grpc": {
+        "snapkv.engine.etcd.aio_client",
+        "snapkv.engine.etcd.grpc_client",
+        "cdcmeta.scheduler.transport.grpc_post",
+    },
     "anyio": {"cdcmeta.couch_http", "snapkv.ui"},
     "jinja2": {"snapkv.ui.pages"},
     "markupsafe": {"cdcmeta.ui", "snapkv.ui"},
@@ -189,7 +201,7 @@ CLIENTS = {
     "pyiceberg": {"snapkv.archive.iceberg"},
     "py4j": {"snapkv.spark.local"},
     "pyspark": {"snapkv.spark", "cdcmeta.spark"},
-    "time": {"snapkv.clock"},
+    "time": {"snapkv.clock", "snapkv.concurrency"},  # the latter only waits
 }
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from snapkv.clock import bounded, monotonic
 from snapkv.engine.etcd import etcd_pb2 as pb
 from snapkv.engine.etcd.connection import READ_TIMEOUT_S, TRY_S, Connection
+from snapkv.engine.etcd.endpoint import AnyStream
 from snapkv.engine.etcd.error_texts import COMPACTED
-from snapkv.engine.etcd.grpc_client import RANGE, CallFailed, WatchStream, ended_watch
+from snapkv.engine.etcd.grpc_client import RANGE, CallFailed, ended_watch
 from snapkv.errors import EngineUnavailableError
 
 
@@ -87,7 +88,7 @@ class CompactionPoint:
         return found
 
 
-def _compacted_in(stream: WatchStream) -> int:
+def _compacted_in(stream: AnyStream) -> int:
     for answer in stream:
         if answer.compact_revision:
             return answer.compact_revision

@@ -5,11 +5,16 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
+from snapkv.concurrency import THREADS, here
+from snapkv.engine.etcd.aio_client import AioChannel, AioWatchStream
 from snapkv.engine.etcd.grpc_client import WATCH_ANSWER_BYTES_MAX, Channel, WatchStream
 from snapkv.engine.etcd.security import Security
 from snapkv.lifecycle import renew_in_children
 
-_abandoned: list[Channel | WatchStream] = []
+AnyChannel = Channel | AioChannel
+AnyStream = WatchStream | AioWatchStream
+
+_abandoned: list[AnyChannel | AnyStream] = []
 """Channels that must not be used, closed or garbage-collected (which closes them): those of the
 parent in a forked child, and those in which an interrupt may have left a lock of gRPC taken."""
 
@@ -26,12 +31,12 @@ class Endpoint:
     def __init__(
         self,
         address: str,
-        make: Callable[[], Channel],
-        make_watches: Callable[[], Channel] | None = None,
+        make: Callable[[], AnyChannel],
+        make_watches: Callable[[], AnyChannel] | None = None,
     ) -> None:
         self.address, self._make, self._make_watches = address, make, make_watches or make
-        self._calls: dict[bool, Channel] = {}  # by whether they are the main thread's
-        self._watches: dict[bool, Channel] = {}
+        self._calls: dict[bool, AnyChannel] = {}  # by whether they are the main thread's
+        self._watches: dict[bool, AnyChannel] = {}
         self._proven: set[bool] = set()
 
     @property
@@ -49,17 +54,18 @@ class Endpoint:
     @classmethod
     def at(cls, address: str, security: Security) -> Endpoint:
         """Return the endpoint that listens at `host:port`."""
+        to = Channel.to if here() is THREADS else AioChannel.to
         return cls(
             address,
-            lambda: Channel.to(address, security),
-            lambda: Channel.to(address, security, answer_bytes_max=WATCH_ANSWER_BYTES_MAX),
+            lambda: to(address, security),
+            lambda: to(address, security, answer_bytes_max=WATCH_ANSWER_BYTES_MAX),
         )
 
-    def calls(self) -> Channel:
+    def calls(self) -> AnyChannel:
         """Return the channel for this thread's calls."""
         return _of_thread(self._calls, self._make)
 
-    def watches(self) -> Channel:
+    def watches(self) -> AnyChannel:
         """Return the channel for this thread's watches."""
         return _of_thread(self._watches, self._make_watches)
 
@@ -69,17 +75,21 @@ class Endpoint:
         for channel in dropped.values():
             channel.retire()
 
-    def interrupted(self, stream: WatchStream | None = None) -> None:
+    def interrupted(self, stream: AnyStream | None = None) -> None:
         """Let this thread connect anew: an interrupt may have left a lock of gRPC taken.
 
         A `stream` that the thread was reading is abandoned, too.
         """
-        self.proven = False
-        if stream is not None:
-            _abandoned.append(stream)
+        mine = _is_main()
         for channels in (self._calls, self._watches):
-            if (channel := channels.pop(_is_main(), None)) is not None:
-                _abandoned.append(channel)
+            channel = channels.get(mine)
+            if channel is not None and channel.breaks_on_interrupt:
+                _abandoned.append(channels.pop(mine))
+                self.proven = False
+        if stream is not None and stream.breaks_on_interrupt:
+            _abandoned.append(stream)
+        elif stream is not None:
+            stream.cancel()
 
     def close(self) -> None:
         """Close all channels."""
@@ -110,7 +120,7 @@ def _is_main() -> bool:
     return threading.get_ident() == _main.ident
 
 
-def _of_thread(channels: dict[bool, Channel], make: Callable[[], Channel]) -> Channel:
+def _of_thread(channels: dict[bool, AnyChannel], make: Callable[[], AnyChannel]) -> AnyChannel:
     mine = _is_main()
     if (channel := channels.get(mine)) is None:  # another thread may drop it at any time
         channel = channels[mine] = make()

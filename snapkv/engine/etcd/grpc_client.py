@@ -1,7 +1,7 @@
 """The part of gRPC that the engine needs: the channel of an endpoint, calls, streams, failures.
 
-The only module that imports grpc. Retries and configuration from DNS are off: a request is sent
-once, and only the engine repeats it.
+With `aio_client` the only module that imports grpc. Retries and configuration from DNS are off: a
+request is sent once, and only the engine repeats it.
 """
 
 from __future__ import annotations
@@ -131,6 +131,22 @@ class ClientClosedError(EngineUnavailableError):
         super().__init__("the etcd3 client was closed; pass a new one")
 
 
+def channel_options(answer_bytes_max: int) -> tuple[tuple[str, int], ...]:
+    """Return the options of a channel that receives answers of so many bytes (-1: no bound)."""
+    return (*_OPTIONS, ("grpc.max_receive_message_length", answer_bytes_max))
+
+
+def target_of(endpoint: str) -> str:
+    """Return `host:port` as a target of gRPC."""
+    return f"dns:///{endpoint}"  # or a host called "unix" would be a path
+
+
+def credentials_of(security: Security) -> grpc.ChannelCredentials:
+    """Return the TLS credentials of a channel."""
+    authorities = security.authorities()
+    return grpc.ssl_channel_credentials(authorities, security.key, security.cert)
+
+
 _channels: weakref.WeakSet[Channel] = weakref.WeakSet()
 
 
@@ -139,6 +155,9 @@ class Channel:
 
     A channel that is not `owned` belongs to an etcd3 client, which closes it.
     """
+
+    breaks_on_interrupt = True
+    """An interrupt may leave one of its locks taken."""
 
     def __init__(self, channel: Any, *, owned: bool = False) -> None:
         self._channel, self._owned = channel, owned
@@ -155,12 +174,10 @@ class Channel:
         A call whose answer is larger than `answer_bytes_max` (-1: no bound) fails with the code
         `TOO_LARGE`.
         """
-        options = (*_OPTIONS, ("grpc.max_receive_message_length", answer_bytes_max))
-        target = f"dns:///{endpoint}"  # or a host called "unix" would be a path
+        options, target = channel_options(answer_bytes_max), target_of(endpoint)
         if not security.tls:
             return cls(grpc.insecure_channel(target, options=options), owned=True)
-        authorities = security.authorities()
-        credentials = grpc.ssl_channel_credentials(authorities, security.key, security.cert)
+        credentials = credentials_of(security)
         return cls(grpc.secure_channel(target, credentials, options=options), owned=True)
 
     def call(self, method: Method[Q, A], request: Q, timeout: float, metadata: Metadata) -> A:
@@ -266,7 +283,9 @@ def _keep_from_finalizers() -> None:
 
 
 class WatchStream:
-    """One open watch call: answers by iterating, questions by `ask`."""
+    """One open watch call: answers by iterating, questions by `ask_progress`."""
+
+    breaks_on_interrupt = True
 
     def __init__(
         self, method: Any, first: pb.WatchRequest, metadata: Metadata, timeout: float | None

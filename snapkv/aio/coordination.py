@@ -1,0 +1,208 @@
+"""Sessions and elections whose calls are awaited."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from snapkv.aio.runners import Runner
+from snapkv.clock import monotonic
+from snapkv.errors import StoreClosedError
+from snapkv.model import Held
+
+if TYPE_CHECKING:
+    from snapkv.coordination.election import Election as SyncElection
+    from snapkv.coordination.leader import Leader
+    from snapkv.coordination.leader import Leaders as SyncLeaders
+    from snapkv.coordination.session import Session as SyncSession
+    from snapkv.coordination.session import SessionInfo
+
+LOOK_S = 1.0
+"""How long a thread waits before it checks whether its task is still there."""
+
+
+class Session:
+    """A process's sign of life in a store: `snapkv.Session`, awaited."""
+
+    def __init__(self, runner: Runner, session: SyncSession) -> None:
+        self._runner, self.sync = runner, session
+        self.id, self.ttl_s, self.value = session.id, session.ttl_s, session.value
+        self.revision = session.revision
+
+    def __repr__(self) -> str:
+        return f"<aio {repr(self.sync)[1:]}"
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.aclose()
+
+    @property
+    def alive(self) -> bool:
+        """Whether the session can be relied on; no round trip."""
+        return self.sync.alive
+
+    @property
+    def left_s(self) -> float:
+        """Seconds that the session lives without another renewal; 0 if it is lost."""
+        return self.sync.left_s
+
+    @property
+    def guard(self) -> Held:
+        """A guard: a commit with it raises `ConflictError` once the session has ended."""
+        return self.sync.guard
+
+    def check(self) -> None:
+        """Raise `SessionLostError` if the session is not alive. No round trip."""
+        self.sync.check()
+
+    async def wait_lost(self, timeout: float | None = None) -> bool:
+        """Wait until the session is lost or closed; False if `timeout` seconds pass first."""
+        deadline = None if timeout is None else monotonic() + timeout
+        while True:
+            left_s = LOOK_S if deadline is None else min(LOOK_S, deadline - monotonic())
+            wait = partial(self.sync.wait_lost, max(0.0, left_s))
+            if await self._runner.wait(wait, lambda: None):
+                return True
+            if deadline is not None and monotonic() >= deadline:
+                return False
+
+    async def aclose(self) -> None:
+        """End the session: its keys vanish at once. May be repeated."""
+        await self._runner.run(self.sync.close)
+
+
+class Election:
+    """One candidate of an election: `snapkv.Election`, awaited.
+
+    As an asynchronous context manager it resigns at the end.
+    """
+
+    def __init__(self, runner: Runner, election: SyncElection) -> None:
+        self._runner, self._sync = runner, election
+        self.name = election.name
+
+    def __repr__(self) -> str:
+        return f"<aio {repr(self._sync)[1:]}"
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.aclose()
+
+    @property
+    def leading(self) -> bool:
+        """Whether this process leads, as far as it knows; no round trip."""
+        return self._sync.leading
+
+    @property
+    def guard(self) -> Held:
+        """A guard: a commit with it succeeds only while this candidate leads."""
+        return self._sync.guard
+
+    @property
+    def revision(self) -> int:
+        """The revision at which this candidate's key was made."""
+        return self._sync.revision
+
+    async def campaign(self, value: bytes = b"", timeout: float | None = None) -> Election:
+        """Take part until this candidate leads; a cancelled campaign resigns."""
+        campaign = partial(self._sync.campaign, value, timeout)
+        await self._runner.wait(campaign, self._sync.close)
+        return self
+
+    async def proclaim(self, value: bytes) -> None:
+        """Change the leader's value; the leadership and its guard stay."""
+        await self._runner.run(self._sync.proclaim, value)
+
+    async def resign(self) -> None:
+        """Give up the leadership, or the candidacy that another task waits with."""
+        await self._runner.run(self._sync.resign)
+
+    async def aclose(self) -> None:
+        """Resign; never fails."""
+        await self._runner.run(self._sync.close)
+
+    async def end_session(self, session: SessionInfo) -> bool:
+        """End another process's session if this leadership holds; return whether this call did."""
+        return await self._runner.run(self._sync.end_session, session)
+
+    async def leader(self) -> Leader | None:
+        """Return the leader, None without a candidate."""
+        return await self._runner.run(self._sync.leader)
+
+    async def watch_leader(self, timeout: float | None = None) -> Leaders:
+        """Return an asynchronous iterator of the leaders, from the present one on."""
+        made = await self._runner.run(self._sync.watch_leader, timeout)
+        return Leaders(self._runner, made, timeout)
+
+
+class Leaders:
+    """The leaders of an election, the present one first: `snapkv.coordination.Leaders`, awaited."""
+
+    def __init__(self, runner: Runner, leaders: SyncLeaders, timeout: float | None) -> None:
+        self._runner, self._sync, self._timeout = runner, leaders, timeout
+        self._reading: asyncio.Task[Leader | None] | None = None
+        self._closed = False
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Leader:
+        try:
+            leader = await self.next(self._timeout)
+        except StoreClosedError:
+            if not self._closed:
+                raise
+            leader = None
+        if leader is None:
+            raise StopAsyncIteration
+        return leader
+
+    async def next(self, timeout: float | None = None) -> Leader | None:
+        """Return the next leader; None if `timeout` seconds (None: no bound) pass without one."""
+        deadline = None if timeout is None else monotonic() + timeout
+        while True:
+            left_s = LOOK_S if deadline is None else min(LOOK_S, deadline - monotonic())
+            if self._reading is None:  # else one that a cancelled call has left
+                wait = partial(self._sync.next, max(0.0, left_s))
+                self._reading = asyncio.create_task(self._runner.wait(wait, self._sync.close))
+            try:
+                leader = await asyncio.shield(self._reading)
+            finally:
+                if self._reading.done():
+                    self._reading = None
+            if leader is not None or (deadline is not None and monotonic() >= deadline):
+                return leader
+
+    async def aclose(self) -> None:
+        """End the watch; may be repeated."""
+        self._closed = True
+        self._sync.close()
+        if self._reading is not None:
+            self._reading.cancel()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.aclose()

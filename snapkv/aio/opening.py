@@ -1,0 +1,112 @@
+"""Opening a store, or keys that other programs write, in an asyncio loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Generator
+from functools import partial
+from importlib import import_module
+from types import TracebackType
+from typing import Any, Generic, Protocol, TypeVar
+
+from snapkv.aio.observed import Observed
+from snapkv.aio.runners import LoopRunner, Runner, ThreadRunner
+from snapkv.aio.store import SnapshotKV
+from snapkv.engine_urls import scheme_of
+from snapkv.model import K
+from snapkv.observing import observe as _observing
+from snapkv.store import open as _open
+
+
+class Closable(Protocol):
+    """Something that `aclose` closes."""
+
+    async def aclose(self) -> None:
+        """Close it."""
+        ...
+
+
+S = TypeVar("S", bound=Closable)
+T = TypeVar("T")
+
+
+class Opening(Generic[S]):
+    """A store that `await` or `async with` opens."""
+
+    def __init__(self, begin: Callable[[], Awaitable[S]]) -> None:
+        self._begin = begin
+        self._store: S | None = None
+
+    def __await__(self) -> Generator[object, None, S]:
+        return self._begin().__await__()
+
+    async def __aenter__(self) -> S:
+        self._store = await self._begin()
+        return self._store
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._store is not None:
+            await self._store.aclose()
+
+
+def open(url: str, **options: Any) -> Opening[SnapshotKV]:
+    """Open a store for one asyncio loop; `await` it, or use it in `async with`.
+
+    `url` and `options` are those of `snapkv.open`, which describes costs and errors. On etcd,
+    calls run in the loop, on `grpc.aio` (extra `aio`); on other engines, and with `archive=`, in
+    8 threads.
+
+        async with snapkv.aio.open("etcd://localhost:2379") as store:
+            timestamp = await store.save("schema/users", b"id int")
+            value = await store.load("schema/users", timestamp)
+
+    Raises as `snapkv.open`, and `MissingExtraError` without the extra.
+    """
+
+    async def begin() -> SnapshotKV:
+        runner = await runner_for(url, options)
+        return SnapshotKV(runner, await opened(runner, partial(_open.open, url, **options)))
+
+    return Opening(begin)
+
+
+def observe(url: str, *, prefix: K, **options: Any) -> Opening[Observed[K]]:
+    """Open keys that other programs write, for reading any moment of them; see `snapkv.observe`.
+
+        async with snapkv.aio.observe("etcd://localhost:2379", prefix="/registry/") as registry:
+            before = await registry.at("-5m")
+
+    Raises as `snapkv.observe`, and `MissingExtraError` without the extra `aio`.
+    """
+
+    async def begin() -> Observed[K]:
+        runner = await runner_for(url, options)
+        call = partial(_observing.observe, url, prefix=prefix, **options)
+        return Observed(runner, await opened(runner, call))
+
+    return Opening(begin)
+
+
+async def runner_for(url: str, options: dict[str, Any]) -> Runner:
+    """Return what runs the calls of a store: the loop, if all that it waits for is etcd."""
+    is_etcd = isinstance(url, str) and scheme_of(url) == "etcd"
+    if not is_etcd or options.get("archive") is not None:
+        return ThreadRunner()
+    await asyncio.to_thread(import_module, "snapkv.engine.etcd")  # importing grpc takes 0.1 s
+    from snapkv.loops import GreenletRuntime
+
+    return LoopRunner(GreenletRuntime())
+
+
+async def opened(runner: Runner, call: Callable[[], T]) -> T:
+    """Return what a call opens; end the runner if it raises."""
+    try:
+        return await runner.run(call)
+    except BaseException:
+        await runner.end()
+        raise

@@ -1,0 +1,183 @@
+"""Where the calls of an asyncio store run: in its loop (etcd), or in few threads (the rest).
+
+Both run the code of the store that threads use. `LoopRunner` runs each call in a greenlet of the
+loop, on `grpc.aio`; `ThreadRunner` sends it to one of `THREADS_MAX` threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from contextvars import copy_context
+from functools import partial
+from typing import TYPE_CHECKING, ParamSpec, Protocol, TypeVar
+
+from snapkv.errors import StoreClosedError
+
+if TYPE_CHECKING:
+    from snapkv.loops import GreenletRuntime
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+THREADS_MAX = 8
+"""Threads of one store for its calls; those that wait for other processes have their own."""
+SETTLE_S = 0.8
+"""How long a cancelled write in a thread is waited for, so that its outcome is known."""
+END_S = 0.9
+"""How long closing waits for what runs in the background."""
+
+
+class Runner(Protocol):
+    """Runs the calls of one store."""
+
+    async def run(self, call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        """Return the result of a call that has a bound of its own."""
+        ...
+
+    async def wait(self, call: Callable[[], T], end: Callable[[], object]) -> T:
+        """Return the result of a call that may wait for long; `end` ends its wait if cancelled."""
+        ...
+
+    def start(self, work: Callable[[], object], name: str) -> None:
+        """Run a function in the background until it ends by itself."""
+        ...
+
+    def post(self, function: Callable[[], object]) -> None:
+        """Call a function in the loop, from background work."""
+        ...
+
+    async def end(self) -> None:
+        """Wait for what runs in the background, `END_S` seconds at most."""
+        ...
+
+
+class LoopRunner:
+    """Runs calls in greenlets of the loop."""
+
+    def __init__(self, runtime: GreenletRuntime) -> None:
+        self._runtime = runtime
+
+    async def run(self, call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        """Return the result of a call."""
+        return await self._runtime.run(call, *args, **kwargs)
+
+    async def wait(self, call: Callable[[], T], end: Callable[[], object]) -> T:
+        """Return the result of a call; a cancelled one is interrupted where it waits."""
+        return await self._runtime.run(call)
+
+    def start(self, work: Callable[[], object], name: str) -> None:
+        """Run a function as a task."""
+        self._runtime.start(work, name)
+
+    def post(self, function: Callable[[], object]) -> None:
+        """Call a function: background work is in the loop already."""
+        function()
+
+    async def end(self) -> None:
+        """Wait for background tasks; cancel what is left."""
+        await self._runtime.end_works(END_S)
+
+
+class ThreadRunner:
+    """Runs calls in a few threads, and each call that waits for long in one of its own."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._pool = ThreadPoolExecutor(THREADS_MAX, thread_name_prefix="snapkv aio")
+        self._works: set[threading.Thread] = set()
+
+    async def run(self, call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        """Return the result of a call.
+
+        A cancelled call that has not begun is not made. One that has begun is waited for
+        (`SETTLE_S`), so that a write has an outcome; `asyncio.CancelledError` has a note of it.
+        """
+        try:
+            future = self._pool.submit(copy_context().run, partial(call, *args, **kwargs))
+        except RuntimeError as e:
+            raise StoreClosedError("the store was closed") from e
+        answer = asyncio.wrap_future(future)
+        try:
+            return await asyncio.shield(answer)
+        except asyncio.CancelledError as e:
+            await self._settle(future, answer, e)
+            raise
+
+    @staticmethod
+    async def _settle(
+        future: Future[T], answer: asyncio.Future[T], error: asyncio.CancelledError
+    ) -> None:
+        """Wait for the outcome of a cancelled call, and note it."""
+        answer.add_done_callback(lambda done: done.cancelled() or done.exception())
+        if not future.cancel():
+            await asyncio.wait({answer}, timeout=SETTLE_S)
+        error.add_note(_outcome(future))
+
+    async def wait(self, call: Callable[[], T], end: Callable[[], object]) -> T:
+        """Return the result of a call, which has a thread of its own."""
+        future: Future[T] = Future()
+        self.start(partial(_fulfil, future, partial(copy_context().run, call)), "snapkv aio wait")
+        answer = asyncio.wrap_future(future)
+        try:
+            return await asyncio.shield(answer)
+        except asyncio.CancelledError as e:
+            if not future.cancel():
+                await self.run(end)
+            await self._settle(future, answer, e)
+            raise
+
+    def start(self, work: Callable[[], object], name: str) -> None:
+        """Run a function in a thread of its own."""
+
+        def run() -> None:
+            try:
+                work()
+            finally:
+                self._works.discard(thread)
+
+        thread = threading.Thread(target=run, name=name, daemon=True)
+        self._works.add(thread)
+        thread.start()
+
+    def post(self, function: Callable[[], object]) -> None:
+        """Call a function in the loop, soon; not in one that was closed."""
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(function)
+
+    async def end(self) -> None:
+        """Take no more calls, and wait for those that run."""
+        until = self._loop.time() + END_S
+        self._pool.shutdown(wait=False)
+        for thread in [*self._works, *self._pool._threads]:
+            while thread.is_alive() and self._loop.time() < until:
+                await asyncio.sleep(0.002)
+
+
+def _fulfil(future: Future[T], call: Callable[[], T]) -> None:
+    """Run a call, and set its outcome."""
+    if not future.set_running_or_notify_cancel():
+        return
+    try:
+        result = call()
+    except BaseException as e:
+        future.set_exception(e)
+    else:
+        future.set_result(result)
+
+
+def _outcome(future: Future[T]) -> str:
+    """Return what became of a cancelled call, for a note."""
+    if future.cancelled():
+        return "the call was not begun: nothing was written"
+    if not future.done():
+        return f"the call goes on: its outcome is unknown after {SETTLE_S:g} s"
+    error = future.exception()
+    return (
+        f"the call had ended with {future.result()!r}"
+        if error is None
+        else f"the call had failed: {error}"
+    )

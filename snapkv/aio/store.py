@@ -1,0 +1,338 @@
+"""The store that asyncio services hold."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from functools import partial
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, BinaryIO, Self
+
+from snapkv.aio.coordination import Election, Session
+from snapkv.aio.reads import Reads
+from snapkv.aio.runners import Runner
+from snapkv.coordination.session import TTL_S
+from snapkv.files import FILE_MODE, FilePath
+from snapkv.model import Build, Commit, Compaction, Guard, Scalar, SpaceOps, Stamp
+from snapkv.store.additions import Addition
+from snapkv.times import When
+
+if TYPE_CHECKING:
+    from snapkv.committer import Check
+    from snapkv.coordination.session import Sessions
+    from snapkv.reading.arrow import Table
+    from snapkv.store.check import CheckReport
+    from snapkv.store.space import Space as SyncSpace
+    from snapkv.store.store import SnapshotKV as SyncSnapshotKV
+    from snapkv.store.watermarks import Watermark
+
+
+class SnapshotKV(Reads[str]):
+    """A store whose calls are awaited; opened by `snapkv.aio.open`, used in one asyncio loop.
+
+    Each method costs and raises as the method of the same name of `snapkv.SnapshotKV`. Commits of
+    concurrent tasks share transactions.
+
+    A commit that is cancelled before it was sent is not made. One that was sent may land: on etcd,
+    `asyncio.CancelledError` (and the `TimeoutError` of `asyncio.timeout`, as its cause) has the
+    `CommitUnknownError` as its cause, which `resolve` takes. In other engines the call is waited
+    for, and a note has its outcome.
+    """
+
+    _sync: SyncSnapshotKV
+
+    def __init__(self, runner: Runner, store: SyncSnapshotKV) -> None:
+        super().__init__(runner, store)
+        self._store = store
+        self._spaces: dict[str, Space] = {}
+
+    def __repr__(self) -> str:
+        return f"<aio {repr(self._store)[1:]}"
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Close the store, in about a second; tasks that wait raise `StoreClosedError`."""
+        spaces = [space.end_watches() for space in self._spaces.values()]
+        await asyncio.gather(self.end_watches(), *spaces)
+        await self._runner.run(self._store.close)
+        await self._runner.end()
+
+    # --- writing ---
+
+    async def save(
+        self,
+        key: str,
+        value: bytes,
+        *,
+        note: str | None = None,
+        writer: str | None = None,
+        meta: Mapping[str, Scalar] | None = None,
+    ) -> int:
+        """Save one key; return the commit's timestamp."""
+        save = self._store.save
+        return await self._runner.run(save, key, value, note=note, writer=writer, meta=meta)
+
+    async def remove(
+        self,
+        key: str,
+        *,
+        note: str | None = None,
+        writer: str | None = None,
+        meta: Mapping[str, Scalar] | None = None,
+    ) -> int:
+        """Remove one key, which may be absent; return the commit's timestamp."""
+        remove = self._store.remove
+        return await self._runner.run(remove, key, note=note, writer=writer, meta=meta)
+
+    async def multi_save(
+        self,
+        kvs: Mapping[str, bytes],
+        additions: Iterable[Addition] = (),
+        *,
+        note: str | None = None,
+        writer: str | None = None,
+        meta: Mapping[str, Scalar] | None = None,
+    ) -> int:
+        """Save several keys in one commit; return its timestamp."""
+        save = partial(self._store.multi_save, note=note, writer=writer, meta=meta)
+        return await self._runner.run(save, kvs, additions)
+
+    async def multi_save_and_remove_with_prefix(
+        self,
+        saves: Mapping[str, bytes],
+        removals: Iterable[str],
+        additions: Iterable[Addition] = (),
+        *,
+        note: str | None = None,
+        writer: str | None = None,
+        meta: Mapping[str, Scalar] | None = None,
+    ) -> int:
+        """Remove everything under some prefixes and save keys, in one commit."""
+        write = self._store.multi_save_and_remove_with_prefix
+        write = partial(write, note=note, writer=writer, meta=meta)
+        return await self._runner.run(write, saves, removals, additions)
+
+    async def commit(
+        self,
+        build: Build | None = None,
+        *,
+        puts: Mapping[str, bytes] = {},
+        deletes: Iterable[str] = (),
+        delete_prefixes: Iterable[str] = (),
+        guards: Iterable[Guard] = (),
+        additions: Iterable[Addition] = (),
+        note: str | None = None,
+        writer: str | None = None,
+        meta: Mapping[str, Scalar] | None = None,
+        timeout: float | None = None,
+    ) -> Commit:
+        """Commit operations, or those that `build(stamp)`, a plain function, returns."""
+        return await self._runner.run(
+            self._store.commit,
+            build,
+            puts=puts,
+            deletes=deletes,
+            delete_prefixes=delete_prefixes,
+            guards=guards,
+            additions=additions,
+            note=note,
+            writer=writer,
+            meta=meta,
+            timeout=timeout,
+        )
+
+    async def restore(
+        self,
+        when: When,
+        prefix: str = "",
+        *,
+        note: str | None = None,
+        writer: str | None = None,
+        meta: Mapping[str, Scalar] | None = None,
+        before_first: bool = False,
+        timeout: float | None = None,
+    ) -> Commit:
+        """Make the present equal a past moment, in one commit; return it."""
+        restore = partial(self._store.restore, note=note, writer=writer, meta=meta)
+        return await self._runner.run(
+            restore, when, prefix, before_first=before_first, timeout=timeout
+        )
+
+    async def resolve(
+        self,
+        ts: int,
+        nonce: bytes,
+        *,
+        batch: int = 0,
+        guards: Iterable[Guard | Check] = (),
+        timeout: float | None = None,
+    ) -> Commit | None:
+        """Find out the outcome of a commit that was unknown, from any process, for good."""
+        return await self._runner.run(
+            self._store.resolve, ts, nonce, batch=batch, guards=guards, timeout=timeout
+        )
+
+    # --- the time line ---
+
+    def commits(
+        self,
+        since: When | None = None,
+        until: When | None = None,
+        limit: int | None = None,
+        *,
+        newest_first: bool = False,
+        timeout: float | None = None,
+    ) -> AsyncIterator[Commit]:
+        """Yield the commits after `since` (exclusive) up to `until` (inclusive), oldest first."""
+        commits = partial(self._store.commits, newest_first=newest_first, timeout=timeout)
+        return self._steps(commits, since, until, limit)
+
+    async def commits_to_arrow(
+        self,
+        since: When | None = None,
+        until: When | None = None,
+        *,
+        timeout: float | None = None,
+    ) -> Table:
+        """Return the commits in (since, until] as an Arrow table, newest first."""
+        return await self._runner.run(self._store.commits_to_arrow, since, until, timeout=timeout)
+
+    async def tick(self) -> Commit:
+        """Commit only a timestamp: it moves `resolved()` forward."""
+        return await self._runner.run(self._store.tick)
+
+    async def resolved(self, *, timeout: float | None = None) -> int:
+        """Return the newest final timestamp: no commit at or below it can come."""
+        return await self._runner.run(self._store.resolved, timeout=timeout)
+
+    async def compact(self, before: When, *, past_recordings: bool = False) -> Compaction:
+        """Remove the history before a moment; the state at that moment stays readable."""
+        compact = self._store.compact
+        return await self._runner.run(compact, before, past_recordings=past_recordings)
+
+    async def recordings(self, *, timeout: float | None = None) -> list[Watermark]:
+        """Return how far each recording of this store has copied it."""
+        return await self._runner.run(self._store.recordings, timeout=timeout)
+
+    async def forget_recording(self, into: str) -> None:
+        """Forget a recording that has ended, so that compaction no longer waits for it."""
+        await self._runner.run(self._store.forget_recording, into)
+
+    # --- sessions and elections ---
+
+    async def session(self, ttl: float = TTL_S, value: bytes = b"") -> Session:
+        """Return a new session: a sign of life of this process, renewed in the background."""
+        return Session(self._runner, await self._runner.run(self._store.session, ttl, value))
+
+    async def sessions(self, *, timeout: float | None = None) -> Sessions:
+        """Return the live sessions, the oldest first, at the list's `revision`."""
+        return await self._runner.run(self._store.sessions, timeout=timeout)
+
+    async def election(
+        self, name: str, *, session: Session | None = None, ttl: float = TTL_S
+    ) -> Election:
+        """Return a candidate of an election, which takes part from `campaign()` on."""
+        inner = None if session is None else session.sync
+        made = await self._runner.run(self._store.election, name, session=inner, ttl=ttl)
+        return Election(self._runner, made)
+
+    # --- spaces, files, facts ---
+
+    def space(self, name: str) -> Space:
+        """Return a byte-keyed space of this store."""
+        if (found := self._spaces.get(name)) is None:
+            found = self._spaces[name] = Space(self._runner, self._store.space(name))
+        return found
+
+    def spaces(
+        self, prefix: str = "", when: When | None = None, *, timeout: float | None = None
+    ) -> AsyncIterator[str]:
+        """Yield the names of the spaces that hold keys, now or at a time."""
+        return self._steps(self._store.spaces, prefix, when, timeout=timeout)
+
+    async def dump(
+        self,
+        file: BinaryIO | FilePath,
+        at: When | None = None,
+        *,
+        mode: int | None = None,
+        progress: Callable[[int], None] = lambda _: None,
+    ) -> int:
+        """Write one moment, spaces included, to a file; return the number of keys."""
+        return await self._runner.run(self._store.dump, file, at, mode=mode, progress=progress)
+
+    async def backup(self, path: FilePath, *, mode: int = FILE_MODE) -> None:
+        """Copy a live lmdb store, history and all, to a new directory."""
+        await self._runner.run(self._store.backup, path, mode=mode)
+
+    async def load_dump(
+        self,
+        file: BinaryIO | FilePath,
+        *,
+        replace: bool = False,
+        note: str | None = None,
+        writer: str | None = None,
+        meta: Mapping[str, Scalar] | None = None,
+    ) -> Commit:
+        """Commit the contents of a dump, in one commit, after reading and verifying all of it."""
+        load = partial(self._store.load_dump, note=note, writer=writer, meta=meta)
+        return await self._runner.run(load, file, replace=replace)
+
+    @property
+    def guards_max(self) -> int | None:
+        """How many guards one commit may have here; None: any number."""
+        return self._store.guards_max
+
+    async def info(self, *, timeout: float | None = None) -> dict[str, Any]:
+        """Return facts about the store and its engine, for people, without secrets."""
+        return await self._runner.run(self._store.info, timeout=timeout)
+
+    async def check(self, *, progress: Callable[[int], None] = lambda _: None) -> CheckReport:
+        """Check every invariant of the stored data."""
+        return await self._runner.run(self._store.check, progress=progress)
+
+
+class Space(Reads[bytes]):
+    """A byte-keyed space of a store: `snapkv.Space`, awaited."""
+
+    def __init__(self, runner: Runner, space: SyncSpace) -> None:
+        super().__init__(runner, space)
+        self._space = space
+        self.name = space.name
+
+    async def commit(
+        self,
+        build: Callable[[Stamp], SpaceOps] | None = None,
+        *,
+        puts: Mapping[bytes, bytes] = {},
+        deletes: Iterable[bytes] = (),
+        delete_prefixes: Iterable[bytes] = (),
+        guards: Iterable[Guard] = (),
+        note: str | None = None,
+        writer: str | None = None,
+        meta: Mapping[str, Scalar] | None = None,
+        timeout: float | None = None,
+    ) -> Commit:
+        """Commit operations on this space; `SnapshotKV.commit` can span several."""
+        return await self._runner.run(
+            self._space.commit,
+            build,
+            puts=puts,
+            deletes=deletes,
+            delete_prefixes=delete_prefixes,
+            guards=guards,
+            note=note,
+            writer=writer,
+            meta=meta,
+            timeout=timeout,
+        )

@@ -1,0 +1,283 @@
+"""Runs the code of a store, which is written for threads, in an asyncio loop.
+
+Each call runs in a greenlet, a stack of its own. Where it would wait, it switches to the coroutine
+that runs it, which awaits instead; then the call goes on where it was. All of this happens in the
+thread of the loop, so between two waits no other call runs. SQLAlchemy's asyncio extension works
+the same way.
+
+For example, `await runtime.run(store.load, "a")` on etcd:
+
+    coroutine                          greenlet
+    run() starts a greenlet      ->    load ... Channel.call: sends, `wait_for(answer)`
+    awaits the answer            <-    (suspended; other tasks run meanwhile)
+    has the answer               ->    wait_for returns it ... load returns the value
+    run() returns the value      <-    (ended)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from contextvars import copy_context
+from types import TracebackType
+from typing import Any, ParamSpec, TypeVar, cast
+
+from snapkv.concurrency import runtime
+from snapkv.extras import extra
+
+with extra("aio", "asyncio on etcd"):
+    from greenlet import getcurrent, greenlet
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+POLL_S = 0.002
+"""How often a call checks whether a thread has ended."""
+
+
+class GreenletRuntime:
+    """The runtime of the calls in one asyncio loop; made and used in the thread of that loop."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.get_running_loop()
+        self._works: set[asyncio.Task[object]] = set()
+
+    async def run(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        """Return the result of a function; its waits are awaited.
+
+        If this task is cancelled while the function waits, `asyncio.CancelledError` is raised
+        there, as an interrupt is in a thread.
+        """
+        call = greenlet(function)
+        call.gr_context = context = copy_context()
+        context.run(runtime.set, self)
+        step = call.switch(*args, **kwargs)
+        while not call.dead:
+            try:
+                answer = await step
+            except BaseException as e:
+                step = call.throw(e)
+            else:
+                step = call.switch(answer)
+        return cast(T, step)
+
+    def wait_for(self, awaitable: Awaitable[T]) -> T:
+        """Return the result of an awaitable; other tasks run meanwhile."""
+        parent = getcurrent().parent
+        assert parent is not None, "this code waits outside of `run`"
+        return cast(T, parent.switch(awaitable))
+
+    def wait(self, future: asyncio.Future[bool], timeout: float | None) -> bool:
+        """Wait for a future; set it to False after `timeout` seconds."""
+        if timeout is None:
+            return self.wait_for(future)
+        timer = self.loop.call_later(timeout, _expire, future)
+        try:
+            return self.wait_for(future)
+        finally:
+            timer.cancel()
+
+    def soon(self, function: Callable[[], object]) -> None:
+        """Call a function in the loop, soon; in no loop that was closed."""
+        with suppress(RuntimeError):
+            self.loop.call_soon_threadsafe(function)
+
+    async def end_works(self, timeout: float) -> None:
+        """Wait until all background work has ended, and cancel what is left after `timeout`."""
+        works = {work for work in self._works if work is not asyncio.current_task()}
+        if works:
+            _, left = await asyncio.wait(works, timeout=timeout)
+            for work in left:
+                work.cancel()
+            if left:
+                await asyncio.wait(left, timeout=timeout)
+
+    # --- what `snapkv.concurrency.Runtime` describes ---
+
+    @staticmethod
+    def ident() -> int:
+        """Return the id of this call's greenlet."""
+        return id(getcurrent())
+
+    def lock(self) -> LoopLock:
+        """Return a new lock."""
+        return LoopLock(self)
+
+    def condition(self) -> LoopCondition:
+        """Return a new condition."""
+        return LoopCondition(self)
+
+    def event(self) -> LoopEvent:
+        """Return a new event."""
+        return LoopEvent(self)
+
+    def bell(self) -> LoopBell:
+        """Return a new bell."""
+        return LoopBell(self)
+
+    def start(self, target: Callable[[], object], name: str) -> LoopWork:
+        """Run a function as a task of the loop."""
+        task = self.loop.create_task(self.run(target), name=name)
+        self._works.add(task)
+        task.add_done_callback(self._works.discard)
+        return LoopWork(self, task)
+
+    def join(self, thread: threading.Thread, timeout: float) -> None:
+        """Wait for a thread."""
+        until = self.loop.time() + timeout
+        while thread.is_alive() and self.loop.time() < until:
+            self.pause(POLL_S)
+
+    def pause(self, seconds: float) -> None:
+        """Wait for some seconds."""
+        self.wait_for(asyncio.sleep(seconds))
+
+
+def _expire(future: asyncio.Future[bool]) -> None:
+    if not future.done():
+        future.set_result(False)
+
+
+class LoopLock:
+    """A lock of calls in one loop; it goes to those that wait in their order."""
+
+    def __init__(self, runtime: GreenletRuntime) -> None:
+        self._runtime, self._taken = runtime, False
+        self._waiting: deque[asyncio.Future[bool]] = deque()
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        """Take the lock; False if that was not possible in time."""
+        if not self._taken:
+            self._taken = True
+            return True
+        if not blocking:
+            return False
+        turn: asyncio.Future[bool] = self._runtime.loop.create_future()
+        self._waiting.append(turn)
+        try:
+            return self._runtime.wait(turn, None if timeout < 0 else timeout)
+        except BaseException:
+            if turn.done() and not turn.cancelled() and turn.result():
+                self.release()  # it was given to this call, which does not take it
+            raise
+        finally:
+            with suppress(ValueError):
+                self._waiting.remove(turn)
+
+    def release(self) -> None:
+        """Give the lock to the first call that waits."""
+        assert self._taken, "a lock is released by its holder"
+        while self._waiting:
+            turn = self._waiting.popleft()
+            if not turn.done():
+                turn.set_result(True)
+                return
+        self._taken = False
+
+    def locked(self) -> bool:
+        """Return whether the lock is taken."""
+        return self._taken
+
+    def __enter__(self) -> bool:
+        return self.acquire()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.release()
+
+
+class LoopCondition:
+    """A condition of calls in one loop. It needs no lock: no other call runs between two waits."""
+
+    def __init__(self, runtime: GreenletRuntime) -> None:
+        self._runtime = runtime
+        self._waiting: set[asyncio.Future[bool]] = set()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait for `notify_all`; False after `timeout` seconds without it."""
+        news: asyncio.Future[bool] = self._runtime.loop.create_future()
+        self._waiting.add(news)
+        try:
+            return self._runtime.wait(news, timeout)
+        finally:
+            self._waiting.discard(news)
+
+    def wait_for(self, predicate: Callable[[], bool], timeout: float | None = None) -> bool:
+        """Wait until the predicate holds; return what it returned last."""
+        until = None if timeout is None else self._runtime.loop.time() + timeout
+        while not (holds := predicate()):
+            left_s = None if until is None else until - self._runtime.loop.time()
+            if left_s is not None and left_s <= 0:
+                break
+            self.wait(left_s)
+        return holds
+
+    def notify_all(self) -> None:
+        """Wake all that wait."""
+        for news in self._waiting:
+            if not news.done():
+                news.set_result(True)
+
+    def __enter__(self) -> bool:
+        return True
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+class LoopEvent:
+    """A flag of calls in one loop."""
+
+    def __init__(self, runtime: GreenletRuntime) -> None:
+        self._set, self._changed = False, LoopCondition(runtime)
+
+    def is_set(self) -> bool:
+        """Return whether the flag is set."""
+        return self._set
+
+    def set(self) -> None:
+        """Set the flag, and wake all that wait."""
+        self._set = True
+        self._changed.notify_all()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait for the flag; return whether it is set."""
+        return self._changed.wait_for(self.is_set, timeout)
+
+
+class LoopBell:
+    """A bell of one loop, which any thread may ring."""
+
+    def __init__(self, runtime: GreenletRuntime) -> None:
+        self._runtime, self._rung = runtime, LoopEvent(runtime)
+
+    def ring(self) -> None:
+        """Wake the call that waits, or the next one."""
+        self._runtime.soon(self._rung.set)
+
+    def wait(self, timeout: float) -> None:
+        """Wait for the bell, or for `timeout` seconds."""
+        self._rung.wait(timeout)
+        self._rung = LoopEvent(self._runtime)
+
+
+class LoopWork:
+    """A function that runs as a task of the loop."""
+
+    def __init__(self, runtime: GreenletRuntime, task: asyncio.Task[Any]) -> None:
+        self._runtime, self._task = runtime, task
+
+    def is_alive(self) -> bool:
+        """Return whether it still runs."""
+        return not self._task.done()
+
+    def join(self, timeout: float | None = None) -> None:
+        """Wait until it has ended, `timeout` seconds at most."""
+        self._runtime.wait_for(asyncio.wait({self._task}, timeout=timeout))

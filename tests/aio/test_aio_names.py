@@ -1,0 +1,69 @@
+"""`snapkv.aio` has the names of `snapkv`, with the same arguments."""
+
+import asyncio
+import inspect
+
+import pytest
+
+import snapkv
+import snapkv.aio
+
+PAIRS = [
+    (snapkv.SnapshotKV, snapkv.aio.SnapshotKV),
+    (snapkv.Space, snapkv.aio.Space),
+    (snapkv.Snapshot, snapkv.aio.Snapshot),
+    (snapkv.Observed, snapkv.aio.Observed),
+    (snapkv.Session, snapkv.aio.Session),
+    (snapkv.Election, snapkv.aio.Election),
+    (snapkv.Watch, snapkv.aio.Watch),
+]
+CLOSED = {"close": "aclose"}
+INNER = {
+    "after_fork", "belongs_to", "check_ours", "dismiss", "enlist", "keyspace", "pairs", "reader",
+    "renew", "wake",
+}  # fmt: skip
+"""For layers of snapkv itself."""
+
+
+def public(kind):
+    return {name for name in dir(kind) if not name.startswith("_")} - INNER
+
+
+@pytest.mark.parametrize(("sync", "other"), PAIRS, ids=lambda kind: kind.__module__)
+def test_each_name_is_the_same_and_takes_the_same(sync, other, subtests):
+    for name in sorted(public(sync)):
+        with subtests.test(name=name):
+            found, wanted = getattr(other, CLOSED.get(name, name), None), getattr(sync, name)
+            assert found is not None, f"snapkv.aio has no {other.__name__}.{name}"
+            assert callable(found) == callable(wanted)
+            if callable(wanted) and name != "get":
+                ours, theirs = (
+                    [(p.name, p.kind) for p in inspect.signature(f).parameters.values()]
+                    for f in (found, wanted)
+                )
+                assert ours == [p for p in theirs if p != ("timeout", None)]
+
+
+def test_a_missing_greenlet_names_the_extra(monkeypatch):
+    import sys
+
+    monkeypatch.setitem(sys.modules, "greenlet", None)
+    monkeypatch.delitem(sys.modules, "snapkv.loops", raising=False)
+
+    async def main():
+        await snapkv.aio.open("etcd://127.0.0.1:1")
+
+    with pytest.raises(ModuleNotFoundError, match=r"snapkv\[aio\]"):
+        asyncio.run(main())
+
+
+def test_what_cannot_be_opened_is_the_same_error():
+    async def main(url, **options):
+        await snapkv.aio.open(url, **options)
+
+    for url, options in [("nowhere", {}), ("memory:", {"nmae": "x"}), ("etcd://", {}), (7, {})]:
+        with pytest.raises(snapkv.SnapKVError) as sync:
+            snapkv.open(url, **options)
+        with pytest.raises(type(sync.value)) as other:
+            asyncio.run(main(url, **options))
+        assert str(other.value) == str(sync.value)
