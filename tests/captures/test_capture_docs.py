@@ -10,10 +10,15 @@ from pathlib import Path
 import pytest
 from etcd_server import eventually
 
+from tests.project.pages import blocks_of, pages_run_by
+
 WAIT_S = 60
-DOCUMENT = (Path(__file__).parents[2] / "docs" / "scheduler.md").read_text()
-MINUTES = DOCUMENT.partition("## Three captures")[2].partition("On etcd the same")[0]
-BLOCKS = [block.splitlines() for block in re.findall(r"```console\n(.*?)```", MINUTES, re.DOTALL)]
+(PAGE,) = pages_run_by("test_three_captures_in_two_minutes")
+BLOCKS = [
+    block.code.splitlines()
+    for block in blocks_of(PAGE)
+    if block.kind == "console" and not block.reason
+]
 
 
 class Shell:

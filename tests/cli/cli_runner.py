@@ -6,7 +6,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -73,7 +73,13 @@ class Cli:
     def engine(self) -> str:
         return self.url.partition(":")[0]
 
-    def __call__(self, *words: str, stdin: bytes = b"", merged: bool = False) -> Answer:
+    def __call__(
+        self,
+        *words: str,
+        stdin: bytes = b"",
+        merged: bool = False,
+        main: Callable[[Sequence[str]], int] = main,
+    ) -> Answer:
         """Run in this process; `merged` puts what went to the error stream among the output."""
         out, err = Stream(), Stream()
         with self.patch.context() as patch:
@@ -106,8 +112,11 @@ class Cli:
         return Answer(done.returncode, done.stdout, without_advice(done.stderr).decode())
 
     def shell(self, line: str) -> Answer:
-        """Run a line of bash in which `snapkv` is this command line; both streams in one."""
-        function = f'snapkv() {{ "{sys.executable}" -m snapkv.cli "$@"; }}\n'
+        """Run a line of bash with the commands of this project; both streams in one."""
+        function = "".join(
+            f'{name}() {{ "{sys.executable}" -m {name}.cli "$@"; }}\n'
+            for name in ("snapkv", "cdcmeta")
+        )
         done = subprocess.run(
             ["bash", "-c", function + line],
             stdin=subprocess.DEVNULL,

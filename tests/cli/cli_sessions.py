@@ -3,23 +3,32 @@
 import re
 import shlex
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from cli_runner import Cli
+import cdcmeta.cli
+import snapkv.cli
+from tests.cli.cli_runner import Cli
+from tests.project.pages import blocks_in
 
-BLOCK = re.compile(r"^```console\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 SAMPLE = re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+Z|\b\d{18}\b")
-SHELL = re.compile(r"[|><]|^(?!snapkv )")
+SHELL = re.compile(r"[|><]|^(?!(?:snapkv|cdcmeta) )")
+MAINS = {"snapkv": snapkv.cli.main, "cdcmeta": cdcmeta.cli.main}
 NOTHING = "1970-01-01T00:00:00.000Z"
 
 
 def steps(document: str) -> Iterator[tuple[str, str]]:
-    """Yield each command with the output that the document shows for it."""
-    for block in BLOCK.findall(document):
-        for step in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
-            command, _, expected = step.partition("\n")
-            yield command, expected
+    """Yield each command of the blocks that run with the output that the document shows for it."""
+    for block in blocks_in(document):
+        if block.kind == "console" and not block.reason:
+            yield from steps_of(block.code)
+
+
+def steps_of(block: str) -> Iterator[tuple[str, str]]:
+    """Yield each command of one block with its output."""
+    for step in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
+        command, _, expected = step.partition("\n")
+        yield command, expected
 
 
 @dataclass
@@ -67,7 +76,8 @@ class Shell:
         if SHELL.search(command):
             answer = self.cli.shell(command)
         else:
-            answer = self.cli(*shlex.split(command)[1:], merged=True)
+            program, *words = shlex.split(command)
+            answer = self.cli(*words, merged=True, main=MAINS[program])
         self.code = answer.code
         time.sleep(0.002)  # each commit gets a millisecond of its own
         return answer.out
@@ -78,11 +88,20 @@ def check_sessions(cli: Cli, name: str, document: str) -> Samples:
     shell, samples = Shell(cli), Samples()
     cli.patch.delenv("SNAPKV_STORE")
     cli.patch.delenv("SNAPKV_WRITER")
-    for command, expected in steps(document):
+    check(shell, samples, name, steps(document))
+    return samples
+
+
+def check_block(shell: Shell, samples: Samples, name: str, block: str) -> None:
+    """Run the session of one block in a shell that has run those before it."""
+    check(shell, samples, name, steps_of(block))
+
+
+def check(shell: Shell, samples: Samples, name: str, commands: Iterable[tuple[str, str]]) -> None:
+    for command, expected in commands:
         output = shell.run(samples.filled_in(command))
         if not output.endswith("\n") and expected:
             output += "\n"  # the next prompt would stand there
         assert samples.match(expected, output), (
             f"{name} shows for: {command}\n{samples.filled_in(expected)}\nbut it is:\n{output}"
         )
-    return samples

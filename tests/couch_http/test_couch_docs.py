@@ -3,7 +3,6 @@
 import argparse
 import re
 import shlex
-from pathlib import Path
 
 import httpx
 import pytest
@@ -12,12 +11,10 @@ import typer.main
 from cdcmeta.cli.app import app
 from cdcmeta.couch_http.app import ROUTES
 from cdcmeta.couch_http.errors import _ANSWERS
+from tests.project.pages import ROOT, blocks_of, pages_run_by
 
-DOCUMENT = (Path(__file__).parents[2] / "docs" / "couch.md").read_text()
-SESSIONS = re.findall(r"^```console\n(.*?)^```$", DOCUMENT, re.DOTALL | re.MULTILINE)
-STEPS = [
-    step.split("\n", 1) for each in SESSIONS for step in re.split(r"^\$ ", each, flags=re.M)[1:]
-]
+PAGES = pages_run_by("test_every_session_over_http_gives_what_it_shows")
+DOCUMENT = (ROOT / PAGES[0]).read_text()
 CURL = argparse.ArgumentParser()
 CURL.add_argument("-X", default="GET")
 CURL.add_argument("-d")
@@ -32,11 +29,19 @@ def curl(words: list[str], http: httpx.Client) -> str:
     return http.request(asked.X, path, content=asked.d).text
 
 
+def steps(page):
+    """Yield each command of a page that runs, and the output that the page shows."""
+    for block in blocks_of(page):
+        if block.kind == "console" and not block.reason:
+            for step in re.split(r"^\$ ", block.code, flags=re.M)[1:]:
+                yield step.split("\n", 1)
+
+
+@pytest.mark.parametrize("page", PAGES)
 @pytest.mark.parametrize("served", ["memory"], indirect=True)
-def test_every_session_gives_what_it_shows(served):
-    assert len(STEPS) > 8
+def test_every_session_over_http_gives_what_it_shows(served, page):
     try:
-        for command, expected in STEPS:
+        for command, expected in steps(page):
             program, *words = shlex.split(command)
             assert program == "curl"
             output = curl(words, served.http)

@@ -77,7 +77,7 @@ def test_the_names_that_the_statement_lists_exist(subtests: pytest.Subtests) -> 
 
 def test_documents_use_public_modules_only() -> None:
     private = []
-    for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
+    for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))]:
         for block in re.findall(r"```(?:python|pycon)\n(.*?)```", path.read_text(), re.DOTALL):
             code = re.sub(r"^(>>> |\.\.\. )", "", block, flags=re.MULTILINE)
             for module in re.findall(

@@ -1,4 +1,4 @@
-"""What the documentation shows is what happens: docstrings and README sessions run."""
+"""The documentation is right: examples of docstrings run, links lead somewhere."""
 
 import doctest
 import importlib
@@ -11,8 +11,8 @@ import pytest
 
 import cdcmeta
 import snapkv
+from tests.project.pages import ROOT, page_files
 
-ROOT = Path(__file__).parents[2]
 MODULES = sorted(
     module.name
     for package in (snapkv, cdcmeta)
@@ -28,31 +28,7 @@ def test_docstring_examples_run(subtests: pytest.Subtests) -> None:
             assert outcome.failed == 0
 
 
-SESSIONS = [
-    "README.md",
-    "snapkv/DESIGN.md",
-    "cdcmeta/DESIGN.md",
-    "docs/tables.md",
-    "docs/rendering.md",
-    "docs/archive.md",
-    "docs/changes.md",
-    "docs/generations.md",
-    "docs/scheduler.md",
-    "docs/scheduler_core.md",
-]
-
-
-@pytest.mark.parametrize("document", SESSIONS)
-def test_sessions_run(document: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    outcome = doctest.testfile(
-        str(ROOT / document), module_relative=False, optionflags=doctest.ELLIPSIS
-    )
-    assert outcome.attempted > 0, f"{document} shows nothing that runs"
-    assert outcome.failed == 0
-
-
-PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("*/DESIGN.md")]
+README_LINES_MAX = 110
 LINK = re.compile(r"\]\((?!https?:)([^)#]*)(?:#([^)]*))?\)")
 
 
@@ -63,7 +39,7 @@ def anchors(page: Path) -> set[str]:
 
 
 def test_links_lead_somewhere(subtests: pytest.Subtests) -> None:
-    for page in PAGES:
+    for page in page_files():
         with subtests.test(page=str(page.relative_to(ROOT))):
             for target, anchor in LINK.findall(page.read_text()):
                 file = page.parent / target if target else page
@@ -71,15 +47,54 @@ def test_links_lead_somewhere(subtests: pytest.Subtests) -> None:
                 assert not anchor or anchor in anchors(file), f"{page}: no #{anchor} in {file.name}"
 
 
-def test_the_readme_links_every_page() -> None:
-    linked = {target for target, _ in LINK.findall((ROOT / "README.md").read_text())}
-    pages = {str(page.relative_to(ROOT)) for page in ROOT.glob("docs/*.md")}
-    assert pages <= linked
+def test_the_index_links_every_page() -> None:
+    linked = {target for target, _ in LINK.findall((ROOT / "docs/index.md").read_text())}
+    pages = {str(page.relative_to(ROOT / "docs")) for page in ROOT.glob("docs/**/*.md")}
+    assert pages - {"index.md"} <= linked
+
+
+PUBLIC = [
+    *(f"snapkv.{name}" for name in snapkv.__all__ if not name.startswith("_")),
+    *("cdcmeta", "cdcmeta.couch_http", "cdcmeta.generations", "cdcmeta.scheduler"),
+    *(
+        "cdcmeta.scheduler.runtime",
+        "cdcmeta.spark",
+        "snapkv.rendering",
+        "snapkv.spark",
+        "snapkv.ui",
+    ),
+    *("snapkv.errors", "cdcmeta.errors"),
+]
+
+
+def test_the_reference_has_every_public_name() -> None:
+    pages = "".join(page.read_text() for page in (ROOT / "docs" / "reference").glob("*.md"))
+    shown = set(re.findall(r"^::: ([\w.]+)$", pages, re.MULTILINE))
+    errors = {f"snapkv.{name}" for name in vars(snapkv.errors)}
+    assert set(PUBLIC) - errors <= shown
+
+
+def test_the_readme_is_one_screen_and_leads_on() -> None:
+    readme = (ROOT / "README.md").read_text()
+    assert len(readme.splitlines()) <= README_LINES_MAX, "move details to a page of docs/"
+    assert "](docs/index.md)" in readme
 
 
 def test_the_picture_of_the_floors_is_of_these_imports() -> None:
     drawn = runpy.run_path(str(ROOT / "docs" / "draw_floors.py"))["draw"]()
     assert (ROOT / "docs" / "floors.svg").read_text() == drawn, "run python docs/draw_floors.py"
+
+
+def test_the_pictures_of_the_ideas_are_those_that_the_script_draws() -> None:
+    drawn = runpy.run_path(str(ROOT / "docs" / "draw_ideas.py"))["pictures"]()
+    for file, text in drawn.items():
+        assert file.read_text() == text, "run python docs/draw_ideas.py"
+        assert f"({file.name})" in file.with_suffix(".md").read_text(), f"no page shows {file.name}"
+
+
+def test_pictures_load_nothing() -> None:
+    for file in ROOT.glob("docs/**/*.svg"):
+        assert not re.search(r"(?:href=.|url\(.?)(?:https?:)?//", file.read_text()), file
 
 
 @pytest.mark.parametrize("page", ["CONTRIBUTING.md", "docs/architecture.md"])

@@ -19,7 +19,7 @@ from packaging.utils import canonicalize_name
 
 PROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
 EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]
-FOR_USERS = sorted(set(EXTRAS) - {"test", "lint", "bench", "all"})
+FOR_USERS = sorted(set(EXTRAS) - {"test", "lint", "docs", "bench", "all"})
 
 NEEDS = {
     "snapkv.archive.engine": "archive",

@@ -3,7 +3,6 @@
 import doctest
 import inspect
 import re
-from pathlib import Path
 
 import pytest
 
@@ -14,9 +13,10 @@ from cdcmeta.spark.shape import SCHEMA
 from snapkv.reading import arrow
 from snapkv.spark import api as frames
 from snapkv.spark import errors, functions, options, sink_options
+from tests.project.pages import ROOT, pages_run_by
 
-DOCS = Path(__file__).parents[2] / "docs"
-SESSIONS = ("spark", "couch_spark", "spark_sql", "from_delta")
+DOCS = ROOT / "docs"
+PAGES = pages_run_by("test_every_session_with_spark_gives_what_it_shows")
 DOCUMENT, OF_FEEDS = ((DOCS / name).read_text() for name in ("spark.md", "couch_spark.md"))
 
 
@@ -29,11 +29,11 @@ def names_in(heading, column=0, document=DOCUMENT):
 
 
 @pytest.mark.spark_since("4.2", "an end by availableNow")
-@pytest.mark.parametrize("name", SESSIONS)
-def test_every_session_gives_what_it_shows(spark, tmp_path, name):
+@pytest.mark.parametrize("page", PAGES)
+def test_every_session_with_spark_gives_what_it_shows(spark, tmp_path, page):
     """In a folder of the test: Spark's own is where its JVM was started."""
-    here = (DOCS / f"{name}.md").read_text().replace("./", f"{tmp_path}/")
-    test = doctest.DocTestParser().get_doctest(here, {}, name, name, 0)
+    here = (ROOT / page).read_text().replace("./", f"{tmp_path}/")
+    test = doctest.DocTestParser().get_doctest(here, {}, page, page, 0)
     assert len(test.examples) > 10
     wanted = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
     told = []

@@ -1,0 +1,135 @@
+"""Every block of code on every page runs, or says why it does not."""
+
+import doctest
+import json
+import re
+import shlex
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.main
+
+import cdcmeta.cli.app
+import snapkv.cli.app
+from tests.cli.cli_runner import Cli
+from tests.cli.cli_sessions import Samples, Shell, check_block
+from tests.project.pages import PAGES, ROOT, RUN_BY, Block, blocks_of, is_run_elsewhere
+
+PROMPT = re.compile(r"^(\$|>>>) ", re.MULTILINE)
+HERE = [page for page in PAGES if any(not b.reason and b.kind != "text" for b in blocks_of(page))]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_block_runs_or_says_why_not(page: str) -> None:
+    for block in blocks_of(page):
+        if block.reason:
+            assert block.kind != "text", f"{block}: text does not run anyway: remove the mark"
+            for named in re.findall(r"tests/[\w/]+(?:\.py)?", block.reason):
+                assert (ROOT / named).exists(), f"{block}: {named} does not exist"
+            continue
+        assert block.kind != "other", (
+            f"{block}: nothing runs {block.language or 'an indented block'!r}: make it a session "
+            "(```console, ```python), or write <!-- not run: WHY --> on the line above it"
+        )
+        hidden = PROMPT.search(block.code) if block.kind == "text" else None
+        assert not hidden, f"{block}: a session is not ```text"
+
+
+class Page:
+    """Runs a page from top to bottom in one folder: its sessions share names and a shell."""
+
+    def __init__(self, cli: Cli) -> None:
+        self._cli, self._shell, self._samples = cli, Shell(cli), Samples()
+        self._names: dict[str, Any] = {"__name__": "__page__"}
+
+    def run(self, block: Block) -> None:
+        match block.kind:
+            case "session":
+                self._session(block)
+            case "program":
+                exec(compile(block.code, str(block), "exec"), self._names)
+            case "console":
+                check_block(self._shell, self._samples, str(block), block.code)
+            case "data":
+                (json if block.language == "json" else tomllib).loads(block.code)
+
+    def _session(self, block: Block) -> None:
+        test = doctest.DocTestParser().get_doctest(
+            block.code, self._names, str(block), str(ROOT / block.page), block.line
+        )
+        test.globs = self._names  # not a copy: the next block continues
+        shown: list[str] = []
+        runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
+        runner.run(test, out=shown.append, clear_globs=False)
+        assert runner.failures == 0, "".join(shown)
+
+
+@pytest.mark.parametrize("page", HERE)
+def test_a_page_gives_what_it_shows(
+    page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for variable in ("SNAPKV_STORE", "SNAPKV_WRITER"):
+        monkeypatch.delenv(variable, raising=False)
+    shown = Page(Cli(tmp_path, monkeypatch, "lmdb:"))
+    for block in blocks_of(page):
+        if not block.reason and not is_run_elsewhere(block):
+            shown.run(block)
+
+
+def test_what_runs_blocks_elsewhere_exists() -> None:
+    for name, kinds in RUN_BY.items():
+        file, _, test = name.partition("::")
+        text = (ROOT / file).read_text()
+        assert f"def {test}(" in text, name
+        assert f'pages_run_by("{test}")' in text, f"{name} has a list of pages of its own"
+        for kind, pages in kinds.items():
+            for page in pages:
+                run = [block for block in blocks_of(page) if block.kind == kind]
+                assert any(not block.reason for block in run), f"{page} has no {kind} for {name}"
+
+
+APPS = {
+    "snapkv": typer.main.get_command(snapkv.cli.app.app),
+    "cdcmeta": typer.main.get_command(cdcmeta.cli.app.app),
+}
+
+
+def commands_of(block: Block) -> Iterator[list[str]]:
+    """Yield the words of each command of ours in a block of shell that does not run."""
+    for line in block.code.splitlines():
+        words = shlex.split(line.removeprefix("$ "), comments=True)
+        if words and words[0] in APPS:
+            yield words
+
+
+def check_command(words: list[str]) -> None:
+    """Check that a command and its options exist."""
+    command, known = APPS[words[0]], {"-h", "--help", "--version"}
+    for word in words[1:]:
+        known |= {name for each in command.params for name in (*each.opts, *each.secondary_opts)}
+        if word in getattr(command, "commands", {}):
+            command = command.commands[word]
+        elif word.startswith("--"):
+            assert word.partition("=")[0] in known, f"{' '.join(words)}: no option {word}"
+    assert not hasattr(command, "commands"), f"{' '.join(words)}: no such command"
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_commands_that_do_not_run_exist(page: str) -> None:
+    for block in blocks_of(page):
+        if block.reason and block.language in ("sh", "console"):
+            for words in commands_of(block):
+                check_command(words)
+        elif block.reason and block.kind == "program":
+            compile(block.code, str(block), "exec")
+
+
+def test_the_check_finds_a_wrong_command() -> None:
+    check_command(["snapkv", "--name", "x", "archive", "verify", "./archive"])
+    for wrong in ("snapkv archive verfy x", "snapkv get a --att now", "cdcmeta"):
+        with pytest.raises(AssertionError):
+            check_command(wrong.split())
