@@ -8,16 +8,21 @@ JOBS ?= 4
 # Besides the PySpark of `make test`; each has a virtual environment of its own.
 OLD_SPARKS := 4.0 4.1
 
+# What the site is made of: pages, pictures, and the docstrings of both packages.
+PAGES := $(wildcard *.md) $(shell find docs snapkv cdcmeta examples benchmarks/results \
+  -name '*.md' -o -name '*.py' -o -name '*.svg' -o -name '*.png' -o -name '*.css')
+
 # Every process of the tests that may not keep compiled Python compiles all of snapkv, or all tests.
 TEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
 
-.PHONY: help tour test test-fast lint soak bench clean
+.PHONY: help tour test test-fast lint docs soak bench clean
 help:
 	@echo "make tour   a store filled with this clone's git history, and true answers about it,"
 	@echo "            Spark's too: downloads PySpark (450 MB), which needs Java 17 or newer"
 	@echo "make test   the whole test suite"
 	@echo "make test-fast  two minutes of it: memory and LMDB, no etcd, Java or Node"
-	@echo "make lint   formatting, style and types"
+	@echo "make lint   formatting, style and types, and the documentation as a site"
+	@echo "make docs   the documentation as a site, in build/site"
 	@echo "make soak   the random tests for longer, etcd's in full, Spark's on older versions of it"
 	@echo "make bench  the benchmarks; results go to benchmarks/results"
 	@echo "make clean  remove what the others made"
@@ -56,6 +61,15 @@ $(VENV)/.installed-lint: pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[lint]'
 	@touch $@
 
+$(VENV)/.installed-docs: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[docs]'
+	@touch $@
+
+# A link that leads nowhere, or a page that is in no menu, ends the build.
+build/site/index.html: $(VENV)/.installed-docs mkdocs.yml $(PAGES)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@touch $@
+
 tour: $(VENV)/.installed
 	@$(MAKE) --no-print-directory $(VENV)/.installed-spark || echo "no PySpark: the tour goes without"
 	$(BIN)/snapkv tour
@@ -66,10 +80,12 @@ test: $(VENV)/.installed-test
 test-fast: $(VENV)/.installed-test
 	$(TEST) -n 2 --dist loadgroup --fast $(PYTEST_ARGS)
 
-lint: $(VENV)/.installed-lint
+lint: $(VENV)/.installed-lint docs
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+
+docs: build/site/index.html
 
 soak: $(VENV)/.installed-test $(OLD_SPARKS:%=soak-spark%)
 	HYPOTHESIS_PROFILE=soak $(BIN)/python -m pytest tests/property tests/protocol tests/conformance \

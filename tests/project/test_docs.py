@@ -53,6 +53,12 @@ def test_the_index_links_every_page() -> None:
     assert pages - {"index.md"} <= linked
 
 
+def test_the_site_has_every_page() -> None:
+    navigation = (ROOT / "mkdocs.yml").read_text()
+    for page in ROOT.glob("docs/**/*.md"):
+        assert f" {page.relative_to(ROOT / 'docs')}\n" in navigation, f"{page} is not in mkdocs.yml"
+
+
 PUBLIC = [
     *(f"snapkv.{name}" for name in snapkv.__all__ if not name.startswith("_")),
     *("cdcmeta", "cdcmeta.couch_http", "cdcmeta.generations", "cdcmeta.scheduler"),

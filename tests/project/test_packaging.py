@@ -80,6 +80,7 @@ def test_the_sdist_has_what_a_reader_wants(built: Path) -> None:
         "LICENSE",
         "CHANGELOG.md",
         "Makefile",
+        "mkdocs.yml",
         "docs/cli.md",
         "tests/conftest.py",
     )
