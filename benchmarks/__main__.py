@@ -21,6 +21,7 @@ QUESTIONS = (
     "etcd_scan",
     "etcd_to_arrow",
     "etcd_clients",
+    "aio",
     "spark_snapshot",
     "archive_spark",
     "archive_requests",

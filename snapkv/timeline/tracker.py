@@ -72,6 +72,7 @@ class Tracker:
         self._lock, self._feed_lock = threading.Lock(), here().lock()
         self._feed = Feed(self._watch_marks)
         self.ring = Ring(self.ring.slots)
+        self.continuity.after_fork()
         self.lookup.after_fork()
 
     def open(self, kv: KeyValue, header: Header) -> None:

@@ -68,10 +68,10 @@ class AioChannel:
             )
         self._inside += 1
         try:
-            answer = send(request, timeout=timeout, metadata=metadata)
+            call = send(request, timeout=timeout, metadata=metadata)
             if method is TXN:
-                answer = asyncio.shield(_answer_of(answer))
-            return cast(A, self._loop.wait_for(answer))
+                self._loop.wait_for(end_of(call))
+            return cast(A, self._loop.wait_for(call))
         except aio.AioRpcError as e:
             raise failure_of(e) from e
         except aio.UsageError as e:
@@ -114,8 +114,16 @@ class AioChannel:
         self._loop.wait_for(self._channel.close())
 
 
-async def _answer_of(call: Any) -> Any:
-    return await call
+def end_of(call: aio.Call) -> asyncio.Future[None]:
+    """Return a future of the end of a call; cancelling it does not cancel the call."""
+    end: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def set_end(_: aio.Call) -> None:
+        if not end.done():
+            end.set_result(None)
+
+    call.add_done_callback(set_end)
+    return end
 
 
 def is_cancelled() -> bool:

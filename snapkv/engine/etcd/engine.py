@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from snapkv.arguments import check_int
 from snapkv.clock import monotonic
+from snapkv.concurrency import THREADS, here
 from snapkv.engine.contract import Changes, KeyValue, Lease, Limits, Range, Replay, Txn, TxnResult
 from snapkv.engine.errors import Refused
 from snapkv.engine.etcd import codec
@@ -20,6 +21,7 @@ from snapkv.engine.etcd.connection import Connection
 from snapkv.engine.etcd.endpoint import Endpoint
 from snapkv.engine.etcd.error_texts import COMPACTED
 from snapkv.engine.etcd.grpc_client import COMPACT, GRANT, KEEP_ALIVE, REVOKE, TXN, CallFailed
+from snapkv.engine.etcd.point_reads import PointReads
 from snapkv.engine.etcd.reading import KEY_BYTES_MAX, OPS_MAX, EtcdReads
 from snapkv.engine.etcd.scan import PAGE_BYTES, PageSize
 from snapkv.engine.etcd.security import Login, Security, warn_of_plain_password
@@ -66,6 +68,9 @@ class EtcdEngine(EtcdReads):
         self._compaction = CompactionPoint(connection, home)
         self._watchers: weakref.WeakSet[EtcdWatcher] = weakref.WeakSet()
         self._closed, self._lock = False, threading.Lock()
+        if here() is not THREADS:
+            reads = PointReads(self.get, self.read, max_txn_ops)
+            self.get = reads.get  # type: ignore[method-assign]
         renew_in_children(self)
 
     def after_fork(self) -> None:
