@@ -19,7 +19,7 @@ import asyncio
 import copy
 import weakref
 from collections import deque
-from collections.abc import Generator, Iterator
+from collections.abc import Collection, Generator
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Generic, Self
@@ -61,6 +61,8 @@ class Hub(Generic[K]):
         self._watch: SyncWatch[K] | None = None
         self._starting = asyncio.Lock()
         self._watches: weakref.WeakSet[Watch[K]] = weakref.WeakSet()
+        self._of_prefix: dict[K | None, weakref.WeakSet[Watch[K]]] = {}
+        self._lengths: set[int] | None = None  # of these prefixes; None: count them again
         self._sent = self._delivered = 0  # each counted by one thread
         self._closed = False
 
@@ -74,11 +76,14 @@ class Hub(Generic[K]):
                 self.position = source.timestamp
                 self.runner.start(partial(self._feed, source), "snapkv aio watch")
         self._watches.add(watch)
+        if watch.prefix not in self._of_prefix:
+            self._of_prefix[watch.prefix], self._lengths = weakref.WeakSet(), None
+        self._of_prefix[watch.prefix].add(watch)
         return self.position
 
     async def leave(self, watch: Watch[K]) -> None:
         """Deliver nothing more to a watch; the last one ends the watch of the engine."""
-        self._watches.discard(watch)
+        self._discard(watch)
         if not self._watches and (source := self._end()) is not None:
             await self.runner.run(source.close)
 
@@ -89,6 +94,11 @@ class Hub(Generic[K]):
         self._fail_all(StoreClosedError("the store was closed"))
         if source is not None:
             await self.runner.run(source.close)
+
+    def _discard(self, watch: Watch[K]) -> None:
+        self._watches.discard(watch)
+        if (others := self._of_prefix.get(watch.prefix)) is not None:
+            others.discard(watch)
 
     def _end(self) -> SyncWatch[K] | None:
         source, self._watch = self._watch, None
@@ -124,14 +134,17 @@ class Hub(Generic[K]):
 
     def _spread(self, changes: Changes[K]) -> None:
         """Give each watch the changes that match its prefix; those of one prefix share them."""
-        of_prefix: dict[K | None, list[Watch[K]]] = {}
-        for watch in self._watches:
-            of_prefix.setdefault(watch.prefix, []).append(watch)
-        for prefix, mine in matching(changes, of_prefix):
+        if self._lengths is None:
+            self._lengths = {len(prefix) for prefix in self._of_prefix if prefix is not None}
+        for prefix, mine in matching(changes, self._of_prefix, self._lengths):
             size = sum(len(change.value or b"") for change in mine.changes)
-            for watch in of_prefix[prefix]:
+            watches = list(self._of_prefix[prefix])
+            for watch in watches:
                 if not watch.put(mine, size):
-                    self._watches.discard(watch)
+                    self._discard(watch)
+            if not watches:
+                del self._of_prefix[prefix]
+                self._lengths = None
 
     def _fail(self, source: SyncWatch[K], error: Exception) -> None:
         if self._watch is source:
@@ -141,28 +154,28 @@ class Hub(Generic[K]):
     def _fail_all(self, error: Exception) -> None:
         watches = list(self._watches)
         self._watches.clear()
+        self._of_prefix.clear()
         for watch in watches:  # one exception object must not be raised in two tasks
             watch.fail(copy.copy(error))
 
 
 def matching(
-    changes: Changes[K], prefixes: dict[K | None, list[Watch[K]]]
-) -> Iterator[tuple[K | None, Changes[K]]]:
-    """Yield the prefixes that match some changes, each with these; None matches all.
+    changes: Changes[K], prefixes: Collection[K | None], lengths: set[int]
+) -> list[tuple[K | None, Changes[K]]]:
+    """Return the prefixes that match some changes, each with these; None matches all.
 
-    O(changes x lengths of prefixes), however many prefixes there are.
+    `lengths` are those of the prefixes. O(changes x lengths), however many prefixes there are.
     """
-    lengths = {len(prefix) for prefix in prefixes if prefix is not None}
     found: dict[K, list[Change[K]]] = {}
     for change in changes.changes:
         for length in lengths:
             prefix = change.key[:length]
             if prefix in prefixes:
                 found.setdefault(prefix, []).append(change)
-    if None in prefixes:
-        yield None, changes
-    for prefix, mine in found.items():
-        yield prefix, Changes(changes.commit, tuple(mine))
+    matches: list[tuple[K | None, Changes[K]]] = [(None, changes)] if None in prefixes else []
+    return matches + [
+        (prefix, Changes(changes.commit, tuple(mine))) for prefix, mine in found.items()
+    ]
 
 
 class Watch(Generic[K]):
