@@ -15,10 +15,10 @@ PAGES := $(wildcard *.md) $(shell find docs snapkv cdcmeta examples benchmarks/r
 # Every process of the tests that may not keep compiled Python compiles all of snapkv, or all tests.
 TEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
 
-.PHONY: help tour test test-fast lint docs soak bench clean
+.PHONY: help tour tour-spark java-found test test-fast lint docs soak bench clean
 help:
-	@echo "make tour   a store filled with this clone's git history, and true answers about it,"
-	@echo "            Spark's too: downloads PySpark (450 MB), which needs Java 17 or newer"
+	@echo "make tour   a store filled with this clone's git history, and true answers about it"
+	@echo "make tour-spark  the same, and Spark's answers: downloads PySpark (450 MB), needs Java 17"
 	@echo "make test   the whole test suite"
 	@echo "make test-fast  two minutes of it: memory and LMDB, no etcd, Java or Node"
 	@echo "make lint   formatting, style and types, and the documentation as a site"
@@ -33,8 +33,9 @@ $(BIN)/python:
 	@$(PYTHON) -m venv $(VENV) || \
 	  { rm -rf $(VENV); echo "no virtual environment: install Debian's python3-venv" >&2; exit 1; }
 
+# With archives, which the tour shows: 70 MB of pyarrow and NumPy.
 $(VENV)/.installed: pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[archive]'
 	@touch $@
 
 $(VENV)/.installed-spark: $(VENV)/.installed
@@ -71,8 +72,15 @@ build/site/index.html: $(VENV)/.installed-docs mkdocs.yml $(PAGES)
 	@touch $@
 
 tour: $(VENV)/.installed
-	@$(MAKE) --no-print-directory $(VENV)/.installed-spark || echo "no PySpark: the tour goes without"
 	$(BIN)/snapkv tour
+
+tour-spark: java-found $(VENV)/.installed-spark
+	$(BIN)/snapkv tour
+
+# Before 450 MB are downloaded in vain.
+java-found:
+	@command -v java > /dev/null || [ -x "$$JAVA_HOME/bin/java" ] || \
+	  { echo "no Java: Spark needs Java 17 or newer; make tour does without" >&2; exit 1; }
 
 test: $(VENV)/.installed-test
 	$(TEST) -n $(JOBS) --dist loadgroup $(PYTEST_ARGS)

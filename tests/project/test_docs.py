@@ -5,6 +5,7 @@ import importlib
 import pkgutil
 import re
 import runpy
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -119,7 +120,28 @@ def test_public_names_are_documented() -> None:
             assert value.__doc__, f"snapkv.{name} has no docstring"
 
 
-def test_the_readme_names_every_make_target() -> None:
-    readme = (ROOT / "README.md").read_text()
-    for command in ("make tour", "make test"):
-        assert command in readme
+HELP = dict(re.findall(r'@echo "make ([\w-]+)  +(.*)"', (ROOT / "Makefile").read_text()))
+"""What `make help` says of each target."""
+
+
+def test_the_documents_and_the_help_name_every_make_target() -> None:
+    text = (ROOT / "Makefile").read_text()
+    phony = set(text.partition(".PHONY: ")[2].partition("\n")[0].split())
+    assert set(HELP) == phony - {"help", "java-found"}
+    pages = ("README.md", "CONTRIBUTING.md", "docs/install.md")
+    documents = "".join((ROOT / page).read_text() for page in pages)
+    assert not [each for each in HELP if each != "clean" and f"make {each}" not in documents]
+
+
+def test_only_the_tour_of_spark_downloads_spark() -> None:
+    def commands(target: str) -> str:
+        done = subprocess.run(
+            ["make", "--dry-run", target, f"VENV={ROOT / '.venv-of-nothing'}"],
+            capture_output=True, text=True, timeout=60, cwd=ROOT, check=True,
+        )  # fmt: skip
+        return done.stdout
+
+    assert "spark" not in commands("tour")
+    assert "[archive]" in commands("tour")
+    assert "'.[spark]'" in commands("tour-spark")
+    assert commands("tour-spark").rstrip().endswith("snapkv tour")
