@@ -267,13 +267,17 @@ class NotAStoreError(SnapKVError, ValueError):
 
 
 class FormatError(SnapKVError, ValueError):
-    """The store has a format that this version does not read.
+    """A store, dump or archive has a format that this version does not read.
 
-    `found` and `supported` are format numbers.
+    `found` and `supported`, the newest that this version reads, are format numbers.
     """
 
-    def __init__(self, message: str, found: object, supported: int) -> None:
-        super().__init__(message)
+    def __init__(self, what: str, found: object, supported: int) -> None:
+        is_newer = isinstance(found, int) and found > supported
+        advice = "a newer snapkv" if is_newer else "the version that wrote it"
+        super().__init__(
+            f"{what} has format {found!r}, and this version reads {supported}: use {advice}"
+        )
         self.found, self.supported = found, supported
 
 

@@ -171,9 +171,7 @@ class FormatRecord:
         except (ValueError, KeyError, TypeError, msgpack.UnpackException) as e:
             raise CorruptStoreError(f"the format key holds no format record: {value[:40]!r}") from e
         if found != FORMAT:
-            raise FormatError(
-                f"the store has format {found!r}, this version reads {FORMAT}", found, FORMAT
-            )
+            raise FormatError("the store", found, FORMAT)
         return cls(store_id, found)
 
 

@@ -103,6 +103,7 @@ SLOW_FILES = {
     "test_recording_stores",
     "test_rendering_bounds",
     "test_rendering_properties",
+    "test_released_formats",
     "test_restored_engines",
     "test_ring_filling",
     "test_scheduler_simulation",

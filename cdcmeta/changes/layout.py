@@ -29,7 +29,7 @@ import msgpack
 
 from cdcmeta.changes.revisions import HASH_BYTES, Leaf, Revision, Tree
 from cdcmeta.changes.sequence import STAMP_BYTES, Sequence
-from snapkv.errors import CorruptStoreError
+from snapkv.errors import CorruptStoreError, FormatError
 from snapkv.tuples import Versionstamp, pack, range_of, unpack
 
 FORMAT = 0
@@ -109,13 +109,15 @@ class Database:
 
     @classmethod
     def decode(cls, raw: bytes) -> Database:
-        """Return the record of some bytes. Raises `CorruptStoreError`."""
+        """Return the record of some bytes. Raises `CorruptStoreError`, `FormatError`."""
         try:
             fields = msgpack.unpackb(raw)
             if fields["format"] != FORMAT:
-                raise CorruptStoreError(f"a database of format {fields['format']}, not {FORMAT}")
+                raise FormatError("the database", fields["format"], FORMAT)
             eras = tuple(fields["eras"])
             return cls(fields["uuid"], eras, fields["revs_limit"], fields["moved"])
+        except FormatError:
+            raise
         except (ValueError, KeyError, TypeError) as e:
             raise CorruptStoreError(f"the database's record cannot be read: {e!r}") from e
 

@@ -190,8 +190,7 @@ class Manifest:
         try:
             found = json.loads(text)
             if found["format"] != FORMAT:
-                message = f"the archive has format {found['format']!r}, this version reads {FORMAT}"
-                raise FormatError(message, found["format"], FORMAT)
+                raise FormatError("the archive", found["format"], FORMAT)
             if found.get("digest", "") not in ("", _digest(found)):  # older ones have none
                 raise ArchiveError(
                     f"a manifest is damaged: {text[:60]!r} has another digest; "

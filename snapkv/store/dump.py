@@ -220,9 +220,7 @@ def read_dump(file: BinaryIO, bytes_max: int) -> Contents:
     reader, contents = _DumpReader(file, bytes_max), Contents(bytes_max)
     header = reader.header()
     if header.get("format") != DUMP_FORMAT:
-        found = header.get("format")
-        message = f"the dump has format {found!r}, this version reads {DUMP_FORMAT}"
-        raise FormatError(message, found, DUMP_FORMAT)
+        raise FormatError("the dump", header.get("format"), DUMP_FORMAT)
     for key, value in reader.pairs():
         contents.add(key, value)
     if contents.size > bytes_max:

@@ -275,7 +275,6 @@ def test_a_log_row_in_a_wrong_slot_is_refused(rows, log, clock):
         b"x",
         msgpack.packb(5),
         msgpack.packb([1, 2]),
-        msgpack.packb([2, bytes(16), 1, 0, True, b"k", b"v"]),
         msgpack.packb([1, b"x", 1, 0, True, b"k", b"v"]),
         msgpack.packb([1, "text", 1, 0, True, b"k", b"v"]),
     ],
@@ -288,7 +287,7 @@ def test_a_log_row_that_cannot_be_read_is_refused(rows, log, clock, raw):
 
 
 @pytest.mark.parametrize(
-    ("at", "wrong"), [(0, 2), (1, bytes(15)), (2, 4), (2, "1"), (2, [1]), (5, "k"), (6, 5)]
+    ("at", "wrong"), [(1, bytes(15)), (2, 4), (2, "1"), (2, [1]), (5, "k"), (6, 5)]
 )
 def test_a_log_row_with_a_field_that_cannot_be(rows, log, clock, at, wrong):
     (row,) = write_many(rows, clock, 1)

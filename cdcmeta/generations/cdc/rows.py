@@ -26,7 +26,7 @@ import msgpack
 
 from cdcmeta.generations.model.streams import StreamId, ring_bytes
 from cdcmeta.generations.model.tokens import murmur3_token
-from snapkv.errors import CorruptStoreError
+from snapkv.errors import CorruptStoreError, FormatError
 from snapkv.times import TIMESTAMP_MAX
 from snapkv.tuples import Versionstamp, pack, unpack
 
@@ -118,20 +118,26 @@ def encoded(rows: Iterable[LogRow]) -> dict[bytes, bytes]:
 
 
 def row_of(key: bytes, raw: bytes) -> LogRow:
-    """Return the log row of a key and its value, of any version. Raises `CorruptStoreError`."""
+    """Return the log row of a key and its value, of this version or an older one.
+
+    Raises `CorruptStoreError`, `FormatError`.
+    """
     try:
         if key.startswith(OLD_PREFIX):
             return _old_row(key, raw)
         stamp = Versionstamp.from_bytes(key[-STAMP_BYTES:])
-        format, ring_key, operation, number, is_end, written, value = msgpack.unpackb(raw)
+        format, *fields = msgpack.unpackb(raw)
         if format != FORMAT:
-            raise ValueError(f"format {format}, not {FORMAT}")
+            raise FormatError("the log row", format, FORMAT)
+        ring_key, operation, number, is_end, written, value = fields
         stream = StreamId.of_ring_key(ring_key)
         if key[:-STAMP_BYTES] != _STARTS[slot_of(stream)]:
             raise ValueError(f"stream {stream} is not of this slot")
         if not (type(written) is bytes and (value is None or type(value) is bytes)):
             raise ValueError("its key or value is not bytes")
         return LogRow(stamp, stream, written, value, _OPERATIONS[operation], number, is_end)
+    except FormatError:
+        raise
     except (KeyError, ValueError, TypeError) as e:
         raise CorruptStoreError(f"the log row {key.hex()} is not valid: {e}") from e
 

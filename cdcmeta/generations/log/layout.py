@@ -28,7 +28,7 @@ import msgpack
 
 from cdcmeta.errors import CorruptTopologyError, InvalidArgumentError
 from cdcmeta.generations.model.tokens import Sharding
-from snapkv.errors import CorruptStoreError, InvalidTupleError
+from snapkv.errors import CorruptStoreError, FormatError, InvalidTupleError
 from snapkv.times import TIMESTAMP_MAX
 from snapkv.tuples import pack, unpack
 
@@ -132,13 +132,15 @@ def encode(record: Generation | Switch | Aborted | Progress) -> bytes:
 def decode(kind: type[T], raw: bytes) -> T:
     """Return the record in bytes; unknown fields are ignored.
 
-    Raises `CorruptStoreError`, also for a field of another type or out of its range.
+    Raises `CorruptStoreError`, also for a field of another type or out of its range; `FormatError`.
     """
     try:
         fields = LATER_FIELDS | msgpack.unpackb(raw)
         if fields["format"] != FORMAT:
-            raise CorruptStoreError(f"a record of format {fields['format']}, not {FORMAT}")
+            raise FormatError(f"the {kind.__name__.lower()}", fields["format"], FORMAT)
         found = {name: fields[name] for name in kind.__slots__}  # type: ignore[attr-defined]
+    except FormatError:
+        raise
     except (ValueError, KeyError, TypeError) as e:
         raise CorruptStoreError(f"not a valid {kind.__name__}: {e!r}") from e
     if problem := _problem(kind, found):

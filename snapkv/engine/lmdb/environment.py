@@ -143,12 +143,7 @@ class Environment:
             raise client.translate(e, self.path) from e
         found, self.cluster = records.decode_format(raw_format)
         if found not in (records.FORMAT, records.LEASED_FORMAT):
-            newest = records.LEASED_FORMAT
-            raise FormatError(
-                f"{self.path} has engine format {found}, this version reads up to {newest}",
-                found,
-                newest,
-            )
+            raise FormatError(f"the directory {self.path}", found, records.LEASED_FORMAT)
 
     def close_raw(self) -> None:
         """Close the LMDB environment, if it is open."""
