@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 PYTEST_ARGS ?=
+RELEASE_ARGS ?=
 # Many tests wait for leases, deadlines and servers: one more than the cores of a small machine.
 JOBS ?= 4
 # Besides the PySpark of `make test`; each has a virtual environment of its own.
@@ -15,7 +16,7 @@ PAGES := $(wildcard *.md) $(shell find docs snapkv cdcmeta examples benchmarks/r
 # Every process of the tests that may not keep compiled Python compiles all of snapkv, or all tests.
 TEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
 
-.PHONY: help tour tour-spark java-found test test-fast lint docs soak bench clean
+.PHONY: help tour tour-spark java-found test test-fast lint docs soak release-check bench clean
 help:
 	@echo "make tour   a store filled with this clone's git history, and true answers about it"
 	@echo "make tour-spark  the same, and Spark's answers: downloads PySpark (450 MB), needs Java 17"
@@ -24,6 +25,7 @@ help:
 	@echo "make lint   formatting, style and types, and the documentation as a site"
 	@echo "make docs   the documentation as a site, in build/site"
 	@echo "make soak   the random tests for longer, etcd's in full, Spark's on older versions of it"
+	@echo "make release-check  what must hold before a release: builds, installs and tries everything"
 	@echo "make bench  the benchmarks; results go to benchmarks/results"
 	@echo "make clean  remove what the others made"
 
@@ -56,6 +58,11 @@ $(VENV)-spark%/.installed: pyproject.toml
 	$(PYTHON) -m venv $(@D)
 	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[test]'
 	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check 'pyspark==$*.*'
+	@touch $@
+
+$(VENV)-release/.installed: pyproject.toml
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[release]'
 	@touch $@
 
 $(VENV)/.installed-lint: pyproject.toml | $(BIN)/python
@@ -103,8 +110,11 @@ soak: $(VENV)/.installed-test $(OLD_SPARKS:%=soak-spark%)
 soak-spark%: $(VENV)-spark%/.installed
 	$(VENV)-spark$*/bin/python -m pytest tests/spark
 
+release-check: $(VENV)-release/.installed
+	$(VENV)-release/bin/python -m tools.release $(RELEASE_ARGS)
+
 bench: $(VENV)/.installed-bench
 	$(BIN)/python -m benchmarks
 
 clean:
-	rm -rf $(VENV) $(VENV)-spark* .tour build dist .hypothesis .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(VENV)-spark* $(VENV)-release .tour build dist .hypothesis .pytest_cache .mypy_cache .ruff_cache

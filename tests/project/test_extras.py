@@ -19,7 +19,8 @@ from packaging.utils import canonicalize_name
 
 PROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
 EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]
-FOR_USERS = sorted(set(EXTRAS) - {"test", "lint", "docs", "bench", "all"})
+FOR_DEVELOPERS = {"test", "lint", "docs", "bench", "release"}
+FOR_USERS = sorted(set(EXTRAS) - FOR_DEVELOPERS - {"all"})
 
 NEEDS = {
     "snapkv.archive.engine": "archive",
@@ -192,6 +193,7 @@ COMMANDS = {
     ("generations", "list"): "generations",
     ("generations", "expire", "7d"): "generations",
     ("generations", "make", "no-ring.json"): "generations",
+    ("upgrade",): "generations",
     ("streams", "of", "now"): "generations",
     ("streams", "at", "now", "key"): "generations",
 }

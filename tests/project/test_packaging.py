@@ -79,10 +79,13 @@ def test_the_sdist_has_what_a_reader_wants(built: Path) -> None:
         "README.md",
         "LICENSE",
         "CHANGELOG.md",
+        "CONTRIBUTING.md",
+        "SECURITY.md",
         "Makefile",
         "mkdocs.yml",
         "docs/cli.md",
         "tests/conftest.py",
+        "tools/release/__main__.py",
     )
     assert set(wanted) <= names
 

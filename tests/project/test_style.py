@@ -14,7 +14,7 @@ FUNCTION_LINES_MAX = 62
 
 SOURCES = [
     path
-    for package in ("snapkv", "cdcmeta", "benchmarks")
+    for package in ("snapkv", "cdcmeta", "benchmarks", "tools")
     for path in sorted((ROOT / package).rglob("*.py"))
 ]
 

@@ -1,0 +1,1 @@
+"""Programs for the maintainers; not a part of the wheel."""
