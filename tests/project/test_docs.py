@@ -145,3 +145,11 @@ def test_only_the_tour_of_spark_downloads_spark() -> None:
     assert "[archive]" in commands("tour")
     assert "'.[spark]'" in commands("tour-spark")
     assert commands("tour-spark").rstrip().endswith("snapkv tour")
+
+
+def test_the_glossary_explains_the_words_that_it_refers_to() -> None:
+    text = (ROOT / "docs" / "glossary.md").read_text()
+    explained = {word.lower() for word in re.findall(r"\*\*([^*]+)\*\*", text)}
+    referred = set(re.findall(r"(?<!\*)\*([a-z][a-z ]+)\*(?!\*)", text.partition("\n## ")[2]))
+    assert len(referred) > 10
+    assert not {word for word in referred if word not in explained | {f"{e}s" for e in explained}}

@@ -85,7 +85,10 @@ class Sources:
                 f"requires-python is {oldest}, the oldest classifier {self.pythons[0]}"
             )
         if not self.project.get("urls"):
-            raise ToDo("pyproject.toml has no [project.urls]: add Source, Issues and Changelog")
+            raise ToDo(
+                "pyproject.toml has no [project.urls]: add Source, Issues and Changelog, and to "
+                "SECURITY.md an address for reports"
+            )
 
     def _text(self, name: str) -> str:
         return (self.root / name).read_text()
