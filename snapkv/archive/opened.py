@@ -109,7 +109,7 @@ class OpenFiles:
                 return found
         source = _Reading(self.files, file)
         try:
-            parquet = pq.ParquetFile(source, page_checksum_verification=True)
+            parquet = pq.ParquetFile(source, page_checksum_verification=True, pre_buffer=True)
             opened = _OpenFile(parquet, groups_of(parquet, file.path), threading.Lock())
         except ArchiveError as e:
             raise damaged(file, e) from e
