@@ -2,14 +2,16 @@
 
 import io
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from test_extras import FOR_USERS
 
 from tools.release.__main__ import _combinations, _parsed
+from tools.release.calls import call
 from tools.release.checklist import CheckFailed, Checklist, LeftOut, ToDo
-from tools.release.environments import LOWEST, NEWEST, found_python
+from tools.release.environments import LOWEST, NEWEST, Environment, found_python
 from tools.release.installed import PROGRAMS, PROMISES, Installations
 from tools.release.sources import Sources
 
@@ -144,3 +146,30 @@ def test_outcomes_are_printed_and_decide() -> None:
 def test_a_python_that_is_missing_is_left_out() -> None:
     with pytest.raises(LeftOut, match=r"no Python 3\.99"):
         found_python("3.99")
+
+
+def test_a_floor_that_cannot_be_installed_is_raised(
+    clone: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installations = Installations(clone, clone / "a.whl", Sources(clone).project)
+    made = Environment(clone, Path(sys.executable))
+    monkeypatch.setattr(Environment, "versions", lambda _: {"a": "1.0", "b": "2.0.1", "c": "9"})
+    installations.check_floors(made, "")
+    with pytest.raises(CheckFailed, match=r"^b>=2 installs 2\.0\.1 at the lowest: raise"):
+        installations.check_floors(made, "two")
+
+
+def test_an_environment_says_what_is_installed(tmp_path: Path) -> None:
+    found = Environment(tmp_path, Path(sys.executable)).versions()
+    assert found["pytest"] == pytest.__version__
+
+
+def test_a_program_that_fails_is_shown(tmp_path: Path) -> None:
+    with pytest.raises(CheckFailed, match=r"ended with 3:\nwhy"):
+        call(sys.executable, "-c", "print('why'); raise SystemExit(3)", cwd=tmp_path)
+    with pytest.raises(CheckFailed, match="took more than"):
+        call(sys.executable, "-c", "import time; time.sleep(60)", cwd=tmp_path, timeout_s=0.2)
+    with pytest.raises(CheckFailed, match="did not start"):
+        call(tmp_path / "none", cwd=tmp_path)
+    assert call(sys.executable, "-c", "import os; print(os.environ['A'])", cwd=tmp_path,
+                variables={"A": "1"}) == "1\n"  # fmt: skip

@@ -15,6 +15,7 @@ from tools.release.checklist import FAILED, Checklist
 from tools.release.environments import LOWEST, NEWEST, found_python
 from tools.release.installed import Installations
 from tools.release.sources import Sources
+from tools.release.tested import check_tests
 
 ROOT = Path(__file__).parents[2]
 
@@ -24,6 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = _parsed(arguments)
     sources, checklist = Sources(ROOT), Checklist()
     with tempfile.TemporaryDirectory(prefix="snapkv-release-") as folder:
+        Path(folder).chmod(0o755)  # a test imports the installed packages as another user
         _check_sources(checklist, sources)
         artifacts = Artifacts(Path(folder, "artifacts"), ROOT)
         _check_artifacts(checklist, artifacts, sources)
@@ -33,6 +35,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             installations = Installations(place, artifacts.wheel, sources.project)
             for python, extra, versions in _combinations(given, sources):
                 _check_installed(checklist, installations, python, extra, versions, sources)
+            if given.extra is None and given.versions != NEWEST:
+                oldest = sources.pythons[0]
+                with checklist.check(f"Python {oldest}, lowest versions: the fast tests"):
+                    check_tests(
+                        installations, artifacts.exported, found_python(oldest), sources.project
+                    )
         if given.keep is not None and not checklist.exit_code(final=given.final):
             shutil.copytree(artifacts.dist, given.keep, dirs_exist_ok=True)
     print(checklist.summary())
@@ -102,9 +110,9 @@ def _check_installed(
         installations.installed(found_python(python), extra, versions) as made,
     ):
         installations.check(made, extra, sources.version)
-        if extra in ("", "archive"):
+        if extra in ("", "archive", "spark"):
             installations.check_tour(made)
-        if versions == LOWEST:
+        if versions == LOWEST and python == sources.pythons[0]:
             installations.check_floors(made, extra)
 
 

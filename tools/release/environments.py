@@ -9,6 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from packaging.utils import canonicalize_name
+
 from tools.release.calls import call
 from tools.release.checklist import CheckFailed, LeftOut
 
@@ -66,28 +68,38 @@ class Environment:
         """Install as a user does."""
         self.run("-m", "pip", "install", "--quiet", *words, cwd=self.place)
 
-    def uv_install(self, requirement: str, versions: str, wheels_only: Sequence[str]) -> None:
+    def uv_install(
+        self,
+        requirements: Sequence[str],
+        versions: str,
+        wheels_only: Sequence[str],
+        constraints: Path | None = None,
+    ) -> None:
         """Install with the newest or the lowest versions of direct requirements.
 
         Without building `wheels_only`: the lowest version of those is the first with a wheel.
+        `constraints` is a file with versions to keep.
         """
         resolution = {NEWEST: "highest", LOWEST: "lowest-direct"}[versions]
-        binary = [f"--only-binary={name}" for name in wheels_only]
+        options = [f"--only-binary={name}" for name in wheels_only]
+        if constraints is not None:
+            options.append(f"--constraint={constraints}")
         call(
             *(tool("uv"), "pip", "install", "--quiet", f"--python={self.python}"),
-            *(f"--resolution={resolution}", *binary, requirement),
+            *(f"--resolution={resolution}", *options, *requirements),
             cwd=self.place,
             variables=UV,
             timeout_s=3_600,
         )
 
     def versions(self) -> dict[str, str]:
-        """Return the installed packages and their versions."""
+        """Return the installed packages, by their canonical names, and their versions."""
         code = (
             "from importlib.metadata import distributions as d\n"
-            "for each in d(): print(each.name.lower(), each.version)"
+            "for each in d(): print(each.name, each.version)"
         )
-        return dict(line.split() for line in self.run("-c", code, cwd=self.place).splitlines())
+        lines = self.run("-c", code, cwd=self.place).splitlines()
+        return {canonicalize_name(name): version for name, version in map(str.split, lines)}
 
     def run(
         self,

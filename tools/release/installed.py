@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from tools.release.calls import call
@@ -43,7 +44,10 @@ class Installations:
 
     @contextmanager
     def installed(self, python: Path, extra: str, versions: str) -> Iterator[Environment]:
-        """Give an environment with the wheel and one extra, or none; remove it afterwards."""
+        """Give an environment with the wheel and one extra, or none; remove it afterwards.
+
+        `extra` may be several names with commas between them.
+        """
         made = Environment.made(self._place / "environment", python)
         requirement = f"snapkv[{extra}] @ {self._wheel.as_uri()}" if extra else str(self._wheel)
         try:
@@ -51,16 +55,17 @@ class Installations:
                 made.pip_install(requirement)
             else:
                 names = {each.name for each in self.requirements(extra)} - FROM_SOURCE
-                made.uv_install(requirement, versions, sorted(names))
+                made.uv_install([requirement], versions, sorted(names))
             yield made
         finally:
             made.remove()
 
     def requirements(self, extra: str) -> list[Requirement]:
         """Return what the wheel requires with an extra, also through its own extras."""
-        waiting, found, seen = [*self._project["dependencies"]], [], {"", extra}
+        waiting, found, seen = [*self._project["dependencies"]], [], set(extra.split(","))
         extras = self._project["optional-dependencies"]
-        waiting += extras[extra] if extra else []
+        for own in seen - {""}:
+            waiting += extras[own]
         while waiting:
             each = Requirement(waiting.pop(0))
             if each.name != "snapkv":
@@ -85,22 +90,25 @@ class Installations:
         if not clone.exists():
             _make_clone(clone)
         shutil.rmtree(clone / ".git" / "snapkv-tour", ignore_errors=True)
-        shown = call(made.program("snapkv"), "tour", "--no-spark", cwd=clone)
+        shown = call(made.program("snapkv"), "tour", cwd=clone)
         if "answers are equal to git's" not in shown:
             raise CheckFailed(f"snapkv tour did not compare with git:\n{shown}")
 
     def check_floors(self, made: Environment, extra: str) -> None:
-        """Raise `CheckFailed` if a requirement has a floor that a lower floor of it exceeds."""
-        versions, wrong = made.versions(), []
-        for each in self.requirements(extra):
-            floor = max(
-                (Version(s.version) for s in each.specifier if s.operator == ">="), default=None
-            )
-            found = versions.get(each.name.lower())
-            if floor is not None and found is not None and Version(found) < floor:
-                wrong.append(f"{each.name} {found} is below {floor}")
+        """Raise `CheckFailed` for floors below the lowest versions that can be installed.
+
+        Nothing tries such a floor: another requirement, or a missing wheel, excludes it.
+        """
+        versions = made.versions()
+        wrong = [
+            f"{each} installs {found} at the lowest: raise the floor in pyproject.toml"
+            for each in self.requirements(extra)
+            if (floor := floor_of(each)) is not None
+            and (found := versions.get(canonicalize_name(each.name))) is not None
+            and Version(found) > floor
+        ]
         if wrong:
-            raise CheckFailed("; ".join(wrong))
+            raise CheckFailed("\n".join(wrong))
 
     def _run(self, made: Environment, words: tuple[str, ...], variables: dict[str, str]) -> None:
         name, *rest = words
@@ -110,6 +118,12 @@ class Installations:
         shutil.rmtree(work, ignore_errors=True)
         work.mkdir()
         made.run("-I", PROGRAMS / name, *rest, cwd=work, variables=variables)
+
+
+def floor_of(requirement: Requirement) -> Version | None:
+    """Return the lowest version that a requirement names, None without one."""
+    floors = [Version(each.version) for each in requirement.specifier if each.operator == ">="]
+    return max(floors, default=None)
 
 
 def _make_clone(place: Path) -> None:
