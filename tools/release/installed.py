@@ -19,6 +19,7 @@ from tools.release.environments import FROM_SOURCE, NEWEST, Environment
 PROGRAMS = Path(__file__).parent / "programs"
 PROMISES: dict[str, list[tuple[str, ...]]] = {
     "": [("commands.py",)],
+    "aio": [("asyncio_store.py",)],
     "arrow": [("arrow.py",)],
     "archive": [("archive.py",)],
     "iceberg": [("archive.py",), ("iceberg.py",)],
