@@ -89,10 +89,16 @@ java-found:
 	@command -v java > /dev/null || [ -x "$$JAVA_HOME/bin/java" ] || \
 	  { echo "no Java: Spark needs Java 17 or newer; make tour does without" >&2; exit 1; }
 
-test: $(VENV)/.installed-test
+# Each process of the tests collects all of them, and would compile all of them if they were new.
+$(VENV)/.compiled: $(VENV)/.installed-test
+	@$(TEST) --collect-only -qq -p no:cacheprovider tests/[a-e]*/ > /dev/null 2>&1 & \
+	  $(TEST) --collect-only -qq -p no:cacheprovider tests/[f-z]*/ > /dev/null 2>&1; wait
+	@touch $@
+
+test: $(VENV)/.installed-test $(VENV)/.compiled
 	$(TEST) -n $(JOBS) --dist loadgroup $(PYTEST_ARGS)
 
-test-fast: $(VENV)/.installed-test
+test-fast: $(VENV)/.installed-test $(VENV)/.compiled
 	$(TEST) -n 2 --dist loadgroup --fast $(PYTEST_ARGS)
 
 lint: $(VENV)/.installed-lint docs

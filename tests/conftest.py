@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import Any
 from zlib import crc32
 
@@ -125,11 +125,19 @@ def reason_to_leave_out(item: pytest.Item) -> str:
     return f"{why} needs {since}" if etcd_version() < tuple(map(int, since.split("."))) else ""
 
 
-def pytest_collection_finish() -> None:
-    """Collect garbage less often, and never search the modules and tests for it."""
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(*GC_THRESHOLDS)
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Search for garbage rarely, never in modules and tests, and not before they are collected.
+
+    Collecting the tests makes a million objects, most of which stay.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.set_threshold(*GC_THRESHOLDS)
+        gc.enable()
 
 
 def pytest_terminal_summary(
