@@ -14,9 +14,20 @@ import pytest
 T = TypeVar("T")
 
 LEFT_ON_ETCD = "cases that also ran on another engine; make soak runs them on etcd"
-LEFT_TO_SOAK = "tests that take minutes; make soak runs them"
-ETCD_ONE_IN = 3
-SAMPLED = {"changes", "cli", "generations", "spark", "store", "ui"}
+LEFT_TO_SOAK = "tests that cost much, beside others of their kind; make soak runs them"
+ETCD_ONE_IN = 6
+SAMPLED = {
+    "archive",
+    "changes",
+    "cli",
+    "couch_http",
+    "generations",
+    "recording",
+    "spark",
+    "store",
+    "ui",
+    "ui_cdcmeta",
+}
 """Folders whose tests run on each engine. What engines promise is tested in tests/conformance."""
 
 SOAK = os.environ.get("HYPOTHESIS_PROFILE") == "soak"
@@ -25,6 +36,20 @@ SOAK = os.environ.get("HYPOTHESIS_PROFILE") == "soak"
 def some(cases: Iterable[T], one_in: int) -> list[T]:
     """Return the first of each `one_in` cases; under `make soak` all of them."""
     return list(cases)[:: 1 if SOAK else one_in]
+
+
+def first_of(cases: Iterable[Any], *, one_in: int) -> list[Any]:
+    """Mark all cases but the first of each `one_in` for `make soak`.
+
+    A case is the value of one argument, or a tuple of those of several. A run that names its tests
+    has all of them, and the summary counts those that are left out.
+    """
+    marked = []
+    for number, case in enumerate(cases):
+        values = case if isinstance(case, tuple) else (case,)
+        marks = [pytest.mark.soak] if number % one_in else []
+        marked.append(pytest.param(*values, marks=marks))
+    return marked
 
 
 def fewer_on_etcd(*columns: Iterable[Any], one_in: int) -> list[tuple[Any, ...]]:
@@ -45,7 +70,7 @@ def fewer_on_etcd(*columns: Iterable[Any], one_in: int) -> list[tuple[Any, ...]]
 def left_on_etcd(items: Iterable[pytest.Item]) -> list[pytest.Item]:
     """Return the cases on etcd that `make test` leaves out.
 
-    Of each file in `SAMPLED`, every third test that also runs on another engine has one case on
+    Of each file in `SAMPLED`, every sixth test that also runs on another engine has one case on
     etcd. A case on etcd takes three to ten times as long as one on LMDB, and they were a quarter of
     the time of all tests.
     """

@@ -44,6 +44,7 @@ def test_the_leader_of_the_store_dies_then_that_of_the_captures(tmp_path, seed):
         print(f"{load.done} commits, {load.failed} failed")
 
 
+@pytest.mark.soak  # with twelve tables test_capture_processes has the same
 def test_fifty_tables_survive_a_kill_a_sleep_and_the_death_of_the_owner(tmp_path, seed):
     with ExitStack() as stack:
         server = stack.enter_context(shared_pool().taken())

@@ -3,6 +3,7 @@
 import contextlib
 
 import pytest
+from sampling import first_of
 
 from cdcmeta.errors import SwitchPendingError
 from cdcmeta.generations import CdcLog, Sharding, StreamConsumer, murmur3_token
@@ -31,7 +32,9 @@ def assert_right_streams(world):
         assert topologies[own].stream_for(token) == stream, (ts, own)
 
 
-@pytest.mark.parametrize("world", SEEDS, indirect=True, ids=lambda seed: f"seed-{seed}")
+@pytest.mark.parametrize(
+    "world", first_of(SEEDS, one_in=3), indirect=True, ids=lambda seed: f"seed-{seed}"
+)
 def test_no_write_is_logged_under_a_stream_of_the_wrong_generation(world):
     for _ in range(STEPS):
         world.act()

@@ -7,12 +7,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from sampling import SAMPLED
+from sampling import SAMPLED, first_of
 
 TESTS = Path(__file__).parents[1]
-FOLDER = "tests/generations"
+FOLDER = "tests/changes"
 ENGINE = re.compile(r"\b(?:etcd|lmdb|memory)\b")
-ONE_IN = 3
+ONE_IN = 6
 
 
 def collected(*words: str, profile: str = "default") -> set[str]:
@@ -61,7 +61,7 @@ def test_tests_of_etcd_alone_are_whole(every: set[str], kept: set[str]) -> None:
     assert {without_case(name) for name in every - kept} <= elsewhere
 
 
-def test_every_third_test_of_a_file_has_a_case_on_etcd(every: set[str], kept: set[str]) -> None:
+def test_every_sixth_test_of_a_file_has_a_case_on_etcd(every: set[str], kept: set[str]) -> None:
     elsewhere = {without_case(name) for name in every if engines(name) & {"lmdb", "memory"}}
     shared = {
         name for name in every if engines(name) == {"etcd"} and without_case(name) in elsewhere
@@ -73,7 +73,7 @@ def test_every_third_test_of_a_file_has_a_case_on_etcd(every: set[str], kept: se
 
 
 def test_a_run_that_names_tests_has_all_cases(every: set[str]) -> None:
-    file = f"{FOLDER}/test_windows.py"
+    file = f"{FOLDER}/test_life.py"
     of_file = {name for name in every if name.startswith(f"{file}::")}
     test = without_case(min(name for name in of_file if engines(name) == {"etcd"}))
     wanted = {name for name in of_file if without_case(name) == test}
@@ -83,4 +83,16 @@ def test_a_run_that_names_tests_has_all_cases(every: set[str]) -> None:
 
 def test_make_soak_runs_the_folders_whole() -> None:
     recipe = (TESTS.parent / "Makefile").read_text().partition("\nsoak:")[2].partition("\n\n")[0]
-    assert {f"tests/{name}" for name in SAMPLED} <= set(recipe.split())
+    leaving = ("from sampling import", "mark.soak")
+    folders = {
+        file.parent.name
+        for file in TESTS.glob("*/test_*.py")
+        if any(words in file.read_text() for words in leaving) and file != Path(__file__)
+    }
+    assert {f"tests/{name}" for name in SAMPLED | folders} <= set(recipe.split())
+
+
+def test_the_first_of_each_few_cases_stays() -> None:
+    cases = first_of([1, 2, (3, "c"), 4, 5], one_in=2)
+    assert [case.values for case in cases] == [(1,), (2,), (3, "c"), (4,), (5,)]
+    assert [[mark.name for mark in case.marks] for case in cases] == [[], ["soak"]] * 2 + [[]]

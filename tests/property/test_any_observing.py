@@ -14,6 +14,7 @@ import tempfile
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from sampling import SOAK
 from store.engines import ENGINES, START_MS, Place
 from store.observed import Cluster, drained
 
@@ -231,7 +232,7 @@ def test_long_programs_on_every_engine(engine, prefix) -> None:
     seed = int(os.environ.get("SNAPKV_SEED", random.SystemRandom().getrandbits(32)))
     print(f"SNAPKV_SEED={seed}")
     rng = random.Random(seed)
-    for _ in range(2):
+    for _ in range(2 if SOAK or ENGINES[engine].url else 1):
         run(engine, prefix, [random_step(rng) for _ in range(60)])
 
 

@@ -139,7 +139,7 @@ def group(a_ms: int, b_ms: int, *threads: list, b: list) -> Clients:
 
 PUT_REMOVE = [PUT, REMOVE]
 WORLDS: dict[str, tuple[Clients, int]] = {
-    "insert against put and remove, ahead": (two(30, 10, [NEW], PUT_REMOVE), 2),
+    "insert against put and remove, ahead": (two(30, 10, [NEW], PUT_REMOVE), 1),
     "insert against put and remove, behind": (two(10, 30, [NEW], PUT_REMOVE), 1),
     "insert against put and remove, equal": (two(10, 10, [NEW], PUT_REMOVE), 1),
     "both insert the same": (two(10, 10, [MINE], [MINE]), 2),
@@ -150,7 +150,7 @@ WORLDS: dict[str, tuple[Clients, int]] = {
     "a group that disturbs itself": (group(10, 30, [PLAIN], [NEW], [PUT], b=[REMOVE]), 1),
     "impatient, ahead": (impatient(two(30, 10, [NEW, MINE], PUT_REMOVE)), 1),
     "impatient, behind": (impatient(two(10, 30, [MINE, PLAIN], PUT_REMOVE)), 1),
-    "impatient, three in line": (impatient(two(10, 10, [NEW, PLAIN, MINE], [MINE])), 2),
+    "impatient, three in line": (impatient(two(10, 10, [NEW, PLAIN, MINE], [MINE])), 1),
     "an impatient group": (impatient(group(20, 10, [PLAIN], [NEW], [PLAIN], b=[PUT])), 2),
 }
 

@@ -14,7 +14,23 @@ from .mutants import MUTANTS, NOT_NEEDED
 BOUNDS = {**EXPLORED, **(DEEPER if SOAK else {})}
 
 
-@pytest.mark.parametrize("bound", BOUNDS.values(), ids=BOUNDS)
+LARGE = {
+    "two moves, a restart under the same name, data",
+    "another owner, a move",
+    "another owner, a doubled message",
+    "a move, a preparation given up, data",
+    "a preparation given up, a doubled message",
+}
+"""Left to `make soak`: what happens in these happens in smaller worlds, too."""
+
+
+@pytest.mark.parametrize(
+    "bound",
+    [
+        pytest.param(bound, id=name, marks=[pytest.mark.soak] if name in LARGE else [])
+        for name, bound in BOUNDS.items()
+    ],
+)
 def test_nothing_goes_wrong(bound):
     explored = explore(bound.start(), bound.moves())
     assert explored.complaint is None, str(explored)

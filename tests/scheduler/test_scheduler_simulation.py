@@ -22,7 +22,7 @@ from cdcmeta.scheduler.owner.captures import CaptureState
 
 from .cluster import STEPS, TICK_US, SimCluster
 
-RUNS = 1 if "SCHEDULER_SEED" in os.environ else 200 if SOAK else 12
+RUNS = 1 if "SCHEDULER_SEED" in os.environ else 200 if SOAK else 5
 ALL_BYTES = 12
 """One seed in so many has all messages made into bytes; the others some of them."""
 FAILED_ONCE = [2726192168, 1066779235]

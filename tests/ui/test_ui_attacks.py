@@ -2,8 +2,10 @@
 
 import unicodedata
 from http.client import HTTPConnection
+from itertools import product
 
 import pytest
+from sampling import first_of
 
 import snapkv
 from snapkv.ui import Redaction
@@ -26,6 +28,7 @@ EVIL = (
     *("\u0301combining", "🙂/🙃", "\x1b[31mred", " leading", "trailing ", "+plus", "rev:1"),
 )
 CRAWLED_MAX = 150
+FIRST_PAGES = ("/", "/keys?from=rev:3", "/changes?from=rev:4&show=words")
 
 
 @pytest.fixture
@@ -54,7 +57,11 @@ def assert_harmless(page):
     assert set(shown) <= {"\n", "\t"}, sorted(set(shown))
 
 
-@pytest.mark.parametrize("first", ["/", "/keys?from=rev:3", "/changes?from=rev:4&show=words"])
+@pytest.mark.parametrize(
+    ("first", "place"),
+    first_of(product(FIRST_PAGES, ["memory", "lmdb", "etcd"]), one_in=3),
+    indirect=["place"],
+)
 def test_every_page_that_a_link_leads_to_is_harmless(evil, first):
     with Served(evil, writable=True) as served:
         urls = []
