@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -124,13 +125,19 @@ def test_a_thread_that_cannot_start_is_told(
 # --- without an end -------------------------------------------------------------------------
 
 
+PAUSE_S = 0.05
+"""Between looks for garbage: to collect it takes as long in a large process."""
+
+
 def readers() -> list[str]:
+    time.sleep(PAUSE_S)
     gc.collect()
     return [t.name for t in threading.enumerate() if t.name.startswith("snapkv watch")]
 
 
 def sockets() -> int:
     """Count the sockets of this process."""
+    time.sleep(PAUSE_S)
     gc.collect()
     count = 0
     for name in os.listdir("/proc/self/fd"):

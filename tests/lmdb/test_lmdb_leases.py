@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from lmdb_processes import Child, run
 from lmdb_words import ALL, FIRST, get, gone, head, keys, leased, put, run_txn
+from sampling import first_of
 
 from snapkv.clock import monotonic
 from snapkv.engine.contract import Compare, Delete, Put, Range, Target, Txn
@@ -164,7 +165,7 @@ for i in range(10**9):
 """
 
 
-@pytest.mark.parametrize("attempt", range(4))
+@pytest.mark.parametrize("attempt", first_of(range(4), one_in=2))
 def test_killed_anywhere(opened: Opened, path: Path, attempt: int) -> None:
     """Whatever two processes were at when killed: all rules hold, and all their leases end."""
     engine = opened(durability="none")

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from sampling import first_of
 
 PROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
 EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]
@@ -116,7 +117,7 @@ sys.exit(json.dumps(failed) if failed else 0)
 """
 
 
-@pytest.mark.parametrize("extra", [None, "http"])
+@pytest.mark.parametrize("extra", first_of([None, "http"], one_in=2))
 def test_every_help_needs_no_extra(extra: str | None) -> None:
     done = run(extra, HELPS)
     assert done.returncode == 0, done.stderr

@@ -10,7 +10,7 @@ from archive.histories import Writing, answers
 from etcd_server import eventually
 from object_server import shared_server
 from object_server.server import KEY_ID, SECRET
-from sampling import SOAK
+from sampling import SOAK, first_of
 
 import snapkv
 
@@ -32,7 +32,7 @@ def s3_environment(server):
 
 
 @pytest.mark.parametrize("place", ["lmdb"], indirect=True)
-@pytest.mark.parametrize("into", ["folder", "s3"])
+@pytest.mark.parametrize("into", first_of(["folder", "s3"], one_in=2))
 def test_killed_at_random_moments(place, store, clock, tmp_path, into):
     seed = random.SystemRandom().getrandbits(32)
     print("seed", seed)

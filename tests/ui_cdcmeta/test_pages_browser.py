@@ -41,18 +41,26 @@ def served(filled):
         yield served
 
 
-@pytest.fixture(params=["light", "dark"])
+@pytest.fixture(params=["light", pytest.param("dark", marks=pytest.mark.soak)])
 def scheme(request):
     return request.param
 
 
-@pytest.fixture
-def person(browser, served, axe, scheme):
-    person = Person(browser, served.url, axe, color_scheme=scheme)
+@pytest.fixture(scope="module")
+def one_person(browser, served, axe):
+    person = Person(browser, served.url, axe)
     yield person
     person.close()
 
 
+@pytest.fixture
+def person(one_person, scheme):
+    one_person.page.emulate_media(color_scheme=scheme)
+    yield one_person
+    one_person.leave()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_every_page_is_accessible_and_its_pictures_can_be_seen(person, filled):
     for url in filled.pages():
         page = person.open(url)
