@@ -2,6 +2,7 @@
 
 import gc
 import os
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -80,8 +81,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     CPU or for the end of a lease, and all together.
     """
     for item in items:
-        if isinstance(item, pytest.Function) and shares_a_fixture(item):
-            item.add_marker(pytest.mark.xdist_group(item.module.__name__))
+        if isinstance(item, pytest.Function) and (group := group_of(item)):
+            item.add_marker(pytest.mark.xdist_group(group))
     reason = reason_when_fast if config.getoption("fast") else reason_to_leave_out
     reasons = {item: reason(item) for item in items}
     if not (config.getoption("fast") or SOAK or is_asked_for(config)):
@@ -101,10 +102,21 @@ def is_asked_for(config: pytest.Config) -> bool:
     return bool(config.getoption("keyword")) or any("::" in arg for arg in config.args)
 
 
-def shares_a_fixture(item: pytest.Function) -> bool:
-    """Return whether a test uses a fixture that is made once for its module."""
+def group_of(item: pytest.Function) -> str:
+    """Return the name of the tests that run in the same process, "" when it may be any.
+
+    They share a fixture that is made once for their module, or a server that costs as long as the
+    tests last: of S3's protocol, or of CouchDB's on etcd.
+    """
     made = item._fixtureinfo.name2fixturedefs
-    return any(found[-1].scope == "module" for found in made.values())
+    if any(found[-1].scope == "module" for found in made.values()):
+        return item.module.__name__
+    if item.get_closest_marker("xdist_group") is not None:
+        return ""
+    if "s3" in item.fixturenames or re.search(r"\bs3\b", item.name):
+        return "s3"
+    is_of_couch = "served" in made and item.path.parent.name == "couch_http"
+    return "served on etcd" if is_of_couch and "etcd" in item.name else ""
 
 
 def comes_late(item: pytest.Item) -> bool:

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from etcd_server import eventually
+from sampling import SOAK
 
 from cdcmeta.scheduler.runtime import Changefeeds
 from cdcmeta.scheduler.runtime.records import CHECKPOINT, space_of, watermarks_of
@@ -19,6 +20,8 @@ from . import ledger
 
 WAIT_S = 60
 TTL_S = 3
+PAUSE_S = 0.01 if SOAK else 0.03
+"""Between two commits of a load, each of which costs all captures something."""
 TESTS = Path(__file__).parents[1]
 
 
@@ -88,7 +91,7 @@ class Fleet:
 class Load:
     """Commits to the tables of a store until it is stopped; knows each commit."""
 
-    def __init__(self, store, tables, seed, pause_s=0.01):
+    def __init__(self, store, tables, seed, pause_s=PAUSE_S):
         self._store, self._tables, self._rng = store, tables, random.Random(seed)
         self._pause_s, self._stop = pause_s, threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)

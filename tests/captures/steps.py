@@ -4,6 +4,7 @@ import time
 from functools import partial
 
 from etcd_server import eventually
+from sampling import SOAK
 
 import snapkv
 from cdcmeta.scheduler.runtime import Changefeeds
@@ -103,7 +104,7 @@ class Steps:
 
         self.until(shared, f"all tables on {labels}", pause_s=0.2)
 
-    def until_written(self, load, more=100):
+    def until_written(self, load, more=100 if SOAK else 40):
         """Wait until the load goes on, and all that it wrote until then is in the sink."""
         goal = load.done + more
         self.until(lambda: load.done >= goal, "the load to go on")

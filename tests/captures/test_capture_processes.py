@@ -81,6 +81,10 @@ def is_registered(feeds, label):
     return label in registered(feeds)
 
 
+def is_registered_or_ended(feeds, fleet, label):
+    return is_registered(feeds, label) or fleet.processes[label].poll() is not None
+
+
 def placed(feeds):
     """By table, the label of the capture that is on record."""
     alive = feeds.captures()
@@ -134,6 +138,8 @@ def test_killed_stopped_drained_and_restarted(fleet, store, feeds, seed):
         feeds.drain(drained)
         eventually(lambda: drained not in placed(feeds).values(), "the drain", wait_s=WAIT_S)
         for label in sorted(fleet.processes):
+            has_started = partial(is_registered_or_ended, feeds, fleet, label)
+            eventually(has_started, "the start", wait_s=WAIT_S)
             if fleet.processes[label].poll() is None:
                 assert fleet.end(label) == 0
             fleet.start(label)

@@ -80,7 +80,7 @@ def test_a_capture_whose_clock_is_wrong_writes_to_no_store(steps, stack, seed):
     names = {"sink_name": "mirror", "with_state": True}
     steps.feeds.create(FEED, url, url, TABLES, start=start, **names)
     with PatientLoad(steps.store, TABLES, seed) as load:
-        steps.until(lambda: load.done > 200, "the load")
+        steps.until(lambda: load.done > 100, "the load")
     steps.until(
         lambda: source_content(mirror) == source_content(steps.store), "the sink to have all of it"
     )

@@ -35,10 +35,11 @@ def close_shared_pool() -> None:
 class EtcdPool:
     """Keeps `spares` new servers running in `folder`; all have the same flags.
 
+    One that waits costs as much in ten seconds as to start another one.
     The first `take` starts the pool; `close` ends it and every server it made.
     """
 
-    def __init__(self, folder: Path, *, spares: int = 2, flags: Sequence[str] = ()) -> None:
+    def __init__(self, folder: Path, *, spares: int = 1, flags: Sequence[str] = ()) -> None:
         self.folder, self._spares, self._flags = folder, spares, flags
         self._numbers = itertools.count()
         self._ready: deque[EtcdServer] = deque()
