@@ -64,6 +64,7 @@ def emptied(engine: Engine) -> Engine:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "new_engine: needs engines that nobody ever wrote to")
+    config.addinivalue_line("markers", "large: writes 80 MB, in make test to one server")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -74,11 +75,11 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """
     if "make" in metafunc.fixturenames:
         kinds: list[Any] = ["memory", "lmdb", "etcd"]
-        number = crc32(metafunc.definition.nodeid.encode())
-        if SOAK or number % 3 == 1:
+        marker = metafunc.definition.get_closest_marker
+        number, large = crc32(metafunc.definition.nodeid.encode()), marker("large") is not None
+        if SOAK or (number % 3 == 1 and not large):
             kinds.append("asyncio etcd")
-        sampled = SOAK or number % 6 == 0
-        if sampled and metafunc.definition.get_closest_marker("new_engine") is None:
+        if (SOAK or (number % 6 == 0 and not large)) and marker("new_engine") is None:
             one_process = pytest.mark.xdist_group("three nodes")
             kinds.append(pytest.param("three nodes", marks=one_process))
         metafunc.parametrize("make", kinds, indirect=True)

@@ -129,6 +129,7 @@ def test_both_ways_of_lmdb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shar
         db.finish()
 
 
+@pytest.mark.large
 def test_what_a_part_holds_is_bounded(db: Driver) -> None:
     first = db.head() + 1
     for n in range(80):

@@ -61,6 +61,7 @@ def test_many_versions_of_few_keys_and_large_values(db: Driver) -> None:
         assert in_columns(db, revision) == scanned(db, revision)
 
 
+@pytest.mark.large
 def test_large_values_behind_small_ones(db: Driver) -> None:
     """What a part holds is bounded, whatever the values before were like."""
     db.txn(*(Put(b"a%05d" % n, b"") for n in range(5_000)))
