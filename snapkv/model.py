@@ -5,9 +5,32 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 K = TypeVar("K", str, bytes)
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar as DefaultingTypeVar
+
+    V = DefaultingTypeVar("V", default=bytes)
+    """The type of values: bytes, unless a codec decodes them."""
+else:
+    V = TypeVar("V")
+
+
+class KeysAndValues(Generic[K, V]):
+    """The base of classes that are generic in the types of keys and of values.
+
+    The second is bytes where it is left out: `Change[str]` is `Change[str, bytes]`.
+    """
+
+    __slots__ = ()
+
+    if not TYPE_CHECKING:  # defaults of type variables came with Python 3.13
+
+        def __class_getitem__(cls, given: Any) -> Any:
+            """Return the class for types of keys and values."""
+            pair = given if isinstance(given, tuple) else (given, bytes)
+            return super().__class_getitem__(pair)
 
 
 Scalar = str | int | float | bool | None
@@ -77,17 +100,17 @@ class Commit:
     meta: Meta | None = None
 
 
-class Entry(NamedTuple):
+class Entry(NamedTuple, Generic[V]):
     """A key's value at a moment: when it was last written, created, and how often since."""
 
-    value: bytes
+    value: V
     revision: int
     created: int
     version: int
 
 
 @dataclass(frozen=True, slots=True)
-class Version:
+class Version(Generic[V]):
     """One version of a key: `value` is None if the key was removed.
 
     `ts`, `writer`, `note` and `meta` are None for a version older than the compaction point whose
@@ -96,35 +119,35 @@ class Version:
 
     ts: int | None
     revision: int
-    value: bytes | None
+    value: V | None
     writer: str | None
     note: str | None = None
     meta: Meta | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Difference(Generic[K]):
+class Difference(KeysAndValues[K, V]):
     """A key that differs between two moments; None means absent."""
 
     key: K
-    before: bytes | None
-    after: bytes | None
+    before: V | None
+    after: V | None
 
 
 @dataclass(frozen=True, slots=True)
-class Change(Generic[K]):
+class Change(KeysAndValues[K, V]):
     """What a commit did to a key: its new value, None for a removal.
 
     `commit` has its time, writer, note and meta, as `history` returns them.
     """
 
     key: K
-    value: bytes | None
+    value: V | None
     commit: Commit = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
-class Changes(Generic[K]):
+class Changes(KeysAndValues[K, V]):
     """One commit with its changes, in key order; or all observed changes that one tick stamps.
 
     Observed changes are in the order of their revisions, then of keys: each write between two
@@ -134,10 +157,22 @@ class Changes(Generic[K]):
     """
 
     commit: Commit
-    changes: tuple[Change[K], ...]
+    changes: tuple[Change[K, V], ...]
 
-    def __iter__(self) -> Iterator[Change[K]]:
+    def __iter__(self) -> Iterator[Change[K, V]]:
         return iter(self.changes)
+
+
+@dataclass(frozen=True, slots=True)
+class Updated(Generic[V]):
+    """The result of `update`: the key's value now, None if the key is absent.
+
+    `commit` is None if the function changed nothing. `tries` counts the calls of the function.
+    """
+
+    value: V | None
+    commit: Commit | None
+    tries: int
 
 
 @dataclass(frozen=True, slots=True)

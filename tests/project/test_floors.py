@@ -202,6 +202,7 @@ CLIENTS = {
     "py4j": {"snapkv.spark.local"},
     "pyspark": {"snapkv.spark", "cdcmeta.spark"},
     "time": {"snapkv.clock", "snapkv.concurrency"},  # the latter only waits
+    "typing_extensions": {"snapkv.model"},  # for type checkers only
 }
 
 

@@ -93,3 +93,18 @@ def test_a_meta_as_json():
     assert json.loads(meta.to_json()) == meta
     assert meta.to_json().startswith('{"a": "\u00e9')
     assert "\n" not in meta.to_json()
+
+
+def test_the_type_of_values_is_bytes_unless_it_is_named():
+    """At run time, too, and as a base class: before Python 3.13 no type variable has a default."""
+    for cls in (snapkv.Change, snapkv.Changes, snapkv.Difference, snapkv.Watch):
+        assert cls[str] == cls[str, bytes] != cls[str, int]
+        assert list[cls[bytes]]() == []
+
+    class Own(snapkv.Change[str]):
+        pass
+
+    assert Own("k", b"1", COMMIT).value == b"1"
+    assert not hasattr(snapkv.Change("k", b"1", COMMIT), "__dict__")
+    found = snapkv.Entry({"a": 1}, 3, 2, 1)
+    assert pickle.loads(pickle.dumps(found)) == found == ({"a": 1}, 3, 2, 1)
