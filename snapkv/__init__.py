@@ -57,6 +57,7 @@ from snapkv.model import (
     Ops,
     SpaceOps,
     Stamp,
+    Updated,
     Version,
 )
 from snapkv.observing.observe import Observed, observe
@@ -108,6 +109,7 @@ __all__ = [
     "SpaceOps",
     "Stamp",
     "SystemClock",
+    "Updated",
     "Version",
     "Watch",
     "When",

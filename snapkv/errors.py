@@ -193,11 +193,13 @@ class ConflictError(SnapKVError, RuntimeError):
     """A guard of the commit did not hold; nothing of the commit was written.
 
     `failed` holds (guard, found) pairs: `found` is the revision at which the key was last
-    written, 0 when it does not exist.
+    written, 0 when it does not exist. `tries` counts the commits that a call such as `update` made.
     """
 
-    def __init__(self, failed: Iterable[tuple[Any, int]], message: str = "") -> None:
-        self.failed = tuple(failed)
+    def __init__(
+        self, failed: Iterable[tuple[Any, int]], message: str = "", *, tries: int = 1
+    ) -> None:
+        self.failed, self.tries = tuple(failed), tries
         what = "; ".join(f"{guard} but found revision {found}" for guard, found in self.failed)
         super().__init__(message or f"guard failed: {what}")
 

@@ -8,7 +8,7 @@ from functools import wraps
 from typing import Any, ParamSpec, TypeVar, cast
 
 from snapkv.arguments import check_seconds
-from snapkv.clock import monotonic, no_later_than
+from snapkv.clock import monotonic, no_later_than, pause
 from snapkv.errors import (
     CommitTimeoutError,
     EngineBusyError,
@@ -75,6 +75,13 @@ class TimeLeft:
                 f"the timeout of {self._timeout:g} s passed before the commit was sent"
             )
         return min(left, most)
+
+    def waits(self, seconds: float) -> bool:
+        """Wait for some seconds; return False at once if not so much time is left."""
+        if self._timeout is not None and seconds >= self._left_s():
+            return False
+        pause(seconds)
+        return True
 
     def _left_s(self) -> float:
         return max(0.0, self._end - monotonic())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Generic, overload
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from snapkv.committer import listed
 from snapkv.errors import KeyNotFoundError
@@ -22,6 +22,8 @@ from snapkv.times import When, revision_of
 if TYPE_CHECKING:
     from snapkv.reading.arrow import Table
     from snapkv.timeline.arrays import Integers, Revisions
+
+D = TypeVar("D")
 
 
 class KeyspaceReads(Generic[K]):
@@ -76,6 +78,35 @@ class KeyspaceReads(Generic[K]):
             if kv is not None:
                 return kv.value
         return self._entry(key, ts, timeout).value
+
+    @overload
+    def get(
+        self, key: K, default: None = None, ts: When | None = None, *, timeout: float | None = None
+    ) -> bytes | None: ...
+
+    @overload
+    def get(
+        self, key: K, default: D, ts: When | None = None, *, timeout: float | None = None
+    ) -> bytes | D: ...
+
+    def get(
+        self, key: K, default: Any = None, ts: When | None = None, *, timeout: float | None = None
+    ) -> Any:
+        """Return the value of a key, now or at a time, or `default` if the key is absent.
+
+        Costs and raises as `load`, but for `KeyNotFoundError`.
+
+        >>> import snapkv
+        >>> with snapkv.open("memory:") as store:
+        ...     store.get("a"), store.get("a", b"none")
+        (None, b'none')
+        """
+        if timeout is None and self._is_plain and not self._core.closed:
+            kv = self._get(self._encode(key), ts)
+            if kv is not None:
+                return kv.value
+        (found,) = self.entries_of([key], ts, timeout=timeout)
+        return default if found is None else found.value
 
     def entry(self, key: K, ts: When | None = None, *, timeout: float | None = None) -> Entry:
         """Return a key's value with its revisions, now or at a time; costs and raises as `load`.

@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from snapkv.committer import listed, pairs
 from snapkv.errors import InvalidOptionError, InvalidTypeError
 from snapkv.layout import prefix_end, space_name, stored_space_name
-from snapkv.model import Commit, Guard, Ops, Scalar, SpaceOps, Stamp
+from snapkv.model import Commit, Guard, Ops, Scalar, SpaceOps, Stamp, Updated
 from snapkv.reading.view import View
 from snapkv.store.core import Core
+from snapkv.store.updating import TRIES, Trying, Update, of_value
 from snapkv.times import When
 
 
@@ -60,6 +61,25 @@ class Space(View[bytes]):
             return Ops(spaces=spaces, note=note, writer=writer, meta=meta)
 
         return self._core.commit(whole, timeout)
+
+    def update(
+        self,
+        key: bytes,
+        fn: Callable[[bytes | None], bytes | None],
+        *,
+        guards: Iterable[Guard] = (),
+        tries: int = TRIES,
+        timeout: float | None = None,
+        note: str | None = None,
+        writer: str | None = None,
+        meta: Mapping[str, Scalar] | None = None,
+    ) -> Updated[bytes]:
+        """Change one key of the space; as `SnapshotKV.update`."""
+        trying = Trying(
+            guards=guards, tries=tries, timeout=timeout, note=note, writer=writer, meta=meta
+        )
+        change = of_value(fn)
+        return Update(self, self.commit, key, change, trying).run(self._core.commit_timeout_s)
 
 
 def names(core: Core, prefix: str, when: When | None) -> Iterator[str]:

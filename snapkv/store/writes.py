@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from snapkv.committer import listed, pairs
 from snapkv.errors import InvalidOptionError, InvalidTypeError
-from snapkv.model import Build, Commit, Guard, Ops, Scalar
+from snapkv.model import Build, Commit, Guard, Ops, Scalar, Updated
 from snapkv.reading.view import View
 from snapkv.store.additions import Addition, building
 from snapkv.store.core import Core
 from snapkv.store.restoring import restored
+from snapkv.store.updating import TRIES, Trying, Update, of_value
 from snapkv.times import When
 
 
@@ -147,6 +148,46 @@ class Writes(View[str]):
         elif puts or deletes or delete_prefixes or guards or additions or said:
             raise InvalidOptionError("give a function or keywords, not both")
         return self._core.commit(build, timeout)
+
+    def update(
+        self,
+        key: str,
+        fn: Callable[[bytes | None], bytes | None],
+        *,
+        guards: Iterable[Guard] = (),
+        tries: int = TRIES,
+        timeout: float | None = None,
+        note: str | None = None,
+        writer: str | None = None,
+        meta: Mapping[str, Scalar] | None = None,
+    ) -> Updated[bytes]:
+        """Change one key: commit `fn(value)`, unless another writer changed the key meanwhile.
+
+        `fn` gets the value now, None if the key is absent, and returns the new one; None removes
+        the key, the same value commits nothing. If another writer came first, the key is read
+        again after a short random wait, and `fn` is called again. `tries` bounds the calls of
+        `fn`, and `timeout` the seconds of all of them together (None: the store's
+        `commit_timeout`). `guards` are further ones, such as that of a leader: if one of these
+        fails, the update is not tried again. `note`, `writer` and `meta` are as for `commit`.
+
+        Two round trips for each try.
+
+        >>> import snapkv
+        >>> with snapkv.open("memory:") as store:
+        ...     for _ in range(3):
+        ...         done = store.update("visits", lambda value: b"%d" % (int(value or 0) + 1))
+        ...     done.value, done.commit.ts == store.resolved(), done.tries
+        (b'3', True, 1)
+
+        Raises `ConflictError` (`tries` or the time are used up, or one of `guards` failed; nothing
+        was written), what `fn` raises, `CommitUnknownError` (never tried again: `resolve` finds
+        it out), `ReadTimeoutError` (nothing was written), and as `commit`.
+        """
+        trying = Trying(
+            guards=guards, tries=tries, timeout=timeout, note=note, writer=writer, meta=meta
+        )
+        change = of_value(fn)
+        return Update(self, self.commit, key, change, trying).run(self._core.commit_timeout_s)
 
     def restore(
         self,

@@ -307,3 +307,12 @@ def test_unstamped_writes_of_others_show_from_the_next_commit_on(place, clock):
     assert store.at(tick.ts)["raw"] == b"1"
     assert "raw" not in store.at(ts)
     assert "raw" not in place.open(clock=clock).at(tick.ts - 1)
+
+
+def test_get_answers_an_absent_key_with_the_default(store, saved):
+    assert (store.get("k"), store.get("k", b"none", saved[1])) == (b"4", b"1")
+    assert (store.get("absent"), store.get("absent", 7)) == (None, 7)
+    assert store.get("k", "before it", saved[0] - 1) == "before it"
+    assert store.space("s").get(b"k", default=b"") == b""
+    with pytest.raises(InvalidKeyError):
+        store.get("")

@@ -1,0 +1,122 @@
+"""Updates: read a key, change its value, commit it unless another writer came first."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Generic
+
+from snapkv.arguments import check_int, wrong_type
+from snapkv.committer import COMMIT_TIMEOUT_S_MAX, listed
+from snapkv.errors import ConflictError, InvalidTypeError
+from snapkv.model import Absent, AtRevision, Commit, Entry, Guard, K, Scalar, Updated
+from snapkv.reading.deadline import TimeLeft
+from snapkv.reading.view import View
+
+TRIES = 64
+WAIT_S_MIN, WAIT_S_MAX = 0.001, 0.25
+"""After lost tries the longest wait doubles, from the first bound up to the second."""
+
+_random = random.Random()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trying:
+    """How an update is tried and what its commit says; checked before anything is read."""
+
+    guards: Iterable[Guard] = ()
+    tries: int = TRIES
+    timeout: float | None = None
+    note: str | None = None
+    writer: str | None = None
+    meta: Mapping[str, Scalar] | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "guards", tuple(listed(self.guards, "guards")))
+        check_int("tries", self.tries, 1)
+
+
+class Update(Generic[K]):
+    """An update of one key.
+
+    `change` gets the key's entry, None if the key is absent, and returns the new value: None
+    removes the key; the same bytes change nothing.
+
+    Two that count up from 7 at revision 4:
+
+        first                        second
+        reads 7 at revision 4        reads 7 at revision 4
+        commits 8 if at revision 4   commits 8 if at revision 4: fails, the key is at revision 5
+                                     waits a random time, reads 8 at revision 5
+                                     commits 9 if at revision 5
+    """
+
+    def __init__(
+        self,
+        keys: View[K],
+        commit: Callable[..., Commit],
+        key: K,
+        change: Callable[[Entry | None], bytes | None],
+        trying: Trying,
+    ) -> None:
+        keys.keyspace.encode(key)  # checks it
+        self._keys: View[K] = keys
+        self._key: K = key
+        self._commit, self._change = commit, change
+        self._trying: Trying = trying
+
+    def run(self, commit_timeout: float) -> Updated[bytes]:
+        """Try until a commit succeeds, tries or time are used up, or nothing changes."""
+        timeout, tries = self._trying.timeout, self._trying.tries
+        seconds = commit_timeout if timeout is None else timeout
+        left, wait_s_max = TimeLeft(seconds), WAIT_S_MIN
+        for tried in range(1, tries + 1):
+            try:
+                return self._try(left, tried)
+            except ConflictError as e:
+                if not self._is_lost(e):
+                    raise
+                lost = e
+            wait_s_max = min(2 * wait_s_max, WAIT_S_MAX)
+            if tried == tries or not left.waits(_random.uniform(0, wait_s_max)):
+                break
+        raise ConflictError(
+            lost.failed,
+            f"could not update {self._key!r}: other writers changed it first in all {tried} tries "
+            f"(at most {tries} tries and {seconds:g} s); retry later, or pass larger tries= and "
+            "timeout=",
+            tries=tried,
+        ) from lost
+
+    def _try(self, left: TimeLeft, tried: int) -> Updated[bytes]:
+        with left.reads():
+            (entry,) = self._keys.entries_of([self._key])
+        value = self._change(entry)
+        if value is not None and not isinstance(value, bytes):
+            raise wrong_type("what the function of update returns", "bytes or None", value)
+        if value == (None if entry is None else entry.value):
+            return Updated(value, None, tried)
+        unchanged = Absent(self._key) if entry is None else AtRevision(self._key, entry.revision)
+        trying: Trying = self._trying
+        commit = self._commit(
+            puts={} if value is None else {self._key: value},
+            deletes=[self._key] if value is None else (),
+            guards=[unchanged, *trying.guards],
+            note=trying.note,
+            writer=trying.writer,
+            meta=trying.meta,
+            timeout=left.commit_s(COMMIT_TIMEOUT_S_MAX),
+        )
+        return Updated(value, commit, tried)
+
+    def _is_lost(self, conflict: ConflictError) -> bool:
+        """Return whether only the guard of the key itself failed: the next try may succeed."""
+        return all(guard not in self._trying.guards for guard, _ in conflict.failed)
+
+
+def of_value(fn: Callable[[bytes | None], bytes | None]) -> Callable[[Entry | None], bytes | None]:
+    """Return a function of a value as a function of an entry."""
+    if not callable(fn):
+        raise InvalidTypeError(f"update takes a function, not {type(fn).__name__}")
+    return lambda entry: fn(None if entry is None else entry.value)
