@@ -14,7 +14,7 @@ import typer
 
 import snapkv
 from cdcmeta.errors import InvalidArgumentError
-from snapkv.cli.commands import patience
+from snapkv.cli.commands import STORE_VARIABLE, patience
 
 LISTEN, CLUSTER, TTL_S, DRAIN_S = "127.0.0.1:0", "default", 10.0, 30.0
 
@@ -22,7 +22,7 @@ StoreOption = Annotated[
     str,
     typer.Option(
         metavar="URL",
-        envvar="SNAPKV_STORE",
+        envvar=STORE_VARIABLE,
         help="The store of the records, such as lmdb:./meta or etcd://HOST:PORT; created if "
         "missing.",
     ),

@@ -14,7 +14,7 @@ from rich.live import Live
 import snapkv
 from cdcmeta.cli.capturing import CLUSTER, ClusterOption, NameOption
 from snapkv import SnapshotKV, format_time
-from snapkv.cli.commands import App, patience
+from snapkv.cli.commands import STORE_VARIABLE, App, patience
 from snapkv.clock import SystemClock, pause
 from snapkv.typed_times import understood
 
@@ -27,7 +27,7 @@ LOOK_S = 1.0
 
 StoreOption = Annotated[
     str,
-    typer.Option(metavar="URL", envvar="SNAPKV_STORE", help="The store that captures share."),
+    typer.Option(metavar="URL", envvar=STORE_VARIABLE, help="The store that captures share."),
 ]
 Id = Annotated[str, typer.Argument(metavar="ID", help="The changefeed.")]
 AtOption = Annotated[

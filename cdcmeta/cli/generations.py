@@ -20,7 +20,7 @@ from cdcmeta.errors import (
     GenerationNotFoundError,
     InvalidArgumentError,
 )
-from snapkv.cli.commands import App, patience
+from snapkv.cli.commands import STORE_VARIABLE, App, patience
 from snapkv.clock import SystemClock
 from snapkv.times import dated, duration_ms, revision_of
 from snapkv.typed_times import understood
@@ -35,7 +35,7 @@ streams = App(help="The streams of CDC generations.", no_args_is_help=True)
 StoreOption = Annotated[
     str,
     typer.Option(
-        metavar="URL", envvar="SNAPKV_STORE", help="The store: lmdb:./meta or etcd://HOST:PORT."
+        metavar="URL", envvar=STORE_VARIABLE, help="The store: lmdb:./meta or etcd://HOST:PORT."
     ),
 ]
 NameOption = Annotated[str, typer.Option(help="The name of the store there.")]

@@ -11,7 +11,7 @@ import typer
 
 import snapkv
 from cdcmeta.errors import InvalidArgumentError
-from snapkv.cli.commands import patience
+from snapkv.cli.commands import STORE_VARIABLE, patience
 from snapkv.cli.serving import (
     HOST,
     AllowHostOption,
@@ -31,7 +31,7 @@ Store = Annotated[
     str,
     typer.Option(
         metavar="URL",
-        envvar="SNAPKV_STORE",
+        envvar=STORE_VARIABLE,
         help="The store, such as lmdb:./meta or etcd://HOST:PORT; created if missing.",
     ),
 ]

@@ -9,9 +9,9 @@ from typing import Annotated
 
 import typer
 
-from snapkv.cli.commands import App, Place, misuse_of, version_option
+from snapkv.cli.commands import STORE_VARIABLE, App, Place, misuse_of, version_option
 from snapkv.cli.exits import MEANINGS, Exit, code_of, message_of
-from snapkv.cli.options import STORE_VARIABLE, JsonOption, NameOption, NoPagerOption, OutputOption
+from snapkv.cli.options import JsonOption, NameOption, NoPagerOption, OutputOption
 from snapkv.cli.terminal import prepare_streams, tell_error
 
 _EPILOG = "Exit codes:\n" + ";\n".join(f"{int(c)} = {text}" for c, text in MEANINGS.items())

@@ -17,6 +17,7 @@ from snapkv._version import __version__
 from snapkv.cli.exits import Exit
 from snapkv.cli.progress import patience as patience
 from snapkv.cli.terminal import drop_output
+from snapkv.store.open import STORE_VARIABLE as STORE_VARIABLE
 
 HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
 """The context settings of an app, for all its commands."""

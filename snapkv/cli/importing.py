@@ -12,7 +12,6 @@ import typer
 from snapkv.cli.exits import CommandError, Exit
 from snapkv.cli.formats import Json, commit_json, counted
 from snapkv.cli.options import (
-    STORE_VARIABLE,
     StoreOptions,
     YesOption,
     inherited,
@@ -31,6 +30,7 @@ from snapkv.errors import (
 )
 from snapkv.importing.import_prefix import ImportResult
 from snapkv.importing.import_prefix import import_prefix as import_into
+from snapkv.store.open import STORE_VARIABLE
 
 FROM_VARIABLES = {
     "user": "SNAPKV_FROM_USER",

@@ -19,13 +19,12 @@ from snapkv.cli.progress import patience
 from snapkv.cli.terminal import tell_warning
 from snapkv.files import check_mode
 from snapkv.observing.observe import Observed, observe
+from snapkv.store.open import DEFAULT_NAME, STORE_VARIABLE
 from snapkv.store.open import open as open_store
 from snapkv.store.store import SnapshotKV
 from snapkv.times import duration_ms
 
-STORE_VARIABLE = "SNAPKV_STORE"
 WRITER_VARIABLE = "SNAPKV_WRITER"
-DEFAULT_NAME = "default"
 MODE_DIGITS_MAX = 5
 
 

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from snapkv.cli.exits import CommandError
-from snapkv.cli.options import DEFAULT_NAME, StoreOptions, takes
+from snapkv.cli.options import StoreOptions, takes
 from snapkv.cli.rendering import Rendering, renders
 from snapkv.cli.serving import (
     HOST,
@@ -22,6 +22,7 @@ from snapkv.cli.serving import (
     user_option,
 )
 from snapkv.cli.terminal import tell, tell_warning
+from snapkv.store.open import DEFAULT_NAME
 
 VARIABLES = "SNAPKV_UI"
 PORT = 7411

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -23,6 +24,8 @@ from snapkv.store.store import SnapshotKV
 from snapkv.timeline import RING_SLOTS, Timeline
 from snapkv.times import duration_ms
 
+STORE_VARIABLE = "SNAPKV_STORE"
+"""The environment variable with the URL of the store, for `open()` and for both command lines."""
 DEFAULT_NAME = "default"
 MAX_CLOCK_SKEW_S = 5.0
 BORROWED_OPTIONS = ("max_request_bytes", "max_txn_ops")
@@ -71,7 +74,7 @@ class Settings:
 
 
 def open(
-    url: str,
+    url: str | None = None,
     *,
     name: str = DEFAULT_NAME,
     ring_slots: int = RING_SLOTS,
@@ -89,18 +92,18 @@ def open(
     """Open a store; create it if it does not exist. One round trip if it exists.
 
     `url` is `memory:` (private), `memory:NAME` (shared in the process), `lmdb:PATH` or
-    `etcd://HOST:PORT,HOST:PORT`. `name` separates stores in one engine. `ring_slots` is how many of
-    the newest commits answer lookups without a round trip. `retain` (such as "7d") makes commits
-    compact older history, of the whole engine. `writer` is the name of the writer in the commit log
-    (default user@host); a commit may name another one. Seconds: `commit_timeout`, `max_clock_skew`,
-    and `read_timeout`, which bounds the opening and each read without a `timeout` of its own (None:
-    only each request is bounded, see the class). `archive` is the URL of this store's archive,
-    which answers what is older than compaction: a folder, `s3://BUCKET/PATH`, `gs://` or `az://`;
-    `storage` are options of its object store. That costs two requests there, and a round trip more.
-    Further options are the engine's: for lmdb `durability` ("sync", "relaxed", "none"),
-    `map_bytes`, `mode` (permissions of the files of a new store, 0o600), `request_bytes_max`; for
-    etcd `user`, `password`, `tls`, `ca_cert`, `cert`, `key`, `max_request_bytes`, `max_txn_ops`
-    (see `docs/etcd.md`).
+    `etcd://HOST:PORT,HOST:PORT`; without it, the environment's `SNAPKV_STORE`. `name` separates
+    stores in one engine. `ring_slots` is how many of the newest commits answer lookups without a
+    round trip. `retain` (such as "7d") makes commits compact older history, of the whole engine.
+    `writer` is the name of the writer in the commit log (default user@host); a commit may name
+    another one. Seconds: `commit_timeout`, `max_clock_skew`, and `read_timeout`, which bounds the
+    opening and each read without a `timeout` of its own (None: only each request is bounded, see
+    the class). `archive` is the URL of this store's archive, which answers what is older than
+    compaction: a folder, `s3://BUCKET/PATH`, `gs://` or `az://`; `storage` are options of its
+    object store. That costs two requests there, and a round trip more. Further options are the
+    engine's: for lmdb `durability` ("sync", "relaxed", "none"), `map_bytes`, `mode` (permissions of
+    the files of a new store, 0o600), `request_bytes_max`; for etcd `user`, `password`, `tls`,
+    `ca_cert`, `cert`, `key`, `max_request_bytes`, `max_txn_ops` (see `docs/etcd.md`).
 
     Raises `InvalidOptionError`, `InvalidTypeError` for an unknown option, `StoreNotFoundError`
     (with `create=False`), `ArchiveError`, `StoreRestoredError` (the archive is of another history),
@@ -123,8 +126,20 @@ def open(
         storage=storage,
     )
     home = Layout(name).ts
+    url = url_from_environment() if url is None else url
     with within(read_timeout):
         return _opened(url, open_engine(url, create=create, options=options, home=home), settings)
+
+
+def url_from_environment() -> str:
+    """Return the URL of the store that the environment names; raises `InvalidOptionError`."""
+    url = os.environ.get(STORE_VARIABLE)
+    if not url:
+        raise InvalidOptionError(
+            f"open() needs a URL, and the environment has no {STORE_VARIABLE}: "
+            "set that, or pass a URL such as lmdb:./meta"
+        )
+    return url
 
 
 def open_on(engine: Engine, **options: Any) -> SnapshotKV:

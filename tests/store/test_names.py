@@ -5,6 +5,7 @@ import itertools
 import pytest
 from cases import cases
 
+import snapkv
 from snapkv.errors import InvalidKeyError, InvalidOptionError, InvalidTypeError, StoreNotFoundError
 
 from .engines import assert_sound
@@ -111,3 +112,17 @@ def test_the_spaces_of_a_store_at_a_moment(store, place):
         list(store.spaces(b"a"))
     with pytest.raises(InvalidKeyError):
         list(store.spaces("\udcff"))
+
+
+def test_without_a_url_the_environment_names_the_store(tmp_path, monkeypatch):
+    monkeypatch.setenv("SNAPKV_STORE", f"lmdb:{tmp_path}/meta")
+    with snapkv.open(name="a") as store:
+        store.save("k", b"1")
+    with snapkv.open(f"lmdb:{tmp_path}/meta", name="a", create=False) as store:
+        assert store.load("k") == b"1"
+    for value in ("", None):
+        monkeypatch.delenv("SNAPKV_STORE")
+        if value is not None:
+            monkeypatch.setenv("SNAPKV_STORE", value)
+        with pytest.raises(InvalidOptionError, match=r"SNAPKV_STORE.*lmdb:\./meta"):
+            snapkv.open()
