@@ -5,8 +5,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from itertools import islice
+from typing import NamedTuple
 
-from snapkv.arguments import check_int
+from snapkv.arguments import check_bool, check_int
 from snapkv.engine.contract import Event, KeyValue, Range
 from snapkv.engine.replay import replayed
 from snapkv.errors import (
@@ -14,6 +15,7 @@ from snapkv.errors import (
 )
 from snapkv.layout import CREATION_ORDINAL, Mark, StampRecord
 from snapkv.model import Commit, Version
+from snapkv.reading.backwards import events_back
 from snapkv.reading.reader import Reader
 from snapkv.times import When
 
@@ -98,25 +100,78 @@ def _version_of(stamp: StampRecord, revision: int, value: bytes | None) -> Versi
     return Version(stamp.timestamp, revision, value, writer, stamp.note, stamp.meta)
 
 
-def versions(core: Reader, key: bytes) -> Iterator[Version]:
-    """Yield the versions of a stored key, oldest first, see `View.history`."""
+class Span(NamedTuple):
+    """Which versions of a key are wanted: those of the commits in (since, until], so many."""
+
+    since: When | None = None
+    until: When | None = None
+    limit: int | None = None
+    newest_first: bool = False
+
+    def check(self) -> None:
+        """Raise `InvalidTypeError` or `InvalidOptionError` for an invalid argument."""
+        check_bool("newest_first", self.newest_first)
+        if self.limit is not None:
+            check_int("limit", self.limit, 0)
+
+
+ALL = Span()
+
+
+def versions(core: Reader, key: bytes, span: Span = ALL) -> Iterator[Version]:
+    """Return an iterator of the versions of a stored key, see `View.history`."""
     core.check_open()
-    newest, results = core.timeline.tracker.head_and([Range(key)])
-    until = max([newest.revision, *(kv.mod_revision for kv in results[0].kvs)])
-    compacted = core.engine.compacted_revision()
-    begin = max(core.timeline.tracker.creation.revision, compacted)
+    span.check()
+    return islice(
+        _versions(core, key, span), None if span.limit is None else min(span.limit, sys.maxsize)
+    )
+
+
+def _versions(core: Reader, key: bytes, span: Span) -> Iterator[Version]:
+    begin, until, newest = _revisions(core, key, span)
+    whole = span.since is None and begin > FIRST_CREATION
+    page = min(HISTORY_PAGE_VERSIONS, span.limit or HISTORY_PAGE_VERSIONS)
     try:
-        if begin > FIRST_CREATION:
-            wanted = [Range(k, revision=begin) for k in (key, core.layout.ts)]
-            found, stamp = (result.kvs for result in core.engine.read(wanted).results)
-            if found and found[0].mod_revision < begin:
-                yield _at_compaction(found[0], stamp[0] if stamp else None)
-        for page in _pages(_events(core, key, begin, until)):
-            yield from _stamped(core, page)
+        if whole and not span.newest_first:
+            yield from _at_beginning(core, key, begin, until)
+        if span.newest_first:
+            events = events_back(core.engine, key, begin, until, page)
+        else:
+            events = _events(core, key, begin, until)
+        while some := list(islice(events, page)):
+            yield from _stamped(core, some)
+        if whole and span.newest_first:
+            yield from _at_beginning(core, key, begin, until)
     except CompactedError as e:
         if e.unit == "timestamp":
             raise
         raise CompactedError(newest.timestamp, core.timeline.earliest()) from e
+
+
+def _revisions(core: Reader, key: bytes, span: Span) -> tuple[int, int, Mark]:
+    """Return the first and the last revision that a span reaches, and the newest mark in it."""
+    if span.until is None:
+        newest, results = core.timeline.tracker.head_and([Range(key)])
+        until = max([newest.revision, *(kv.mod_revision for kv in results[0].kvs)])
+    else:
+        moment = core.timeline.at(core.resolve(span.until))
+        moment.hold()
+        newest, until = moment.mark, moment.reading
+    if span.since is None:
+        compacted = core.engine.compacted_revision()
+        return max(core.timeline.tracker.creation.revision, compacted), until, newest
+    low = _mark_of(core, core.resolve(span.since))
+    return core.policy.moment(low).next_revision(), until, newest
+
+
+def _at_beginning(core: Reader, key: bytes, begin: int, until: int) -> Iterator[Version]:
+    """Yield the version in force at the beginning of the history that is left, if one is."""
+    if begin > until:
+        return
+    wanted = [Range(k, revision=begin) for k in (key, core.layout.ts)]
+    found, stamp = (result.kvs for result in core.engine.read(wanted).results)
+    if found and found[0].mod_revision < begin:
+        yield _at_compaction(found[0], stamp[0] if stamp else None)
 
 
 def _events(core: Reader, key: bytes, start: int, until: int) -> Iterator[Event]:

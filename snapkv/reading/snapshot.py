@@ -155,12 +155,14 @@ class Snapshot(Mapping[K, bytes], Generic[K]):
         *,
         start: K | None = None,
         end: K | None = None,
+        after: K | None = None,
+        limit: int | None = None,
         timeout: float | None = None,
     ) -> Iterator[tuple[K, Entry]]:
         """Yield (key, entry) pairs in key order; bounded as `items`."""
         decode = self._space.decode
-        low, high = self._range(prefix, start, end)
-        for page in self._source.scan(low, high) if _any(low, high) else ():
+        low, high = self._range(prefix, start, end, after)
+        for page in self._pages(low, high, limit) if _any(low, high) else ():
             for kv in page:
                 yield decode(kv.key), entry_of(kv)
 
@@ -171,13 +173,28 @@ class Snapshot(Mapping[K, bytes], Generic[K]):
         *,
         start: K | None = None,
         end: K | None = None,
+        after: K | None = None,
+        limit: int | None = None,
         timeout: float | None = None,
     ) -> Iterator[tuple[K, bytes]]:
         """Yield (key, value) pairs in key order; with a prefix, exact to the byte, only those.
 
-        `start` (inclusive) and `end` (exclusive) are keys that bound it further.
+        `start` (inclusive) and `end` (exclusive) are keys that bound it further. `limit` ends it
+        after so many, and `after` goes on behind a key, so the last key of a page is the token of
+        the next one. No key beyond the limit is read. Pages of one moment (`at(timestamp)`) are of
+        one state; the key of a token need not exist any more.
+
+        >>> import snapkv
+        >>> with snapkv.open("memory:") as store:
+        ...     commit = store.commit(puts={"a/1": b"", "a/2": b"", "a/3": b"", "b": b""})
+        ...     snapshot = store.at(commit.ts)
+        ...     first = [key for key, _ in snapshot.items("a/", limit=2)]
+        ...     first, [key for key, _ in snapshot.items("a/", limit=2, after=first[-1])]
+        (['a/1', 'a/2'], ['a/3'])
+
+        Raises `InvalidOptionError`, `InvalidTypeError` for an invalid limit.
         """
-        for page in self.pairs(prefix, start, end):
+        for page in self.pairs(prefix, start, end, after, limit=limit):
             yield from zip(self._space.decode_all(page.keys), page.values, strict=True)
 
     @bounds
@@ -187,10 +204,12 @@ class Snapshot(Mapping[K, bytes], Generic[K]):
         *,
         start: K | None = None,
         end: K | None = None,
+        after: K | None = None,
+        limit: int | None = None,
         timeout: float | None = None,
     ) -> Iterator[K]:
         """Yield keys in order, without reading values; bounded as `items`."""
-        for page in self.pairs(prefix, start, end, keys_only=True):
+        for page in self.pairs(prefix, start, end, after, limit=limit, keys_only=True):
             yield from self._space.decode_all(page.keys)
 
     def values(  # type: ignore[override]
@@ -257,19 +276,44 @@ class Snapshot(Mapping[K, bytes], Generic[K]):
         prefix: K | None,
         start: K | None = None,
         end: K | None = None,
+        after: K | None = None,
         *,
+        limit: int | None = None,
         keys_only: bool = False,
     ) -> Iterator[Pairs]:
         """Yield the items in pages, as the engine stores them; for layers of this package."""
-        low, high = self._range(prefix, start, end)
-        return self._source.pairs(low, high, keys_only=keys_only) if _any(low, high) else iter(())
+        low, high = self._range(prefix, start, end, after)
+        if limit is None:
+            if not _any(low, high):
+                return iter(())
+            return self._source.pairs(low, high, keys_only=keys_only)
+        pages = self._pages(low, high, limit, keys_only=keys_only)
+        return (Pairs([kv.key for kv in page], [kv.value for kv in page]) for page in pages)
+
+    def _pages(
+        self, low: bytes, high: bytes, limit: int | None, *, keys_only: bool = False
+    ) -> Iterator[list[KeyValue]]:
+        """Yield the versions in a range, in pages; with a limit so many of the first ones."""
+        if limit is not None:
+            check_int("limit", limit, 0)
+        if not _any(low, high):
+            return iter(())
+        if limit is None:
+            return self._source.scan(low, high, keys_only=keys_only)
+        return self._source.first(low, high, limit, keys_only=keys_only)
 
     def _range(
-        self, prefix: K | None, start: K | None = None, end: K | None = None
+        self,
+        prefix: K | None,
+        start: K | None = None,
+        end: K | None = None,
+        after: K | None = None,
     ) -> tuple[bytes, bytes]:
         low, high = self._space.range_of(self._space.whole if prefix is None else prefix)
         if start is not None:
             low = max(low, self._space.encode(start))
+        if after is not None:
+            low = max(low, self._space.encode(after) + b"\0")
         if end is not None:
             bound = self._space.encode(end)
             high = bound if high == ALL_KEYS_END else min(high, bound)

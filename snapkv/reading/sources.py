@@ -28,6 +28,12 @@ class Source(Protocol):
         """Yield the range [start, end) in pages, ascending."""
         ...
 
+    def first(
+        self, start: bytes, end: bytes, limit: int, *, keys_only: bool = False
+    ) -> Iterator[list[KeyValue]]:
+        """Yield the first `limit` keys of the range [start, end) in pages, and read no more."""
+        ...
+
     def pairs(self, start: bytes, end: bytes, *, keys_only: bool = False) -> Iterator[Pairs]:
         """Yield the same as keys and values alone."""
         ...

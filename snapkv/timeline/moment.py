@@ -22,6 +22,10 @@ DIFF_REPLAY_COMMITS_MAX = 1_000
 DIFF_REPLAY_EVENTS_MAX = 1 << 17
 """The same for events: one tick of an observed prefix may stamp any number of them."""
 
+PAGE_KEYS = 256
+"""The most keys of a page of a limited listing: their values come in one answer."""
+LISTED_KEYS_MAX = 1_024
+
 
 class RevisionPolicy(Protocol):
     """Which moments some keys have, and which revisions show each of them.
@@ -170,6 +174,39 @@ class Moment:
             return engine.pairs(start, end, revision=revision, keys_only=keys_only)
 
         return self._pages(start, pages, lambda page: page.keys[-1])
+
+    def first(
+        self, start: bytes, end: bytes, limit: int, *, keys_only: bool = False
+    ) -> Iterator[list[KeyValue]]:
+        """Yield the first `limit` keys of a range in pages; nothing behind them is read or counted.
+
+        One round trip for each 256 keys, mostly (`Listings`); more than 1,024 are scanned.
+        """
+        if limit > LISTED_KEYS_MAX:
+            for page in self.scan(start, end, keys_only=keys_only):
+                yield page[:limit]
+                limit -= len(page)
+                if limit <= 0:
+                    return
+            return
+        while limit:
+            some = min(limit, PAGE_KEYS)
+            found = self._first(Range(start, end, keys_only=keys_only), some)
+            if found:
+                yield found
+            if len(found) < some:
+                return
+            limit, start = limit - some, found[-1].key + b"\0"
+
+    def _first(self, wanted: Range, limit: int) -> list[KeyValue]:
+        """Return the first `limit` keys of a range."""
+
+        def read(wanted: Range) -> RangeResult:
+            return self._read([wanted])[0]
+
+        if not self._tracker.engine.remote:  # it counts nothing
+            return list(read(wanted._replace(limit=limit)).kvs)
+        return self._tracker.listings.page(read, wanted, limit=limit)
 
     def columns(self, start: bytes, end: bytes, *, keys_only: bool = False) -> Iterator[Columns]:
         """Yield the same as columns of Arrow."""

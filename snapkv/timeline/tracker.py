@@ -29,6 +29,7 @@ from snapkv.lifecycle import renew_in_children
 from snapkv.timeline.continuity import RESTORED, Continuity, ContinuousWatcher
 from snapkv.timeline.feed import Feed
 from snapkv.timeline.lookup import Lookup
+from snapkv.timeline.paging import Listings
 from snapkv.timeline.ring import Ring
 from snapkv.timeline.search import ORDINAL, TIMESTAMP, mark_of
 from snapkv.timeline.steps import Steps
@@ -56,6 +57,7 @@ class Tracker:
         self.ring = Ring(ring_slots)
         self.continuity = Continuity(engine, key, self._break)
         self.lookup = Lookup(engine, key, self.continuity)
+        self.listings = Listings()
         self._feed = Feed(self._watch_marks)
         self._feed_after = float("-inf")  # when the feed may be started again
         self._lock = threading.Lock()  # ring, newest, shown, header; never held while reading

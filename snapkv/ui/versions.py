@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
 from dataclasses import dataclass
 
-from snapkv.engine.contract import Event, KeyValue, Range
-from snapkv.engine.replay import replayed
+from snapkv.engine.contract import Event, Range
 from snapkv.errors import CompactedError
 from snapkv.model import Version
+from snapkv.reading.backwards import WINDOW_REVISIONS, events_between, puts_back
 from snapkv.reading.history import stamped
 from snapkv.times import When
 from snapkv.ui.source import Budget, Source
 
 VERSIONS_MAX = 50
-WINDOW_REVISIONS = 4_096
-"""So many revisions are looked through at once; each window is four times as long as the last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +84,7 @@ def _events(
         if budget.over and found:
             return found, False, high + 1
         if not engine.remote:
-            puts = list(_puts(source, stored, high, limit + 1 - len(found)))
+            puts = list(puts_back(engine, stored, high, limit + 1 - len(found)))
             if puts:
                 found += puts
                 high = puts[-1].kv.mod_revision - 1
@@ -102,19 +99,10 @@ def _events(
     return found, True, high + 1
 
 
-def _puts(source: Source, stored: bytes, revision: int, limit: int) -> Iterator[Event]:
-    """Yield successive puts from a revision down, as far as the key's creation."""
-    found = source.reader.engine.versions(stored, revision, limit)
-    for at, (modified, value) in enumerate(zip(found.revisions, found.values, strict=True)):
-        version = found.version - at
-        yield Event(KeyValue(stored, value, found.create_revision, modified, version, 0), False)
-
-
 def _replayed(source: Source, stored: bytes, low: int, high: int, limit: int) -> deque[Event]:
     """Return the newest events between two revisions, oldest first."""
     try:
-        batches = replayed(source.reader.engine, stored, b"", low, high)
-        return deque((event for batch in batches for event in batch.events), limit)
+        return events_between(source.reader.engine, stored, low, high, limit)
     except CompactedError as e:
         raise CompactedError(low, source.earliest(), unit=e.unit) from e
 
