@@ -36,6 +36,7 @@ from snapkv.errors import (
     CommitUnknownError,
     CompactedError,
     ConflictError,
+    DecodeError,
     KeyNotFoundError,
     NotObservedError,
     ReadTimeoutError,
@@ -62,12 +63,15 @@ from snapkv.model import (
 )
 from snapkv.observing.observe import Observed, observe
 from snapkv.reading.snapshot import Snapshot
+from snapkv.reading.typed import TypedSnapshot, TypedWatch
 from snapkv.reading.watch import Watch
 from snapkv.recording.record import record
 from snapkv.recording.status import RecordStatus
 from snapkv.store.open import from_etcd3, open, open_archive, open_on
 from snapkv.store.space import Space
 from snapkv.store.store import SnapshotKV
+from snapkv.store.typed import TypedView
+from snapkv.store.typed_store import TypedStore
 from snapkv.times import When, format_time, pack, to_datetime
 
 __all__ = [
@@ -85,6 +89,7 @@ __all__ = [
     "CompactedError",
     "Compaction",
     "ConflictError",
+    "DecodeError",
     "Difference",
     "Election",
     "Entry",
@@ -109,6 +114,10 @@ __all__ = [
     "SpaceOps",
     "Stamp",
     "SystemClock",
+    "TypedSnapshot",
+    "TypedStore",
+    "TypedView",
+    "TypedWatch",
     "Updated",
     "Version",
     "Watch",

@@ -83,6 +83,14 @@ class InvalidOptionError(SnapKVError, ValueError):
     """The value of an option, such as a URL or a number, cannot be used."""
 
 
+class InvalidValueError(SnapKVError, ValueError):
+    """The codec of a view cannot encode a value; `key` and `codec` name the two."""
+
+    def __init__(self, message: str, *, key: object = None, codec: str = "") -> None:
+        super().__init__(message)
+        self.key, self.codec = key, codec
+
+
 class InvalidFileError(SnapKVError, OSError):
     """The file of a dump or backup cannot be read or written."""
 
@@ -121,6 +129,19 @@ class KeyNotFoundError(SnapKVError, KeyError):
     def __str__(self) -> str:
         at = "" if self.timestamp is None else f" at {dated(self.timestamp)}"
         return self.reason or f"no key {self.key!r}{at}"
+
+
+class DecodeError(SnapKVError, ValueError):
+    """A stored value is not what the codec of a view reads; the store's own reads return its bytes.
+
+    `key`, `revision` (the one that wrote the value) and `codec` name the value and its reader.
+    """
+
+    def __init__(self, key: object, revision: int, codec: str, why: str) -> None:
+        super().__init__(
+            f"the codec {codec} cannot decode the value of {key!r} at revision {revision}: {why}"
+        )
+        self.key, self.revision, self.codec = key, revision, codec
 
 
 class CompactedError(SnapKVError, LookupError):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
-from typing import Any, Generic
+from typing import Any
 
 from snapkv.clock import monotonic
 from snapkv.engine.contract import Event, WatchBatch
@@ -17,7 +17,7 @@ from snapkv.errors import (
 )
 from snapkv.layout import Keyspace, Mark, StampRecord, prefix_end
 from snapkv.lifecycle import Closing
-from snapkv.model import Change, Changes, Commit, K
+from snapkv.model import Change, Changes, Commit, K, KeysAndValues, V
 from snapkv.reading.deadline import check_wait
 from snapkv.reading.history import commit_of
 from snapkv.reading.reader import Reader
@@ -28,7 +28,7 @@ WAIT_S_MAX = 1e6
 """A longer wait has no bound: the clocks of some systems end at 292 years."""
 
 
-class Watch(Closing, ABC, Generic[K]):
+class Watch(Closing, ABC, KeysAndValues[K, V]):
     """An iterator of `Changes`, one for each commit that changed a key with the prefix.
 
     `timestamp` is that of the newest commit seen, matching or not: a new watch from there continues
@@ -50,17 +50,17 @@ class Watch(Closing, ABC, Generic[K]):
         self._ended = False  # by close(), while the store was open
 
     @abstractmethod
-    def next(self, timeout: float | None = None) -> Changes[K] | None:
+    def next(self, timeout: float | None = None) -> Changes[K, V] | None:
         """Return the next commit's changes; None if `timeout` seconds bring none."""
 
     @abstractmethod
     def close(self) -> None:
         """End the watch; may be repeated."""
 
-    def __iter__(self) -> Iterator[Changes[K]]:
+    def __iter__(self) -> Iterator[Changes[K, V]]:
         return self
 
-    def __next__(self) -> Changes[K]:
+    def __next__(self) -> Changes[K, V]:
         try:
             found = self._next_or_end()
         except StoreClosedError:
@@ -71,7 +71,7 @@ class Watch(Closing, ABC, Generic[K]):
             raise StopIteration
         return found
 
-    def _next_or_end(self) -> Changes[K] | None:
+    def _next_or_end(self) -> Changes[K, V] | None:
         """Return the next changes of the iteration, None at its end."""
         return self.next(self._timeout)
 

@@ -41,6 +41,7 @@ class Location:
             return observe(self.url, prefix=self.observe, name=self.name, **options)
         return open_store(
             self.url,
+            codec=None,
             name=self.name,
             create=False,
             archive=self.archive,
@@ -50,7 +51,7 @@ class Location:
 
     def open_to_write(self, writer: str | None) -> SnapshotKV:
         """Open the store for writing, or create it; the caller closes it. Raises as `open`."""
-        return open_store(self.url, name=self.name, writer=writer, **dict(self.options))
+        return open_store(self.url, codec=None, name=self.name, writer=writer, **dict(self.options))
 
     def keyspace(self, *, text: bool) -> Keyspace:
         """Return the key space that is read, with keys as text or as bytes."""

@@ -8,19 +8,23 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, fields
 from datetime import timedelta
-from typing import Any
+from typing import Any, overload
 
 from snapkv.arguments import check_bool, check_known, check_text, wrong_type
 from snapkv.clock import Clock, HybridClock, SystemClock
+from snapkv.codecs import Codec
 from snapkv.committer import COMMIT_TIMEOUT_S, Committer, check_writer
 from snapkv.engine.contract import Engine
 from snapkv.engine_urls import COMMON_OPTIONS, open_engine
 from snapkv.errors import InvalidOptionError, InvalidTypeError, StoreNotFoundError
 from snapkv.layout import Layout
+from snapkv.model import V
 from snapkv.reading.deadline import check_wait, within
+from snapkv.reading.decoding import Decoding
 from snapkv.reading.opening import default_writer, open_keys
 from snapkv.store.core import Core, check_timeout
 from snapkv.store.store import SnapshotKV
+from snapkv.store.typed_store import TypedStore
 from snapkv.timeline import RING_SLOTS, Timeline
 from snapkv.times import duration_ms
 
@@ -73,9 +77,11 @@ class Settings:
         return default_writer() if self.writer is None else self.writer
 
 
+@overload
 def open(
     url: str | None = None,
     *,
+    codec: None = None,
     name: str = DEFAULT_NAME,
     ring_slots: int = RING_SLOTS,
     clock: Clock | None = None,
@@ -88,11 +94,51 @@ def open(
     archive: str | None = None,
     storage: Mapping[str, Any] | None = None,
     **options: Any,
-) -> SnapshotKV:
+) -> SnapshotKV: ...
+
+
+@overload
+def open(
+    url: str | None = None,
+    *,
+    codec: Codec[V],
+    name: str = DEFAULT_NAME,
+    ring_slots: int = RING_SLOTS,
+    clock: Clock | None = None,
+    retain: str | float | timedelta | None = None,
+    writer: str | None = None,
+    commit_timeout: float = COMMIT_TIMEOUT_S,
+    read_timeout: float | None = None,
+    max_clock_skew: float = MAX_CLOCK_SKEW_S,
+    create: bool = True,
+    archive: str | None = None,
+    storage: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> TypedStore[V]: ...
+
+
+def open(
+    url: str | None = None,
+    *,
+    codec: Any = None,
+    name: str = DEFAULT_NAME,
+    ring_slots: int = RING_SLOTS,
+    clock: Clock | None = None,
+    retain: str | float | timedelta | None = None,
+    writer: str | None = None,
+    commit_timeout: float = COMMIT_TIMEOUT_S,
+    read_timeout: float | None = None,
+    max_clock_skew: float = MAX_CLOCK_SKEW_S,
+    create: bool = True,
+    archive: str | None = None,
+    storage: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> Any:
     """Open a store; create it if it does not exist. One round trip if it exists.
 
     `url` is `memory:` (private), `memory:NAME` (shared in the process), `lmdb:PATH` or
-    `etcd://HOST:PORT,HOST:PORT`; without it, the environment's `SNAPKV_STORE`. `name` separates
+    `etcd://HOST:PORT,HOST:PORT`; without it, the environment's `SNAPKV_STORE`. `codec`
+    encodes and decodes values (`snapkv.codecs`): then this returns a `TypedStore`. `name` separates
     stores in one engine. `ring_slots` is how many of the newest commits answer lookups without a
     round trip. `retain` (such as "7d") makes commits compact older history, of the whole engine.
     `writer` is the name of the writer in the commit log (default user@host); a commit may name
@@ -127,8 +173,12 @@ def open(
     )
     home = Layout(name).ts
     url = url_from_environment() if url is None else url
+    if codec is not None:
+        Decoding(codec)  # checks it before anything is opened
     with within(read_timeout):
-        return _opened(url, open_engine(url, create=create, options=options, home=home), settings)
+        engine = open_engine(url, create=create, options=options, home=home)
+        store = _opened(url, engine, settings)
+    return store if codec is None else TypedStore(store, codec, commit_timeout)
 
 
 def url_from_environment() -> str:
@@ -173,7 +223,7 @@ def open_archive(
     `ReadOnlyError`.
     """
     check_text("url", url)
-    return open(f"archive:{url}", storage=storage, **options)
+    return open(f"archive:{url}", codec=None, storage=storage, **options)
 
 
 def from_etcd3(

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
+from snapkv.codecs import Codec
 from snapkv.committer import listed, pairs
 from snapkv.errors import InvalidOptionError, InvalidTypeError
 from snapkv.layout import prefix_end, space_name, stored_space_name
-from snapkv.model import Commit, Guard, Ops, Scalar, SpaceOps, Stamp, Updated
+from snapkv.model import Commit, Guard, Ops, Scalar, SpaceOps, Stamp, Updated, V
 from snapkv.reading.view import View
 from snapkv.store.core import Core
+from snapkv.store.typed import TypedView
 from snapkv.store.updating import TRIES, Trying, Update, of_value
 from snapkv.times import When
 
@@ -22,6 +24,10 @@ class Space(View[bytes]):
     def __init__(self, core: Core, name: str) -> None:
         super().__init__(core, core.layout.space(name))
         self.name = name
+
+    def with_codec(self, codec: Codec[V]) -> TypedView[bytes, V]:
+        """Return a view of the space whose values a codec encodes; as `SnapshotKV.with_codec`."""
+        return TypedView(self, codec, self.commit, self._core.commit_timeout_s)
 
     def commit(
         self,

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, BinaryIO, Self
 
 from snapkv.arguments import check_bool, check_int
+from snapkv.codecs import Codec
 from snapkv.committer import Check, SentRequest, compile_check, listed
 from snapkv.coordination.election import Election
 from snapkv.coordination.session import TTL_S, Session, Sessions, sessions
@@ -14,7 +15,7 @@ from snapkv.errors import InvalidTypeError, NotSupportedError
 from snapkv.files import FILE_MODE, FilePath, check_mode, checked_path
 from snapkv.layout import StampRecord
 from snapkv.lifecycle import Closing
-from snapkv.model import Commit, Compaction, Guard, Ops, Scalar
+from snapkv.model import Commit, Compaction, Guard, Ops, Scalar, V
 from snapkv.reading import history as _history
 from snapkv.reading.deadline import bounds
 from snapkv.store import check as _check
@@ -22,6 +23,7 @@ from snapkv.store import dump as _dump
 from snapkv.store.core import Core
 from snapkv.store.facts import facts
 from snapkv.store.space import Space, names
+from snapkv.store.typed import TypedView
 from snapkv.store.watermarks import Watermark, forget, watermarks
 from snapkv.store.writes import Writes
 from snapkv.times import When, check_timestamp
@@ -228,6 +230,15 @@ class SnapshotKV(Writes, Closing):
         return Election(self._core, name, writer=writer, session=session, ttl=ttl)
 
     # --- spaces, files, facts ---
+
+    def with_codec(self, codec: Codec[V]) -> TypedView[str, V]:
+        """Return a view of the text keys whose values a codec encodes and decodes.
+
+        `snapkv.codecs` has `json`, `msgpack` and `pydantic_model(Model)`. No round trip. Raises
+        `InvalidTypeError` if `codec` is not one.
+        """
+        self._core.check_open()
+        return TypedView(self, codec, self.commit, self._core.commit_timeout_s)
 
     def space(self, name: str) -> Space:
         """Return a byte-keyed space of this store."""

@@ -115,8 +115,13 @@ class Update(Generic[K]):
         return all(guard not in self._trying.guards for guard, _ in conflict.failed)
 
 
-def of_value(fn: Callable[[bytes | None], bytes | None]) -> Callable[[Entry | None], bytes | None]:
-    """Return a function of a value as a function of an entry."""
+def check_function(fn: object) -> None:
+    """Raise `InvalidTypeError` for anything but a function."""
     if not callable(fn):
         raise InvalidTypeError(f"update takes a function, not {type(fn).__name__}")
+
+
+def of_value(fn: Callable[[bytes | None], bytes | None]) -> Callable[[Entry | None], bytes | None]:
+    """Return a function of a value as a function of an entry."""
+    check_function(fn)
     return lambda entry: fn(None if entry is None else entry.value)

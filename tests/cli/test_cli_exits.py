@@ -18,6 +18,7 @@ CLASSES = [
 ]
 USAGE = {
     "CommitTooLargeError",
+    "DecodeError",
     "FileMissingError",
     "FutureRevisionError",
     "InvalidFileError",
@@ -26,6 +27,7 @@ USAGE = {
     "InvalidTimeError",
     "InvalidTupleError",
     "InvalidTypeError",
+    "InvalidValueError",
     "MissingExtraError",
     "NotSupportedError",
     "StoreClosedError",

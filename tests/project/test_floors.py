@@ -25,7 +25,7 @@ FLOORS = (
         "snapkv.model",
         "snapkv.text",
     ),
-    ("snapkv.loops", "snapkv.times", "snapkv.tuples"),
+    ("snapkv.codecs", "snapkv.loops", "snapkv.times", "snapkv.tuples"),
     ("snapkv.clock", "snapkv.layout", "snapkv.typed_times"),
     ("snapkv.files", "snapkv.rendering", "snapkv.web"),
     ("snapkv.engine",),
@@ -139,6 +139,7 @@ ABSENT = (
 CLIENTS = {
     "lmdb": {"snapkv.engine.lmdb.client"},
     "msgpack": {
+        "snapkv.codecs",
         "snapkv.layout",
         "snapkv.rendering.msgpack_bytes",
         "snapkv.store.dump",

@@ -20,6 +20,7 @@ SAMPLES = {
     "CompactedError": (7, 9),
     "HistoryGapError": (7, 9),
     "ConflictError": ([(GUARD, 3), (snapkv.AtRevision(b"b", 2), 0)],),
+    "DecodeError": ("k", 7, "json", "not JSON"),
     "FormatError": ("newer", 2, 1),
     "FutureRevisionError": (9, 7),
     "InvalidKeyError": ("bad", "k"),
@@ -32,6 +33,7 @@ SAMPLES = {
 }
 KEYWORDS = {
     "CommitUnknownError": ((5, b"n"), {"may_still_land": True, "batch": 2, "guards": (GUARD,)}),
+    "InvalidValueError": (("bad",), {"key": "k", "codec": "json"}),
     "InvalidTypeError": (("unknown",), {"option": "colour", "known": ["name", "clock"]}),
     "MissingExtraError": (("no module", "arrow", "tables"), {"module": "pyarrow"}),
     "OutcomeUnknown": (("lost",), {"retry": True, "cause": errors.NoSpaceError("full")}),
@@ -97,6 +99,12 @@ def test_facts_by_name():
     assert (str(reason), reason.key) == ("no key begins with 'r/'", "r/")
     said = errors.ConflictError([(GUARD, 3)], "8 attempts")
     assert (str(said), said.failed) == ("8 attempts", ((GUARD, 3),))
+    decoding = sample(errors.DecodeError)
+    assert (decoding.key, decoding.revision, decoding.codec) == ("k", 7, "json")
+    assert str(decoding) == (
+        "the codec json cannot decode the value of 'k' at revision 7: not JSON"
+    )
+    assert errors.ConflictError([(GUARD, 3)], tries=8).tries == 8
     unknown = sample(errors.CommitUnknownError)
     assert (unknown.timestamp, unknown.nonce, unknown.batch) == (5, b"n", 2)
     assert unknown.may_still_land

@@ -78,7 +78,9 @@ def request_bytes_default(path: str) -> int:
 
 def _open(path: str, clock: Clock, **options: Any) -> snapkv.SnapshotKV:
     """Open the store, however far its times are from the machine's clock."""
-    return snapkv.open(url_of(path), name=name_of(path), **clock_options(clock), **options)
+    return snapkv.open(
+        url_of(path), codec=None, name=name_of(path), **clock_options(clock), **options
+    )
 
 
 def clock_options(clock: Clock | None = None) -> dict[str, Any]:
