@@ -27,6 +27,8 @@ from snapkv._version import __version__
 from snapkv.clock import Clock, ManualClock, SystemClock
 from snapkv.coordination.election import Election
 from snapkv.coordination.leader import Leader
+from snapkv.coordination.live import LeasedKey, Live, LiveItems
+from snapkv.coordination.live_watch import LiveChange, LiveWatch
 from snapkv.coordination.session import Session, SessionInfo
 from snapkv.errors import (
     ClockSkewError,
@@ -98,6 +100,11 @@ __all__ = [
     "ImportResult",
     "KeyNotFoundError",
     "Leader",
+    "LeasedKey",
+    "Live",
+    "LiveChange",
+    "LiveItems",
+    "LiveWatch",
     "ManualClock",
     "NotObservedError",
     "Observed",

@@ -190,7 +190,7 @@ class LeaseNotFoundError(SnapKVError, LookupError):
     """
 
     def __init__(self, lease: int) -> None:
-        super().__init__(f"lease {lease:x} has ended; open a new session")
+        super().__init__(f"lease {lease:x} has ended; open a new session, or put its key again")
         self.lease = lease
 
 

@@ -10,6 +10,7 @@ from snapkv.arguments import check_bool, check_int
 from snapkv.codecs import Codec
 from snapkv.committer import Check, SentRequest, compile_check, listed
 from snapkv.coordination.election import Election
+from snapkv.coordination.live import Live
 from snapkv.coordination.session import TTL_S, Session, Sessions, sessions
 from snapkv.errors import InvalidTypeError, NotSupportedError
 from snapkv.files import FILE_MODE, FilePath, check_mode, checked_path
@@ -228,6 +229,11 @@ class SnapshotKV(Writes, Closing):
         """
         writer = self._core.committer.writer
         return Election(self._core, name, writer=writer, session=session, ttl=ttl)
+
+    @property
+    def live(self) -> Live:
+        """The leased keys: they vanish unless they are renewed, and have no past; see `Live`."""
+        return Live(self._core)
 
     # --- spaces, files, facts ---
 
