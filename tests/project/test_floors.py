@@ -36,7 +36,7 @@ FLOORS = (
     ("snapkv.store",),
     ("snapkv.aio", "snapkv.importing", "snapkv.recording", "snapkv.ui"),
     ("snapkv",),
-    ("snapkv.spark", "cdcmeta.errors"),
+    ("snapkv.pytest_plugin", "snapkv.spark", "cdcmeta.errors"),
     ("snapkv.cli", "cdcmeta.arguments"),
     ("cdcmeta.changes", "cdcmeta.generations", "cdcmeta.scheduler"),
     ("cdcmeta",),
@@ -203,6 +203,7 @@ CLIENTS = {
     "py4j": {"snapkv.spark.local"},
     "pyspark": {"snapkv.spark", "cdcmeta.spark"},
     "time": {"snapkv.clock", "snapkv.concurrency"},  # the latter only waits
+    "pytest": {"snapkv.pytest_plugin"},
     "typing_extensions": {"snapkv.model"},  # for type checkers only
 }
 

@@ -102,9 +102,12 @@ def test_the_wheel_has_both_packages_and_sparks_doors(built: Path) -> None:
     )
     assert set(wanted) <= names
     assert {name.partition("/")[0].partition("-")[0] for name in names} == {
-        "snapkv", "cdcmeta", "pyspark_snapkv.py", "pyspark_cdcmeta.py",
+        "snapkv", "cdcmeta", "pyspark_snapkv.py", "pyspark_cdcmeta.py", "pytest_snapkv.py",
     }  # fmt: skip
     assert any(name.endswith("/LICENSE") for name in names)
+    with ZipFile(wheel) as archive:
+        (points,) = (name for name in names if name.endswith("/entry_points.txt"))
+        assert "[pytest11]\nsnapkv = pytest_snapkv\n" in archive.read(points).decode()
 
 
 def test_a_bare_installation_is_complete(bare: Path) -> None:
