@@ -1,4 +1,4 @@
-"""Fixtures for the tests of services: a store in memory, and the clock that it goes by.
+"""Fixtures for the tests of services: a store in memory, and its clock.
 
 An installation has this file as `pytest_snapkv`, beside the package, because pytest loads it in
 every run where snapkv is installed: it imports snapkv only when a test uses a fixture. `pytest -p

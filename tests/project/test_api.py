@@ -41,6 +41,7 @@ PRIVATE = ("snapkv.cli.tour", "snapkv.engine.lmdb", "snapkv.web", "cdcmeta.ui")
 WHOLE = (
     "snapkv.errors",
     "snapkv.clock",
+    "snapkv.codecs",
     "snapkv.model",
     "snapkv.times",
     "snapkv.tuples",
