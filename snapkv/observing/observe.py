@@ -81,7 +81,16 @@ class Observed(KeyspaceReads[K], Closing):
         self._core.close()
 
     @bounds
-    def history(self, key: K, *, timeout: float | None = None) -> Iterator[Version]:
+    def history(
+        self,
+        key: K,
+        *,
+        since: When | None = None,
+        until: When | None = None,
+        limit: int | None = None,
+        newest_first: bool = False,
+        timeout: float | None = None,
+    ) -> Iterator[Version]:
         """Yield the observed versions of a key, oldest first, each with the tick that stamps it.
 
         A removal has the value None. Writer and note are None, because they are not known, unless
@@ -90,10 +99,15 @@ class Observed(KeyspaceReads[K], Closing):
         at the compaction point, whose `ts` is None if its tick was compacted. One watch over the
         key, one round trip for each 128 versions, and 0 to 6 for each tick.
 
+        `since` (exclusive), `until` (inclusive), `limit` and `newest_first` are as for
+        `SnapshotKV.history`; several versions may have the time of one tick, so pages of a size
+        may divide them. A time `since` before the first tick means the engine's beginning.
+
         Raises `NotObservedError` before the first tick, `CompactedError`,
         `EngineUnavailableError`, `ReadTimeoutError`.
         """
-        return _history.observed_versions(self._core, self._space.encode(key))
+        span = _history.Span(since, until, limit, newest_first)
+        return _history.observed_versions(self._core, self._space.encode(key), span)
 
     def watch(
         self, prefix: K | None = None, since: When | None = None, *, timeout: float | None = None

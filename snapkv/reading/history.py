@@ -16,6 +16,7 @@ from snapkv.errors import (
 from snapkv.layout import CREATION_ORDINAL, Mark, StampRecord
 from snapkv.model import Commit, Version
 from snapkv.reading.backwards import events_back
+from snapkv.reading.changes import first_after
 from snapkv.reading.reader import Reader
 from snapkv.times import When
 
@@ -114,6 +115,21 @@ class Span(NamedTuple):
         if self.limit is not None:
             check_int("limit", self.limit, 0)
 
+    @property
+    def page(self) -> int:
+        """How many versions are stamped at once."""
+        return min(HISTORY_PAGE_VERSIONS, self.limit or HISTORY_PAGE_VERSIONS)
+
+    def events(self, core: Reader, key: bytes, begin: int, until: int) -> Iterator[Event]:
+        """Yield what happened to a key between two revisions, in the order that is wanted."""
+        if self.newest_first:
+            return events_back(core.engine, key, begin, until, self.page)
+        return _events(core, key, begin, until)
+
+    def limited(self, versions: Iterator[Version]) -> Iterator[Version]:
+        """Return so many versions as are wanted."""
+        return islice(versions, None if self.limit is None else min(self.limit, sys.maxsize))
+
 
 ALL = Span()
 
@@ -130,16 +146,12 @@ def versions(core: Reader, key: bytes, span: Span = ALL) -> Iterator[Version]:
 def _versions(core: Reader, key: bytes, span: Span) -> Iterator[Version]:
     begin, until, newest = _revisions(core, key, span)
     whole = span.since is None and begin > FIRST_CREATION
-    page = min(HISTORY_PAGE_VERSIONS, span.limit or HISTORY_PAGE_VERSIONS)
     try:
         if whole and not span.newest_first:
             yield from _at_beginning(core, key, begin, until)
-        if span.newest_first:
-            events = events_back(core.engine, key, begin, until, page)
-        else:
-            events = _events(core, key, begin, until)
-        while some := list(islice(events, page)):
-            yield from _stamped(core, some)
+        events = span.events(core, key, begin, until)
+        while page := list(islice(events, span.page)):
+            yield from _stamped(core, page)
         if whole and span.newest_first:
             yield from _at_beginning(core, key, begin, until)
     except CompactedError as e:
@@ -177,11 +189,6 @@ def _at_beginning(core: Reader, key: bytes, begin: int, until: int) -> Iterator[
 def _events(core: Reader, key: bytes, start: int, until: int) -> Iterator[Event]:
     for batch in replayed(core.engine, key, b"", start, until):
         yield from batch.events
-
-
-def _pages(events: Iterator[Event]) -> Iterator[list[Event]]:
-    while page := list(islice(events, HISTORY_PAGE_VERSIONS)):
-        yield page
 
 
 def _at_compaction(kv: KeyValue, stamp: KeyValue | None) -> Version:
@@ -222,18 +229,35 @@ def stamped(core: Reader, events: list[Event]) -> Iterator[Version]:
 # --- observed keys ---
 
 
-def observed_versions(core: Reader, key: bytes) -> Iterator[Version]:
-    """Yield the observed versions of a stored key, oldest first, see `Observed.history`."""
+def observed_versions(core: Reader, key: bytes, span: Span = ALL) -> Iterator[Version]:
+    """Return an iterator of the observed versions of a stored key, see `Observed.history`."""
     core.check_open()
-    newest = core.policy.now().mark
-    compacted = core.engine.compacted_revision()
+    span.check()
+    return span.limited(_observed_versions(core, key, span))
+
+
+def _observed_versions(core: Reader, key: bytes, span: Span) -> Iterator[Version]:
+    moment = core.policy.now()
+    if span.until is not None:
+        moment = core.policy.at(core.resolve(span.until))
+        moment.hold()
+    newest, compacted = moment.mark, core.engine.compacted_revision()
+    begin = max(1, compacted)
+    if span.since is not None:
+        begin = first_after(core, _mark_of(core, core.resolve(span.since)))
+    oldest: list[Version] = []
     try:
-        if compacted > 1:
+        if span.since is None and compacted > 1:
             found = core.engine.read([Range(key, revision=compacted)]).results[0].kvs
             if found and found[0].mod_revision < min(compacted, newest.revision + 1):
-                yield _observed_at_compaction(core, found[0], compacted)
-        for page in _pages(_events(core, key, max(1, compacted), newest.revision)):
+                oldest = [_observed_at_compaction(core, found[0], compacted)]
+        if not span.newest_first:
+            yield from oldest
+        events = span.events(core, key, begin, newest.revision)
+        while page := list(islice(events, span.page)):
             yield from _observed(core, page)
+        if span.newest_first:
+            yield from oldest
     except CompactedError as e:
         raise CompactedError(newest.timestamp, core.policy.earliest()) from e
 

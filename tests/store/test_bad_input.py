@@ -228,7 +228,7 @@ OPENINGS = {
     "upper case": (("MEMORY:",), {}, InvalidOptionError),
     "lmdb without a path": (("lmdb:",), {}, InvalidOptionError),
     "bytes": ((b"memory:",), {}, InvalidTypeError),
-    "None": ((None,), {}, InvalidTypeError),
+    "None": ((None,), {}, InvalidOptionError),
     "unknown option": (("memory:",), {"colour": 5}, InvalidTypeError),
     "another engine's option": (("memory:",), {"durability": "sync"}, InvalidTypeError),
     "ring of none": (("memory:",), {"ring_slots": 0}, InvalidOptionError),

@@ -5,7 +5,7 @@ import pytest
 import snapkv.reading.history
 from snapkv import Version
 from snapkv.engine.contract import Delete, Put
-from snapkv.errors import InvalidKeyError
+from snapkv.errors import InvalidKeyError, InvalidOptionError, NotObservedError
 
 from .engines import write_raw
 from .observed import Cluster
@@ -101,3 +101,22 @@ def test_no_key_no_versions(cluster):
     assert [v.value for v in observed.history("/r/gone")] == [b"1", None]
     with pytest.raises(InvalidKeyError):
         observed.history("/s/a")
+
+
+def test_spans_and_both_orders(lively):
+    observed = lively.observe()
+    whole = list(observed.history("/r/a"))
+    assert list(observed.history("/r/a", newest_first=True)) == whole[::-1]
+    times = [0, *(mark.ts for mark in lively.model.marks)]
+    for n, since in enumerate(times):
+        for until in times[max(1, n) :]:
+            some = [version for version in whole if since < version.ts <= until]
+            for limit in (None, 0, 1, 3):
+                span = {"since": since, "until": until, "limit": limit}
+                assert list(observed.history("/r/a", **span)) == some[:limit]
+                back = list(observed.history("/r/a", newest_first=True, **span))
+                assert back == some[::-1][:limit]
+    with pytest.raises(NotObservedError):
+        list(observed.history("/r/a", until=times[1] - 1))
+    with pytest.raises(InvalidOptionError):
+        observed.history("/r/a", limit=-1)
