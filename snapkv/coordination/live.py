@@ -20,7 +20,7 @@ from snapkv.arguments import check_bytes, check_int
 from snapkv.clock import monotonic
 from snapkv.coordination.live_watch import LiveWatch
 from snapkv.coordination.requests import REQUEST_S, REVOKE_S, check_ttl, found, revoke, transact
-from snapkv.engine.contract import Compare, Delete, KeyValue, Put, Range, Target, Txn
+from snapkv.engine.contract import REVISION_MAX, Compare, Delete, KeyValue, Put, Range, Target, Txn
 from snapkv.errors import (
     EngineBusyError,
     InvalidOptionError,
@@ -229,7 +229,7 @@ class Live:
         """
         self._core.check_open()
         if since is not None:
-            check_int("since", since, 0)
+            check_int("since", since, 0, REVISION_MAX - 1)
         return LiveWatch(self._core, self._space, prefix, since, timeout)
 
 
