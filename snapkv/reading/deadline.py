@@ -78,10 +78,14 @@ class TimeLeft:
 
     def waits(self, seconds: float) -> bool:
         """Wait for some seconds; return False at once if not so much time is left."""
-        if self._timeout is not None and seconds >= self._left_s():
+        if self.at_most(seconds) < seconds:
             return False
         pause(seconds)
         return True
+
+    def at_most(self, seconds: float) -> float:
+        """Return some seconds, or the time left if that is less."""
+        return seconds if self._timeout is None else min(seconds, self._left_s())
 
     def _left_s(self) -> float:
         return max(0.0, self._end - monotonic())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from snapkv.arguments import check_seconds
 from snapkv.clock import bounded
@@ -19,6 +19,7 @@ from snapkv.errors import (
 )
 from snapkv.model import Build, Commit, Compaction
 from snapkv.reading.reader import Reader
+from snapkv.store.turns import Turns
 from snapkv.store.watermarks import slowest_watermark
 from snapkv.times import end_of_ms, format_time, physical_ms
 
@@ -39,6 +40,7 @@ class Core(Reader):
     retain_ms: int | None = None
     retained_at_ms: int = 0
     retain_error: SnapKVError | None = None
+    turns: Turns = field(default_factory=Turns)
 
     # --- ticking ---
 

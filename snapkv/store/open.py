@@ -177,8 +177,9 @@ def open(
         Decoding(codec)  # checks it before anything is opened
     with within(read_timeout):
         engine = open_engine(url, create=create, options=options, home=home)
-        store = _opened(url, engine, settings)
-    return store if codec is None else TypedStore(store, codec, commit_timeout)
+        core = _opened(url, engine, settings)
+    store = SnapshotKV(core)
+    return store if codec is None else TypedStore(core, store, codec)
 
 
 def url_from_environment() -> str:
@@ -207,7 +208,7 @@ def open_on(engine: Engine, **options: Any) -> SnapshotKV:
         check_known(options, known)
         settings = Settings(**options)
         on_error.pop_all()
-    return _opened(engine.url, engine, settings)
+    return SnapshotKV(_opened(engine.url, engine, settings))
 
 
 def open_archive(
@@ -250,8 +251,8 @@ def from_etcd3(
     return open_on(engine_on(client, layout.ts, user, password, **taken), **options)
 
 
-def _opened(url: str, engine: Engine, settings: Settings) -> SnapshotKV:
-    """Return a store on an engine; close the engine if that fails."""
+def _opened(url: str, engine: Engine, settings: Settings) -> Core:
+    """Return the parts of a store on an engine; close the engine if that fails."""
     with within(settings.read_timeout), ExitStack() as on_error:
         on_error.callback(engine.close)
         if settings.archive is not None:
@@ -259,7 +260,7 @@ def _opened(url: str, engine: Engine, settings: Settings) -> SnapshotKV:
         core = _assemble(url, engine, settings)
         core.warn_if_ahead()
         on_error.pop_all()
-    return SnapshotKV(core)
+    return core
 
 
 def _assemble(url: str, engine: Engine, settings: Settings) -> Core:

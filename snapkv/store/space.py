@@ -27,7 +27,7 @@ class Space(View[bytes]):
 
     def with_codec(self, codec: Codec[V]) -> TypedView[bytes, V]:
         """Return a view of the space whose values a codec encodes; as `SnapshotKV.with_codec`."""
-        return TypedView(self, codec, self.commit, self._core.commit_timeout_s)
+        return TypedView(self._core, self, codec, self.commit)
 
     def commit(
         self,
@@ -85,7 +85,7 @@ class Space(View[bytes]):
             guards=guards, tries=tries, timeout=timeout, note=note, writer=writer, meta=meta
         )
         change = of_value(fn)
-        return Update(self, self.commit, key, change, trying).run(self._core.commit_timeout_s)
+        return Update(self._core, self, self.commit, key, change, trying).run()
 
 
 def names(core: Core, prefix: str, when: When | None) -> Iterator[str]:

@@ -244,7 +244,7 @@ class SnapshotKV(Writes, Closing):
         `InvalidTypeError` if `codec` is not one.
         """
         self._core.check_open()
-        return TypedView(self, codec, self.commit, self._core.commit_timeout_s)
+        return TypedView(self._core, self, codec, self.commit)
 
     def space(self, name: str) -> Space:
         """Return a byte-keyed space of this store."""

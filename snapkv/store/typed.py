@@ -10,6 +10,7 @@ from snapkv.committer import pairs
 from snapkv.model import Commit, Entry, Guard, K, Scalar, Updated, V
 from snapkv.reading.typed import TypedReads
 from snapkv.reading.view import View
+from snapkv.store.core import Core
 from snapkv.store.updating import TRIES, Trying, Update, check_function
 
 
@@ -35,14 +36,10 @@ class TypedView(TypedReads[K, V]):
     """
 
     def __init__(
-        self,
-        raw: View[K],
-        codec: Codec[V],
-        commit: Callable[..., Commit],
-        commit_timeout: float,
+        self, core: Core, raw: View[K], codec: Codec[V], commit: Callable[..., Commit]
     ) -> None:
         super().__init__(raw, codec)  # type: ignore[arg-type]  # mypy tries str and bytes
-        self._commit, self._commit_timeout = commit, commit_timeout
+        self._core, self._commit = core, commit
 
     def save(
         self,
@@ -118,7 +115,7 @@ class TypedView(TypedReads[K, V]):
             guards=guards, tries=tries, timeout=timeout, note=note, writer=writer, meta=meta
         )
         step: _Step[K, V] = _Step(self, key, fn)
-        done = Update(self._raw, self._commit, key, step, trying).run(self._commit_timeout)
+        done = Update(self._core, self._raw, self._commit, key, step, trying).run()
         return Updated(step.value, done.commit, done.tries)
 
 

@@ -7,6 +7,7 @@ from typing import Self
 from snapkv.codecs import Codec
 from snapkv.lifecycle import Closing
 from snapkv.model import V
+from snapkv.store.core import Core
 from snapkv.store.store import SnapshotKV
 from snapkv.store.typed import TypedView
 
@@ -18,8 +19,8 @@ class TypedStore(TypedView[str, V], Closing):
     elections, restoring, compacting, the commit log. Opened by `snapkv.open(codec=...)`.
     """
 
-    def __init__(self, store: SnapshotKV, codec: Codec[V], commit_timeout: float) -> None:
-        super().__init__(store, codec, store.commit, commit_timeout)
+    def __init__(self, core: Core, store: SnapshotKV, codec: Codec[V]) -> None:
+        super().__init__(core, store, codec, store.commit)
         self.store = store
 
     def __enter__(self) -> Self:

@@ -13,10 +13,13 @@ from snapkv.errors import ConflictError, InvalidTypeError
 from snapkv.model import Absent, AtRevision, Commit, Entry, Guard, K, Scalar, Updated
 from snapkv.reading.deadline import TimeLeft
 from snapkv.reading.view import View
+from snapkv.store.core import Core
 
 TRIES = 64
 WAIT_S_MIN, WAIT_S_MAX = 0.001, 0.25
 """After lost tries the longest wait doubles, from the first bound up to the second."""
+TURN_S = 2.0
+"""So long a thread waits for its turn at a key; then it tries without."""
 
 _random = random.Random()
 
@@ -54,38 +57,48 @@ class Update(Generic[K]):
 
     def __init__(
         self,
+        core: Core,
         keys: View[K],
         commit: Callable[..., Commit],
         key: K,
         change: Callable[[Entry | None], bytes | None],
         trying: Trying,
     ) -> None:
-        keys.keyspace.encode(key)  # checks it
+        self._stored = keys.keyspace.encode(key)
+        self._turns = core.turns
+        self._seconds = core.commit_timeout_s if trying.timeout is None else trying.timeout
         self._keys: View[K] = keys
         self._key: K = key
         self._commit, self._change = commit, change
         self._trying: Trying = trying
 
-    def run(self, commit_timeout: float) -> Updated[bytes]:
-        """Try until a commit succeeds, tries or time are used up, or nothing changes."""
-        timeout, tries = self._trying.timeout, self._trying.tries
-        seconds = commit_timeout if timeout is None else timeout
-        left, wait_s_max = TimeLeft(seconds), WAIT_S_MIN
-        for tried in range(1, tries + 1):
+    def run(self) -> Updated[bytes]:
+        """Try until a commit succeeds, tries or time are used up, or nothing changes.
+
+        After a lost try, the threads of this process that update the key take turns.
+        """
+        left = TimeLeft(self._seconds)
+        try:
+            return self._try(left, 1)
+        except ConflictError as e:
+            lost = self._lost(e)
+        wait_s = left.at_most(TURN_S) if self._trying.tries > 1 else 0.0
+        with self._turns.turn(self._stored, wait_s):
+            return self._try_again(left, lost)
+
+    def _try_again(self, left: TimeLeft, lost: ConflictError) -> Updated[bytes]:
+        tried, wait_s_max = 1, WAIT_S_MIN
+        while tried < self._trying.tries and left.waits(_random.uniform(0, wait_s_max)):
+            tried, wait_s_max = tried + 1, min(2 * wait_s_max, WAIT_S_MAX)
             try:
                 return self._try(left, tried)
             except ConflictError as e:
-                if not self._is_lost(e):
-                    raise
-                lost = e
-            wait_s_max = min(2 * wait_s_max, WAIT_S_MAX)
-            if tried == tries or not left.waits(_random.uniform(0, wait_s_max)):
-                break
+                lost = self._lost(e)
         raise ConflictError(
             lost.failed,
-            f"could not update {self._key!r}: other writers changed it first in all {tried} tries "
-            f"(at most {tries} tries and {seconds:g} s); retry later, or pass larger tries= and "
-            "timeout=",
+            f"could not update {self._key!r}: other writers changed it first in each of {tried} "
+            f"tries (at most {self._trying.tries} and {self._seconds:g} s); try again later, or "
+            "pass larger tries= and timeout=",
             tries=tried,
         ) from lost
 
@@ -110,9 +123,14 @@ class Update(Generic[K]):
         )
         return Updated(value, commit, tried)
 
-    def _is_lost(self, conflict: ConflictError) -> bool:
-        """Return whether only the guard of the key itself failed: the next try may succeed."""
-        return all(guard not in self._trying.guards for guard, _ in conflict.failed)
+    def _lost(self, conflict: ConflictError) -> ConflictError:
+        """Return a conflict over the key itself, after which the next try may succeed.
+
+        Raises it if a guard of the caller failed.
+        """
+        if any(guard in self._trying.guards for guard, _ in conflict.failed):
+            raise conflict
+        return conflict
 
 
 def check_function(fn: object) -> None:

@@ -165,7 +165,7 @@ class Writes(View[str]):
 
         `fn` gets the value now, None if the key is absent, and returns the new one; None removes
         the key, the same value commits nothing. If another writer came first, the key is read
-        again after a short random wait, and `fn` is called again. `tries` bounds the calls of
+        again after a short wait, and `fn` is called again. `tries` bounds the calls of
         `fn`, and `timeout` the seconds of all of them together (None: the store's
         `commit_timeout`). `guards` are further ones, such as that of a leader: if one of these
         fails, the update is not tried again. `note`, `writer` and `meta` are as for `commit`.
@@ -179,15 +179,16 @@ class Writes(View[str]):
         ...     done.value, done.commit.ts == store.resolved(), done.tries
         (b'3', True, 1)
 
-        Raises `ConflictError` (`tries` or the time are used up, or one of `guards` failed; nothing
-        was written), what `fn` raises, `CommitUnknownError` (never tried again: `resolve` finds
-        it out), `ReadTimeoutError` (nothing was written), and as `commit`.
+        Raises `ConflictError` (`tries` or the time are used up, or one of `guards` failed), what
+        `fn` raises, `ReadTimeoutError` and `CommitTimeoutError` (the time ended within a try; in
+        all of these cases nothing was written), `CommitUnknownError` (never tried again:
+        `resolve` finds it out), and as `commit`.
         """
         trying = Trying(
             guards=guards, tries=tries, timeout=timeout, note=note, writer=writer, meta=meta
         )
         change = of_value(fn)
-        return Update(self, self.commit, key, change, trying).run(self._core.commit_timeout_s)
+        return Update(self._core, self, self.commit, key, change, trying).run()
 
     def restore(
         self,

@@ -16,6 +16,7 @@ from snapkv.errors import (
     StoreClosedError,
 )
 from snapkv.store import updating
+from snapkv.store.turns import Turns
 
 from .wrapping import Wrapped, wrap_engines
 
@@ -91,20 +92,23 @@ def test_the_last_conflict_has_its_facts(store, monkeypatch):
         store.save("k", b"%d" % len(calls))
         return b"mine"
 
-    with pytest.raises(ConflictError, match=r"'k'.* all 3 tries .*larger tries=") as caught:
+    with pytest.raises(ConflictError, match=r"'k'.* each of 3 tries .*larger tries=") as caught:
         store.update("k", beaten, tries=3)
     assert calls == [None, b"1", b"2"]
     ((guard, found),) = caught.value.failed
     assert isinstance(guard, AtRevision)
     assert (found, caught.value.tries) == (store.entry("k").revision, 3)
     assert store.load("k") == b"3"
-    with pytest.raises(ConflictError, match="1 tries") as caught:
+    with pytest.raises(ConflictError, match="each of 1 tries") as caught:
         store.update("k", beaten, tries=1)
     assert caught.value.tries == 1
 
 
 @pytest.mark.parametrize("place", ["memory"], indirect=True)
-def test_the_time_is_a_bound_too(store):
+def test_the_time_is_a_bound_too(store, monkeypatch):
+    monkeypatch.setattr(updating, "WAIT_S_MIN", 0.2)
+    monkeypatch.setattr(updating, "WAIT_S_MAX", 0.4)
+    monkeypatch.setattr(updating._random, "uniform", lambda _, longest: longest)
     calls = []
 
     def beaten(value):
@@ -112,9 +116,9 @@ def test_the_time_is_a_bound_too(store):
         store.save("k", b"%d" % len(calls))
         return b"mine"
 
-    with pytest.raises(ConflictError, match=r"0\.1 s") as caught:
-        store.update("k", beaten, tries=10_000, timeout=0.1)
-    assert caught.value.tries == len(calls) < 10_000
+    with pytest.raises(ConflictError, match=r"at most 64 and 0\.5 s") as caught:
+        store.update("k", beaten, timeout=0.5)
+    assert caught.value.tries == len(calls) <= 2, "the second wait would be too long"
     with pytest.raises(TimeoutError):
         store.update("late", counted, timeout=1e-9)
     assert "late" not in store.at()
@@ -222,6 +226,56 @@ def test_eight_threads_lose_nothing(store):
     assert [version.value for version in store.history("n")] == [
         b"%d" % n for n in range(1, 8 * each + 1)
     ]
+
+
+@pytest.mark.parametrize("place", ["memory"], indirect=True)
+def test_an_update_inside_of_an_update_does_not_wait_for_ever(store, monkeypatch):
+    """The outer one has the turn at the key after its lost try, the inner one waits for it."""
+    monkeypatch.setattr(updating, "TURN_S", 0.05)
+    calls = []
+
+    def inner(value):
+        calls.append(("inner", value))
+        if len(calls) < 4:
+            store.save("k", b"saved %d" % len(calls))
+        return b"inner"
+
+    def outer(value):
+        calls.append(("outer", value))
+        if len(calls) == 1:
+            store.save("k", b"first")
+        elif len(calls) == 2:
+            store.update("k", inner)
+        return b"outer"
+
+    assert store.update("k", outer).tries == 3
+    assert calls == [
+        ("outer", None),
+        ("outer", b"first"),
+        ("inner", b"first"),
+        ("inner", b"saved 3"),
+        ("outer", b"inner"),
+    ]
+    assert len(store._core.turns) == 0
+
+
+def test_turns_at_a_key():
+    turns, order, begun = Turns(), [], threading.Event()
+
+    def wait():
+        begun.set()
+        with turns.turn(b"k", WAIT_S):
+            order.append("second")
+
+    thread = threading.Thread(target=wait)
+    with turns.turn(b"k", 0), turns.turn(b"other", 0):
+        thread.start()
+        assert begun.wait(WAIT_S)
+        with turns.turn(b"k", 0.01):  # goes without
+            assert len(turns) == 2
+        order.append("first")
+    thread.join(WAIT_S)
+    assert (order, len(turns)) == (["first", "second"], 0)
 
 
 PROGRAM = """

@@ -1,0 +1,56 @@
+"""Turns: threads of one process that update one key try one after another."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from snapkv.lifecycle import renew_in_children
+
+
+@dataclass(slots=True, eq=False)
+class _Turn:
+    """The turn at one key: a lock, and how many threads have it or wait for it."""
+
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    threads: int = 0
+
+
+class Turns:
+    """Turns at keys.
+
+    A courtesy, which nothing relies on: a thread that does not get its turn in time goes without.
+    So two threads that each have a turn and wait for that of the other go on after a while.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._turns: dict[bytes, _Turn] = {}
+        renew_in_children(self)
+
+    def __len__(self) -> int:
+        return len(self._turns)
+
+    def after_fork(self) -> None:
+        """Start anew in a child, which has none of the threads."""
+        self._lock, self._turns = threading.Lock(), {}
+
+    @contextmanager
+    def turn(self, key: bytes, seconds: float) -> Iterator[None]:
+        """Wait for the turn at a key, for some seconds at most, and have it in the block."""
+        with self._lock:
+            turn = self._turns.setdefault(key, _Turn())
+            turn.threads += 1
+        got = False
+        try:
+            got = turn.lock.acquire(timeout=seconds)
+            yield
+        finally:
+            if got:
+                turn.lock.release()
+            with self._lock:
+                turn.threads -= 1
+                if not turn.threads and self._turns.get(key) is turn:
+                    del self._turns[key]
