@@ -65,7 +65,8 @@ from snapkv.model import (
 )
 from snapkv.observing.observe import Observed, observe
 from snapkv.reading.snapshot import Snapshot
-from snapkv.reading.typed import TypedSnapshot, TypedWatch
+from snapkv.reading.typed_snapshot import TypedSnapshot
+from snapkv.reading.typed_watch import TypedWatch
 from snapkv.reading.watch import Watch
 from snapkv.recording.record import record
 from snapkv.recording.status import RecordStatus
