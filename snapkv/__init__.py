@@ -23,6 +23,8 @@ contract below, `committer` writes, `timeline` finds the revision of a time, `re
 `store` joins them.
 """
 
+import logging
+
 from snapkv._version import __version__
 from snapkv.clock import Clock, ManualClock, SystemClock
 from snapkv.coordination.election import Election
@@ -42,6 +44,7 @@ from snapkv.errors import (
     SessionLostError,
     SnapKVError,
 )
+from snapkv.hooks import Hooks
 from snapkv.importing.import_prefix import ImportResult, import_prefix
 from snapkv.model import (
     Absent,
@@ -64,8 +67,10 @@ from snapkv.reading.snapshot import Snapshot
 from snapkv.reading.watch import Watch
 from snapkv.recording.record import record
 from snapkv.recording.status import RecordStatus
+from snapkv.store.health import Health
 from snapkv.store.open import from_etcd3, open, open_archive, open_on
 from snapkv.store.space import Space
+from snapkv.store.stats import Stats
 from snapkv.store.store import SnapshotKV
 from snapkv.times import When, format_time, pack, to_datetime
 
@@ -88,7 +93,9 @@ __all__ = [
     "Election",
     "Entry",
     "HeadAt",
+    "Health",
     "Held",
+    "Hooks",
     "ImportResult",
     "KeyNotFoundError",
     "Leader",
@@ -107,6 +114,7 @@ __all__ = [
     "Space",
     "SpaceOps",
     "Stamp",
+    "Stats",
     "SystemClock",
     "Version",
     "Watch",
@@ -123,3 +131,5 @@ __all__ = [
     "record",
     "to_datetime",
 ]
+
+logging.getLogger(__name__).addHandler(logging.NullHandler())  # quiet unless the service logs

@@ -49,6 +49,9 @@ class Call:
     woken: Signal | None = None
     """Set when the call has an outcome or the lead; None for a call that never waits."""
     leads: bool = False
+    members: int = 0
+    """How many calls shared the transaction that landed; 0 while none has."""
+    lost_rounds: int = 0
     done: bool = False
     result: Commit | None = None
     error: BaseException | None = None

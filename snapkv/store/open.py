@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, fields
 from datetime import timedelta
@@ -11,12 +11,14 @@ from typing import Any
 
 from snapkv.arguments import check_bool, check_known, check_text, wrong_type
 from snapkv.clock import Clock, HybridClock, SystemClock
-from snapkv.committer import COMMIT_TIMEOUT_S, Committer, check_writer
+from snapkv.committer import COMMIT_TIMEOUT_S, Committer, WatchedCommitter, check_writer
 from snapkv.engine.contract import Engine
 from snapkv.engine_urls import COMMON_OPTIONS, open_engine
 from snapkv.errors import InvalidOptionError, InvalidTypeError, StoreNotFoundError
+from snapkv.hooks import Hooks, Notifier, OpenEvent, StoreLabel, checked_hooks
 from snapkv.layout import Layout
 from snapkv.reading.deadline import check_wait, within
+from snapkv.reading.metered import Meter
 from snapkv.reading.opening import default_writer, open_keys
 from snapkv.store.core import Core, check_timeout
 from snapkv.store.store import SnapshotKV
@@ -44,6 +46,8 @@ class Settings:
     create: bool = True
     archive: str | None = None
     storage: Mapping[str, Any] | None = None
+    hooks: Hooks | Iterable[Hooks] | None = None
+    stats: bool = False
 
     def __post_init__(self) -> None:
         if self.clock is not None and not callable(getattr(self.clock, "now_ms", None)):
@@ -57,6 +61,8 @@ class Settings:
             if self.archive is None:
                 raise InvalidOptionError("storage= is for an archive: pass archive=, too")
         check_bool("create", self.create)
+        check_bool("stats", self.stats)
+        object.__setattr__(self, "hooks", checked_hooks(self.hooks))  # an iterator is read once
         check_writer(self.writer_name, may_be_empty=True)
         check_timeout(self.commit_timeout)
         check_wait(self.read_timeout)
@@ -84,6 +90,8 @@ def open(
     create: bool = True,
     archive: str | None = None,
     storage: Mapping[str, Any] | None = None,
+    hooks: Hooks | Iterable[Hooks] | None = None,
+    stats: bool = False,
     **options: Any,
 ) -> SnapshotKV:
     """Open a store; create it if it does not exist. One round trip if it exists.
@@ -97,6 +105,8 @@ def open(
     only each request is bounded, see the class). `archive` is the URL of this store's archive,
     which answers what is older than compaction: a folder, `s3://BUCKET/PATH`, `gs://` or `az://`;
     `storage` are options of its object store. That costs two requests there, and a round trip more.
+    `hooks` are called while the store works (see `snapkv.hooks`). With hooks or `stats=True`,
+    `stats()` also counts lookups, for less than a microsecond each.
     Further options are the engine's: for lmdb `durability` ("sync", "relaxed", "none"),
     `map_bytes`, `mode` (permissions of the files of a new store, 0o600), `request_bytes_max`; for
     etcd `user`, `password`, `tls`, `ca_cert`, `cert`, `key`, `max_request_bytes`, `max_txn_ops`
@@ -121,6 +131,8 @@ def open(
         create=create,
         archive=archive,
         storage=storage,
+        hooks=hooks,
+        stats=stats,
     )
     home = Layout(name).ts
     with within(read_timeout):
@@ -194,7 +206,10 @@ def _opened(url: str, engine: Engine, settings: Settings) -> SnapshotKV:
         core = _assemble(url, engine, settings)
         core.warn_if_ahead()
         on_error.pop_all()
-    return SnapshotKV(core)
+    store = SnapshotKV(core)
+    if core.notify is not None:
+        core.notify(OpenEvent(core.notify.store, store))
+    return store
 
 
 def _assemble(url: str, engine: Engine, settings: Settings) -> Core:
@@ -206,7 +221,9 @@ def _assemble(url: str, engine: Engine, settings: Settings) -> Core:
         check(layout, record, ts.create_revision)
     timeline.tracker.open(ts, header)
     skew_ms = duration_ms(settings.max_clock_skew)
-    committer = Committer(
+    hooks = checked_hooks(settings.hooks)
+    notify = Notifier(hooks, StoreLabel(url, layout.name)) if hooks else None
+    committer = (Committer if notify is None else WatchedCommitter)(
         engine,
         layout,
         clock,
@@ -215,6 +232,7 @@ def _assemble(url: str, engine: Engine, settings: Settings) -> Core:
         writer=writer,
         rng=random.Random(),
         max_clock_skew_ms=skew_ms,
+        notify=notify,
     )
     core = Core(
         url,
@@ -228,7 +246,11 @@ def _assemble(url: str, engine: Engine, settings: Settings) -> Core:
         skew_ms,
         None if settings.retain is None else duration_ms(settings.retain),
         read_timeout=settings.read_timeout,
+        notify=notify,
+        meter=Meter(timeline, notify) if notify is not None or settings.stats else None,
     )
+    if (report := getattr(engine, "report_failovers", None)) is not None:
+        report(core.failed_over)
     if engine.remote or type(clock.wall) is not SystemClock:  # else it is the machine's own
         committer.before_send = core.check_clock
     return core

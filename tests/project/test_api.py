@@ -30,6 +30,7 @@ PROVISIONAL = (
 WHOLE = (
     "snapkv.errors",
     "snapkv.clock",
+    "snapkv.hooks",
     "snapkv.model",
     "snapkv.times",
     "snapkv.tuples",

@@ -35,6 +35,7 @@ SESSIONS = [
     "docs/tables.md",
     "docs/rendering.md",
     "docs/archive.md",
+    "docs/metrics.md",
     "docs/changes.md",
     "docs/generations.md",
     "docs/scheduler.md",

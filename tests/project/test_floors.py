@@ -18,7 +18,7 @@ FLOORS = (
     ("snapkv._version", "snapkv.dates"),
     ("snapkv.errors",),
     ("snapkv.arguments", "snapkv.extras", "snapkv.lifecycle", "snapkv.model", "snapkv.text"),
-    ("snapkv.times", "snapkv.tuples"),
+    ("snapkv.hooks", "snapkv.times", "snapkv.tuples"),
     ("snapkv.clock", "snapkv.layout", "snapkv.typed_times"),
     ("snapkv.files", "snapkv.rendering", "snapkv.web"),
     ("snapkv.engine",),
