@@ -228,6 +228,14 @@ class Hooks:
     default committed 1 True
     """
 
+    def wants_lookups(self) -> bool:
+        """Return whether `on_lookup` is to be called: by default, if a subclass overrides it."""
+        return type(self).on_lookup is not Hooks.on_lookup
+
+    def counts_lookups(self) -> bool:
+        """Return whether stores count lookups for `stats()`, as with `stats=True`."""
+        return False
+
     def on_open(self, event: OpenEvent) -> None:
         """Note that a store was opened."""
 
@@ -281,6 +289,7 @@ class Notifier:
         self.store, self._hooks = store, hooks
         self.errors = 0
         """How many calls of hooks have raised."""
+        self._calls = {name: _wanted(hooks, name) for name in vars(Hooks) if name[:3] == "on_"}
         self._logged: set[tuple[int, str]] = set()
         self._lock = threading.Lock()
         renew_in_children(self)
@@ -289,18 +298,18 @@ class Notifier:
         """Renew the lock."""
         self._lock = threading.Lock()
 
-    def wants(self, event: type[Event]) -> bool:
-        """Return whether any of the hooks does something with an event."""
-        name = event.METHOD
-        return any(
-            getattr(hooks, name, None) is not None
-            and getattr(type(hooks), name) is not getattr(Hooks, name)
-            for hooks in self._hooks
-        )
+    @property
+    def counts_lookups(self) -> bool:
+        """Whether any of the hooks wants lookups to be counted, or to be called for each."""
+        return self.wants(LookupEvent) or any(hooks.counts_lookups() for hooks in self._hooks)
+
+    def wants(self, kind: type[Event]) -> bool:
+        """Return whether any of the hooks is called for a kind of events."""
+        return bool(self._calls[kind.METHOD])
 
     def __call__(self, event: Event) -> None:
         """Give an event to the hooks."""
-        for hooks in self._hooks:
+        for hooks in self._calls[event.METHOD]:
             try:
                 getattr(hooks, event.METHOD)(event)
             except Exception:
@@ -315,3 +324,10 @@ class Notifier:
         if is_first:
             name = f"{type(hooks).__name__}.{method}"
             log.exception("the hook %s raised; it is called again, its next errors are not", name)
+
+
+def _wanted(hooks: tuple[Hooks, ...], name: str) -> tuple[Hooks, ...]:
+    """Return those hooks that override a method."""
+    if name == LookupEvent.METHOD:
+        return tuple(each for each in hooks if each.wants_lookups())
+    return tuple(each for each in hooks if getattr(type(each), name) is not getattr(Hooks, name))

@@ -26,7 +26,7 @@ class WatchedCommitter(Committer):
 
     def _note_lost(self, request: Request[Call], lost: int) -> None:
         super()._note_lost(request, lost)
-        if self.notify is not None:
+        if self.notify is not None and self.notify.wants(LostRoundEvent):
             self.notify(LostRoundEvent(self.notify.store, lost, len(request.calls)))
 
     def _report(
@@ -34,6 +34,8 @@ class WatchedCommitter(Committer):
     ) -> None:
         notify = self.notify
         assert notify is not None, "else the plain committer does"
+        if not notify.wants(TickEvent if call.is_tick else CommitEvent):
+            return
         outcome, lost = outcome_of(error), call.lost_rounds
         if call.is_tick:
             notify(TickEvent(notify.store, outcome, duration_s, lost, timestamp, error))

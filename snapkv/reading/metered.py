@@ -1,6 +1,6 @@
 """Counting lookups by the path that they took: only for stores that were opened with it.
 
-A store without hooks and without `stats=True` has no `Meter`, and its reads are as they were.
+A store that was opened without has no `Meter`, and its reads cost nothing more.
 """
 
 from __future__ import annotations
@@ -50,8 +50,7 @@ class Meter:
     def __init__(self, timeline: Timeline, notify: Notifier | None) -> None:
         self._timeline, self._tracker = timeline, timeline.tracker
         self._taken = timeline.taken = TakenPath()
-        wanted = notify is not None and notify.wants(LookupEvent)
-        self._notify = notify if wanted else None
+        self._notify = notify if notify is not None and notify.wants(LookupEvent) else None
         self._counts: dict[Path, int] = {"head": 0, "ring": 0, "block": 0, "search": 0}
         self._lock = threading.Lock()
         renew_in_children(self)
@@ -68,20 +67,21 @@ class Meter:
     def get(self, key: bytes, timestamp: object) -> KeyValue | None:
         """Answer as `Timeline.get`; what that cannot answer is counted by the careful way."""
         began = 0.0 if self._notify is None else perf_counter()
-        path = self._path_of(timestamp)
         kv = self._timeline.get(key, timestamp)
-        if kv is not None:
+        if kv is None:
+            return None
+        path: Path = "head"
+        if type(timestamp) is int:  # it was found by the same decisions
+            if self._tracker.ring.revision_at(timestamp):
+                path = "ring"
+            elif timestamp < self._tracker.newest.timestamp:
+                path = "block"
+        if self._notify is None:
+            with self._lock:
+                self._counts[path] += 1
+        else:
             self._report("load", path, began, None)
         return kv
-
-    def _path_of(self, timestamp: object) -> Path:
-        """Return the path by which `Timeline.get` will find a time, if it can."""
-        tracker = self._tracker
-        if type(timestamp) is not int:  # now, or not for the short way
-            return "head"
-        if tracker.ring.revision_at(timestamp):
-            return "ring"
-        return "block" if timestamp < tracker.newest.timestamp else "head"
 
     def timed(self, operation: Literal["load", "at"], read: Callable[P, R]) -> Callable[P, R]:
         """Return a read that is counted and reported."""

@@ -105,8 +105,8 @@ def open(
     only each request is bounded, see the class). `archive` is the URL of this store's archive,
     which answers what is older than compaction: a folder, `s3://BUCKET/PATH`, `gs://` or `az://`;
     `storage` are options of its object store. That costs two requests there, and a round trip more.
-    `hooks` are called while the store works (see `snapkv.hooks`). With hooks or `stats=True`,
-    `stats()` also counts lookups, for less than a microsecond each.
+    `hooks` are called while the store works (see `snapkv.hooks`). With `stats=True`, `stats()` also
+    counts lookups, for less than a microsecond each.
     Further options are the engine's: for lmdb `durability` ("sync", "relaxed", "none"),
     `map_bytes`, `mode` (permissions of the files of a new store, 0o600), `request_bytes_max`; for
     etcd `user`, `password`, `tls`, `ca_cert`, `cert`, `key`, `max_request_bytes`, `max_txn_ops`
@@ -234,6 +234,7 @@ def _assemble(url: str, engine: Engine, settings: Settings) -> Core:
         max_clock_skew_ms=skew_ms,
         notify=notify,
     )
+    counted = settings.stats or (notify is not None and notify.counts_lookups)
     core = Core(
         url,
         engine,
@@ -247,7 +248,7 @@ def _assemble(url: str, engine: Engine, settings: Settings) -> Core:
         None if settings.retain is None else duration_ms(settings.retain),
         read_timeout=settings.read_timeout,
         notify=notify,
-        meter=Meter(timeline, notify) if notify is not None or settings.stats else None,
+        meter=Meter(timeline, notify) if counted else None,
     )
     if (report := getattr(engine, "report_failovers", None)) is not None:
         report(core.failed_over)

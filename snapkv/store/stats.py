@@ -34,7 +34,7 @@ class Stats:
     waiting: int
     """Calls that wait for the transaction before theirs, now."""
     lookups: Lookups | None
-    """Lookups by path; None unless the store was opened with `hooks=` or `stats=True`."""
+    """Lookups by path; None unless the store was opened with `stats=True`, or hooks want it."""
     newest_timestamp: int
     """The newest timestamp that this process knows."""
     newest_revision: int

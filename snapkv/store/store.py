@@ -341,7 +341,8 @@ class SnapshotKV(Writes, Closing):
     def stats(self) -> Stats:
         """Return counts since the store was opened, and gauges; no round trip.
 
-        With hooks, or if it was opened with `stats=True`, lookups are counted, too.
+        Lookups are counted, too, if the store was opened with `stats=True`, or with hooks that want
+        it.
 
         >>> import snapkv
         >>> with snapkv.open("memory:", stats=True) as store:
