@@ -10,6 +10,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 LISTED = (
     "snapkv",
+    "snapkv.metrics",
     "snapkv.rendering",
     "snapkv.spark",
     "snapkv.ui",
@@ -17,6 +18,7 @@ LISTED = (
     "cdcmeta.changes",
     "cdcmeta.generations",
     "cdcmeta.couch_http",
+    "cdcmeta.metrics",
     "cdcmeta.scheduler",
     "cdcmeta.scheduler.runtime",
     "cdcmeta.spark",

@@ -13,6 +13,8 @@ HEAVY = {
     "pandas",
     "numpy",
     "obstore",
+    "opentelemetry",
+    "prometheus_client",
     "pyiceberg",
     "typer",
     "rich",
