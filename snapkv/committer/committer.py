@@ -114,20 +114,7 @@ class Committer:
         Raises `ConflictError` if it landed without the operations that `checks` guard, and
         `CommitUnknownError` if that cannot be found out in time, or not any more.
         """
-        deadline = monotonic() + timeout
-        try:
-            verdict, mark = self._recovery.recover(sent, deadline)
-            failed = (
-                self._recovery.failed_guards(checks, mark, deadline) if mark is not None else []
-            )
-        except Undecided as e:
-            raise unknown(sent, checks, why=str(e)) from e
-        if verdict is Verdict.UNDECIDABLE:
-            raise unknown(sent, checks, why="history was compacted", may_still_land=False)
-        error = error_of(sent, 0, checks, failed)
-        if error is not None:
-            raise error
-        return mark
+        return self._recovery.resolve(sent, checks, monotonic() + timeout)
 
     def close(self) -> None:
         """Reject new commits; those in flight still get their outcome."""

@@ -15,6 +15,7 @@ from typing import TypeVar
 from snapkv.clock import monotonic, no_later_than, pause, perf_counter
 from snapkv.committer.counts import CommitCounts
 from snapkv.committer.operations import Check
+from snapkv.committer.outcomes import error_of, unknown
 from snapkv.committer.request import History, SentRequest, Verdict, marks_of
 from snapkv.dates import dated
 from snapkv.engine.contract import Engine, KeyValue, Range
@@ -104,6 +105,20 @@ class Recovery:
             if answered:
                 return self._verdict(sent, deadline, answered)
             return self._fenced_verdict(sent, deadline)
+
+    def resolve(self, sent: SentRequest, checks: tuple[Check, ...], deadline: float) -> Mark | None:
+        """Return where a request landed, None if it never will; see `Committer.resolve`."""
+        try:
+            verdict, mark = self.recover(sent, deadline)
+            failed = self.failed_guards(checks, mark, deadline) if mark is not None else []
+        except Undecided as e:
+            raise unknown(sent, checks, why=str(e)) from e
+        if verdict is Verdict.UNDECIDABLE:
+            raise unknown(sent, checks, why="history was compacted", may_still_land=False)
+        error = error_of(sent, 0, checks, failed)
+        if error is not None:
+            raise error
+        return mark
 
     def _fenced_verdict(self, sent: SentRequest, deadline: float) -> tuple[Verdict, Mark | None]:
         """Return the verdict after a fence; log, count and report it.

@@ -58,9 +58,9 @@ def health(core: Core, timeout: float) -> Health:
     try:
         with within(timeout):
             newest = core.timeline.head()
-            if not core.engine.remote:  # local memory or files
-                size = _size_of(core)
-                if getattr(core.engine, "archive", None) is None:
+            if not core.engine.remote:
+                size, is_local = _size_of(core)
+                if is_local:
                     core.earliest = core.timeline.earliest()
     except StoreClosedError:
         raise
@@ -82,10 +82,15 @@ def health(core: Core, timeout: float) -> Health:
     )
 
 
-def _size_of(core: Core) -> int | None:
+def _size_of(core: Core) -> tuple[int | None, bool]:
+    """Return the size of an embedded engine, and whether it has all history in memory or files.
+
+    History in an archive may be in an object store.
+    """
     facts = core.engine.info()
     found = next((facts[name] for name in SIZES if name in facts), None)
-    return found if isinstance(found, int) else None
+    archived = facts["engine"] == "archive" or hasattr(core.engine, "archive")
+    return found if isinstance(found, int) else None, not archived
 
 
 def _skew_s(core: Core, now_ms: int) -> float | None:

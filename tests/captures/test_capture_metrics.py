@@ -1,5 +1,11 @@
 """What Prometheus reads of captures: the tables they have, the changefeeds that one schedules."""
 
+import re
+import signal
+import subprocess
+import sys
+import urllib.request
+
 import pytest
 from etcd_server import eventually
 from prometheus_client import CollectorRegistry
@@ -58,6 +64,40 @@ def test_a_capture_that_leads_and_replicates(monkeypatch):
         assert capture.error is None
         assert value("cdcmeta_capture_registered") == 0
         assert value("cdcmeta_tables", held) is None
+
+
+def test_the_command_serves_them(tmp_path):
+    store = f"lmdb:{tmp_path / 'meta'}"
+    words = [
+        "capture",
+        "--store",
+        store,
+        "--label",
+        "c1",
+        "--metrics",
+        "127.0.0.1:0",
+        "--drain",
+        "0",
+    ]
+    command = [sys.executable, "-m", "cdcmeta.cli", *words]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            said = re.search(
+                r"metrics at (http://127\.0\.0\.1:\d+/metrics)$", process.stderr.readline()
+            )
+
+            def is_leading():
+                with urllib.request.urlopen(said[1], timeout=20) as answer:
+                    text = answer.read().decode()
+                assert f'snapkv_open_stores{{store="default",url="{store}"}} 1.0' in text
+                return 'cdcmeta_capture_leading{capture="c1",cluster="default"} 1.0' in text
+
+            assert said
+            assert "listens" in process.stderr.readline()
+            eventually(is_leading)
+        finally:
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(30) == 0
 
 
 def test_the_states_of_new_tables():
