@@ -6,6 +6,7 @@ import threading
 import pytest
 
 import snapkv
+from snapkv.engine.contract import Put
 from snapkv.errors import CompactedError, ConflictError, InvalidTypeError
 from snapkv.hooks import (
     CloseEvent,
@@ -18,6 +19,7 @@ from snapkv.hooks import (
     WatchEvent,
 )
 
+from .engines import write_raw
 from .noting import KINDS, METHODS, Noting
 from .test_short_way import calls_of
 
@@ -141,6 +143,21 @@ def test_loads_are_not_reported_to_hooks_that_do_not_want_them(place, clock):
     names = calls_of(lambda: counted.load("k"))
     assert not [name for name in names if name.startswith("Notifier")]
     assert counted.stats().lookups.head == 2
+
+
+@only_memory
+def test_hooks_of_an_observed_prefix(place, clock, noting):
+    ticker = place.open(clock=clock)
+    write_raw(place.engine(), Put(b"/r/a", b"1"))
+    tick = ticker.tick()
+    with snapkv.observe(place.url, prefix="/r/", clock=clock, hooks=noting) as registry:
+        assert registry.load("/r/a", tick.ts) == b"1"
+        registry.at()
+        clock.advance(1_000)
+        assert len(list(registry.watch(since=0, timeout=0))) == 1
+    lookups = [(event.operation, event.path) for event in noting.of(LookupEvent)]
+    assert lookups == [("load", "ring"), ("at", "head")]
+    assert noting.the(WatchEvent) == WatchEvent(StoreLabel(place.url, "default"), tick.ts, 1, 1.0)
 
 
 # --- commits ------------------------------------------------------------------------------
