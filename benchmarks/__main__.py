@@ -9,6 +9,7 @@ QUESTIONS = (
     "load_now",
     "many_times",
     "durable_save",
+    "hooks",
     "thread_saves",
     "updates",
     "list_as_of",

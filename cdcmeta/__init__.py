@@ -10,6 +10,8 @@
   scheduling, its core).
 """
 
+import logging
+
 from cdcmeta.changes import (
     Change,
     ChangesDB,
@@ -31,3 +33,5 @@ __all__ = [
     "Versionstamp",
     "databases",
 ]
+
+logging.getLogger(__name__).addHandler(logging.NullHandler())  # quiet unless the service logs

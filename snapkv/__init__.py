@@ -23,6 +23,8 @@ contract below, `committer` writes, `timeline` finds the revision of a time, `re
 `store` joins them.
 """
 
+import logging
+
 from snapkv._version import __version__
 from snapkv.clock import Clock, ManualClock, SystemClock
 from snapkv.coordination.election import Election
@@ -45,6 +47,7 @@ from snapkv.errors import (
     SessionLostError,
     SnapKVError,
 )
+from snapkv.hooks import Hooks
 from snapkv.importing.import_prefix import ImportResult, import_prefix
 from snapkv.model import (
     Absent,
@@ -70,8 +73,10 @@ from snapkv.reading.typed_watch import TypedWatch
 from snapkv.reading.watch import Watch
 from snapkv.recording.record import record
 from snapkv.recording.status import RecordStatus
+from snapkv.store.health import Health
 from snapkv.store.open import from_etcd3, open, open_archive, open_on
 from snapkv.store.space import Space
+from snapkv.store.stats import Stats
 from snapkv.store.store import SnapshotKV
 from snapkv.store.typed import TypedView
 from snapkv.store.typed_store import TypedStore
@@ -97,7 +102,9 @@ __all__ = [
     "Election",
     "Entry",
     "HeadAt",
+    "Health",
     "Held",
+    "Hooks",
     "ImportResult",
     "KeyNotFoundError",
     "Leader",
@@ -121,6 +128,7 @@ __all__ = [
     "Space",
     "SpaceOps",
     "Stamp",
+    "Stats",
     "SystemClock",
     "TypedSnapshot",
     "TypedStore",
@@ -142,3 +150,5 @@ __all__ = [
     "record",
     "to_datetime",
 ]
+
+logging.getLogger(__name__).addHandler(logging.NullHandler())  # quiet unless the service logs

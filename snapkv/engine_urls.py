@@ -24,6 +24,8 @@ COMMON_OPTIONS = (
     "max_clock_skew",
     "create",
     "archive",
+    "hooks",
+    "stats",
 )
 
 

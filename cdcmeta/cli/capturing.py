@@ -7,14 +7,22 @@ import signal
 import socket
 import sys
 import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from importlib import import_module
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 import snapkv
 from cdcmeta.errors import InvalidArgumentError
+from snapkv import Hooks
 from snapkv.cli.commands import STORE_VARIABLE, patience
+
+if TYPE_CHECKING:
+    from cdcmeta.scheduler.runtime import Capture
+
+AddCapture = Callable[["Capture"], object]
 
 LISTEN, CLUSTER, TTL_S, DRAIN_S = "127.0.0.1:0", "default", 10.0, 30.0
 
@@ -62,6 +70,14 @@ TlsKey = Annotated[str | None, typer.Option(metavar="PATH", help="The key of the
 Insecure = Annotated[
     bool, typer.Option("--insecure", help="Allow other machines to reach it without TLS.")
 ]
+Metrics = Annotated[
+    str | None,
+    typer.Option(
+        "--metrics",
+        metavar="HOST:PORT",
+        help="Serve metrics for Prometheus at this address, without a login.",
+    ),
+]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Log each decision.")]
 
 
@@ -79,6 +95,7 @@ def capture(
     tls_cert: TlsCert = None,
     tls_key: TlsKey = None,
     insecure: Insecure = False,
+    metrics: Metrics = None,
     verbose: Verbose = False,
 ) -> None:
     """Replicate tables of changefeeds, until Ctrl-C or SIGTERM.
@@ -96,9 +113,11 @@ def capture(
     if any(paths) and not all(paths):
         raise typer.BadParameter("TLS needs --tls-ca, --tls-cert and --tls-key")
     tls = Tls(tls_ca, tls_cert, tls_key) if tls_ca and tls_cert and tls_key else None
-    with patience(store, "cdcmeta"):
-        kv = snapkv.open(store, name=name)
-    with kv:
+    with ExitStack() as stack:
+        hooks, add_capture = stack.enter_context(_metrics_served(metrics))
+        with patience(store, "cdcmeta"):
+            kv = snapkv.open(store, name=name, hooks=hooks)
+        stack.enter_context(kv)
         try:
             post = GrpcPost(listen, advertise=advertise, tls=tls, insecure=insecure)
         except InvalidArgumentError as e:
@@ -113,10 +132,28 @@ def capture(
             ttl=ttl,
             functions=known,
         )
+        add_capture(running)
         _report(f"capture {running.label} listens at {post.address}")
         stop = _stop_event()
         running.run(stop, drain_s=drain)
     _report("the capture has ended")
+
+
+@contextmanager
+def _metrics_served(address: str | None) -> Iterator[tuple[Hooks | None, AddCapture]]:
+    """Serve metrics at an address; yield hooks for the store, and what adds a capture.
+
+    Without an address it does nothing. Raises as `snapkv.metrics.metrics_server`.
+    """
+    if address is None:
+        yield None, lambda capture: None
+        return
+    from cdcmeta.metrics import CaptureMetrics
+    from snapkv.metrics import Metrics, metrics_server
+
+    with metrics_server(address) as (registry, url):
+        _report(f"metrics at {url}")
+        yield Metrics(registry), lambda capture: CaptureMetrics(capture, registry=registry)
 
 
 def _stop_event() -> threading.Event:

@@ -52,6 +52,8 @@ class JoinedEngine:
         self.limits: Limits = live.limits
         if (backup := getattr(live, "backup", None)) is not None:
             self.backup = backup  # of the live engine's directory; the archive is not copied
+        if (report := getattr(live, "report_failovers", None)) is not None:
+            self.report_failovers = report
 
     def check_source(self, layout: Layout, record: FormatRecord, created: int) -> None:
         """Make sure that the archive is of this store, and of the history that the engine has.

@@ -38,6 +38,7 @@ COMMANDS = {
     "backup": Place("snapkv.cli.upkeep", "Keep"),
     "check": Place("snapkv.cli.upkeep", "Keep"),
     "info": Place("snapkv.cli.upkeep", "Keep"),
+    "health": Place("snapkv.cli.health", "Keep"),
     "record": Place("snapkv.cli.recording", "Keep"),
     "archive": Place("snapkv.cli.archiving", "Keep"),
     "tour": Place("snapkv.cli.tour", "Try"),

@@ -26,7 +26,8 @@ class Exit(IntEnum):
 
 MEANINGS = {
     Exit.DONE: "done",
-    Exit.NO: "no: key not found, differences (diff --exit-code), problems (check), declined",
+    Exit.NO: "no: key not found, differences (diff --exit-code), problems (check), "
+    "too old (health), declined",
     Exit.USAGE: "an invalid command line, key, time, URL or file",
     Exit.CONFLICT: "a guard did not hold, or the store has keys already",
     Exit.COMPACTED: "the history asked for was compacted, or never observed",

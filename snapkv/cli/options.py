@@ -18,6 +18,7 @@ from snapkv.cli.pager import paged
 from snapkv.cli.progress import patience
 from snapkv.cli.terminal import tell_warning
 from snapkv.files import check_mode
+from snapkv.hooks import Hooks
 from snapkv.observing.observe import Observed, observe
 from snapkv.store.open import DEFAULT_NAME, STORE_VARIABLE
 from snapkv.store.open import open as open_store
@@ -242,7 +243,9 @@ class StoreOptions:
             yield output
 
     @contextmanager
-    def opened(self, *, create: bool = False, silent: bool = False) -> Iterator[SnapshotKV]:
+    def opened(
+        self, *, create: bool = False, silent: bool = False, hooks: Hooks | None = None
+    ) -> Iterator[SnapshotKV]:
         """Open the store, and close it in the end.
 
         If opening takes long, a line on the error stream names the store, unless `silent`.
@@ -256,6 +259,7 @@ class StoreOptions:
                 create=create,
                 read_timeout=seconds(self.timeout),
                 archive=self.archive,
+                hooks=hooks,
             )
         if create and url.startswith("memory:"):
             tell_warning(f"a store in {url} is gone when this command ends; try lmdb:./meta")

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import ExitStack
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from snapkv.cli.exits import CommandError, message_of
 from snapkv.cli.formats import Json, counted, time_json, time_text
+from snapkv.cli.metering import MetricsOption, metrics_served
 from snapkv.cli.options import StoreOptions, takes, warnings_shown
 from snapkv.cli.output import Output
 from snapkv.cli.progress import status_line
@@ -63,6 +64,7 @@ def record(
         ),
     ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print no progress.")] = False,
+    metrics: MetricsOption = None,
 ) -> None:
     """Copy each commit to another place, where compaction of the store cannot reach it.
 
@@ -73,16 +75,13 @@ def record(
     """
     if into is None:
         raise CommandError("record needs --into FOLDER, s3://BUCKET/PATH, lmdb:PATH or etcd://...")
-    settings = {
-        "observe": options.observe,
-        "name": options.store_name,
-        "every": every,
-        "flush": flush,
-        "keep": keep,
-    } | ({} if into_name is None else {"into_name": into_name})
+    settings: dict[str, Any] = {"every": every, "flush": flush, "keep": keep}
+    settings |= {"observe": options.observe, "name": options.store_name}
+    settings |= {} if into_name is None else {"into_name": into_name}
     with Stop() as stop, ExitStack() as stack:
         shown = stack.enter_context(status_line(shown=not (quiet or options.structured)))
         shows = Progress(options.output, shown, quiet or once)
+        settings["hooks"] = stack.enter_context(metrics_served(metrics))
         recorder = recorder_of(options.url, into=into, report=shows, **settings)
         if forget:
             with options.opened() as store:

@@ -15,6 +15,7 @@ import typer
 
 from snapkv.cli.exits import CommandError, Exit, code_of, message_of
 from snapkv.cli.formats import counted, time_text
+from snapkv.cli.metering import MetricsOption, metrics_served
 from snapkv.cli.options import CountOption, StoreOptions, takes
 from snapkv.cli.progress import status_line
 from snapkv.cli.terminal import tell, tell_error
@@ -40,6 +41,7 @@ def tick(
     ] = None,
     count: CountOption = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print no times.")] = False,
+    metrics: MetricsOption = None,
 ) -> None:
     """Commit nothing but a time, and print it.
 
@@ -50,8 +52,9 @@ def tick(
     """
     out = options.output
     if every is None:
-        if count is not None:
-            raise CommandError("--count needs --every")
+        if count is not None or metrics is not None:
+            option = "--count" if metrics is None else "--metrics"
+            raise CommandError(f"{option} needs --every")
         with options.opened(create=True) as kv:
             commit = kv.tick()
         if not quiet:
@@ -61,10 +64,11 @@ def tick(
     if period_ms < PERIOD_MS_MIN:
         raise CommandError(f"--every takes {PERIOD_MS_MIN}ms at least")
     with Stop() as stop, ExitStack() as stack:
+        hooks = stack.enter_context(metrics_served(metrics))
         shown = stack.enter_context(status_line(shown=not (quiet or options.structured)))
 
         def connect() -> SnapshotKV:
-            return stack.enter_context(options.opened(create=True, silent=True))
+            return stack.enter_context(options.opened(create=True, silent=True, hooks=hooks))
 
         def on_tick(ticker: Ticker, commit: Commit) -> None:
             if options.structured and not quiet:

@@ -15,3 +15,4 @@ from snapkv.committer.operations import compile_operations as compile_operations
 from snapkv.committer.operations import listed as listed
 from snapkv.committer.operations import pairs as pairs
 from snapkv.committer.request import SentRequest as SentRequest
+from snapkv.committer.watched import WatchedCommitter as WatchedCommitter

@@ -9,9 +9,17 @@ from collections.abc import Callable, Sequence
 
 from snapkv.clock import HybridClock, monotonic, no_later_than, pause
 from snapkv.committer.backoff import Backoff
-from snapkv.committer.group import GroupBuilder
+from snapkv.committer.counts import CommitCounts
+from snapkv.committer.group import EmptyGroupError, GroupBuilder
 from snapkv.committer.operations import Check
-from snapkv.committer.outcomes import FailedGuards, failed_guards, name_open, unknown
+from snapkv.committer.outcomes import (
+    ABOUT_ONE,
+    FailedGuards,
+    error_of,
+    failed_guards,
+    name_open,
+    unknown,
+)
 from snapkv.committer.pace import Pace
 from snapkv.committer.queue import Call, CommitQueue
 from snapkv.committer.recovery import Recovery, Undecided
@@ -19,25 +27,20 @@ from snapkv.committer.request import History, Request, SentRequest, Verdict, mar
 from snapkv.engine.contract import Engine, KeyValue, Txn, TxnResult
 from snapkv.engine.errors import OutcomeUnknown, Refused
 from snapkv.errors import (
-    AccessDeniedError,
     CommitTimeoutError,
-    CommitTooLargeError,
+    CommitUnknownError,
     ConflictError,
     CorruptStoreError,
-    InvalidKeyError,
-    LeaseNotFoundError,
     SnapKVError,
     StoreRecreatedError,
 )
+from snapkv.hooks import Notifier
 from snapkv.layout import Layout, Mark, StampRecord, stamp_of
 from snapkv.model import Build, Commit, Ops, Stamp
 
 COMMIT_TIMEOUT_S = 10.0
 COMMIT_TIMEOUT_S_MAX = 60.0
 """The longest deadline; compaction keeps history at least this long, so outcomes stay decidable."""
-
-ABOUT_ONE = (AccessDeniedError, CommitTooLargeError, InvalidKeyError, LeaseNotFoundError)
-"""Errors with which an engine rejects a whole group although only one member is at fault."""
 
 
 class Committer:
@@ -60,12 +63,16 @@ class Committer:
         rng: random.Random,
         max_clock_skew_ms: int,
         before_send: Callable[[], None] | None = None,
+        notify: Notifier | None = None,
     ) -> None:
         self._engine, self._ts_key, self._clock = engine, layout.ts, clock
         self._tracker, self.created, self.writer = history.tracker, created, writer
-        self._rng, self.before_send = rng, before_send
+        self._rng, self.before_send, self.notify = rng, before_send, notify
+        self.counts = CommitCounts()
         self._pace = Pace(max_clock_skew_ms)
-        self._recovery = Recovery(engine, layout.ts, history, writer, rng, clock.merge)
+        self._recovery = Recovery(
+            engine, layout.ts, history, writer, rng, clock.merge, self.counts, notify
+        )
         self._builder = GroupBuilder(engine, layout, writer)
         self._queue, self._pid = CommitQueue(), os.getpid()
 
@@ -73,6 +80,11 @@ class Committer:
     def guards_max(self) -> int | None:
         """How many guards one commit may have; None: any number."""
         return self._builder.guards_max
+
+    @property
+    def waiting(self) -> int:
+        """How many calls wait for the transaction before theirs."""
+        return len(self._queue.waiting)
 
     def commit(self, build: Build, *, timeout: float) -> Commit:
         """Commit what `build(stamp)` returns; one round trip when no other process commits.
@@ -102,20 +114,7 @@ class Committer:
         Raises `ConflictError` if it landed without the operations that `checks` guard, and
         `CommitUnknownError` if that cannot be found out in time, or not any more.
         """
-        deadline = monotonic() + timeout
-        try:
-            verdict, mark = self._recovery.recover(sent, deadline)
-            failed = (
-                self._recovery.failed_guards(checks, mark, deadline) if mark is not None else []
-            )
-        except Undecided as e:
-            raise unknown(sent, checks, why=str(e)) from e
-        if verdict is Verdict.UNDECIDABLE:
-            raise unknown(sent, checks, why="history was compacted", may_still_land=False)
-        error = self._error_of(sent, 0, checks, failed)
-        if error is not None:
-            raise error
-        return mark
+        return self._recovery.resolve(sent, checks, monotonic() + timeout)
 
     def close(self) -> None:
         """Reject new commits; those in flight still get their outcome."""
@@ -191,7 +190,7 @@ class Committer:
 
         try:
             answer = self._engine.transact(prepare, self._ts_key, timeout=call.left_s)
-        except _EmptyGroupError:
+        except EmptyGroupError:
             return True
         except Refused as e:
             if request is None:
@@ -224,7 +223,7 @@ class Committer:
         while True:
             calls, operations, txns = self._builder.build(waiting, timestamp, self._fail_one)
             if not calls:
-                raise _EmptyGroupError
+                raise EmptyGroupError
             said, nonce = operations[0], os.urandom(16)  # the same of all members
             ahead = backoff.ahead if peeked is None else 0  # embedded engines lose no rounds
             stamp = StampRecord(
@@ -266,7 +265,14 @@ class Committer:
             self._finish_ticks(request, stored)
         self._requeue(request)
         backoff.lose(self._clock, stored)
+        self._note_lost(request, backoff.lost)
         return False
+
+    def _note_lost(self, request: Request[Call], lost: int) -> None:
+        """Count a round that was lost; `lost` is how many its leader has lost."""
+        self.counts.lost_rounds += 1
+        for call in request.calls:
+            call.lost_rounds += 1
 
     def _finish_ticks(self, request: Request[Call], stored: KeyValue) -> None:
         """Finish the group's ticks with the stored timestamp, which is as large as theirs."""
@@ -285,6 +291,7 @@ class Committer:
             except Exception as e:
                 error = e
             with self._queue.lock:
+                self.counts.ticks += error is None
                 call.finish(result=None if error else found, error=error)
 
     def _finish_landed(self, request: Request[Call], answer: TxnResult) -> None:
@@ -348,36 +355,33 @@ class Committer:
         self, request: Request[Call], own: Mark | None, failed: Sequence[FailedGuards | None]
     ) -> None:
         """Finish the calls of a request that landed at `own`, each by its own guards."""
-        stamp = request.sent.stamp
+        stamp, counts, members = request.sent.stamp, self.counts, len(request.calls)
         with self._queue.lock:
+            counts.transactions += own is not None
             for batch, (call, ops) in enumerate(
                 zip(request.calls, request.operations, strict=True)
             ):
                 error = None
                 if failed[batch] != []:
-                    error = self._error_of(request.sent, batch, ops.checks, failed[batch])
+                    error = error_of(request.sent, batch, ops.checks, failed[batch])
                 if error is not None or own is None:
+                    counts.conflicts += isinstance(error, ConflictError)
+                    counts.unknown_outcomes += isinstance(error, CommitUnknownError)
                     call.finish(error=error)
                     continue
+                call.members = members
+                counts.ticks += call.is_tick
+                counts.commits += not call.is_tick
                 by, why, meta = stamp.writer or None, stamp.note, stamp.meta
                 call.finish(result=Commit(stamp.timestamp, batch, own.revision, by, why, meta=meta))
             self._queue.request = None  # last: an interrupt before leaves it to be recovered
-
-    @staticmethod
-    def _error_of(
-        sent: SentRequest, batch: int, checks: tuple[Check, ...], failed: FailedGuards | None
-    ) -> SnapKVError | None:
-        if failed is None:
-            why = "the history that shows it was compacted"
-            return unknown(sent, checks, batch=batch, why=why, may_still_land=False)
-        if failed:
-            return ConflictError((check.guard, found) for check, found in failed)
-        return None
 
     def _unknown_error(self, call: Call, request: Request[Call], why: str) -> SnapKVError:
         if call not in request.calls:
             return CommitTimeoutError("the outcome of an earlier commit was not found out in time")
         batch = request.calls.index(call)
+        with self._queue.lock:
+            self.counts.unknown_outcomes += 1
         return unknown(request.sent, request.operations[batch].checks, batch=batch, why=why)
 
     def _finish_unknown(self, request: Request[Call], why: str) -> None:
@@ -385,6 +389,7 @@ class Committer:
         with self._queue.lock:
             for batch, call in enumerate(request.calls):
                 checks = request.checks(batch)
+                self.counts.unknown_outcomes += not call.done
                 call.finish(error=unknown(request.sent, checks, batch=batch, why=why))
             self._queue.request = None
 
@@ -409,7 +414,3 @@ class Committer:
             for call in request.calls:  # one exception object must not be raised in two threads
                 call.finish(error=copy.copy(error) if len(request.calls) > 1 else error)
             self._queue.request = None
-
-
-class _EmptyGroupError(Exception):
-    """All calls failed to build, or left: nothing is sent."""

@@ -21,6 +21,10 @@ MISSES_MAX = 8
 STAMP_BYTES_MAX = OP_OVERHEAD_BYTES * 8 + 64 + NOTE_BYTES_MAX + WRITER_BYTES_MAX + META_BYTES_MAX
 
 
+class EmptyGroupError(Exception):
+    """All calls failed to build, or left: nothing is sent."""
+
+
 # For example, these calls wait, in this order, and no list is limited:
 #
 #     call   operations                        joins?

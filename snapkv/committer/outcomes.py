@@ -8,8 +8,18 @@ from snapkv.committer.operations import Check, Operations
 from snapkv.committer.request import Request, SentRequest
 from snapkv.dates import dated
 from snapkv.engine.contract import RangeResult, TxnResult
-from snapkv.errors import CommitUnknownError
+from snapkv.errors import (
+    AccessDeniedError,
+    CommitTooLargeError,
+    CommitUnknownError,
+    ConflictError,
+    InvalidKeyError,
+    LeaseNotFoundError,
+    SnapKVError,
+)
 
+ABOUT_ONE = (AccessDeniedError, CommitTooLargeError, InvalidKeyError, LeaseNotFoundError)
+"""Errors with which an engine rejects a whole group although only one member is at fault."""
 FailedGuards = list[tuple[Check, int]]
 """Guards that failed, each with the revision at which its key was last written."""
 
@@ -55,3 +65,18 @@ def unknown(
         guards=checks,
         why=why,
     )
+
+
+def error_of(
+    sent: SentRequest, batch: int, checks: tuple[Check, ...], failed: FailedGuards | None
+) -> SnapKVError | None:
+    """Return the error of a member whose guards failed, None if it was applied.
+
+    `failed` is None if compaction took the answer.
+    """
+    if failed is None:
+        why = "the history that shows it was compacted"
+        return unknown(sent, checks, batch=batch, why=why, may_still_land=False)
+    if failed:
+        return ConflictError((check.guard, found) for check, found in failed)
+    return None

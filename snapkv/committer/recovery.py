@@ -7,13 +7,17 @@ with an error that leaves open whether it was applied, is no longer on its way. 
 
 from __future__ import annotations
 
+import logging
 import random
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from snapkv.clock import monotonic, no_later_than, pause
+from snapkv.clock import monotonic, no_later_than, pause, perf_counter
+from snapkv.committer.counts import CommitCounts
 from snapkv.committer.operations import Check
+from snapkv.committer.outcomes import error_of, unknown
 from snapkv.committer.request import History, SentRequest, Verdict, marks_of
+from snapkv.dates import dated
 from snapkv.engine.contract import Engine, KeyValue, Range
 from snapkv.engine.errors import OutcomeUnknown, Refused
 from snapkv.errors import (
@@ -24,14 +28,22 @@ from snapkv.errors import (
     StoreRecreatedError,
     StoreRestoredError,
 )
+from snapkv.hooks import FenceEvent, FenceOutcome, Notifier
 from snapkv.layout import Mark, StampRecord
 
 T = TypeVar("T")
+
+log = logging.getLogger(__name__)
 
 FENCE_PAUSE_S_MIN = 0.01
 FENCE_PAUSE_S_MAX = 0.5
 FENCE_TIMEOUT_S = 5.0
 """How long one fence may wait for its answer before it is sent again."""
+OUTCOMES: dict[Verdict, FenceOutcome] = {
+    Verdict.LANDED: "landed",
+    Verdict.DEAD: "dead",
+    Verdict.UNDECIDABLE: "undecidable",
+}
 
 
 class Undecided(SnapKVError):
@@ -73,9 +85,13 @@ class Recovery:
         writer: str,
         rng: random.Random,
         on_seen: Callable[[int], None],
+        counts: CommitCounts,
+        notify: Notifier | None = None,
     ) -> None:
         self._engine, self._ts_key, self._history = engine, ts_key, history
         self._writer, self._rng, self._on_seen = writer, rng, on_seen
+        self._counts, self._notify = counts, notify
+        self._fenced = b""  # the nonce of the newest request that was fenced
 
     def recover(
         self, sent: SentRequest, deadline: float, *, answered: bool = False
@@ -86,7 +102,48 @@ class Recovery:
         `Undecided` if the deadline (monotonic seconds) passes first, and `StoreRecreatedError`.
         """
         with no_later_than(deadline):
-            return self._verdict(sent, deadline, answered)
+            if answered:
+                return self._verdict(sent, deadline, answered)
+            return self._fenced_verdict(sent, deadline)
+
+    def resolve(self, sent: SentRequest, checks: tuple[Check, ...], deadline: float) -> Mark | None:
+        """Return where a request landed, None if it never will; see `Committer.resolve`."""
+        try:
+            verdict, mark = self.recover(sent, deadline)
+            failed = self.failed_guards(checks, mark, deadline) if mark is not None else []
+        except Undecided as e:
+            raise unknown(sent, checks, why=str(e)) from e
+        if verdict is Verdict.UNDECIDABLE:
+            raise unknown(sent, checks, why="history was compacted", may_still_land=False)
+        error = error_of(sent, 0, checks, failed)
+        if error is not None:
+            raise error
+        return mark
+
+    def _fenced_verdict(self, sent: SentRequest, deadline: float) -> tuple[Verdict, Mark | None]:
+        """Return the verdict after a fence; log, count and report it.
+
+        If one call's deadline passes, the next call continues: that is the same fence.
+        """
+        stamp, began = sent.stamp, perf_counter()
+        if stamp.nonce != self._fenced:
+            self._fenced = stamp.nonce
+            self._counts.fences += 1
+            log.warning(
+                "%s: the commit of %s got no answer; a fence finds out whether it happened",
+                self._engine.url,
+                dated(stamp.timestamp),
+            )
+        outcome: FenceOutcome = "open"
+        try:
+            verdict, mark = self._verdict(sent, deadline, False)
+            outcome = OUTCOMES[verdict]
+            return verdict, mark
+        finally:
+            log.info("%s: fence of %s: %s", self._engine.url, dated(stamp.timestamp), outcome)
+            if self._notify is not None:
+                took_s = perf_counter() - began
+                self._notify(FenceEvent(self._notify.store, stamp.timestamp, outcome, took_s))
 
     def _verdict(
         self, sent: SentRequest, deadline: float, answered: bool

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, Self
@@ -16,6 +16,7 @@ from snapkv.errors import (
     InvalidTypeError,
     StoreNotFoundError,
 )
+from snapkv.hooks import FailoverEvent, Hooks, LookupEvent, Notifier, StoreLabel, checked_hooks
 from snapkv.layout import CREATION_ORDINAL, Layout, Mark, RawKeyspace, raw_key
 from snapkv.lifecycle import Closing
 from snapkv.model import K, Version
@@ -24,6 +25,7 @@ from snapkv.observing.watch import ObservedWatch
 from snapkv.reading import history as _history
 from snapkv.reading.changes import first_after
 from snapkv.reading.deadline import bounds, within
+from snapkv.reading.metered import Meter
 from snapkv.reading.opening import open_keys
 from snapkv.reading.reader import Reader
 from snapkv.reading.view import KeyspaceReads
@@ -31,7 +33,7 @@ from snapkv.reading.watch import Watch
 from snapkv.timeline import RING_SLOTS, RevisionPolicy, Timeline
 from snapkv.times import When
 
-OBSERVE_OPTIONS = ("prefix", "name", "ring_slots", "clock", "read_timeout")
+OBSERVE_OPTIONS = ("prefix", "name", "ring_slots", "clock", "read_timeout", "hooks")
 
 
 @dataclass(slots=True, eq=False)
@@ -185,6 +187,7 @@ def observe(
     ring_slots: int = RING_SLOTS,
     clock: Clock | None = None,
     read_timeout: float | None = None,
+    hooks: Hooks | Iterable[Hooks] | None = None,
     **options: Any,
 ) -> Observed[K]:
     """Open keys that other programs write into an engine, for reading any moment of them.
@@ -193,7 +196,8 @@ def observe(
     empty prefix selects all keys of the engine, including those of snapkv's stores. The times are
     those of the store `name` in the same engine: keep `snapkv tick --every 1s` running there, or
     commit to that store. It writes nothing, and creates no store. `url`, `ring_slots`, `clock`,
-    `read_timeout` and further options are those of `snapkv.open`. One round trip.
+    `read_timeout` and further options are those of `snapkv.open`. Of `hooks`, those of lookups,
+    watches and failovers are called. One round trip.
 
     >>> import snapkv
     >>> with snapkv.open("memory:cluster") as ticker:
@@ -213,6 +217,8 @@ def observe(
         raise InvalidTypeError(f"clock must have now_ms(); {type(clock).__name__} has not")
     hybrid = HybridClock(clock or SystemClock())
     hybrid.now_ms()
+    listed = checked_hooks(hooks)
+    notify = Notifier(listed, StoreLabel(url, layout.name)) if listed else None
     with within(read_timeout), ExitStack() as on_error:
         try:
             engine = _open_engine(url, layout.ts, options)
@@ -224,9 +230,31 @@ def observe(
             ) from e
         timeline = Timeline(engine, layout.ts, ring_slots=ring_slots, on_seen=hybrid.merge)
         timeline.tracker.open(ts, header)
-        core = Observer(url, engine, layout, record, hybrid, timeline, read_timeout=read_timeout)
+        core = Observer(
+            url,
+            engine,
+            layout,
+            record,
+            hybrid,
+            timeline,
+            read_timeout=read_timeout,
+            notify=notify,
+            meter=Meter(timeline, notify) if notify and notify.wants(LookupEvent) else None,
+        )
+        if notify is not None:
+            _report_failovers(engine, notify)
         on_error.pop_all()
     return Observed(core, space)
+
+
+def _report_failovers(engine: Engine, notify: Notifier) -> None:
+    """Let the hooks know when another endpoint of the engine answers."""
+
+    def failed_over(left: str, entered: str, reason: str) -> None:
+        notify(FailoverEvent(notify.store, left, entered, reason))
+
+    if (report := getattr(engine, "report_failovers", None)) is not None:
+        report(failed_over)
 
 
 def _open_engine(url: str, home: bytes, options: dict[str, Any]) -> Engine:

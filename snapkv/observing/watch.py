@@ -73,6 +73,7 @@ class ObservedWatch(Watch[K]):
                     return None
             elif self._take_changes(self._tick[0].revision, self._patience(deadline)):
                 if (found := self._emit(*self._tick)) is not None:
+                    self._core.deliveries.note(found)
                     return found
             elif deadline is not None and monotonic() >= deadline:
                 return None

@@ -19,8 +19,11 @@ from snapkv.errors import (
     StoreClosedError,
     StoreRestoredError,
 )
+from snapkv.hooks import Notifier
 from snapkv.layout import FormatRecord, Layout
 from snapkv.lifecycle import renew_in_children
+from snapkv.reading.deliveries import Deliveries
+from snapkv.reading.metered import Meter
 from snapkv.reading.sources import Source
 from snapkv.timeline import RESTORES_MAX, RevisionPolicy, Timeline
 from snapkv.times import When, is_likely, is_number, pack, resolve, revision_of, unlikely
@@ -46,12 +49,16 @@ class Reader:
     timeline: Timeline
     policy: RevisionPolicy = field(init=False)
     read_timeout: float | None = field(default=None, kw_only=True)
+    notify: Notifier | None = field(default=None, kw_only=True)
+    meter: Meter | None = field(default=None, kw_only=True)
+    deliveries: Deliveries = field(init=False)
     closed: bool = field(default=False, kw_only=True)
     followers: weakref.WeakSet[Closable] = field(default_factory=weakref.WeakSet, kw_only=True)
     lock: threading.Lock = field(default_factory=threading.Lock, kw_only=True)
 
     def __post_init__(self) -> None:
         self.policy = self.make_policy()
+        self.deliveries = Deliveries(self.clock, self.notify)
         renew_in_children(self)
 
     def make_policy(self) -> RevisionPolicy:

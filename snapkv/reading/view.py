@@ -51,7 +51,10 @@ class KeyspaceReads(Generic[K]):
         # The short way, `Timeline.get`, is tried where `_is_plain`. Where it returns None, the
         # careful way answers.
         self._is_plain = core.read_timeout is None and core.policy.at_head
-        self._encode, self._get = space.encode, core.timeline.get
+        meter, self._encode = core.meter, space.encode
+        self._get = core.timeline.get if meter is None else meter.get
+        self._read_keys = core.get if meter is None else meter.timed("load", core.get)
+        self._source_at = core.source if meter is None else meter.timed("at", core.source)
 
     @property
     def reader(self) -> Reader:
@@ -142,9 +145,9 @@ class KeyspaceReads(Generic[K]):
         together = self._core.engine.limits.reads_together(stored)
         of_revision = isinstance(ts, str) and revision_of(ts) is not None
         if len(stored) >= READS_MAX or of_revision or not together:
-            found = self._core.source(ts, None, False).get(stored)
+            found = self._source_at(ts, None, False).get(stored)
         else:
-            found = self._core.get(stored, ts)
+            found = self._read_keys(stored, ts)
         return [None if kv is None else entry_of(kv) for kv in found]
 
     @bounds
@@ -186,7 +189,7 @@ class KeyspaceReads(Generic[K]):
         `EngineUnavailableError`, `ReadTimeoutError`; with `final=True` as `commit`, too.
         """
         read_timeout = self._read_timeout if timeout is None else timeout
-        source = self._core.source(when, revision, final)
+        source = self._source_at(when, revision, final)
         return Snapshot(source, self._space, read_timeout=read_timeout)
 
     @overload

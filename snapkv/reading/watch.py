@@ -129,7 +129,13 @@ class StoreWatch(Watch[K]):
                 return None
             found = self._take(batch)
             if found is not None and found.changes:
+                self._core.deliveries.note(found)
                 return found
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it was not closed."""
+        return not self._closed
 
     def close(self) -> None:
         """End the watch; may be repeated."""

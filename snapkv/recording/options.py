@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
@@ -13,6 +13,7 @@ from snapkv.arguments import check_int, check_text, wrong_type
 from snapkv.clock import Clock
 from snapkv.engine_urls import scheme_of
 from snapkv.errors import InvalidOptionError
+from snapkv.hooks import Hooks, checked_hooks
 from snapkv.layout import Layout
 from snapkv.store.open import DEFAULT_NAME
 from snapkv.times import duration_ms
@@ -38,6 +39,7 @@ class RecordOptions:
     storage: Mapping[str, Any] | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     into_options: Mapping[str, Any] = field(default_factory=dict)
+    hooks: Hooks | Iterable[Hooks] | None = None
 
     def __post_init__(self) -> None:
         check_text("url", self.url)
@@ -52,6 +54,7 @@ class RecordOptions:
             raise InvalidOptionError(f"flush={self.flush!r}: give {FLUSH_MS_MIN} ms or more")
         if self.keep is not None:
             duration_ms(self.keep)
+        object.__setattr__(self, "hooks", checked_hooks(self.hooks))  # an iterator is read once
         check_int("flush_bytes", self.flush_bytes, least=1)
         if self.into == self.url and self.name == self.into_name:
             raise InvalidOptionError(f"into={self.into!r} is the source itself: name another place")

@@ -12,6 +12,7 @@ from snapkv.errors import (
     NoSpaceError,
     SessionLostError,
 )
+from snapkv.hooks import Notifier, RecordEvent, StoreLabel, checked_hooks
 from snapkv.reading.deadline import check_wait
 from snapkv.recording.opening import open_recording
 from snapkv.recording.options import RecordOptions
@@ -49,6 +50,7 @@ class Recorder:
         self._report = report or (lambda status: None)
         self._reported = 0.0
         self._clock = HybridClock(options.clock or SystemClock())
+        self._notify = Notifier(checked_hooks(options.hooks), StoreLabel(options.url, options.name))
 
     def catch_up(self, *, timeout: float | None = None) -> int:
         """Record all that exists now, durably; return the timestamp of the newest commit.
@@ -122,6 +124,21 @@ class Recorder:
         self.status.state = state
         self._reported = monotonic()
         self._report(self.status)
+        self._notify(self._event())
+
+    def _event(self) -> RecordEvent:
+        status = self.status
+        return RecordEvent(
+            self._notify.store,
+            self.options.place,
+            status.state,
+            status.commits,
+            status.changes,
+            len(status.gaps),
+            status.recorded,
+            status.lag_s(self._clock.now_ms()),
+            status.bytes,
+        )
 
     def _tell_now_and_then(self) -> None:
         if monotonic() - self._reported >= REPORT_S:

@@ -6,7 +6,7 @@ import warnings
 from dataclasses import dataclass, field
 
 from snapkv.arguments import check_seconds
-from snapkv.clock import bounded
+from snapkv.clock import bounded, perf_counter
 from snapkv.committer import COMMIT_TIMEOUT_S_MAX, Committer
 from snapkv.concurrency import here
 from snapkv.errors import (
@@ -17,6 +17,7 @@ from snapkv.errors import (
     EngineUnavailableError,
     SnapKVError,
 )
+from snapkv.hooks import CompactionEvent, FailoverEvent
 from snapkv.model import Build, Commit, Compaction
 from snapkv.reading.reader import Reader
 from snapkv.store.turns import Turns
@@ -41,6 +42,10 @@ class Core(Reader):
     retained_at_ms: int = 0
     retain_error: SnapKVError | None = None
     turns: Turns = field(default_factory=Turns)
+    compactions: int = 0
+    earliest: int | None = None
+    """The oldest time that can be read, as far as it is known without a request."""
+    failovers: int = 0
 
     # --- ticking ---
 
@@ -145,11 +150,21 @@ class Core(Reader):
 
         History that a recording has not copied stays, too, except with `past_recordings`.
         """
+        began = perf_counter()
         try:
-            return self._compact(before, past_recordings, batches, timeout)
+            done = self._compact(before, past_recordings, batches, timeout)
         except CompactedError:  # another process compacted further meanwhile
             oldest = self.timeline.oldest()
-            return Compaction(self.engine.compacted_revision(), oldest.timestamp)
+            done = Compaction(self.engine.compacted_revision(), oldest.timestamp)
+        self.compactions, self.earliest = self.compactions + 1, done.earliest
+        if self.notify is not None:
+            took_s = perf_counter() - began
+            self.notify(
+                CompactionEvent(
+                    self.notify.store, done.revision, done.earliest, done.waits_for, took_s
+                )
+            )
+        return done
 
     def _compact(
         self, before: int, past_recordings: bool, batches: int | None, timeout: float | None
@@ -224,6 +239,12 @@ class Core(Reader):
                 self.retain_error = found[0]
 
     # --- life ---
+
+    def failed_over(self, left: str, entered: str, reason: str) -> None:
+        """Count and report that another endpoint of the engine answers."""
+        self.failovers += 1
+        if self.notify is not None:
+            self.notify(FailoverEvent(self.notify.store, left, entered, reason))
 
     def stop(self) -> None:
         """Wake the threads that wait for commits."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, fields
 from datetime import timedelta
@@ -13,14 +13,16 @@ from typing import Any, overload
 from snapkv.arguments import check_bool, check_known, check_text, wrong_type
 from snapkv.clock import Clock, HybridClock, SystemClock
 from snapkv.codecs import Codec
-from snapkv.committer import COMMIT_TIMEOUT_S, Committer, check_writer
+from snapkv.committer import COMMIT_TIMEOUT_S, Committer, WatchedCommitter, check_writer
 from snapkv.engine.contract import Engine
 from snapkv.engine_urls import COMMON_OPTIONS, open_engine
 from snapkv.errors import InvalidOptionError, InvalidTypeError, StoreNotFoundError
+from snapkv.hooks import Hooks, Notifier, OpenEvent, StoreLabel, checked_hooks
 from snapkv.layout import Layout
 from snapkv.model import V
 from snapkv.reading.deadline import check_wait, within
 from snapkv.reading.decoding import Decoding
+from snapkv.reading.metered import Meter
 from snapkv.reading.opening import default_writer, open_keys
 from snapkv.store.core import Core, check_timeout
 from snapkv.store.store import SnapshotKV
@@ -51,6 +53,8 @@ class Settings:
     create: bool = True
     archive: str | None = None
     storage: Mapping[str, Any] | None = None
+    hooks: Hooks | Iterable[Hooks] | None = None
+    stats: bool = False
 
     def __post_init__(self) -> None:
         if self.clock is not None and not callable(getattr(self.clock, "now_ms", None)):
@@ -64,6 +68,8 @@ class Settings:
             if self.archive is None:
                 raise InvalidOptionError("storage= is for an archive: pass archive=, too")
         check_bool("create", self.create)
+        check_bool("stats", self.stats)
+        object.__setattr__(self, "hooks", checked_hooks(self.hooks))  # an iterator is read once
         check_writer(self.writer_name, may_be_empty=True)
         check_timeout(self.commit_timeout)
         check_wait(self.read_timeout)
@@ -93,6 +99,8 @@ def open(
     create: bool = True,
     archive: str | None = None,
     storage: Mapping[str, Any] | None = None,
+    hooks: Hooks | Iterable[Hooks] | None = None,
+    stats: bool = False,
     **options: Any,
 ) -> SnapshotKV: ...
 
@@ -113,6 +121,8 @@ def open(
     create: bool = True,
     archive: str | None = None,
     storage: Mapping[str, Any] | None = None,
+    hooks: Hooks | Iterable[Hooks] | None = None,
+    stats: bool = False,
     **options: Any,
 ) -> TypedStore[V]: ...
 
@@ -132,6 +142,8 @@ def open(
     create: bool = True,
     archive: str | None = None,
     storage: Mapping[str, Any] | None = None,
+    hooks: Hooks | Iterable[Hooks] | None = None,
+    stats: bool = False,
     **options: Any,
 ) -> Any:
     """Open a store; create it if it does not exist. One round trip if it exists.
@@ -146,10 +158,12 @@ def open(
     opening and each read without a `timeout` of its own (None: only each request is bounded, see
     the class). `archive` is the URL of this store's archive, which answers what is older than
     compaction: a folder, `s3://BUCKET/PATH`, `gs://` or `az://`; `storage` are options of its
-    object store. That costs two requests there, and a round trip more. Further options are the
-    engine's: for lmdb `durability` ("sync", "relaxed", "none"), `map_bytes`, `mode` (permissions of
-    the files of a new store, 0o600), `request_bytes_max`; for etcd `user`, `password`, `tls`,
-    `ca_cert`, `cert`, `key`, `max_request_bytes`, `max_txn_ops` (see `docs/etcd.md`).
+    object store. That costs two requests there, and a round trip more. `hooks` are called while the
+    store works (see `snapkv.hooks`). With `stats=True`, `stats()` also counts lookups, for less
+    than a microsecond each. Further options are the engine's: for lmdb `durability` ("sync",
+    "relaxed", "none"), `map_bytes`, `mode` (permissions of the files of a new store, 0o600),
+    `request_bytes_max`; for etcd `user`, `password`, `tls`, `ca_cert`, `cert`, `key`,
+    `max_request_bytes`, `max_txn_ops` (see `docs/etcd.md`).
 
     Raises `InvalidOptionError`, `InvalidTypeError` for an unknown option, `StoreNotFoundError`
     (with `create=False`), `ArchiveError`, `StoreRestoredError` (the archive is of another history),
@@ -170,6 +184,8 @@ def open(
         create=create,
         archive=archive,
         storage=storage,
+        hooks=hooks,
+        stats=stats,
     )
     home = Layout(name).ts
     url = url_from_environment() if url is None else url
@@ -178,7 +194,7 @@ def open(
     with within(read_timeout):
         engine = open_engine(url, create=create, options=options, home=home)
         core = _opened(url, engine, settings)
-    store = SnapshotKV(core)
+    store = _store_on(core)
     return store if codec is None else TypedStore(core, store, codec)
 
 
@@ -208,7 +224,7 @@ def open_on(engine: Engine, **options: Any) -> SnapshotKV:
         check_known(options, known)
         settings = Settings(**options)
         on_error.pop_all()
-    return SnapshotKV(_opened(engine.url, engine, settings))
+    return _store_on(_opened(engine.url, engine, settings))
 
 
 def open_archive(
@@ -251,6 +267,14 @@ def from_etcd3(
     return open_on(engine_on(client, layout.ts, user, password, **taken), **options)
 
 
+def _store_on(core: Core) -> SnapshotKV:
+    """Return the store of open parts; report to its hooks that it is open."""
+    store = SnapshotKV(core)
+    if core.notify is not None:
+        core.notify(OpenEvent(core.notify.store, store))
+    return store
+
+
 def _opened(url: str, engine: Engine, settings: Settings) -> Core:
     """Return the parts of a store on an engine; close the engine if that fails."""
     with within(settings.read_timeout), ExitStack() as on_error:
@@ -272,7 +296,9 @@ def _assemble(url: str, engine: Engine, settings: Settings) -> Core:
         check(layout, record, ts.create_revision)
     timeline.tracker.open(ts, header)
     skew_ms = duration_ms(settings.max_clock_skew)
-    committer = Committer(
+    hooks = checked_hooks(settings.hooks)
+    notify = Notifier(hooks, StoreLabel(url, layout.name)) if hooks else None
+    committer = (Committer if notify is None else WatchedCommitter)(
         engine,
         layout,
         clock,
@@ -281,7 +307,9 @@ def _assemble(url: str, engine: Engine, settings: Settings) -> Core:
         writer=writer,
         rng=random.Random(),
         max_clock_skew_ms=skew_ms,
+        notify=notify,
     )
+    counted = settings.stats or (notify is not None and notify.counts_lookups)
     core = Core(
         url,
         engine,
@@ -294,7 +322,11 @@ def _assemble(url: str, engine: Engine, settings: Settings) -> Core:
         skew_ms,
         None if settings.retain is None else duration_ms(settings.retain),
         read_timeout=settings.read_timeout,
+        notify=notify,
+        meter=Meter(timeline, notify) if counted else None,
     )
+    if (report := getattr(engine, "report_failovers", None)) is not None:
+        report(core.failed_over)
     if engine.remote or type(clock.wall) is not SystemClock:  # else it is the machine's own
         committer.before_send = core.check_clock
     return core

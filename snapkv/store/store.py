@@ -14,6 +14,7 @@ from snapkv.coordination.live import Live
 from snapkv.coordination.session import TTL_S, Session, Sessions, sessions
 from snapkv.errors import InvalidTypeError, NotSupportedError
 from snapkv.files import FILE_MODE, FilePath, check_mode, checked_path
+from snapkv.hooks import CloseEvent
 from snapkv.layout import StampRecord
 from snapkv.lifecycle import Closing
 from snapkv.model import Commit, Compaction, Guard, Ops, Scalar, V
@@ -23,7 +24,9 @@ from snapkv.store import check as _check
 from snapkv.store import dump as _dump
 from snapkv.store.core import Core
 from snapkv.store.facts import facts
+from snapkv.store.health import HEALTH_TIMEOUT_S, Health, health
 from snapkv.store.space import Space, names
+from snapkv.store.stats import Stats, stats
 from snapkv.store.typed import TypedView
 from snapkv.store.watermarks import Watermark, forget, watermarks
 from snapkv.store.writes import Writes
@@ -51,7 +54,10 @@ class SnapshotKV(Writes, Closing):
 
     def close(self) -> None:
         """Close the store; calls that wait in other threads raise `StoreClosedError`."""
+        notify = None if self._core.closed else self._core.notify
         self._core.close()
+        if notify is not None:
+            notify(CloseEvent(notify.store, self))
 
     # --- unknown outcomes ---
 
@@ -348,6 +354,38 @@ class SnapshotKV(Writes, Closing):
         Raises `EngineUnavailableError`, `ReadTimeoutError`.
         """
         return facts(self._core)
+
+    def stats(self) -> Stats:
+        """Return counts since the store was opened, and gauges; no round trip.
+
+        Lookups are counted, too, if the store was opened with `stats=True`, or with hooks that want
+        it.
+
+        >>> import snapkv
+        >>> with snapkv.open("memory:", stats=True) as store:
+        ...     ts = store.save("a", b"1")
+        ...     values = store.load("a", ts), store.load("a")
+        ...     store.stats().commits, store.stats().lookups
+        (1, Lookups(head=1, ring=1, block=0, search=0))
+
+        It also answers for a closed store.
+        """
+        return stats(self._core)
+
+    def health(self, *, timeout: float = HEALTH_TIMEOUT_S) -> Health:
+        """Return whether the engine answers, and how old the newest commit is, for a probe.
+
+        It waits `timeout` seconds at most. One round trip, of a read that needs a quorum; an
+        unreachable engine raises nothing: `answers` is False then, and `error` says why.
+
+        >>> import snapkv
+        >>> with snapkv.open("memory:") as store:
+        ...     store.health().answers
+        True
+
+        Raises `StoreClosedError`, `InvalidOptionError`, `InvalidTypeError` (of `timeout`).
+        """
+        return health(self._core, timeout)
 
     def check(self, *, progress: _dump.Progress = lambda _: None) -> _check.CheckReport:
         """Check every invariant of the stored data; `progress` gets the number of commits."""

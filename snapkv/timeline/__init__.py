@@ -12,5 +12,6 @@ from snapkv.timeline.moment import RevisionPolicy as RevisionPolicy
 from snapkv.timeline.ring import RING_SLOTS as RING_SLOTS
 from snapkv.timeline.ring import Ring as Ring
 from snapkv.timeline.search import READS_MAX as READS_MAX
+from snapkv.timeline.timeline import TakenPath as TakenPath
 from snapkv.timeline.timeline import Timeline as Timeline
 from snapkv.timeline.tracker import RESTORES_MAX as RESTORES_MAX

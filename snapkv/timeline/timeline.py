@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from snapkv.engine.contract import Engine, KeyValue, Range
 from snapkv.engine.replay import replayed
@@ -12,6 +13,7 @@ from snapkv.errors import (
     CompactedError,
     StoreRestoredError,
 )
+from snapkv.hooks import Path
 from snapkv.layout import Mark, StampRecord
 from snapkv.timeline import bulk
 from snapkv.timeline.continuity import RESTORED, ContinuousWatcher
@@ -27,6 +29,12 @@ AHEAD_MAX = 1 << 59
 """Further above the newest mark (69 years) a number is looked at more closely."""
 
 
+class TakenPath(threading.local):
+    """The path of this thread's newest lookup: see `LookupEvent`; empty for one of a revision."""
+
+    path: Path | Literal[""] = "head"
+
+
 class Timeline:
     """Maps timestamps to revisions for one store; safe for threads, holds no lock while it reads.
 
@@ -40,6 +48,8 @@ class Timeline:
         self, engine: Engine, key: bytes, *, ring_slots: int, on_seen: Callable[[int], None]
     ) -> None:
         self.tracker = Tracker(engine, key, ring_slots=ring_slots, on_seen=on_seen)
+        self.taken: TakenPath | None = None
+        """Where the paths of lookups are noted, if they are counted."""
 
     # --- the newest mark, and continuity ---
 
@@ -121,14 +131,19 @@ class Timeline:
             if timestamp >= newest.timestamp:
                 final, epoch = timestamp == newest.timestamp, tracker.continuity.epoch
                 return Moment(self, timestamp, newest, final, epoch, newest.revision)
+        path: Path = "ring"
         if floor is None:
-            floor = tracker.lookup.blocks.find(timestamp)
+            path, floor = "block", tracker.lookup.blocks.find(timestamp)
         if floor is None:
-            floor = tracker.between(TIMESTAMP, timestamp)[0]
+            path, floor = "search", tracker.between(TIMESTAMP, timestamp)[0]
+        if self.taken is not None:
+            self.taken.path = path
         return Moment(self, timestamp, floor, True, epoch, floor.revision)
 
     def at_revision(self, revision: int) -> Moment:
         """Return the moment of a revision; one round trip."""
+        if self.taken is not None:
+            self.taken.path = ""
         answer = self.tracker.read([Range(self.tracker.key, revision=revision)])
         mark = self.tracker.lookup.mark_in(answer.results[0]) or self.tracker.lookup.creation
         reading = max(revision, mark.revision)

@@ -162,6 +162,7 @@ def test_without_a_store_it_says_how_to_name_one(cli: Cli, setting: str | None) 
         ["dump", "d"],
         ["check"],
         ["info"],
+        ["health"],
     ],
     ids=" ".join,
 )

@@ -19,6 +19,7 @@ STATEMENT = (ROOT / "docs" / "api.md").read_text()
 LISTED = (
     "snapkv",
     "snapkv.aio",
+    "snapkv.metrics",
     "snapkv.rendering",
     "snapkv.spark",
     "snapkv.ui",
@@ -26,6 +27,7 @@ LISTED = (
     "cdcmeta.changes",
     "cdcmeta.generations",
     "cdcmeta.couch_http",
+    "cdcmeta.metrics",
     "cdcmeta.scheduler",
     "cdcmeta.scheduler.runtime",
     "cdcmeta.spark",
@@ -42,6 +44,7 @@ WHOLE = (
     "snapkv.errors",
     "snapkv.clock",
     "snapkv.codecs",
+    "snapkv.hooks",
     "snapkv.model",
     "snapkv.times",
     "snapkv.tuples",

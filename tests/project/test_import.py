@@ -13,6 +13,8 @@ HEAVY = {
     "pandas",
     "numpy",
     "obstore",
+    "opentelemetry",
+    "prometheus_client",
     "pyiceberg",
     "typer",
     "rich",
@@ -72,3 +74,17 @@ def test_without_pyarrow_a_table_says_what_to_install(table: str) -> None:
     last = done.stderr.splitlines()[-1]
     assert last.startswith("snapkv.errors.MissingExtraError: ")
     assert last.endswith("for tables: pip install 'snapkv[arrow]'")
+
+
+def test_loggers_are_quiet_until_a_service_logs() -> None:
+    code = """
+import logging, snapkv, cdcmeta
+for name in ("snapkv.committer.recovery", "cdcmeta.scheduler"):
+    logging.getLogger(name).error("not shown")
+logging.basicConfig()
+logging.getLogger("snapkv.committer.recovery").warning("shown")
+"""
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", code], check=True, capture_output=True, text=True, timeout=60
+    )
+    assert done.stderr == "WARNING:snapkv.committer.recovery:shown\n"

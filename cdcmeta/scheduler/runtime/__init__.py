@@ -7,6 +7,7 @@
 
 from cdcmeta.scheduler.runtime.capture import Capture
 from cdcmeta.scheduler.runtime.changefeeds import Changefeeds
+from cdcmeta.scheduler.runtime.gauges import CaptureStatus, Scheduled
 from cdcmeta.scheduler.runtime.records import Changefeed, Placement
 
-__all__ = ["Capture", "Changefeed", "Changefeeds", "Placement"]
+__all__ = ["Capture", "CaptureStatus", "Changefeed", "Changefeeds", "Placement", "Scheduled"]

@@ -13,6 +13,7 @@ from cdcmeta.errors import InvalidArgumentError
 from cdcmeta.scheduler.core.limits import Limits
 from cdcmeta.scheduler.executors.sinks.called import Function
 from cdcmeta.scheduler.runtime import records
+from cdcmeta.scheduler.runtime.gauges import CaptureStatus
 from cdcmeta.scheduler.runtime.opening import Stores
 from cdcmeta.scheduler.runtime.registration import Life
 from cdcmeta.scheduler.transport.contract import Post
@@ -71,7 +72,7 @@ class Capture:
         records.check_name("a cluster", cluster)
         if limits is not None and not isinstance(limits, Limits):
             raise InvalidArgumentError(f"limits= takes Limits(), not {limits!r}")
-        self._store, self._post, self._cluster, self.label = store, post, cluster, label
+        self._store, self._post, self.cluster, self.label = store, post, cluster, label
         self._ttl_s, self._limits = ttl, limits or Limits()
         self._functions, self._tick_s = dict(functions or {}), tick_s
         self._end_process = end_process
@@ -83,6 +84,12 @@ class Capture:
         """The present registration; None before the first and between two."""
         self.error: BaseException | None = None
         """Why the thread of `start` ended."""
+
+    @property
+    def status(self) -> CaptureStatus | None:
+        """How it was up to two seconds ago, for monitors; None while it is not registered."""
+        life = self.life
+        return None if life is None else life.status
 
     # --- in a thread of its own ---
 
@@ -136,7 +143,7 @@ class Capture:
     def _register(self) -> Life:
         return Life(
             self._store,
-            self._cluster,
+            self.cluster,
             self.label,
             self._ttl_s,
             self._limits,

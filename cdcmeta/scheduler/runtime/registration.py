@@ -25,6 +25,7 @@ from cdcmeta.scheduler.protocol.fencing import KnownOwner
 from cdcmeta.scheduler.protocol.messages import Envelope
 from cdcmeta.scheduler.runtime import records
 from cdcmeta.scheduler.runtime.duties import Duties
+from cdcmeta.scheduler.runtime.gauges import CaptureStatus
 from cdcmeta.scheduler.runtime.opening import (
     OpeningExecutor,
     Stores,
@@ -110,6 +111,8 @@ class Life:
         except BaseException:
             self.session.close()
             raise
+        self.status = CaptureStatus(self.name, False, {}, {})
+        """How it was at the last report; replaced, never changed in place."""
         self.is_leaving = False
         self._term: Term | None = None
         self._duties: Duties | None = None
@@ -333,10 +336,13 @@ class Life:
         if monotonic() - self._reported_at < REPORT_S or not self.session.alive:
             return
         self._reported_at = monotonic()
-        feeds = {
-            id: running.reporter.report(len(running.agent.tables())).encode()
+        reports = {
+            id: running.reporter.report(len(running.agent.tables()))
             for id, running in self._feeds.items()
         }
+        scheduled = {} if self._term is None else self._term.scheduled()
+        self.status = CaptureStatus(self.name, self.is_leading, reports, scheduled)
+        feeds = {id: each.encode() for id, each in reports.items()}
         raw = records.encoded({"feeds": feeds, "leaves": self.is_leaving})
         if raw != self._reported:
             self._reported = raw

@@ -22,6 +22,7 @@ from cdcmeta.scheduler.owner.decisions import FOUND, PLACED
 from cdcmeta.scheduler.protocol.messages import Envelope
 from cdcmeta.scheduler.runtime import records
 from cdcmeta.scheduler.runtime.duties import Duties
+from cdcmeta.scheduler.runtime.gauges import Scheduled
 from cdcmeta.scheduler.runtime.records import RUNNING, Changefeed
 from cdcmeta.scheduler.runtime.registry import View
 from cdcmeta.scheduler.runtime.reports import Weights, feed_reports
@@ -109,6 +110,10 @@ class Term:
         self._do_requests(view)
         self._clean(view)
         return sent
+
+    def scheduled(self) -> dict[str, Scheduled]:
+        """Return how each changefeed is, for monitors."""
+        return {id: Scheduled.of(each.coordinator) for id, each in self._schedules.items()}
 
     # --- the cluster ---
 

@@ -27,6 +27,7 @@ from snapkv.engine.etcd.error_texts import (
     refusal_of,
     too_large,
 )
+from snapkv.engine.etcd.failover import Failovers
 from snapkv.engine.etcd.grpc_client import (
     AUTHENTICATE,
     RANGE,
@@ -69,6 +70,7 @@ class Connection:
         self._endpoints = tuple(endpoints)
         self._login, self._token = login, token
         self._at = 0
+        self.failovers = Failovers(self._endpoints[0].address)
         # endpoints that did not answer as etcd since one last did
         self._strangers: set[str] = set()
         self._closed = False
@@ -117,7 +119,7 @@ class Connection:
                     continue
                 self._raise_if_final(e, endpoint, request)
                 failure = e
-            self._move_on(endpoint)
+            self._move_on(endpoint, failure)
             tries += 1
             self.wait_before(tries, deadline)
             if monotonic() >= deadline:
@@ -210,7 +212,7 @@ class Connection:
                 failure = e
             tries += 1
             if is_for_elsewhere(failure):
-                self._move_on(endpoint)
+                self._move_on(endpoint, failure)
                 self.wait_before(tries, deadline)
             elif not (
                 is_stale_token(failure)
@@ -219,7 +221,7 @@ class Connection:
             ):
                 outcome = self._outcome(failure, request)
                 if isinstance(outcome, OutcomeUnknown) and not outcome.answered:
-                    self._move_on(endpoint)  # it did not answer
+                    self._move_on(endpoint, failure)  # it did not answer
                 raise outcome from failure
 
     def _outcome(self, failure: CallFailed, request: Message) -> Refused | OutcomeUnknown:
@@ -282,11 +284,11 @@ class Connection:
             try:
                 if self._renewed(open_watch.token, monotonic() + TRY_S):
                     return
-            except EngineUnavailableError:  # no quorum, for example: the next attempt may succeed
-                self._move_on(open_watch.endpoint)
+            except EngineUnavailableError as e:  # no quorum, for example: the next one may succeed
+                self._move_on(open_watch.endpoint, e)
                 return
         self._raise_if_final(failure, open_watch.endpoint)
-        self._move_on(open_watch.endpoint)
+        self._move_on(open_watch.endpoint, failure)
 
     # --- endpoints and tokens ---
 
@@ -295,12 +297,18 @@ class Connection:
             raise StoreClosedError("the engine was closed")
         return self._endpoints[self._at]
 
-    def _move_on(self, endpoint: Endpoint) -> None:
+    def _move_on(self, endpoint: Endpoint, why: object) -> None:
         """Use the next endpoint from now on, unless another thread has moved on already."""
         endpoint.drop()
         with self._lock:
             if self._endpoints[self._at] is endpoint:
                 self._at = (self._at + 1) % len(self._endpoints)
+                self.failovers.left(why)
+
+    def heard_from(self, endpoint: Endpoint) -> None:
+        """Note that an endpoint has answered."""
+        if self._endpoints[self._at] is endpoint:
+            self.failovers.answers(endpoint.address)
 
     def _call(
         self,
@@ -327,6 +335,8 @@ class Connection:
             raise
         endpoint.proven = True
         self._strangers.clear()
+        if endpoint.address != self.failovers.answering:
+            self.heard_from(endpoint)
         return answer
 
     @staticmethod
@@ -366,7 +376,7 @@ class Connection:
                     return None
                 self._raise_if_final(e, endpoint)
                 failure = e
-            self._move_on(endpoint)
+            self._move_on(endpoint, failure)
             tries += 1
             self.wait_before(tries, deadline)
             if monotonic() >= deadline:

@@ -20,6 +20,7 @@ from snapkv.engine.etcd.compaction import CompactionPoint
 from snapkv.engine.etcd.connection import Connection
 from snapkv.engine.etcd.endpoint import Endpoint
 from snapkv.engine.etcd.error_texts import COMPACTED
+from snapkv.engine.etcd.failover import OnFailover
 from snapkv.engine.etcd.grpc_client import COMPACT, GRANT, KEEP_ALIVE, REVOKE, TXN, CallFailed
 from snapkv.engine.etcd.point_reads import PointReads
 from snapkv.engine.etcd.reading import KEY_BYTES_MAX, OPS_MAX, EtcdReads
@@ -77,6 +78,10 @@ class EtcdEngine(EtcdReads):
         """Renew the locks, also of what has no hook of its own."""
         self._lock = threading.Lock()
         self._server.after_fork()
+
+    def report_failovers(self, on_failover: OnFailover) -> None:
+        """Call a function when another endpoint of the cluster answers than before."""
+        self._connection.failovers.on_failover = on_failover
 
     # --- writing ---
 

@@ -315,6 +315,7 @@ class WatchReader:
             if answer.canceled:
                 raise self._canceled(answer)
             if answer.created:
+                self._connection.heard_from(open_watch.endpoint)
                 continue
             held += map(event_of, answer.events)
             if answer.fragment:
