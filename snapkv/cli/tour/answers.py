@@ -11,14 +11,15 @@ from __future__ import annotations
 import random
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple
 
 import snapkv
+from snapkv.cli.tour.comparing import Comparison
 from snapkv.cli.tour.filling import OVERHEAD_BYTES, TREE_PREFIX, Timeline, key_of
-from snapkv.cli.tour.git import SUBMODULE_MODE, Clone, GitChange, TreeEntry, object_id
+from snapkv.cli.tour.git import Clone, GitChange, TreeEntry
 from snapkv.cli.tour.moments import Moment, choose_moments, date_text, one_back
 from snapkv.cli.tour.place import COMMIT_KEY, SPACE
 from snapkv.clock import perf_counter
@@ -27,15 +28,6 @@ from snapkv.times import end_of_ms
 DATES_ASKED = 200
 LOADS_PER_MOMENT = 50
 LISTS_PER_MOMENT = 5
-
-
-class Mismatch(NamedTuple):
-    """An answer that differs from git's."""
-
-    question: str
-    key: str
-    git: str
-    store: str
 
 
 class TreeAnswer(NamedTuple):
@@ -82,7 +74,7 @@ class RestoreAnswer(NamedTuple):
 
 
 @dataclass(slots=True)
-class Report:
+class Report(Comparison):
     """All answers, the seconds that they took, and their differences from git."""
 
     trees: list[TreeAnswer] = field(default_factory=list)
@@ -95,8 +87,6 @@ class Report:
     loads_s: list[float] = field(default_factory=list)
     lists_s: list[float] = field(default_factory=list)
     listed_keys: list[int] = field(default_factory=list)
-    answers: int = 0
-    mismatches: list[Mismatch] = field(default_factory=list)
     left_out: set[bytes] = field(default_factory=set)
 
 
@@ -128,11 +118,11 @@ class Examiner:
             snapshot, expected = self.store.at(moment.date), self.expected(moment.index)
             found = dict(snapshot.items())
             question = f"the tree at {moment.date}"
-            wrong = self._compare_contents(question, found, expected)
+            wrong = self.report.compare_contents(question, found, expected)
             rows = self.space.at(moment.date).items(TREE_PREFIX)
             lines = {key.removeprefix(TREE_PREFIX).decode(): line for key, line in rows}
             wanted = {key: entry.line for key, entry in expected.items()}
-            wrong += self.compare(f"{question}, modes", lines, wanted)
+            wrong += self.report.compare(f"{question}, modes", lines, wanted)
             size = sum(map(len, found.values()))
             oid = self._oid(moment.index)
             answer = TreeAnswer(moment, oid, snapshot.count(), size, not wrong)
@@ -149,7 +139,7 @@ class Examiner:
             self.report.lookups_s.append(perf_counter() - started)
             wanted = {"commit": self._oid(bisect_right(times, ms) - 1)}
             found = {"commit": self.space.load(COMMIT_KEY, when)}
-            self.compare(f"the commit at {date_text(ms)}", found, wanted)
+            self.report.compare(f"the commit at {date_text(ms)}", found, wanted)
 
     def ask_lists(self) -> None:
         """Ask for everything in a folder, at each moment."""
@@ -163,7 +153,9 @@ class Examiner:
                 self.report.listed_keys.append(len(keys))
                 inside = {key: entry for key, entry in expected.items() if key.startswith(prefix)}
                 found = dict(zip(keys, values, strict=True))
-                self._compare_contents(f"the list of {prefix} at {moment.date}", found, inside)
+                self.report.compare_contents(
+                    f"the list of {prefix} at {moment.date}", found, inside
+                )
 
     def ask_loads(self) -> None:
         """Ask for single files at each moment: some that existed, some that did not."""
@@ -180,7 +172,7 @@ class Examiner:
                     found = {}
                 self.report.loads_s.append(perf_counter() - started)
                 wanted = {key: expected[key]} if key in expected else {}
-                self._compare_contents(f"{key} at {moment.date}", found, wanted)
+                self.report.compare_contents(f"{key} at {moment.date}", found, wanted)
 
     def ask_diffs(self) -> None:
         """Ask what differs between neighbouring moments, and between the first and the newest."""
@@ -196,16 +188,16 @@ class Examiner:
         content = [(k, c) for k, c in keyed if c.of_content]
         befores = {key: c.before for key, c in content if c.before}
         afters = {key: c.after for key, c in content if c.after}
-        wrong = self._compare_contents(
+        wrong = self.report.compare_contents(
             f"{question}, before", {d.key: d.before for d in found if d.before is not None}, befores
         )
-        wrong += self._compare_contents(
+        wrong += self.report.compare_contents(
             f"{question}, after", {d.key: d.after for d in found if d.after is not None}, afters
         )
         rows = self.space.diff(a.date, b.date, TREE_PREFIX)
         lines = {r.key.removeprefix(TREE_PREFIX).decode(): _pair(r.before, r.after) for r in rows}
         wanted = {key: _pair(_line_of(c.before), _line_of(c.after)) for key, c in keyed}
-        wrong += self.compare(f"{question}, modes", lines, wanted)
+        wrong += self.report.compare(f"{question}, modes", lines, wanted)
         self.report.diffs.append(DiffAnswer(a, b, len(found), not wrong))
 
     def ask_restore(self, head_ts: int, request_bytes_max: int) -> None:
@@ -230,7 +222,7 @@ class Examiner:
             return
         try:
             self.store.restore(moment.date, note=f"tour: restore {moment.date}")
-            wrong = self._compare_contents(
+            wrong = self.report.compare_contents(
                 f"the present, restored to {moment.date}",
                 dict(self.store.at().items()),
                 self.expected(moment.index),
@@ -238,7 +230,7 @@ class Examiner:
         finally:
             self.store.restore(head_ts, note="tour: take the restore back")
         now = dict(self.store.at().items())
-        wrong += self._compare_contents("the present again", now, self.expected(self._last))
+        wrong += self.report.compare_contents("the present again", now, self.expected(self._last))
         self.report.restored = RestoreAnswer(moment, len(changes), not wrong)
 
     # --- git's side ---
@@ -269,42 +261,9 @@ class Examiner:
         commits = [moment for moment in self.moments if moment.index >= 0]
         return commits[len(commits) // 2], commits[-1]
 
-    # --- comparing ---
-
-    def _compare_contents(
-        self, question: str, found: Mapping[str, bytes], expected: Mapping[str, TreeEntry]
-    ) -> int:
-        """Compare contents with git's object ids; return the number of mismatches."""
-        named = {key: _name_of(content, expected.get(key)) for key, content in found.items()}
-        wanted = {key: entry.oid for key, entry in expected.items()}
-        return self.compare(question, named, wanted)
-
-    def compare(
-        self, question: str, found: Mapping[str, bytes], expected: Mapping[str, bytes]
-    ) -> int:
-        """Count an answer, and keep its differences from git; return their number."""
-        self.report.answers += 1
-        if found == expected:
-            return 0
-        wrong = sorted(k for k in found.keys() | expected.keys() if found.get(k) != expected.get(k))
-        self.report.mismatches += [
-            Mismatch(question, key, _shown(expected.get(key)), _shown(found.get(key)))
-            for key in wrong
-        ]
-        return len(wrong)
-
     def _some(self, keys: Iterable[str], count: int) -> list[str]:
         pool = sorted(keys)
         return self._rng.sample(pool, min(count, len(pool)))
-
-
-def _name_of(content: bytes, entry: TreeEntry | None) -> bytes:
-    """Return the object id of a content, computed as git does; a submodule's value is one."""
-    if entry is None:
-        return b"%d bytes" % len(content)
-    if entry.mode == SUBMODULE_MODE:
-        return content
-    return object_id(content, like=entry.oid)
 
 
 def _line_of(entry: TreeEntry | None) -> bytes | None:
@@ -313,7 +272,3 @@ def _line_of(entry: TreeEntry | None) -> bytes | None:
 
 def _pair(before: bytes | None, after: bytes | None) -> bytes:
     return (before or b"absent") + b" -> " + (after or b"absent")
-
-
-def _shown(value: bytes | None) -> str:
-    return "absent" if value is None else value.decode(errors="backslashreplace")[:120]

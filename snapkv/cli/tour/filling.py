@@ -196,7 +196,7 @@ def _values(contents: Contents, commit: GitCommit, bytes_max: int) -> dict[str, 
     try:
         found = contents.read(oids, max(0, bytes_max - overhead))
     except TooLarge as e:
-        raise _too_large(commit, e.size + overhead, bytes_max) from e
+        raise too_large(commit, e.size + overhead, bytes_max) from e
     values.update(zip(keys, found, strict=True))
     return values
 
@@ -208,7 +208,7 @@ def _save(
     try:
         return store.commit(_building(commit, values, guard))
     except CommitTooLargeError as e:
-        raise _too_large(commit, e.size, e.limit) from e
+        raise too_large(commit, e.size, e.limit) from e
     except ConflictError as e:
         raise TourError(
             "another tour writes to this store at the same time",
@@ -255,7 +255,8 @@ def shown_oid(oid: bytes) -> str:
     return oid[:OID_SHOWN].decode()
 
 
-def _too_large(commit: GitCommit, size: int, limit: int) -> TourError:
+def too_large(commit: GitCommit, size: int, limit: int) -> TourError:
+    """Return the error of a commit that is too large for one transaction."""
     mib = -(-size // (1 << 20))
     return TourError(
         f"git commit {shown_oid(commit.oid)} ({commit.subject[:60]}) is too large for one "

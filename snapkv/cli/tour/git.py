@@ -196,6 +196,26 @@ class Clone:
         fields = self._ask(*asked).split(b"\0")[:-1]
         return [_change(record, path) for record, path in zip(*[iter(fields)] * 2, strict=True)]
 
+    def authors(self, a: bytes | None, b: bytes) -> dict[bytes, str]:
+        """Return the author of the newest change of each path after commit `a`, up to `b`.
+
+        Both are of the first-parent history; None: all of it, up to `b`.
+        """
+        asked = ["-c", "log.showRoot=true", "-c", "log.diffMerges=first-parent", "log"]
+        asked += ["--first-parent", "-m", "--name-only", "-z", "--no-renames", "--encoding=UTF-8"]
+        asked += ["--ignore-submodules=none", "--no-show-signature", "--no-color", "--no-relative"]
+        asked += ["--format=%x01%an", b.decode(), *([f"^{a.decode()}"] if a else [])]
+        found: dict[bytes, str] = {}
+        author = ""
+        with self._streaming(asked) as stream:
+            for field in _split(stream):
+                name = field.removeprefix(b"\n")
+                if name.startswith(b"\x01"):
+                    author = _text(name[1:])
+                elif name:
+                    found.setdefault(name, author)
+        return found
+
     # --- contents ---
 
     @contextmanager

@@ -11,6 +11,9 @@ from rich.table import Table
 from rich.text import Text
 
 from snapkv.cli.formats import key_text
+from snapkv.cli.tour.comparing import Comparison
+
+MISMATCHES_SHOWN = 10
 
 
 class PipeConsole(Console):
@@ -75,3 +78,25 @@ def path_text(path: bytes) -> str:
 def say(console: Console, style: str, text: str) -> None:
     """Print a line, which a pipe gets as it is, however long."""
     console.print(Text(text, style), soft_wrap=True)
+
+
+def verdict_text(equal: bool) -> Text:
+    """Return whether an answer is equal to git's, in a word."""
+    return Text("equal", "green") if equal else Text("DIFFERS", "bold red")
+
+
+def say_all_equal(console: Console, done: Comparison) -> None:
+    """Print that no answer differs from git's."""
+    say(console, "bold green", f"All {done.answers:,} answers are equal to git's.")
+
+
+def say_mismatches(console: Console, done: Comparison) -> None:
+    """Print how many answers differ from git's, and the first of them."""
+    count = len(done.mismatches)
+    what = "mismatch" if count == 1 else "mismatches"
+    say(console, "bold red", f"{count:,} {what} in {done.answers:,} answers:")
+    for wrong in done.mismatches[:MISMATCHES_SHOWN]:
+        say(console, "red", f"  {wrong.question}: {key_text(wrong.key)}")
+        say(console, "", f"    git: {wrong.git}    store: {wrong.store}")
+    if (more := count - MISMATCHES_SHOWN) > 0:
+        say(console, "", f"  ... and {more:,} more")

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.text import Text
 
 from snapkv.cli.exits import Exit
-from snapkv.cli.formats import counted, key_text
+from snapkv.cli.formats import counted
 from snapkv.cli.terminal import tell, tell_error
 from snapkv.cli.tour import archived, filling, place, sparked
 from snapkv.cli.tour.answers import Examiner, Report, TreeAnswer
@@ -28,15 +28,17 @@ from snapkv.cli.tour.printing import (
     plain_table,
     progress,
     say,
+    say_all_equal,
+    say_mismatches,
     section,
     size_text,
+    verdict_text,
 )
 from snapkv.model import Entry
 from snapkv.times import format_time
 
 PLAIN_WIDTH = 100
 """Columns of a line without a terminal."""
-MISMATCHES_SHOWN = 10
 NAMES_SHOWN = 3
 SPARK_STEPS = 3
 """To start it, and two questions."""
@@ -211,7 +213,7 @@ def _examine(console: Console, examiner: Examiner, done: Imported, request_bytes
     section(console, "What did the tree look like?", trees)
     diffs = plain_table("from", "to", "files>", "git diff-tree")
     for diff in report.diffs:
-        diffs.add_row(diff.a.label, diff.b.label, f"{diff.keys:,}", _verdict(diff.equal))
+        diffs.add_row(diff.a.label, diff.b.label, f"{diff.keys:,}", verdict_text(diff.equal))
     if report.diffs:
         section(console, "What differs between two dates?", diffs)
     console.print()
@@ -221,7 +223,7 @@ def _examine(console: Console, examiner: Examiner, done: Imported, request_bytes
     restored = report.restored
     line = Text("Restored to ").append(restored.moment.date, "cyan")
     line.append(f" ({restored.moment.label}): {counted(restored.keys, 'key')} changed, compared, ")
-    line.append("taken back: ").append_text(_verdict(restored.equal))
+    line.append("taken back: ").append_text(verdict_text(restored.equal))
     console.print(line, soft_wrap=True)
 
 
@@ -241,7 +243,7 @@ def _ask_archive(console: Console, examiner: Examiner, request_bytes_max: int) -
     for tree, compacted in examiner.report.archived:
         alone = "compacted" if compacted else "answers"
         date = Text(tree.moment.date, "cyan")
-        shown.add_row(tree.moment.label, date, f"{tree.keys:,}", alone, _verdict(tree.equal))
+        shown.add_row(tree.moment.label, date, f"{tree.keys:,}", alone, verdict_text(tree.equal))
     section(console, "What does an archive say, after the store was compacted?", shown)
     if not any(compacted and tree.keys for tree, compacted in examiner.report.archived):
         why = "all of this history falls on one date, and the store still knows it"
@@ -268,7 +270,7 @@ def _ask_spark(console: Console, examiner: Examiner, folder: str) -> None:
     shown = plain_table("", "rows>", "time>", "git")
     for answer in answers:
         seconds = duration_text(answer.seconds)
-        shown.add_row(answer.question, f"{answer.rows:,}", seconds, _verdict(answer.equal))
+        shown.add_row(answer.question, f"{answer.rows:,}", seconds, verdict_text(answer.equal))
     section(console, "What does Spark say of the same store?", shown)
 
 
@@ -276,11 +278,7 @@ def _tree_row(answer: TreeAnswer) -> tuple[str | Text, ...]:
     moment = answer.moment
     commit = shown_oid(answer.oid) if answer.oid else "none yet"
     sizes = f"{answer.keys:,}", size_text(answer.content_bytes)
-    return moment.label, Text(moment.date, "cyan"), commit, *sizes, _verdict(answer.equal)
-
-
-def _verdict(equal: bool) -> Text:
-    return Text("equal", "green") if equal else Text("DIFFERS", "bold red")
+    return moment.label, Text(moment.date, "cyan"), commit, *sizes, verdict_text(answer.equal)
 
 
 # --- the numbers ---------------------------------------------------------------------------
@@ -320,19 +318,9 @@ def _tell_verdict(console: Console, report: Report, done: Imported) -> None:
     if left_out := report.left_out | done.left_out:
         _tell_left_out(console, left_out)
     if not report.mismatches:
-        say(console, "bold green", f"All {report.answers:,} answers are equal to git's.")
+        say_all_equal(console, report)
         return
-    say(
-        console,
-        "bold red",
-        f"{len(report.mismatches):,} {'mismatch' if len(report.mismatches) == 1 else 'mismatches'} "
-        f"in {report.answers:,} answers:",
-    )
-    for wrong in report.mismatches[:MISMATCHES_SHOWN]:
-        say(console, "red", f"  {wrong.question}: {key_text(wrong.key)}")
-        say(console, "", f"    git: {wrong.git}    store: {wrong.store}")
-    if (more := len(report.mismatches) - MISMATCHES_SHOWN) > 0:
-        say(console, "", f"  ... and {more:,} more")
+    say_mismatches(console, report)
     say(console, "", "The store does not hold what git does; --again makes it anew.")
 
 

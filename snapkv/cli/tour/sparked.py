@@ -8,9 +8,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
-from snapkv.cli.tour.answers import Examiner, Mismatch, SparkAnswer
+from snapkv.cli.tour.answers import Examiner, SparkAnswer
+from snapkv.cli.tour.comparing import Mismatch
 from snapkv.cli.tour.git import SUBMODULE_MODE, TreeEntry, object_id
 from snapkv.cli.tour.moments import Moment
 from snapkv.clock import perf_counter
@@ -20,6 +21,14 @@ SHA1_DIGITS = 40
 ABSENT = "absent"
 
 
+class Started(NamedTuple):
+    """Spark on this machine."""
+
+    session: Any
+    frames: Any
+    failures: tuple[type[Exception], ...]
+
+
 class NoSpark(Exception):
     """Spark cannot be asked on this machine; the message says why."""
 
@@ -27,6 +36,21 @@ class NoSpark(Exception):
 @contextmanager
 def questions(examiner: Examiner, url: str, name: str) -> Iterator[list[Callable[[], None]]]:
     """Start Spark, which takes seconds, and give the questions, each to be called once.
+
+    Raises `NoSpark`.
+    """
+    then, now = examiner.then_and_now()
+    with started() as (spark, frames, failures):
+        asker = _Asker(examiner, frames, (spark, url), name, failures)
+        asks: list[Callable[[], None]] = [lambda: asker.ask_tree(then)]
+        if then != now:
+            asks.append(lambda: asker.ask_diff(then, now))
+        yield asks
+
+
+@contextmanager
+def started() -> Iterator[Started]:
+    """Start Spark, and stop it at the end; give it, `snapkv.spark`, and what its queries raise.
 
     Raises `NoSpark`.
     """
@@ -40,13 +64,25 @@ def questions(examiner: Examiner, url: str, name: str) -> Iterator[list[Callable
         session = local.local_session()
     except local.SparkStartError as e:
         raise NoSpark(str(e)) from e
-    then, now = examiner.then_and_now()
     with session as spark:
-        asker = _Asker(examiner, frames, (spark, url), name, local.FAILURES)
-        asks: list[Callable[[], None]] = [lambda: asker.ask_tree(then)]
-        if then != now:
-            asks.append(lambda: asker.ask_diff(then, now))
-        yield asks
+        yield Started(spark, frames, (SnapKVError, *local.FAILURES))
+
+
+def named_by_git(column: str, oid: bytes) -> str:
+    """Return Spark's expression of git's name for the content in a column, as long as `oid`."""
+    blob = f"concat(encode(concat('blob ', octet_length({column})), 'UTF-8'), X'00', {column})"
+    return f"sha1({blob})" if len(oid) == SHA1_DIGITS else f"sha2({blob}, 256)"
+
+
+def content_id(entry: TreeEntry) -> bytes:
+    """Return git's name for what the store holds of an entry; of a submodule that is an id."""
+    return object_id(entry.oid, entry.oid) if entry.mode == SUBMODULE_MODE else entry.oid
+
+
+def error_line(error: Exception) -> str:
+    """Return the line of an error of Spark that says what is wrong."""
+    lines = str(error).strip().split("\n")
+    return next((line for line in lines if "[SNAPKV_" in line), lines[0])
 
 
 class _Asker:
@@ -61,7 +97,7 @@ class _Asker:
         failures: tuple[type[Exception], ...],
     ) -> None:
         self._examiner, self._frames, self._store, self._name = examiner, frames, store, name
-        self._failures: tuple[type[Exception], ...] = (SnapKVError, *failures)
+        self._failures = failures
 
     def ask_tree(self, moment: Moment) -> None:
         """Ask for the whole tree at a moment."""
@@ -72,7 +108,7 @@ class _Asker:
             return {row.key: row.id.encode() for row in rows}
 
         expected = self._examiner.expected(moment.index)
-        wanted = {key: _content_id(entry) for key, entry in expected.items()}
+        wanted = {key: content_id(entry) for key, entry in expected.items()}
         self._ask(f"the tree at {moment.date}", ask, wanted)
 
     def ask_diff(self, a: Moment, b: Moment) -> None:
@@ -87,7 +123,7 @@ class _Asker:
         wanted = {
             key: _line(
                 "added" if c.before is None else "changed" if c.after else "removed",
-                *(entry and _content_id(entry).decode() for entry in (c.before, c.after)),
+                *(entry and content_id(entry).decode() for entry in (c.before, c.after)),
             )
             for key, c in self._examiner.changes(a, b)
             if c.of_content
@@ -102,26 +138,18 @@ class _Asker:
         try:
             found = ask()
         except self._failures as e:
-            lines = str(e).strip().split("\n")
-            said = next((line for line in lines if "[SNAPKV_" in line), lines[0])
+            said = error_line(e)
             report.answers += 1
             report.mismatches.append(Mismatch(f"Spark: {question}", "*", "an answer", said))
             report.spark.append(SparkAnswer(question, 0, perf_counter() - started, False))
             return
         seconds = perf_counter() - started
-        wrong = self._examiner.compare(f"Spark: {question}", found, wanted)
+        wrong = self._examiner.report.compare(f"Spark: {question}", found, wanted)
         report.spark.append(SparkAnswer(question, len(found), seconds, not wrong))
 
     def _named(self, column: str) -> str:
         """Return the expression of git's name for the content in a column."""
-        blob = f"concat(encode(concat('blob ', octet_length({column})), 'UTF-8'), X'00', {column})"
-        by_sha1 = len(self._examiner.timeline.oids[0]) == SHA1_DIGITS
-        return f"sha1({blob})" if by_sha1 else f"sha2({blob}, 256)"
-
-
-def _content_id(entry: TreeEntry) -> bytes:
-    """Return git's name for what the store holds of an entry; of a submodule that is an id."""
-    return object_id(entry.oid, entry.oid) if entry.mode == SUBMODULE_MODE else entry.oid
+        return named_by_git(column, self._examiner.timeline.oids[0])
 
 
 def _line(change: str, before: str | None, after: str | None) -> bytes:
