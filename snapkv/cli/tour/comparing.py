@@ -45,13 +45,16 @@ class Comparison:
         self, question: str, found: Mapping[str, bytes], expected: Mapping[str, TreeEntry]
     ) -> int:
         """Compare contents with git's object ids; return the number of mismatches."""
-        named = {key: _name_of(content, expected.get(key)) for key, content in found.items()}
+        named = {key: content_name(content, expected.get(key)) for key, content in found.items()}
         wanted = {key: entry.oid for key, entry in expected.items()}
         return self.compare(question, named, wanted)
 
 
-def _name_of(content: bytes, entry: TreeEntry | None) -> bytes:
-    """Return the object id of a content, computed as git does; a submodule's value is one."""
+def content_name(content: bytes, entry: TreeEntry | None) -> bytes:
+    """Return the object id of a content, computed as git does; a submodule's value is one.
+
+    `entry` is what git has there, None for nothing.
+    """
     if entry is None:
         return b"%d bytes" % len(content)
     if entry.mode == SUBMODULE_MODE:

@@ -14,7 +14,7 @@ import os
 import shlex
 import subprocess
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -95,12 +95,15 @@ class TooLarge(Exception):
 class Clone:
     """A clone of a repository, at the commit that its HEAD named when it was found."""
 
-    def __init__(self, given: str) -> None:
-        """Find the clone that contains `given`; raise `TourError` if it cannot be toured."""
-        self.given = given
+    def __init__(self, given: str, command: str = "snapkv tour") -> None:
+        """Find the clone that contains `given`; raise `TourError` if it cannot be toured.
+
+        `command` is what the error says to run next.
+        """
+        self.given, self._command = given, command
         if not Path(given).is_dir():
             what = "is not a folder" if os.path.lexists(given) else "does not exist"
-            raise TourError(f"{given} {what}", "Give the path of a git clone: snapkv tour PATH")
+            raise TourError(f"{given} {what}", f"Give the path of a git clone: {command} PATH")
         try:
             found = self._ask("rev-parse", "--is-bare-repository", "--absolute-git-dir")
         except GitError as e:
@@ -108,7 +111,7 @@ class Clone:
                 raise
             raise TourError(
                 f"{given} is not in a git clone",
-                "The tour reads git history. Go into a clone, or name one: snapkv tour PATH",
+                f"The tour reads git history. Go into a clone, or name one: {command} PATH",
             ) from e
         bare, _, git_dir = found.decode(errors="surrogateescape").partition("\n")
         self.git_dir = git_dir.removesuffix("\n")
@@ -135,7 +138,7 @@ class Clone:
         if self._ask("config", "--get-regexp", promised, ok=(0, 1)):
             raise TourError(
                 f"{self.given} is a partial clone: contents of older files are not here",
-                "Make a full clone (git clone without --filter) and name it: snapkv tour PATH",
+                f"Make a full clone (git clone without --filter) and name it: {self._command} PATH",
             )
 
     @cached_property
@@ -166,7 +169,7 @@ class Clone:
             (oid, int(time)) for oid, _, time in (line.partition(b" ") for line in lines) if oid
         ]
 
-    def history(self, after: bytes | None) -> Iterator[GitCommit]:
+    def history(self, after: bytes | None) -> Generator[GitCommit]:
         """Yield the first-parent history after a commit (None: all of it), oldest first."""
         header = "--format=%x01%H%x00%an%x00%s"
         asked = ["-c", "log.showRoot=true", "-c", "log.diffMerges=first-parent", "log"]
@@ -206,14 +209,14 @@ class Clone:
         asked += ["--ignore-submodules=none", "--no-show-signature", "--no-color", "--no-relative"]
         asked += ["--format=%x01%an", b.decode(), *([f"^{a.decode()}"] if a else [])]
         found: dict[bytes, str] = {}
-        author = ""
+        author, is_first = "", False
         with self._streaming(asked) as stream:
             for field in _split(stream):
-                name = field.removeprefix(b"\n")
-                if name.startswith(b"\x01"):
-                    author = _text(name[1:])
-                elif name:
-                    found.setdefault(name, author)
+                if field.lstrip(b"\n").startswith(b"\x01"):
+                    author, is_first = _text(field.lstrip(b"\n")[1:]), True
+                elif field:  # a line end is before the first path of a commit
+                    found.setdefault(field.removeprefix(b"\n") if is_first else field, author)
+                    is_first = False
         return found
 
     # --- contents ---
@@ -226,7 +229,7 @@ class Clone:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            env=_environment(),
+            env=environment(),
             bufsize=READ_BYTES,
         )
         try:
@@ -244,7 +247,7 @@ class Clone:
     def _call(self, *words: str, ok: Sequence[int] = (0,)) -> subprocess.CompletedProcess[bytes]:
         try:
             done = subprocess.run(  # noqa: S603, the words are ours
-                self._words(*words), capture_output=True, env=_environment(), check=False
+                self._words(*words), capture_output=True, env=environment(), check=False
             )
         except FileNotFoundError as e:
             raise _missing() from e
@@ -260,7 +263,7 @@ class Clone:
         """Start git and yield its output as a stream; raise `GitError` if it fails."""
         with tempfile.TemporaryFile() as complaints:
             process = subprocess.Popen(  # noqa: S603, the words are ours
-                self._words(*words), stdout=subprocess.PIPE, stderr=complaints, env=_environment()
+                self._words(*words), stdout=subprocess.PIPE, stderr=complaints, env=environment()
             )
             assert process.stdout is not None
             try:
@@ -339,7 +342,8 @@ def _missing() -> TourError:
     )
 
 
-def _environment() -> dict[str, str]:
+def environment() -> dict[str, str]:
+    """Return the variables with which git is started: those of a hook are left out."""
     kept = {k: v for k, v in os.environ.items() if k not in _BELONGING_TO_ANOTHER}
     return {**kept, "LC_ALL": "C", "GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0"}
 
