@@ -16,10 +16,11 @@ PAGES := $(wildcard *.md) $(shell find docs snapkv cdcmeta examples benchmarks/r
 # Every process of the tests that may not keep compiled Python compiles all of snapkv, or all tests.
 TEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
 
-.PHONY: help tour tour-spark java-found test test-fast lint docs soak release-check bench clean
+.PHONY: help tour tour-spark tour-all java-found test test-fast lint docs soak release-check bench clean
 help:
 	@echo "make tour   a store filled with this clone's git history, and true answers about it"
 	@echo "make tour-spark  the same, and Spark's answers: downloads PySpark (450 MB), needs Java 17"
+	@echo "make tour-all  captures replicate git histories while they are killed; true answers from all parts"
 	@echo "make test   the whole test suite"
 	@echo "make test-fast  two minutes of it: memory and LMDB, no etcd, Java or Node"
 	@echo "make lint   formatting, style and types, and the documentation as a site"
@@ -84,6 +85,10 @@ tour: $(VENV)/.installed
 tour-spark: java-found $(VENV)/.installed-spark
 	$(BIN)/snapkv tour
 
+tour-all: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[archive,generations,ui]' 'duckdb>=1.1'
+	$(BIN)/cdcmeta tour
+
 # Before 450 MB are downloaded in vain.
 java-found:
 	@command -v java > /dev/null || [ -x "$$JAVA_HOME/bin/java" ] || \
@@ -124,4 +129,4 @@ bench: $(VENV)/.installed-bench
 	$(BIN)/python -m benchmarks
 
 clean:
-	rm -rf $(VENV) $(VENV)-spark* $(VENV)-release .tour build dist .hypothesis .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(VENV)-spark* $(VENV)-release .tour .tour-all build dist .hypothesis .pytest_cache .mypy_cache .ruff_cache

@@ -48,7 +48,9 @@ FLOORS = (
     ),
     ("cdcmeta.scheduler.runtime",),
     ("cdcmeta.metrics",),
-    ("cdcmeta.cli", "cdcmeta.ui"),
+    ("cdcmeta.ui",),
+    ("cdcmeta.tour",),
+    ("cdcmeta.cli",),
     ("snapkv.__main__", "cdcmeta.__main__"),
 )
 FLOOR_OF = {unit: floor for floor, units in enumerate(FLOORS) for unit in units}
@@ -121,9 +123,27 @@ CDCMETA_UI_MAY_IMPORT = {
     "snapkv.ui.views",
 }
 
+CDCMETA_TOUR_MAY_IMPORT = {
+    *CDCMETA_MAY_IMPORT,
+    "snapkv.archive.tables",
+    "snapkv.cli.exits",
+    "snapkv.cli.formats",
+    "snapkv.cli.tour.comparing",
+    "snapkv.cli.tour.errors",
+    "snapkv.cli.tour.filling",
+    "snapkv.cli.tour.git",
+    "snapkv.cli.tour.moments",
+    "snapkv.cli.tour.place",
+    "snapkv.cli.tour.printing",
+    "snapkv.cli.tour.sparked",
+    "snapkv.layout",
+    "snapkv.ui",
+}
+
 MORE_MAY_BE_IMPORTED = {
     "cdcmeta.scheduler.executors": CDCMETA_EXECUTORS_MAY_IMPORT,
     "cdcmeta.spark": CDCMETA_SPARK_MAY_IMPORT,
+    "cdcmeta.tour": CDCMETA_TOUR_MAY_IMPORT,
     "cdcmeta.ui": CDCMETA_UI_MAY_IMPORT,
 }
 
@@ -178,7 +198,13 @@ CLIENTS = {
     "httptools": {"snapkv.web.connection"},
     "uvicorn": {"snapkv.web.connection", "snapkv.web.server"},
     "typer": {"snapkv.cli", "cdcmeta.cli"},
-    "rich": {"snapkv.cli", "cdcmeta.cli.changefeeds", "cdcmeta.cli.changefeed_status"},
+    "rich": {
+        "snapkv.cli",
+        "cdcmeta.cli.changefeeds",
+        "cdcmeta.cli.changefeed_status",
+        "cdcmeta.tour.show",
+    },
+    "duckdb": {"cdcmeta.tour.duck"},
     "numpy": {
         "snapkv.engine.lmdb.columns",
         "snapkv.engine.lmdb.change_scan",
@@ -277,7 +303,8 @@ def test_cdcmeta_imports_what_is_listed(subtests: pytest.Subtests) -> None:
             found = {i for i in imports(path) if root_of(i) == "snapkv"}
             assert not found - allowed, f"{module} imports {found - allowed}"
             imported |= found
-    unused = (CDCMETA_SPARK_MAY_IMPORT | CDCMETA_EXECUTORS_MAY_IMPORT) - imported
+    listed = CDCMETA_SPARK_MAY_IMPORT | CDCMETA_EXECUTORS_MAY_IMPORT | CDCMETA_TOUR_MAY_IMPORT
+    unused = listed - imported
     assert not unused, f"cdcmeta does not import {unused}: take them out of the list"
 
 
