@@ -83,6 +83,10 @@ class Fleet:
         said = found and self.feeds.captures().get(capture_of(found.value.decode()))
         return said.label if said and said.label in self._processes else None
 
+    def complete(self) -> bool:
+        """Return whether all captures are registered, and one of them leads."""
+        return len(self.feeds.captures()) == len(LABELS) and self.leader() is not None
+
     def holder(self) -> str:
         """Return the label of the capture with the most tables, other than the leader if any."""
         leader, alive = self.leader(), self.feeds.captures()

@@ -22,7 +22,9 @@ from snapkv.cli.tour.git import TreeEntry
 from snapkv.cli.tour.moments import Moment
 from snapkv.errors import MissingExtraError
 
-READY_S, ANSWER_S = 20.0, 30.0
+READY_S, ANSWER_S = 20.0, 60.0
+BUDGET_S = 10.0
+"""What views may look through before they stop, and say so: on a busy machine, too, it is all."""
 WAY, CLUSTER = "page", "default"
 
 
@@ -38,7 +40,7 @@ class Page:
         from snapkv import ui
 
         self._ready = threading.Event()
-        site = ui.Site(ui.Source(store), extra_views=(views,))
+        site = ui.Site(ui.Source(store), extra_views=(views,), budget_s=BUDGET_S)
         self._server = ui.ui_server(site, port=0, ready=self._ready.set)
         self._thread = threading.Thread(target=self._server.run, daemon=True)
 

@@ -87,8 +87,7 @@ class Replication:
         create(ROWS, url, f"jsonl:{self._place.rows}", log=LOG, ranges=RANGES)
         for label in LABELS:
             fleet.start(label)
-        fleet.wait(lambda: len(fleet.feeds.captures()) == len(LABELS), "three captures register")
-        fleet.wait(lambda: fleet.leader() is not None, "a capture leads")
+        fleet.wait(fleet.complete, "three captures register, and one leads")
         self._settle(fleet, "after the start")
         tables = len(self.story.sightings[-1].captures)
         self._say(f"{len(LABELS)} captures share {tables} tables of 4 changefeeds")
@@ -97,10 +96,9 @@ class Replication:
         self, fleet: Fleet, first: int, last: int, choose: Callable[[Fleet], str | None]
     ) -> None:
         """Kill a capture between two parts of the history; wait until the other two have it all."""
-        alive = len(LABELS)
-        fleet.wait(lambda: len(fleet.feeds.captures()) == alive, "all captures are registered")
-        label = choose(fleet) or fleet.holder()
+        fleet.wait(fleet.complete, "all captures are registered, and one leads")
         self._filler.write(first)
+        label = choose(fleet) or fleet.holder()
         leads = ", which led," if fleet.leader() == label else ""
         killed = fleet.kill(label)
         self.story.killed.append(killed)
