@@ -1,7 +1,8 @@
 """Three captures replicate the store while it is written, two of them are killed, the ring changes.
 
     the first third     is in the store when the captures start
-    up to one half      is written, then the capture that leads is killed, and more is written
+    up to one half      is written, then the capture that leads is killed, and more is written;
+                        later it is started again
     two thirds          the ring changes, and another capture is killed while more is written
     nine tenths         the store and the captures' records are recorded, and compacted
     the rest            is written after that
@@ -63,7 +64,8 @@ class Replication:
         steps = len(self._filler.history.steps)
         self._filler.write(max(1, steps // 3))
         self._start(fleet)
-        self._write_and_kill(fleet, steps // 2, steps * 3 // 5, Fleet.leader)
+        led = self._write_and_kill(fleet, steps // 2, steps * 3 // 5, Fleet.leader)
+        fleet.start(led)
         self._change_ring(fleet, steps * 2 // 3)
         self._write_and_kill(fleet, steps * 3 // 4, steps * 9 // 10, Fleet.holder)
         before_compaction(self._filler.done)
@@ -94,8 +96,11 @@ class Replication:
 
     def _write_and_kill(
         self, fleet: Fleet, first: int, last: int, choose: Callable[[Fleet], str | None]
-    ) -> None:
-        """Kill a capture between two parts of the history; wait until the other two have it all."""
+    ) -> str:
+        """Kill a capture between two parts of the history; wait until the other two have it all.
+
+        Return its label.
+        """
         fleet.wait(fleet.complete, "all captures are registered, and one leads")
         self._filler.write(first)
         label = choose(fleet) or fleet.holder()
@@ -107,7 +112,7 @@ class Replication:
         again = " again" if any(label in each.label for each in self.story.sightings) else ""
         self._settle(fleet, f"after {label} was killed{again}")
         self._say(f"{label}{leads} was killed at commit {first:,}; the other two took over")
-        fleet.start(label)
+        return label
 
     def _change_ring(self, fleet: Fleet, near: int) -> None:
         """Make the second generation between two steps, near a position."""

@@ -28,6 +28,8 @@ from snapkv.cli.tour.sparked import Started, content_id, error_line, named_by_gi
 
 BATCH, STREAM = "Spark", "Spark's stream"
 STREAM_S = 120
+PARTITIONS = 2
+"""Each is a process of Python, and a machine that tours has few cores."""
 ORDER = ("_commit_version", "_change_ordinal")
 
 
@@ -52,7 +54,9 @@ class _Asker:
 
     def __init__(self, report: Report, history: History, place: Place, spark: Started) -> None:
         self._report, self._history, self._place, self._spark = report, history, place, spark
-        self._more = {"name": STORE, "archive": str(place.recorded)}
+        self._opened = {"name": STORE, "archive": str(place.recorded)}
+        self._more = self._opened | {"numPartitions": str(PARTITIONS)}
+        self._states: dict[Moment, dict[str, bytes]] = {}
         cases = (
             f"WHEN startswith(key, '{each.prefix}') THEN {named_by_git('value', each.clone.head)}"
             for each in history.clones
@@ -107,16 +111,19 @@ class _Asker:
     # --- what Spark runs ---
 
     def _ids(self, moment: Moment) -> dict[str, bytes]:
-        session, frames, _ = self._spark
-        url = self._place.store_url
-        frame = frames.read_snapshot(session, url, moment.date, **self._more)
-        return {row.key: row.id.encode() for row in frame.selectExpr(*self._columns).collect()}
+        if moment not in self._states:
+            session, frames, _ = self._spark
+            url = self._place.store_url
+            frame = frames.read_snapshot(session, url, moment.date, **self._more)
+            rows = frame.selectExpr(*self._columns).collect()
+            self._states[moment] = {row.key: row.id.encode() for row in rows}
+        return self._states[moment]
 
     def _authors(self, a: Moment, b: Moment) -> dict[str, str]:
         session, frames, _ = self._spark
         url = self._place.store_url
         changes = frames.read_changes(session, url, a.date, b.date, **self._more)
-        commits = session.read.format("snapkv").options(view="commits", **self._more).load(url)
+        commits = session.read.format("snapkv").options(view="commits", **self._opened).load(url)
         newest = (
             changes.join(commits, changes["_commit_version"] == commits["version"])
             .groupBy("key")

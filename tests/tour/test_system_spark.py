@@ -35,6 +35,7 @@ def placed(place: Place) -> Story:
             key = records.place_key("archive", "odd/")
             ts = space.commit(puts={key: records.encoded_place(label, "a test")}).ts
             story.sightings.append(Sighting(f"on {label}", ts, {("archive", "odd/"): label}))
+    story.sightings.pop()  # of the present
     snapkv.record(place.captures_url, into=str(place.recorded_captures), name=CAPTURES).catch_up()
     return story
 
@@ -55,14 +56,22 @@ def test_batches_a_stream_and_a_wrong_value(odd: Repo, tmp_path: Path) -> None:
         snapkv.record(place.store_url, into=into, name=STORE, options=options).catch_up()
         with place.open_store() as aged:
             assert aged.compact(history.moments[-1].when).earliest > history.moments[-2].ts
-        report = Report()
-        sparked.ask_spark(report, history, placed(place), place)
-        assert report.mismatches == []
-        assert [len(report.rows(each)) for each in (STATES, CHANGES, PLACES)] == [7, 1, 2]
-        assert {answer.equal for answer in report.given} == {True}
         store.save("odd/README.md", b"wrong", writer="Mallory")
         report = Report()
-        sparked.ask_spark(report, history, Story(), Place(tmp_path / "place"))
-        found = {(wrong.question.partition(":")[0], wrong.key) for wrong in report.mismatches}
-        assert found == {("Spark", "odd/README.md"), ("Spark's stream", "odd/README.md")}
-        assert any(wrong.store.endswith(" by Mallory") for wrong in report.mismatches)
+        sparked.ask_spark(report, history, placed(place), place)
+    found = {(wrong.question.partition(":")[0], wrong.key) for wrong in report.mismatches}
+    wanted = {("Spark", "odd/README.md"), ("Spark's stream", "odd/README.md")}
+    assert found == wanted, report.mismatches
+    newest, before = history.moments[-1].date, history.moments[-2].date
+    verdicts = {
+        row: {way: answer.equal for way, answer in answers.items()}
+        for row, answers in report.rows(STATES).items()
+    }
+    assert verdicts.pop(newest) == {"Spark": False, "Spark's stream": False}
+    assert verdicts[before] == {"Spark": True, "Spark's stream": True}
+    assert len(verdicts) == len(history.moments) - 1
+    assert all(all(ways.values()) for ways in verdicts.values())
+    assert any(wrong.store.endswith(" by Mallory") for wrong in report.mismatches)
+    assert len(report.rows(CHANGES)) == 1
+    places = report.rows(PLACES)
+    assert [answers["Spark"].equal for answers in places.values()] == [True]
