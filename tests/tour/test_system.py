@@ -5,6 +5,7 @@ import random
 import re
 import shlex
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -26,16 +27,26 @@ Command = Callable[..., Ran]
 def command(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> Command:
-    """Run a command line; return its exit code and what it wrote."""
+    """Run a command line; return its exit code and what it wrote. No process outlives it."""
     monkeypatch.chdir(tmp_path)
 
     def command(*words: str | Path) -> Ran:
         capfd.readouterr()
         program = snapkv_main if words[0] == "snapkv" else main
         code = program([str(word) for word in words[1:]])
+        assert processes_in(tmp_path) == []
         return Ran(int(code), *capfd.readouterr())
 
     return command
+
+
+def processes_in(folder: Path) -> list[bytes]:
+    """Return the command lines of processes that name a folder."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            found.append(path.read_bytes())
+    return [line for line in found if bytes(folder) in line]
 
 
 def random_repo(path: Path, seed: int, commits: int) -> Repo:
