@@ -13,6 +13,5 @@ are dated in the future move to now. Everything is below one `Place`, a folder t
 empties.
 """
 
-from cdcmeta.tour.show import Tour, run_tour
-
-__all__ = ["Tour", "run_tour"]
+from cdcmeta.tour.show import Tour as Tour
+from cdcmeta.tour.show import run_tour as run_tour

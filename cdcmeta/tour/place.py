@@ -77,11 +77,13 @@ class Place:
             limit = "max_request_bytes" if self.etcd else "request_bytes_max"
             more |= {"clock": clock, "max_clock_skew": PHYSICAL_MS_MAX // 1_000}
             more |= {"writer": "cdcmeta tour", limit: self.request_bytes_max}
-        return snapkv.open(self.store_url, name=STORE, **more)
+        store: snapkv.SnapshotKV = snapkv.open(self.store_url, name=STORE, **more)
+        return store
 
     def open_captures(self, **more: Any) -> snapkv.SnapshotKV:
         """Open the records of captures."""
-        return snapkv.open(self.captures_url, name=CAPTURES, **more)
+        store: snapkv.SnapshotKV = snapkv.open(self.captures_url, name=CAPTURES, **more)
+        return store
 
 
 def emptied(folder: Path) -> Path:
