@@ -1,4 +1,4 @@
-"""Turns: threads of one process that update one key try one after another."""
+"""Turns: calls of one process that update one key try one after another."""
 
 from __future__ import annotations
 
@@ -7,22 +7,26 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from snapkv.concurrency import Lock, here
 from snapkv.lifecycle import renew_in_children
 
 
 @dataclass(slots=True, eq=False)
 class _Turn:
-    """The turn at one key: a lock, and how many threads have it or wait for it."""
+    """The turn at one key: a lock, and how many calls have it or wait for it.
 
-    lock: threading.Lock = field(default_factory=threading.Lock)
-    threads: int = 0
+    The lock is held in waits, so it is one of the loop where the calls run in a loop.
+    """
+
+    lock: Lock = field(default_factory=lambda: here().lock())
+    calls: int = 0
 
 
 class Turns:
     """Turns at keys.
 
-    A courtesy, which nothing relies on: a thread that does not get its turn in time goes without.
-    So two threads that each have a turn and wait for that of the other go on after a while.
+    A courtesy, which nothing relies on: a call that does not get its turn in time goes without.
+    So two calls that each have a turn and wait for that of the other go on after a while.
     """
 
     def __init__(self) -> None:
@@ -42,7 +46,7 @@ class Turns:
         """Wait for the turn at a key, for some seconds at most, and have it in the block."""
         with self._lock:
             turn = self._turns.setdefault(key, _Turn())
-            turn.threads += 1
+            turn.calls += 1
         got = False
         try:
             got = turn.lock.acquire(timeout=seconds)
@@ -51,6 +55,6 @@ class Turns:
             if got:
                 turn.lock.release()
             with self._lock:
-                turn.threads -= 1
-                if not turn.threads and self._turns.get(key) is turn:
+                turn.calls -= 1
+                if not turn.calls and self._turns.get(key) is turn:
                     del self._turns[key]
