@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+from snapkv.aio.following import LOOK_S, Following
 from snapkv.aio.runners import Runner
 from snapkv.clock import monotonic
-from snapkv.errors import StoreClosedError
 from snapkv.model import Held
 
 if TYPE_CHECKING:
     from snapkv.coordination.election import Election as SyncElection
     from snapkv.coordination.leader import Leader
-    from snapkv.coordination.leader import Leaders as SyncLeaders
     from snapkv.coordination.session import Session as SyncSession
     from snapkv.coordination.session import SessionInfo
-
-LOOK_S = 1.0
-"""How long a thread waits before it checks whether its task is still there."""
 
 
 class Session:
@@ -151,58 +146,5 @@ class Election:
         return Leaders(self._runner, made, timeout)
 
 
-class Leaders:
+class Leaders(Following["Leader"]):
     """The leaders of an election, the present one first: `snapkv.coordination.Leaders`, awaited."""
-
-    def __init__(self, runner: Runner, leaders: SyncLeaders, timeout: float | None) -> None:
-        self._runner, self._sync, self._timeout = runner, leaders, timeout
-        self._reading: asyncio.Task[Leader | None] | None = None
-        self._closed = False
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> Leader:
-        try:
-            leader = await self.next(self._timeout)
-        except StoreClosedError:
-            if not self._closed:
-                raise
-            leader = None
-        if leader is None:
-            raise StopAsyncIteration
-        return leader
-
-    async def next(self, timeout: float | None = None) -> Leader | None:
-        """Return the next leader; None if `timeout` seconds (None: no bound) pass without one."""
-        deadline = None if timeout is None else monotonic() + timeout
-        while True:
-            left_s = LOOK_S if deadline is None else min(LOOK_S, deadline - monotonic())
-            if self._reading is None:  # else one that a cancelled call has left
-                wait = partial(self._sync.next, max(0.0, left_s))
-                self._reading = asyncio.create_task(self._runner.wait(wait, self._sync.close))
-            try:
-                leader = await asyncio.shield(self._reading)
-            finally:
-                if self._reading.done():
-                    self._reading = None
-            if leader is not None or (deadline is not None and monotonic() >= deadline):
-                return leader
-
-    async def aclose(self) -> None:
-        """End the watch; may be repeated."""
-        self._closed = True
-        self._sync.close()
-        if self._reading is not None:
-            self._reading.cancel()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.aclose()

@@ -7,13 +7,15 @@ from collections.abc import Awaitable, Callable, Generator
 from functools import partial
 from importlib import import_module
 from types import TracebackType
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar, overload
 
 from snapkv.aio.observed import Observed
 from snapkv.aio.runners import LoopRunner, Runner, ThreadRunner
 from snapkv.aio.store import SnapshotKV
+from snapkv.aio.typed_store import TypedStore
+from snapkv.codecs import Codec
 from snapkv.engine_urls import scheme_of
-from snapkv.model import K
+from snapkv.model import K, V
 from snapkv.observing import observe as _observing
 from snapkv.store import open as _open
 
@@ -54,12 +56,21 @@ class Opening(Generic[S]):
             await self._store.aclose()
 
 
-def open(url: str, **options: Any) -> Opening[SnapshotKV]:
+@overload
+def open(url: str | None = None, *, codec: None = None, **options: Any) -> Opening[SnapshotKV]: ...
+
+
+@overload
+def open(url: str | None = None, *, codec: Codec[V], **options: Any) -> Opening[TypedStore[V]]: ...
+
+
+def open(url: str | None = None, *, codec: Any = None, **options: Any) -> Any:
     """Open a store for one asyncio loop; `await` it, or use it in `async with`.
 
-    `url` and `options` are those of `snapkv.open`, which describes costs and errors. On etcd,
-    calls run in the loop, on `grpc.aio` (extra `aio`); on other engines, and with `archive=`, in
-    8 threads.
+    `url`, `codec` and `options` are those of `snapkv.open`, which describes costs and errors:
+    without a URL it opens the store that the environment's `SNAPKV_STORE` names, with a codec a
+    `TypedStore`. On etcd, calls run in the loop, on `grpc.aio` (extra `aio`); on other engines, and
+    with `archive=`, in 8 threads.
 
         async with snapkv.aio.open("etcd://localhost:2379") as store:
             timestamp = await store.save("schema/users", b"id int")
@@ -68,9 +79,11 @@ def open(url: str, **options: Any) -> Opening[SnapshotKV]:
     Raises as `snapkv.open`, and `MissingExtraError` without the extra.
     """
 
-    async def begin() -> SnapshotKV:
-        runner = await runner_for(url, options)
-        return SnapshotKV(runner, await opened(runner, partial(_open.open, url, **options)))
+    async def begin() -> SnapshotKV | TypedStore[Any]:
+        found = _open.url_or_environment(url)
+        runner = await runner_for(found, options)
+        store: Any = await opened(runner, partial(_open.open, found, codec=codec, **options))
+        return SnapshotKV(runner, store) if codec is None else TypedStore(runner, store)
 
     return Opening(begin)
 

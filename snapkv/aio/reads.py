@@ -1,59 +1,121 @@
-"""The reads that a store, each of its spaces and an observed prefix share, awaited."""
+"""The reads that a store, each of its spaces, typed views and an observed prefix share, awaited."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, overload
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, overload
 
 from snapkv.aio.iterating import steps_of
 from snapkv.aio.runners import Runner
 from snapkv.aio.snapshot import Snapshot
 from snapkv.aio.watch import Hub, Watch
-from snapkv.model import Difference, Entry, K, Version
+from snapkv.model import Difference, Entry, K, V, Version
 from snapkv.times import When
 
 if TYPE_CHECKING:
     from snapkv.observing.observe import Observed as SyncObserved
     from snapkv.reading.arrow import Table
+    from snapkv.reading.typed import TypedReads
     from snapkv.reading.view import View
     from snapkv.timeline.arrays import Integers, Revisions
 
+D = TypeVar("D")
 
-class Reads(Generic[K]):
+
+class ValueReads(Generic[K, V]):
+    """The reads of one keyspace that return values: bytes, or what a codec decodes.
+
+    Each costs and raises as the method of the same name in `snapkv`. A cancelled read sends nothing
+    more.
+    """
+
+    def __init__(self, runner: Runner, reads: TypedReads[K, V]) -> None:
+        self._runner = runner
+        self._reads: TypedReads[K, V] = reads
+
+    async def load(self, key: K, ts: When | None = None, *, timeout: float | None = None) -> V:
+        """Return the value of a key, now or at a time."""
+        return await self._runner.run(self._reads.load, key, ts, timeout=timeout)
+
+    @overload
+    async def get(
+        self, key: K, default: None = None, ts: When | None = None, *, timeout: float | None = None
+    ) -> V | None: ...
+
+    @overload
+    async def get(
+        self, key: K, default: D, ts: When | None = None, *, timeout: float | None = None
+    ) -> V | D: ...
+
+    async def get(
+        self, key: K, default: Any = None, ts: When | None = None, *, timeout: float | None = None
+    ) -> Any:
+        """Return the value of a key, now or at a time, or `default` if the key is absent."""
+        return await self._runner.run(self._reads.get, key, default, ts, timeout=timeout)
+
+    async def entry(
+        self, key: K, ts: When | None = None, *, timeout: float | None = None
+    ) -> Entry[V]:
+        """Return a key's value with its revisions, now or at a time."""
+        return await self._runner.run(self._reads.entry, key, ts, timeout=timeout)
+
+    async def entries_of(
+        self, keys: Iterable[K], ts: When | None = None, *, timeout: float | None = None
+    ) -> list[Entry[V] | None]:
+        """Return the entries of given keys, None where one is absent, now or at a time."""
+        return await self._runner.run(self._reads.entries_of, keys, ts, timeout=timeout)
+
+    async def load_with_prefix(
+        self, prefix: K, ts: When | None = None, *, timeout: float | None = None
+    ) -> tuple[list[K], list[V]]:
+        """Return all keys with a prefix and their values, two lists in key order."""
+        return await self._runner.run(self._reads.load_with_prefix, prefix, ts, timeout=timeout)
+
+    def diff(
+        self,
+        a: When | None,
+        b: When | None = None,
+        prefix: K | None = None,
+        *,
+        timeout: float | None = None,
+    ) -> AsyncIterator[Difference[K, V]]:
+        """Yield the differences between two moments (None: now), in key order."""
+        return self._steps(self._reads.diff, a, b, prefix, timeout=timeout)
+
+    def history(
+        self,
+        key: K,
+        *,
+        since: When | None = None,
+        until: When | None = None,
+        limit: int | None = None,
+        newest_first: bool = False,
+        timeout: float | None = None,
+    ) -> AsyncIterator[Version[V]]:
+        """Yield the versions of a key, oldest first: time, value, writer and note."""
+        history = partial(self._reads.history, newest_first=newest_first, timeout=timeout)
+        return self._steps(history, key, since=since, until=until, limit=limit)
+
+    def _steps(self, make: Any, *args: Any, **options: Any) -> AsyncIterator[Any]:
+        return steps_of(self._runner, partial(make, *args, **options))
+
+
+class Reads(ValueReads[K, bytes]):
     """The reads of one keyspace; each costs and raises as the method of the same name in `snapkv`.
 
     A cancelled read sends nothing more.
     """
 
     def __init__(self, runner: Runner, view: View[K] | SyncObserved[K]) -> None:
-        self._runner = runner
+        named = cast("TypedReads[K, bytes]", view)  # it has the same names
+        super().__init__(runner, named)  # type: ignore[arg-type]  # mypy tries str and bytes
         self._sync: View[K] | SyncObserved[K] = view
         self._hub: Hub[K] = Hub(runner, view)
 
     async def end_watches(self) -> None:
         """End all watches of these keys; tasks that wait in one raise `StoreClosedError`."""
         await self._hub.close()
-
-    async def load(self, key: K, ts: When | None = None, *, timeout: float | None = None) -> bytes:
-        """Return the value of a key, now or at a time."""
-        return await self._runner.run(self._sync.load, key, ts, timeout=timeout)
-
-    async def entry(self, key: K, ts: When | None = None, *, timeout: float | None = None) -> Entry:
-        """Return a key's value with its revisions, now or at a time."""
-        return await self._runner.run(self._sync.entry, key, ts, timeout=timeout)
-
-    async def entries_of(
-        self, keys: Iterable[K], ts: When | None = None, *, timeout: float | None = None
-    ) -> list[Entry | None]:
-        """Return the entries of given keys, None where one is absent, now or at a time."""
-        return await self._runner.run(self._sync.entries_of, keys, ts, timeout=timeout)
-
-    async def load_with_prefix(
-        self, prefix: K, ts: When | None = None, *, timeout: float | None = None
-    ) -> tuple[list[K], list[bytes]]:
-        """Return all keys with a prefix and their values, two lists in key order."""
-        return await self._runner.run(self._sync.load_with_prefix, prefix, ts, timeout=timeout)
 
     async def at(
         self,
@@ -111,21 +173,6 @@ class Reads(Generic[K]):
         table = self._sync.history_to_arrow
         return await self._runner.run(table, prefix, since, until, timeout=timeout)
 
-    def diff(
-        self,
-        a: When | None,
-        b: When | None = None,
-        prefix: K | None = None,
-        *,
-        timeout: float | None = None,
-    ) -> AsyncIterator[Difference[K]]:
-        """Yield the differences between two moments (None: now), in key order."""
-        return self._steps(self._sync.diff, a, b, prefix, timeout=timeout)
-
-    def history(self, key: K, *, timeout: float | None = None) -> AsyncIterator[Version]:
-        """Yield the versions of a key, oldest first: time, value, writer and note."""
-        return self._steps(self._sync.history, key, timeout=timeout)
-
     def watch(
         self, prefix: K | None = None, since: When | None = None, *, timeout: float | None = None
     ) -> Watch[K]:
@@ -135,6 +182,3 @@ class Reads(Generic[K]):
         than one. `await` begins it; otherwise its first step does.
         """
         return Watch(self._hub, prefix, since, timeout)
-
-    def _steps(self, make: Any, *args: Any, **options: Any) -> AsyncIterator[Any]:
-        return steps_of(self._runner, partial(make, *args, **options))

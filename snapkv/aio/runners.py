@@ -38,6 +38,13 @@ class Runner(Protocol):
         """Return the result of a call that has a bound of its own."""
         ...
 
+    async def retry(self, call: Callable[[], T], stop: Callable[[], object]) -> T:
+        """Return the result of a call that tries several times.
+
+        If it is cancelled, `stop` lets it end before its next try.
+        """
+        ...
+
     async def wait(self, call: Callable[[], T], end: Callable[[], object]) -> T:
         """Return the result of a call that may wait for long; `end` ends its wait if cancelled."""
         ...
@@ -64,6 +71,10 @@ class LoopRunner:
     async def run(self, call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Return the result of a call."""
         return await self._runtime.run(call, *args, **kwargs)
+
+    async def retry(self, call: Callable[[], T], stop: Callable[[], object]) -> T:
+        """Return the result of a call; a cancelled one is interrupted where it waits."""
+        return await self._runtime.run(call)
 
     async def wait(self, call: Callable[[], T], end: Callable[[], object]) -> T:
         """Return the result of a call; a cancelled one is interrupted where it waits."""
@@ -96,14 +107,19 @@ class ThreadRunner:
         A cancelled call that has not begun is not made. One that has begun is waited for
         (`SETTLE_S`), so that a write has an outcome; `asyncio.CancelledError` has a note of it.
         """
+        return await self.retry(partial(call, *args, **kwargs), _nothing)
+
+    async def retry(self, call: Callable[[], T], stop: Callable[[], object]) -> T:
+        """Return the result of a call; a cancelled one ends before its next try, else as `run`."""
         try:
-            future = self._pool.submit(copy_context().run, partial(call, *args, **kwargs))
+            future = self._pool.submit(copy_context().run, call)
         except RuntimeError as e:
             raise StoreClosedError("the store was closed") from e
         answer = asyncio.wrap_future(future)
         try:
             return await asyncio.shield(answer)
         except asyncio.CancelledError as e:
+            stop()
             await self._settle(future, answer, e)
             raise
 
@@ -155,6 +171,10 @@ class ThreadRunner:
         for thread in [*self._works, *self._pool._threads]:
             while thread.is_alive() and self._loop.time() < until:
                 await asyncio.sleep(0.002)
+
+
+def _nothing() -> None:
+    """Stop nothing: the call has one try."""
 
 
 def _fulfil(future: Future[T], call: Callable[[], T]) -> None:

@@ -4,48 +4,45 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, cast
 
 from snapkv.aio.iterating import steps_of
 from snapkv.aio.runners import Runner
 from snapkv.errors import InvalidTypeError
-from snapkv.model import Difference, Entry, K
+from snapkv.model import Difference, Entry, K, V
 
 if TYPE_CHECKING:
     from snapkv.reading.arrow import Table
     from snapkv.reading.snapshot import Snapshot as SyncSnapshot
+    from snapkv.reading.typed_snapshot import TypedSnapshot as SyncTypedSnapshot
 
 D = TypeVar("D")
 
 
-class Snapshot(Generic[K]):
-    """All keys at one moment: `snapkv.Snapshot` with awaited reads.
+class SnapshotReads(Generic[K, V]):
+    """The reads of a snapshot that return values: bytes, or what a codec decodes."""
 
-    `await snapshot["key"]` reads a value; iteration yields keys. Each method costs and raises as
-    that of `snapkv.Snapshot`.
-    """
-
-    def __init__(self, runner: Runner, snapshot: SyncSnapshot[K]) -> None:
+    def __init__(self, runner: Runner, snapshot: SyncTypedSnapshot[K, V]) -> None:
         self._runner = runner
-        self._sync: SyncSnapshot[K] = snapshot
+        self._reads: SyncTypedSnapshot[K, V] = snapshot
 
     @property
     def timestamp(self) -> int:
         """The moment."""
-        return self._sync.timestamp
+        return self._reads.timestamp
 
     @property
     def revision(self) -> int:
         """The revision of the newest commit at that moment."""
-        return self._sync.revision
+        return self._reads.revision
 
     @property
     def final(self) -> bool:
         """Whether no commit can land at or below this moment any more."""
-        return self._sync.final
+        return self._reads.final
 
     def __repr__(self) -> str:
-        return f"<aio {repr(self._sync)[1:]}"
+        return f"<aio {repr(self._reads)[1:]}"
 
     def __copy__(self) -> Self:
         return self  # a value
@@ -53,29 +50,106 @@ class Snapshot(Generic[K]):
     def __deepcopy__(self, memo: object) -> Self:
         return self
 
-    async def __getitem__(self, key: K) -> bytes:
-        return await self._runner.run(self._sync.__getitem__, key)
+    async def __getitem__(self, key: K) -> V:
+        return await self._runner.run(self._reads.__getitem__, key)
 
     def __aiter__(self) -> AsyncIterator[K]:
         return self.keys()
 
     async def contains(self, key: K) -> bool:
         """Return whether a key exists."""
-        return await self._runner.run(self._sync.__contains__, key)
+        return await self._runner.run(self._reads.__contains__, key)
 
-    async def get(self, key: K, default: D | None = None) -> bytes | D | None:
+    async def get(self, key: K, default: D | None = None) -> V | D | None:
         """Return a value, or `default` if the key is absent."""
-        return await self._runner.run(self._sync.get, key, default)
+        return await self._runner.run(self._reads.get, key, default)
 
-    async def entry(self, key: K, *, timeout: float | None = None) -> Entry:
+    async def entry(self, key: K, *, timeout: float | None = None) -> Entry[V]:
         """Return a key's value with the revisions it was written and created at."""
-        return await self._runner.run(self._sync.entry, key, timeout=timeout)
+        return await self._runner.run(self._reads.entry, key, timeout=timeout)
 
     async def entries_of(
         self, keys: Iterable[K], *, timeout: float | None = None
-    ) -> list[Entry | None]:
+    ) -> list[Entry[V] | None]:
         """Return the entries of some keys, None for absent ones."""
-        return await self._runner.run(self._sync.entries_of, keys, timeout=timeout)
+        return await self._runner.run(self._reads.entries_of, keys, timeout=timeout)
+
+    async def count(
+        self,
+        prefix: K | None = None,
+        *,
+        start: K | None = None,
+        end: K | None = None,
+        timeout: float | None = None,
+    ) -> int:
+        """Return the number of keys, bounded as `items`."""
+        count = self._reads.count
+        return await self._runner.run(count, prefix, start=start, end=end, timeout=timeout)
+
+    def entries(
+        self,
+        prefix: K | None = None,
+        *,
+        start: K | None = None,
+        end: K | None = None,
+        after: K | None = None,
+        limit: int | None = None,
+        timeout: float | None = None,
+    ) -> AsyncIterator[tuple[K, Entry[V]]]:
+        """Yield (key, entry) pairs in key order; bounded as `items`."""
+        entries = partial(self._reads.entries, start=start, end=end, after=after, limit=limit)
+        return self._steps(entries, prefix, timeout=timeout)
+
+    def items(
+        self,
+        prefix: K | None = None,
+        *,
+        start: K | None = None,
+        end: K | None = None,
+        after: K | None = None,
+        limit: int | None = None,
+        timeout: float | None = None,
+    ) -> AsyncIterator[tuple[K, V]]:
+        """Yield (key, value) pairs in key order.
+
+        `start` (inclusive), `end`, `after` (both exclusive) and `limit` bound them.
+        """
+        items = partial(self._reads.items, start=start, end=end, after=after, limit=limit)
+        return self._steps(items, prefix, timeout=timeout)
+
+    def keys(
+        self,
+        prefix: K | None = None,
+        *,
+        start: K | None = None,
+        end: K | None = None,
+        after: K | None = None,
+        limit: int | None = None,
+        timeout: float | None = None,
+    ) -> AsyncIterator[K]:
+        """Yield keys in order, without reading values; bounded as `items`."""
+        keys = partial(self._reads.keys, start=start, end=end, after=after, limit=limit)
+        return self._steps(keys, prefix, timeout=timeout)
+
+    def values(self, prefix: K | None = None, *, timeout: float | None = None) -> AsyncIterator[V]:
+        """Yield values in key order."""
+        return self._steps(self._reads.values, prefix, timeout=timeout)
+
+    def _steps(self, make: Any, *args: Any, **options: Any) -> AsyncIterator[Any]:
+        return steps_of(self._runner, partial(make, *args, **options))
+
+
+class Snapshot(SnapshotReads[K, bytes]):
+    """All keys at one moment: `snapkv.Snapshot` with awaited reads.
+
+    `await snapshot["key"]` reads a value; iteration yields keys. Each method costs and raises as
+    that of `snapkv.Snapshot`.
+    """
+
+    def __init__(self, runner: Runner, snapshot: SyncSnapshot[K]) -> None:
+        named = cast("SyncTypedSnapshot[K, bytes]", snapshot)  # it has the same names
+        super().__init__(runner, named)  # type: ignore[arg-type]  # mypy tries str and bytes
+        self._sync: SyncSnapshot[K] = snapshot
 
     async def items_of(
         self,
@@ -87,60 +161,9 @@ class Snapshot(Generic[K]):
         """Return the keys and values in each of some short ranges [start, end)."""
         return await self._runner.run(self._sync.items_of, ranges, limit=limit, timeout=timeout)
 
-    async def count(
-        self,
-        prefix: K | None = None,
-        *,
-        start: K | None = None,
-        end: K | None = None,
-        timeout: float | None = None,
-    ) -> int:
-        """Return the number of keys, bounded as `items`."""
-        count = self._sync.count
-        return await self._runner.run(count, prefix, start=start, end=end, timeout=timeout)
-
     async def to_arrow(self, prefix: K | None = None, *, timeout: float | None = None) -> Table:
         """Return the keys, with a prefix or all, as an Arrow table in key order."""
         return await self._runner.run(self._sync.to_arrow, prefix, timeout=timeout)
-
-    def entries(
-        self,
-        prefix: K | None = None,
-        *,
-        start: K | None = None,
-        end: K | None = None,
-        timeout: float | None = None,
-    ) -> AsyncIterator[tuple[K, Entry]]:
-        """Yield (key, entry) pairs in key order; bounded as `items`."""
-        return self._steps(self._sync.entries, prefix, start=start, end=end, timeout=timeout)
-
-    def items(
-        self,
-        prefix: K | None = None,
-        *,
-        start: K | None = None,
-        end: K | None = None,
-        timeout: float | None = None,
-    ) -> AsyncIterator[tuple[K, bytes]]:
-        """Yield (key, value) pairs in key order; `start` (inclusive) and `end` bound them."""
-        return self._steps(self._sync.items, prefix, start=start, end=end, timeout=timeout)
-
-    def keys(
-        self,
-        prefix: K | None = None,
-        *,
-        start: K | None = None,
-        end: K | None = None,
-        timeout: float | None = None,
-    ) -> AsyncIterator[K]:
-        """Yield keys in order, without reading values; bounded as `items`."""
-        return self._steps(self._sync.keys, prefix, start=start, end=end, timeout=timeout)
-
-    def values(
-        self, prefix: K | None = None, *, timeout: float | None = None
-    ) -> AsyncIterator[bytes]:
-        """Yield values in key order."""
-        return self._steps(self._sync.values, prefix, timeout=timeout)
 
     def diff(
         self, other: Snapshot[K], prefix: K | None = None, *, timeout: float | None = None
@@ -149,6 +172,3 @@ class Snapshot(Generic[K]):
         if not isinstance(other, Snapshot):
             raise InvalidTypeError(f"diff needs a snapshot of the same keys, not {other!r}")
         return self._steps(self._sync.diff, other._sync, prefix, timeout=timeout)
-
-    def _steps(self, make: Any, *args: Any, **options: Any) -> AsyncIterator[Any]:
-        return steps_of(self._runner, partial(make, *args, **options))

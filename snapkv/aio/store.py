@@ -9,11 +9,15 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, BinaryIO, Self
 
 from snapkv.aio.coordination import Election, Session
+from snapkv.aio.live import Live
 from snapkv.aio.reads import Reads
 from snapkv.aio.runners import Runner
+from snapkv.aio.typed import TypedView
+from snapkv.aio.updating import Updates
+from snapkv.codecs import Codec
 from snapkv.coordination.session import TTL_S
 from snapkv.files import FILE_MODE, FilePath
-from snapkv.model import Build, Commit, Compaction, Guard, Scalar, SpaceOps, Stamp
+from snapkv.model import Build, Commit, Compaction, Guard, Scalar, SpaceOps, Stamp, V
 from snapkv.store.additions import Addition
 from snapkv.times import When
 
@@ -27,7 +31,7 @@ if TYPE_CHECKING:
     from snapkv.store.watermarks import Watermark
 
 
-class SnapshotKV(Reads[str]):
+class SnapshotKV(Reads[str], Updates[str, bytes]):
     """A store whose calls are awaited; opened by `snapkv.aio.open`, used in one asyncio loop.
 
     Each method costs and raises as the method of the same name of `snapkv.SnapshotKV`. Commits of
@@ -246,7 +250,16 @@ class SnapshotKV(Reads[str]):
         made = await self._runner.run(self._store.election, name, session=inner, ttl=ttl)
         return Election(self._runner, made)
 
+    @property
+    def live(self) -> Live:
+        """The leased keys: they vanish unless they are renewed, and have no past."""
+        return Live(self._runner, self._store.live)
+
     # --- spaces, files, facts ---
+
+    def with_codec(self, codec: Codec[V]) -> TypedView[str, V]:
+        """Return a view of the text keys whose values a codec encodes and decodes."""
+        return TypedView(self._runner, self, self._store.with_codec(codec))
 
     def space(self, name: str) -> Space:
         """Return a byte-keyed space of this store."""
@@ -302,13 +315,17 @@ class SnapshotKV(Reads[str]):
         return await self._runner.run(self._store.check, progress=progress)
 
 
-class Space(Reads[bytes]):
+class Space(Reads[bytes], Updates[bytes, bytes]):
     """A byte-keyed space of a store: `snapkv.Space`, awaited."""
 
     def __init__(self, runner: Runner, space: SyncSpace) -> None:
         super().__init__(runner, space)
         self._space = space
         self.name = space.name
+
+    def with_codec(self, codec: Codec[V]) -> TypedView[bytes, V]:
+        """Return a view of the space's keys whose values a codec encodes and decodes."""
+        return TypedView(self._runner, self, self._space.with_codec(codec))
 
     async def commit(
         self,

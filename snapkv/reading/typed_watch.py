@@ -25,25 +25,27 @@ class TypedWatch(Watch[K, V]):
             found = self.raw.next(timeout)
         finally:
             self.timestamp = self.raw.timestamp
-        return None if found is None else self._decoded(found)
+        return None if found is None else decoded(found, self._decoding)
 
     def __next__(self) -> Changes[K, V]:
         try:
             found = next(self.raw)
         finally:
             self.timestamp = self.raw.timestamp
-        return self._decoded(found)
+        return decoded(found, self._decoding)
 
     def close(self) -> None:
         """End the watch; may be repeated."""
         self.raw.close()
 
-    def _decoded(self, found: Changes[K]) -> Changes[K, V]:
-        maybe = self._decoding.maybe
-        return Changes(
-            found.commit,
-            tuple(
-                Change(each.key, maybe(each.key, each.value, each.commit.revision), each.commit)
-                for each in found.changes
-            ),
-        )
+
+def decoded(found: Changes[K], decoding: Decoding[V]) -> Changes[K, V]:
+    """Return changes with decoded values; raises `DecodeError`."""
+    maybe = decoding.maybe
+    return Changes(
+        found.commit,
+        tuple(
+            Change(each.key, maybe(each.key, each.value, each.commit.revision), each.commit)
+            for each in found.changes
+        ),
+    )

@@ -188,7 +188,7 @@ def open(
         stats=stats,
     )
     home = Layout(name).ts
-    url = url_from_environment() if url is None else url
+    url = url_or_environment(url)
     if codec is not None:
         Decoding(codec)  # checks it before anything is opened
     with within(read_timeout):
@@ -198,8 +198,10 @@ def open(
     return store if codec is None else TypedStore(core, store, codec)
 
 
-def url_from_environment() -> str:
-    """Return the URL of the store that the environment names; raises `InvalidOptionError`."""
+def url_or_environment(url: str | None) -> str:
+    """Return a URL; for None that of the environment. Raises `InvalidOptionError` without one."""
+    if url is not None:
+        return url
     url = os.environ.get(STORE_VARIABLE)
     if not url:
         raise InvalidOptionError(

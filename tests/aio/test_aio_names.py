@@ -16,6 +16,13 @@ PAIRS = [
     (snapkv.Session, snapkv.aio.Session),
     (snapkv.Election, snapkv.aio.Election),
     (snapkv.Watch, snapkv.aio.Watch),
+    (snapkv.TypedStore, snapkv.aio.TypedStore),
+    (snapkv.TypedView, snapkv.aio.TypedView),
+    (snapkv.TypedSnapshot, snapkv.aio.TypedSnapshot),
+    (snapkv.TypedWatch, snapkv.aio.TypedWatch),
+    (snapkv.Live, snapkv.aio.Live),
+    (snapkv.LeasedKey, snapkv.aio.LeasedKey),
+    (snapkv.LiveWatch, snapkv.aio.LiveWatch),
 ]
 CLOSED = {"close": "aclose"}
 INNER = {
@@ -36,7 +43,7 @@ def test_each_name_is_the_same_and_takes_the_same(sync, other, subtests):
             found, wanted = getattr(other, CLOSED.get(name, name), None), getattr(sync, name)
             assert found is not None, f"snapkv.aio has no {other.__name__}.{name}"
             assert callable(found) == callable(wanted)
-            if callable(wanted) and name != "get":
+            if callable(wanted):
                 ours, theirs = (
                     [(p.name, p.kind) for p in inspect.signature(f).parameters.values()]
                     for f in (found, wanted)

@@ -10,6 +10,7 @@ import greenlet
 import pytest
 
 import snapkv
+from snapkv import codecs
 from snapkv.loops import GreenletRuntime
 
 PUTS = {f"a/{n:02}": b"%d" % n for n in range(40)} | {"b/1": b"x"}
@@ -25,6 +26,10 @@ async def filled(store):
     return first
 
 
+def one_more(value):
+    return b"%d" % (int(value or 0) + 1)
+
+
 async def listed(steps):
     return [step async for step in steps]
 
@@ -36,11 +41,17 @@ def test_all_reads(place, opened):
         async with opened() as store:
             first = await filled(store)
             assert await store.load("a/00", first) == sync.load("a/00", first) == b"0"
+            assert await store.get("a/00", ts=first) == sync.get("a/00", ts=first) == b"0"
+            assert await store.get("z", "none") == "none"
             assert await store.entry("a/02") == sync.entry("a/02")
             assert await store.entries_of(["a/02", "z"]) == sync.entries_of(["a/02", "z"])
             assert await store.load_with_prefix("a/") == sync.load_with_prefix("a/")
             assert await listed(store.diff(first)) == list(sync.diff(first))
             assert await listed(store.history("b/1")) == list(sync.history("b/1"))
+            pages = {"newest_first": True, "limit": 1, "since": first}
+            assert await listed(store.history("a/00", **pages)) == list(
+                sync.history("a/00", **pages)
+            )
             assert await listed(store.commits()) == list(sync.commits())
             assert await listed(store.spaces()) == list(sync.spaces()) == ["s"]
             assert await store.revisions_at([first, 0]) == sync.revisions_at([first, 0])
@@ -63,6 +74,7 @@ def test_all_reads(place, opened):
             assert await listed(snapshot.items("a/", start="a/2")) == list(
                 same.items("a/", start="a/2")
             )
+            assert await listed(snapshot.keys("a/", after="a/02", limit=2)) == ["a/03", "a/04"]
             assert await listed(snapshot.values()) == list(same.values())
             assert await listed(snapshot.entries("c")) == list(same.entries("c"))
             assert await snapshot.count("a/") == same.count("a/")
@@ -190,6 +202,14 @@ def test_no_lock_of_threads_is_held_while_a_call_waits(opened, monkeypatch):
             assert await listed(store.history("a/00"))
             assert await listed(store.diff(first))
             assert await listed(store.watch(since=first, timeout=0))
+            await asyncio.gather(*(store.update("n", one_more) for _ in range(20)))
+            plans = store.with_codec(codecs.json)
+            await asyncio.gather(*(plans.update("plan", lambda _: {"seats": 2}) for _ in range(5)))
+            assert await listed(plans.watch("plan", since=first, timeout=0))
+            known, leased = await store.live.items(), await store.live.put("w", b"1", ttl=5)
+            await leased.renew()
+            assert await store.live.watch(since=known.revision).next(5)
+            await leased.revoke()
 
     asyncio.run(main())
     assert checked > 100

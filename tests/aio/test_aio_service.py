@@ -23,7 +23,7 @@ WAIT_S = 30.0
 @pytest.mark.parametrize("place", ["memory"], indirect=True)
 def test_what_the_page_shows_runs(place, capsys):
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs/aio.md").read_text(), re.DOTALL)
-    assert len(blocks) == 3
+    assert len(blocks) == 4
     names = {}
     for block in blocks:
         exec(block, names)
@@ -39,6 +39,7 @@ def test_what_the_page_shows_runs(place, capsys):
             followed = await names["follow"](store)
             assert await store.load("schema/users", followed) == b"id int"
             assert await names["save_in_time"](store, "a", b"1") > 0
+            assert [await names["count_a_visit"](store) for _ in range(2)] == [1, 2]
 
     asyncio.run(main())
 
