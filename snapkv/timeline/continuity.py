@@ -135,7 +135,7 @@ class Continuity:
         """Read the witness after an answer, unless another call has sent that read after it.
 
         For example, 1,000 calls are answered within 100 ms. The first of them reads the witness.
-        Those that are answered before it sends need no read. The others wait; then the next one
+        Calls that are answered before it sends need no read. Later ones wait; then one of them
         reads the witness for all that were answered by then.
         """
         with self._checked:

@@ -12,7 +12,7 @@ from snapkv.engine.etcd.connection import READ_TIMEOUT_S
 from snapkv.errors import SnapKVError
 
 ALONE_MAX = 8
-"""So many requests are sent at once without waiting for others."""
+"""So many requests are sent at once; further reads wait and share one."""
 BATCH_MAX = 100
 KEY_BYTES_MAX = 4_096
 """A longer key is read alone, so that a batch fits into a request."""
@@ -55,7 +55,7 @@ class PointReads:
         self._waiting: list[_Batch] = []
 
     def get(self, key: bytes, revision: int = 0) -> GetResult:
-        """Answer one key at a revision; one round trip, or two while others are on their way."""
+        """Answer one key at a revision; one round trip, or two after many requests at once."""
         if self._sent < ALONE_MAX or len(key) > KEY_BYTES_MAX:
             self._sent += 1
             try:
