@@ -19,6 +19,8 @@ from snapkv.coordination.session import TTL_S
 from snapkv.files import FILE_MODE, FilePath
 from snapkv.model import Build, Commit, Compaction, Guard, Scalar, SpaceOps, Stamp, V
 from snapkv.store.additions import Addition
+from snapkv.store.health import HEALTH_TIMEOUT_S, Health
+from snapkv.store.stats import Stats
 from snapkv.times import When
 
 if TYPE_CHECKING:
@@ -309,6 +311,14 @@ class SnapshotKV(Reads[str], Updates[str, bytes]):
     async def info(self, *, timeout: float | None = None) -> dict[str, Any]:
         """Return facts about the store and its engine, for people, without secrets."""
         return await self._runner.run(self._store.info, timeout=timeout)
+
+    def stats(self) -> Stats:
+        """Return counts since the store was opened, and gauges; no round trip, not awaited."""
+        return self._store.stats()
+
+    async def health(self, *, timeout: float = HEALTH_TIMEOUT_S) -> Health:
+        """Return whether the engine answers, and how old the newest commit is, for a probe."""
+        return await self._runner.run(self._store.health, timeout=timeout)
 
     async def check(self, *, progress: Callable[[int], None] = lambda _: None) -> CheckReport:
         """Check every invariant of the stored data."""

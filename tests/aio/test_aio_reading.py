@@ -59,6 +59,10 @@ def test_all_reads(place, opened):
             assert await store.resolved() == sync.resolved()
             assert (await store.check()).problems == ()
             assert (await store.info())["commits"] == 6
+            assert store.stats().commits == 6
+            health = await store.health()
+            assert health.answers
+            assert health.newest_timestamp == sync.resolved()
             assert await store.space("s").load(b"k") == b"v"
             assert store.guards_max == sync.guards_max
 
