@@ -187,8 +187,10 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     if pyfuncitem.get_closest_marker("forks") is None or OWN_PROCESS in os.environ:
         return None
     command = [sys.executable, "-m", "pytest", "-p", "no:xdist", "-p", "no:cacheprovider"]
+    group = pyfuncitem.get_closest_marker("xdist_group")  # xdist adds it to the name of the test
+    name = pyfuncitem.nodeid.removesuffix(f"@{group.args[0]}" if group and group.args else "")
     done = subprocess.run(
-        [*command, pyfuncitem.nodeid],
+        [*command, name],
         capture_output=True,
         text=True,
         timeout=OWN_PROCESS_S,

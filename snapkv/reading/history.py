@@ -145,15 +145,17 @@ def versions(core: Reader, key: bytes, span: Span = ALL) -> Iterator[Version]:
 
 def _versions(core: Reader, key: bytes, span: Span) -> Iterator[Version]:
     begin, until, newest = _revisions(core, key, span)
-    whole = span.since is None and begin > FIRST_CREATION
+    # another store's compaction may have passed the newest commit: its state is still in force
+    in_reach = span.until is None or begin <= until
+    whole = span.since is None and begin > FIRST_CREATION and in_reach
     try:
         if whole and not span.newest_first:
-            yield from _at_beginning(core, key, begin, until)
+            yield from _at_beginning(core, key, begin)
         events = span.events(core, key, begin, until)
         while page := list(islice(events, span.page)):
             yield from _stamped(core, page)
         if whole and span.newest_first:
-            yield from _at_beginning(core, key, begin, until)
+            yield from _at_beginning(core, key, begin)
     except CompactedError as e:
         if e.unit == "timestamp":
             raise
@@ -176,10 +178,8 @@ def _revisions(core: Reader, key: bytes, span: Span) -> tuple[int, int, Mark]:
     return core.policy.moment(low).next_revision(), until, newest
 
 
-def _at_beginning(core: Reader, key: bytes, begin: int, until: int) -> Iterator[Version]:
+def _at_beginning(core: Reader, key: bytes, begin: int) -> Iterator[Version]:
     """Yield the version in force at the beginning of the history that is left, if one is."""
-    if begin > until:
-        return
     wanted = [Range(k, revision=begin) for k in (key, core.layout.ts)]
     found, stamp = (result.kvs for result in core.engine.read(wanted).results)
     if found and found[0].mod_revision < begin:

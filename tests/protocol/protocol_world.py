@@ -30,6 +30,7 @@ from snapkv.committer.queue import Call, CommitQueue
 from snapkv.engine.contract import KeyValue, Range, ReadResult, Txn, TxnResult
 from snapkv.engine.errors import OutcomeUnknown, Refused
 from snapkv.errors import EngineUnavailableError, NoSpaceError
+from snapkv.timeline import continuity
 
 STEPS_MAX = 20_000
 SWITCH_WAIT_S = 30.0
@@ -144,6 +145,40 @@ class SimEvent:
             task.step_aside()
             task.event = task.wake_at = None
         return self._is_set
+
+
+class SimRuntime:
+    """Makes what a task of a world waits with."""
+
+    def __init__(self, inside: dict[str, Any]) -> None:
+        self._inside = inside
+
+    def condition(self) -> SimCondition:
+        return SimCondition(self._inside)
+
+
+class SimCondition:
+    """A condition of tasks; it needs no lock, because one task runs at a time."""
+
+    def __init__(self, inside: dict[str, Any]) -> None:
+        self._inside = inside
+        self._waiting: list[SimEvent] = []
+
+    def __enter__(self) -> bool:
+        return True
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def wait(self, timeout: float) -> bool:
+        news = SimEvent(self._inside["world"])
+        self._waiting.append(news)
+        return news.wait(timeout)
+
+    def notify_all(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for news in waiting:
+            news.set()
 
 
 class World:
@@ -414,6 +449,7 @@ def worlds() -> Iterator[Callable[[World], World]]:
 
     with remote_scheme(), patched_time(Time()), pytest.MonkeyPatch.context() as patch:
         patch.setattr(CommitQueue, "join", joining)
+        patch.setattr(continuity, "here", lambda: SimRuntime(inside))
         yield begin
 
 
