@@ -83,7 +83,7 @@ class Hub(Generic[K]):
 
     async def leave(self, watch: Watch[K]) -> None:
         """Deliver nothing more to a watch; the last one ends the watch of the engine."""
-        self._discard(watch)
+        self.discard(watch)
         if not self._watches and (source := self._end()) is not None:
             await self.runner.run(source.close)
 
@@ -95,7 +95,8 @@ class Hub(Generic[K]):
         if source is not None:
             await self.runner.run(source.close)
 
-    def _discard(self, watch: Watch[K]) -> None:
+    def discard(self, watch: Watch[K]) -> None:
+        """Deliver nothing more to a watch; after the last, that of the engine ends soon."""
         self._watches.discard(watch)
         if (others := self._of_prefix.get(watch.prefix)) is not None:
             others.discard(watch)
@@ -141,7 +142,7 @@ class Hub(Generic[K]):
             watches = list(self._of_prefix[prefix])
             for watch in watches:
                 if not watch.put(mine, size):
-                    self._discard(watch)
+                    self.discard(watch)
             if not watches:
                 del self._of_prefix[prefix]
                 self._lengths = None
@@ -261,15 +262,28 @@ class Watch(Generic[K]):
         return self
 
     async def _join(self, *, is_past: bool) -> None:
-        """Join the hub, and read from the past what it delivered before."""
+        """Join the hub, and read from the past what it delivered before.
+
+        If that fails or is cancelled, the next call joins again.
+        """
         hub, run = self._hub, self._hub.runner.run
+        self._drop_queue()
+        self._joined = True
+        try:
+            position = await hub.join(self)
+            if is_past or self.timestamp < position:
+                head = await run(hub.view.reader.timeline.head)
+                past = await run(hub.view.watch, self.prefix, self.timestamp, timeout=0)
+                self._past, self._past_end = past, max(position, head.timestamp)
+        except BaseException:
+            hub.discard(self)
+            self._drop_queue()  # it follows a gap
+            self._joined = False
+            raise
+
+    def _drop_queue(self) -> None:
         self._queue.clear()
-        self._queued_bytes, self._joined = 0, True
-        position = await hub.join(self)
-        if is_past or self.timestamp < position:
-            head = await run(hub.view.reader.timeline.head)
-            self._past_end = max(position, head.timestamp)
-            self._past = await run(hub.view.watch, self.prefix, self.timestamp, timeout=0)
+        self._queued_bytes = 0
 
     # --- following ---
 
@@ -349,7 +363,7 @@ class Watch(Generic[K]):
         mine = [changes for changes in chunk if changes.commit.ts <= self._past_end]
         self._read.extend(mine)
         if error is not None:
-            self._queue.clear()  # it comes after what cannot be read
+            self._drop_queue()  # it comes after what cannot be read
             self._error, self._past = error, None
             await self._hub.leave(self)
         elif len(mine) < CHUNK:

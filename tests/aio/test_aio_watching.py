@@ -133,6 +133,31 @@ def test_cancelled_waits_lose_nothing(opened):
     asyncio.run(main())
 
 
+def test_a_slow_reader_that_is_cancelled_anywhere_loses_nothing(opened, monkeypatch):
+    monkeypatch.setattr(watching, "QUEUE_MAX", 2)
+
+    async def cancelled(watch, steps):
+        """Return the commit that `next` brings, None if it was cancelled after some steps."""
+        waiting = asyncio.create_task(watch.next(WAIT_S))
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        waiting.cancel()
+        with suppress(asyncio.CancelledError):
+            return (await waiting).commit.ts
+
+    async def main():
+        async with opened() as store, store.watch() as slow, store.watch() as fast:
+            saved, seen = [], []
+            for steps in range(24):
+                saved += [await store.save("a", b"%d" % n) for n in range(4)]
+                await taken(fast, saved[-1])  # so the queue of `slow` was full
+                seen += [await cancelled(slow, steps) for _ in range(4)]
+            seen = [ts for ts in seen if ts is not None]
+            assert seen + await taken(slow, saved[-1]) == saved
+
+    asyncio.run(main())
+
+
 def test_closing_ends_what_waits(opened):
     async def main():
         async with opened() as store:
