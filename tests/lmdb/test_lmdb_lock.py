@@ -33,7 +33,7 @@ class Waiting(threading.Thread):
         self._lock, self.outcome = lock, "nothing"
         self.start()
         queued = threading.Event()
-        while not lock._waiting and self.is_alive():
+        while not lock._waiting and lock._owner != self.ident and self.is_alive():
             queued.wait(0.001)
 
     def run(self) -> None:
@@ -111,3 +111,19 @@ def test_a_lock_that_is_closed_meanwhile(lock: WriterLock) -> None:
     with suppress(StoreClosedError):
         lock.acquire(0.0)
         pytest.fail("it is closed")
+
+
+def test_a_lock_that_is_closed_while_another_process_has_it(
+    lock: WriterLock, tmp_path: Path
+) -> None:
+    other = WriterLock.open(str(tmp_path), 0o600)  # its `flock` is one of its own
+    other.acquire(0.0)
+    waiting = Waiting(lock)
+    lock.close()
+    with (tmp_path / "next").open("wb+") as file:  # may get the number of the closed descriptor
+        waiting.join(WAIT_S)
+        assert not file.read(), "the lock wrote its process id into another file"
+    assert waiting.outcome == "StoreClosedError"
+    assert lock._fd is None
+    other.release()
+    other.close()

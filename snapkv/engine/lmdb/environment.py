@@ -169,7 +169,7 @@ class Environment:
         handle would free the parent's slot in the shared reader table, so the environment stays
         unusable in the child.
         """
-        self.lock.close()
+        self.lock.abandon()
         self.access, self.stale, self.running_write = Access(), True, None
         self._new_conditions()
         if not quiet:

@@ -68,7 +68,7 @@ class WriterLock:
             deadline = monotonic() + max(0.0, timeout)
             self._queue(deadline)
         fd = self._fd
-        if fd is None:
+        if fd is None or self.closed:
             raise StoreClosedError("the engine was closed")
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -95,6 +95,8 @@ class WriterLock:
             if self._waiting:
                 self._turn.notify_all()  # first: after an interrupt the rest is done again
             self._owner = self._waiting[0] if self._waiting else None  # it leaves the queue itself
+            if self.closed and self._owner is None:
+                self._close_file()
 
     def held(self) -> bool:
         """Return whether this thread holds the lock."""
@@ -125,6 +127,8 @@ class WriterLock:
         length = _PAUSE_SECONDS_MIN
         while (left := deadline - monotonic()) > 0:
             pause(min(length, left))
+            if self.closed:
+                raise StoreClosedError("the engine was closed")
             length = min(2 * length, _PAUSE_SECONDS_MAX)
             with suppress(BlockingIOError):
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -151,11 +155,25 @@ class WriterLock:
             os.pwrite(self._fd, MARKER, 0)
 
     def close(self) -> None:
-        """Close the file.
+        """Close the file, or let the thread that has the lock, or waits for `flock`, close it.
 
-        In a forked child the lock stays with the parent: closing a copy of its descriptor frees
-        nothing, while unlocking there would.
+        That thread uses the descriptor, whose number would go to the next file that is opened.
         """
-        fd, self._fd, self.closed = self._fd, None, True
+        self.closed = True
+        with self._mutex:
+            if self._owner is None:
+                self._close_file()
+
+    def abandon(self) -> None:
+        """Close the file in a forked child, which has no other thread.
+
+        The lock stays with the parent: closing a copy of its descriptor frees nothing, while
+        unlocking there would.
+        """
+        self.closed = True
+        self._close_file()
+
+    def _close_file(self) -> None:
+        fd, self._fd = self._fd, None
         if fd is not None:
             os.close(fd)
