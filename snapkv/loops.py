@@ -21,7 +21,7 @@ import threading
 from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from contextvars import copy_context
+from contextvars import Context, copy_context
 from types import TracebackType
 from typing import Any, ParamSpec, TypeVar, cast
 
@@ -119,8 +119,14 @@ class GreenletRuntime:
         return LoopBell(self)
 
     def start(self, target: Callable[[], object], name: str) -> LoopWork:
-        """Run a function as a task of the loop."""
-        task = self.loop.create_task(self.run(target), name=name)
+        """Run a function as a task of the loop.
+
+        As a new thread, it has none of the context of this call: neither its deadline nor its
+        trace. It begins later, also in a loop that begins its tasks at once
+        (`asyncio.eager_task_factory`): in this greenlet it could not wait.
+        """
+        work = self.run(target)
+        task = asyncio.Task(work, loop=self.loop, name=name, context=Context())
         self._works.add(task)
         task.add_done_callback(self._works.discard)
         return LoopWork(self, task)

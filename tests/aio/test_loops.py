@@ -2,10 +2,12 @@
 
 import asyncio
 import gc
+import sys
 import threading
 
 import pytest
 
+from snapkv.clock import bounded, monotonic, no_later_than
 from snapkv.concurrency import THREADS, here
 from snapkv.loops import GreenletRuntime
 
@@ -159,6 +161,42 @@ def test_background_work_ends_or_is_ended():
         await runtime.end_works(0.01)
         assert not endless.is_alive()
         assert len(asyncio.all_tasks()) == 1
+
+    in_loop(scenario)
+
+
+def test_background_work_has_no_deadline_of_the_call_that_starts_it():
+    async def scenario(runtime):
+        bounds = []
+
+        def call():
+            with no_later_than(monotonic() - 1.0):
+                work = runtime.start(lambda: bounds.append(bounded(9.0)), "work")
+            work.join(WAIT_S)
+
+        await runtime.run(call)
+        assert bounds == [9.0]
+
+    in_loop(scenario)
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="Python 3.12 brings eager tasks")
+def test_background_work_of_a_loop_with_eager_tasks():
+    async def scenario(runtime):
+        runtime.loop.set_task_factory(asyncio.eager_task_factory)
+        done = []
+
+        def work():
+            here().pause(0.001)
+            done.append("work")
+
+        def call():
+            started = runtime.start(work, "work")
+            done.append("started")
+            started.join(WAIT_S)
+            return list(done)
+
+        assert await asyncio.wait_for(runtime.run(call), WAIT_S) == ["started", "work"]
 
     in_loop(scenario)
 
