@@ -35,9 +35,12 @@ class Observed(Reads[K]):
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Close it; tasks that wait raise `StoreClosedError`. Takes about a second at most."""
+        """Close it; tasks that wait raise `StoreClosedError`. Takes about a second at most.
+
+        May be repeated.
+        """
         await self.end_watches()
-        await self._runner.run(self._observed.close)
+        await self._runner.wait(self._observed.close, end=lambda: None)  # the pool may be busy
         await self._runner.end()
 
     async def resolved(self, *, timeout: float | None = None) -> int:

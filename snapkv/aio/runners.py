@@ -15,7 +15,7 @@ from contextvars import copy_context
 from functools import partial
 from typing import TYPE_CHECKING, ParamSpec, Protocol, TypeVar
 
-from snapkv.errors import StoreClosedError
+from snapkv.errors import NotSupportedError, StoreClosedError
 
 if TYPE_CHECKING:
     from snapkv.loops import GreenletRuntime
@@ -70,14 +70,17 @@ class LoopRunner:
 
     async def run(self, call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Return the result of a call."""
+        check_loop(self._runtime.loop)
         return await self._runtime.run(call, *args, **kwargs)
 
     async def retry(self, call: Callable[[], T], stop: Callable[[], object]) -> T:
         """Return the result of a call; a cancelled one is interrupted where it waits."""
+        check_loop(self._runtime.loop)
         return await self._runtime.run(call)
 
     async def wait(self, call: Callable[[], T], end: Callable[[], object]) -> T:
         """Return the result of a call; a cancelled one is interrupted where it waits."""
+        check_loop(self._runtime.loop)
         return await self._runtime.run(call)
 
     def start(self, work: Callable[[], object], name: str) -> None:
@@ -111,6 +114,7 @@ class ThreadRunner:
 
     async def retry(self, call: Callable[[], T], stop: Callable[[], object]) -> T:
         """Return the result of a call; a cancelled one ends before its next try, else as `run`."""
+        check_loop(self._loop)
         try:
             future = self._pool.submit(copy_context().run, call)
         except RuntimeError as e:
@@ -135,6 +139,7 @@ class ThreadRunner:
 
     async def wait(self, call: Callable[[], T], end: Callable[[], object]) -> T:
         """Return the result of a call, which has a thread of its own."""
+        check_loop(self._loop)
         future: Future[T] = Future()
         self.start(partial(_fulfil, future, partial(copy_context().run, call)), "snapkv aio wait")
         answer = asyncio.wrap_future(future)
@@ -175,6 +180,14 @@ class ThreadRunner:
 
 def _nothing() -> None:
     """Stop nothing: the call has one try."""
+
+
+def check_loop(loop: asyncio.AbstractEventLoop) -> None:
+    """Raise `NotSupportedError` in any other loop: a call would wait there for ever."""
+    if asyncio.get_running_loop() is not loop:
+        raise NotSupportedError(
+            "the store was opened in another event loop; open one in each loop that uses it"
+        )
 
 
 def _fulfil(future: Future[T], call: Callable[[], T]) -> None:

@@ -67,10 +67,13 @@ class SnapshotKV(Reads[str], Updates[str, bytes]):
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Close the store, in about a second; tasks that wait raise `StoreClosedError`."""
+        """Close the store, in about a second; tasks that wait raise `StoreClosedError`.
+
+        May be repeated.
+        """
         spaces = [space.end_watches() for space in self._spaces.values()]
         await asyncio.gather(self.end_watches(), *spaces)
-        await self._runner.run(self._store.close)
+        await self._runner.wait(self._store.close, end=lambda: None)  # the pool may be busy
         await self._runner.end()
 
     # --- writing ---
