@@ -28,8 +28,16 @@ class Closable(Protocol):
         ...
 
 
+class SyncClosable(Protocol):
+    """Something that `close` closes; a second call does nothing."""
+
+    def close(self) -> None:
+        """Close it."""
+        ...
+
+
 S = TypeVar("S", bound=Closable)
-T = TypeVar("T")
+C = TypeVar("C", bound=SyncClosable)
 
 
 class Opening(Generic[S]):
@@ -116,10 +124,25 @@ async def runner_for(url: str, options: dict[str, Any]) -> Runner:
     return LoopRunner(GreenletRuntime())
 
 
-async def opened(runner: Runner, call: Callable[[], T]) -> T:
-    """Return what a call opens; end the runner if it raises."""
+async def opened(runner: Runner, call: Callable[[], C]) -> C:
+    """Return what a call opens; end the runner if it raises.
+
+    If this is cancelled, what the call has opened, or will open in its thread, is closed.
+    """
+    made: list[C] = []
+    is_left = False
+
+    def open_it() -> C:
+        made.append(call())
+        if is_left:
+            made[0].close()
+        return made[0]
+
     try:
-        return await runner.run(call)
+        return await runner.run(open_it)
     except BaseException:
+        is_left = True
+        for each in made:
+            await runner.run(each.close)
         await runner.end()
         raise

@@ -4,11 +4,13 @@ import asyncio
 import fcntl
 import os
 import time
+from contextlib import suppress
 
 import pytest
 
 import snapkv
 import snapkv.aio
+from snapkv.aio import opening
 
 WAIT_S = 20.0
 
@@ -46,6 +48,31 @@ def test_another_loop_gets_an_error(place):
         asyncio.run(asyncio.wait_for(used_there(), WAIT_S))
         ours.run(store.save("a", b"1"))
         ours.run(store.aclose())
+
+
+def test_a_cancelled_open_leaves_nothing_open(monkeypatch):
+    made = []
+
+    def counted(*args, **options):
+        made.append(opened_sync(*args, **options))
+        return made[-1]
+
+    opened_sync = opening._open.open
+    monkeypatch.setattr(opening._open, "open", counted)
+
+    async def main():
+        while not made:  # a call that is cancelled early opens nothing
+            task = asyncio.create_task(opening.open("memory:")._begin())
+            while not made and not task.done():
+                await asyncio.sleep(0)
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await (await task).aclose()
+        for store in made:
+            with pytest.raises(snapkv.errors.StoreClosedError):
+                store.load("a")
+
+    asyncio.run(asyncio.wait_for(main(), WAIT_S))
 
 
 @pytest.mark.parametrize("place", ["lmdb"], indirect=True)
