@@ -28,7 +28,7 @@ from snapkv.aio.iterating import Chunk, chunk_of
 from snapkv.aio.runners import Runner
 from snapkv.arguments import check_seconds
 from snapkv.clock import pause
-from snapkv.errors import StoreClosedError
+from snapkv.errors import EngineUnavailableError, StoreClosedError
 from snapkv.model import Change, Changes, K
 from snapkv.reading.view import KeyspaceReads
 from snapkv.reading.watch import WAIT_S_MAX
@@ -118,6 +118,10 @@ class Hub(Generic[K]):
                 self.runner.post(partial(self._deliver, source, changes, source.timestamp))
         except Exception as e:
             self.runner.post(partial(self._fail, source, e))
+        except BaseException as e:  # a cancelled task: or the watches would wait for ever
+            error = EngineUnavailableError(f"the shared watch ended with {type(e).__name__}")
+            self.runner.post(partial(self._fail, source, error))
+            raise
         finally:
             source.close()
 

@@ -201,6 +201,23 @@ def test_the_last_watch_ends_that_of_the_engine(opened, monkeypatch):
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("place", ["etcd"], indirect=True)
+def test_watches_report_that_all_tasks_were_cancelled(opened):
+    async def main():
+        async with opened() as store:
+            watch = await store.watch("a")
+            assert await watch.next(0.01) is None
+            for task in asyncio.all_tasks() - {asyncio.current_task()}:
+                task.cancel()
+            with pytest.raises(snapkv.errors.EngineUnavailableError, match="CancelledError"):
+                await watch.next(WAIT_S)
+            async with store.watch("a") as another:
+                await store.save("a", b"1")
+                assert keys_of(await another.next(WAIT_S)) == ["a"]
+
+    asyncio.run(main())
+
+
 def test_errors_come_after_what_was_seen(opened):
     async def main():
         async with opened() as store:
