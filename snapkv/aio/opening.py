@@ -118,7 +118,8 @@ async def runner_for(url: str, options: dict[str, Any]) -> Runner:
     is_etcd = isinstance(url, str) and scheme_of(url) == "etcd"
     if not is_etcd or options.get("archive") is not None:
         return ThreadRunner()
-    await asyncio.to_thread(import_module, "snapkv.engine.etcd")  # importing grpc takes 0.1 s
+    for module in ("snapkv.engine.etcd", "snapkv.loops"):  # they take 0.1 s
+        await asyncio.to_thread(import_module, module)
     from snapkv.loops import GreenletRuntime
 
     return LoopRunner(GreenletRuntime())

@@ -25,6 +25,7 @@ from snapkv.times import When
 
 if TYPE_CHECKING:
     from snapkv.committer import Check
+    from snapkv.coordination.session import Session as SyncSession
     from snapkv.coordination.session import Sessions
     from snapkv.reading.arrow import Table
     from snapkv.store.check import CheckReport
@@ -240,8 +241,18 @@ class SnapshotKV(Reads[str], Updates[str, bytes]):
     # --- sessions and elections ---
 
     async def session(self, ttl: float = TTL_S, value: bytes = b"") -> Session:
-        """Return a new session: a sign of life of this process, renewed in the background."""
-        return Session(self._runner, await self._runner.run(self._store.session, ttl, value))
+        """Return a new session: a sign of life of this process, renewed in the background.
+
+        If this is cancelled, a session that was made nevertheless is closed.
+        """
+        made: list[SyncSession] = []
+        try:
+            await self._runner.run(lambda: made.append(self._store.session(ttl, value)))
+        except asyncio.CancelledError:
+            for session in made:
+                await self._runner.run(session.close)
+            raise
+        return Session(self._runner, made[0])
 
     async def sessions(self, *, timeout: float | None = None) -> Sessions:
         """Return the live sessions, the oldest first, at the list's `revision`."""

@@ -69,21 +69,28 @@ class AioChannel:
         self._inside += 1
         try:
             call = send(request, timeout=timeout, metadata=metadata)
-            if method is TXN:
-                self._loop.wait_for(end_of(call))
-            return cast(A, self._loop.wait_for(call))
+            try:
+                self._loop.wait_for(end_of(call))  # a task that is cancelled is interrupted here
+            except BaseException:
+                if method is not TXN:
+                    call.cancel()
+                raise
+            return cast(A, self._answer_of(call))
         except aio.AioRpcError as e:
             raise failure_of(e) from e
         except aio.UsageError as e:
             raise CallFailed("CANCELLED", str(e)) from e
-        except asyncio.CancelledError:
-            if is_cancelled():
-                raise
-            raise CallFailed("CANCELLED", "the channel was closed") from None
         finally:
             self._inside -= 1
             if self._is_over():
                 self._loop.start(self.close, "snapkv close")
+
+    def _answer_of(self, call: Any) -> Any:
+        """Return the answer of a call that has ended; nothing waits."""
+        try:
+            return self._loop.wait_for(call)
+        except asyncio.CancelledError:  # gRPC's word for a channel that was closed
+            raise CallFailed("CANCELLED", "the channel was closed") from None
 
     def _is_over(self) -> bool:
         return self._retired and not self._inside and not self._closed
