@@ -72,7 +72,7 @@ class Session:
 
     async def aclose(self) -> None:
         """End the session: its keys vanish at once. May be repeated."""
-        await self._runner.run(self.sync.close)
+        await self._runner.write(self.sync.close)
 
 
 class Election:
@@ -122,19 +122,19 @@ class Election:
 
     async def proclaim(self, value: bytes) -> None:
         """Change the leader's value; the leadership and its guard stay."""
-        await self._runner.run(self._sync.proclaim, value)
+        await self._runner.write(self._sync.proclaim, value)
 
     async def resign(self) -> None:
         """Give up the leadership, or the candidacy that another task waits with."""
-        await self._runner.run(self._sync.resign)
+        await self._runner.write(self._sync.resign)
 
     async def aclose(self) -> None:
         """Resign; never fails."""
-        await self._runner.run(self._sync.close)
+        await self._runner.write(self._sync.close)
 
     async def end_session(self, session: SessionInfo) -> bool:
         """End another process's session if this leadership holds; return whether this call did."""
-        return await self._runner.run(self._sync.end_session, session)
+        return await self._runner.write(self._sync.end_session, session)
 
     async def leader(self) -> Leader | None:
         """Return the leader, None without a candidate."""

@@ -36,11 +36,11 @@ class LeasedKey:
 
     async def renew(self) -> float:
         """Start the time of the key anew; return its seconds."""
-        return await self._runner.run(self._sync.renew)
+        return await self._runner.write(self._sync.renew)
 
     async def revoke(self) -> None:
         """Remove the key now, unless another `put` has replaced it; may be repeated."""
-        await self._runner.run(self._sync.revoke)
+        await self._runner.write(self._sync.revoke)
 
 
 class Live:
@@ -58,7 +58,7 @@ class Live:
                 f"session must be a Session of snapkv.aio, not {type(session).__name__}"
             )
         put = partial(self._sync.put, session=None if session is None else session.sync)
-        return LeasedKey(self._runner, await self._runner.run(put, key, value, ttl))
+        return LeasedKey(self._runner, await self._runner.write(put, key, value, ttl))
 
     async def get(
         self, key: str, default: bytes | None = None, *, timeout: float | None = None

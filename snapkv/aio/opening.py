@@ -78,7 +78,7 @@ def open(url: str | None = None, *, codec: Any = None, **options: Any) -> Any:
     `url`, `codec` and `options` are those of `snapkv.open`, which describes costs and errors:
     without a URL it opens the store that the environment's `SNAPKV_STORE` names, with a codec a
     `TypedStore`. On etcd, calls run in the loop, on `grpc.aio` (extra `aio`); on other engines, and
-    with `archive=`, in 8 threads.
+    with `archive=`, in 12 threads.
 
         async with snapkv.aio.open("etcd://localhost:2379") as store:
             timestamp = await store.save("schema/users", b"id int")

@@ -1,7 +1,8 @@
 """Where the calls of an asyncio store run: in its loop (etcd), or in few threads (the rest).
 
 Both run the code of the store that threads use. `LoopRunner` runs each call in a greenlet of the
-loop, on `grpc.aio`; `ThreadRunner` sends it to one of `THREADS_MAX` threads.
+loop, on `grpc.aio`; `ThreadRunner` sends it to a thread. There, calls that write have threads of
+their own: they may wait for another process that writes, and reads must not wait behind them.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 T = TypeVar("T")
 
-THREADS_MAX = 8
-"""Threads of one store for its calls; those that wait for other processes have their own."""
+READERS_MAX, WRITERS_MAX = 4, 8
+"""Threads of one store for its calls; those that wait for long have their own."""
 SETTLE_S = 0.8
 """How long a cancelled write in a thread is waited for, so that its outcome is known."""
 END_S = 0.9
@@ -38,8 +39,12 @@ class Runner(Protocol):
         """Return the result of a call that has a bound of its own."""
         ...
 
+    async def write(self, call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        """Return the result of a call that writes, and so may wait for other writers."""
+        ...
+
     async def retry(self, call: Callable[[], T], stop: Callable[[], object]) -> T:
-        """Return the result of a call that tries several times.
+        """Return the result of a call that tries several times to write.
 
         If it is cancelled, `stop` lets it end before its next try.
         """
@@ -73,6 +78,10 @@ class LoopRunner:
         check_loop(self._runtime.loop)
         return await self._runtime.run(call, *args, **kwargs)
 
+    async def write(self, call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        """Return the result of a call."""
+        return await self.run(call, *args, **kwargs)
+
     async def retry(self, call: Callable[[], T], stop: Callable[[], object]) -> T:
         """Return the result of a call; a cancelled one is interrupted where it waits."""
         check_loop(self._runtime.loop)
@@ -101,7 +110,8 @@ class ThreadRunner:
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._pool = ThreadPoolExecutor(THREADS_MAX, thread_name_prefix="snapkv aio")
+        self._readers = ThreadPoolExecutor(READERS_MAX, thread_name_prefix="snapkv aio read")
+        self._writers = ThreadPoolExecutor(WRITERS_MAX, thread_name_prefix="snapkv aio write")
         self._works: set[threading.Thread] = set()
 
     async def run(self, call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -110,13 +120,22 @@ class ThreadRunner:
         A cancelled call that has not begun is not made. One that has begun is waited for
         (`SETTLE_S`), so that a write has an outcome; `asyncio.CancelledError` has a note of it.
         """
-        return await self.retry(partial(call, *args, **kwargs), _nothing)
+        return await self._run_in(self._readers, partial(call, *args, **kwargs), _nothing)
+
+    async def write(self, call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        """Return the result of a call, as `run`."""
+        return await self._run_in(self._writers, partial(call, *args, **kwargs), _nothing)
 
     async def retry(self, call: Callable[[], T], stop: Callable[[], object]) -> T:
         """Return the result of a call; a cancelled one ends before its next try, else as `run`."""
+        return await self._run_in(self._writers, call, stop)
+
+    async def _run_in(
+        self, pool: ThreadPoolExecutor, call: Callable[[], T], stop: Callable[[], object]
+    ) -> T:
         check_loop(self._loop)
         try:
-            future = self._pool.submit(copy_context().run, call)
+            future = pool.submit(copy_context().run, call)
         except RuntimeError as e:
             raise StoreClosedError("the store was closed") from e
         answer = asyncio.wrap_future(future)
@@ -147,7 +166,7 @@ class ThreadRunner:
             return await asyncio.shield(answer)
         except asyncio.CancelledError as e:
             if not future.cancel():
-                await self.run(end)
+                await self.write(end)
             await self._settle(future, answer, e)
             raise
 
@@ -172,8 +191,9 @@ class ThreadRunner:
     async def end(self) -> None:
         """Take no more calls, and wait for those that run."""
         until = self._loop.time() + END_S
-        self._pool.shutdown(wait=False)
-        for thread in [*self._works, *self._pool._threads]:
+        for pool in (self._readers, self._writers):
+            pool.shutdown(wait=False)
+        for thread in [*self._works, *self._readers._threads, *self._writers._threads]:
             while thread.is_alive() and self._loop.time() < until:
                 await asyncio.sleep(0.002)
 

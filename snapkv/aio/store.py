@@ -90,7 +90,7 @@ class SnapshotKV(Reads[str], Updates[str, bytes]):
     ) -> int:
         """Save one key; return the commit's timestamp."""
         save = self._store.save
-        return await self._runner.run(save, key, value, note=note, writer=writer, meta=meta)
+        return await self._runner.write(save, key, value, note=note, writer=writer, meta=meta)
 
     async def remove(
         self,
@@ -102,7 +102,7 @@ class SnapshotKV(Reads[str], Updates[str, bytes]):
     ) -> int:
         """Remove one key, which may be absent; return the commit's timestamp."""
         remove = self._store.remove
-        return await self._runner.run(remove, key, note=note, writer=writer, meta=meta)
+        return await self._runner.write(remove, key, note=note, writer=writer, meta=meta)
 
     async def multi_save(
         self,
@@ -115,7 +115,7 @@ class SnapshotKV(Reads[str], Updates[str, bytes]):
     ) -> int:
         """Save several keys in one commit; return its timestamp."""
         save = partial(self._store.multi_save, note=note, writer=writer, meta=meta)
-        return await self._runner.run(save, kvs, additions)
+        return await self._runner.write(save, kvs, additions)
 
     async def multi_save_and_remove_with_prefix(
         self,
@@ -130,7 +130,7 @@ class SnapshotKV(Reads[str], Updates[str, bytes]):
         """Remove everything under some prefixes and save keys, in one commit."""
         write = self._store.multi_save_and_remove_with_prefix
         write = partial(write, note=note, writer=writer, meta=meta)
-        return await self._runner.run(write, saves, removals, additions)
+        return await self._runner.write(write, saves, removals, additions)
 
     async def commit(
         self,
@@ -147,7 +147,7 @@ class SnapshotKV(Reads[str], Updates[str, bytes]):
         timeout: float | None = None,
     ) -> Commit:
         """Commit operations, or those that `build(stamp)`, a plain function, returns."""
-        return await self._runner.run(
+        return await self._runner.write(
             self._store.commit,
             build,
             puts=puts,
@@ -174,7 +174,7 @@ class SnapshotKV(Reads[str], Updates[str, bytes]):
     ) -> Commit:
         """Make the present equal a past moment, in one commit; return it."""
         restore = partial(self._store.restore, note=note, writer=writer, meta=meta)
-        return await self._runner.run(
+        return await self._runner.write(
             restore, when, prefix, before_first=before_first, timeout=timeout
         )
 
@@ -188,7 +188,7 @@ class SnapshotKV(Reads[str], Updates[str, bytes]):
         timeout: float | None = None,
     ) -> Commit | None:
         """Find out the outcome of a commit that was unknown, from any process, for good."""
-        return await self._runner.run(
+        return await self._runner.write(
             self._store.resolve, ts, nonce, batch=batch, guards=guards, timeout=timeout
         )
 
@@ -219,7 +219,7 @@ class SnapshotKV(Reads[str], Updates[str, bytes]):
 
     async def tick(self) -> Commit:
         """Commit only a timestamp: it moves `resolved()` forward."""
-        return await self._runner.run(self._store.tick)
+        return await self._runner.write(self._store.tick)
 
     async def resolved(self, *, timeout: float | None = None) -> int:
         """Return the newest final timestamp: no commit at or below it can come."""
@@ -228,7 +228,7 @@ class SnapshotKV(Reads[str], Updates[str, bytes]):
     async def compact(self, before: When, *, past_recordings: bool = False) -> Compaction:
         """Remove the history before a moment; the state at that moment stays readable."""
         compact = self._store.compact
-        return await self._runner.run(compact, before, past_recordings=past_recordings)
+        return await self._runner.write(compact, before, past_recordings=past_recordings)
 
     async def recordings(self, *, timeout: float | None = None) -> list[Watermark]:
         """Return how far each recording of this store has copied it."""
@@ -236,7 +236,7 @@ class SnapshotKV(Reads[str], Updates[str, bytes]):
 
     async def forget_recording(self, into: str) -> None:
         """Forget a recording that has ended, so that compaction no longer waits for it."""
-        await self._runner.run(self._store.forget_recording, into)
+        await self._runner.write(self._store.forget_recording, into)
 
     # --- sessions and elections ---
 
@@ -247,10 +247,10 @@ class SnapshotKV(Reads[str], Updates[str, bytes]):
         """
         made: list[SyncSession] = []
         try:
-            await self._runner.run(lambda: made.append(self._store.session(ttl, value)))
+            await self._runner.write(lambda: made.append(self._store.session(ttl, value)))
         except asyncio.CancelledError:
             for session in made:
-                await self._runner.run(session.close)
+                await self._runner.write(session.close)
             raise
         return Session(self._runner, made[0])
 
@@ -315,7 +315,7 @@ class SnapshotKV(Reads[str], Updates[str, bytes]):
     ) -> Commit:
         """Commit the contents of a dump, in one commit, after reading and verifying all of it."""
         load = partial(self._store.load_dump, note=note, writer=writer, meta=meta)
-        return await self._runner.run(load, file, replace=replace)
+        return await self._runner.write(load, file, replace=replace)
 
     @property
     def guards_max(self) -> int | None:
@@ -365,7 +365,7 @@ class Space(Reads[bytes], Updates[bytes, bytes]):
         timeout: float | None = None,
     ) -> Commit:
         """Commit operations on this space; `SnapshotKV.commit` can span several."""
-        return await self._runner.run(
+        return await self._runner.write(
             self._space.commit,
             build,
             puts=puts,

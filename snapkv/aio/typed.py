@@ -72,7 +72,7 @@ class TypedView(Updates[K, V]):
     ) -> int:
         """Save one key; return the commit's timestamp."""
         save = self._view.save
-        return await self._runner.run(save, key, value, note=note, writer=writer, meta=meta)
+        return await self._runner.write(save, key, value, note=note, writer=writer, meta=meta)
 
     async def remove(
         self,
@@ -84,7 +84,7 @@ class TypedView(Updates[K, V]):
     ) -> int:
         """Remove one key, which may be absent; return the commit's timestamp."""
         remove = self._view.remove
-        return await self._runner.run(remove, key, note=note, writer=writer, meta=meta)
+        return await self._runner.write(remove, key, note=note, writer=writer, meta=meta)
 
     async def commit(
         self,
@@ -99,7 +99,7 @@ class TypedView(Updates[K, V]):
         timeout: float | None = None,
     ) -> Commit:
         """Commit operations; values are encoded before anything is written."""
-        return await self._runner.run(
+        return await self._runner.write(
             self._view.commit,
             puts=puts,
             deletes=deletes,
