@@ -180,25 +180,26 @@ def test_background_work_has_no_deadline_of_the_call_that_starts_it():
     in_loop(scenario)
 
 
-@pytest.mark.skipif(sys.version_info < (3, 12), reason="Python 3.12 brings eager tasks")
-def test_background_work_of_a_loop_with_eager_tasks():
-    async def scenario(runtime):
-        runtime.loop.set_task_factory(asyncio.eager_task_factory)
-        done = []
+if sys.version_info >= (3, 12):  # which brings eager tasks
 
-        def work():
-            here().pause(0.001)
-            done.append("work")
+    def test_background_work_of_a_loop_with_eager_tasks():
+        async def scenario(runtime):
+            runtime.loop.set_task_factory(asyncio.eager_task_factory)
+            done = []
 
-        def call():
-            started = runtime.start(work, "work")
-            done.append("started")
-            started.join(WAIT_S)
-            return list(done)
+            def work():
+                here().pause(0.001)
+                done.append("work")
 
-        assert await asyncio.wait_for(runtime.run(call), WAIT_S) == ["started", "work"]
+            def call():
+                started = runtime.start(work, "work")
+                done.append("started")
+                started.join(WAIT_S)
+                return list(done)
 
-    in_loop(scenario)
+            assert await asyncio.wait_for(runtime.run(call), WAIT_S) == ["started", "work"]
+
+        in_loop(scenario)
 
 
 def test_a_cancelled_call_is_interrupted_where_it_waits():

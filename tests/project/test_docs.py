@@ -136,7 +136,7 @@ def test_the_documents_and_the_help_name_every_make_target() -> None:
 def test_only_the_tour_of_spark_downloads_spark() -> None:
     def commands(target: str) -> str:
         done = subprocess.run(
-            ["make", "--dry-run", target, f"VENV={ROOT / '.venv-of-nothing'}"],
+            ["make", "--no-print-directory", "--dry-run", target, f"VENV={ROOT / '.venv-no'}"],
             capture_output=True, text=True, timeout=60, cwd=ROOT, check=True,
         )  # fmt: skip
         return done.stdout

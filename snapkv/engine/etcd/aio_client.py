@@ -89,7 +89,7 @@ class AioChannel:
         """Return the answer of a call that has ended; nothing waits."""
         try:
             return self._loop.wait_for(call)
-        except asyncio.CancelledError:  # gRPC's word for a channel that was closed
+        except asyncio.CancelledError:  # gRPC raises it where the channel was closed
             raise CallFailed("CANCELLED", "the channel was closed") from None
 
     def _is_over(self) -> bool:
