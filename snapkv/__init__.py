@@ -42,11 +42,21 @@ from snapkv.errors import (
     ConflictError,
     DecodeError,
     KeyNotFoundError,
+    MembersBehindError,
     NotObservedError,
     ReadTimeoutError,
     SessionLostError,
     SnapKVError,
 )
+from snapkv.fleet.connection import Seen
+from snapkv.fleet.difference import FleetDiff, FleetDifference
+from snapkv.fleet.fleet import Fleet
+from snapkv.fleet.member import Member
+from snapkv.fleet.merged import MemberCommit, MemberVersion
+from snapkv.fleet.moment import FleetMoment
+from snapkv.fleet.opening import fleet
+from snapkv.fleet.rounds import Round, Ticker
+from snapkv.fleet.watch import FleetChanges, FleetWatch, Late
 from snapkv.hooks import Hooks
 from snapkv.importing.import_prefix import ImportResult, import_prefix
 from snapkv.model import (
@@ -101,12 +111,19 @@ __all__ = [
     "Difference",
     "Election",
     "Entry",
+    "Fleet",
+    "FleetChanges",
+    "FleetDiff",
+    "FleetDifference",
+    "FleetMoment",
+    "FleetWatch",
     "HeadAt",
     "Health",
     "Held",
     "Hooks",
     "ImportResult",
     "KeyNotFoundError",
+    "Late",
     "Leader",
     "LeasedKey",
     "Live",
@@ -114,11 +131,17 @@ __all__ = [
     "LiveItems",
     "LiveWatch",
     "ManualClock",
+    "Member",
+    "MemberCommit",
+    "MemberVersion",
+    "MembersBehindError",
     "NotObservedError",
     "Observed",
     "Ops",
     "ReadTimeoutError",
     "RecordStatus",
+    "Round",
+    "Seen",
     "Session",
     "SessionInfo",
     "SessionLostError",
@@ -130,6 +153,7 @@ __all__ = [
     "Stamp",
     "Stats",
     "SystemClock",
+    "Ticker",
     "TypedSnapshot",
     "TypedStore",
     "TypedView",
@@ -139,6 +163,7 @@ __all__ = [
     "Watch",
     "When",
     "__version__",
+    "fleet",
     "format_time",
     "from_etcd3",
     "import_prefix",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from snapkv.arguments import check_known, check_text
@@ -120,6 +120,15 @@ def open_engine(
     Raises `InvalidOptionError`, `InvalidTypeError` for an unknown option, and what the engine
     raises.
     """
+    opener = check_engine(url, options)
+    return opener(url, create, home, environment, **options)
+
+
+def check_engine(url: str, options: Iterable[str]) -> Callable[..., Engine]:
+    """Return what opens the engine that a URL names; nothing is opened.
+
+    Raises `InvalidOptionError`, `InvalidTypeError` for an unknown option.
+    """
     check_text("url", url)
     scheme, colon, _ = url.partition(":")
     if not colon or scheme not in _ENGINES:
@@ -131,7 +140,7 @@ def open_engine(
         raise InvalidOptionError(message)
     opener, known_options = _ENGINES[scheme]
     check_known(options, known_options, also=COMMON_OPTIONS)
-    return opener(url, create, home, environment, **options)
+    return opener
 
 
 def scheme_of(url: str) -> str | None:

@@ -6,14 +6,22 @@ has its facts as attributes, so that no caller needs to parse a message.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from snapkv.dates import dated
 
+NAMED_MAX = 10
+"""The most members of a fleet that one message names."""
+
 
 class SnapKVError(Exception):
-    """Base of all errors of this package; copies and pickles keep their facts."""
+    """Base of all errors of this package; copies and pickles keep their facts.
+
+    `member` names the member of a fleet that the error is about, None for other errors.
+    """
+
+    member: str | None = None
 
     def __reduce__(self) -> tuple[object, ...]:
         return _rebuild, (type(self), self.args, self.__dict__)
@@ -205,6 +213,21 @@ class NotObservedError(SnapKVError, LookupError):
         known = "" if first is None else f"; observed since {dated(first)}"
         super().__init__(f"no tick had been committed yet at {dated(requested)}{known}")
         self.requested, self.first = requested, first
+
+
+class MembersBehindError(SnapKVError, LookupError):
+    """Some members of a fleet have no final state at that moment.
+
+    `members` maps their names to the reason; `timestamp` is the moment.
+    """
+
+    def __init__(self, timestamp: int, members: Mapping[str, str], *, asked: str = "") -> None:
+        first = "; ".join(f"{name}: {why}" for name, why in list(members.items())[:NAMED_MAX])
+        more = len(members) - NAMED_MAX
+        listed = first + (f"; and {more:,} more" if more > 0 else "")
+        what = asked or f"{dated(timestamp)} is not final"
+        super().__init__(f"{what} on {len(members):,} of the fleet's members: {listed}")
+        self.timestamp, self.members = timestamp, dict(members)
 
 
 # --- the commit did not happen ---------------------------------------------------------

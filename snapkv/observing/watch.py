@@ -10,6 +10,7 @@ from snapkv.errors import CompactedError
 from snapkv.layout import Keyspace, Mark, StampRecord
 from snapkv.model import Changes, Commit, K
 from snapkv.reading.deadline import check_wait
+from snapkv.reading.history import commit_of
 from snapkv.reading.reader import Reader
 from snapkv.reading.watch import Watch, changed_at, deadline_of, left_of, mark_after
 from snapkv.timeline.continuity import ContinuousWatcher
@@ -65,6 +66,22 @@ class ObservedWatch(Watch[K]):
         """Return the next tick's changes; None when `timeout` seconds (None: ever) had none."""
         check_wait(timeout)
         deadline = deadline_of(timeout)
+        while (found := self.step(deadline)) is not None:
+            if found.changes:
+                self._core.deliveries.note(found)
+                return found
+        return None
+
+    @property
+    def mark(self) -> Mark:
+        """The mark of the newest tick that was taken."""
+        return self._mark
+
+    def step(self, deadline: float | None) -> Changes[K] | None:
+        """Return the next tick, also one without changes; None after the deadline.
+
+        For layers of this package that follow how far a watch is.
+        """
         while True:
             over = self._tick is None and not self._look_for_tick(deadline)
             if self._tick is None:
@@ -73,7 +90,6 @@ class ObservedWatch(Watch[K]):
                     return None
             elif self._take_changes(self._tick[0].revision, self._patience(deadline)):
                 if (found := self._emit(*self._tick)) is not None:
-                    self._core.deliveries.note(found)
                     return found
             elif deadline is not None and monotonic() >= deadline:
                 return None
@@ -140,7 +156,7 @@ class ObservedWatch(Watch[K]):
         return True
 
     def _emit(self, mark: Mark, stamp: StampRecord) -> Changes[K] | None:
-        """Return the changes that a tick stamps; None without any, or if the tick is not wanted."""
+        """Return the changes that a tick stamps; None if the tick is not wanted."""
         self._mark, self._tick = mark, None
         held, self._held = self._held, []
         if mark.timestamp <= self.timestamp:
@@ -148,7 +164,7 @@ class ObservedWatch(Watch[K]):
         self.timestamp = mark.timestamp
         found = [changed_at(mark, stamp, batch.events, self._space) for batch in held]
         if not found:
-            return None
+            return Changes(commit_of(mark, stamp), ())
         commit = found[-1][-1].commit
         if len(found) > 1:
             commit = Commit(mark.timestamp, 0, commit.revision, None)

@@ -119,6 +119,17 @@ class StoreWatch(Watch[K]):
         """Return the next commit's changes; None if `timeout` seconds bring none."""
         check_wait(timeout)
         deadline = deadline_of(timeout)
+        while (found := self.step(deadline)) is not None:
+            if found.changes:
+                self._core.deliveries.note(found)
+                return found
+        return None
+
+    def step(self, deadline: float | None) -> Changes[K] | None:
+        """Return the next commit, also one without matching changes; None after the deadline.
+
+        For layers of this package that follow how far a watch is.
+        """
         while True:
             try:
                 batch = self._watcher.next(left_of(deadline))
@@ -127,10 +138,13 @@ class StoreWatch(Watch[K]):
                 continue
             if batch is None:
                 return None
-            found = self._take(batch)
-            if found is not None and found.changes:
-                self._core.deliveries.note(found)
+            if (found := self._take(batch)) is not None:
                 return found
+
+    @property
+    def mark(self) -> Mark:
+        """The mark of the newest commit that was taken."""
+        return self._mark
 
     @property
     def is_open(self) -> bool:

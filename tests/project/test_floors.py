@@ -34,7 +34,14 @@ FLOORS = (
     ("snapkv.engine_urls",),
     ("snapkv.coordination", "snapkv.observing"),
     ("snapkv.store",),
-    ("snapkv.aio", "snapkv.importing", "snapkv.metrics", "snapkv.recording", "snapkv.ui"),
+    (
+        "snapkv.aio",
+        "snapkv.fleet",
+        "snapkv.importing",
+        "snapkv.metrics",
+        "snapkv.recording",
+        "snapkv.ui",
+    ),
     ("snapkv",),
     ("snapkv.pytest_plugin", "snapkv.spark", "cdcmeta.errors"),
     ("snapkv.cli", "cdcmeta.arguments"),
@@ -216,6 +223,7 @@ CLIENTS = {
         "cdcmeta.spark.streams",
     },
     "pyarrow": {
+        "snapkv.fleet.tables",
         "snapkv.archive",
         "snapkv.reading.arrow",
         "snapkv.engine.arrow",

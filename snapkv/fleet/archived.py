@@ -1,0 +1,100 @@
+"""How far many archives reach, from one listing of each bucket and no connection to an engine."""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from typing import Any
+
+from snapkv.archive.manifest import FOLDER
+from snapkv.archive.places import open_files
+from snapkv.archive.storage import location_of
+from snapkv.files import typed_errors
+from snapkv.fleet.member import Member
+
+_MARK = f"/{FOLDER}/"
+
+
+def archives_below(place: str, storage: Mapping[str, Any] | None) -> list[str]:
+    """Return the names of the archives in a folder or bucket, which may have parts; one listing."""
+    if "://" in place:
+        return sorted(_listed(place, storage))
+    with typed_errors(place):
+        return sorted(_folders(place, ""))
+
+
+def resolved_of(members: Iterable[Member]) -> dict[str, int]:
+    """Return up to which timestamp each archive is complete, by member; 0 without one.
+
+    One listing for each bucket that archives share, whatever their number; of a folder, one of
+    each archive's manifests. Raises as `open_files` and its listings.
+    """
+    found: dict[str, int] = {}
+    buckets: dict[tuple[str, str], list[Member]] = defaultdict(list)
+    for member in members:
+        url = _place(member)
+        if "://" not in url:
+            found[member.name] = _resolved_in(_names(os.path.join(url, FOLDER)))
+            continue
+        location = location_of(url)
+        shared = (
+            f"{location.scheme}://{location.bucket}",
+            repr(sorted((member.storage or {}).items())),
+        )
+        buckets[shared].append(member)
+    for (bucket, _), inside in buckets.items():
+        paths = [location_of(_place(member)).path for member in inside]
+        folder = _common_folder(paths)
+        reached = _listed(f"{bucket}/{folder}".rstrip("/"), inside[0].storage)
+        for member, path in zip(inside, paths, strict=True):
+            found[member.name] = reached.get(path[len(folder) :].strip("/"), 0)
+    return found
+
+
+def _place(member: Member) -> str:
+    return member.url.removeprefix("archive:").rstrip("/")
+
+
+def _common_folder(paths: list[str]) -> str:
+    """Return the deepest folder that holds all paths, or is one.
+
+    >>> _common_folder(["a/b/x", "a/b/y"]), _common_folder(["a/b"]), _common_folder(["a", "b"])
+    ('a/b', 'a/b', '')
+    """
+    return "" if "" in paths else os.path.commonpath(paths)
+
+
+def _listed(place: str, storage: Mapping[str, Any] | None) -> dict[str, int]:
+    """Return how far the archives below a place of an object store reach, by their names."""
+    reached: dict[str, int] = {}
+    for entry in open_files(place, storage).list(""):
+        name, mark, file = f"/{entry.name}".rpartition(_MARK)
+        if mark and "/" not in file:
+            name = name.strip("/")
+            reached[name] = max(reached.get(name, 0), _resolved_in([file]))
+    return reached
+
+
+def _resolved_in(names: Iterable[str]) -> int:
+    """Return the largest timestamp in the names of manifests, `NUMBER-TIMESTAMP`."""
+    found = (name.partition("-")[2] for name in names)
+    return max((int(stamp) for stamp in found if stamp.isascii() and stamp.isdigit()), default=0)
+
+
+def _names(folder: str) -> list[str]:
+    with suppress(FileNotFoundError, NotADirectoryError), typed_errors(folder):
+        return os.listdir(folder)
+    return []
+
+
+def _folders(root: str, below: str) -> Iterator[str]:
+    """Yield the folders that are archives; those are not searched further."""
+    with os.scandir(os.path.join(root, below)) as entries:
+        names = sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=True))
+    if FOLDER in names:
+        yield below
+        return
+    for name in names:
+        yield from _folders(root, f"{below}/{name}".lstrip("/"))

@@ -1,0 +1,413 @@
+"""One member of a fleet, opened when it is first needed, and opened again after it was away."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import Literal, TypeVar
+
+from snapkv.clock import monotonic
+from snapkv.dates import dated
+from snapkv.errors import (
+    ArchiveError,
+    CompactedError,
+    EngineBusyError,
+    EngineUnavailableError,
+    NotObservedError,
+    SnapKVError,
+    StoreClosedError,
+    StoreNotFoundError,
+    StoreRecreatedError,
+    StoreRestoredError,
+)
+from snapkv.fleet.member import Member, named
+from snapkv.layout import CREATION_ORDINAL
+from snapkv.lifecycle import renew_in_children
+from snapkv.observing.observe import Observed, observe
+from snapkv.reading.deadline import within
+from snapkv.store.open import open as open_store
+from snapkv.store.store import SnapshotKV
+from snapkv.timeline.moment import Moment
+
+Reads = SnapshotKV | Observed[str]
+Found = TypeVar("Found")
+
+State = Literal["live", "archive", "behind", "missing", "absent"]
+
+AWAY_S = 1.0
+"""A member that did not answer counts as away for so long: calls then do not wait for it."""
+RESTORED = (
+    "the engine was restored or replaced since the fleet was opened: what was final may have "
+    "changed; open the fleet anew"
+)
+SILENT = EngineUnavailableError, EngineBusyError
+AWAY = *SILENT, StoreNotFoundError
+"""Why nothing of a member may be known for now; a store that does not exist may be created yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What a moment of the fleet shows of one member.
+
+    `state`: "live" (its engine answered) or "archive" (its archive did), both final; "behind" (it
+    has no final state at that time yet), "missing" (nothing of it is known at that time: `error`
+    says why), "absent" (it did not belong to the fleet, or had no commit yet). `timestamp` and
+    `revision` are those of the newest commit in the moment, and `newest` is the timestamp up to
+    which the member is final, as far as it is known; 0 where there is none.
+    """
+
+    state: State
+    timestamp: int = 0
+    revision: int = 0
+    newest: int = 0
+    final: bool = False
+    error: str | None = None
+
+
+ABSENT = Seen("absent", final=True)
+
+
+class Pin:
+    """One member in a moment: what is seen of it, and where its keys are read, None for nowhere."""
+
+    __slots__ = ("_seen", "connection", "moment", "reads", "state")
+
+    def __init__(
+        self,
+        connection: Connection,
+        state: State,
+        reads: Reads | None = None,
+        moment: Moment | None = None,
+        seen: Seen | None = None,
+    ) -> None:
+        self.connection, self.state = connection, state
+        self.reads, self.moment, self._seen = reads, moment, seen
+
+    @property
+    def why(self) -> str:
+        """Why the member has no final state at the moment."""
+        seen = self.seen
+        if seen.error is not None:
+            return seen.error
+        return "nothing of it is known" if not seen.newest else f"final up to {dated(seen.newest)}"
+
+    def left_out(self) -> Pin:
+        """Return the same without a place to read from."""
+        return Pin(self.connection, self.state, seen=replace(self.seen, timestamp=0, revision=0))
+
+    def stale(self) -> Pin:
+        """Return the same as a state that is not final."""
+        return Pin(self.connection, "behind", self.reads, self.moment)
+
+    @property
+    def seen(self) -> Seen:
+        """What the moment shows of the member."""
+        if self._seen is None:
+            moment = self.moment
+            assert moment is not None
+            mark, final = moment.mark, self.state != "behind"
+            newest = max(self.connection.known, mark.timestamp)
+            self._seen = Seen(self.state, mark.timestamp, mark.revision, newest, final)
+        return self._seen
+
+
+class Connection:
+    """A member and its store, observed keys or archive; safe for threads.
+
+    `known` is the newest timestamp up to which the member was seen to be final.
+    """
+
+    def __init__(
+        self, member: Member, timeout: float, on_identified: Callable[[Connection], None]
+    ) -> None:
+        self.member, self.timeout, self.on_identified = member, timeout, on_identified
+        self.known = 0
+        self.store_id: bytes | None = None
+        self._epoch = 0  # of the history that the open store had at first
+        self._reads: Reads | None = member.opened
+        self._kept: SnapshotKV | None = None  # the archive alone, of a member that has both
+        self._away: tuple[float, SnapKVError] | None = None
+        self._closed = False
+        self._opening = threading.Lock()
+        renew_in_children(self)
+        if member.opened is not None:
+            self.store_id = member.opened.reader.format.store_id
+            on_identified(self)
+            self._epoch = member.opened.reader.timeline.tracker.continuity.epoch
+
+    def after_fork(self) -> None:
+        """Renew the lock."""
+        self._opening = threading.Lock()
+
+    @property
+    def name(self) -> str:
+        """The member's name."""
+        return self.member.name
+
+    @property
+    def waits(self) -> bool:
+        """Whether a call may wait for a network or a disk: then members are asked in parallel."""
+        reads = self._reads
+        return reads is None or reads.reader.engine.remote or self.member.is_archive
+
+    def reached(self, timestamp: int) -> int | SnapKVError:
+        """Take the timestamp that a listing shows of an archive; return it, or the reason."""
+        if not timestamp:
+            return named(ArchiveError(f"no archive in {self.member.url}"), self.name)
+        self.known = max(self.known, timestamp)
+        return self.known
+
+    # --- opening ---
+
+    def reads(self) -> Reads:
+        """Return the open member; raises what opening raises, for `AWAY_S` without trying again."""
+        if self._reads is not None:
+            return self._reads
+        with self._opening:
+            if self._closed:
+                raise StoreClosedError("the fleet was closed")
+            if self._reads is None:
+                self._check_away()
+                try:
+                    opened = self._identified(self._open())
+                    self._epoch = opened.reader.timeline.tracker.continuity.epoch
+                    self._reads = opened
+                except SILENT as e:
+                    self._away = monotonic() + AWAY_S, e
+                    raise
+            return self._reads
+
+    def _open(self) -> Reads:
+        member = self.member
+        if member.prefix is not None:
+            return observe(
+                member.url,
+                prefix=member.prefix,
+                name=member.store_name,
+                read_timeout=self.timeout,
+                **member.options,
+            )
+        storage = member.storage if member.is_archive else None
+        opened: SnapshotKV = open_store(
+            member.url,
+            name=member.store_name,
+            create=False,
+            read_timeout=self.timeout,
+            storage=storage,
+            **member.options,
+        )
+        return opened
+
+    def archive(self) -> SnapshotKV | None:
+        """Return the archive of a member that has one beside its engine; None without."""
+        member = self.member
+        if member.archive is None or self._kept is not None:
+            return self._kept
+        with self._opening:
+            if self._kept is None and not self._closed:
+                url = f"archive:{member.archive.removeprefix('archive:')}"
+                opened = open_store(
+                    url, storage=member.storage, create=False, read_timeout=self.timeout
+                )
+                self._identified(opened)
+                self._kept = opened
+            return self._kept
+
+    def _identified(self, reads: Reads) -> Reads:
+        """Return a store that was opened, if it is the one that the fleet knows by that name."""
+        found = reads.reader.format.store_id
+        if self.store_id is None:
+            self.store_id = found
+            try:
+                self.on_identified(self)
+            except SnapKVError:
+                reads.close()
+                raise
+        elif found != self.store_id:
+            reads.close()
+            raise StoreRecreatedError(
+                f"{self.member.url} holds another store now: {found.hex()} instead of "
+                f"{self.store_id.hex()}"
+            )
+        return reads
+
+    def _check_away(self) -> None:
+        if self._away is not None:
+            until, error = self._away
+            if monotonic() < until:
+                raise error
+            self._away = None
+
+    # --- asking ---
+
+    def ask(self, read: Callable[[Reads], Found]) -> Found:
+        """Return what a function reads from the open member, within the time of a call.
+
+        Raises what it raises; errors name the member. After one that did not answer, calls fail
+        at once for `AWAY_S`.
+        """
+        try:
+            self._check_away()
+            with within(self.timeout):
+                return read(self.reads())
+        except SILENT as e:
+            if self._away is None:
+                self._away = monotonic() + AWAY_S, e
+            raise named(e, self.name)  # noqa: B904  (the same error)
+        except SnapKVError as e:
+            raise named(e, self.name)  # noqa: B904
+
+    def ask_or_archive(self, read: Callable[[Reads], Iterator[Found]]) -> Iterator[Found]:
+        """Yield what a function yields from the open member, or, if that is away, its archive.
+
+        An engine that goes away later ends it with an error.
+        """
+        try:
+            steps = self.ask(lambda reads: _begun(read(reads)))
+        except (*AWAY, CompactedError):
+            kept = self.archive_or_none()
+            if kept is None:
+                raise
+            kept.reader.engine.refresh()  # type: ignore[attr-defined]
+            yield from read(kept)
+            return
+        yield from steps
+
+    def finish(self, timestamp: int) -> None:
+        """Make sure that no commit at or below a timestamp can come any more: tick above it."""
+        self.ask(lambda reads: reads.reader.finish(timestamp))
+
+    def resolved(self) -> int:
+        """Return the timestamp up to which the member is final; one round trip.
+
+        Of a member that is away: that of its archive, or the newest one that was seen. Raises
+        `NotObservedError` if it has no commit yet, `EngineUnavailableError` if nothing is known.
+        """
+        try:
+            newest = self.ask(self._newest)
+        except AWAY:
+            if (kept := self.archive_or_none()) is not None:
+                self.known = max(self.known, _head(kept))
+            if not self.known:
+                raise
+            return self.known
+        if not newest:
+            error = NotObservedError(0)
+            error.args = (
+                "it has no commit yet, so no moment of it is final: start `snapkv fleet tick`, or "
+                "say since when it belongs to the fleet: joined=",
+            )
+            raise named(error, self.name)
+        self.known = max(self.known, newest)
+        return newest
+
+    def _newest(self, reads: Reads) -> int:
+        newest = _head(reads)
+        self.check_history(reads)
+        return newest
+
+    def check_history(self, reads: Reads) -> None:
+        """Raise `StoreRestoredError` if the engine was restored since the fleet opened it."""
+        if (
+            reads is not self._kept
+            and reads.reader.timeline.tracker.continuity.epoch != self._epoch
+        ):
+            raise named(StoreRestoredError(RESTORED), self.name)
+
+    def archive_or_none(self) -> SnapshotKV | None:
+        """Return the archive beside the engine; None without one, or if it is away, too."""
+        try:
+            return self.archive()
+        except AWAY:
+            return None
+
+    def pin(self, timestamp: int) -> Pin:
+        """Return the member at a moment; costs as `at` of a store. Errors name the member.
+
+        What no engine and no archive answers is "missing"; what is compacted, too.
+        """
+        if not self.member.has(timestamp):
+            return Pin(self, "absent", seen=ABSENT)
+        try:
+            if self._away is None and (reads := self._reads) is not None:
+                with within(self.timeout if self.waits else None):
+                    return self._pinned(reads, timestamp)
+            return self.ask(lambda reads: self._pinned(reads, timestamp))
+        except (*AWAY, CompactedError) as e:
+            return self._pinned_in_archive(timestamp, e)
+        except NotObservedError as e:
+            if e.first is None:
+                return self.missing(str(e))
+            return Pin(self, "absent", seen=ABSENT)
+        except SnapKVError as e:
+            raise named(e, self.name)  # noqa: B904
+
+    def _pinned(self, reads: Reads, timestamp: int) -> Pin:
+        core = reads.reader
+        core.check_open()
+        moment = core.policy.at(timestamp)
+        mark = moment.mark
+        if self.member.is_archive and timestamp > mark.timestamp:
+            core.engine.refresh()  # type: ignore[attr-defined]
+            moment = core.policy.at(timestamp)
+            mark = moment.mark
+        if moment.epoch != self._epoch:
+            raise StoreRestoredError(RESTORED)
+        newest = core.timeline.tracker.newest
+        if newest.timestamp > self.known:
+            self.known = newest.timestamp
+        final = moment.final if core.policy.at_head else timestamp <= newest.timestamp
+        if mark.ordinal <= CREATION_ORDINAL:
+            if newest.ordinal > CREATION_ORDINAL:
+                return Pin(self, "absent", seen=ABSENT)
+            return self.missing("it has no commit yet")
+        state: State = "archive" if self.member.is_archive else "live"
+        return Pin(self, state if final else "behind", reads, moment)
+
+    def _pinned_in_archive(self, timestamp: int, why: SnapKVError) -> Pin:
+        """Return the member as its archive has it; else it is missing, for the reason given."""
+        kept = self.archive_or_none()
+        if kept is None:
+            return self.missing(str(why))
+        try:
+            self.known = max(self.known, _head(kept))
+            moment = kept.reader.policy.at(timestamp)
+        except (*AWAY, CompactedError) as e:
+            return self.missing(f"{why}; its archive: {e}")
+        if moment.mark.ordinal <= CREATION_ORDINAL:
+            return Pin(self, "absent", seen=ABSENT)
+        return Pin(self, "archive" if moment.final else "behind", kept, moment)
+
+    def missing(self, why: str) -> Pin:
+        """Return the member as one of which nothing is known at a moment."""
+        seen = Seen("missing", newest=self.known, error=why)
+        return Pin(self, "missing", seen=seen)
+
+    # --- life ---
+
+    def close(self) -> None:
+        """Close what the fleet has opened; may be repeated."""
+        with self._opening:
+            self._closed = True
+            opened = [self._kept, None if self.member.opened is not None else self._reads]
+        for reads in opened:
+            if reads is not None:
+                reads.close()
+
+
+def _begun(steps: Iterator[Found]) -> Iterator[Found]:
+    """Return an iterator after its first step: if that fails, nothing was returned."""
+    for first in steps:
+        return chain((first,), steps)
+    return iter(())
+
+
+def _head(reads: Reads) -> int:
+    """Return the timestamp of the newest commit or tick, of an archive as it is now."""
+    core = reads.reader
+    core.check_open()
+    if hasattr(core.engine, "refresh"):
+        core.engine.refresh()
+    return core.timeline.head().timestamp

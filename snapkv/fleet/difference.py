@@ -1,0 +1,93 @@
+"""The differences of two moments of a fleet; members that came or went are not differences."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from snapkv.errors import SnapKVError
+from snapkv.fleet.connection import Pin
+from snapkv.fleet.member import named
+from snapkv.reading.snapshot import Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class FleetDifference:
+    """A key of a member that differs between two moments; None means absent.
+
+    `key` is `(member, key)`.
+    """
+
+    key: tuple[str, str]
+    before: bytes | None
+    after: bytes | None
+
+
+class FleetDiff:
+    """An iterable of `FleetDifference`, in the order of members, then of keys.
+
+    Only members that are seen at both moments are compared. `joined` are those that are absent at
+    the first one, `left` those that are absent at the second one; `unknown` are those of which one
+    of the two moments shows nothing, with the reason. No key of these three is returned: a member
+    that was away has removed nothing.
+    """
+
+    def __init__(
+        self,
+        since: int,
+        until: int,
+        before: Mapping[str, Pin],
+        after: Mapping[str, Pin],
+        prefix: str | None,
+    ) -> None:
+        self.since, self.until = since, until
+        self._before, self._after, self._prefix = before, after, prefix
+        self.joined: list[str] = []
+        self.left: list[str] = []
+        self.unknown: dict[str, str] = {}
+        self._both: list[str] = []
+        for name in sorted({*before, *after}):
+            self._sort(name)
+
+    def _sort(self, name: str) -> None:
+        a, b = self._before.get(name), self._after.get(name)
+        if a is None or b is None:
+            self.unknown[name] = "it is in one of the two moments only"
+            return
+        if (why := _unseen(a) or _unseen(b)) is not None:
+            self.unknown[name] = why
+        elif a.state == "absent" and b.state != "absent":
+            self.joined.append(name)
+        elif b.state == "absent" and a.state != "absent":
+            self.left.append(name)
+        elif a.state != "absent":
+            self._both.append(name)
+
+    def __iter__(self) -> Iterator[FleetDifference]:
+        for name in self._both:
+            a, b = (_snapshot(pins[name]) for pins in (self._before, self._after))
+            try:
+                for found in a.diff(b, self._prefix):
+                    yield FleetDifference((name, found.key), found.before, found.after)
+            except SnapKVError as e:
+                raise named(e, name)  # noqa: B904
+
+    def __repr__(self) -> str:
+        return (
+            f"<FleetDiff of {len(self._both)} members, joined={self.joined} left={self.left} "
+            f"unknown={sorted(self.unknown)}>"
+        )
+
+
+def _unseen(pin: Pin) -> str | None:
+    """Return why nothing of a member is seen, None if something is, or if it is absent."""
+    if pin.moment is not None or pin.state == "absent":
+        return None
+    return pin.seen.error or pin.state
+
+
+def _snapshot(pin: Pin) -> Snapshot[Any]:
+    assert pin.moment is not None
+    assert pin.reads is not None
+    return Snapshot(pin.moment, pin.reads.keyspace, read_timeout=pin.connection.timeout)

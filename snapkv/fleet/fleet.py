@@ -1,0 +1,363 @@
+"""A fleet: many stores, observed prefixes and archives, read at one time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal, Self
+
+from snapkv.arguments import check_bool, check_int
+from snapkv.clock import HybridClock
+from snapkv.errors import (
+    InvalidOptionError,
+    InvalidTimeError,
+    InvalidTypeError,
+    MembersBehindError,
+    NotSupportedError,
+    StoreClosedError,
+)
+from snapkv.fleet import merged
+from snapkv.fleet.connection import ABSENT, Connection, Pin
+from snapkv.fleet.difference import FleetDiff
+from snapkv.fleet.member import Member, chosen, named
+from snapkv.fleet.members import Members, Policy
+from snapkv.fleet.merged import MemberCommit, MemberVersion
+from snapkv.fleet.moment import FleetMoment, Wanted
+from snapkv.fleet.rounds import Ticker, aligned
+from snapkv.fleet.token import Place, check_same, decoded
+from snapkv.fleet.watch import HOLD_BYTES, FleetWatch
+from snapkv.lifecycle import Closing
+from snapkv.times import When, is_likely, is_number, pack, resolve, revision_of, unlikely
+
+Behind = Literal["error", "stale", "leave out"]
+BEHIND = ("error", "stale", "leave out")
+
+
+class Fleet(Closing):
+    """A read-only federation of members: stores, observed prefixes, archives.
+
+    A member is *final* up to a timestamp: that of its newest commit or tick, or, of an archive, of
+    the last recorded commit. No commit at or below it can come. A moment of the fleet is final if
+    that is true of each of its members. Finality never comes from a clock.
+
+    Commits of this process are in the order in which they were made, on whichever members, and so
+    are commits that follow from what it has read (see `docs/fleet.md` for what that means). Two
+    programs that talk to each other outside of the members have only their clocks.
+
+    `behind` says what a call does about members that have no final state at a time:
+
+    * "error": raise `MembersBehindError`, which names them;
+    * "stale": show their newest state, and say so (`moment.final` is False);
+    * "leave out": leave them out, and say so.
+
+    A time is one as for a store, but no revision: that means something in one member only.
+    Members that wait for a network are asked in parallel, at most 32 at a time, and each may take
+    `timeout` seconds. One that did not answer counts as away for a second.
+
+    Safe for threads and usable as a context manager. Made by `snapkv.fleet`.
+    """
+
+    def __init__(self, members: Members, clock: HybridClock) -> None:
+        self._members, self._clock = members, clock
+        self._closed = False
+
+    def __repr__(self) -> str:
+        return f"<Fleet of {len(self._members.by_name)} members>"
+
+    def __enter__(self) -> Self:
+        self._check_open()
+        return self
+
+    def close(self) -> None:
+        """Close the stores that the fleet has opened, and end its watches. May be repeated."""
+        self._closed = True
+        self._members.close()
+
+    @property
+    def members(self) -> list[str]:
+        """The names of the members, sorted."""
+        return list(self._members.by_name)
+
+    def member(self, name: str) -> Member:
+        """Return the description of a member. Raises `InvalidOptionError` for an unknown one."""
+        (found,) = chosen(self.members, [name])
+        return self._members.by_name[found].member
+
+    # --- finality ---
+
+    def resolved(self, of: Policy = "all", *, members: Wanted = None) -> int:
+        """Return the newest timestamp at which so many members have a final state.
+
+        "all" is the minimum over the members that belong to the fleet then; "99%" and numbers
+        ignore the members that are furthest behind. A member that is away holds it where its
+        archive ends, or where it was seen last. One round trip of the slowest member; archives
+        alone are asked by one listing of each bucket.
+
+        Raises `MembersBehindError` if that is unknown for so many, which it names,
+        `StoreRestoredError`, `InvalidOptionError`, `InvalidTypeError`.
+        """
+        self._check_open()
+        return self._members.resolved(of, chosen(self.members, members))
+
+    # --- moments ---
+
+    def at(
+        self,
+        when: When | None = None,
+        *,
+        members: Wanted = None,
+        behind: Behind = "error",
+        final: bool = False,
+        token: str | None = None,
+    ) -> FleetMoment:
+        """Return the moment of a time; without one, the newest that is final on all members.
+
+        Where members are observed prefixes, it is that of the newest round of ticks at or below the
+        time, if they have one: its `timestamp` is that of the round. `final=True` first commits a
+        tick on each store that is not final at the time; it is refused for members that this cannot
+        be done for. With a `token` it is the cut that `moment.token` named, or an error.
+
+        Costs as `at` of a store, of the slowest member; without a time as `resolved`, too.
+
+        Raises `MembersBehindError` (see `behind`), `StoreRestoredError` (a member was restored
+        since the fleet was opened, or since the token was made), `StoreRecreatedError`,
+        `InvalidTimeError`, `InvalidOptionError`, `InvalidTypeError`, `NotSupportedError`
+        (`final=True`), and what a member raises, whose name is the error's `member`.
+        """
+        self._check_open()
+        check_behind(behind)
+        check_bool("final", final)
+        if token is not None:
+            if when is not None or members is not None or final:
+                raise InvalidOptionError("a token names a time and members: give it alone")
+            return self._at_token(token, behind)
+        names = chosen(self.members, members)
+        if when is None:
+            timestamp = self._members.resolved("all", names)
+        else:
+            timestamp = self.timestamp_of(when)
+        if final:
+            self._finish(timestamp, names)
+        pins = self._members.each(names, lambda each: each.pin(timestamp))
+        spread = None
+        if sum(pin.connection.member.prefix is not None for pin in pins.values()) > 1:
+            timestamp, pins, spread = aligned(timestamp, pins, self._members)
+        return FleetMoment(timestamp, self._allowed(timestamp, pins, behind), spread)
+
+    def _allowed(self, timestamp: int, pins: dict[str, Pin], behind: Behind) -> dict[str, Pin]:
+        """Return what a policy lets a moment show; raise `MembersBehindError` if it shows none."""
+        late = {name: pin for name, pin in pins.items() if pin.state in ("behind", "missing")}
+        if not late:
+            return pins
+        if behind == "error":
+            raise MembersBehindError(timestamp, {name: pin.why for name, pin in late.items()})
+        if behind == "leave out":
+            pins = pins | {name: pin.left_out() for name, pin in late.items()}
+        return pins
+
+    def _finish(self, timestamp: int, names: list[str]) -> None:
+        """Tick all members that are stores and not final at a time yet, in parallel."""
+        pinned = self._members.each(names, lambda each: each.pin(timestamp))
+        late = [name for name, pin in pinned.items() if pin.state == "behind"]
+        for name in late:
+            member = self._members.by_name[name].member
+            if member.prefix is not None or member.is_archive:
+                what = "an archive" if member.is_archive else "observed"
+                error = NotSupportedError(
+                    f"{name} is {what}, so final=True cannot tick it: leave final=True out, or "
+                    "run `snapkv fleet tick`"
+                )
+                raise named(error, name)
+        self._members.each(late, lambda each: each.finish(timestamp))
+
+    def _at_token(self, token: str, behind: Behind) -> FleetMoment:
+        timestamp, places = decoded(token)
+        unknown = [name for name in places if name not in self._members.by_name]
+        if unknown:
+            raise InvalidOptionError(
+                f"the token names {unknown[0]!r}, which is no member of this fleet"
+            )
+
+        def pin(each: Connection) -> Pin:
+            place = places[each.name]
+            if not place.ordinal:
+                return (
+                    Pin(each, "absent", seen=ABSENT)
+                    if place.state == "absent"
+                    else each.missing(f"it was {place.state} when the token was made")
+                )
+            found = each.pin(place.timestamp)
+            check_same(found, place)
+            return found.stale() if place.state == "behind" else found
+
+        pins = self._members.each(list(places), pin)
+        lost = {
+            name: found.why
+            for name, found in pins.items()
+            if found.moment is None and places[name].ordinal
+        }
+        if lost and behind == "error":
+            raise MembersBehindError(timestamp, lost)
+        return FleetMoment(timestamp, pins)
+
+    def ticker(self, *, members: Wanted = None, writer: str | None = None) -> Ticker:
+        """Return what ticks the members that have an engine, all at one timestamp; no round trip.
+
+        Keep one running (`snapkv fleet tick --every 1s`) where members are observed prefixes, in
+        place of a ticker for each.
+
+        >>> import snapkv
+        >>> with snapkv.fleet({"eu": "memory:eu-ticks", "us": "memory:us-ticks"}) as fleet:
+        ...     with fleet.ticker() as ticker:
+        ...         round = ticker.tick()
+        ...     round.ticked, fleet.resolved() == round.timestamp
+        (('eu', 'us'), True)
+
+        Raises `InvalidOptionError` if a member was given as an open store, or none has an engine.
+        """
+        self._check_open()
+        names = chosen(self.members, members)
+        return Ticker(
+            [self._members.by_name[name].member for name in names], self._clock, writer=writer
+        )
+
+    def timestamp_of(self, when: When) -> int:
+        """Return the timestamp of a time, by this process's clock; no round trip.
+
+        Raises `InvalidTimeError` for a revision, and for a number that is no timestamp.
+        """
+        if revision_of(when) is not None:
+            raise InvalidTimeError(
+                f"{when!r} is a revision, and each member has its own: give a time", when
+            )
+        timestamp = resolve(when, self._clock.now_ms())
+        now = pack(self._clock.now_ms())
+        known = max((each.known for each in self._members.by_name.values()), default=0)
+        if is_number(when) and not is_likely(timestamp, max(known, now), now):
+            raise unlikely(timestamp)
+        return timestamp
+
+    # --- what changed ---
+
+    def diff(
+        self,
+        a: When | None,
+        b: When | None = None,
+        prefix: str | None = None,
+        *,
+        members: Wanted = None,
+        behind: Behind = "error",
+    ) -> FleetDiff:
+        """Return the differences between two moments (None: the newest final one), lazily.
+
+        Members that came, went, or are unknown at one of the two are named, not compared: see
+        `FleetDiff`. Costs and raises as `at`, and as `Snapshot.diff` for each member.
+        """
+        before = self.at(a, members=members, behind=behind)
+        after = self.at(b, members=members, behind=behind)
+        return before.diff(after, prefix)
+
+    def history(
+        self,
+        key: str | tuple[str, str],
+        *,
+        since: When | None = None,
+        until: When | None = None,
+        members: Wanted = None,
+    ) -> Iterator[MemberVersion]:
+        """Yield the versions of a key of all members, or of `(member, key)`, oldest first.
+
+        Of the time in (since, until]; without `until`, up to the newest moment that is final on all
+        of them. In the order of times, then of members; versions of which the time was compacted
+        come first. Costs as `SnapshotKV.history` for each member. Raises as that and as `resolved`.
+        """
+        self._check_open()
+        if isinstance(key, tuple):
+            if members is not None or len(key) != 2:
+                raise InvalidTypeError("give (member, key) alone, or a key and members")
+            members, key = [key[0]], key[1]
+        names = chosen(self.members, members)
+        span = self._span(since, until, names)
+        return merged.versions(self._connections(names), key, *span)
+
+    def commits(
+        self,
+        since: When | None = None,
+        until: When | None = None,
+        *,
+        members: Wanted = None,
+    ) -> Iterator[MemberCommit]:
+        """Yield the commits and ticks of all members in (since, until], in one order.
+
+        That of their timestamps, and of the members' names where these are equal. Ends as
+        `history`. Costs as `SnapshotKV.commits` for each member.
+        """
+        self._check_open()
+        names = chosen(self.members, members)
+        span = self._span(since, until, names)
+        return merged.commits(self._connections(names), *span)
+
+    def _span(
+        self, since: When | None, until: When | None, names: list[str]
+    ) -> tuple[int | None, int]:
+        after = None if since is None else self.timestamp_of(since)
+        if until is None:
+            return after, self._members.resolved("all", names)
+        return after, self.timestamp_of(until)
+
+    def _connections(self, names: list[str]) -> list[Connection]:
+        return [self._members.by_name[name] for name in names]
+
+    def watch(
+        self,
+        prefix: str | None = None,
+        since: When | None = None,
+        *,
+        members: Wanted = None,
+        behind: Literal["error", "leave out"] = "error",
+        timeout: float | None = None,
+        hold_bytes: int = HOLD_BYTES,
+        resume: str | None = None,
+    ) -> FleetWatch:
+        """Return an iterator of the changes after `since` (None: after the newest final moment).
+
+        Each item has all changes of one timestamp, on all members: timestamps strictly rise, none
+        is missing and none is repeated. An item waits until all members are final at its time, so
+        a member that is away stops the watch; with `behind="leave out"` the others go on after
+        five seconds, and what it missed comes later as `Late`. A watch from `item.timestamp` on
+        continues without a gap; with "leave out", pass `watch.token` as `resume` instead.
+
+        At most `hold_bytes` of changes wait in memory for slower members; beyond it the faster ones
+        are not read. One thread for each member. Iteration ends if `timeout` seconds bring nothing.
+
+        Raises `CompactedError`, `StoreRestoredError`, `StoreRecreatedError`, whose `member` names
+        the member.
+        """
+        self._check_open()
+        if behind not in ("error", "leave out"):
+            raise InvalidOptionError(f'behind must be "error" or "leave out", not {behind!r}')
+        check_int("hold_bytes", hold_bytes, 1)
+        names = chosen(self.members, members)
+        places: dict[str, Place] = {}
+        if resume is not None:
+            if since is not None:
+                raise InvalidOptionError("give since or resume, not both")
+            after, places = decoded(resume)
+            names = [name for name in names if name in places]
+        elif since is None:
+            after = self._members.resolved("all", names)
+        else:
+            after = self.timestamp_of(since)
+        return FleetWatch(
+            self._members, names, prefix, after, places, behind == "leave out", timeout, hold_bytes
+        )
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StoreClosedError("the fleet was closed")
+
+
+def check_behind(behind: object) -> None:
+    """Raise `InvalidOptionError` for anything but a policy."""
+    if behind not in BEHIND:
+        listed = ", ".join(f'"{each}"' for each in BEHIND)
+        raise InvalidOptionError(f"behind must be one of {listed}, not {behind!r}")

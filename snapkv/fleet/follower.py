@@ -1,0 +1,242 @@
+"""One member of a fleet that is followed: a thread reads its watch into a queue."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from typing import Any, NamedTuple, Protocol
+
+from snapkv.clock import monotonic
+from snapkv.errors import SnapKVError, StoreClosedError
+from snapkv.fleet.connection import AWAY, Connection, Reads
+from snapkv.fleet.member import named
+from snapkv.fleet.token import Place
+from snapkv.layout import Mark
+from snapkv.model import Changes
+from snapkv.times import TIMESTAMP_MAX
+
+RETRY_S_MIN = 0.1
+RETRY_S_MAX = 2.0
+LOOK_S = 5.0
+"""A thread looks this often whether the watch was closed, while a member brings nothing."""
+CATCH_UP_S = 0.05
+CHANGE_BYTES = 200
+"""What a change takes in memory beside its key and value, about."""
+
+
+class Step(NamedTuple):
+    """A commit of a member; `changes` is None if it changed no key that is watched."""
+
+    mark: Mark
+    changes: Changes[str] | None
+    size: int
+
+
+class Group(Protocol):
+    """The watch that followers read for: its lock, and how far it is."""
+
+    changed: threading.Condition
+    timestamp: int
+
+    def has_room(self, follower: Follower) -> bool:
+        """Return whether a follower may read on."""
+        ...
+
+
+class Follower:
+    """Reads the watch of one member in a thread; `FleetWatch` has the lock that it changes under.
+
+    `progress` is the timestamp up to which all its changes are in the queue or were taken. `held`
+    is what the queue takes in memory. `error` ended it. `left_out` and `missing_since` are the
+    watch's.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        prefix: str | None,
+        after: int,
+        place: Place | None,
+        group: Group,
+    ) -> None:
+        self.name, self._connection, self._prefix = connection.name, connection, prefix
+        self._group, self._changed = group, group.changed
+        self.left_out = place is not None and place.state == "behind"
+        if place is not None and self.left_out:
+            after = place.timestamp
+        self.progress = self.missing_since = max(after, connection.member.joined - 1)
+        self._place = place
+        self._given: Mark | None = None
+        self._queue: deque[Step] = deque()
+        self.held = 0
+        self.error: SnapKVError | None = None
+        self.moved_at = monotonic()
+        self.has_caught_up = False
+        self._head = 0  # the newest timestamp when the watch was made
+        self._watch: Any = None
+        self._closed = False
+        self._thread = threading.Thread(
+            target=self._run, name=f"snapkv fleet {self.name}", daemon=True
+        )
+
+    def start(self) -> None:
+        """Start the thread."""
+        if self.progress >= self._connection.member.left:
+            self.progress, self.has_caught_up = TIMESTAMP_MAX, True
+            return
+        self._thread.start()
+
+    def close(self) -> None:
+        """End the thread; may be repeated."""
+        self._closed = True
+        watch = self._watch
+        if watch is not None:
+            watch.close()
+
+    # --- for the watch, under its lock ---
+
+    @property
+    def first(self) -> int:
+        """The timestamp of the first changes in the queue; the largest one without any."""
+        for step in self._queue:
+            if step.changes is not None:
+                return step.mark.timestamp
+        return TIMESTAMP_MAX
+
+    def take(self, timestamp: int) -> Changes[str] | None:
+        """Remove what is in the queue up to a timestamp; return the changes of that one."""
+        found = self.take_up_to(timestamp)
+        return found[-1] if found else None
+
+    def take_up_to(self, timestamp: int) -> tuple[Changes[str], ...]:
+        """Remove what is in the queue up to a timestamp, and return it."""
+        found: list[Changes[str]] = []
+        while self._queue and self._queue[0].mark.timestamp <= timestamp:
+            step = self._queue.popleft()
+            self._given = step.mark
+            self.held -= step.size
+            if step.changes is not None:
+                found.append(step.changes)
+        return tuple(found)
+
+    def place(self, timestamp: int) -> Place:
+        """Return the newest commit at or below a timestamp that was taken, for a token."""
+        store_id = self._connection.store_id or b""
+        if not self.left_out:
+            self._drop_empty(timestamp)
+        given, state = self._given, "behind" if self.left_out else "seen"
+        if given is not None:
+            return Place(store_id, state, given.timestamp, given.ordinal, given.revision)
+        if self._place is not None:
+            return self._place._replace(state=state)
+        return Place(store_id, state, self.missing_since, 0, 0)
+
+    def _drop_empty(self, timestamp: int) -> None:
+        """Take commits without changes that come before the next changes."""
+        while (
+            self._queue
+            and self._queue[0].changes is None
+            and self._queue[0].mark.timestamp <= timestamp
+        ):
+            self._given = self._queue.popleft().mark
+
+    # --- the thread ---
+
+    def _run(self) -> None:
+        pause_s = RETRY_S_MIN
+        while not self._closed:
+            try:
+                if self._watch is None:
+                    self._open()
+                self._follow_on()
+                pause_s = RETRY_S_MIN
+            except AWAY:
+                self._fail_for_now()
+                self._wait(pause_s)
+                pause_s = min(RETRY_S_MAX, pause_s * 2)
+            except StoreClosedError as e:
+                if not self._closed:
+                    self._end(named(e, self.name))
+                return
+            except SnapKVError as e:
+                self._end(named(e, self.name))
+                return
+            except Exception as e:  # a bug must not look like a member that is away
+                self._end(named(SnapKVError(f"following {self.name} failed: {e!r}"), self.name), e)
+                return
+
+    def _open(self) -> None:
+        """Watch from where this follower is; raise if that is of another history now."""
+
+        def opened(reads: Reads) -> tuple[Any, int]:
+            self._connection.check_history(reads)
+            timeline, place = reads.reader.timeline, self._place
+            head = timeline.head()
+            if place is not None and place.ordinal:
+                timeline.verify(Mark(place.timestamp, place.revision, place.ordinal))
+            return reads.watch(self._prefix, self.progress), head.timestamp
+
+        watch, head_ts = self._connection.ask(opened)
+        self._head = head_ts
+        with self._changed:
+            self._watch = watch
+            self._move(max(self.progress, watch.timestamp))
+        if self._closed:
+            watch.close()
+
+    def _follow_on(self) -> None:
+        """Take the next commit of the member, if it comes within `LOOK_S`."""
+        with self._changed:
+            while not self._closed and not self._group.has_room(self):
+                self._changed.wait(LOOK_S)
+        found = self._watch.step(monotonic() + LOOK_S)
+        if found is None:
+            with self._changed:
+                self._move(max(self.progress, self._watch.timestamp))
+            return
+        changes = found if found.changes else None
+        mark, left = self._watch.mark, self._connection.member.left
+        size = 0 if changes is None else sum(map(_size, changes.changes))
+        with self._changed:
+            if mark.timestamp > left:
+                self._move(TIMESTAMP_MAX)
+                self._closed = True
+                self._watch.close()
+                return
+            queue = self._queue
+            if changes is None and queue and queue[-1].changes is None:
+                queue.pop()
+            queue.append(Step(mark, changes, size))
+            self.held += size
+            self._move(self._watch.timestamp)
+
+    def _move(self, progress: int) -> None:
+        """Note how far the watch is, and wake the reader. With the lock."""
+        before = self.progress
+        if progress > before:
+            self.progress, self.moved_at = progress, monotonic()
+        if not self.has_caught_up and progress >= self._head:
+            self.has_caught_up = True
+            self._changed.notify_all()
+        elif before <= self._group.timestamp or self.left_out:  # else another one is waited for
+            self._changed.notify_all()
+
+    def _fail_for_now(self) -> None:
+        with self._changed:
+            self.has_caught_up = True  # an iteration with a timeout does not wait for it
+            self._changed.notify_all()
+
+    def _wait(self, seconds: float) -> None:
+        with self._changed:
+            if not self._closed:
+                self._changed.wait(seconds)
+
+    def _end(self, error: SnapKVError, cause: BaseException | None = None) -> None:
+        error.__cause__ = cause or error.__cause__
+        with self._changed:
+            self.error, self.has_caught_up = error, True
+            self._changed.notify_all()
+
+
+def _size(change: Any) -> int:
+    return CHANGE_BYTES + len(change.key) + len(change.value or b"")

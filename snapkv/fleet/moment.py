@@ -1,0 +1,252 @@
+"""A moment of a fleet: the state of all its members at one time, as a read-only mapping."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+
+from snapkv.errors import InvalidKeyError, InvalidTypeError, KeyNotFoundError, SnapKVError
+from snapkv.fleet.connection import Pin, Seen
+from snapkv.fleet.difference import FleetDiff
+from snapkv.fleet.member import chosen, named
+from snapkv.fleet.token import encoded
+from snapkv.model import Entry
+from snapkv.reading.snapshot import Snapshot, entry_of
+
+if TYPE_CHECKING:
+    from snapkv.reading.arrow import Table
+
+FleetKey = tuple[str, str]
+"""A key of a fleet: the member's name, and the key in it."""
+Wanted = str | Iterable[str] | None
+"""Which members: a pattern such as `eu-*`, several with commas between or in a list; None: all."""
+T = TypeVar("T")
+
+
+class FleetMoment(Mapping[FleetKey, bytes]):
+    """All members at one time; it never changes, and every read of a member sees one revision.
+
+    Keys are `(member, key)`, in the order of members, then of keys. `timestamp` is the moment.
+    `members` says what is seen of each member; `final` is whether all of them are final at this
+    moment, or do not belong to the fleet at it. If some are not, the moment may have another state
+    later, and members that are left out or missing have no keys here.
+
+    Members whose keys other programs write show their newest tick at or below the moment. If all
+    of these ticks are of one round (`snapkv fleet tick`), then `spread` is the longest time, in
+    seconds, that passed from the first of them to the last: all these members are shown as they
+    were within it. None means that they were ticked one by one, or that no such member is in the
+    moment; then times of two members differ by a tick and by the skew of their tickers' clocks.
+
+    Reading is lazy, as of a `Snapshot`. Errors name the `member` that they are about.
+    """
+
+    def __init__(self, timestamp: int, pins: dict[str, Pin], spread: float | None = None) -> None:
+        self.timestamp, self.spread, self._pins = timestamp, spread, pins
+
+    @property
+    def final(self) -> bool:
+        """Whether no member's state at this moment can change, and none is missing."""
+        return all(pin.state not in ("behind", "missing") for pin in self._pins.values())
+
+    @property
+    def members(self) -> Mapping[str, Seen]:
+        """What is seen of each member, by its name."""
+        return MappingProxyType({name: pin.seen for name, pin in self._pins.items()})
+
+    @property
+    def token(self) -> str:
+        """The cut as a JSON text: `fleet.at(token=...)` is the same one, or raises."""
+        return encoded(self.timestamp, self._pins)
+
+    def __repr__(self) -> str:
+        final = "final" if self.final else "not final"
+        return f"<FleetMoment timestamp={self.timestamp} members={len(self._pins)} {final}>"
+
+    def __copy__(self) -> FleetMoment:
+        return self  # a value
+
+    def __deepcopy__(self, memo: object) -> FleetMoment:
+        return self
+
+    def __reduce__(self) -> NoReturn:
+        raise InvalidTypeError(
+            "a moment reads from its open fleet and cannot be pickled; pickle its token, and pass "
+            "that to at(token=...) of the fleet that the other process opened"
+        )
+
+    # --- one member ---
+
+    def of(self, member: str) -> Snapshot[str]:
+        """Return the snapshot of one member; no round trip.
+
+        Raises `InvalidOptionError` for a name that no member has, `KeyNotFoundError` if nothing of
+        the member is seen at this moment.
+        """
+        (name,) = chosen(list(self._pins), [member])
+        found = self._snapshot(name)
+        if found is None:
+            seen = self._pins[name].seen
+            raise named(
+                KeyNotFoundError(
+                    name, self.timestamp, reason=f"{name} is {seen.state}: {self._pins[name].why}"
+                ),
+                name,
+            )
+        return found
+
+    def _snapshot(self, name: str) -> Snapshot[str] | None:
+        pin = self._pins[name]
+        if pin.moment is None or pin.reads is None:
+            return None
+        return Snapshot(pin.moment, pin.reads.keyspace, read_timeout=pin.connection.timeout)
+
+    # --- keys ---
+
+    def __getitem__(self, key: FleetKey) -> bytes:
+        """Return a value; `KeyNotFoundError` (a KeyError) if it is absent."""
+        return self.entry(key).value
+
+    def entry(self, key: FleetKey) -> Entry:
+        """Return a key's value with its revisions in the member; one round trip.
+
+        Raises `KeyNotFoundError`, `InvalidKeyError`, `InvalidTypeError`, and as all reads.
+        """
+        member, own = _pair(key)
+        pin = self._pins.get(member)
+        if pin is None or pin.moment is None or pin.reads is None:
+            raise KeyNotFoundError(own, self.timestamp, reason=self._why_not(member, own))
+        try:
+            (found,) = pin.moment.get((pin.reads.keyspace.encode(own),))
+        except SnapKVError as e:
+            raise named(e, member)  # noqa: B904
+        if found is None:
+            raise named(KeyNotFoundError(own, self.timestamp), member)
+        return entry_of(found)
+
+    def _why_not(self, member: str, key: str) -> str:
+        if member not in self._pins:
+            return f"no key {key!r} of {member!r}, which is no member of this moment"
+        seen = self._pins[member].seen
+        return f"no key {key!r} of {member}, which is {seen.state} at this moment"
+
+    def everywhere(self, key: str, members: Wanted = None) -> dict[str, bytes]:
+        """Return the values of one key in all members that have it, by member; a read of each.
+
+        >>> import snapkv
+        >>> with snapkv.open("memory:eu-images") as eu, snapkv.open("memory:us-images") as us:
+        ...     stamps = eu.save("image", b"v1"), us.save("image", b"v2")
+        ...     with snapkv.fleet({"eu": eu, "us": us}) as fleet:
+        ...         fleet.at(stamps[0], behind="stale").everywhere("image")
+        {'eu': b'v1'}
+        """
+        found: dict[str, bytes] = {}
+        for name in self._pins if members is None else chosen(list(self._pins), members):
+            pin = self._pins[name]
+            if pin.moment is None or pin.reads is None:
+                continue
+            try:
+                (kv,) = pin.moment.get((pin.reads.keyspace.encode(key),))
+            except SnapKVError as e:
+                raise named(e, name)  # noqa: B904
+            if kv is not None:
+                found[name] = kv.value
+        return found
+
+    def __contains__(self, key: object) -> bool:
+        try:
+            self.entry(key)  # type: ignore[arg-type]
+        except (KeyNotFoundError, InvalidKeyError, InvalidTypeError):
+            return False
+        return True
+
+    def __iter__(self) -> Iterator[FleetKey]:
+        return self.keys()
+
+    def __len__(self) -> int:
+        return self.count()
+
+    def items(  # type: ignore[override]
+        self, prefix: str | None = None, *, members: Wanted = None
+    ) -> Iterator[tuple[FleetKey, bytes]]:
+        """Yield keys and values in order; with a prefix, exact to the byte, only those.
+
+        A round trip for each page of each member.
+        """
+        return self._all(lambda snapshot: snapshot.items(prefix), members)
+
+    def entries(
+        self, prefix: str | None = None, *, members: Wanted = None
+    ) -> Iterator[tuple[FleetKey, Entry]]:
+        """Yield keys and entries in order; as `items`."""
+        return self._all(lambda snapshot: snapshot.entries(prefix), members)
+
+    def keys(  # type: ignore[override]
+        self, prefix: str | None = None, *, members: Wanted = None
+    ) -> Iterator[FleetKey]:
+        """Yield keys in order, without reading values; as `items`."""
+        for name, snapshot in self._snapshots(members):
+            for key in _naming(name, snapshot.keys(prefix)):
+                yield name, key
+
+    def values(  # type: ignore[override]
+        self, prefix: str | None = None, *, members: Wanted = None
+    ) -> Iterator[bytes]:
+        """Yield values in the order of their keys; as `items`."""
+        return (value for _, value in self.items(prefix, members=members))
+
+    def count(self, prefix: str | None = None, *, members: Wanted = None) -> int:
+        """Return the number of keys; a round trip for each member."""
+        found = 0
+        for name, snapshot in self._snapshots(members):
+            try:
+                found += snapshot.count(prefix)
+            except SnapKVError as e:
+                raise named(e, name)  # noqa: B904
+        return found
+
+    def diff(self, other: FleetMoment, prefix: str | None = None) -> FleetDiff:
+        """Return the differences from this moment to another one of the same fleet.
+
+        See `Fleet.diff`. Raises `InvalidTypeError` if `other` is not such a moment.
+        """
+        if not isinstance(other, FleetMoment):
+            raise InvalidTypeError(f"diff needs a moment of a fleet, not {type(other).__name__}")
+        return FleetDiff(self.timestamp, other.timestamp, self._pins, other._pins, prefix)
+
+    def to_arrow(self, prefix: str | None = None, *, members: Wanted = None) -> Table:
+        """Return the keys as an Arrow table: a column `member`, then those of a `Snapshot`.
+
+        Needs pyarrow. A round trip a page. Raises `InvalidKeyError` for an observed key that is
+        not valid UTF-8.
+        """
+        from snapkv.fleet.tables import fleet_table
+
+        return fleet_table(self._snapshots(members), prefix)
+
+    def _snapshots(self, members: Wanted) -> Iterator[tuple[str, Snapshot[str]]]:
+        for name in chosen(list(self._pins), members):
+            snapshot = self._snapshot(name)
+            if snapshot is not None:
+                yield name, snapshot
+
+    def _all(
+        self, read: Callable[[Snapshot[str]], Iterator[tuple[str, T]]], members: Wanted
+    ) -> Iterator[tuple[FleetKey, T]]:
+        for name, snapshot in self._snapshots(members):
+            for key, found in _naming(name, read(snapshot)):
+                yield (name, key), found
+
+
+def _naming(member: str, steps: Iterator[Any]) -> Iterator[Any]:
+    """Yield steps; an error that ends them names the member."""
+    try:
+        yield from steps
+    except SnapKVError as e:
+        raise named(e, member)  # noqa: B904
+
+
+def _pair(key: object) -> FleetKey:
+    if not isinstance(key, tuple) or len(key) != 2 or not isinstance(key[0], str):
+        raise InvalidTypeError(f"a key of a fleet is (member, key), as ('eu-1', 'a'), not {key!r}")
+    return key

@@ -1,0 +1,276 @@
+"""Rounds: all members get one timestamp at once, so that one time shows all of them as they were.
+
+A ticker for each member ticks at other times than the others. So a moment of the fleet may show an
+effect in one member without its cause in another one, which was ticked a little earlier.
+A *round* sends one timestamp T to all members at once. Member c commits it at some instant between
+`sent` and `answered(c)`. So the moment T shows all members as they were within the *spread* of the
+round, the largest `answered(c) - sent`, whatever any clock says.
+
+The bounds of a round are known when its answers have come. So the next round of the same ticker
+records them, in the meta of its ticks:
+
+    round   timestamp   meta of the ticks
+    1       100         round 1
+    2       110         round 2, before 100, spread_us 1,900
+    3       120         round 3, before 110, spread_us 2,400, without b
+
+In round 2 the tick of member b was not answered. It may still arrive, at any time. So the time 110
+is no round for a moment with b, and such a moment goes to 100. If the ticker dies after round 3,
+nothing shows its bounds, and moments at 120 and later go to 110 or 100.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+
+from snapkv.clock import HybridClock, ManualClock, monotonic
+from snapkv.errors import InvalidOptionError, SnapKVError
+from snapkv.fleet.connection import Connection, Pin
+from snapkv.fleet.member import Member, named
+from snapkv.fleet.members import Members
+from snapkv.lifecycle import Closing
+from snapkv.model import Commit, Ops, Scalar, Stamp
+from snapkv.store.open import open as open_store
+from snapkv.store.store import SnapshotKV
+from snapkv.times import LOGICAL_BITS, format_time, pack, physical_ms
+
+LOOKS_MAX = 8
+"""A moment looks for a round in so many ticks of the slowest member, at most."""
+FOLLOWING_MAX = 4
+"""The bounds of a round are looked for in so many ticks after it, some of other tickers."""
+WITHOUT_BYTES_MAX = 3_000
+TICK_TIMEOUT_S = 5.0
+MEMBERS_MAX = 512
+"""One thread for each member."""
+
+ROUND, TICKER, BEFORE = "fleet_round", "fleet_ticker", "fleet_before"
+SPREAD, WITHOUT = "fleet_spread_us", "fleet_without"
+ANY = "*"
+"""In place of the names of members without an answer, if these are too long."""
+
+
+# --- reading ---
+
+
+def aligned(
+    timestamp: int, pins: dict[str, Pin], members: Members
+) -> tuple[int, dict[str, Pin], float | None]:
+    """Return the newest round at or below a moment that has one: its time, its pins, its spread.
+
+    Only observed members that are final take part. Without such a round, it returns what it got,
+    and None. Mostly one or two round trips.
+    """
+    found = {
+        name: pin
+        for name, pin in pins.items()
+        if pin.connection.member.prefix is not None and pin.state == "live"
+    }
+    if len(found) < 2:
+        return timestamp, pins, None
+    for _ in range(LOOKS_MAX):
+        common = min(_tick(pin) for pin in found.values())
+        if all(_tick(pin) == common for pin in found.values()):
+            spread = _spread(found, common)
+            if spread is not None:
+                others = [name for name in pins if name not in found]
+                found |= members.each(others, _pinning(common))
+                return common, {name: found[name] for name in sorted(found)}, spread
+            common -= 1
+        late = [name for name, pin in found.items() if _tick(pin) > common]
+        found |= members.each(late, _pinning(common))
+        if any(pin.state != "live" for pin in found.values()):
+            break
+    return timestamp, pins, None
+
+
+def _pinning(timestamp: int) -> Callable[[Connection], Pin]:
+    return lambda each: each.pin(timestamp)
+
+
+def _tick(pin: Pin) -> int:
+    assert pin.moment is not None
+    return pin.moment.mark.timestamp
+
+
+def _spread(found: Mapping[str, Pin], common: int) -> float | None:
+    """Return the spread of a round in seconds; None if nothing shows its bounds."""
+    for pin in found.values():
+        try:
+            meta = _confirmed(pin, common)
+        except SnapKVError as e:
+            raise named(e, pin.connection.name)  # noqa: B904
+        if meta is not None:
+            without = str(meta.get(WITHOUT) or "").split(",")
+            spread = meta.get(SPREAD)
+            if isinstance(spread, int) and not {ANY, *found} & set(without):
+                return spread / 1_000_000
+            return None
+    return None
+
+
+def _confirmed(pin: Pin, common: int) -> Mapping[str, Scalar] | None:
+    """Return the meta of the tick that records the bounds of a round."""
+    assert pin.reads is not None
+    assert pin.moment is not None
+    timeline, mark = pin.reads.reader.timeline, pin.moment.mark
+    for _ in range(FOLLOWING_MAX):
+        following = timeline.following(mark)
+        if following is None:
+            return None
+        mark = following
+        meta = timeline.stamp(mark).meta
+        if meta is not None and meta.get(BEFORE) == common:
+            return meta
+    return None
+
+
+# --- ticking ---
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """One round of ticks: its timestamp, and what became of it on each member.
+
+    `spread` is the time in seconds from sending until the last answer; `ticked` are the members
+    that have the timestamp now. `refused` have a newer timestamp already, of another ticker or
+    writer: they take part in the next round. `failed` did not answer, or with an error.
+    """
+
+    timestamp: int
+    spread: float
+    ticked: tuple[str, ...] = ()
+    refused: Mapping[str, int] = field(default_factory=dict)
+    failed: Mapping[str, str] = field(default_factory=dict)
+
+
+class RoundMissed(Exception):
+    """The member has a newer timestamp than that of the round."""
+
+    def __init__(self, newest: int) -> None:
+        super().__init__(format_time(newest))
+        self.newest = newest
+
+
+class Ticker(Closing):
+    """Ticks all members of a fleet that have an engine, in rounds; used from one thread.
+
+    Opens a store of its own for each of them, and creates it where there is none. Made by
+    `Fleet.ticker`.
+    """
+
+    def __init__(
+        self, members: Sequence[Member], clock: HybridClock, *, writer: str | None = None
+    ) -> None:
+        self.members = [member for member in members if not member.is_archive]
+        for member in self.members:
+            if member.opened is not None:
+                raise named(
+                    InvalidOptionError(
+                        "rounds open a store of their own: describe the member by its url, not by "
+                        "an open store"
+                    ),
+                    member.name,
+                )
+        if not self.members:
+            raise InvalidOptionError("no member has an engine: archives cannot be ticked")
+        if len(self.members) > MEMBERS_MAX:
+            raise InvalidOptionError(
+                f"one ticker takes {MEMBERS_MAX} members, not {len(self.members)}: choose some"
+            )
+        self._clock, self._writer = clock, writer
+        self._wall = ManualClock()  # shows the timestamp of the round
+        self._stores: dict[str, SnapshotKV] = {}
+        self._sent: dict[str, Future[tuple[Commit, float]]] = {}
+        self._id, self._number = os.urandom(8).hex(), 0
+        self._last: Round | None = None
+        self._pool = ThreadPoolExecutor(len(self.members), thread_name_prefix="snapkv round")
+
+    def tick(self, *, timeout: float = TICK_TIMEOUT_S) -> Round:
+        """Send one timestamp to all members; return after `timeout` seconds at the latest.
+
+        A member whose tick of an earlier round is still on its way is left out. One round trip.
+        Raises `ClockSkewError` if the members' times are too far ahead of this clock.
+        """
+        self._number += 1
+        issued = self._clock.issue()
+        ms = physical_ms(issued) + (issued & ((1 << LOGICAL_BITS) - 1) > 0)
+        timestamp, meta = pack(ms), self._meta()
+        self._clock.merge(timestamp)
+        self._wall.set(ms)
+        busy = [m for m in self.members if m.name in self._sent and not self._sent[m.name].done()]
+        began = monotonic()
+        self._sent |= {
+            member.name: self._pool.submit(self._tick, member, timestamp, meta)
+            for member in self.members
+            if member not in busy
+        }
+        wait(self._sent.values(), timeout=timeout)
+        self._last = self._outcome(timestamp, began, {member.name for member in busy})
+        return self._last
+
+    def _meta(self) -> dict[str, Scalar]:
+        meta: dict[str, Scalar] = {TICKER: self._id, ROUND: self._number}
+        last = self._last
+        if last is not None and last.ticked:
+            without = ",".join(sorted({*last.failed, *last.refused}))
+            meta |= {BEFORE: last.timestamp, SPREAD: round(last.spread * 1_000_000)}
+            if without:
+                meta[WITHOUT] = without if len(without.encode()) <= WITHOUT_BYTES_MAX else ANY
+        return meta
+
+    def _tick(
+        self, member: Member, timestamp: int, meta: Mapping[str, Scalar]
+    ) -> tuple[Commit, float]:
+        store = self._stores.get(member.name)
+        if store is None:
+            store = self._stores[member.name] = open_store(
+                member.url,
+                name=member.store_name,
+                clock=self._wall,
+                writer=self._writer,
+                commit_timeout=TICK_TIMEOUT_S,
+                read_timeout=TICK_TIMEOUT_S,
+                **member.options,
+            )
+
+        def build(stamp: Stamp) -> Ops:
+            if stamp.ts != timestamp:
+                raise RoundMissed(stamp.ts - 1)
+            return Ops(meta=meta)
+
+        return store.commit(build), monotonic()
+
+    def _outcome(self, timestamp: int, began: float, busy: set[str]) -> Round:
+        ticked: list[str] = []
+        refused: dict[str, int] = {}
+        failed: dict[str, str] = {}
+        ended = began
+        for name, sent in self._sent.items():
+            if name in busy or not sent.done():
+                failed[name] = "it has not answered yet"
+                continue
+            error = sent.exception()
+            if error is None:
+                ended = max(ended, sent.result()[1])
+                ticked.append(name)
+            elif isinstance(error, RoundMissed):
+                refused[name] = error.newest
+                self._follow(error.newest)
+            elif isinstance(error, SnapKVError):
+                failed[name] = str(error)
+            else:
+                raise error
+        return Round(timestamp, ended - began, tuple(sorted(ticked)), refused, failed)
+
+    def _follow(self, newest: int) -> None:
+        """Let the next round be above a member's newest timestamp, unless its clock is wrong."""
+        self._clock.merge(newest)
+
+    def close(self) -> None:
+        """Close the stores; ticks on their way are given up."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        for store in self._stores.values():
+            store.close()

@@ -1,0 +1,110 @@
+"""A cut of a fleet as a text, which names the same one in another process, or is an error."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from snapkv.arguments import check_text
+from snapkv.errors import InvalidOptionError, StoreRecreatedError, StoreRestoredError
+from snapkv.fleet.connection import Pin
+from snapkv.fleet.member import named
+from snapkv.times import TIMESTAMP_MAX
+
+FORMAT = 1
+TOKEN_CHARACTERS_MAX = 64 << 20
+
+
+class Place(NamedTuple):
+    """One member in a token: its store, and the commit that the cut shows of it.
+
+    `ordinal` and `revision` are 0 where nothing is seen of the member; then `state` says why.
+    """
+
+    store_id: bytes
+    state: str
+    timestamp: int
+    ordinal: int
+    revision: int
+
+
+# For example, of a fleet of two members, of which the second one joined later:
+#
+#     {"format": 1, "timestamp": 445644800032243719,
+#      "members": {"eu-1": ["5f..", "seen", 445644800032243000, 17, 42],
+#                  "us-1": ["", "absent", 0, 0, 0]}}
+def encoded(timestamp: int, pins: Mapping[str, Pin]) -> str:
+    """Return a cut as a JSON text on one line."""
+    members = {name: _place(pin) for name, pin in pins.items()}
+    return json.dumps(
+        {
+            "format": FORMAT,
+            "timestamp": timestamp,
+            "members": {
+                name: [place.store_id.hex(), *place[1:]] for name, place in members.items()
+            },
+        },
+        separators=(",", ":"),
+        ensure_ascii=False,
+    )
+
+
+def _place(pin: Pin) -> Place:
+    store_id = pin.connection.store_id or b""
+    if pin.moment is None:
+        return Place(store_id, pin.state, 0, 0, 0)
+    mark = pin.moment.mark
+    state = "behind" if pin.state == "behind" else "seen"
+    return Place(store_id, state, mark.timestamp, mark.ordinal, mark.revision)
+
+
+def decoded(token: str) -> tuple[int, dict[str, Place]]:
+    """Return the timestamp and the members of a token.
+
+    Raises `InvalidOptionError`, `InvalidTypeError` if it is not one.
+    """
+    check_text("a token", token)
+    try:
+        if len(token) > TOKEN_CHARACTERS_MAX:
+            raise ValueError("it is too long")
+        found = json.loads(token)
+        if found["format"] != FORMAT:
+            raise ValueError(f"it has format {found['format']!r}, this version reads {FORMAT}")
+        timestamp = _number(found["timestamp"])
+        members = {
+            name: Place(bytes.fromhex(store_id), str(state), *map(_number, numbers))
+            for name, (store_id, state, *numbers) in found["members"].items()
+        }
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as e:
+        raise InvalidOptionError(
+            f"{token[:40]!r} is not the token of a fleet's moment, as `moment.token` returns: {e}"
+        ) from e
+    return timestamp, members
+
+
+def _number(found: object) -> int:
+    if isinstance(found, bool) or not isinstance(found, int) or not 0 <= found <= TIMESTAMP_MAX:
+        raise ValueError(f"{found!r} is not a number of a token")
+    return found
+
+
+def check_same(pin: Pin, place: Place) -> None:
+    """Raise `StoreRestoredError` unless a member shows the same commit as when the token was made.
+
+    Raises `StoreRecreatedError` if it is another store now.
+    """
+    store_id = pin.connection.store_id
+    if store_id is not None and place.store_id and store_id != place.store_id:
+        error = StoreRecreatedError(
+            f"the token is of the store {place.store_id.hex()}, and this is {store_id.hex()}"
+        )
+        raise named(error, pin.connection.name)
+    mark = None if pin.moment is None else pin.moment.mark
+    now = None if mark is None else (mark.timestamp, mark.ordinal, mark.revision)
+    if place.ordinal and now is not None and now != place[2:]:
+        error_ = StoreRestoredError(
+            f"the token shows revision {place.revision}, and the member shows "
+            f"{now and now[2]} there: the engine was restored since"
+        )
+        raise named(error_, pin.connection.name)

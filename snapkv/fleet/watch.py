@@ -1,0 +1,246 @@
+"""Following a fleet: all changes of one timestamp at a time, once every member is final there.
+
+For example, two members are followed; numbers are timestamps, and "up to" is how far a watch is:
+
+    a delivers      a up to   b delivers    b up to   returned
+    10, 30             30     -                5      nothing: b may still commit at 7
+                       30     30              30      10 (a), 30 (a and b), in two items
+    -                  30     40              40      nothing: a may still commit at 35
+    tick 50            50                     40      40 (b)
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from snapkv.clock import monotonic
+from snapkv.errors import (
+    StoreClosedError,
+)
+from snapkv.fleet.follower import CATCH_UP_S, Follower
+from snapkv.fleet.token import FORMAT, Place
+from snapkv.lifecycle import Closing, renew_in_children
+from snapkv.model import Changes
+from snapkv.reading.deadline import check_wait
+from snapkv.reading.watch import deadline_of, left_of
+from snapkv.times import TIMESTAMP_MAX
+
+if TYPE_CHECKING:
+    from snapkv.fleet.members import Members
+
+HOLD_BYTES = 64 << 20
+PATIENCE_S = 5.0
+"""With `behind="leave out"`, a member that holds the others back for so long is left out."""
+
+
+@dataclass(frozen=True, slots=True)
+class FleetChanges:
+    """All changes of one timestamp: of each member that changed, its `Changes`.
+
+    `missing` are the members that were left out at that time: what they changed comes as `Late`.
+    """
+
+    timestamp: int
+    members: Mapping[str, Changes[str]]
+    missing: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Late:
+    """What a member that was left out changed in (since, until], while others went on."""
+
+    member: str
+    since: int
+    until: int
+    changes: tuple[Changes[str], ...]
+
+
+class FleetWatch(Closing):
+    """An iterator of `FleetChanges`, and of `Late` if members may be left out.
+
+    `timestamp` is how far it is: no item at or below it will come. Iteration waits for ever, or
+    ends after `timeout` seconds without an item, but not before all changes that are older than
+    this watch were returned. `next(timeout=...)` waits so long once. Use it from one thread; any
+    thread may call `close()`, which ends the iteration. Not usable in a forked child.
+
+    Errors name the `member`: `CompactedError` if its next changes were compacted,
+    `StoreRestoredError` if its engine was restored (no change of the other history is returned),
+    `StoreRecreatedError`. Items that were complete before come first.
+    """
+
+    def __init__(
+        self,
+        members: Members,
+        names: list[str],
+        prefix: str | None,
+        after: int,
+        places: Mapping[str, Place],
+        leave_out: bool,
+        timeout: float | None,
+        hold_bytes: int,
+    ) -> None:
+        check_wait(timeout)
+        self._timeout, self._leave_out, self._hold_bytes = timeout, leave_out, hold_bytes
+        self.timestamp = after
+        self.changed = threading.Condition()
+        self._closed = self._forked = False
+        self._late: deque[Late] = deque()
+        self._followers = [
+            Follower(members.by_name[name], prefix, after, places.get(name), self) for name in names
+        ]
+        for follower in self._followers:
+            follower.start()
+        members.watches.add(self)
+        renew_in_children(self)
+
+    def after_fork(self) -> None:
+        """End it: the threads are the parent's."""
+        self.changed = threading.Condition()
+        self._forked = True
+
+    @property
+    def token(self) -> str:
+        """How far the watch is on each member, as a JSON text; `watch(resume=...)` goes on there.
+
+        The new watch raises `StoreRestoredError` if a member was restored meanwhile.
+        """
+        with self.changed:
+            members = {each.name: each.place(self.timestamp) for each in self._followers}
+            return json.dumps(
+                {
+                    "format": FORMAT,
+                    "timestamp": self.timestamp,
+                    "members": {name: [p.store_id.hex(), *p[1:]] for name, p in members.items()},
+                },
+                separators=(",", ":"),
+                ensure_ascii=False,
+            )
+
+    def next(self, timeout: float | None = None) -> FleetChanges | Late | None:
+        """Return the next item; None if `timeout` seconds bring none."""
+        check_wait(timeout)
+        deadline = deadline_of(timeout)
+        with self.changed:
+            while True:
+                self._check()
+                if (found := self._take()) is not None:
+                    return found
+                self._raise_error()
+                left = left_of(deadline)
+                if left is not None and left <= 0:
+                    return None
+                self.changed.wait(_least(left, self._left_out_in()))
+
+    def __iter__(self) -> Iterator[FleetChanges | Late]:
+        return self
+
+    def __next__(self) -> FleetChanges | Late:
+        try:
+            found = self.next(self._timeout)
+            while found is None and self._catches_up():
+                found = self.next(CATCH_UP_S)
+        except StoreClosedError:
+            if not self._closed:
+                raise
+            found = None
+        if found is None:
+            raise StopIteration
+        return found
+
+    def close(self) -> None:
+        """End the watch; may be repeated."""
+        with self.changed:
+            self._closed = True
+            self.changed.notify_all()
+        for follower in self._followers:
+            follower.close()
+
+    def _check(self) -> None:
+        if self._forked:
+            raise StoreClosedError("the watch is the parent's: make a new one in this process")
+        if self._closed:
+            raise StoreClosedError("the watch was closed")
+
+    def _catches_up(self) -> bool:
+        """Return whether changes that are older than the watch are still to come."""
+        with self.changed:
+            return any(not each.has_caught_up for each in self._followers if not each.left_out)
+
+    # --- with the lock ---
+
+    def _take(self) -> FleetChanges | Late | None:
+        """Return the next item that is complete, if there is one."""
+        self._leave_out_late()
+        if (late := self._late_changes()) is not None:
+            return late
+        taking = [each for each in self._followers if not each.left_out]
+        if not taking:
+            return None
+        frontier = min(each.progress for each in taking)
+        first = min((each.first for each in taking), default=TIMESTAMP_MAX)
+        if first > frontier or first == TIMESTAMP_MAX:
+            self._advance(frontier)
+            return None
+        found = {each.name: changes for each in taking if (changes := each.take(first)) is not None}
+        missing = tuple(each.name for each in self._followers if each.left_out)
+        self.timestamp = first
+        self.changed.notify_all()  # there is room again
+        return FleetChanges(first, found, missing)
+
+    def _advance(self, frontier: int) -> None:
+        if self.timestamp < frontier < TIMESTAMP_MAX:
+            self.timestamp = frontier
+            self.changed.notify_all()  # those that hold the others back now may read on
+
+    def _leave_out_late(self) -> None:
+        """Leave out members that hold the others back for too long."""
+        if not self._leave_out:
+            return
+        now = monotonic()
+        for each in self._followers:
+            if each.left_out or each.progress > self.timestamp:
+                continue
+            waiting = any(other.progress > each.progress for other in self._followers)
+            if waiting and now - each.moved_at >= PATIENCE_S:
+                each.left_out, each.missing_since = True, each.progress
+
+    def _left_out_in(self) -> float | None:
+        """Return in how many seconds a member may have to be left out."""
+        if not self._leave_out:
+            return None
+        waits = [each.moved_at for each in self._followers if not each.left_out]
+        return max(0.05, min(waits) + PATIENCE_S - monotonic()) if waits else None
+
+    def _late_changes(self) -> Late | None:
+        """Return what a member that was left out has delivered, up to what others have returned."""
+        for each in self._followers:
+            if not each.left_out or each.progress <= each.missing_since:
+                continue
+            until = min(each.progress, self.timestamp)
+            since, each.missing_since = each.missing_since, max(until, each.missing_since)
+            changes = each.take_up_to(until)
+            if each.progress >= self.timestamp:
+                each.left_out = False
+            if changes or not each.left_out:
+                self.changed.notify_all()
+                return Late(each.name, since, max(until, since), changes)
+        return None
+
+    def _raise_error(self) -> None:
+        for each in self._followers:
+            if each.error is not None:
+                raise each.error
+
+    def has_room(self, follower: Follower) -> bool:
+        """Return whether a follower may read on: the one that holds the others back always may."""
+        held = sum(each.held for each in self._followers)
+        return held < self._hold_bytes or follower.progress <= self.timestamp or not follower.held
+
+
+def _least(*seconds: float | None) -> float | None:
+    return min((each for each in seconds if each is not None), default=None)
