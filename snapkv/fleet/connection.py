@@ -10,6 +10,7 @@ from typing import Literal, TypeVar
 
 from snapkv.clock import monotonic
 from snapkv.dates import dated
+from snapkv.engine.contract import GetResult, KeyValue
 from snapkv.errors import (
     ArchiveError,
     CompactedError,
@@ -30,6 +31,8 @@ from snapkv.reading.deadline import within
 from snapkv.store.open import open as open_store
 from snapkv.store.store import SnapshotKV
 from snapkv.timeline.moment import Moment
+from snapkv.timeline.tracker import Tracker
+from snapkv.times import TIMESTAMP_MAX
 
 Reads = SnapshotKV | Observed[str]
 Found = TypeVar("Found")
@@ -70,9 +73,12 @@ ABSENT = Seen("absent", final=True)
 
 
 class Pin:
-    """One member in a moment: what is seen of it, and where its keys are read, None for nowhere."""
+    """One member in a moment: what is seen of it, and where its keys are read, None for nowhere.
 
-    __slots__ = ("_seen", "connection", "moment", "reads", "state")
+    A hot path: for a time whose `revision` is known, the `Moment` is made when it is needed.
+    """
+
+    __slots__ = ("_moment", "_seen", "connection", "reads", "revision", "state", "timestamp")
 
     def __init__(
         self,
@@ -81,9 +87,34 @@ class Pin:
         reads: Reads | None = None,
         moment: Moment | None = None,
         seen: Seen | None = None,
+        timestamp: int = 0,
+        revision: int = 0,
     ) -> None:
-        self.connection, self.state = connection, state
-        self.reads, self.moment, self._seen = reads, moment, seen
+        self.connection, self.state, self.reads = connection, state, reads
+        self._moment, self._seen = moment, seen
+        self.timestamp, self.revision = timestamp, revision
+
+    @property
+    def moment(self) -> Moment | None:
+        """The member's own moment, None if nothing of it is seen."""
+        if self._moment is None and self.revision:
+            self._moment = self.connection.moment(self.timestamp)
+        return self._moment
+
+    def get(self, key: str) -> KeyValue | None:
+        """Return the version of a key; `reads` is not None. Errors name the member."""
+        assert self.reads is not None
+        stored = self.reads.keyspace.encode(key)
+        if self.revision:
+            found = self.connection.point(stored, self.revision)
+            if found is not None:
+                return found.kv
+        assert self.moment is not None
+        try:
+            (kv,) = self.moment.get((stored,))
+        except SnapKVError as e:
+            raise named(e, self.connection.name)  # noqa: B904
+        return kv
 
     @property
     def why(self) -> str:
@@ -108,7 +139,9 @@ class Pin:
             moment = self.moment
             assert moment is not None
             mark, final = moment.mark, self.state != "behind"
-            newest = max(self.connection.known, mark.timestamp)
+            assert self.reads is not None
+            known = self.reads.reader.timeline.tracker.newest.timestamp
+            newest = max(self.connection.known, known, mark.timestamp)
             self._seen = Seen(self.state, mark.timestamp, mark.revision, newest, final)
         return self._seen
 
@@ -125,8 +158,9 @@ class Connection:
         self.member, self.timeout, self.on_identified = member, timeout, on_identified
         self.known = 0
         self.store_id: bytes | None = None
-        self._epoch = 0  # of the history that the open store had at first
+        self._epoch = self._created = 0  # of the history that the open store had at first
         self._reads: Reads | None = member.opened
+        self._tracker: Tracker | None = None  # of a store whose times are plain: a hot path
         self._kept: SnapshotKV | None = None  # the archive alone, of a member that has both
         self._away: tuple[float, SnapKVError] | None = None
         self._closed = False
@@ -134,8 +168,8 @@ class Connection:
         renew_in_children(self)
         if member.opened is not None:
             self.store_id = member.opened.reader.format.store_id
+            self._follow(member.opened)
             on_identified(self)
-            self._epoch = member.opened.reader.timeline.tracker.continuity.epoch
 
     def after_fork(self) -> None:
         """Renew the lock."""
@@ -172,7 +206,7 @@ class Connection:
                 self._check_away()
                 try:
                     opened = self._identified(self._open())
-                    self._epoch = opened.reader.timeline.tracker.continuity.epoch
+                    self._follow(opened)
                     self._reads = opened
                 except SILENT as e:
                     self._away = monotonic() + AWAY_S, e
@@ -199,6 +233,15 @@ class Connection:
             **member.options,
         )
         return opened
+
+    def _follow(self, reads: Reads) -> None:
+        """Take the history that an open member has now as that of the fleet."""
+        core, member = reads.reader, self.member
+        tracker = core.timeline.tracker
+        self._epoch, self._created = tracker.continuity.epoch, tracker.creation.revision
+        always = not member.joined and member.left == TIMESTAMP_MAX
+        if core.policy.at_head and always and not member.is_archive:
+            self._tracker = tracker
 
     def archive(self) -> SnapshotKV | None:
         """Return the archive of a member that has one beside its engine; None without."""
@@ -322,6 +365,34 @@ class Connection:
             return self.archive()
         except AWAY:
             return None
+
+    def quick(self, timestamp: int) -> Pin | None:
+        """Return the member at a time whose revision is known; None if `pin` has to find out."""
+        tracker = self._tracker
+        if tracker is None:
+            return None
+        newest, revision = tracker.newest, tracker.ring.revision_at(timestamp)
+        if not revision and timestamp == newest.timestamp:
+            revision = newest.revision
+        if revision <= self._created or tracker.continuity.epoch != self._epoch:
+            return None
+        return Pin(self, "live", self._reads, None, None, timestamp, revision)
+
+    def point(self, stored: bytes, revision: int) -> GetResult | None:
+        """Return the answer of a point read in the fleet's history; None if a `Moment` has to."""
+        assert self._tracker is not None
+        return self._tracker.point(stored, revision, self._epoch)
+
+    def moment(self, timestamp: int) -> Moment:
+        """Return the moment of a time that is known to be final. Errors name the member."""
+        assert self._reads is not None
+        try:
+            moment = self._reads.reader.policy.at(timestamp)
+            if moment.epoch != self._epoch:
+                raise StoreRestoredError(RESTORED)
+        except SnapKVError as e:
+            raise named(e, self.name)  # noqa: B904
+        return moment
 
     def pin(self, timestamp: int) -> Pin:
         """Return the member at a moment; costs as `at` of a store. Errors name the member.

@@ -26,9 +26,19 @@ from snapkv.fleet.rounds import Ticker, aligned
 from snapkv.fleet.token import Place, check_same, decoded
 from snapkv.fleet.watch import HOLD_BYTES, FleetWatch
 from snapkv.lifecycle import Closing
-from snapkv.times import When, is_likely, is_number, pack, resolve, revision_of, unlikely
+from snapkv.times import (
+    When,
+    is_likely,
+    is_number,
+    pack,
+    physical_ms,
+    resolve,
+    revision_of,
+    unlikely,
+)
 
 Behind = Literal["error", "stale", "leave out"]
+LATE = ("behind", "missing")
 BEHIND = ("error", "stale", "leave out")
 
 
@@ -124,8 +134,10 @@ class Fleet(Closing):
         (`final=True`), and what a member raises, whose name is the error's `member`.
         """
         self._check_open()
-        check_behind(behind)
-        check_bool("final", final)
+        if behind != "error":
+            check_behind(behind)
+        if final is not False:
+            check_bool("final", final)
         if token is not None:
             if when is not None or members is not None or final:
                 raise InvalidOptionError("a token names a time and members: give it alone")
@@ -137,15 +149,15 @@ class Fleet(Closing):
             timestamp = self.timestamp_of(when)
         if final:
             self._finish(timestamp, names)
-        pins = self._members.each(names, lambda each: each.pin(timestamp))
+        pins = self._members.pins(names, timestamp)
         spread = None
-        if sum(pin.connection.member.prefix is not None for pin in pins.values()) > 1:
+        if self._members.observed > 1:
             timestamp, pins, spread = aligned(timestamp, pins, self._members)
         return FleetMoment(timestamp, self._allowed(timestamp, pins, behind), spread)
 
     def _allowed(self, timestamp: int, pins: dict[str, Pin], behind: Behind) -> dict[str, Pin]:
         """Return what a policy lets a moment show; raise `MembersBehindError` if it shows none."""
-        late = {name: pin for name, pin in pins.items() if pin.state in ("behind", "missing")}
+        late = {name: pin for name, pin in pins.items() if pin.state in LATE}
         if not late:
             return pins
         if behind == "error":
@@ -225,12 +237,14 @@ class Fleet(Closing):
 
         Raises `InvalidTimeError` for a revision, and for a number that is no timestamp.
         """
+        now = pack(self._clock.now_ms())
+        if type(when) is int and is_likely(when, now, now):
+            return when
         if revision_of(when) is not None:
             raise InvalidTimeError(
                 f"{when!r} is a revision, and each member has its own: give a time", when
             )
-        timestamp = resolve(when, self._clock.now_ms())
-        now = pack(self._clock.now_ms())
+        timestamp = resolve(when, physical_ms(now))
         known = max((each.known for each in self._members.by_name.values()), default=0)
         if is_number(when) and not is_likely(timestamp, max(known, now), now):
             raise unlikely(timestamp)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from math import ceil
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from snapkv.arguments import check_int, wrong_type
 from snapkv.errors import (
@@ -18,7 +18,7 @@ from snapkv.errors import (
     SnapKVError,
 )
 from snapkv.fleet.archived import resolved_of
-from snapkv.fleet.connection import AWAY, Connection
+from snapkv.fleet.connection import AWAY, Connection, Pin
 from snapkv.fleet.member import Member, named
 from snapkv.lifecycle import Closing, renew_in_children
 from snapkv.times import TIMESTAMP_MAX
@@ -42,6 +42,7 @@ class Members:
             member.name: Connection(member, timeout, self._check_distinct) for member in members
         }
         self.watches: weakref.WeakSet[Closing] = weakref.WeakSet()
+        self.observed = sum(member.prefix is not None for member in members)
         self._pool: ThreadPoolExecutor | None = None
         renew_in_children(self)
 
@@ -57,6 +58,15 @@ class Members:
         pool = self._threads()
         futures = [pool.submit(copy_context().run, ask, each) for each in asked]
         return {each.name: future.result() for each, future in zip(asked, futures, strict=True)}
+
+    def pins(self, names: Iterable[str], timestamp: int) -> dict[str, Pin]:
+        """Return members at a moment; those whose revision is known cost no round trip."""
+        by_name = self.by_name
+        found = {name: by_name[name].quick(timestamp) for name in names}
+        slow = [name for name, pin in found.items() if pin is None]
+        if slow:
+            found |= self.each(slow, lambda each: each.pin(timestamp))
+        return cast(dict[str, Pin], found)
 
     def _threads(self) -> ThreadPoolExecutor:
         with self._lock:

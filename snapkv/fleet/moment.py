@@ -114,12 +114,9 @@ class FleetMoment(Mapping[FleetKey, bytes]):
         """
         member, own = _pair(key)
         pin = self._pins.get(member)
-        if pin is None or pin.moment is None or pin.reads is None:
+        if pin is None or pin.reads is None:
             raise KeyNotFoundError(own, self.timestamp, reason=self._why_not(member, own))
-        try:
-            (found,) = pin.moment.get((pin.reads.keyspace.encode(own),))
-        except SnapKVError as e:
-            raise named(e, member)  # noqa: B904
+        found = pin.get(own)
         if found is None:
             raise named(KeyNotFoundError(own, self.timestamp), member)
         return entry_of(found)
@@ -143,13 +140,7 @@ class FleetMoment(Mapping[FleetKey, bytes]):
         found: dict[str, bytes] = {}
         for name in self._pins if members is None else chosen(list(self._pins), members):
             pin = self._pins[name]
-            if pin.moment is None or pin.reads is None:
-                continue
-            try:
-                (kv,) = pin.moment.get((pin.reads.keyspace.encode(key),))
-            except SnapKVError as e:
-                raise named(e, name)  # noqa: B904
-            if kv is not None:
+            if pin.reads is not None and (kv := pin.get(key)) is not None:
                 found[name] = kv.value
         return found
 
