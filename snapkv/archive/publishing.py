@@ -31,6 +31,14 @@ def newest(files: Files, known: Manifest | None = None) -> Manifest | None:
     raise ArchiveError(f"the manifests of {files.url} vanish as they are read")
 
 
+def numbered(files: Files, number: int) -> Manifest:
+    """Return the manifest with a number, or a newer one if that was deleted; one read mostly."""
+    try:
+        return Manifest.decode(files.read(_name(number)))
+    except FileMissingError:
+        return existing(files)
+
+
 def existing(files: Files) -> Manifest:
     """Return the newest manifest; raises `ArchiveError` if there is none."""
     found = newest(files)

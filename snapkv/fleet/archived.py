@@ -25,18 +25,23 @@ def archives_below(place: str, storage: Mapping[str, Any] | None) -> list[str]:
         return sorted(_folders(place, ""))
 
 
-def resolved_of(members: Iterable[Member]) -> dict[str, int]:
-    """Return up to which timestamp each archive is complete, by member; 0 without one.
+Reached = tuple[int, int]
+"""The number of an archive's newest manifest, and up to which timestamp it is complete."""
+NOWHERE = 0, 0
+
+
+def reached_of(members: Iterable[Member]) -> dict[str, Reached]:
+    """Return how far each archive reaches, by member; (0, 0) without one.
 
     One listing for each bucket that archives share, whatever their number; of a folder, one of
     each archive's manifests. Raises as `open_files` and its listings.
     """
-    found: dict[str, int] = {}
+    found: dict[str, Reached] = {}
     buckets: dict[tuple[str, str], list[Member]] = defaultdict(list)
     for member in members:
         url = _place(member)
         if "://" not in url:
-            found[member.name] = _resolved_in(_names(os.path.join(url, FOLDER)))
+            found[member.name] = _newest(_names(os.path.join(url, FOLDER)))
             continue
         location = location_of(url)
         shared = (
@@ -49,7 +54,7 @@ def resolved_of(members: Iterable[Member]) -> dict[str, int]:
         folder = _common_folder(paths)
         reached = _listed(f"{bucket}/{folder}".rstrip("/"), inside[0].storage)
         for member, path in zip(inside, paths, strict=True):
-            found[member.name] = reached.get(path[len(folder) :].strip("/"), 0)
+            found[member.name] = reached.get(path[len(folder) :].strip("/"), NOWHERE)
     return found
 
 
@@ -66,21 +71,29 @@ def _common_folder(paths: list[str]) -> str:
     return "" if "" in paths else os.path.commonpath(paths)
 
 
-def _listed(place: str, storage: Mapping[str, Any] | None) -> dict[str, int]:
+def _listed(place: str, storage: Mapping[str, Any] | None) -> dict[str, Reached]:
     """Return how far the archives below a place of an object store reach, by their names."""
-    reached: dict[str, int] = {}
+    reached: dict[str, Reached] = {}
     for entry in open_files(place, storage).list(""):
         name, mark, file = f"/{entry.name}".rpartition(_MARK)
         if mark and "/" not in file:
             name = name.strip("/")
-            reached[name] = max(reached.get(name, 0), _resolved_in([file]))
+            reached[name] = max(reached.get(name, NOWHERE), _newest([file]))
     return reached
 
 
-def _resolved_in(names: Iterable[str]) -> int:
-    """Return the largest timestamp in the names of manifests, `NUMBER-TIMESTAMP`."""
-    found = (name.partition("-")[2] for name in names)
-    return max((int(stamp) for stamp in found if stamp.isascii() and stamp.isdigit()), default=0)
+def _newest(names: Iterable[str]) -> Reached:
+    """Return the largest of the names of manifests, `NUMBER-TIMESTAMP`.
+
+    >>> _newest(["0000007.json", "0000007-445644800032243719", "0000006-445644800032243000"])
+    (7, 445644800032243719)
+    """
+    found = NOWHERE
+    for name in names:
+        number, _, stamp = name.partition("-")
+        if number.isdigit() and stamp.isascii() and stamp.isdigit():
+            found = max(found, (int(number), int(stamp)))
+    return found
 
 
 def _names(folder: str) -> list[str]:

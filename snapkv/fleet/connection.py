@@ -6,8 +6,11 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Literal, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
+from snapkv.archive.manifest import Manifest
+from snapkv.archive.places import open_files
+from snapkv.archive.publishing import existing, numbered
 from snapkv.clock import monotonic
 from snapkv.dates import dated
 from snapkv.engine.contract import GetResult, KeyValue
@@ -28,11 +31,15 @@ from snapkv.layout import CREATION_ORDINAL
 from snapkv.lifecycle import renew_in_children
 from snapkv.observing.observe import Observed, observe
 from snapkv.reading.deadline import within
+from snapkv.reading.snapshot import Snapshot
 from snapkv.store.open import open as open_store
 from snapkv.store.store import SnapshotKV
 from snapkv.timeline.moment import Moment
 from snapkv.timeline.tracker import Tracker
 from snapkv.times import TIMESTAMP_MAX
+
+if TYPE_CHECKING:
+    from snapkv.archive.whole import WholeArchive
 
 Reads = SnapshotKV | Observed[str]
 Found = TypeVar("Found")
@@ -75,10 +82,21 @@ ABSENT = Seen("absent", final=True)
 class Pin:
     """One member in a moment: what is seen of it, and where its keys are read, None for nowhere.
 
-    A hot path: for a time whose `revision` is known, the `Moment` is made when it is needed.
+    A hot path: for a time whose `revision` is known, the `Moment` is made when it is needed. An
+    archive that may be read as a whole (`whole`) is opened when one of its keys is needed, and
+    then may turn out to be absent: see `settled`.
     """
 
-    __slots__ = ("_moment", "_seen", "connection", "reads", "revision", "state", "timestamp")
+    __slots__ = (
+        "_moment",
+        "_seen",
+        "connection",
+        "reads",
+        "revision",
+        "state",
+        "timestamp",
+        "whole",
+    )
 
     def __init__(
         self,
@@ -89,14 +107,24 @@ class Pin:
         seen: Seen | None = None,
         timestamp: int = 0,
         revision: int = 0,
+        whole: WholeArchive | None = None,
     ) -> None:
         self.connection, self.state, self.reads = connection, state, reads
         self._moment, self._seen = moment, seen
-        self.timestamp, self.revision = timestamp, revision
+        self.timestamp, self.revision, self.whole = timestamp, revision, whole
+
+    def settled(self) -> Pin:
+        """Return the same after finding out where its keys are read: of an archive, it opens it."""
+        if self.whole is not None:
+            found = self.connection.pin(self.timestamp, whole=False)
+            self.state, self.reads = found.state, found.reads
+            self._moment, self._seen, self.whole = found._moment, found._seen, None
+        return self
 
     @property
     def moment(self) -> Moment | None:
         """The member's own moment, None if nothing of it is seen."""
+        self.settled()
         if self._moment is None and self.revision:
             self._moment = self.connection.moment(self.timestamp)
         return self._moment
@@ -115,6 +143,12 @@ class Pin:
         except SnapKVError as e:
             raise named(e, self.connection.name)  # noqa: B904
         return kv
+
+    def snapshot(self) -> Snapshot[str] | None:
+        """Return the member as a snapshot, None if nothing of it is seen."""
+        if self.moment is None or self.reads is None:
+            return None
+        return Snapshot(self.moment, self.reads.keyspace, read_timeout=self.connection.timeout)
 
     @property
     def why(self) -> str:
@@ -135,6 +169,7 @@ class Pin:
     @property
     def seen(self) -> Seen:
         """What the moment shows of the member."""
+        self.settled()
         if self._seen is None:
             moment = self.moment
             assert moment is not None
@@ -161,6 +196,9 @@ class Connection:
         self._epoch = self._created = 0  # of the history that the open store had at first
         self._reads: Reads | None = member.opened
         self._tracker: Tracker | None = None  # of a store whose times are plain: a hot path
+        self._manifest: Manifest | None = None  # of an archive alone that is not opened
+        self._whole: WholeArchive | None = None
+        self._reached = 0, 0  # the number of its newest manifest, and up to when it is final
         self._kept: SnapshotKV | None = None  # the archive alone, of a member that has both
         self._away: tuple[float, SnapKVError] | None = None
         self._closed = False
@@ -186,11 +224,12 @@ class Connection:
         reads = self._reads
         return reads is None or reads.reader.engine.remote or self.member.is_archive
 
-    def reached(self, timestamp: int) -> int | SnapKVError:
-        """Take the timestamp that a listing shows of an archive; return it, or the reason."""
-        if not timestamp:
+    def reached(self, newest: tuple[int, int]) -> int | SnapKVError:
+        """Take the manifest and timestamp that a listing shows; return that, or why not."""
+        if not newest[1]:
             return named(ArchiveError(f"no archive in {self.member.url}"), self.name)
-        self.known = max(self.known, timestamp)
+        self._reached = newest
+        self.known = max(self.known, newest[1])
         return self.known
 
     # --- opening ---
@@ -260,21 +299,23 @@ class Connection:
 
     def _identified(self, reads: Reads) -> Reads:
         """Return a store that was opened, if it is the one that the fleet knows by that name."""
-        found = reads.reader.format.store_id
+        try:
+            self._identify(reads.reader.format.store_id)
+        except SnapKVError:
+            reads.close()
+            raise
+        return reads
+
+    def _identify(self, found: bytes) -> None:
+        """Raise `StoreRecreatedError` unless a store is the one that the fleet knows."""
         if self.store_id is None:
             self.store_id = found
-            try:
-                self.on_identified(self)
-            except SnapKVError:
-                reads.close()
-                raise
+            self.on_identified(self)
         elif found != self.store_id:
-            reads.close()
             raise StoreRecreatedError(
                 f"{self.member.url} holds another store now: {found.hex()} instead of "
                 f"{self.store_id.hex()}"
             )
-        return reads
 
     def _check_away(self) -> None:
         if self._away is not None:
@@ -394,7 +435,27 @@ class Connection:
             raise named(e, self.name)  # noqa: B904
         return moment
 
-    def pin(self, timestamp: int) -> Pin:
+    def _pin_whole(self, timestamp: int) -> Pin | None:
+        """Return a closed archive at a time that it has, if it may be read as a whole."""
+        manifest, reached = self._manifest, self._reached
+        if manifest is None or manifest.number < reached[0] or manifest.resolved < timestamp:
+            files = open_files(self.member.url.removeprefix("archive:"), self.member.storage)
+            manifest = numbered(files, reached[0]) if reached[0] else existing(files)
+            self._identify(manifest.source.id)
+            from snapkv.archive.whole import WholeArchive  # it needs pyarrow
+
+            self._manifest, self._whole = manifest, WholeArchive(files, manifest)
+        self.known = max(self.known, manifest.resolved)
+        whole = self._whole
+        if whole is None or timestamp > manifest.resolved or not whole.is_small:
+            return None
+        if (why := whole.missing(timestamp)) is not None:
+            return self.missing(why)
+        if timestamp < whole.began:
+            return Pin(self, "absent", seen=ABSENT)
+        return Pin(self, "archive", timestamp=timestamp, whole=whole)
+
+    def pin(self, timestamp: int, *, whole: bool = True) -> Pin:
         """Return the member at a moment; costs as `at` of a store. Errors name the member.
 
         What no engine and no archive answers is "missing"; what is compacted, too.
@@ -402,6 +463,10 @@ class Connection:
         if not self.member.has(timestamp):
             return Pin(self, "absent", seen=ABSENT)
         try:
+            if whole and self.member.is_archive and self._reads is None:
+                with within(self.timeout):
+                    if (found := self._pin_whole(timestamp)) is not None:
+                        return found
             if self._away is None and (reads := self._reads) is not None:
                 with within(self.timeout if self.waits else None):
                     return self._pinned(reads, timestamp)

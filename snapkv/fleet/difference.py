@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from snapkv.errors import SnapKVError
+from snapkv.fleet.bulk import differences
 from snapkv.fleet.connection import Pin
 from snapkv.fleet.member import named
-from snapkv.reading.snapshot import Snapshot
+from snapkv.layout import encode_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,13 +65,26 @@ class FleetDiff:
             self._both.append(name)
 
     def __iter__(self) -> Iterator[FleetDifference]:
-        for name in self._both:
-            a, b = (_snapshot(pins[name]) for pins in (self._before, self._after))
-            try:
-                for found in a.diff(b, self._prefix):
-                    yield FleetDifference((name, found.key), found.before, found.after)
-            except SnapKVError as e:
-                raise named(e, name)  # noqa: B904
+        pairs = [(self._before[name], self._after[name]) for name in self._both]
+        prefix = encode_text(self._prefix or "", "prefix")
+        for (a, b), found in differences(pairs, prefix):
+            name = b.connection.name
+            if found is None:
+                yield from self._opened(name, a, b)
+                continue
+            for each in found:
+                yield FleetDifference((name, each.key.decode()), each.before, each.after)
+
+    def _opened(self, name: str, a: Pin, b: Pin) -> Iterator[FleetDifference]:
+        """Yield the differences of a member by its snapshots; errors name it."""
+        before, after = a.snapshot(), b.snapshot()
+        if before is None or after is None:  # an archive that had no commit then
+            return
+        try:
+            for found in before.diff(after, self._prefix):
+                yield FleetDifference((name, found.key), found.before, found.after)
+        except SnapKVError as e:
+            raise named(e, name)  # noqa: B904
 
     def __repr__(self) -> str:
         return (
@@ -82,12 +95,6 @@ class FleetDiff:
 
 def _unseen(pin: Pin) -> str | None:
     """Return why nothing of a member is seen, None if something is, or if it is absent."""
-    if pin.moment is not None or pin.state == "absent":
+    if pin.whole is not None or pin.state == "absent" or pin.moment is not None:
         return None
     return pin.seen.error or pin.state
-
-
-def _snapshot(pin: Pin) -> Snapshot[Any]:
-    assert pin.moment is not None
-    assert pin.reads is not None
-    return Snapshot(pin.moment, pin.reads.keyspace, read_timeout=pin.connection.timeout)

@@ -17,7 +17,7 @@ from snapkv.errors import (
     NotObservedError,
     SnapKVError,
 )
-from snapkv.fleet.archived import resolved_of
+from snapkv.fleet.archived import reached_of
 from snapkv.fleet.connection import AWAY, Connection, Pin
 from snapkv.fleet.member import Member, named
 from snapkv.lifecycle import Closing, renew_in_children
@@ -107,8 +107,8 @@ class Members:
         asked = [self.by_name[name].member for name in names]
         found: dict[str, int | SnapKVError] = {}
         if archives := [member for member in asked if member.is_archive]:
-            for name, resolved in resolved_of(archives).items():
-                found[name] = self.by_name[name].reached(resolved)
+            for name, newest in reached_of(archives).items():
+                found[name] = self.by_name[name].reached(newest)
         found |= self.each([name for name in names if name not in found], _final_or_error)
         return found
 

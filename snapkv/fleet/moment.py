@@ -84,7 +84,7 @@ class FleetMoment(Mapping[FleetKey, bytes]):
         the member is seen at this moment.
         """
         (name,) = chosen(list(self._pins), [member])
-        found = self._snapshot(name)
+        found = self._pins[name].snapshot()
         if found is None:
             seen = self._pins[name].seen
             raise named(
@@ -94,12 +94,6 @@ class FleetMoment(Mapping[FleetKey, bytes]):
                 name,
             )
         return found
-
-    def _snapshot(self, name: str) -> Snapshot[str] | None:
-        pin = self._pins[name]
-        if pin.moment is None or pin.reads is None:
-            return None
-        return Snapshot(pin.moment, pin.reads.keyspace, read_timeout=pin.connection.timeout)
 
     # --- keys ---
 
@@ -114,7 +108,7 @@ class FleetMoment(Mapping[FleetKey, bytes]):
         """
         member, own = _pair(key)
         pin = self._pins.get(member)
-        if pin is None or pin.reads is None:
+        if pin is None or pin.settled().reads is None:
             raise KeyNotFoundError(own, self.timestamp, reason=self._why_not(member, own))
         found = pin.get(own)
         if found is None:
@@ -140,7 +134,7 @@ class FleetMoment(Mapping[FleetKey, bytes]):
         found: dict[str, bytes] = {}
         for name in self._pins if members is None else chosen(list(self._pins), members):
             pin = self._pins[name]
-            if pin.reads is not None and (kv := pin.get(key)) is not None:
+            if pin.settled().reads is not None and (kv := pin.get(key)) is not None:
                 found[name] = kv.value
         return found
 
@@ -213,11 +207,11 @@ class FleetMoment(Mapping[FleetKey, bytes]):
         """
         from snapkv.fleet.tables import fleet_table
 
-        return fleet_table(self._snapshots(members), prefix)
+        return fleet_table([self._pins[name] for name in chosen(list(self._pins), members)], prefix)
 
     def _snapshots(self, members: Wanted) -> Iterator[tuple[str, Snapshot[str]]]:
         for name in chosen(list(self._pins), members):
-            snapshot = self._snapshot(name)
+            snapshot = self._pins[name].snapshot()
             if snapshot is not None:
                 yield name, snapshot
 

@@ -223,8 +223,8 @@ CLIENTS = {
         "cdcmeta.spark.streams",
     },
     "pyarrow": {
-        "snapkv.fleet.tables",
         "snapkv.archive",
+        "snapkv.fleet.tables",
         "snapkv.reading.arrow",
         "snapkv.engine.arrow",
         "snapkv.engine.lmdb.columns",
