@@ -48,7 +48,7 @@ class WholeArchive:
         if timestamp < manifest.since_timestamp:
             return f"the archive begins at {dated(manifest.since_timestamp)}"
         for gap in manifest.gaps:
-            if gap.after <= timestamp < gap.before:
+            if gap.after < timestamp < gap.before:
                 return f"the archive has a gap between {dated(gap.after)} and {dated(gap.before)}"
         return None
 
@@ -192,9 +192,11 @@ def _between(changes: list[Rows], low: int, high: int) -> list[Rows]:
 
 
 def _kept(rows: Rows, wanted: Any) -> Rows:
+    """Return the wanted rows, without their times, which a base's rows do not have here."""
+    table = rows.table.drop_columns("timestamp")
     if pc.all(wanted, min_count=0).as_py():
-        return rows
-    table = rows.table.filter(wanted)
+        return Rows(rows.stored, table)
+    table = table.filter(wanted)
     return Rows(_array(table["key"]), table)
 
 
