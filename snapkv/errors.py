@@ -222,9 +222,12 @@ class MembersBehindError(SnapKVError, LookupError):
     """
 
     def __init__(self, timestamp: int, members: Mapping[str, str], *, asked: str = "") -> None:
-        first = "; ".join(f"{name}: {why}" for name, why in list(members.items())[:NAMED_MAX])
-        more = len(members) - NAMED_MAX
-        listed = first + (f"; and {more:,} more" if more > 0 else "")
+        by_reason: dict[str, list[str]] = {}
+        for name, why in list(members.items())[:NAMED_MAX]:
+            by_reason.setdefault(why, []).append(name)
+        listed = "; ".join(f"{', '.join(names)}: {why}" for why, names in by_reason.items())
+        if (more := len(members) - NAMED_MAX) > 0:
+            listed += f"; and {more:,} more"
         what = asked or f"{dated(timestamp)} is not final"
         super().__init__(f"{what} on {len(members):,} of the fleet's members: {listed}")
         self.timestamp, self.members = timestamp, dict(members)
