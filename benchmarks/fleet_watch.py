@@ -27,7 +27,8 @@ def main() -> None:
     with etcd_server(fsync=False) as server:
         names = [f"s{n:02}" for n in range(MEMBERS)]
         for name in names:
-            snapkv.open(server.url, name=name).close()
+            with snapkv.open(server.url, name=name) as store:
+                store.tick()
         for round_ in range(ROUNDS):
             show(round_, ROUNDS)
             turns = list(zip(times.values(), ("single", "fleet"), strict=True))
