@@ -18,15 +18,15 @@ MEMBERS, KEYS, HOURS, ROUNDS = 1_000, 500, 3, 7
 BEGAN_MS = 1_790_000_000_000
 HOUR = pack(3_600_000)
 REVISIONS = """
-    SELECT string_split(filename, '/')[-3] AS member, max(revision) AS at
+    SELECT string_split(filename, '/')[-3] AS member, max(revision) AS newest
     FROM read_parquet($1, filename = true) WHERE timestamp <= $2 GROUP BY ALL
 """
 STATE = f"""
     WITH revisions AS ({REVISIONS}),
-    rows AS (SELECT string_split(filename, '/')[-3] AS member, *
-             FROM read_parquet($3, union_by_name = true, filename = true))
-    SELECT member, {{columns}} FROM rows JOIN revisions USING (member)
-    WHERE revision <= at AND space = ''
+    versions AS (SELECT string_split(filename, '/')[-3] AS member, *
+                 FROM read_parquet($3, union_by_name = true, filename = true))
+    SELECT member, {{columns}} FROM versions JOIN revisions USING (member)
+    WHERE revision <= newest AND space = ''
     QUALIFY row_number() OVER (PARTITION BY member, key ORDER BY revision DESC) = 1
         AND deleted IS NOT true
 """
