@@ -154,6 +154,14 @@ class RoundMissed(Exception):
         self.newest = newest
 
 
+Ticked = tuple[str, str]
+"""A store that is ticked: the URL of its engine, and its name."""
+
+
+def _ticked(member: Member) -> Ticked:
+    return member.url, member.store_name
+
+
 class Ticker(Closing):
     """Ticks all members of a fleet that have an engine, in rounds; used from one thread.
 
@@ -182,16 +190,20 @@ class Ticker(Closing):
             )
         self._clock, self._writer = clock, writer
         self._wall = ManualClock()  # shows the timestamp of the round
-        self._stores: dict[str, SnapshotKV] = {}
-        self._sent: dict[str, Future[tuple[Commit, float]]] = {}
+        self._ticked: dict[Ticked, Member] = {}  # one tick for all members of a store
+        for member in self.members:
+            self._ticked.setdefault(_ticked(member), member)
+        self._stores: dict[Ticked, SnapshotKV] = {}
+        self._sent: dict[Ticked, Future[tuple[Commit, float]]] = {}
         self._id, self._number = os.urandom(8).hex(), 0
         self._last: Round | None = None
-        self._pool = ThreadPoolExecutor(len(self.members), thread_name_prefix="snapkv round")
+        self._pool = ThreadPoolExecutor(len(self._ticked), thread_name_prefix="snapkv round")
 
     def tick(self, *, timeout: float = TICK_TIMEOUT_S) -> Round:
         """Send one timestamp to all members; return after `timeout` seconds at the latest.
 
-        A member whose tick of an earlier round is still on its way is left out. One round trip.
+        Members that are one store, as two prefixes of one cluster, get one tick together. A member
+        whose tick of an earlier round is still on its way is left out. One round trip.
         Raises `ClockSkewError` if the members' times are too far ahead of this clock.
         """
         self._number += 1
@@ -200,15 +212,15 @@ class Ticker(Closing):
         timestamp, meta = pack(ms), self._meta()
         self._clock.merge(timestamp)
         self._wall.set(ms)
-        busy = [m for m in self.members if m.name in self._sent and not self._sent[m.name].done()]
+        busy = {store for store, sent in self._sent.items() if not sent.done()}
         began = monotonic()
         self._sent |= {
-            member.name: self._pool.submit(self._tick, member, timestamp, meta)
-            for member in self.members
-            if member not in busy
+            store: self._pool.submit(self._tick, store, member, timestamp, meta)
+            for store, member in self._ticked.items()
+            if store not in busy
         }
         wait(self._sent.values(), timeout=timeout)
-        self._last = self._outcome(timestamp, began, {member.name for member in busy})
+        self._last = self._outcome(timestamp, began, busy)
         return self._last
 
     def _meta(self) -> dict[str, Scalar]:
@@ -222,11 +234,11 @@ class Ticker(Closing):
         return meta
 
     def _tick(
-        self, member: Member, timestamp: int, meta: Mapping[str, Scalar]
+        self, ticked: Ticked, member: Member, timestamp: int, meta: Mapping[str, Scalar]
     ) -> tuple[Commit, float]:
-        store = self._stores.get(member.name)
+        store = self._stores.get(ticked)
         if store is None:
-            store = self._stores[member.name] = open_store(
+            store = self._stores[ticked] = open_store(
                 member.url,
                 name=member.store_name,
                 clock=self._wall,
@@ -243,13 +255,15 @@ class Ticker(Closing):
 
         return store.commit(build), monotonic()
 
-    def _outcome(self, timestamp: int, began: float, busy: set[str]) -> Round:
+    def _outcome(self, timestamp: int, began: float, busy: set[Ticked]) -> Round:
         ticked: list[str] = []
         refused: dict[str, int] = {}
         failed: dict[str, str] = {}
         ended = began
-        for name, sent in self._sent.items():
-            if name in busy or not sent.done():
+        for member in self.members:
+            name, store = member.name, _ticked(member)
+            sent = self._sent[store]
+            if store in busy or not sent.done():
                 failed[name] = "it has not answered yet"
                 continue
             error = sent.exception()
