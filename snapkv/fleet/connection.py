@@ -130,9 +130,21 @@ class Pin:
         return self._moment
 
     def get(self, key: str) -> KeyValue | None:
-        """Return the version of a key; `reads` is not None. Errors name the member."""
+        """Return the version of a key, within the time of a call; `reads` is not None.
+
+        Errors name the member.
+        """
         assert self.reads is not None
-        stored = self.reads.keyspace.encode(key)
+        stored, connection = self.reads.keyspace.encode(key), self.connection
+        if not connection.waits:
+            return self._get(stored)
+        try:
+            with within(connection.timeout):
+                return self._get(stored)
+        except SnapKVError as e:
+            raise named(e, connection.name)  # noqa: B904
+
+    def _get(self, stored: bytes) -> KeyValue | None:
         if self.revision:
             found = self.connection.point(stored, self.revision)
             if found is not None:
@@ -248,7 +260,7 @@ class Connection:
                     self._follow(opened)
                     self._reads = opened
                 except SILENT as e:
-                    self._away = monotonic() + AWAY_S, e
+                    self._note_away(e)
                     raise
             return self._reads
 
@@ -318,11 +330,16 @@ class Connection:
             )
 
     def _check_away(self) -> None:
-        if self._away is not None:
-            until, error = self._away
+        away = self._away
+        if away is not None:
+            until, error = away
             if monotonic() < until:
                 raise error
             self._away = None
+
+    def _note_away(self, error: SnapKVError) -> None:
+        if self._away is None:
+            self._away = monotonic() + AWAY_S, error
 
     # --- asking ---
 
@@ -337,8 +354,7 @@ class Connection:
             with within(self.timeout):
                 return read(self.reads())
         except SILENT as e:
-            if self._away is None:
-                self._away = monotonic() + AWAY_S, e
+            self._note_away(e)
             raise named(e, self.name)  # noqa: B904  (the same error)
         except SnapKVError as e:
             raise named(e, self.name)  # noqa: B904
@@ -355,9 +371,18 @@ class Connection:
             if kept is None:
                 raise
             kept.reader.engine.refresh()  # type: ignore[attr-defined]
-            yield from read(kept)
-            return
-        yield from steps
+            steps = read(kept)
+        yield from self._in_time(steps)
+
+    def _in_time(self, steps: Iterator[Found]) -> Iterator[Found]:
+        """Yield steps, each within the time of a call."""
+        while True:
+            with within(self.timeout):
+                try:
+                    step = next(steps)
+                except StopIteration:
+                    return
+            yield step
 
     def finish(self, timestamp: int) -> None:
         """Make sure that no commit at or below a timestamp can come any more: tick above it."""
@@ -472,6 +497,8 @@ class Connection:
                     return self._pinned(reads, timestamp)
             return self.ask(lambda reads: self._pinned(reads, timestamp))
         except (*AWAY, CompactedError) as e:
+            if isinstance(e, SILENT):
+                self._note_away(e)
             return self._pinned_in_archive(timestamp, e)
         except NotObservedError as e:
             if e.first is None:

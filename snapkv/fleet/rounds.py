@@ -25,10 +25,11 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
+from functools import partial
 
 from snapkv.clock import HybridClock, ManualClock, monotonic
-from snapkv.errors import InvalidOptionError, SnapKVError
-from snapkv.fleet.connection import Connection, Pin
+from snapkv.errors import CompactedError, InvalidOptionError, SnapKVError
+from snapkv.fleet.connection import AWAY, Connection, Pin, Reads
 from snapkv.fleet.member import Member, named
 from snapkv.fleet.members import Members
 from snapkv.lifecycle import Closing
@@ -96,12 +97,15 @@ def _tick(pin: Pin) -> int:
 
 
 def _spread(found: Mapping[str, Pin], common: int) -> float | None:
-    """Return the spread of a round in seconds; None if nothing shows its bounds."""
+    """Return the spread of a round in seconds; None if nothing shows its bounds.
+
+    A member that is away does not show them, and any other one of the round does.
+    """
     for pin in found.values():
         try:
-            meta = _confirmed(pin, common)
-        except SnapKVError as e:
-            raise named(e, pin.connection.name)  # noqa: B904
+            meta = pin.connection.ask(partial(_confirmed, pin=pin, common=common))
+        except (*AWAY, CompactedError):
+            continue
         if meta is not None:
             without = str(meta.get(WITHOUT) or "").split(",")
             spread = meta.get(SPREAD)
@@ -111,11 +115,10 @@ def _spread(found: Mapping[str, Pin], common: int) -> float | None:
     return None
 
 
-def _confirmed(pin: Pin, common: int) -> Mapping[str, Scalar] | None:
+def _confirmed(reads: Reads, pin: Pin, common: int) -> Mapping[str, Scalar] | None:
     """Return the meta of the tick that records the bounds of a round."""
-    assert pin.reads is not None
     assert pin.moment is not None
-    timeline, mark = pin.reads.reader.timeline, pin.moment.mark
+    timeline, mark = reads.reader.timeline, pin.moment.mark
     for _ in range(FOLLOWING_MAX):
         following = timeline.following(mark)
         if following is None:

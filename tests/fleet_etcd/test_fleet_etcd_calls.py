@@ -51,3 +51,91 @@ def test_two_prefixes_of_one_server_are_of_the_same_rounds(etcd: EtcdServer) -> 
         moment = fleet.at(rounds[0].timestamp)
         assert moment.spread == pytest.approx(rounds[0].spread, abs=1e-6)
         assert dict(moment.items()) == {("pods", "/pods/a"): b"1"}
+
+
+@pytest.mark.parametrize("behind", ["error", "stale", "leave out"])
+def test_a_silent_member_does_not_hide_the_bounds_of_a_round(
+    etcd: EtcdServer, other: EtcdServer, behind: Any
+) -> None:
+    """What is known of the round is enough; only its bounds would have to be read."""
+    members = {
+        "a": {"url": etcd.url, "prefix": "/k/"},
+        "b": {"url": other.url, "prefix": "/k/"},
+    }
+    with snapkv.fleet(members, timeout=TIMEOUT_S) as fleet, fleet.ticker() as ticker:
+        rounds = [ticker.tick() for _ in range(3)]
+        first = fleet.at(rounds[0].timestamp)
+        assert first.spread is not None
+        etcd.pause()
+        try:
+            with within(2 * TIMEOUT_S):
+                again = fleet.at(rounds[0].timestamp, behind=behind)
+            assert (again.timestamp, again.final) == (first.timestamp, True)
+            assert again.spread == first.spread
+        finally:
+            etcd.resume()
+
+
+# --- a member that is silent ---
+
+
+READS: dict[str, Callable[[Any, Any], object]] = {
+    "a key": lambda fleet, moment: moment["a", "k"],
+    "an entry": lambda fleet, moment: moment.entry(("a", "k")),
+    "everywhere": lambda fleet, moment: moment.everywhere("k"),
+    "contains": lambda fleet, moment: ("a", "k") in moment,
+    "items": lambda fleet, moment: list(moment.items()),
+    "count": lambda fleet, moment: len(moment),
+    "diff": lambda fleet, moment: list(moment.diff(moment.earlier)),
+    "commits": lambda fleet, moment: list(fleet.commits(until=moment.timestamp)),
+    "history": lambda fleet, moment: list(fleet.history("k", until=moment.timestamp)),
+}
+
+
+@pytest.mark.parametrize("read", READS)
+def test_a_read_of_a_silent_member_ends_in_time_and_names_it(
+    etcd: EtcdServer, other: EtcdServer, read: str
+) -> None:
+    with snapkv.open(etcd.url) as a, snapkv.open(other.url) as b:
+        a.save("k", b"0")
+        b.save("k", b"2")
+        ts = a.save("k", b"1")
+        b.tick()
+    members = {"a": etcd.url, "b": other.url}
+    with snapkv.fleet(members, timeout=TIMEOUT_S) as fleet:
+        moment = fleet.at(ts)
+        moment.earlier = fleet.at(ts - 1)
+        assert dict(moment.items()) == {("a", "k"): b"1", ("b", "k"): b"2"}
+        etcd.pause()
+        try:
+            with within(2 * TIMEOUT_S), pytest.raises(EngineUnavailableError) as caught:
+                READS[read](fleet, moment)
+        finally:
+            etcd.resume()
+        assert caught.value.member == "a"
+        assert moment["a", "k"] == b"1"
+
+
+def test_moments_do_not_wait_again_for_a_member_that_was_silent(
+    etcd: EtcdServer, other: EtcdServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "AWAY_S", 60.0)
+    asked: list[str] = []
+    plain = connection.Connection._pinned
+
+    def pinned(each: Any, *arguments: Any) -> Any:
+        asked.append(each.name)
+        return plain(each, *arguments)
+
+    with snapkv.open(etcd.url) as a, snapkv.open(other.url) as b:
+        a.save("k", b"1")
+        later = b.save("k", b"2") + 1
+    with snapkv.fleet({"a": etcd.url, "b": other.url}, timeout=TIMEOUT_S) as fleet:
+        monkeypatch.setattr(connection.Connection, "_pinned", pinned)
+        etcd.pause()
+        try:
+            for _ in range(3):
+                assert fleet.at(later, behind="stale").members["a"].state == "missing"
+        finally:
+            etcd.resume()
+    assert sorted(asked) == ["a", "b", "b", "b"]
