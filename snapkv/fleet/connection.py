@@ -175,7 +175,9 @@ class Pin:
         return Pin(self.connection, self.state, seen=replace(self.seen, timestamp=0, revision=0))
 
     def stale(self) -> Pin:
-        """Return the same as a state that is not final."""
+        """Return the same as a state that is not final; if nothing is seen, that stays so."""
+        if self.moment is None:
+            return self
         return Pin(self.connection, "behind", self.reads, self.moment)
 
     @property

@@ -139,3 +139,24 @@ def test_moments_do_not_wait_again_for_a_member_that_was_silent(
         finally:
             etcd.resume()
     assert sorted(asked) == ["a", "b", "b", "b"]
+
+
+@pytest.mark.parametrize("behind", ["stale", "leave out"])
+def test_the_token_of_a_stale_moment_while_its_member_is_away(
+    etcd: EtcdServer, other: EtcdServer, behind: Any
+) -> None:
+    with snapkv.open(etcd.url) as a, snapkv.open(other.url) as b:
+        a.save("k", b"1")
+        ts = b.save("k", b"2")
+    with snapkv.fleet({"a": etcd.url, "b": other.url}, timeout=TIMEOUT_S) as fleet:
+        moment = fleet.at(ts, behind="stale")
+        assert moment.members["a"].state == "behind"
+        etcd.kill()
+        with snapkv.fleet({"a": etcd.url, "b": other.url}, timeout=TIMEOUT_S) as later:
+            again = later.at(token=moment.token, behind=behind)
+            assert again.members["a"].state == "missing"
+            assert dict(again.items()) == {("b", "k"): b"2"}
+            with pytest.raises(snapkv.MembersBehindError) as caught:
+                later.at(token=moment.token)
+            assert set(caught.value.members) == {"a"}
+        etcd.start()
