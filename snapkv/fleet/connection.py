@@ -503,7 +503,7 @@ class Connection:
                 self._note_away(e)
             return self._pinned_in_archive(timestamp, e)
         except NotObservedError as e:
-            if e.first is None:
+            if e.first is None or e.first <= timestamp:  # a tick may have come meanwhile
                 return self.missing(str(e))
             return Pin(self, "absent", seen=ABSENT)
         except SnapKVError as e:
@@ -523,13 +523,12 @@ class Connection:
         newest = core.timeline.tracker.newest
         if newest.timestamp > self.known:
             self.known = newest.timestamp
-        final = moment.final if core.policy.at_head else timestamp <= newest.timestamp
         if mark.ordinal <= CREATION_ORDINAL:
-            if newest.ordinal > CREATION_ORDINAL:
+            if moment.final:
                 return Pin(self, "absent", seen=ABSENT)
             return self.missing("it has no commit yet")
         state: State = "archive" if self.member.is_archive else "live"
-        return Pin(self, state if final else "behind", reads, moment)
+        return Pin(self, state if moment.final else "behind", reads, moment)
 
     def _pinned_in_archive(self, timestamp: int, why: SnapKVError) -> Pin:
         """Return the member as its archive has it; else it is missing, for the reason given."""

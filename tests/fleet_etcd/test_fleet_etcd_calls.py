@@ -160,3 +160,41 @@ def test_the_token_of_a_stale_moment_while_its_member_is_away(
                 later.at(token=moment.token)
             assert set(caught.value.members) == {"a"}
         etcd.start()
+
+
+# --- what other threads see meanwhile ---
+
+
+@pytest.mark.parametrize("first", ["one tick", "no tick"])
+@pytest.mark.parametrize("prefix", [None, "/k/"])
+def test_ticks_that_come_after_a_moment_was_found_do_not_make_it_final(
+    etcd: EtcdServer, monkeypatch: pytest.MonkeyPatch, prefix: str | None, first: str
+) -> None:
+    """Another thread learns of two ticks, one before and one after the time of the moment."""
+    clock = snapkv.ManualClock(time.time_ns() // 1_000_000)
+    member = {"url": etcd.url} | ({} if prefix is None else {"prefix": prefix})
+    with snapkv.open(etcd.url, clock=clock) as store:
+        if first == "one tick":
+            store.tick()
+        with snapkv.fleet({"a": member}) as fleet:
+            reads = fleet._members.by_name["a"].reads()
+            timestamp, timeline = clock.now_ms() + 5 << 18, reads.reader.timeline
+            plain = Timeline.at
+
+            def at(asked: Timeline, wanted: int) -> Any:
+                found = plain(asked, wanted)
+                if asked is timeline and not ticks:
+                    for _ in range(2):
+                        clock.advance(4)
+                        ticks.append(store.tick().ts)
+                    assert timeline.head().timestamp == ticks[1]
+                return found
+
+            ticks: list[int] = []
+            monkeypatch.setattr(Timeline, "at", at)
+            moment = fleet.at(timestamp, members="a", behind="stale")
+            assert ticks[0] < timestamp < ticks[1]
+            seen = moment.members["a"]
+            assert not (moment.final and seen.timestamp != ticks[0])
+            again = fleet.at(timestamp, members="a")
+            assert again.members["a"].timestamp == ticks[0]
