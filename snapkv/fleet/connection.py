@@ -324,7 +324,11 @@ class Connection:
         """Raise `StoreRecreatedError` unless a store is the one that the fleet knows."""
         if self.store_id is None:
             self.store_id = found
-            self.on_identified(self)
+            try:
+                self.on_identified(self)
+            except SnapKVError:
+                self.store_id = None  # the next call has to find out, too
+                raise
         elif found != self.store_id:
             raise StoreRecreatedError(
                 f"{self.member.url} holds another store now: {found.hex()} instead of "
