@@ -2,7 +2,7 @@
 
 archives = ["s3://history"]          # each archive in this folder is a member
 
-[defaults]                           # what a member has that does not say otherwise
+[defaults]                           # what a member has that does not say otherwise; see `_fitting`
 prefix = "/registry/"
 ca_cert = "/etc/etcd/ca.crt"
 
@@ -24,12 +24,13 @@ from snapkv.arguments import check_known, check_text, wrong_type
 from snapkv.errors import InvalidFileError, InvalidOptionError, SnapKVError
 from snapkv.files import FilePath, checked_path, typed_errors
 from snapkv.fleet.archived import archives_below
-from snapkv.fleet.member import Member, archive_url, member_of
+from snapkv.fleet.member import OBJECT_STORES, Member, archive_url, member_of
 from snapkv.observing.observe import Observed
 from snapkv.store.store import SnapshotKV
 
 FILE_KEYS = ("archives", "defaults", "members", "storage")
 FILE_BYTES_MAX = 16 << 20
+ARCHIVE_DEFAULTS = ("joined", "left", "storage")
 PATHS = ("lmdb:", "archive:")
 """URLs with a path, which a file counts from its own folder."""
 
@@ -45,9 +46,7 @@ def members_of(given: FilePath | Mapping[str, Any], now_ms: int) -> list[Member]
         path = os.fspath(checked_path(given))
         folder = os.path.dirname(os.path.abspath(path))
         given = _read(path)
-    if not any(isinstance(given.get(key), Mapping | list) for key in ("members", "archives")):
-        if folder is not None:
-            check_known(given, FILE_KEYS)
+    elif not _has_tables(given):
         given = {"members": given}
     check_known(given, FILE_KEYS)
     defaults = _mapping(given, "defaults")
@@ -64,7 +63,16 @@ def members_of(given: FilePath | Mapping[str, Any], now_ms: int) -> list[Member]
         described[name] = _with_defaults(each, defaults, folder)
     if not described:
         raise InvalidOptionError("a fleet needs a member: name some below [members]")
+    for name in described:  # before they are sorted
+        check_text("the name of a member", name)
     return [member_of(name, described[name], now_ms) for name in sorted(described)]
+
+
+def _has_tables(given: Mapping[str, Any]) -> bool:
+    """Return whether a mapping has the form of a file, not members alone."""
+    return any(
+        isinstance(given.get(key), Mapping | list | tuple) for key in ("members", "archives")
+    )
 
 
 def _read(path: str) -> Mapping[str, Any]:
@@ -73,13 +81,27 @@ def _read(path: str) -> Mapping[str, Any]:
     if len(text) > FILE_BYTES_MAX:
         raise InvalidFileError(f"{path} is larger than {FILE_BYTES_MAX >> 20} MiB: not a fleet")
     try:
-        found = json.loads(text) if path.endswith(".json") else tomllib.loads(text.decode())
-    except ValueError as e:
+        found = _from_json(text) if path.endswith(".json") else tomllib.loads(text.decode())
+    except (ValueError, RecursionError) as e:
         form = "JSON" if path.endswith(".json") else "TOML"
         raise InvalidFileError(f"{path} is not {form}: {e}") from e
     if not isinstance(found, Mapping):
         raise InvalidFileError(f"{path} holds no fleet: write a table of members")
     return found
+
+
+def _from_json(text: bytes) -> Any:
+    """Return what a JSON text holds; a name that is there twice is an error, as in TOML."""
+
+    def distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            names = [name for name, _ in pairs]
+            twice = next(name for name in names if names.count(name) > 1)
+            raise ValueError(f"{twice!r} is there twice")
+        return found
+
+    return json.loads(text, object_pairs_hook=distinct)
 
 
 def _mapping(given: Mapping[str, Any], key: str) -> Mapping[str, Any]:
@@ -97,11 +119,21 @@ def _with_defaults(each: object, defaults: Mapping[str, Any], folder: str | None
         each = {"url": each}
     if not isinstance(each, Mapping):
         return each
-    full = {**defaults, **each}
+    full = {**_fitting(defaults, each), **each}
     for key in ("url", "archive"):
         if folder is not None and isinstance(full.get(key), str):
             full[key] = _from(folder, full[key], is_archive=key == "archive")
     return {key: _plain(value) for key, value in full.items()}
+
+
+def _fitting(defaults: Mapping[str, Any], each: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the defaults that a member can have: archives take no options of engines."""
+    url = each.get("url")
+    if isinstance(url, str) and url.startswith(("archive:", *OBJECT_STORES)):
+        return {key: defaults[key] for key in ARCHIVE_DEFAULTS if key in defaults}
+    if "archive" in each or "archive" in defaults:
+        return defaults
+    return {key: value for key, value in defaults.items() if key != "storage"}
 
 
 def _from(folder: str, url: str, *, is_archive: bool = False) -> str:

@@ -15,7 +15,7 @@ from snapkv.layout import Layout, raw_key
 from snapkv.observing.observe import Observed
 from snapkv.store.open import DEFAULT_NAME
 from snapkv.store.store import SnapshotKV
-from snapkv.times import TIMESTAMP_MAX, When, resolve
+from snapkv.times import TIMESTAMP_MAX, When, dated, is_likely, is_number, pack, resolve, unlikely
 
 MEMBER_KEYS = ("archive", "joined", "left", "name", "prefix", "storage", "url")
 """What a member is described by, beside the options of its engine."""
@@ -105,6 +105,10 @@ def _described(name: str, given: dict[str, Any], now_ms: int) -> Member:
     store_name = given.pop("name", DEFAULT_NAME)
     Layout(store_name)
     joined, left = (_time(given.pop(end, None), end, now_ms) for end in ("joined", "left"))
+    if joined is not None and left is not None and left < joined:
+        raise InvalidOptionError(
+            f"it left ({dated(left)}) before it joined ({dated(joined)}): exchange the two"
+        )
     if storage is not None and not isinstance(storage, Mapping):
         raise wrong_type("storage", "a mapping of options", storage)
     if archive is not None:
@@ -145,7 +149,10 @@ def _time(given: When | None, what: str, now_ms: int) -> int | None:
         return None
     if isinstance(given, bool):
         raise wrong_type(what, "a time", given)
-    return resolve(given, now_ms)
+    timestamp, now = resolve(given, now_ms), pack(now_ms)
+    if is_number(given) and not is_likely(timestamp, now, now):
+        raise unlikely(timestamp)
+    return timestamp
 
 
 def named(error: SnapKVError, member: str) -> SnapKVError:
