@@ -66,7 +66,8 @@ class FleetDiff:
 
     def __iter__(self) -> Iterator[FleetDifference]:
         pairs = [(self._before[name], self._after[name]) for name in self._both]
-        prefix = encode_text(self._prefix or "", "prefix")
+        prefix = encode_text("" if self._prefix is None else self._prefix, "prefix")
+        pairs = [pair for pair in pairs if pair[1].connection.member.may_have(self._prefix)]
         for (a, b), found in differences(pairs, prefix):
             name = b.connection.name
             if found is None:
@@ -81,7 +82,7 @@ class FleetDiff:
         if before is None or after is None:  # an archive that had no commit then
             return
         try:
-            for found in before.diff(after, self._prefix):
+            for found in before.diff(after, b.connection.member.longer(self._prefix)):
                 yield FleetDifference((name, found.key), found.before, found.after)
         except SnapKVError as e:
             raise named(e, name)  # noqa: B904

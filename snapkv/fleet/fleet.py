@@ -18,7 +18,7 @@ from snapkv.errors import (
 from snapkv.fleet import merged
 from snapkv.fleet.connection import ABSENT, Connection, Pin
 from snapkv.fleet.difference import FleetDiff
-from snapkv.fleet.member import Member, chosen, named
+from snapkv.fleet.member import Member, chosen, named, one_of
 from snapkv.fleet.members import Members, Policy
 from snapkv.fleet.merged import MemberCommit, MemberVersion
 from snapkv.fleet.moment import FleetMoment, Wanted
@@ -89,8 +89,7 @@ class Fleet(Closing):
 
     def member(self, name: str) -> Member:
         """Return the description of a member. Raises `InvalidOptionError` for an unknown one."""
-        (found,) = chosen(self.members, [name])
-        return self._members.by_name[found].member
+        return self._members.by_name[one_of(self._members.by_name, name)].member
 
     # --- finality ---
 
@@ -288,7 +287,7 @@ class Fleet(Closing):
         if isinstance(key, tuple):
             if members is not None or len(key) != 2:
                 raise InvalidTypeError("give (member, key) alone, or a key and members")
-            members, key = [key[0]], key[1]
+            members, key = [one_of(self._members.by_name, key[0])], key[1]
         names = chosen(self.members, members)
         span = self._span(since, until, names)
         return merged.versions(self._connections(names), key, *span)

@@ -59,7 +59,9 @@ class Follower:
         place: Place | None,
         group: Group,
     ) -> None:
-        self.name, self._connection, self._prefix = connection.name, connection, prefix
+        self.name, self._connection = connection.name, connection
+        self._prefix = connection.member.longer(prefix)
+        self._may_change = connection.member.may_have(prefix)
         self._group, self._changed = group, group.changed
         self.left_out = place is not None and place.state == "behind"
         if place is not None and self.left_out:
@@ -194,7 +196,7 @@ class Follower:
             with self._changed:
                 self._move(max(self.progress, self._watch.timestamp))
             return
-        changes = found if found.changes else None
+        changes = found if found.changes and self._may_change else None
         mark, left = self._watch.mark, self._connection.member.left
         size = 0 if changes is None else sum(map(_size, changes.changes))
         with self._changed:

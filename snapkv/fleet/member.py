@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
 
 from snapkv.arguments import check_text, wrong_type
 from snapkv.engine_urls import check_engine
-from snapkv.errors import InvalidOptionError, InvalidTypeError, SnapKVError
+from snapkv.errors import NAMED_MAX, InvalidOptionError, InvalidTypeError, SnapKVError
 from snapkv.layout import Layout, raw_key
 from snapkv.observing.observe import Observed
 from snapkv.store.open import DEFAULT_NAME
@@ -53,6 +53,23 @@ class Member:
     def has(self, timestamp: int) -> bool:
         """Return whether it belongs to the fleet at a time."""
         return self.joined <= timestamp <= self.left
+
+    def may_have(self, prefix: str | None) -> bool:
+        """Return whether it can have keys with a prefix (None: any)."""
+        own = self.prefix
+        return not own or prefix is None or prefix.startswith(own) or own.startswith(prefix)
+
+    def may_have_key(self, key: object) -> bool:
+        """Return whether it can have a key; of what is no key, which reads refuse, True."""
+        return not self.prefix or not isinstance(key, str) or not key or key.startswith(self.prefix)
+
+    def longer(self, prefix: str | None) -> str | None:
+        """Return what selects its keys with a prefix that it may have; None for all of its keys.
+
+        >>> Member("eu", prefix="/registry/").longer("/reg"), Member("us").longer("/reg")
+        (None, '/reg')
+        """
+        return None if prefix is None or (self.prefix or "").startswith(prefix) else prefix
 
 
 def member_of(name: str, given: object, now_ms: int) -> Member:
@@ -163,6 +180,17 @@ def named(error: SnapKVError, member: str) -> SnapKVError:
     return error
 
 
+def one_of(members: Collection[str], wanted: str) -> str:
+    """Return the name of one member, not a pattern.
+
+    Raises `InvalidOptionError`, `InvalidTypeError`.
+    """
+    check_text("the name of a member", wanted)
+    if wanted not in members:
+        raise _unknown(list(members), wanted)
+    return wanted
+
+
 def chosen(members: Sequence[str], wanted: str | Iterable[str] | None) -> list[str]:
     """Return the names that patterns choose, in order: `eu-*,us-1`, or a list; None for all.
 
@@ -181,11 +209,15 @@ def chosen(members: Sequence[str], wanted: str | Iterable[str] | None) -> list[s
         check_text("a pattern of members", pattern)
         matching = [name for name in members if fnmatchcase(name, pattern.strip())]
         if not matching:
-            known = ", ".join(members[:10]) + (", ..." if len(members) > 10 else "")
-            raise InvalidOptionError(
-                f"no member is named {pattern!r}; the fleet's {len(members):,} members are {known}"
-            )
+            raise _unknown(members, pattern)
         found.update(matching)
     if not found:
         raise InvalidOptionError("members is empty: name some, or leave it out for all")
     return [name for name in members if name in found]
+
+
+def _unknown(members: Sequence[str], wanted: str) -> InvalidOptionError:
+    known = ", ".join(members[:NAMED_MAX]) + (", ..." if len(members) > NAMED_MAX else "")
+    return InvalidOptionError(
+        f"no member is named {wanted!r}; the fleet's {len(members):,} members are {known}"
+    )

@@ -38,7 +38,8 @@ def versions(
     def read(reads: Reads) -> Iterator[Version]:
         return reads.history(key, since=since, until=until)
 
-    parts = [_named(each, read, MemberVersion) for each in connections]
+    able = (each for each in connections if each.member.may_have_key(key))
+    parts = [_named(each, read, MemberVersion) for each in able]
     return heapq.merge(*parts, key=lambda each: (each.version.ts or 0, each.member))
 
 

@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
+from snapkv.arguments import check_text
 from snapkv.errors import InvalidKeyError, InvalidTypeError, KeyNotFoundError, SnapKVError
 from snapkv.fleet.connection import Pin, Seen
 from snapkv.fleet.difference import FleetDiff
-from snapkv.fleet.member import chosen, named
+from snapkv.fleet.member import chosen, named, one_of
 from snapkv.fleet.token import encoded
 from snapkv.model import Entry
 from snapkv.reading.snapshot import Snapshot, entry_of
@@ -83,7 +84,7 @@ class FleetMoment(Mapping[FleetKey, bytes]):
         Raises `InvalidOptionError` for a name that no member has, `KeyNotFoundError` if nothing of
         the member is seen at this moment.
         """
-        (name,) = chosen(list(self._pins), [member])
+        name = one_of(self._pins, member)
         found = self._pins[name].snapshot()
         if found is None:
             seen = self._pins[name].seen
@@ -134,7 +135,9 @@ class FleetMoment(Mapping[FleetKey, bytes]):
         found: dict[str, bytes] = {}
         for name in self._pins if members is None else chosen(list(self._pins), members):
             pin = self._pins[name]
-            if pin.settled().reads is not None and (kv := pin.get(key)) is not None:
+            if pin.settled().reads is None or not pin.connection.member.may_have_key(key):
+                continue
+            if (kv := pin.get(key)) is not None:
                 found[name] = kv.value
         return found
 
@@ -156,22 +159,23 @@ class FleetMoment(Mapping[FleetKey, bytes]):
     ) -> Iterator[tuple[FleetKey, bytes]]:
         """Yield keys and values in order; with a prefix, exact to the byte, only those.
 
-        A round trip for each page of each member.
+        Members whose observed prefix is another one have none of these. A round trip for each
+        page of each member.
         """
-        return self._all(lambda snapshot: snapshot.items(prefix), members)
+        return self._all(Snapshot.items, prefix, members)
 
     def entries(
         self, prefix: str | None = None, *, members: Wanted = None
     ) -> Iterator[tuple[FleetKey, Entry]]:
         """Yield keys and entries in order; as `items`."""
-        return self._all(lambda snapshot: snapshot.entries(prefix), members)
+        return self._all(Snapshot.entries, prefix, members)
 
     def keys(  # type: ignore[override]
         self, prefix: str | None = None, *, members: Wanted = None
     ) -> Iterator[FleetKey]:
         """Yield keys in order, without reading values; as `items`."""
-        for name, snapshot in self._snapshots(members):
-            for key in _naming(name, snapshot.keys(prefix)):
+        for name, snapshot, own in self._snapshots(prefix, members):
+            for key in _naming(name, snapshot.keys(own)):
                 yield name, key
 
     def values(  # type: ignore[override]
@@ -183,9 +187,9 @@ class FleetMoment(Mapping[FleetKey, bytes]):
     def count(self, prefix: str | None = None, *, members: Wanted = None) -> int:
         """Return the number of keys; a round trip for each member."""
         found = 0
-        for name, snapshot in self._snapshots(members):
+        for name, snapshot, own in self._snapshots(prefix, members):
             try:
-                found += snapshot.count(prefix)
+                found += snapshot.count(own)
             except SnapKVError as e:
                 raise named(e, name)  # noqa: B904
         return found
@@ -209,17 +213,26 @@ class FleetMoment(Mapping[FleetKey, bytes]):
 
         return fleet_table([self._pins[name] for name in chosen(list(self._pins), members)], prefix)
 
-    def _snapshots(self, members: Wanted) -> Iterator[tuple[str, Snapshot[str]]]:
+    def _snapshots(
+        self, prefix: str | None, members: Wanted
+    ) -> Iterator[tuple[str, Snapshot[str], str | None]]:
+        """Yield members that may have keys with a prefix, and what selects them there."""
+        if prefix is not None:
+            check_text("prefix", prefix)
         for name in chosen(list(self._pins), members):
-            snapshot = self._pins[name].snapshot()
-            if snapshot is not None:
-                yield name, snapshot
+            pin = self._pins[name]
+            member = pin.connection.member
+            if member.may_have(prefix) and (snapshot := pin.snapshot()) is not None:
+                yield name, snapshot, member.longer(prefix)
 
     def _all(
-        self, read: Callable[[Snapshot[str]], Iterator[tuple[str, T]]], members: Wanted
+        self,
+        read: Callable[[Snapshot[str], str | None], Iterator[tuple[str, T]]],
+        prefix: str | None,
+        members: Wanted,
     ) -> Iterator[tuple[FleetKey, T]]:
-        for name, snapshot in self._snapshots(members):
-            for key, found in _naming(name, read(snapshot)):
+        for name, snapshot, own in self._snapshots(prefix, members):
+            for key, found in _naming(name, read(snapshot, own)):
                 yield (name, key), found
 
 

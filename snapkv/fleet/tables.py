@@ -23,8 +23,11 @@ def fleet_table(pins: Iterable[Pin], prefix: str | None) -> Table:
     Small archives are read as wholes, some at a time.
     """
     parts: list[Any] = []
-    for pin, found in states(pins, encode_text(prefix or "", "prefix")):
-        table = _opened(pin, prefix) if found is None else _cast(found)
+    stored = encode_text("" if prefix is None else prefix, "prefix")
+    pins = [pin for pin in pins if pin.connection.member.may_have(prefix)]
+    for pin, found in states(pins, stored):
+        own = pin.connection.member.longer(prefix)
+        table = _opened(pin, own) if found is None else _cast(found)
         if table is None:
             continue
         members = pa.repeat(pa.scalar(pin.connection.name), table.num_rows)

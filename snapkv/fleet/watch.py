@@ -18,6 +18,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from snapkv.arguments import check_text
 from snapkv.clock import monotonic
 from snapkv.errors import (
     StoreClosedError,
@@ -85,6 +86,8 @@ class FleetWatch(Closing):
         hold_bytes: int,
     ) -> None:
         check_wait(timeout)
+        if prefix is not None:
+            check_text("prefix", prefix)
         self._timeout, self._leave_out, self._hold_bytes = timeout, leave_out, hold_bytes
         self.timestamp = after
         self.changed = threading.Condition()
