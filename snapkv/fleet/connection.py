@@ -507,7 +507,7 @@ class Connection:
                 self._note_away(e)
             return self._pinned_in_archive(timestamp, e)
         except NotObservedError as e:
-            if e.first is None or e.first <= timestamp:  # a tick may have come meanwhile
+            if e.first is None or e.first <= timestamp:  # the first tick came during this call
                 return self.missing(str(e))
             return Pin(self, "absent", seen=ABSENT)
         except SnapKVError as e:
@@ -527,6 +527,7 @@ class Connection:
         newest = core.timeline.tracker.newest
         if newest.timestamp > self.known:
             self.known = newest.timestamp
+        # not `newest`: what was committed during this call makes final what is not in the moment
         if mark.ordinal <= CREATION_ORDINAL:
             if moment.final:
                 return Pin(self, "absent", seen=ABSENT)

@@ -55,10 +55,12 @@ class Sites:
 
     def open(self, name: str, **options) -> snapkv.SnapshotKV:
         """Open the store of a member once more."""
-        if self.urls[name].startswith("lmdb:"):
-            options.setdefault("durability", "none")
-        options.setdefault("clock", self.clock)
-        return self.keep(snapkv.open(self.urls[name], **options))
+        full = {"clock": self.clock} | self.engine_options(name) | options
+        return self.keep(snapkv.open(self.urls[name], **full))
+
+    def engine_options(self, name: str) -> dict:
+        """Return the options of the engine of a member."""
+        return {"durability": "none"} if self.urls[name].startswith("lmdb:") else {}
 
     def __getitem__(self, name: str) -> snapkv.SnapshotKV:
         return self.stores[name]
@@ -66,12 +68,13 @@ class Sites:
     def archive(self, name: str, folder: str = "archives") -> str:
         """Record what a store has until now; return the folder of its archive."""
         path = f"{self.folder}/{folder}/{name}"
-        snapkv.record(self.urls[name], into=path, clock=self.clock).catch_up()
+        options = self.engine_options(name)
+        snapkv.record(self.urls[name], into=path, clock=self.clock, options=options).catch_up()
         return path
 
     def write_raw(self, name: str, key: str, value: bytes | None) -> None:
         """Write as another program does, into the engine of a member."""
-        engine = open_engine(self.urls[name], create=True, options={})
+        engine = open_engine(self.urls[name], create=True, options=self.engine_options(name))
         op = Delete(key.encode()) if value is None else Put(key.encode(), value)
         write_raw(engine, op)
         engine.close()
