@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import TYPE_CHECKING, Literal, TypeVar
 
-from snapkv.archive.manifest import Manifest
 from snapkv.archive.places import open_files
-from snapkv.archive.publishing import existing, numbered
-from snapkv.clock import monotonic
+from snapkv.archive.publishing import newest as newest_of
+from snapkv.archive.publishing import numbered
+from snapkv.clock import Clock, monotonic
 from snapkv.dates import dated
 from snapkv.engine.contract import GetResult, KeyValue
 from snapkv.errors import (
@@ -188,9 +189,7 @@ class Pin:
             moment = self.moment
             assert moment is not None
             mark, final = moment.mark, self.state != "behind"
-            assert self.reads is not None
-            known = self.reads.reader.timeline.tracker.newest.timestamp
-            newest = max(self.connection.known, known, mark.timestamp)
+            newest = max(self.connection.known, mark.timestamp)
             self._seen = Seen(self.state, mark.timestamp, mark.revision, newest, final)
         return self._seen
 
@@ -198,20 +197,23 @@ class Pin:
 class Connection:
     """A member and its store, observed keys or archive; safe for threads.
 
-    `known` is the newest timestamp up to which the member was seen to be final.
+    `clock` is that of the ticks of `finish`.
     """
 
     def __init__(
-        self, member: Member, timeout: float, on_identified: Callable[[Connection], None]
+        self,
+        member: Member,
+        timeout: float,
+        clock: Clock,
+        on_identified: Callable[[Connection], None],
     ) -> None:
         self.member, self.timeout, self.on_identified = member, timeout, on_identified
-        self.known = 0
+        self._clock, self._known = clock, 0
         self.store_id: bytes | None = None
         self._epoch = self._created = 0  # of the history that the open store had at first
         self._reads: Reads | None = member.opened
         self._tracker: Tracker | None = None  # of a store whose times are plain: a hot path
-        self._manifest: Manifest | None = None  # of an archive alone that is not opened
-        self._whole: WholeArchive | None = None
+        self._whole: WholeArchive | None = None  # of an archive alone that is not opened
         self._reached = 0, 0  # the number of its newest manifest, and up to when it is final
         self._kept: SnapshotKV | None = None  # the archive alone, of a member that has both
         self._away: tuple[float, SnapKVError] | None = None
@@ -238,12 +240,33 @@ class Connection:
         reads = self._reads
         return reads is None or reads.reader.engine.remote or self.member.is_archive
 
+    @property
+    def known(self) -> int:
+        """The newest timestamp up to which the member was seen to be final; 0 if none is known."""
+        if self._reads is not None:
+            tracker = self._reads.reader.timeline.tracker
+            if tracker.continuity.epoch == self._epoch:
+                self._know(tracker.newest.timestamp)
+        return self._known
+
+    def _know(self, timestamp: int) -> None:
+        if timestamp > self._known:
+            self._known = timestamp
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it is open, and was without a commit when it was last asked."""
+        reads = self._reads
+        return (
+            reads is not None and reads.reader.timeline.tracker.newest.ordinal <= CREATION_ORDINAL
+        )
+
     def reached(self, newest: tuple[int, int]) -> int | SnapKVError:
         """Take the manifest and timestamp that a listing shows; return that, or why not."""
         if not newest[1]:
             return named(ArchiveError(f"no archive in {self.member.url}"), self.name)
         self._reached = newest
-        self.known = max(self.known, newest[1])
+        self._know(newest[1])
         return self.known
 
     # --- opening ---
@@ -273,6 +296,7 @@ class Connection:
                 member.url,
                 prefix=member.prefix,
                 name=member.store_name,
+                clock=self._clock,
                 read_timeout=self.timeout,
                 **member.options,
             )
@@ -281,6 +305,7 @@ class Connection:
             member.url,
             name=member.store_name,
             create=False,
+            clock=self._clock,
             read_timeout=self.timeout,
             storage=storage,
             **member.options,
@@ -344,7 +369,7 @@ class Connection:
             self._away = None
 
     def _note_away(self, error: SnapKVError) -> None:
-        if self._away is None:
+        if self._away is None and isinstance(error, SILENT):
             self._away = monotonic() + AWAY_S, error
 
     # --- asking ---
@@ -403,8 +428,9 @@ class Connection:
         try:
             newest = self.ask(self._newest)
         except AWAY:
-            if (kept := self.archive_or_none()) is not None:
-                self.known = max(self.known, _head(kept))
+            with suppress(*AWAY, ArchiveError):
+                if (kept := self.archive()) is not None:
+                    self._know(_head(kept))
             if not self.known:
                 raise
             return self.known
@@ -415,7 +441,7 @@ class Connection:
                 "say since when it belongs to the fleet: joined=",
             )
             raise named(error, self.name)
-        self.known = max(self.known, newest)
+        self._know(newest)
         return newest
 
     def _newest(self, reads: Reads) -> int:
@@ -432,10 +458,10 @@ class Connection:
             raise named(StoreRestoredError(RESTORED), self.name)
 
     def archive_or_none(self) -> SnapshotKV | None:
-        """Return the archive beside the engine; None without one, or if it is away, too."""
+        """Return the archive beside the engine; None without one, or if it cannot be read."""
         try:
             return self.archive()
-        except AWAY:
+        except (*AWAY, ArchiveError):
             return None
 
     def quick(self, timestamp: int) -> Pin | None:
@@ -468,17 +494,18 @@ class Connection:
 
     def _pin_whole(self, timestamp: int) -> Pin | None:
         """Return a closed archive at a time that it has, if it may be read as a whole."""
-        manifest, reached = self._manifest, self._reached
-        if manifest is None or manifest.number < reached[0] or manifest.resolved < timestamp:
+        whole, number = self._whole, self._reached[0]
+        if whole is None or whole.manifest.number < number or whole.manifest.resolved < timestamp:
             files = open_files(self.member.url.removeprefix("archive:"), self.member.storage)
-            manifest = numbered(files, reached[0]) if reached[0] else existing(files)
+            manifest = numbered(files, number) if number else newest_of(files)
+            if manifest is None:
+                return self.missing(f"no archive in {self.member.url}: nothing was recorded yet")
             self._identify(manifest.source.id)
             from snapkv.archive.whole import WholeArchive  # it needs pyarrow
 
-            self._manifest, self._whole = manifest, WholeArchive(files, manifest)
-        self.known = max(self.known, manifest.resolved)
-        whole = self._whole
-        if whole is None or timestamp > manifest.resolved or not whole.is_small:
+            self._whole = whole = WholeArchive(files, manifest)
+        self._know(whole.manifest.resolved)
+        if timestamp > whole.manifest.resolved or not whole.is_small:
             return None
         if (why := whole.missing(timestamp)) is not None:
             return self.missing(why)
@@ -495,6 +522,7 @@ class Connection:
             return Pin(self, "absent", seen=ABSENT)
         try:
             if whole and self.member.is_archive and self._reads is None:
+                self._check_away()
                 with within(self.timeout):
                     if (found := self._pin_whole(timestamp)) is not None:
                         return found
@@ -503,8 +531,7 @@ class Connection:
                     return self._pinned(reads, timestamp)
             return self.ask(lambda reads: self._pinned(reads, timestamp))
         except (*AWAY, CompactedError) as e:
-            if isinstance(e, SILENT):
-                self._note_away(e)
+            self._note_away(e)
             return self._pinned_in_archive(timestamp, e)
         except NotObservedError as e:
             if e.first is None or e.first <= timestamp:  # the first tick came during this call
@@ -524,10 +551,7 @@ class Connection:
             mark = moment.mark
         if moment.epoch != self._epoch:
             raise StoreRestoredError(RESTORED)
-        newest = core.timeline.tracker.newest
-        if newest.timestamp > self.known:
-            self.known = newest.timestamp
-        # not `newest`: what was committed during this call makes final what is not in the moment
+        # not the newest mark: what was committed during this call is not in the moment
         if mark.ordinal <= CREATION_ORDINAL:
             if moment.final:
                 return Pin(self, "absent", seen=ABSENT)
@@ -537,13 +561,13 @@ class Connection:
 
     def _pinned_in_archive(self, timestamp: int, why: SnapKVError) -> Pin:
         """Return the member as its archive has it; else it is missing, for the reason given."""
-        kept = self.archive_or_none()
-        if kept is None:
-            return self.missing(str(why))
         try:
-            self.known = max(self.known, _head(kept))
+            kept = self.archive()
+            if kept is None:
+                return self.missing(str(why))
+            self._know(_head(kept))
             moment = kept.reader.policy.at(timestamp)
-        except (*AWAY, CompactedError) as e:
+        except (*AWAY, ArchiveError, CompactedError) as e:
             return self.missing(f"{why}; its archive: {e}")
         if moment.mark.ordinal <= CREATION_ORDINAL:
             return Pin(self, "absent", seen=ABSENT)

@@ -168,9 +168,14 @@ class Fleet(Closing):
     def _finish(self, timestamp: int, names: list[str]) -> None:
         """Tick all members that are stores and not final at a time yet, in parallel."""
         pinned = self._members.each(names, lambda each: each.pin(timestamp))
-        late = [name for name, pin in pinned.items() if pin.state == "behind"]
+        by_name = self._members.by_name
+        late = [
+            name
+            for name, pin in pinned.items()
+            if pin.state == "behind" or (pin.state == "missing" and by_name[name].is_empty)
+        ]
         for name in late:
-            member = self._members.by_name[name].member
+            member = by_name[name].member
             if member.prefix is not None or member.is_archive:
                 what = "an archive" if member.is_archive else "observed"
                 error = NotSupportedError(

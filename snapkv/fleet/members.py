@@ -11,6 +11,7 @@ from math import ceil
 from typing import TypeVar, cast
 
 from snapkv.arguments import check_int, wrong_type
+from snapkv.clock import Clock
 from snapkv.errors import (
     InvalidOptionError,
     MembersBehindError,
@@ -35,11 +36,12 @@ class Members:
     Safe for threads and forks; has threads of its own while members wait for a network.
     """
 
-    def __init__(self, members: Sequence[Member], timeout: float) -> None:
+    def __init__(self, members: Sequence[Member], timeout: float, clock: Clock) -> None:
         self._stores: dict[tuple[bytes, str | None], str] = {}
         self._lock = threading.Lock()
         self.by_name = {
-            member.name: Connection(member, timeout, self._check_distinct) for member in members
+            member.name: Connection(member, timeout, clock, self._check_distinct)
+            for member in members
         }
         self.watches: weakref.WeakSet[Closing] = weakref.WeakSet()
         self.observed = sum(member.prefix is not None for member in members)

@@ -52,7 +52,7 @@ def fleet(
     """
     check_seconds("timeout", timeout, above=0, most=TIMEOUT_S_MAX)
     hybrid = HybridClock(clock or SystemClock())
-    found = Members(members_of(members, hybrid.now_ms()), timeout)
+    found = Members(members_of(members, hybrid.now_ms()), timeout, hybrid.wall)
     try:
         live = [
             name

@@ -1,0 +1,105 @@
+"""Engines that go away and come back, as servers behind a network do."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+
+from store.wrapping import Exchangeable, Reopening
+
+import snapkv.observing.observe
+import snapkv.store.open
+from snapkv.clock import bounded
+from snapkv.engine_urls import open_engine
+from snapkv.errors import EngineUnavailableError
+
+WAIT_S = 60.0
+
+
+class Servers:
+    """The engines that are opened while it is in force, by their URLs."""
+
+    def __init__(self) -> None:
+        self.of: dict[str, list[Leaving]] = {}
+        self.modes: dict[str, str] = {}
+        self.calls: Counter[str] = Counter()
+        """Reads of each URL, those that were not answered, too."""
+        self._changed = threading.Condition()
+
+    def patch(self, monkeypatch) -> None:
+        for module in (snapkv.store.open, snapkv.observing.observe):
+            monkeypatch.setattr(module, "open_engine", self.opened)
+
+    def opened(self, url, **rest):
+        self.arrive(url)
+        engine = Leaving(open_engine(url, **rest), self, url)
+        self.of.setdefault(url, []).append(engine)
+        return engine
+
+    def set(self, url: str, mode: str) -> None:
+        """Let an engine be "here", "away" (it refuses at once) or "hung" (it does not answer)."""
+        with self._changed:
+            self.modes[url] = mode
+            self._changed.notify_all()
+
+    def arrive(self, url: str) -> None:
+        """Raise `EngineUnavailableError` if an engine does not answer."""
+        self.calls[url] += 1
+        if self.modes.get(url) == "away":
+            raise EngineUnavailableError("connection refused")
+        with self._changed:
+            here = self._changed.wait_for(lambda: self.modes.get(url) != "hung", bounded(WAIT_S))
+        if not here:
+            raise EngineUnavailableError("no answer in time")
+
+    def is_here(self, url: str) -> bool:
+        return self.modes.get(url, "here") == "here"
+
+    def wait(self, url: str, seconds: float | None) -> bool:
+        """Wait until an engine is there; return whether it is."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self.is_here(url), seconds)
+
+
+class Leaving(Exchangeable):
+    """An engine that answers only while its server is there."""
+
+    def __init__(self, inner, servers: Servers, url: str) -> None:
+        super().__init__(inner)
+        self.servers, self.at = servers, url
+
+    def read(self, ranges, **rest):
+        self.servers.arrive(self.at)
+        return self.inner.read(ranges, **rest)
+
+    def scan(self, *args, **rest):
+        self.servers.arrive(self.at)
+        return self.inner.scan(*args, **rest)
+
+    def transact(self, *args, **rest):
+        self.servers.arrive(self.at)
+        return self.inner.transact(*args, **rest)
+
+    def watch(self, key, range_end, *, start_revision):
+        return Waiting(self, key, range_end, start_revision)
+
+
+class Waiting(Reopening):
+    """A watcher that waits for its server, as those of etcd do."""
+
+    closed = False
+
+    def next(self, timeout):
+        engine = self.engine
+        step_s = 0.02
+        left = timeout
+        while not engine.servers.wait(engine.at, step_s if left is None else min(left, step_s)):
+            if self.closed:
+                return super().next(0)  # raises that it is closed
+            if left is not None and (left := left - step_s) <= 0:
+                return None
+        return super().next(left)
+
+    def close(self) -> None:
+        self.closed = True
+        super().close()
