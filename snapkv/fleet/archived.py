@@ -11,6 +11,7 @@ from typing import Any
 from snapkv.archive.manifest import FOLDER
 from snapkv.archive.places import open_files
 from snapkv.archive.storage import location_of
+from snapkv.errors import EngineUnavailableError, SnapKVError
 from snapkv.files import typed_errors
 from snapkv.fleet.member import Member
 
@@ -30,13 +31,13 @@ Reached = tuple[int, int]
 NOWHERE = 0, 0
 
 
-def reached_of(members: Iterable[Member]) -> dict[str, Reached]:
+def reached_of(members: Iterable[Member]) -> dict[str, Reached | SnapKVError]:
     """Return how far each archive reaches, by member; (0, 0) without one.
 
     One listing for each bucket that archives share, whatever their number; of a folder, one of
-    each archive's manifests. Raises as `open_files` and its listings.
+    each archive's manifests. Of a bucket that is away the error is returned, others are raised.
     """
-    found: dict[str, Reached] = {}
+    found: dict[str, Reached | SnapKVError] = {}
     buckets: dict[tuple[str, str], list[Member]] = defaultdict(list)
     for member in members:
         url = _place(member)
@@ -52,7 +53,11 @@ def reached_of(members: Iterable[Member]) -> dict[str, Reached]:
     for (bucket, _), inside in buckets.items():
         paths = [location_of(_place(member)).path for member in inside]
         folder = _common_folder(paths)
-        reached = _listed(f"{bucket}/{folder}".rstrip("/"), inside[0].storage)
+        try:
+            reached = _listed(f"{bucket}/{folder}".rstrip("/"), inside[0].storage)
+        except EngineUnavailableError as e:
+            found |= {member.name: e for member in inside}
+            continue
         for member, path in zip(inside, paths, strict=True):
             found[member.name] = reached.get(path[len(folder) :].strip("/"), NOWHERE)
     return found

@@ -261,8 +261,13 @@ class Connection:
             reads is not None and reads.reader.timeline.tracker.newest.ordinal <= CREATION_ORDINAL
         )
 
-    def reached(self, newest: tuple[int, int]) -> int | SnapKVError:
-        """Take the manifest and timestamp that a listing shows; return that, or why not."""
+    def reached(self, newest: tuple[int, int] | SnapKVError) -> int | SnapKVError:
+        """Take the manifest and timestamp that a listing shows; return that, or why not.
+
+        If there was no listing, it is the timestamp that was seen last.
+        """
+        if isinstance(newest, SnapKVError):
+            return self.known or newest
         if not newest[1]:
             return named(ArchiveError(f"no archive in {self.member.url}"), self.name)
         self._reached = newest

@@ -18,8 +18,9 @@ from snapkv.errors import (
 from snapkv.fleet import merged
 from snapkv.fleet.connection import ABSENT, Connection, Pin
 from snapkv.fleet.difference import FleetDiff
+from snapkv.fleet.finality import Policy
 from snapkv.fleet.member import Member, chosen, named, one_of
-from snapkv.fleet.members import Members, Policy
+from snapkv.fleet.members import Members
 from snapkv.fleet.merged import MemberCommit, MemberVersion
 from snapkv.fleet.moment import FleetMoment, Wanted
 from snapkv.fleet.rounds import Ticker, aligned

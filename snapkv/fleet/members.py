@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
-from math import ceil
 from typing import TypeVar, cast
 
-from snapkv.arguments import check_int, wrong_type
 from snapkv.clock import Clock
 from snapkv.errors import (
     InvalidOptionError,
@@ -20,12 +18,12 @@ from snapkv.errors import (
 )
 from snapkv.fleet.archived import reached_of
 from snapkv.fleet.connection import AWAY, Connection, Pin
+from snapkv.fleet.finality import Policy, Span, check_policy, newest_final
 from snapkv.fleet.member import Member, named
 from snapkv.lifecycle import Closing, renew_in_children
 from snapkv.times import TIMESTAMP_MAX
 
 Found = TypeVar("Found")
-Policy = str | int
 
 THREADS_MAX = 32
 
@@ -109,57 +107,39 @@ class Members:
         asked = [self.by_name[name].member for name in names]
         found: dict[str, int | SnapKVError] = {}
         if archives := [member for member in asked if member.is_archive]:
-            for name, newest in reached_of(archives).items():
-                found[name] = self.by_name[name].reached(newest)
+            for name, reached in reached_of(archives).items():
+                found[name] = self.by_name[name].reached(reached)
         found |= self.each([name for name in names if name not in found], _final_or_error)
         return found
 
     def resolved(self, of: Policy, names: Sequence[str]) -> int:
-        """Return the newest timestamp at which members have a final state; see `Fleet.resolved`."""
-        wanted = _wanted(of, len(names))
-        found = self.final_up_to(names)
-        known = [
-            _effective(self.by_name[name].member, 0 if isinstance(each, SnapKVError) else each)
-            for name, each in found.items()
-        ]
-        newest = sorted(known, reverse=True)[wanted - 1]
+        """Return the newest timestamp at which members have a final state; see `Fleet.resolved`.
+
+        Members that have left are asked only if the others are not final after that time.
+        """
+        check_policy(of, len(names))
+        members = [self.by_name[name].member for name in names]
+        found = self.final_up_to([each.name for each in members if each.has(TIMESTAMP_MAX)])
+        while True:
+            newest = newest_final([_span(each, found) for each in members], of)
+            asked = [each.name for each in members if each.name not in found and each.has(newest)]
+            if not asked:
+                break
+            found |= self.final_up_to(asked)
         if newest == 0:
             errors = {name: str(e) for name, e in found.items() if isinstance(e, SnapKVError)}
             raise MembersBehindError(0, errors, asked="no moment is known to be final")
-        if newest == TIMESTAMP_MAX:
-            raise InvalidOptionError("all these members have left the fleet: give a time")
         return newest
 
 
 def _final_or_error(connection: Connection) -> int | SnapKVError:
-    if not connection.member.has(TIMESTAMP_MAX):
-        return 0  # it has left, so that later times do not wait for it
     try:
         return connection.resolved()
     except (*AWAY, NotObservedError) as e:
         return e
 
 
-def _effective(member: Member, final: int) -> int:
-    """Return up to which time a member keeps no moment back: it may not belong to the fleet."""
-    if member.left < TIMESTAMP_MAX:
-        return TIMESTAMP_MAX
-    return max(final, member.joined - 1)
-
-
-def _wanted(of: Policy, members: int) -> int:
-    """Return how many members a policy wants.
-
-    >>> _wanted("all", 7), _wanted("99%", 1_000), _wanted("50%", 3), _wanted(2, 7)
-    (7, 990, 2, 2)
-    """
-    if of == "all":
-        return members
-    if isinstance(of, str):
-        number = of.removesuffix("%")
-        if of.endswith("%") and number.isascii() and number.isdigit() and 0 < int(number) <= 100:
-            return ceil(members * int(number) / 100)
-        raise InvalidOptionError(f'give "all", a percentage such as "99%", or a number, not {of!r}')
-    if isinstance(of, bool) or not isinstance(of, int):
-        raise wrong_type("of", 'a str such as "all" or "99%", or an int', of)
-    return check_int("the number of members", of, 1, members)
+def _span(member: Member, found: Mapping[str, int | SnapKVError]) -> Span:
+    """Return what is known of a member; one that was not asked has left."""
+    final = found.get(member.name, member.left)
+    return Span(0 if isinstance(final, SnapKVError) else final, member.joined, member.left)

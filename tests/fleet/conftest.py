@@ -15,10 +15,21 @@ def sites(tmp_path):
 
 
 @pytest.fixture
-def servers(monkeypatch):
-    """Engines that are opened from now on answer only while their servers are there."""
+def servers(monkeypatch, sites):
+    """Engines that fleets open answer only while their servers are there."""
     servers = Servers()
+    sites.passed = servers.passed
     servers.patch(monkeypatch)
     yield servers
     for url in list(servers.modes):
         servers.set(url, "here")
+
+
+@pytest.fixture
+def late(sites):
+    """A fleet in which "us" is behind a time at which "eu" is final, and that time."""
+    eu, us = sites.add("eu", "us")
+    us.save("k", b"old")
+    sites.later()
+    ts = eu.save("k", b"new")
+    return sites.fleet(), ts

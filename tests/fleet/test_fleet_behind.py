@@ -7,10 +7,6 @@ import snapkv
 from snapkv import KeyNotFoundError, MembersBehindError
 from snapkv.errors import (
     AccessDeniedError,
-    ClockSkewError,
-    EngineUnavailableError,
-    NotSupportedError,
-    SnapKVError,
 )
 from snapkv.fleet.connection import ABSENT
 
@@ -18,16 +14,6 @@ from .histories import PREFIX
 from .sites import eventually
 
 POLICIES = ["error", "stale", "leave out"]
-
-
-@pytest.fixture
-def late(sites):
-    """A fleet in which "us" is behind a time at which "eu" is final, and that time."""
-    eu, us = sites.add("eu", "us")
-    us.save("k", b"old")
-    sites.later()
-    ts = eu.save("k", b"new")
-    return sites.fleet(), ts
 
 
 # --- behind ---
@@ -342,68 +328,3 @@ def test_other_errors_are_raised_with_their_member(sites, monkeypatch, behind):
         fleet.at(max(stamps.values()) + 1, behind=behind)
     assert e.value.member == "us"
     assert "'us'" in e.value.__notes__[0]
-
-
-# --- final=True ---
-
-
-def test_final_ticks_what_is_behind(sites, late):
-    fleet, ts = late
-    us = sites["us"].resolved()
-    moment = fleet.at(ts, final=True)
-    assert moment.final
-    assert dict(moment) == {("eu", "k"): b"new", ("us", "k"): b"old"}
-    assert [c.ts > us for c in sites["us"].commits(us)] == [True]
-    assert sites["us"].resolved() >= ts
-    assert sites["eu"].resolved() == ts, "who is final gets no tick"
-    before = {name: store.resolved() for name, store in sites.stores.items()}
-    assert dict(fleet.at(ts, final=True)) == dict(moment)
-    assert {name: store.resolved() for name, store in sites.stores.items()} == before
-
-
-def test_final_ticks_a_store_without_a_commit(sites):
-    eu, us = sites.add("eu", "us")
-    ts = eu.save("k", b"1")
-    moment = sites.fleet().at(ts, final=True)
-    assert moment.final
-    assert us.resolved() >= ts
-    assert dict(moment) == {("eu", "k"): b"1"}
-
-
-def test_final_is_refused_for_what_cannot_be_ticked(sites, late):
-    _, ts = late
-    sites.tick("us")
-    later = sites.later()
-    archive = f"archive:{sites.archive('us')}"
-    observed = sites.described_as("us", prefix=PREFIX)
-    for member, what in ((archive, "an archive"), (observed, "observed")):
-        fleet = sites.fleet({"eu": sites.urls["eu"], "us": member})
-        before = sites["eu"].resolved()
-        with pytest.raises(NotSupportedError, match=what) as e:
-            fleet.at(later, final=True)
-        assert e.value.member == "us"
-        assert sites["eu"].resolved() == before, "no tick was sent"
-        assert fleet.at(ts, final=True).final
-
-
-def test_final_does_not_tick_the_future(sites, late):
-    fleet, _ = late
-    with pytest.raises(ClockSkewError) as e:
-        fleet.at("+1h", final=True)
-    assert e.value.member in ("eu", "us")
-
-
-def test_final_and_a_member_that_is_away(sites, servers, late):
-    _, ts = late
-    fleet = sites.fleet()
-    servers.set(sites.urls["us"], "away")
-    with pytest.raises((MembersBehindError, EngineUnavailableError)):
-        fleet.at(ts, final=True)
-    moment = fleet.at(ts, final=True, behind="leave out")
-    assert dict(moment) == {("eu", "k"): b"new"}
-
-
-def test_every_error_of_the_fleet_is_typed(late):
-    fleet, ts = late
-    with pytest.raises(SnapKVError):
-        fleet.at(ts)
