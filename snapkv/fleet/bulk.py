@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from snapkv.errors import FileMissingError, SnapKVError
@@ -13,6 +12,8 @@ from snapkv.fleet.connection import Pin
 from snapkv.fleet.member import named
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+
     from snapkv.archive.whole import Differing
 
 Found = TypeVar("Found")
@@ -50,6 +51,8 @@ def _in_threads(
     asked: Iterable[Found], pin_of: Callable[[Found], Pin], read: Callable[[Found], Any]
 ) -> Iterator[tuple[Found, Any]]:
     """Yield things with what a function reads of them, in order."""
+    from concurrent.futures import ThreadPoolExecutor
+
     ahead: deque[tuple[Found, Future[Any]]] = deque()
     pool = ThreadPoolExecutor(THREADS, thread_name_prefix="snapkv fleet files")
     try:

@@ -9,9 +9,6 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import TYPE_CHECKING, Literal, TypeVar
 
-from snapkv.archive.places import open_files
-from snapkv.archive.publishing import newest as newest_of
-from snapkv.archive.publishing import numbered
 from snapkv.clock import Clock, monotonic
 from snapkv.dates import dated
 from snapkv.engine.contract import GetResult, KeyValue
@@ -40,6 +37,7 @@ from snapkv.timeline.tracker import Tracker
 from snapkv.times import TIMESTAMP_MAX
 
 if TYPE_CHECKING:
+    from snapkv.archive.manifest import Manifest
     from snapkv.archive.whole import WholeArchive
 
 Reads = SnapshotKV | Observed[str]
@@ -501,6 +499,10 @@ class Connection:
         """Return a closed archive at a time that it has, if it may be read as a whole."""
         whole, number = self._whole, self._reached[0]
         if whole is None or whole.manifest.number < number or whole.manifest.resolved < timestamp:
+            from snapkv.archive.places import open_files  # these need pyarrow
+            from snapkv.archive.publishing import newest as newest_of
+            from snapkv.archive.publishing import numbered
+
             files = open_files(self.member.url.removeprefix("archive:"), self.member.storage)
             manifest = numbered(files, number) if number else newest_of(files)
             if manifest is None:

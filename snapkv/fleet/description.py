@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import json
 import os
-import tomllib
 from collections.abc import Iterator, Mapping
 from datetime import date, time
 from typing import Any
@@ -23,7 +22,6 @@ from typing import Any
 from snapkv.arguments import check_known, check_text, wrong_type
 from snapkv.errors import InvalidFileError, InvalidOptionError, SnapKVError
 from snapkv.files import FilePath, checked_path, typed_errors
-from snapkv.fleet.archived import archives_below
 from snapkv.fleet.member import OBJECT_STORES, Member, archive_url, member_of
 from snapkv.observing.observe import Observed
 from snapkv.store.store import SnapshotKV
@@ -80,6 +78,8 @@ def _read(path: str) -> Mapping[str, Any]:
         text = file.read(FILE_BYTES_MAX + 1)
     if len(text) > FILE_BYTES_MAX:
         raise InvalidFileError(f"{path} is larger than {FILE_BYTES_MAX >> 20} MiB: not a fleet")
+    import tomllib  # most processes have no such file
+
     try:
         found = _from_json(text) if path.endswith(".json") else tomllib.loads(text.decode())
     except (ValueError, RecursionError) as e:
@@ -160,6 +160,9 @@ def _found(
     """Yield the names and URLs of the archives in some folders."""
     if not isinstance(places, list | tuple):
         raise wrong_type("archives", "a list of folders", places)
+    if places:
+        from snapkv.fleet.archived import archives_below  # it needs pyarrow
+
     for place in places:
         check_text("a folder of archives", place)
         place = place.removeprefix("archive:")

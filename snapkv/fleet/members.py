@@ -5,9 +5,8 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
-from typing import TypeVar, cast
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from snapkv.clock import Clock
 from snapkv.errors import (
@@ -16,12 +15,14 @@ from snapkv.errors import (
     NotObservedError,
     SnapKVError,
 )
-from snapkv.fleet.archived import reached_of
 from snapkv.fleet.connection import AWAY, Connection, Pin
 from snapkv.fleet.finality import Policy, Span, check_policy, newest_final
 from snapkv.fleet.member import Member, named
 from snapkv.lifecycle import Closing, renew_in_children
 from snapkv.times import TIMESTAMP_MAX
+
+if TYPE_CHECKING:
+    from concurrent.futures import ThreadPoolExecutor
 
 Found = TypeVar("Found")
 
@@ -71,6 +72,8 @@ class Members:
     def _threads(self) -> ThreadPoolExecutor:
         with self._lock:
             if self._pool is None:
+                from concurrent.futures import ThreadPoolExecutor
+
                 most = min(THREADS_MAX, len(self.by_name))
                 self._pool = ThreadPoolExecutor(most, thread_name_prefix="snapkv fleet")
             return self._pool
@@ -107,6 +110,8 @@ class Members:
         asked = [self.by_name[name].member for name in names]
         found: dict[str, int | SnapKVError] = {}
         if archives := [member for member in asked if member.is_archive]:
+            from snapkv.fleet.archived import reached_of  # it needs pyarrow
+
             for name, reached in reached_of(archives).items():
                 found[name] = self.by_name[name].reached(reached)
         found |= self.each([name for name in names if name not in found], _final_or_error)

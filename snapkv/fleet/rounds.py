@@ -23,9 +23,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from functools import partial
+from typing import TYPE_CHECKING
 
 from snapkv.clock import HybridClock, ManualClock, monotonic
 from snapkv.errors import CompactedError, InvalidOptionError, SnapKVError
@@ -37,6 +37,9 @@ from snapkv.model import Commit, Ops, Scalar, Stamp
 from snapkv.store.open import open as open_store
 from snapkv.store.store import SnapshotKV
 from snapkv.times import LOGICAL_BITS, format_time, pack, physical_ms
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
 
 LOOKS_MAX = 8
 """A moment looks for a round in so many ticks of the slowest member, at most."""
@@ -200,6 +203,8 @@ class Ticker(Closing):
         self._sent: dict[Ticked, Future[tuple[Commit, float]]] = {}
         self._id, self._number = os.urandom(8).hex(), 0
         self._last: Round | None = None
+        from concurrent.futures import ThreadPoolExecutor  # `import snapkv` does not need it
+
         self._pool = ThreadPoolExecutor(len(self._ticked), thread_name_prefix="snapkv round")
 
     def tick(self, *, timeout: float = TICK_TIMEOUT_S) -> Round:
@@ -209,6 +214,8 @@ class Ticker(Closing):
         whose tick of an earlier round is still on its way is left out. One round trip.
         Raises `ClockSkewError` if the members' times are too far ahead of this clock.
         """
+        from concurrent.futures import wait
+
         self._number += 1
         issued = self._clock.issue()
         ms = physical_ms(issued) + (issued & ((1 << LOGICAL_BITS) - 1) > 0)
