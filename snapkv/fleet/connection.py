@@ -37,7 +37,6 @@ from snapkv.timeline.tracker import Tracker
 from snapkv.times import TIMESTAMP_MAX
 
 if TYPE_CHECKING:
-    from snapkv.archive.manifest import Manifest
     from snapkv.archive.whole import WholeArchive
 
 Reads = SnapshotKV | Observed[str]

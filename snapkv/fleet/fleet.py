@@ -121,10 +121,11 @@ class Fleet(Closing):
     ) -> FleetMoment:
         """Return the moment of a time; without one, the newest that is final on all members.
 
-        Where members are observed prefixes, it is that of the newest round of ticks at or below the
-        time, if they have one: its `timestamp` is that of the round. `final=True` first commits a
-        tick on each store that is not final at the time; it is refused for members that this cannot
-        be done for. With a `token` it is the cut that `moment.token` named, or an error.
+        Unless `behind` is "error", members of which nothing is known do not count for that. Where
+        members are observed prefixes, it is that of the newest round of ticks at or below the time,
+        if they have one: its `timestamp` is that of the round. `final=True` first commits a tick on
+        each store that is not final at the time; it is refused for members that this cannot be done
+        for. With a `token` it is the cut that `moment.token` named, or an error.
 
         Costs as `at` of a store, of the slowest member; without a time as `resolved`, too.
 
@@ -144,7 +145,7 @@ class Fleet(Closing):
             return self._at_token(token, behind)
         names = chosen(self.members, members)
         if when is None:
-            timestamp = self._members.resolved("all", names)
+            timestamp = self._members.resolved("all", names, known_only=behind != "error")
         else:
             timestamp = self.timestamp_of(when)
         if final:
@@ -363,7 +364,7 @@ class Fleet(Closing):
             after, places = decoded(resume)
             names = [name for name in names if name in places]
         elif since is None:
-            after = self._members.resolved("all", names)
+            after = self._members.resolved("all", names, known_only=behind != "error")
         else:
             after = self.timestamp_of(since)
         return FleetWatch(

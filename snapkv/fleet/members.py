@@ -117,14 +117,18 @@ class Members:
         found |= self.each([name for name in names if name not in found], _final_or_error)
         return found
 
-    def resolved(self, of: Policy, names: Sequence[str]) -> int:
+    def resolved(self, of: Policy, names: Sequence[str], *, known_only: bool = False) -> int:
         """Return the newest timestamp at which members have a final state; see `Fleet.resolved`.
 
-        Members that have left are asked only if the others are not final after that time.
+        Members that have left are asked only if the others are not final after that time. With
+        `known_only`, members of which nothing is known do not count.
         """
         check_policy(of, len(names))
         members = [self.by_name[name].member for name in names]
         found = self.final_up_to([each.name for each in members if each.has(TIMESTAMP_MAX)])
+        if known_only:
+            known = [m for m in members if not isinstance(found.get(m.name), SnapKVError)]
+            members = known or members
         while True:
             newest = newest_final([_span(each, found) for each in members], of)
             asked = [each.name for each in members if each.name not in found and each.has(newest)]
