@@ -34,6 +34,7 @@ from snapkv.fleet.member import Member, named
 from snapkv.fleet.members import Members
 from snapkv.lifecycle import Closing
 from snapkv.model import Commit, Ops, Scalar, Stamp
+from snapkv.store.open import MAX_CLOCK_SKEW_S
 from snapkv.store.open import open as open_store
 from snapkv.store.store import SnapshotKV
 from snapkv.times import LOGICAL_BITS, format_time, pack, physical_ms
@@ -212,7 +213,6 @@ class Ticker(Closing):
 
         Members that are one store, as two prefixes of one cluster, get one tick together. A member
         whose tick of an earlier round is still on its way is left out. One round trip.
-        Raises `ClockSkewError` if the members' times are too far ahead of this clock.
         """
         from concurrent.futures import wait
 
@@ -290,8 +290,13 @@ class Ticker(Closing):
         return Round(timestamp, ended - began, tuple(sorted(ticked)), refused, failed)
 
     def _follow(self, newest: int) -> None:
-        """Let the next round be above a member's newest timestamp, unless its clock is wrong."""
-        self._clock.merge(newest)
+        """Let the next round be above a member's newest timestamp, unless its clock is wrong.
+
+        All members get the time of the round. So one that is too far ahead must not set it: the
+        other members would refuse each tick. It takes part again when clocks have reached it.
+        """
+        if physical_ms(newest) <= self._clock.now_ms() + 1_000 * MAX_CLOCK_SKEW_S:
+            self._clock.merge(newest)
 
     def close(self) -> None:
         """Close the stores; ticks on their way are given up."""
