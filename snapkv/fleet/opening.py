@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from snapkv.arguments import check_seconds
@@ -11,6 +11,7 @@ from snapkv.files import FilePath
 from snapkv.fleet.connection import AWAY, Connection
 from snapkv.fleet.description import members_of
 from snapkv.fleet.fleet import Fleet
+from snapkv.fleet.member import Member
 from snapkv.fleet.members import Members
 from snapkv.times import TIMESTAMP_MAX
 
@@ -50,9 +51,14 @@ def fleet(
     too), `InvalidTypeError`, `InvalidTimeError`; and as `open`, but for a member that cannot be
     reached. Errors about one member have its name as `member`.
     """
-    check_seconds("timeout", timeout, above=0, most=TIMEOUT_S_MAX)
     hybrid = HybridClock(clock or SystemClock())
-    found = Members(members_of(members, hybrid.now_ms()), timeout, hybrid.wall)
+    return Fleet(opened(members_of(members, hybrid.now_ms()), timeout, hybrid.wall), hybrid)
+
+
+def opened(members: Sequence[Member], timeout: float, clock: Clock) -> Members:
+    """Return the members that were described, open as far as they can be reached."""
+    check_seconds("timeout", timeout, above=0, most=TIMEOUT_S_MAX)
+    found = Members(members, timeout, clock)
     try:
         live = [
             name
@@ -63,7 +69,7 @@ def fleet(
     except BaseException:
         found.close()
         raise
-    return Fleet(found, hybrid)
+    return found
 
 
 def _open(connection: Connection) -> None:
