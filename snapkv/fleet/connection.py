@@ -398,7 +398,7 @@ class Connection:
         An engine that goes away later ends it with an error.
         """
         try:
-            steps = self.ask(lambda reads: _begun(read(reads)))
+            steps = self.ask(lambda reads: begun(read(reads)))
         except (*AWAY, CompactedError):
             kept = self.archive_or_none()
             if kept is None:
@@ -596,7 +596,7 @@ class Connection:
                 reads.close()
 
 
-def _begun(steps: Iterator[Found]) -> Iterator[Found]:
+def begun(steps: Iterator[Found]) -> Iterator[Found]:
     """Return an iterator after its first step: if that fails, nothing was returned."""
     for first in steps:
         return chain((first,), steps)

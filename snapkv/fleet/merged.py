@@ -1,4 +1,7 @@
-"""Histories and commits of several members in one order: of times, then of members' names."""
+"""Histories and commits of several members in one order: of times, then of members' names.
+
+Of a member only what it did while it belonged to the fleet, as moments and watches show it.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,8 @@ import heapq
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple, TypeVar
 
-from snapkv.errors import NotObservedError, SnapKVError
-from snapkv.fleet.connection import Connection, Reads
+from snapkv.errors import CompactedError, NotObservedError, SnapKVError
+from snapkv.fleet.connection import Connection, Reads, begun
 from snapkv.fleet.member import named
 from snapkv.model import Commit, Version
 from snapkv.reading import history as _history
@@ -35,11 +38,11 @@ def versions(
 ) -> Iterator[MemberVersion]:
     """Yield the versions of a key in (since, until], see `Fleet.history`."""
 
-    def read(reads: Reads) -> Iterator[Version]:
-        return reads.history(key, since=since, until=until)
+    def read(reads: Reads, low: int | None, high: int) -> Iterator[Version]:
+        return reads.history(key, since=low, until=high)
 
     able = (each for each in connections if each.member.may_have_key(key))
-    parts = [_named(each, read, MemberVersion) for each in able]
+    parts = [steps_of(each, since, until, read, MemberVersion) for each in able]
     return heapq.merge(*parts, key=lambda each: (each.version.ts or 0, each.member))
 
 
@@ -48,21 +51,34 @@ def commits(
 ) -> Iterator[MemberCommit]:
     """Yield the commits and ticks in (since, until], see `Fleet.commits`."""
 
-    def read(reads: Reads) -> Iterator[Commit]:
-        return _history.commits(reads.reader, since, until, None, newest_first=False)
+    def read(reads: Reads, low: int | None, high: int) -> Iterator[Commit]:
+        return _history.commits(reads.reader, low, high, None, newest_first=False)
 
-    parts = [_named(each, read, MemberCommit) for each in connections]
+    parts = [steps_of(each, since, until, read, MemberCommit) for each in connections]
     return heapq.merge(*parts, key=lambda each: (each.commit.ts, each.member))
 
 
-def _named(
+def steps_of(
     connection: Connection,
-    read: Callable[[Reads], Iterator[Step]],
+    since: int | None,
+    until: int,
+    read: Callable[[Reads, int | None, int], Iterator[Step]],
     found: Callable[[str, Step], Found],
 ) -> Iterator[Found]:
     """Yield what one member has; errors name it. What came before its first commit is nothing."""
+    member = connection.member
+    low = max(since or 0, member.joined - 1) if member.joined else since
+    high = min(until, member.left)
+    if low is not None and low >= high:
+        return
     try:
-        steps = connection.ask_or_archive(read)
+        try:
+            steps = begun(connection.ask_or_archive(lambda reads: read(reads, low, high)))
+        except CompactedError:
+            if since is not None or low is None:
+                raise
+            # what is left begins after the member joined
+            steps = connection.ask_or_archive(lambda reads: read(reads, None, high))
         for step in steps:
             yield found(connection.name, step)
     except NotObservedError as e:
