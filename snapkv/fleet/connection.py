@@ -362,6 +362,11 @@ class Connection:
                 f"{self.store_id.hex()}"
             )
 
+    @property
+    def away(self) -> SnapKVError | None:
+        """Why the member did not answer the last call; None if it did."""
+        return None if self._away is None else self._away[1]
+
     def _check_away(self) -> None:
         away = self._away
         if away is not None:

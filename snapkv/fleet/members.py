@@ -140,6 +140,10 @@ class Members:
             raise MembersBehindError(0, errors, asked="no moment is known to be final")
         return newest
 
+    def newest(self, of: Policy, final: Mapping[str, int | SnapKVError]) -> int:
+        """Return `resolved` from what `final_up_to` has found; 0 if that is unknown."""
+        return newest_final([_span(self.by_name[name].member, final) for name in final], of)
+
 
 def _final_or_error(connection: Connection) -> int | SnapKVError:
     try:
