@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Annotated
+from typing import Annotated, Any, Protocol, TypeVar
 
 import typer
 
 from snapkv.cli.differences import Renderer
 from snapkv.cli.exits import CommandError
-from snapkv.cli.formats import commit_json, counted
+from snapkv.cli.formats import Json, commit_json, counted
 from snapkv.cli.moments import moment, settled_span, since
 from snapkv.cli.options import (
     CountOption,
@@ -20,11 +20,12 @@ from snapkv.cli.options import (
     SinceOption,
     StoreOptions,
     UntilOption,
+    grouped,
     takes,
 )
 from snapkv.cli.output import COMMIT_HEADINGS, Output
 from snapkv.cli.rendering import Rendering, renders
-from snapkv.cli.terminal import tell
+from snapkv.cli.terminal import Part, tell
 from snapkv.errors import CompactedError
 from snapkv.model import Commit
 from snapkv.observing.observe import Observed
@@ -80,21 +81,16 @@ def _is_like(text: str, pattern: str) -> bool:
     return fnmatchcase(text, pattern) if WILDCARDS & set(pattern) else pattern in text
 
 
-@takes("observe", "archive", "timeout", "no_pager", "raw")
-@renders()
-def log(
-    options: StoreOptions,
-    rendering: Rendering,
-    keys: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="KEY", help="Only commits that changed these.", show_default=False),
-    ] = None,
+@dataclass(frozen=True, slots=True)
+class LogOptions:
+    """Which commits a log prints, and how much of each, in the order of the help."""
+
     prefix: Annotated[
         str | None,
         typer.Option(
             "--prefix", metavar="PREFIX", help="Only commits that changed a key that begins so."
         ),
-    ] = None,
+    ] = None
     writer: Annotated[
         str | None,
         typer.Option(
@@ -102,20 +98,64 @@ def log(
             metavar="TEXT",
             help="Only commits whose writer has this text in it; with * ? or [] all of it.",
         ),
-    ] = None,
+    ] = None
     grep: Annotated[
         str | None,
         typer.Option("--grep", metavar="TEXT", help="Only commits whose note has this text."),
-    ] = None,
+    ] = None
     ignore_case: Annotated[
         bool, typer.Option("--ignore-case", "-i", help="For --writer and --grep.")
-    ] = False,
-    since_: SinceOption = None,
-    until: UntilOption = None,
-    count: CountOption = None,
-    oldest_first: OldestFirst = False,
-    ticks: Annotated[bool, typer.Option("--ticks", help="Print ticks, too.")] = False,
-    patch: PatchOption = False,
+    ] = False
+    since_: SinceOption = None
+    until: UntilOption = None
+    count: CountOption = None
+    oldest_first: OldestFirst = False
+    ticks: Annotated[bool, typer.Option("--ticks", help="Print ticks, too.")] = False
+    patch: PatchOption = False
+
+    @property
+    def wanted(self) -> CommitFilter:
+        """Which commits are wanted by their writer and note."""
+        return CommitFilter(self.writer, self.grep, self.ignore_case)
+
+    def read(self, rendering: Rendering) -> dict[str, Any]:
+        """Return the arguments of `snapkv.reading.log.log` for these commits, without the span."""
+        return {
+            "prefix": self.prefix,
+            "newest_first": not self.oldest_first,
+            "wanted": None if self.wanted else self.count,
+            "details": self.patch or rendering.asked,
+        }
+
+
+class InLog(Protocol):
+    """A commit of a log."""
+
+    @property
+    def commit(self) -> Commit:
+        """The commit."""
+        ...
+
+    @property
+    def is_tick(self) -> bool:
+        """Whether it is left out without --ticks."""
+        ...
+
+
+OneInLog = TypeVar("OneInLog", bound=InLog)
+
+
+@takes("observe", "archive", "timeout", "no_pager", "raw")
+@grouped(LogOptions, "which", None)
+@renders()
+def log(
+    options: StoreOptions,
+    rendering: Rendering,
+    which: LogOptions,
+    keys: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="KEY", help="Only commits that changed these.", show_default=False),
+    ] = None,
 ) -> None:
     """Print the commits, newest first: time, revision, writer, note, meta.
 
@@ -123,44 +163,52 @@ def log(
     on the error stream. With --observe it prints the writes of other programs, each with its own
     revision and the time of its tick.
     """
-    if keys and prefix is not None:
+    if keys and which.prefix is not None:
         raise CommandError("log takes either keys or --prefix")
-    wanted, renderer = CommitFilter(writer, grep, ignore_case), Renderer(rendering)
-    details = patch or rendering.asked
-    after, up_to, left_out = since(since_), moment(until), 0
-    headings = (*COMMIT_HEADINGS, *(renderer.headings if details else ()))
+    renderer, read = Renderer(rendering), which.read(rendering)
+    after, up_to = since(which.since_), moment(which.until)
+    headings = (*COMMIT_HEADINGS, *(renderer.headings if read["details"] else ()))
     with options.long_output(*headings) as out, options.readable() as kv:
-        found = logged(
-            kv,
-            *settled_span(kv, since_, after, up_to),
-            keys=keys or (),
-            prefix=prefix,
-            newest_first=not oldest_first,
-            wanted=None if wanted else count,
-            details=details,
-        )
-        for each in _until_enough(found, wanted, count, ticks):
-            left_out += each.is_tick and not ticks
-            if (ticks or not each.is_tick) and details:
-                _write_detailed(out, renderer.from_zero(), kv, each)
-            elif ticks or not each.is_tick:
-                out.record(commit_json(each.commit), *out.commit_columns(each.commit))
+        span = settled_span(kv, which.since_, after, up_to)
+        for each in shown_of(logged(kv, *span, keys=keys or (), **read), which):
+            fields, columns = commit_json(each.commit), out.commit_columns(each.commit)
+            if read["details"]:
+                write_detailed(out, renderer.from_zero(), kv, each, fields, columns)
+            else:
+                out.record(fields, *columns)
+
+
+def shown_of(found: Iterator[OneInLog], which: LogOptions) -> Iterator[OneInLog]:
+    """Yield the commits that are shown; say in the end how many ticks were left out."""
+    left_out = 0
+    for each in _until_enough(found, which.wanted, which.count, which.ticks):
+        if which.ticks or not each.is_tick:
+            yield each
+        else:
+            left_out += 1
     if left_out:
         tell(f"snapkv: {counted(left_out, 'tick')} left out: --ticks shows them")
 
 
-def _write_detailed(
-    out: Output, renderer: Renderer, kv: SnapshotKV | Observed[str], each: Logged
+def write_detailed(
+    out: Output,
+    renderer: Renderer,
+    kv: SnapshotKV | Observed[str],
+    each: Logged,
+    fields: Json,
+    in_front: Sequence[Part | None],
 ) -> None:
-    """Write a commit with what it changed; None in JSON if that was compacted."""
-    in_front = out.commit_columns(each.commit)
+    """Write a commit with what it changed; None in JSON if that was compacted.
+
+    `fields` are those of the commit for programs, `in_front` its columns for people.
+    """
     try:
         shown = renderer.each(differences_of(kv, each), "" if out.structured else "  ")
     except CompactedError:
         shown = None
     if out.structured:
         changes = None if shown is None else [one.fields for one in shown]
-        out.record({**commit_json(each.commit), "changes": changes})
+        out.record({**fields, "changes": changes})
         return
     if out.format == "text":
         out.record({}, *in_front)
@@ -176,8 +224,8 @@ def _write_detailed(
 
 
 def _until_enough(
-    found: Iterator[Logged], wanted: CommitFilter, count: int | None, ticks: bool
-) -> Iterator[Logged]:
+    found: Iterator[OneInLog], wanted: CommitFilter, count: int | None, ticks: bool
+) -> Iterator[OneInLog]:
     """Yield the commits that are wanted until `count` of them were shown, and ticks in between."""
     left = count
     while left != 0 and (each := next(found, None)) is not None:

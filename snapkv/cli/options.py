@@ -30,10 +30,11 @@ MODE_DIGITS_MAX = 5
 
 
 def inherited(ctx: typer.Context, param: typer.CallbackParam, value: Any) -> Any:
-    """Return an option of the command, or else the same option before the command."""
-    if value or ctx.parent is None or param.name is None:
-        return value
-    return ctx.parent.params.get(param.name)
+    """Return an option of the command, or else the same option before the command or its group."""
+    while not value and ctx.parent is not None and param.name is not None:
+        ctx = ctx.parent  # type: ignore[assignment]
+        value = ctx.params.get(param.name)
+    return value
 
 
 StoreOption = Annotated[

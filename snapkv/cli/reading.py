@@ -37,7 +37,7 @@ from snapkv.cli.output import Output, who_and_why
 from snapkv.cli.rendering import Rendering, renders
 from snapkv.cli.terminal import Part, tell, write_line
 from snapkv.errors import KeyNotFoundError
-from snapkv.model import Commit, Version
+from snapkv.model import Commit, Entry, Version
 from snapkv.observing.observe import Observed
 from snapkv.reading.history import bounds as history_bounds
 from snapkv.store.store import SnapshotKV
@@ -59,19 +59,25 @@ def get(options: StoreOptions, rendering: Rendering, key: KeyArgument, at: AtOpt
     with options.readable() as kv:
         when = settled(kv, when)
         if out.format == "text":
-            _write_value(kv.load(key, when), renderer)
+            write_value(kv.load(key, when), renderer)
             return
         snapshot = kv.at(when)
         entry = snapshot.entry(key)
+    out.record(entry_fields(key, entry, snapshot.timestamp, snapshot.final, renderer))
+
+
+def entry_fields(key: str, entry: Entry, timestamp: int, final: bool, renderer: Renderer) -> Json:
+    """Return a key at a moment for programs, with what its value says if options ask for it."""
     fields = entry_json(key, entry)
-    fields["at"] = {**time_json(snapshot.timestamp), "final": snapshot.final}
-    if rendering.decodes:
+    fields["at"] = {**time_json(timestamp), "final": final}
+    if renderer.rendering.decodes:
         decoded = renderer.decoded(entry.value)
         fields |= {"kind": decoded.kind, "decoded": tree_json(decoded.data)}
-    out.record(fields)
+    return fields
 
 
-def _write_value(value: bytes, renderer: Renderer) -> None:
+def write_value(value: bytes, renderer: Renderer) -> None:
+    """Write a value alone: into a pipe its bytes, on a terminal what it is."""
     decodes, terminal = renderer.rendering.decodes, sys.stdout.isatty()
     if not (decodes or terminal):
         sys.stdout.flush()
@@ -114,13 +120,20 @@ def ls(
             return
         width = 0 if out.format == "table" else NUMBER_WIDTH
         for key, entry in snapshot.entries(prefix or None):
-            out.record(
-                {**entry_json(key, entry), "value": renderer.value_json(key, entry.value)},
-                (f"{entry.revision:>{width}}", "cyan"),
-                f"{len(entry.value):>{width}}",
-                key_text(key),
-                renderer.preview(key, entry.value),
-            )
+            out.record(*listed_entry(renderer, key, entry, width))
+
+
+def listed_entry(
+    renderer: Renderer, key: str, entry: Entry, width: int
+) -> tuple[Json, Part, Part, Part, Part]:
+    """Return a key of `ls --long`: its fields for programs, then its columns for people."""
+    return (
+        {**entry_json(key, entry), "value": renderer.value_json(key, entry.value)},
+        (f"{entry.revision:>{width}}", "cyan"),
+        f"{len(entry.value):>{width}}",
+        key_text(key),
+        renderer.preview(key, entry.value),
+    )
 
 
 @takes("observe", "archive", "timeout", "no_pager", "raw")
@@ -144,7 +157,7 @@ def history(
     with options.long_output(*headings) as out, options.readable() as kv:
         within = _span(kv, *settled_span(kv, since_, after, before_end))
         wanted = (
-            _record(out, renderer, key, version, before)
+            version_record(out, renderer, key, version, before)
             for version, before in _with_previous(key, kv.history(key))
             if within(version) and not renderer.ignores(key, before, version.value)
         )
@@ -182,7 +195,7 @@ def _span(
     )
 
 
-def _record(
+def version_record(
     out: Output, renderer: Renderer, key: str, version: Version, before: bytes | None
 ) -> tuple[Json, list[Part | None]]:
     """Return a version's fields for programs, or its columns for people."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import select
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from types import FrameType, TracebackType
@@ -29,18 +29,19 @@ PERIOD_MS_MIN = 100
 WAIT_S_MAX = 3_600.0
 """Longer waits are several of these."""
 
+EveryOption = Annotated[
+    str | None,
+    typer.Option("--every", metavar="DURATION", help="Tick this often, until Ctrl-C or SIGTERM."),
+]
+QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Print no times.")]
+
 
 @takes("writer", "raw")
 def tick(
     options: StoreOptions,
-    every: Annotated[
-        str | None,
-        typer.Option(
-            "--every", metavar="DURATION", help="Tick this often, until Ctrl-C or SIGTERM."
-        ),
-    ] = None,
+    every: EveryOption = None,
     count: CountOption = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print no times.")] = False,
+    quiet: QuietOption = False,
     metrics: MetricsOption = None,
 ) -> None:
     """Commit nothing but a time, and print it.
@@ -50,8 +51,8 @@ def tick(
     Otherwise it prints nothing, except with --json a line for each tick. Creates the store if it
     does not exist.
     """
-    out = options.output
-    if every is None:
+    out, period_s = options.output, period(every)
+    if every is None or period_s is None:
         if count is not None or metrics is not None:
             option = "--count" if metrics is None else "--metrics"
             raise CommandError(f"{option} needs --every")
@@ -60,9 +61,6 @@ def tick(
         if not quiet:
             out.committed(commit)
         return
-    period_ms = duration_ms(every)
-    if period_ms < PERIOD_MS_MIN:
-        raise CommandError(f"--every takes {PERIOD_MS_MIN}ms at least")
     with Stop() as stop, ExitStack() as stack:
         hooks = stack.enter_context(metrics_served(metrics))
         shown = stack.enter_context(status_line(shown=not (quiet or options.structured)))
@@ -76,7 +74,17 @@ def tick(
             newest = time_text(commit.ts, raw=options.raw)
             shown(f"ticking every {every}: {counted(ticker.ticks, 'tick')}, the newest at {newest}")
 
-        Ticker(connect, on_tick).run(period_ms / 1_000, count, stop)
+        Ticker(connect, on_tick).run(period_s, count, stop)
+
+
+def period(every: str | None) -> float | None:
+    """Return the seconds of --every; None without it."""
+    if every is None:
+        return None
+    period_ms = duration_ms(every)
+    if period_ms < PERIOD_MS_MIN:
+        raise CommandError(f"--every takes {PERIOD_MS_MIN}ms at least")
+    return period_ms / 1_000
 
 
 class Stop:
@@ -145,13 +153,8 @@ class Ticker:
 
     def run(self, every_s: float, count: int | None, stop: Stop) -> None:
         """Tick `count` times (None: for ever), the first at once, until the end is wanted."""
-        began, number = monotonic(), 0
-        while not stop.wanted and (count is None or number < count):
+        for _ in beats(every_s, count, stop):
             self._try(stop)
-            number += 1
-            if count is None or number < count:
-                now = monotonic()
-                stop.wait(next_beat(began, every_s, now) - now)
 
     def _try(self, stop: Stop) -> None:
         """Tick; report the begin and the end of a series of temporary failures."""
@@ -170,6 +173,17 @@ class Ticker:
             tell(f"snapkv: ticks again, after {counted(self.failed, 'tick')} that failed")
         self.ticks, self.failed = self.ticks + 1, 0
         self.on_tick(self, commit)
+
+
+def beats(every_s: float, count: int | None, stop: Stop) -> Iterator[None]:
+    """Yield at regular times, `count` times (None: for ever), at once first, until the end."""
+    began, number = monotonic(), 0
+    while not stop.wanted and (count is None or number < count):
+        yield
+        number += 1
+        if count is None or number < count:
+            now = monotonic()
+            stop.wait(next_beat(began, every_s, now) - now)
 
 
 def next_beat(began: float, every: float, now: float) -> float:

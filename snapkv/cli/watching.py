@@ -22,8 +22,9 @@ from snapkv.cli.options import (
 )
 from snapkv.cli.output import COMMIT_HEADINGS, Output
 from snapkv.cli.rendering import Rendering, renders
+from snapkv.cli.terminal import Part
 from snapkv.errors import CompactedError
-from snapkv.model import Change, Changes, Difference
+from snapkv.model import Change, Changes, Commit, Difference
 from snapkv.observing.observe import Observed
 from snapkv.reading.log import values_before
 from snapkv.store.store import SnapshotKV
@@ -61,29 +62,31 @@ def watch(
         for found in islice(changes, count):
             if out.structured:
                 form = change_json if options.observe is None else written_change_json
-                _write_fields(out, renderer, found, form, kv if patch else None)
+                before = _values_before(kv, found.changes) if patch else None
+                changed = changes_json(renderer, found.changes, form, before)
+                out.record({**commit_json(found.commit), "changes": changed})
             else:
-                _write_lines(out, renderer, kv, found)
+                for written, one in commits_of(found):
+                    shown = changes_shown(renderer, one, _values_before(kv, one))
+                    write_commit(out, out.commit_columns(written), shown)
             sys.stdout.flush()
 
 
-def _write_fields(
-    out: Output,
+def changes_json(
     renderer: Renderer,
-    found: Changes[str],
+    found: Sequence[Change[str]],
     form: Callable[[Change[str]], Json],
-    kv: SnapshotKV | Observed[str] | None,
-) -> None:
-    """Write a commit for programs, each change in a form; with `kv` both its values."""
-    before = None if kv is None else _values_before(kv, found.changes)
+    before: Sequence[bytes | None] | None,
+) -> list[Json]:
+    """Return changes for programs, each in a form; with `before` both its values."""
     changes = []
-    for number, change in enumerate(found.changes):
+    for number, change in enumerate(found):
         value = renderer.value_json(change.key, change.value)
         both = {}
         if before is not None:
             both = {"before": renderer.value_json(change.key, before[number]), "after": value}
         changes.append({**form(change), "value": value, **both})
-    out.record({**commit_json(found.commit), "changes": changes})
+    return changes
 
 
 def _values_before(
@@ -96,24 +99,25 @@ def _values_before(
         return None
 
 
-def _write_lines(
-    out: Output, renderer: Renderer, kv: SnapshotKV | Observed[str], found: Changes[str]
-) -> None:
-    """Write each commit for people, with its changes."""
+def commits_of(found: Changes[str]) -> Iterator[tuple[Commit, list[Change[str]]]]:
+    """Yield the commits of one time with their changes: of observed keys there may be several."""
     in_order = sorted(found.changes, key=lambda change: change.commit.revision)
     for commit, changes in groupby(in_order, key=lambda change: change.commit):
-        in_front = out.commit_columns(commit)
-        if out.format == "text":
-            out.record({}, *in_front)
-        for shown in _shown(renderer, kv, list(changes)):
-            out.record({}, *in_front, *shown.columns, lines=shown.lines)
+        yield commit, list(changes)
 
 
-def _shown(
-    renderer: Renderer, kv: SnapshotKV | Observed[str], changes: list[Change[str]]
+def write_commit(out: Output, in_front: Sequence[Part | None], changes: Iterable[Shown]) -> None:
+    """Write a commit for people, its changes below its columns."""
+    if out.format == "text":
+        out.record({}, *in_front)
+    for shown in changes:
+        out.record({}, *in_front, *shown.columns, lines=shown.lines)
+
+
+def changes_shown(
+    renderer: Renderer, changes: list[Change[str]], before: Sequence[bytes | None] | None
 ) -> Iterable[Shown]:
-    """Return changes as they are shown; `=` is before a value if the one before was compacted."""
-    before = _values_before(kv, changes)
+    """Return changes as they are shown; `=` is before a value if the one before is not known."""
     if before is None:
         return _without_before(renderer, changes)
     pairs = zip(changes, before, strict=True)
