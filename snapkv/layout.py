@@ -49,6 +49,8 @@ class Mark(NamedTuple):
     ordinal: int
 
 
+ROUND_META = "fleet_"
+"""With this begin the names in the meta of the ticks that make a round (`snapkv.fleet.rounds`)."""
 CREATION_ORDINAL = 1
 """The ordinal of a store's creation, which is not a commit."""
 
@@ -70,6 +72,11 @@ class StampRecord:
     ahead: int = 0
     source: tuple[int, int] | None = None
     meta: Meta | None = None
+
+    @property
+    def says_nothing(self) -> bool:
+        """Whether it has no note, no meta but that of a round of ticks, and is not a fence."""
+        return self.note is None and self.fence_of is None and is_of_round(self.meta)
 
     @property
     def meta_json(self) -> str | None:
@@ -115,6 +122,15 @@ class StampRecord:
             msgpack.UnpackException,
         ) as e:
             raise CorruptStoreError(f"the timestamp key holds no stamp: {value[:40]!r}") from e
+
+
+def is_of_round(meta: Mapping[str, Scalar] | None) -> bool:
+    """Return whether a meta is none, or has nothing but the names of a fleet's rounds of ticks.
+
+    >>> is_of_round(None), is_of_round({"fleet_round": 2}), is_of_round({"request": "r-17"})
+    (True, True, False)
+    """
+    return meta is None or all(name.startswith(ROUND_META) for name in meta)
 
 
 def pack_meta(meta: Mapping[str, Scalar]) -> bytes:

@@ -142,7 +142,7 @@ def _from(folder: str, url: str, *, is_archive: bool = False) -> str:
     path = url.removeprefix(scheme)
     if (not scheme and not is_archive) or "://" in path or not path:
         return url
-    return scheme + os.path.join(folder, path)
+    return scheme + os.path.normpath(os.path.join(folder, path))
 
 
 def _plain(value: object) -> object:

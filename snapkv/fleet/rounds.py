@@ -32,6 +32,7 @@ from snapkv.errors import CompactedError, InvalidOptionError, SnapKVError
 from snapkv.fleet.connection import AWAY, Connection, Pin, Reads
 from snapkv.fleet.member import Member, named
 from snapkv.fleet.members import Members
+from snapkv.layout import ROUND_META
 from snapkv.lifecycle import Closing
 from snapkv.model import Commit, Ops, Scalar, Stamp
 from snapkv.store.open import MAX_CLOCK_SKEW_S
@@ -51,8 +52,8 @@ TICK_TIMEOUT_S = 5.0
 MEMBERS_MAX = 512
 """One thread for each member."""
 
-ROUND, TICKER, BEFORE = "fleet_round", "fleet_ticker", "fleet_before"
-SPREAD, WITHOUT = "fleet_spread_us", "fleet_without"
+ROUND, TICKER, BEFORE = f"{ROUND_META}round", f"{ROUND_META}ticker", f"{ROUND_META}before"
+SPREAD, WITHOUT = f"{ROUND_META}spread_us", f"{ROUND_META}without"
 ANY = "*"
 """In place of the names of members without an answer, if these are too long."""
 

@@ -44,7 +44,7 @@ class Logged(NamedTuple):
     """A commit of the log; of observed keys also a write by another program.
 
     `moved` are the keys that it changed, None if that was compacted. A tick changed no key of the
-    store, has no note and no meta, and is not a fence.
+    store, has no note, no meta but that of a fleet's round, and is not a fence.
     """
 
     mark: Mark
@@ -150,9 +150,10 @@ class _Reading:
             assert stamp is not None, "every commit of a store has one"
             # between the two are leased keys, and stores whose names begin with that of this one
             nothing = not any(each.last.kv.key.startswith(self._own) for each in touched)
-            says_nothing = stamp.note is None and stamp.meta is None and stamp.fence_of is None
             mine = (each for each in touched if each.last.kv.key.startswith(self._own[0]))
-            yield Logged(mark, commit_of(mark, stamp), self._moved(mine), nothing and says_nothing)
+            yield Logged(
+                mark, commit_of(mark, stamp), self._moved(mine), nothing and stamp.says_nothing
+            )
 
     def _of_range(self, start: bytes, end: bytes, low: Mark, high: Mark) -> Iterator[Logged]:
         for mark, stamp, touched in changed(self._core, start, end, low, high):

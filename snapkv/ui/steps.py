@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from snapkv.errors import CompactedError
-from snapkv.layout import CREATION_ORDINAL, Mark, StampRecord, space_name
+from snapkv.layout import CREATION_ORDINAL, Mark, StampRecord, is_of_round, space_name
 from snapkv.model import Scalar
 from snapkv.reading.changes import CommitChanges, Touched, changed, values_before
 from snapkv.reading.history import bounds
@@ -53,7 +53,8 @@ class Step:
     @property
     def tick(self) -> bool:
         """Whether it only moved time on: it changed no key, has no note, and is not a fence."""
-        return not (self.counts or self.spaces or self.note is not None or self.fence or self.meta)
+        did = self.counts or self.spaces or self.note is not None or self.fence
+        return not did and is_of_round(self.meta)
 
 
 @dataclass(frozen=True, slots=True)
