@@ -43,6 +43,8 @@ Reads = SnapshotKV | Observed[str]
 Found = TypeVar("Found")
 
 State = Literal["live", "archive", "behind", "missing", "absent"]
+LATE = "behind", "missing"
+"""States of a member that makes a moment not final."""
 
 AWAY_S = 1.0
 """A member that did not answer counts as away for so long: calls then do not wait for it."""

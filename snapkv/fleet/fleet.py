@@ -16,7 +16,7 @@ from snapkv.errors import (
     StoreClosedError,
 )
 from snapkv.fleet import merged
-from snapkv.fleet.connection import ABSENT, Connection, Pin
+from snapkv.fleet.connection import ABSENT, LATE, Connection, Pin
 from snapkv.fleet.difference import FleetDiff
 from snapkv.fleet.finality import Policy
 from snapkv.fleet.member import Member, chosen, named, one_of
@@ -39,7 +39,6 @@ from snapkv.times import (
 )
 
 Behind = Literal["error", "stale", "leave out"]
-LATE = ("behind", "missing")
 BEHIND = ("error", "stale", "leave out")
 
 

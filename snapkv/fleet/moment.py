@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from snapkv.arguments import check_text
 from snapkv.errors import InvalidKeyError, InvalidTypeError, KeyNotFoundError, SnapKVError
-from snapkv.fleet.connection import Pin, Seen
+from snapkv.fleet.connection import LATE, Pin, Seen, State
 from snapkv.fleet.difference import FleetDiff
 from snapkv.fleet.member import chosen, named, one_of
 from snapkv.fleet.token import encoded
@@ -48,12 +48,23 @@ class FleetMoment(Mapping[FleetKey, bytes]):
     @property
     def final(self) -> bool:
         """Whether no member's state at this moment can change, and none is missing."""
-        return all(pin.state not in ("behind", "missing") for pin in self._pins.values())
+        return all(pin.state not in LATE for pin in self._pins.values())
 
     @property
     def members(self) -> Mapping[str, Seen]:
         """What is seen of each member, by its name."""
         return MappingProxyType({name: pin.seen for name, pin in self._pins.items()})
+
+    @property
+    def states(self) -> Mapping[str, State]:
+        """The state of each member, by its name, as far as it is known without opening archives."""
+        return MappingProxyType({name: pin.state for name, pin in self._pins.items()})
+
+    @property
+    def late(self) -> Mapping[str, Seen]:
+        """What is seen of the members that are behind or missing: those that make it not final."""
+        late = {name: pin.seen for name, pin in self._pins.items() if pin.state in LATE}
+        return MappingProxyType(late)
 
     @property
     def token(self) -> str:

@@ -1,4 +1,4 @@
-"""How each member of a fleet is now: does it answer, and up to when is it final?"""
+"""How each member of a fleet is now: whether it answers, and up to when it is final."""
 
 from __future__ import annotations
 

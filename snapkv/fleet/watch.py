@@ -145,7 +145,7 @@ class FleetWatch(Closing):
     def __next__(self) -> FleetChanges | Late:
         try:
             found = self.next(self._timeout)
-            while found is None and self._catches_up():
+            while found is None and not self.has_caught_up:
                 found = self.next(CATCH_UP_S)
         except StoreClosedError:
             if not self._closed:
@@ -169,10 +169,11 @@ class FleetWatch(Closing):
         if self._closed:
             raise StoreClosedError("the watch was closed")
 
-    def _catches_up(self) -> bool:
-        """Return whether changes that are older than the watch are still to come."""
+    @property
+    def has_caught_up(self) -> bool:
+        """Whether all changes that are older than the watch have come, or wait to be returned."""
         with self.changed:
-            return any(not each.has_caught_up for each in self._followers if not each.left_out)
+            return all(each.has_caught_up for each in self._followers if not each.left_out)
 
     # --- with the lock ---
 
