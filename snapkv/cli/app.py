@@ -25,6 +25,7 @@ COMMANDS = {
     "show": Place("snapkv.cli.showing", "Read", times=1),
     "blame": Place("snapkv.cli.comparing", "Read"),
     "watch": Place("snapkv.cli.watching", "Read"),
+    "fleet": Place("snapkv.cli.fleet", "Read"),
     "ui": Place("snapkv.cli.page", "Read"),
     "put": Place("snapkv.cli.writing", "Write"),
     "rm": Place("snapkv.cli.writing", "Write"),
@@ -77,7 +78,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command line (default: that of the process); return its exit code."""
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # an error is one line, without gRPC's log
     words = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
-    if words == ["archive"]:
+    if words in (["archive"], ["fleet"]):
         words.append("--help")
     prepare_streams()
     try:

@@ -34,6 +34,7 @@ OTHER_WORDS = {
     "find": "ls",
     "follow": "watch",
     "help": "--help",
+    "history": "log",
     "import": "import-prefix",
     "keys": "ls",
     "list": "ls",

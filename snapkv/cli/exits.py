@@ -33,7 +33,8 @@ MEANINGS = {
     Exit.COMPACTED: "the history asked for was compacted, or never observed",
     Exit.NO_STORE: "no usable store: missing, foreign, damaged, too new, read-only, denied",
     Exit.UNKNOWN: "unknown yet whether the commit happened",
-    Exit.LATER: "failed for now: busy, unavailable, timed out, disk full, clock off",
+    Exit.LATER: "failed for now: busy, unavailable, timed out, disk full, clock off, members of a "
+    "fleet behind",
     Exit.OUTPUT: "the output could not be written; the command may have succeeded",
     Exit.INTERRUPTED: "interrupted with Ctrl-C",
     Exit.PIPE_CLOSED: "the reader of the output ended",
@@ -72,6 +73,7 @@ _CODES: tuple[tuple[type[Exception], Exit], ...] = (
     (_errors.NoSpaceError, Exit.LATER),
     (_errors.EngineBusyError, Exit.LATER),
     (_errors.EngineUnavailableError, Exit.LATER),
+    (_errors.MembersBehindError, Exit.LATER),
     (_errors.LeaseNotFoundError, Exit.LATER),
     (_errors.SessionLostError, Exit.LATER),
     (_errors.SnapKVError, Exit.USAGE),  # all other errors are about the arguments
@@ -93,11 +95,22 @@ def code_of(error: Exception) -> Exit | None:
 
 
 def message_of(error: Exception) -> str:
-    """Return the message of an error, with advice in terms of the command line."""
+    """Return the message of an error, with advice in terms of the command line.
+
+    That of an error about a member of a fleet begins with the member's name.
+    """
+    message = _advice_of(error)
+    member = getattr(error, "member", None)
+    return message if member is None or message.startswith(member) else f"{member}: {message}"
+
+
+def _advice_of(error: Exception) -> str:
     if isinstance(error, _errors.CommitUnknownError) and error.may_still_land:
         return f"{error}; 'snapkv resolve {error.timestamp} {error.nonce.hex()}' settles it"
     if isinstance(error, _errors.CompactedError):
         return str(error).replace("archive=", "--archive")
+    if isinstance(error, _errors.MembersBehindError):
+        return f"{error}; --behind leave-out or stale shows the rest"
     if isinstance(error, _errors.NotObservedError) and error.first is not None:
         return f"{error}: write {date_text(error.first)} or a later time"
     if isinstance(error, OSError) and not isinstance(error, _errors.SnapKVError):

@@ -1,0 +1,162 @@
+"""The command fleet tick: all members get one time, once or regularly."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import typer
+
+from snapkv.cli.exits import CommandError, Exit
+from snapkv.cli.fleet.options import FleetOptions, of_fleet
+from snapkv.cli.fleet.telling import listed
+from snapkv.cli.formats import Json, counted, time_json, time_text
+from snapkv.cli.options import CountOption, StoreOptions, takes
+from snapkv.cli.output import Output
+from snapkv.cli.progress import status_line
+from snapkv.cli.terminal import tell, tell_error
+from snapkv.cli.ticker import EveryOption, QuietOption, Stop, beats, period
+from snapkv.errors import NAMED_MAX
+from snapkv.fleet.rounds import TICK_TIMEOUT_S, Round
+
+REFUSED_ROUNDS = 3
+"""A member that refuses so many rounds in a row is named: one alone means nothing."""
+
+
+@takes("writer", "raw", store=False)
+@of_fleet("file", "members")
+def tick(
+    options: StoreOptions,
+    chosen: FleetOptions,
+    every: EveryOption = None,
+    count: CountOption = None,
+    quiet: QuietOption = False,
+) -> None:
+    """Give all members that have an engine the same time, in a round, and print it.
+
+    With --every it does so until Ctrl-C or SIGTERM, goes on after failures, and reports when a
+    member begins to fail and when it ticks again; with --json a line for each round. A moment of
+    the fleet shows a round once the next one has recorded its bounds: keep it running. Creates
+    stores that do not exist.
+    """
+    out, period_s = options.output.headed("TIME", "TICKED", "SPREAD"), period(every)
+    if period_s is None and count is not None:
+        raise CommandError("--count needs --every")
+    state = Rounds()
+    with (
+        Stop() as stop,
+        chosen.opened(connected=False) as opened,
+        opened.fleet.ticker(writer=options.writer) as ticker,
+        status_line(shown=not (quiet or options.structured)) as shown,
+    ):
+        if period_s is None:
+            _once(out, ticker.tick(), quiet)
+            return
+        for _ in beats(period_s, count, stop):
+            done = ticker.tick(timeout=min(TICK_TIMEOUT_S, period_s / 2))
+            state.add(done, ends=stop.wanted)
+            if options.structured and not quiet:
+                out.record(round_json(done), flush=True)
+            shown(f"ticking every {every}: {state.summary(options.raw)}")
+    if not (quiet or options.structured) and state.rounds:
+        tell(f"snapkv: {state.summary(options.raw)}")
+
+
+def _once(out: Output, done: Round, quiet: bool) -> None:
+    """Write one round; name the members that have not got its time."""
+    of = len(done.ticked) + len(done.refused) + len(done.failed)
+    if not quiet:
+        shown = f"{len(done.ticked):,} of {counted(of, 'member')}"
+        out.record(round_json(done), out.time(done.timestamp), shown, _spread_text(done.spread))
+    if done.refused:
+        tell(
+            f"snapkv: {counted(len(done.refused), 'member')} had a newer time already: "
+            f"{listed(done.refused)}"
+        )
+    for name, why in list(done.failed.items())[:NAMED_MAX]:
+        tell_error(f"{name}: {why}")
+    if (more := len(done.failed) - NAMED_MAX) > 0:
+        tell_error(f"and {more:,} more")
+    if done.failed:
+        raise typer.Exit(Exit.LATER)
+
+
+def round_json(done: Round) -> Json:
+    """Return a round for JSON."""
+    return {
+        **time_json(done.timestamp),
+        "spread_s": round(done.spread, 6),
+        "ticked": list(done.ticked),
+        "refused": {name: time_json(newest) for name, newest in done.refused.items()},
+        "failed": dict(done.failed),
+    }
+
+
+def _spread_text(spread_s: float) -> str:
+    return f"within {spread_s * 1_000:,.1f} ms"
+
+
+@dataclass(slots=True)
+class Rounds:
+    """What became of many rounds; says when a series of failures of a member begins and ends."""
+
+    rounds: int = 0
+    newest: Round | None = None
+    widest_s: float = 0.0
+    failed: dict[str, int] = field(default_factory=dict)
+    """How many rounds in a row have failed, by member."""
+    refused: dict[str, int] = field(default_factory=dict)
+
+    def add(self, done: Round, *, ends: bool = False) -> None:
+        """Take a round, and report what has changed; after the last one, nothing is tried again."""
+        self.rounds, self.newest = self.rounds + 1, done
+        self.widest_s = max(self.widest_s, done.spread)
+        began, over = _series(self.failed, done.failed, 1)
+        _tell_each(
+            [
+                f"{name}: {done.failed[name]}{'' if ends else '; it goes on trying'}"
+                for name in began
+            ]
+        )
+        for name, rounds in over[:NAMED_MAX]:
+            tell(f"snapkv: {name} ticks again, after {counted(rounds, 'round')} that failed")
+        began, over = _series(self.refused, done.refused, REFUSED_ROUNDS)
+        _tell_each(
+            [
+                f"{name}: its time is {time_text(done.refused[name])}, newer than the rounds: "
+                "another ticker, or a clock that is ahead"
+                for name in began
+            ]
+        )
+        for name, rounds in over[:NAMED_MAX]:
+            if rounds >= REFUSED_ROUNDS:
+                tell(f"snapkv: {name} takes part in the rounds again, after {rounds:,} without it")
+
+    def summary(self, raw: bool) -> str:
+        """Return one line about the rounds."""
+        done = self.newest
+        if done is None:
+            return "no rounds"
+        of = len(done.ticked) + len(done.refused) + len(done.failed)
+        return (
+            f"{counted(self.rounds, 'round')}, the newest at {time_text(done.timestamp, raw=raw)} "
+            f"on {len(done.ticked):,} of {counted(of, 'member')}, {_spread_text(done.spread)}, the "
+            f"widest {_spread_text(self.widest_s)}"
+        )
+
+
+def _series(
+    counts: dict[str, int], names: Mapping[str, object], least: int
+) -> tuple[list[str], list[tuple[str, int]]]:
+    """Count those that are named in a row; return whose series began now, and which are over."""
+    over = [(name, counts.pop(name)) for name in [*counts] if name not in names]
+    for name in names:
+        counts[name] = counts.get(name, 0) + 1
+    return [name for name in names if counts[name] == least], over
+
+
+def _tell_each(lines: list[str]) -> None:
+    for line in lines[:NAMED_MAX]:
+        tell_error(line)
+    if (more := len(lines) - NAMED_MAX) > 0:
+        tell_error(f"and {counted(more, 'member')} more")

@@ -1,0 +1,161 @@
+"""The command fleet watch: the changes of all members in one order, as they become final."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import islice
+from typing import Annotated, Literal
+
+import typer
+
+from snapkv.cli.differences import Renderer
+from snapkv.cli.fleet.options import FleetOptions, OpenFleet, of_fleet
+from snapkv.cli.fleet.telling import tell_names
+from snapkv.cli.formats import Json, change_json, commit_json, time_json, written_change_json
+from snapkv.cli.moments import since
+from snapkv.cli.options import (
+    CountOption,
+    PatchOption,
+    PrefixArgument,
+    StoreOptions,
+    seconds,
+    takes,
+)
+from snapkv.cli.output import COMMIT_HEADINGS, Output
+from snapkv.cli.rendering import Rendering, renders
+from snapkv.cli.terminal import tell
+from snapkv.cli.ticker import Stop
+from snapkv.cli.watching import changes_json, changes_shown, commits_of, write_commit
+from snapkv.clock import monotonic
+from snapkv.errors import CompactedError
+from snapkv.fleet.connection import SILENT
+from snapkv.fleet.token import decoded
+from snapkv.fleet.watch import FleetChanges, FleetWatch, Late
+from snapkv.model import Change, Changes
+from snapkv.reading.log import values_before
+
+LOOK_S = 0.25
+"""How often a watch looks whether a signal has ended it."""
+_TIME, *_REST = COMMIT_HEADINGS
+
+
+@takes("raw", store=False)
+@of_fleet("file", "members", "behind")
+@renders()
+def watch(
+    options: StoreOptions,
+    chosen: FleetOptions,
+    rendering: Rendering,
+    prefix: PrefixArgument = "",
+    since_: Annotated[
+        str | None,
+        typer.Option("--since", metavar="TIME", help="Begin after this time; else after now."),
+    ] = None,
+    count: CountOption = None,
+    patch: PatchOption = False,
+    timeout: Annotated[
+        str | None,
+        typer.Option("--timeout", metavar="DURATION", help="End when nothing came for so long."),
+    ] = None,
+) -> None:
+    """Print what all members change, a whole timestamp at a time, until Ctrl-C or SIGTERM.
+
+    A time is printed when all members are final at it, so a member that is away stops it. With
+    --behind leave-out the others go on, and what that member missed comes as "late". In the end
+    the error stream has the --since with which the next watch goes on.
+    """
+    after, idle_s, policy = since(since_), seconds(timeout), chosen.policy("stale")
+    renderer = Renderer(rendering, brief=not patch)
+    headings = (_TIME, "MEMBER", *_REST, *renderer.headings)
+    with Stop() as stop, chosen.opened() as opened:
+        shows = _Shows(options.output.headed(*headings), renderer, opened, patch)
+        behind: Literal["leave out", "error"] = "leave out" if policy == "leave out" else "error"
+        with opened.fleet.watch(prefix or None, after, behind=behind) as changes:
+            for found in islice(_until(changes, stop, idle_s), count):
+                shows(found)
+                sys.stdout.flush()
+            tell(f"snapkv: the next watch goes on with --since {_resumes_at(changes)}")
+
+
+def _until(changes: FleetWatch, stop: Stop, idle_s: float | None) -> Iterator[FleetChanges | Late]:
+    """Yield items until the end is wanted, or until nothing came for some seconds."""
+    heard = monotonic()
+    while not stop.wanted:
+        found = changes.next(LOOK_S if idle_s is None else min(LOOK_S, idle_s))
+        if found is not None:
+            yield found
+            heard = monotonic()
+        elif idle_s is not None and changes.has_caught_up and monotonic() - heard >= idle_s:
+            return
+
+
+def _resumes_at(changes: FleetWatch) -> int:
+    """Return the time after which nothing was missed; members that were left out hold it back."""
+    timestamp, places = decoded(changes.token)
+    behind = (place.timestamp for place in places.values() if place.state == "behind")
+    return min([timestamp, *behind])
+
+
+class _Shows:
+    """Writes items of a watch, and says when members are left out and take part again."""
+
+    def __init__(self, out: Output, renderer: Renderer, opened: OpenFleet, patch: bool) -> None:
+        self._out, self._renderer, self._opened, self._patch = out, renderer, opened, patch
+        self._wide = 0 if out.format == "table" else opened.width
+        self._missing: tuple[str, ...] = ()
+
+    def __call__(self, found: FleetChanges | Late) -> None:
+        """Write an item."""
+        if isinstance(found, Late):
+            self._late(found)
+            return
+        new = [name for name in found.missing if name not in self._missing]
+        tell_names(new, "held the others back, left out for now; what is missed comes late")
+        back = [name for name in self._missing if name not in found.missing]
+        tell_names(back, "caught up with the others")
+        self._missing = found.missing
+        if not self._out.structured:
+            for name, changes in found.members.items():
+                self._write(name, name, changes)
+            return
+        members = [self._json(name, changes) for name, changes in found.members.items()]
+        fields = {**time_json(found.timestamp), "members": members}
+        self._out.record({**fields, "missing": list(found.missing)})
+
+    def _late(self, found: Late) -> None:
+        if not self._out.structured:
+            for changes in found.changes:
+                self._write(found.member, f"{found.member} (late)", changes)
+            return
+        span = {"since": time_json(found.since), "until": time_json(found.until)}
+        commits = [
+            {**time_json(changes.commit.ts), **self._json(found.member, changes)}
+            for changes in found.changes
+        ]
+        self._out.record({"late": found.member, **span, "commits": commits})
+
+    def _json(self, name: str, found: Changes[str]) -> Json:
+        form = change_json
+        if self._opened.fleet.member(name).prefix is not None:
+            form = written_change_json
+        before = self._before(name, list(found.changes)) if self._patch else None
+        said = commit_json(found.commit)
+        fields = {field: said[field] for field in said if field not in ("timestamp", "time")}
+        changed = changes_json(self._renderer, found.changes, form, before)
+        return {"member": name, **fields, "changes": changed}
+
+    def _write(self, name: str, shown: str, found: Changes[str]) -> None:
+        for commit, changes in commits_of(found):
+            time, *rest = self._out.commit_columns(replace(commit, ts=found.commit.ts))
+            lines = changes_shown(self._renderer, changes, self._before(name, changes))
+            write_commit(self._out, (time, shown.ljust(self._wide), *rest), lines)
+
+    def _before(self, name: str, changes: list[Change[str]]) -> list[bytes | None] | None:
+        """Return the values before changes; None if these were compacted, or the member is away."""
+        try:
+            each = self._opened.members.by_name[name]
+            return each.ask(lambda reads: values_before(reads, changes))
+        except (CompactedError, *SILENT):
+            return None
