@@ -34,9 +34,9 @@ FLOORS = (
     ("snapkv.engine_urls",),
     ("snapkv.coordination", "snapkv.observing"),
     ("snapkv.store",),
+    ("snapkv.fleet",),
     (
         "snapkv.aio",
-        "snapkv.fleet",
         "snapkv.importing",
         "snapkv.metrics",
         "snapkv.recording",
