@@ -378,6 +378,7 @@ class Connection:
             self._away = None
 
     def _note_away(self, error: SnapKVError) -> None:
+        """Let calls fail at once for a while if it did not answer, unless they do already."""
         if self._away is None and isinstance(error, SILENT):
             self._away = monotonic() + AWAY_S, error
 
