@@ -47,7 +47,7 @@ LATE = "behind", "missing"
 """States of a member that makes a moment not final."""
 
 AWAY_S = 1.0
-"""A member that did not answer counts as away for so long: calls then do not wait for it."""
+"""The default of `Connection.away_s`."""
 RESTORED = (
     "the engine was restored or replaced since the fleet was opened: what was final may have "
     "changed; open the fleet anew"
@@ -196,7 +196,8 @@ class Pin:
 class Connection:
     """A member and its store, observed keys or archive; safe for threads.
 
-    `clock` is that of the ticks of `finish`.
+    `clock` is that of the ticks of `finish`. A member that did not answer counts as away for
+    `away_s` seconds: calls then do not wait for it.
     """
 
     def __init__(
@@ -208,6 +209,7 @@ class Connection:
     ) -> None:
         self.member, self.timeout, self.on_identified = member, timeout, on_identified
         self._clock, self._known = clock, 0
+        self.away_s = AWAY_S
         self.store_id: bytes | None = None
         self._epoch = self._created = 0  # of the history that the open store had at first
         self._reads: Reads | None = member.opened
@@ -276,7 +278,7 @@ class Connection:
     # --- opening ---
 
     def reads(self) -> Reads:
-        """Return the open member; raises what opening raises, for `AWAY_S` without trying again."""
+        """Return the open member; raises what opening raises, for `away_s` without trying again."""
         if self._reads is not None:
             return self._reads
         with self._opening:
@@ -380,7 +382,7 @@ class Connection:
     def _note_away(self, error: SnapKVError) -> None:
         """Let calls fail at once for a while if it did not answer, unless they do already."""
         if self._away is None and isinstance(error, SILENT):
-            self._away = monotonic() + AWAY_S, error
+            self._away = monotonic() + self.away_s, error
 
     # --- asking ---
 
@@ -388,7 +390,7 @@ class Connection:
         """Return what a function reads from the open member, within the time of a call.
 
         Raises what it raises; errors name the member. After one that did not answer, calls fail
-        at once for `AWAY_S`.
+        at once for `away_s`.
         """
         try:
             self._check_away()

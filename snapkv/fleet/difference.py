@@ -27,10 +27,10 @@ class FleetDifference:
 class FleetDiff:
     """An iterable of `FleetDifference`, in the order of members, then of keys.
 
-    Only members that are seen at both moments are compared. `joined` are those that are absent at
-    the first one, `left` those that are absent at the second one; `unknown` are those of which one
-    of the two moments shows nothing, with the reason. No key of these three is returned: a member
-    that was away has removed nothing.
+    Only members that are seen at both moments are compared: `compared` names them. `joined` are
+    those that are absent at the first one, `left` those that are absent at the second one;
+    `unknown` are those of which one of the two moments shows nothing, with the reason. No key of
+    these three is returned: a member that was away has removed nothing.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class FleetDiff:
         self.joined: list[str] = []
         self.left: list[str] = []
         self.unknown: dict[str, str] = {}
-        self._both: list[str] = []
+        self.compared: list[str] = []
         for name in sorted({*before, *after}):
             self._sort(name)
 
@@ -62,10 +62,10 @@ class FleetDiff:
         elif b.state == "absent" and a.state != "absent":
             self.left.append(name)
         elif a.state != "absent":
-            self._both.append(name)
+            self.compared.append(name)
 
     def __iter__(self) -> Iterator[FleetDifference]:
-        pairs = [(self._before[name], self._after[name]) for name in self._both]
+        pairs = [(self._before[name], self._after[name]) for name in self.compared]
         prefix = encode_text("" if self._prefix is None else self._prefix, "prefix")
         pairs = [pair for pair in pairs if pair[1].connection.member.may_have(self._prefix)]
         for (a, b), found in differences(pairs, prefix):
@@ -89,7 +89,7 @@ class FleetDiff:
 
     def __repr__(self) -> str:
         return (
-            f"<FleetDiff of {len(self._both)} members, joined={self.joined} left={self.left} "
+            f"<FleetDiff of {len(self.compared)} members, joined={self.joined} left={self.left} "
             f"unknown={sorted(self.unknown)}>"
         )
 

@@ -91,6 +91,12 @@ class Fleet(Closing):
         """Return the description of a member. Raises `InvalidOptionError` for an unknown one."""
         return self._members.by_name[one_of(self._members.by_name, name)].member
 
+    def connection(self, name: str) -> Connection:
+        """Return the connection of a member; for layers of this package."""
+        self._check_open()
+        (found,) = chosen(self.members, [name])
+        return self._members.by_name[found]
+
     # --- finality ---
 
     def resolved(self, of: Policy = "all", *, members: Wanted = None) -> int:

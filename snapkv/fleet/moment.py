@@ -87,6 +87,11 @@ class FleetMoment(Mapping[FleetKey, bytes]):
             "that to at(token=...) of the fleet that the other process opened"
         )
 
+    @property
+    def pins(self) -> Mapping[str, Pin]:
+        """The members as they are pinned, by name; for layers of this package."""
+        return MappingProxyType(self._pins)
+
     # --- one member ---
 
     def of(self, member: str) -> Snapshot[str]:
