@@ -95,7 +95,8 @@ class FleetOptions:
         with warnings_shown(), patience(f"the fleet of {self.file}"):
             described = {member.name: member for member in members_of(self.file, clock.now_ms())}
             asked = [described[name] for name in chosen(list(described), self.members)]
-            members = opened(asked, timeout or 0.0) if connected else Members(asked, timeout or 0.0)
+            make = opened if connected else Members
+            members = make(asked, timeout or 0.0, clock.wall)
         with Fleet(members, clock) as fleet:
             yield OpenFleet(fleet, members)
 
