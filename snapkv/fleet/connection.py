@@ -529,12 +529,13 @@ class Connection:
             return Pin(self, "absent", seen=ABSENT)
         return Pin(self, "archive", timestamp=timestamp, whole=whole)
 
-    def pin(self, timestamp: int, *, whole: bool = True) -> Pin:
+    def pin(self, timestamp: int, *, whole: bool = True, of_token: bool = False) -> Pin:
         """Return the member at a moment; costs as `at` of a store. Errors name the member.
 
-        What no engine and no archive answers is "missing"; what is compacted, too.
+        What no engine and no archive answers is "missing"; what is compacted, too. A commit that a
+        token names (`of_token`) may be older than the time at which the member joined.
         """
-        if not self.member.has(timestamp):
+        if not of_token and not self.member.has(timestamp):
             return Pin(self, "absent", seen=ABSENT)
         try:
             if whole and self.member.is_archive and self._reads is None:

@@ -208,9 +208,10 @@ class Fleet(Closing):
                     if place.state == "absent"
                     else each.missing(f"it was {place.state} when the token was made")
                 )
-            found = each.pin(place.timestamp)
+            found = each.pin(place.timestamp, of_token=True)
             check_same(found, place)
-            return found.stale() if place.state == "behind" else found
+            is_stale = place.state == "behind" and found.moment is not None
+            return found.stale() if is_stale else found
 
         pins = self._members.each(list(places), pin)
         lost = {

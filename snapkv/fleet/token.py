@@ -102,9 +102,9 @@ def check_same(pin: Pin, place: Place) -> None:
         raise named(error, pin.connection.name)
     mark = None if pin.moment is None else pin.moment.mark
     now = None if mark is None else (mark.timestamp, mark.ordinal, mark.revision)
-    if place.ordinal and now is not None and now != place[2:]:
+    if place.ordinal and (now is not None or pin.state == "absent") and now != place[2:]:
         error_ = StoreRestoredError(
             f"the token shows revision {place.revision}, and the member shows "
-            f"{now and now[2]} there: the engine was restored since"
+            f"{now[2] if now else 'nothing'} there: the engine was restored since"
         )
         raise named(error_, pin.connection.name)
