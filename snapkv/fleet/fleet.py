@@ -159,18 +159,7 @@ class Fleet(Closing):
         spread = None
         if self._members.observed > 1:
             timestamp, pins, spread = aligned(timestamp, pins, self._members)
-        return FleetMoment(timestamp, self._allowed(timestamp, pins, behind), spread)
-
-    def _allowed(self, timestamp: int, pins: dict[str, Pin], behind: Behind) -> dict[str, Pin]:
-        """Return what a policy lets a moment show; raise `MembersBehindError` if it shows none."""
-        late = {name: pin for name, pin in pins.items() if pin.state in LATE}
-        if not late:
-            return pins
-        if behind == "error":
-            raise MembersBehindError(timestamp, {name: pin.why for name, pin in late.items()})
-        if behind == "leave out":
-            pins = pins | {name: pin.left_out() for name, pin in late.items()}
-        return pins
+        return FleetMoment(timestamp, allowed(timestamp, pins, behind), spread)
 
     def _finish(self, timestamp: int, names: list[str]) -> None:
         """Tick all members that are stores and not final at a time yet, in parallel."""
@@ -387,3 +376,15 @@ def check_behind(behind: object) -> None:
     if behind not in BEHIND:
         listed = ", ".join(f'"{each}"' for each in BEHIND)
         raise InvalidOptionError(f"behind must be one of {listed}, not {behind!r}")
+
+
+def allowed(timestamp: int, pins: dict[str, Pin], behind: Behind) -> dict[str, Pin]:
+    """Return what a policy lets a moment show; raise `MembersBehindError` if it shows none."""
+    late = {name: pin for name, pin in pins.items() if pin.state in LATE}
+    if not late:
+        return pins
+    if behind == "error":
+        raise MembersBehindError(timestamp, {name: pin.why for name, pin in late.items()})
+    if behind == "leave out":
+        pins = pins | {name: pin.left_out() for name, pin in late.items()}
+    return pins
