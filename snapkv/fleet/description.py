@@ -142,7 +142,9 @@ def _from(folder: str, url: str, *, is_archive: bool = False) -> str:
     path = url.removeprefix(scheme)
     if (not scheme and not is_archive) or "://" in path or not path:
         return url
-    return scheme + os.path.normpath(os.path.join(folder, path))
+    while path.startswith("./"):  # `..` stays: the folder before it may be a link
+        path = path[2:].lstrip("/")
+    return scheme + os.path.join(folder, path)
 
 
 def _plain(value: object) -> object:
