@@ -405,17 +405,25 @@ class Connection:
     def ask_or_archive(self, read: Callable[[Reads], Iterator[Found]]) -> Iterator[Found]:
         """Yield what a function yields from the open member, or, if that is away, its archive.
 
-        An engine that goes away later ends it with an error.
+        An engine that goes away later ends it with an error. That it is still the history of the
+        fleet is checked before the first step and after the last one.
         """
+
+        def first(reads: Reads) -> Iterator[Found]:
+            self._check_same(reads)
+            return begun(read(reads))
+
         try:
-            steps = self.ask(lambda reads: begun(read(reads)))
+            steps = self.ask(first)
         except (*AWAY, CompactedError):
             kept = self.archive_or_none()
             if kept is None:
                 raise
             kept.reader.engine.refresh()  # type: ignore[attr-defined]
-            steps = read(kept)
+            yield from self._in_time(read(kept))
+            return
         yield from self._in_time(steps)
+        self.ask(self._check_same)
 
     def _in_time(self, steps: Iterator[Found]) -> Iterator[Found]:
         """Yield steps, each within the time of a call."""
@@ -468,6 +476,11 @@ class Connection:
             and reads.reader.timeline.tracker.continuity.epoch != self._epoch
         ):
             raise named(StoreRestoredError(RESTORED), self.name)
+
+    def _check_same(self, reads: Reads) -> None:
+        """Raise `StoreRestoredError` if the engine turns out to be restored; 0 or 1 round trip."""
+        reads.reader.timeline.tracker.continuity.assure()
+        self.check_history(reads)
 
     def archive_or_none(self) -> SnapshotKV | None:
         """Return the archive beside the engine; None without one, or if it cannot be read."""

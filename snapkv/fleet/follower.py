@@ -10,7 +10,7 @@ from snapkv.clock import monotonic
 from snapkv.errors import SnapKVError, StoreClosedError
 from snapkv.fleet.connection import AWAY, Connection, Reads
 from snapkv.fleet.member import named
-from snapkv.fleet.token import Place
+from snapkv.fleet.token import Place, check_store
 from snapkv.layout import Mark
 from snapkv.model import Changes
 from snapkv.times import TIMESTAMP_MAX
@@ -69,6 +69,7 @@ class Follower:
         self.progress = self.missing_since = max(after, connection.member.joined - 1)
         self._place = place
         self._given: Mark | None = None
+        self._base: Mark | None = None  # the newest commit that was there at the beginning
         self._queue: deque[Step] = deque()
         self.held = 0
         self.error: SnapKVError | None = None
@@ -131,6 +132,8 @@ class Follower:
             return Place(store_id, state, given.timestamp, given.ordinal, given.revision)
         if self._place is not None:
             return self._place._replace(state=state)
+        if (base := self._base) is not None and not self.left_out:
+            return Place(store_id, state, base.timestamp, base.ordinal, base.revision)
         return Place(store_id, state, self.missing_since, 0, 0)
 
     def _drop_empty(self, timestamp: int) -> None:
@@ -171,17 +174,19 @@ class Follower:
         """Watch from where this follower is; raise if that is of another history now."""
 
         def opened(reads: Reads) -> tuple[Any, int]:
-            self._connection.check_history(reads)
             timeline, place = reads.reader.timeline, self._place
             head = timeline.head()
-            if place is not None and place.ordinal:
-                timeline.verify(Mark(place.timestamp, place.revision, place.ordinal))
+            self._connection.check_history(reads)
+            if place is not None:
+                check_store(self._connection, place)
+                if place.ordinal:
+                    timeline.verify(Mark(place.timestamp, place.revision, place.ordinal))
             return reads.watch(self._prefix, self.progress), head.timestamp
 
         watch, head_ts = self._connection.ask(opened)
         self._head = head_ts
         with self._changed:
-            self._watch = watch
+            self._watch, self._base = watch, watch.mark
             self._move(max(self.progress, watch.timestamp))
         if self._closed:
             watch.close()

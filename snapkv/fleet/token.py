@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from snapkv.arguments import check_text
 from snapkv.errors import InvalidOptionError, StoreRecreatedError, StoreRestoredError
-from snapkv.fleet.connection import Pin
+from snapkv.fleet.connection import Connection, Pin
 from snapkv.fleet.member import named
 from snapkv.times import TIMESTAMP_MAX
 
@@ -94,17 +94,22 @@ def check_same(pin: Pin, place: Place) -> None:
 
     Raises `StoreRecreatedError` if it is another store now.
     """
-    store_id = pin.connection.store_id
+    check_store(pin.connection, place)
+    mark = None if pin.moment is None else pin.moment.mark
+    now = None if mark is None else (mark.timestamp, mark.ordinal, mark.revision)
+    if place.ordinal and (now is not None or pin.state == "absent") and now != place[2:]:
+        error = StoreRestoredError(
+            f"the token shows revision {place.revision}, and the member shows "
+            f"{now[2] if now else 'nothing'} there: the engine was restored since"
+        )
+        raise named(error, pin.connection.name)
+
+
+def check_store(connection: Connection, place: Place) -> None:
+    """Raise `StoreRecreatedError` if a member is another store now than in a token."""
+    store_id = connection.store_id
     if store_id is not None and place.store_id and store_id != place.store_id:
         error = StoreRecreatedError(
             f"the token is of the store {place.store_id.hex()}, and this is {store_id.hex()}"
         )
-        raise named(error, pin.connection.name)
-    mark = None if pin.moment is None else pin.moment.mark
-    now = None if mark is None else (mark.timestamp, mark.ordinal, mark.revision)
-    if place.ordinal and (now is not None or pin.state == "absent") and now != place[2:]:
-        error_ = StoreRestoredError(
-            f"the token shows revision {place.revision}, and the member shows "
-            f"{now[2] if now else 'nothing'} there: the engine was restored since"
-        )
-        raise named(error_, pin.connection.name)
+        raise named(error, connection.name)
