@@ -25,6 +25,7 @@ from snapkv.errors import (
     StoreRestoredError,
 )
 from snapkv.fleet.member import Member, named
+from snapkv.fleet.source import MemberSource
 from snapkv.layout import CREATION_ORDINAL
 from snapkv.lifecycle import renew_in_children
 from snapkv.observing.observe import Observed, observe
@@ -160,7 +161,9 @@ class Pin:
         """Return the member as a snapshot, None if nothing of it is seen."""
         if self.moment is None or self.reads is None:
             return None
-        return Snapshot(self.moment, self.reads.keyspace, read_timeout=self.connection.timeout)
+        connection = self.connection
+        source = MemberSource(connection.name, self.moment)
+        return Snapshot(source, self.reads.keyspace, read_timeout=connection.timeout)
 
     @property
     def why(self) -> str:

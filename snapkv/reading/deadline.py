@@ -47,7 +47,9 @@ def within(timeout: float | None, *, of: float | None = None) -> Iterator[None]:
     except (EngineUnavailableError, EngineBusyError) as e:
         if isinstance(e, ReadTimeoutError) or monotonic() < deadline:
             raise
-        raise ReadTimeoutError(timeout if of is None else of, str(e)) from e
+        error = ReadTimeoutError(timeout if of is None else of, str(e))
+        error.member = e.member
+        raise error from e
 
 
 class TimeLeft:
