@@ -117,7 +117,7 @@ class Pin:
     def settled(self) -> Pin:
         """Return the same after finding out where its keys are read: of an archive, it opens it."""
         if self.whole is not None:
-            found = self.connection.pin(self.timestamp, whole=False)
+            found = self.connection.pin(self.timestamp, whole=False, of_token=True)
             self.state, self.reads = found.state, found.reads
             self._moment, self._seen, self.whole = found._moment, found._seen, None
         return self

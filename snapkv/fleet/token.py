@@ -72,6 +72,8 @@ def decoded(token: str) -> tuple[int, dict[str, Place]]:
         if found["format"] != FORMAT:
             raise ValueError(f"it has format {found['format']!r}, this version reads {FORMAT}")
         timestamp = _number(found["timestamp"])
+        if not found["members"]:
+            raise ValueError("it names no member")
         members = {
             name: Place(bytes.fromhex(store_id), str(state), *map(_number, numbers))
             for name, (store_id, state, *numbers) in found["members"].items()
@@ -95,12 +97,17 @@ def check_same(pin: Pin, place: Place) -> None:
     Raises `StoreRecreatedError` if it is another store now.
     """
     check_store(pin.connection, place)
-    mark = None if pin.moment is None else pin.moment.mark
-    now = None if mark is None else (mark.timestamp, mark.ordinal, mark.revision)
-    if place.ordinal and (now is not None or pin.state == "absent") and now != place[2:]:
+    if pin.moment is None:
+        is_gone = pin.state == "absent" or pin.connection.is_empty
+        is_same, now = not is_gone, "nothing"  # of a member that is missing nothing is known
+    else:
+        mark = pin.moment.mark
+        is_same = (mark.timestamp, mark.ordinal, mark.revision) == place[2:]
+        now = f"revision {mark.revision}"
+    if not is_same:
         error = StoreRestoredError(
-            f"the token shows revision {place.revision}, and the member shows "
-            f"{now[2] if now else 'nothing'} there: the engine was restored since"
+            f"the token shows revision {place.revision}, and the member shows {now} there: the "
+            "engine was restored since"
         )
         raise named(error, pin.connection.name)
 
