@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Literal, TypeVar
 
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
 
 Reads = SnapshotKV | Observed[str]
 Found = TypeVar("Found")
+ReadSpan = Callable[[Reads, int | None, int], Iterator[Found]]
+"""Reads the times in (since, until] of an open member."""
 
 State = Literal["live", "archive", "behind", "missing", "absent"]
 LATE = "behind", "missing"
@@ -405,28 +408,53 @@ class Connection:
         except SnapKVError as e:
             raise named(e, self.name)  # noqa: B904
 
-    def ask_or_archive(self, read: Callable[[Reads], Iterator[Found]]) -> Iterator[Found]:
-        """Yield what a function yields from the open member, or, if that is away, its archive.
+    def steps(self, read: ReadSpan[Found], since: int | None, until: int) -> Iterator[Found]:
+        """Yield what a function yields of (since, until]; of its archive what the engine has not.
 
-        An engine that goes away later ends it with an error. That it is still the history of the
-        fleet is checked before the first step and after the last one.
+        An archive that ends before `until` is continued by the engine; if that is away, its error
+        is raised before the first step. An engine that goes away later ends it with an error. That
+        it is still the history of the fleet is checked before its first step and after its last.
         """
-
-        def first(reads: Reads) -> Iterator[Found]:
-            self._check_same(reads)
-            return begun(read(reads))
-
         try:
-            steps = self.ask(first)
-        except (*AWAY, CompactedError):
-            kept = self.archive_or_none()
-            if kept is None:
-                raise
-            kept.reader.engine.refresh()  # type: ignore[attr-defined]
-            yield from self._in_time(read(kept))
+            found = None
+            if since is not None or not self._lost_some():
+                found = self.ask(partial(self._begun, read, since, until))
+            error = None
+        except (*AWAY, CompactedError) as e:
+            found, error = None, e
+        if found is not None:
+            yield from self._to_the_end(found)
             return
+        kept = self.archive_or_none()
+        if kept is None:
+            assert error is not None
+            raise error
+        reached = _head(kept)
+        if reached < until and isinstance(error, AWAY):
+            raise error
+        yield from self._in_time(read(kept, since, min(reached, until)))
+        if reached < until:
+            yield from self._to_the_end(self.ask(partial(self._begun, read, reached, until)))
+
+    def _begun(
+        self, read: ReadSpan[Found], since: int | None, until: int, reads: Reads
+    ) -> Iterator[Found]:
+        """Return what a function yields from the engine, after its first step."""
+        self._check_same(reads)
+        return begun(read(reads, since, until))
+
+    def _to_the_end(self, steps: Iterator[Found]) -> Iterator[Found]:
+        """Yield steps of the engine; raise if it is of another history in the end."""
         yield from self._in_time(steps)
         self.ask(self._check_same)
+
+    def _lost_some(self) -> bool:
+        """Return whether the engine has compacted commits that the archive has."""
+        kept = None if self.member.archive is None else self.archive_or_none()
+        if kept is None:
+            return False
+        compacted = self.ask(lambda reads: reads.reader.engine.compacted_revision())
+        return kept.reader.engine.compacted_revision() < compacted > self._created
 
     def _in_time(self, steps: Iterator[Found]) -> Iterator[Found]:
         """Yield steps, each within the time of a call."""

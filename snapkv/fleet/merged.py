@@ -73,12 +73,12 @@ def steps_of(
         return
     try:
         try:
-            steps = begun(connection.ask_or_archive(lambda reads: read(reads, low, high)))
+            steps = begun(connection.steps(read, low, high))
         except CompactedError:
             if since is not None or low is None:
                 raise
             # what is left begins after the member joined
-            steps = connection.ask_or_archive(lambda reads: read(reads, None, high))
+            steps = connection.steps(read, None, high)
         for step in steps:
             yield found(connection.name, step)
     except NotObservedError as e:
