@@ -6,7 +6,6 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Literal, TypeVar
 
@@ -408,45 +407,65 @@ class Connection:
         except SnapKVError as e:
             raise named(e, self.name)  # noqa: B904
 
-    def steps(self, read: ReadSpan[Found], since: int | None, until: int) -> Iterator[Found]:
+    def steps(
+        self,
+        read: ReadSpan[Found],
+        since: int | None,
+        until: int,
+        *,
+        newest_first: bool = False,
+    ) -> Iterator[Found]:
         """Yield what a function yields of (since, until]; of its archive what the engine has not.
 
         An archive that ends before `until` is continued by the engine; if that is away, its error
         is raised before the first step. An engine that goes away later ends it with an error. That
         it is still the history of the fleet is checked before its first step and after its last.
         """
+        error: SnapKVError | None = None
         try:
-            found = None
-            if since is not None or not self._lost_some():
-                found = self.ask(partial(self._begun, read, since, until))
-            error = None
+            if since is None and self._lost_some():
+                found: Iterator[Found] | None = None
+            else:
+                found = self._begun(read, since, until)
         except (*AWAY, CompactedError) as e:
-            found, error = None, e
-        if found is not None:
-            yield from self._to_the_end(found)
-            return
+            error, found = e, None
+        if found is None:
+            found = self._joined(read, since, until, newest_first, error)
+        yield from self._in_time(found)
+        if self._reads is not None and not isinstance(error, AWAY):
+            self.ask(self._check_same)
+
+    def _begun(self, read: ReadSpan[Found], since: int | None, until: int) -> Iterator[Found]:
+        """Return what a function yields from the engine, after its first step."""
+
+        def first(reads: Reads) -> Iterator[Found]:
+            self._check_same(reads)
+            return begun(read(reads, since, until))
+
+        return self.ask(first)
+
+    def _joined(
+        self,
+        read: ReadSpan[Found],
+        since: int | None,
+        until: int,
+        newest_first: bool,
+        error: SnapKVError | None,
+    ) -> Iterator[Found]:
+        """Return what the archive has, joined with what the engine has after it.
+
+        `error` is what the engine alone raised; it is raised if the archive does not help.
+        """
         kept = self.archive_or_none()
-        if kept is None:
+        reached = 0 if kept is None else _head(kept)
+        if kept is None or (reached < until and isinstance(error, AWAY)):
             assert error is not None
             raise error
-        reached = _head(kept)
-        if reached < until and isinstance(error, AWAY):
-            raise error
-        yield from self._in_time(read(kept, since, min(reached, until)))
-        if reached < until:
-            yield from self._to_the_end(self.ask(partial(self._begun, read, reached, until)))
-
-    def _begun(
-        self, read: ReadSpan[Found], since: int | None, until: int, reads: Reads
-    ) -> Iterator[Found]:
-        """Return what a function yields from the engine, after its first step."""
-        self._check_same(reads)
-        return begun(read(reads, since, until))
-
-    def _to_the_end(self, steps: Iterator[Found]) -> Iterator[Found]:
-        """Yield steps of the engine; raise if it is of another history in the end."""
-        yield from self._in_time(steps)
-        self.ask(self._check_same)
+        older = read(kept, since, min(reached, until))
+        if reached >= until:
+            return older
+        newer = self._begun(read, reached, until)
+        return chain(newer, older) if newest_first else chain(older, newer)
 
     def _lost_some(self) -> bool:
         """Return whether the engine has compacted commits that the archive has."""

@@ -52,7 +52,7 @@ def logs(
         return ((reads, each) for each in found)
 
     def begun_log(each: Connection) -> Iterator[MemberLogged]:
-        return begun(steps_of(each, since, until, read, _member_logged))
+        return begun(steps_of(each, since, until, read, _member_logged, newest_first=newest_first))
 
     parts = members.each(names, begun_log).values()
     return heapq.merge(*parts, key=lambda each: (each.commit.ts, each.member), reverse=newest_first)

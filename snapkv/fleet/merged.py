@@ -64,6 +64,8 @@ def steps_of(
     until: int,
     read: Callable[[Reads, int | None, int], Iterator[Step]],
     found: Callable[[str, Step], Found],
+    *,
+    newest_first: bool = False,
 ) -> Iterator[Found]:
     """Yield what one member has; errors name it. What came before its first commit is nothing."""
     member = connection.member
@@ -73,12 +75,12 @@ def steps_of(
         return
     try:
         try:
-            steps = begun(connection.steps(read, low, high))
+            steps = begun(connection.steps(read, low, high, newest_first=newest_first))
         except CompactedError:
             if since is not None or low is None:
                 raise
             # what is left begins after the member joined
-            steps = connection.steps(read, None, high)
+            steps = connection.steps(read, None, high, newest_first=newest_first)
         for step in steps:
             yield found(connection.name, step)
     except NotObservedError as e:

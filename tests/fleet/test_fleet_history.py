@@ -13,6 +13,8 @@ from snapkv.errors import (
     SnapKVError,
     StoreClosedError,
 )
+from snapkv.fleet.log import logs
+from snapkv.reading import history
 
 from .histories import KEYS, PREFIX, Writing
 from .sites import eventually
@@ -185,6 +187,33 @@ def test_what_is_compacted_comes_from_the_archive_and_the_rest_from_the_engine(c
         assert list(fleet.history("k", until=until)) == [
             each for each in versions if each.version.ts <= until
         ]
+
+
+@pytest.mark.parametrize("newest_first", [True, False])
+def test_logs_over_the_end_of_an_archive(compacted, newest_first):
+    fleet, commits, _ = compacted
+    stamps = [each.commit.ts for each in commits]
+    for since in (None, 0, stamps[0], stamps[4]):
+        found = logs(fleet._members, ["a"], since, stamps[-1], newest_first=newest_first)
+        wanted = [ts for ts in stamps if ts > (since or 0)]
+        assert [each.commit.ts for each in found] == wanted[:: -1 if newest_first else 1]
+
+
+def test_a_commit_that_is_compacted_meanwhile_ends_it(sites, compacted, monkeypatch):
+    """Steps that were returned are not returned again from the archive."""
+    _, commits, _ = compacted
+    fleet = sites.fleet({"a": sites.described_as("a", archive=f"{sites.folder}/archives/a")})
+
+    def compacts(core, *args, **options):
+        yield commits[3].commit
+        raise CompactedError(1, None)
+
+    monkeypatch.setattr(history, "commits", compacts)
+    found = fleet.commits(commits[2].commit.ts)
+    assert next(found) == commits[3]
+    with pytest.raises(CompactedError) as e:
+        next(found)
+    assert e.value.member == "a"
 
 
 def test_without_an_archive_what_is_compacted_is_an_error(sites, compacted):
