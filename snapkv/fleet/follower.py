@@ -205,17 +205,18 @@ class Follower:
         mark, left = self._watch.mark, self._connection.member.left
         size = 0 if changes is None else sum(map(_size, changes.changes))
         with self._changed:
-            if mark.timestamp > left:
+            queue = self._queue
+            if mark.timestamp <= left:
+                if changes is None and queue and queue[-1].changes is None:
+                    queue.pop()
+                queue.append(Step(mark, changes, size))
+                self.held += size
+            if mark.timestamp < left:
+                self._move(self._watch.timestamp)
+            else:  # nothing that follows is of the fleet
                 self._move(TIMESTAMP_MAX)
                 self._closed = True
                 self._watch.close()
-                return
-            queue = self._queue
-            if changes is None and queue and queue[-1].changes is None:
-                queue.pop()
-            queue.append(Step(mark, changes, size))
-            self.held += size
-            self._move(self._watch.timestamp)
 
     def _move(self, progress: int) -> None:
         """Note how far the watch is, and wake the reader. With the lock."""

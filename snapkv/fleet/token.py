@@ -91,6 +91,16 @@ def _number(found: object) -> int:
     return found
 
 
+def check_store(connection: Connection, place: Place) -> None:
+    """Raise `StoreRecreatedError` if a member is another store than when the token was made."""
+    store_id = connection.store_id
+    if store_id is not None and place.store_id and store_id != place.store_id:
+        error = StoreRecreatedError(
+            f"the token is of the store {place.store_id.hex()}, and this is {store_id.hex()}"
+        )
+        raise named(error, connection.name)
+
+
 def check_same(pin: Pin, place: Place) -> None:
     """Raise `StoreRestoredError` unless a member shows the same commit as when the token was made.
 

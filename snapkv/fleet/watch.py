@@ -145,8 +145,11 @@ class FleetWatch(Closing):
     def __next__(self) -> FleetChanges | Late:
         try:
             found = self.next(self._timeout)
-            while found is None and not self.has_caught_up:
-                found = self.next(CATCH_UP_S)
+            while found is None:
+                is_last = self.has_caught_up  # first: until then items may come
+                found = self.next(0 if is_last else CATCH_UP_S)
+                if is_last:
+                    break
         except StoreClosedError:
             if not self._closed:
                 raise

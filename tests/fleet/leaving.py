@@ -11,11 +11,12 @@ from store.wrapping import Exchangeable, Reopening
 
 import snapkv.observing.observe
 import snapkv.store.open
-from snapkv.clock import bounded
+from snapkv.clock import bounded, monotonic
 from snapkv.engine_urls import open_engine
 from snapkv.errors import EngineUnavailableError
 
 WAIT_S = 60.0
+STEP_S = 0.02
 
 
 class Servers:
@@ -99,20 +100,24 @@ class Leaving(Exchangeable):
 
 
 class Waiting(Reopening):
-    """A watcher that waits for its server, as those of etcd do."""
+    """A watcher that brings nothing while its server is away, as those of etcd do."""
 
-    closed = False
+    closed, held = False, None
 
     def next(self, timeout):
-        engine = self.engine
-        step_s = 0.02
-        left = timeout
-        while not engine.servers.wait(engine.at, step_s if left is None else min(left, step_s)):
-            if self.closed:
-                return super().next(0)  # raises that it is closed
-            if left is not None and (left := left - step_s) <= 0:
+        servers, url = self.engine.servers, self.engine.at
+        deadline = None if timeout is None else monotonic() + timeout
+        while True:
+            left = STEP_S if deadline is None else min(STEP_S, max(0.0, deadline - monotonic()))
+            if self.held is None or self.closed:
+                self.held = super().next(left)
+            if not servers.is_here(url):
+                servers.wait(url, left)
+            elif self.held is not None:
+                found, self.held = self.held, None
+                return found
+            if deadline is not None and monotonic() >= deadline:
                 return None
-        return super().next(left)
 
     def close(self) -> None:
         self.closed = True
