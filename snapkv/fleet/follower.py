@@ -47,8 +47,8 @@ class Follower:
     """Reads the watch of one member in a thread; `FleetWatch` has the lock that it changes under.
 
     `progress` is the timestamp up to which all its changes are in the queue or were taken. `held`
-    is what the queue takes in memory. `error` ended it. `left_out` and `missing_since` are the
-    watch's.
+    is what the queue takes in memory. `error` ended it. `left_out`, `missing_since` and
+    `holds_since` are the watch's.
     """
 
     def __init__(
@@ -74,6 +74,7 @@ class Follower:
         self.held = 0
         self.error: SnapKVError | None = None
         self.moved_at = monotonic()
+        self.holds_since: float | None = None
         self.has_caught_up = False
         self._head = 0  # the newest timestamp when the watch was made
         self._watch: Any = None

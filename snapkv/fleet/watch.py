@@ -176,9 +176,17 @@ class FleetWatch(Closing):
     def has_caught_up(self) -> bool:
         """Whether all changes that are older than the watch have come, or wait to be returned."""
         with self.changed:
-            return all(each.has_caught_up for each in self._followers if not each.left_out)
+            strict = not self._leave_out
+            return all(
+                each.has_caught_up for each in self._followers if strict or not each.left_out
+            )
 
     # --- with the lock ---
+
+    @property
+    def _waits_for_late(self) -> bool:
+        """Whether members that an earlier watch left out have to come back first."""
+        return not self._leave_out and any(each.left_out for each in self._followers)
 
     def _take(self) -> FleetChanges | Late | None:
         """Return the next item that is complete, if there is one."""
@@ -186,7 +194,7 @@ class FleetWatch(Closing):
         if (late := self._late_changes()) is not None:
             return late
         taking = [each for each in self._followers if not each.left_out]
-        if not taking:
+        if not taking or self._waits_for_late:
             return None
         frontier = min(each.progress for each in taking)
         first = min((each.first for each in taking), default=TIMESTAMP_MAX)
@@ -206,22 +214,33 @@ class FleetWatch(Closing):
 
     def _leave_out_late(self) -> None:
         """Leave out members that hold the others back for too long."""
-        if not self._leave_out:
-            return
-        now = monotonic()
-        for each in self._followers:
-            if each.left_out or each.progress > self.timestamp:
-                continue
-            waiting = any(other.progress > each.progress for other in self._followers)
-            if waiting and now - each.moved_at >= PATIENCE_S:
+        for each, seconds in self._holding():
+            if seconds <= 0:
                 each.left_out, each.missing_since = True, each.progress
 
     def _left_out_in(self) -> float | None:
-        """Return in how many seconds a member may have to be left out."""
+        """Return in how many seconds a member may have to be left out; None if none holds back."""
+        seconds = min((seconds for _, seconds in self._holding()), default=None)
+        return None if seconds is None else max(0.05, seconds)
+
+    def _holding(self) -> list[tuple[Follower, float]]:
+        """Return the members that hold others back, with the seconds until they are left out.
+
+        What counts is how long others wait for a member that does not move, not for how long it
+        has been quiet: all of them may have been.
+        """
+        found: list[tuple[Follower, float]] = []
         if not self._leave_out:
-            return None
-        waits = [each.moved_at for each in self._followers if not each.left_out]
-        return max(0.05, min(waits) + PATIENCE_S - monotonic()) if waits else None
+            return found
+        now, most = monotonic(), max(each.progress for each in self._followers)
+        for each in self._followers:
+            if each.left_out or each.progress > self.timestamp or each.progress == most:
+                each.holds_since = None
+                continue
+            if each.holds_since is None:
+                each.holds_since = now
+            found.append((each, max(each.holds_since, each.moved_at) + PATIENCE_S - now))
+        return found
 
     def _late_changes(self) -> Late | None:
         """Return what a member that was left out has delivered, up to what others have returned."""
