@@ -181,13 +181,18 @@ class Fleet(Closing):
                 raise named(error, name)
         self._members.each(late, lambda each: each.finish(timestamp))
 
-    def _at_token(self, token: str, behind: Behind) -> FleetMoment:
+    def _decoded(self, token: str) -> tuple[int, dict[str, Place]]:
+        """Return the timestamp and the members of a token, which are all of this fleet."""
         timestamp, places = decoded(token)
-        unknown = [name for name in places if name not in self._members.by_name]
-        if unknown:
-            raise InvalidOptionError(
-                f"the token names {unknown[0]!r}, which is no member of this fleet"
-            )
+        for name in places:
+            if name not in self._members.by_name:
+                raise InvalidOptionError(
+                    f"the token names {name!r}, which is no member of this fleet"
+                )
+        return timestamp, places
+
+    def _at_token(self, token: str, behind: Behind) -> FleetMoment:
+        timestamp, places = self._decoded(token)
 
         def pin(each: Connection) -> Pin:
             place = places[each.name]
@@ -356,8 +361,12 @@ class Fleet(Closing):
         if resume is not None:
             if since is not None:
                 raise InvalidOptionError("give since or resume, not both")
-            after, places = decoded(resume)
+            after, places = self._decoded(resume)
             names = [name for name in names if name in places]
+            if not names:
+                raise InvalidOptionError(
+                    f"none of the token's members is one of members={members!r}: leave that out"
+                )
         elif since is None:
             after = self._members.resolved("all", names, known_only=behind != "error")
         else:

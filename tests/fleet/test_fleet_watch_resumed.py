@@ -1,0 +1,245 @@
+"""Watches that are ended and continued, with writers at work: as one that was not interrupted."""
+
+import random
+import threading
+from collections import defaultdict
+
+import pytest
+from store.wrapping import backup
+
+import snapkv
+from snapkv.errors import InvalidOptionError, StoreRestoredError
+from snapkv.fleet import follower
+
+from .following import drained, of, own, taken
+from .histories import PREFIX, Writing
+from .sites import WAIT_S, eventually
+
+
+def continued(fleet, how, since, **options):
+    """Take each item with a watch of its own, which continues after the one before."""
+    found, token = [], None
+    while True:
+        start = {"since": since} if token is None or how == "since" else {"resume": token}
+        with fleet.watch(**start, timeout=0, **options) as watch:
+            item = next(watch, None)
+            if item is None:
+                return found
+            found.append(of(item))
+            since, token = item.timestamp, watch.token
+            assert watch.timestamp == since
+
+
+@pytest.mark.parametrize("how", ["since", "token"])
+@pytest.mark.parametrize("options", [{}, {"prefix": "a"}, {"members": "m1,disk"}], ids=str)
+def test_after_each_item(sites, how, options):
+    seed = 21
+    print(f"seed {seed}")
+    sites.add("m1", "m2")
+    sites.add("disk", kind="lmdb")
+    Writing(sites, random.Random(seed)).steps(40)
+    sites.later()
+    sites.tick()
+    fleet = sites.fleet()
+    names = options.get("members", "m1,m2,disk").split(",")
+    wanted = own(sites, *names, prefix=options.get("prefix", ""))
+    stamps = [ts for ts, _ in wanted]
+    assert options or any(len(members) > 1 for _, members in wanted)
+    assert continued(fleet, how, 0, **options) == wanted
+    assert len(stamps) == len(set(stamps))
+
+
+@pytest.mark.parametrize("how", ["since", "token"])
+def test_observed_members_after_each_item(sites, how):
+    sites.add("a", "b")
+    rng = random.Random(8)
+    for n in range(12):
+        for name in "ab":
+            for _ in range(rng.randrange(3)):
+                sites.write_raw(name, f"{PREFIX}k{rng.randrange(3)}", b"%d" % n)
+            if rng.random() < 0.7:
+                sites[name].tick()
+        sites.clock.advance(rng.choice([0, 1_000]))
+    sites.later()
+    sites.tick()
+    fleet = sites.fleet(sites.described(prefix=PREFIX))
+    with fleet.watch(since=0, timeout=0) as watch:
+        wanted = drained(watch)
+    assert len(wanted) > 5
+    assert continued(fleet, how, 0) == wanted
+
+
+def test_a_token_is_for_another_fleet_and_of_its_members(sites):
+    sites.add("a", "b", "c")
+    for n in range(3):
+        sites.later()
+        for store in sites.stores.values():
+            store.save("k", b"%d" % n)
+    wanted = own(sites, "a", "b")
+    with sites.fleet().watch(since=0, members="a,b") as watch:
+        assert taken(watch, 1) == wanted[:1]
+        token = watch.token
+    with sites.fleet().watch(resume=token, timeout=0) as watch:
+        assert drained(watch) == wanted[1:], "c is not one of its members"
+    with pytest.raises(InvalidOptionError, match="'b', which is no member of this fleet"):
+        sites.fleet(sites.described("a", "c")).watch(resume=token)
+    with pytest.raises(InvalidOptionError, match="c"):
+        sites.fleet().watch(resume=token, members="c")
+
+
+def test_the_token_of_a_moment_begins_after_it(sites):
+    sites.add("a", "b")
+    Writing(sites, random.Random(3)).steps(30)
+    sites.later()
+    sites.tick()
+    fleet = sites.fleet()
+    everything = own(sites)
+    for ts, _ in everything[::5]:
+        with fleet.watch(resume=fleet.at(ts).token, timeout=0) as watch:
+            assert drained(watch) == [item for item in everything if item[0] > ts]
+
+
+def test_a_member_that_was_restored_in_between(sites, servers):
+    sites.add("a", "b")
+    stamps = []
+    for n in range(5):
+        sites.later()
+        stamps.append(min(store.save("k", b"%d" % n) for store in sites.stores.values()))
+    fleet = sites.fleet()
+    tokens = []
+    with fleet.watch(since=0) as watch:
+        for _ in stamps:
+            taken(watch, 1)
+            tokens.append(watch.token)
+    (engine,) = servers.of[sites.urls["a"]]
+    inner = backup(engine.inner, sites["a"].at(stamps[2]).revision, same_cluster=True)
+    restored = sites.keep(snapkv.store.open.open_on(inner, clock=sites.clock))
+    sites.later()
+    again = restored.save("k", b"again")
+    for _ in range(4):
+        restored.tick()
+    sites.tick("b")
+    other = sites.fleet({"a": restored, "b": sites.urls["b"]})
+    for n, token in enumerate(tokens):
+        with other.watch(resume=token) as watch:
+            if n > 2:
+                with pytest.raises(StoreRestoredError) as e:
+                    watch.next(WAIT_S)
+                assert e.value.member == "a"
+                continue
+            left = taken(watch, len(stamps) - 1 - n + 1)
+            assert left[-1] == (again, {"a": [("k", b"again")]})
+
+
+# --- memory ---
+
+
+@pytest.mark.parametrize("hold_bytes", [1, 300, 5_000])
+def test_little_memory_is_enough(sites, hold_bytes, monkeypatch):
+    rng = random.Random(2)
+    sites.add("a", "b", "c")
+    Writing(sites, rng).steps(150)
+    sites.later()
+    sites.tick()
+    wanted, held = own(sites), []
+    original = follower.Follower._move
+
+    def move(self, progress):
+        held.append(self.held)
+        original(self, progress)
+
+    monkeypatch.setattr(follower.Follower, "_move", move)
+    with sites.fleet().watch(since=0, timeout=0, hold_bytes=hold_bytes) as watch:
+        assert drained(watch) == wanted
+    largest = 3 * 250  # one step more than it may hold
+    assert max(held) <= hold_bytes + largest
+
+
+def test_the_faster_members_are_not_read_on(sites):
+    sites.add("fast", "slow")
+    sites.tick()
+    fleet = sites.fleet()
+    with fleet.watch(hold_bytes=2_000) as watch:
+        for n in range(200):
+            sites.later()
+            sites["fast"].save("k", b"%d" % n)
+        reader, _ = watch._followers
+        eventually(lambda: reader.held >= 2_000)
+        assert watch.next(0.05) is None
+        assert reader.held < 2_500
+        assert reader.progress < sites["fast"].resolved()
+        sites.tick("slow")
+        assert [ts for ts, _ in taken(watch, 200)] == [c.ts for c in sites["fast"].commits()][1:]
+        assert reader.held == 0
+
+
+# --- writers at work ---
+
+
+class Writer(threading.Thread):
+    """Commits to a member by the machine's clock; keeps what it committed, by time."""
+
+    def __init__(self, sites, name, number, seed, count) -> None:
+        super().__init__(name=f"writer {name} {number}")
+        self.store = sites.open(name, clock=snapkv.SystemClock())
+        self.member, self.number, self.count = name, number, count
+        self.rng, self.made, self.failed = random.Random(seed), {}, None
+
+    def run(self) -> None:
+        try:
+            for n in range(self.count):
+                if self.rng.random() < 0.2:
+                    self.store.tick()
+                    continue
+                key = f"w{self.number}/{self.rng.randrange(3)}"
+                value = b"%d" % n
+                self.made[self.store.commit(puts={key: value}).ts] = {key: value}
+        except BaseException as e:
+            self.failed = e
+
+
+@pytest.mark.parametrize("hold_bytes", [400, 64 << 20])
+@pytest.mark.parametrize("seed", range(3))
+def test_random_writers_and_restarts(sites, seed, hold_bytes):
+    print(f"seed {seed}")
+    rng = random.Random(seed)
+    sites.clock.set(snapkv.SystemClock().now_ms() - 60_000)
+    sites.add("a", "b", "c")
+    sites.tick()
+    fleet = sites.fleet(clock=snapkv.SystemClock())
+    writers = [Writer(sites, name, n, rng.random(), 60) for name in "abc" for n in range(2)]
+    whole, pieces = [], []
+    uninterrupted = fleet.watch(since=0, hold_bytes=hold_bytes)
+    parts = fleet.watch(since=0, hold_bytes=hold_bytes)
+    for writer in writers:
+        writer.start()
+    done = False
+    while not done:
+        done = not any(writer.is_alive() for writer in writers)
+        if done:
+            for name in "abc":
+                sites.open(name, clock=snapkv.SystemClock()).tick()
+            newest = fleet.resolved()
+        if rng.random() < 0.3:
+            since, token = parts.timestamp, parts.token
+            parts.close()
+            start = rng.choice([{"since": since}, {"resume": token}])
+            parts = fleet.watch(**start, hold_bytes=hold_bytes)
+        for watch, found in ((uninterrupted, whole), (parts, pieces)):
+            if (item := watch.next(0.005)) is not None:
+                found.append(of(item))
+    wanted = defaultdict(dict)
+    for writer in writers:
+        writer.join()
+        assert writer.failed is None, writer.failed
+        for ts, puts in writer.made.items():
+            wanted[ts].setdefault(writer.member, {}).update(puts)
+    for watch, found in ((uninterrupted, whole), (parts, pieces)):
+        while watch.timestamp < newest:
+            if (item := watch.next(0.05)) is not None:
+                found.append(of(item))
+        watch.close()
+        stamps = [ts for ts, _ in found]
+        assert stamps == sorted(set(stamps))
+        assert {ts: {n: dict(c) for n, c in each.items()} for ts, each in found} == wanted
+    assert whole == pieces
