@@ -120,13 +120,3 @@ def check_same(pin: Pin, place: Place) -> None:
             "engine was restored since"
         )
         raise named(error, pin.connection.name)
-
-
-def check_store(connection: Connection, place: Place) -> None:
-    """Raise `StoreRecreatedError` if a member is another store now than in a token."""
-    store_id = connection.store_id
-    if store_id is not None and place.store_id and store_id != place.store_id:
-        error = StoreRecreatedError(
-            f"the token is of the store {place.store_id.hex()}, and this is {store_id.hex()}"
-        )
-        raise named(error, connection.name)
