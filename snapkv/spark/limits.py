@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from heapq import merge
+from itertools import groupby
+from typing import Any, NamedTuple
 
 from snapkv.engine.contract import KeyValue
 from snapkv.layout import Mark
@@ -80,16 +82,22 @@ def last_key(pages: Iterable[list[KeyValue]], limit: Limit) -> bytes | None:
     return None
 
 
-def last_commit(
-    commits: Iterable[CommitChanges], limit: Limit, before: ValuesBefore | None, *, deletes: bool
-) -> Mark | None:
-    """Return the last commit that a batch may contain, None if it may contain all.
+class Size(NamedTuple):
+    """How much of a batch a commit takes."""
 
-    The first commit with rows always fits. A commit is not split, nor are the writes that one
-    observed tick stamps. `before` reads the values before the changes, None if rows do not show
-    them; they are read only if bytes are bounded.
+    mark: Mark
+    rows: int
+    size: int
+
+
+def sizes(
+    commits: Iterable[CommitChanges], before: ValuesBefore | None, *, sized: bool, deletes: bool
+) -> Iterator[Size]:
+    """Yield commits with their rows; with their bytes, too, if `sized`.
+
+    The writes that one observed tick stamps count as one commit. `before` reads the values before
+    the changes, None if rows do not show them; they are read only if bytes are wanted.
     """
-    last: Mark | None = None
     rows = size = 0
     for mark, stamp, touched in commits:
         shown = [each for each in touched if each.exists or deletes]
@@ -100,11 +108,41 @@ def last_commit(
             if each.exists:  # the one row of a removal shows the value before
                 rows += 1
                 size += len(each.last.kv.key)
-        if before and limit.sized:
+        if before and sized:
             size += sum(len(value or b"") for value in before(with_before))
         if stamp is None:  # an observed write belongs to the mark that stamps it
             continue
+        yield Size(mark, rows, size)
+        rows = size = 0
+
+
+def last_commit(commits: Iterable[Size], limit: Limit) -> Mark | None:
+    """Return the last commit that a batch may contain, None if it may contain all.
+
+    The first commit with rows always fits. A commit is not split.
+    """
+    last: Mark | None = None
+    for mark, rows, size in commits:
         if not limit.take(size, rows=rows):
             return last
-        last, rows, size = mark, 0, 0
+        last = mark
     return None
+
+
+def last_time(members: Iterable[Iterable[Size]], limit: Limit) -> int | None:
+    """Return the last timestamp that a batch of several members may contain, None for all.
+
+    What several members committed at one timestamp is not split.
+    """
+    last: int | None = None
+    merged = merge(*members, key=_time_of)
+    for timestamp, commits in groupby(merged, key=_time_of):
+        parts = list(commits)
+        if not limit.take(sum(p.size for p in parts), rows=sum(p.rows for p in parts)):
+            return last
+        last = timestamp
+    return None
+
+
+def _time_of(commit: Size) -> int:
+    return commit.mark.timestamp

@@ -62,6 +62,19 @@ class Position(Protocol):
 
 
 At = TypeVar("At", bound=Position)
+Where = TypeVar("Where")
+
+
+class Idle(Generic[Where]):
+    """Whether Spark asks again and again where nothing is new, which it does without a trigger."""
+
+    def __init__(self) -> None:
+        self._last: tuple[Where, float] | None = None
+
+    def is_asked_again(self, at: Where) -> bool:
+        """Return whether Spark asked just now, and there was nothing new."""
+        last, self._last = self._last, (at, monotonic())
+        return last is not None and last[0] == at and self._last[1] - last[1] < AGAIN_S
 
 
 class MicroBatches(DataSourceStreamReader, Generic[At], AvailableNow):
@@ -81,7 +94,7 @@ class MicroBatches(DataSourceStreamReader, Generic[At], AvailableNow):
         self._fails = options.flag("failOnDataLoss", default=True)
         self._initial: At | None = None
         self._target: Mark | None = None
-        self._idle: tuple[At, float] | None = None  # where nothing was new, and when
+        self._idle: Idle[At] = Idle()
         self._covered: Mark | None = None  # all commits up to it were delivered, or soon are
         self._losses: dict[int, int] = {}  # by the number of the last commit that was delivered
         check_none_of(
@@ -136,16 +149,11 @@ class MicroBatches(DataSourceStreamReader, Generic[At], AvailableNow):
             if not at.pinned:
                 return at.started().to_json()
             found = self._next(at, limit_of(self._options, limit))
-            if found == at and self._is_asked_again(at):
+            if found == at and self._idle.is_asked_again(at):
                 self._wait_for_a_commit(at)
                 found = self._next(at, limit_of(self._options, limit))
             self._covered = self._covered or found.mark
             return found.to_json()
-
-    def _is_asked_again(self, at: At) -> bool:
-        """Return whether Spark asked just now, and there was nothing new: without a trigger."""
-        last, self._idle = self._idle, (at, monotonic())
-        return last is not None and last[0] == at and self._idle[1] - last[1] < AGAIN_S
 
     def _wait_for_a_commit(self, at: At) -> None:
         """Wait until there is a newer commit, for `IDLE_S` at most.
@@ -180,7 +188,7 @@ class MicroBatches(DataSourceStreamReader, Generic[At], AvailableNow):
         metrics = {
             "commitsBehindLatest": mark.ordinal - end.ordinal,
             "msBehindLatest": physical_ms(mark.timestamp) - physical_ms(end.timestamp),
-            "commitsLost": sum(self._losses.values()),
+            "commitsLost": self.lost,
         }
         return newest.to_json() | {"metrics": metrics}
 
@@ -222,9 +230,21 @@ class MicroBatches(DataSourceStreamReader, Generic[At], AvailableNow):
         self._covered = self._covered or last.mark  # a batch that a driver before has planned
         with coded(advice=self.advice):
             reader = verified_reader(self._location, first.store, first.mark)
-            if not holds(reader, last.store, last.mark):
-                raise SourceError(errors.STORE_MISMATCH, RESTORED)
-            return list(self._tasks(reader, first, last))
+            return self.planned(reader, first, last)
+
+    def planned(self, reader: Reader, first: At, last: At) -> list[Task]:
+        """Return the tasks of a batch whose start is in the store of a reader.
+
+        Raises `SourceError` if its end is not.
+        """
+        if not holds(reader, last.store, last.mark):
+            raise SourceError(errors.STORE_MISMATCH, RESTORED)
+        return list(self._tasks(reader, first, last))
+
+    @property
+    def lost(self) -> int:
+        """How many commits compaction removed unread since the query started."""
+        return sum(self._losses.values())
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the batches of a task, from this process's own engine."""

@@ -89,7 +89,7 @@ def store_fields(store: bytes, mark: Mark) -> dict[str, Any]:
 
 def store_and_mark(checkpoint: Mapping[str, Any]) -> tuple[bytes, Mark]:
     """Return the store and the commit that a checkpoint names."""
-    mark = Mark(*(_number(checkpoint[name]) for name in ("ts", "rev", "commit")))
+    mark = Mark(*(number(checkpoint[name]) for name in ("ts", "rev", "commit")))
     return bytes.fromhex(checkpoint["store"]), mark
 
 
@@ -100,7 +100,8 @@ def boolean(value: Any) -> bool:
     return value
 
 
-def _number(value: Any) -> int:
+def number(value: Any) -> int:
+    """Return a number of 64 bits. Raises `ValueError` for any other value."""
     if type(value) is not int or value not in _UINT64:
         raise ValueError(f"not a number of 64 bits: {value!r}")
     return value

@@ -60,10 +60,11 @@ def planned(options: Options, pinned: Commits) -> Sequence[Task]:
     """Return the tasks that read the pinned commits. Raises `SourceError`."""
     reader = verified_reader(options.location, pinned.store, pinned.high)
     with coded():
-        return _plan(reader, options, pinned)
+        return plan(reader, options, pinned)
 
 
-def _plan(reader: Reader, options: Options, pinned: Commits) -> list[Task]:
+def plan(reader: Reader, options: Options, pinned: Commits) -> list[Task]:
+    """Return the tasks that read pinned commits of an open store, which has them."""
     if options.view == COMMITS:
         whole = span_of(options) if options.location.observe is not None else everything(reader)
         inclusive = not options.has_start or options.text("startingVersion") == LATEST

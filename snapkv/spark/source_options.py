@@ -116,16 +116,20 @@ def flag_of(name: str, text: str | None, default: bool) -> bool:
     return text.lower() == "true"
 
 
+def is_store(path: str) -> bool:
+    """Return whether a path is the URL of a store, not a table's own folder in the warehouse."""
+    return path.partition(":")[0] in _SCHEMES
+
+
 def location_of(texts: Mapping[str, str], raw: Mapping[str, str], format_: str) -> Location:
     """Return the location that options name; `raw` is what Spark passed for the format `format_`.
 
     Raises `SourceError`.
     """
     path = texts.get("path", "")
-    is_store = path.partition(":")[0] in _SCHEMES  # else a table's own folder in the warehouse
-    if "store" in texts and is_store:
+    if "store" in texts and is_store(path):
         raise SourceError(errors.INVALID_OPTION, "give a path or the option store, not both")
-    url = texts.get("store", path if is_store else None)
+    url = texts.get("store", path if is_store(path) else None)
     if url is None:
         wrong = f"{path!r} is not a store; " if path and "@" not in path else ""  # no secrets
         may_be_table = _TABLE in raw or not path

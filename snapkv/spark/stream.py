@@ -15,7 +15,7 @@ from snapkv.spark import errors, limits
 from snapkv.spark.archived import changes_tasks
 from snapkv.spark.cuts import cut_keys
 from snapkv.spark.errors import SourceError
-from snapkv.spark.limits import Limit
+from snapkv.spark.limits import Limit, Size
 from snapkv.spark.micro_batches import MicroBatches, earlier, moment
 from snapkv.spark.offset import Offset
 from snapkv.spark.options import LATEST, Options, span_of
@@ -113,11 +113,14 @@ class ChangesReader(MicroBatches[Offset]):
         return at.at(state.high, limits.last_key(pages, limit))
 
     def _next_commit(self, reader: Reader, low: Mark, head: Mark, limit: Limit) -> Mark:
+        return limits.last_commit(self.sizes(reader, low, head, limit), limit) or head
+
+    def sizes(self, reader: Reader, low: Mark, head: Mark, limit: Limit) -> Iterator[Size]:
+        """Yield the commits in (low, head] with what they take of a batch."""
         low = self._left(reader, low)
         commits = changed(reader, self._span.start, self._span.end, low, head)
         before = partial(_values_before, reader, low) if self._preimages else None
-        found = limits.last_commit(commits, limit, before, deletes=self._deletes)
-        return found or head
+        return limits.sizes(commits, before, sized=limit.sized, deletes=self._deletes)
 
     def _rest(self, at: Offset) -> Span:
         """Return the keys of the snapshot that were not delivered yet."""
