@@ -38,6 +38,8 @@ ADVICE = (
     "read_history or diff of snapkv.spark, which pin what they show, or give "
 )
 
+ADVICE_OF_FLEETS = "Spark Connect plans a DataFrame anew for each action: of a fleet give "
+
 
 def is_connect(spark: SparkSession) -> bool:
     """Return whether a session is a client of Spark Connect."""
@@ -85,7 +87,7 @@ def check_pinned(options: Options, present: Present) -> None:
 
     A time may name an end that no commit can come before: up to the newest commit.
     """
-    if os.environ.get(ARTIFACTS, CLASSIC) == CLASSIC:
+    if not _is_of_connect():
         return
     if options.view == COMMITS and options.text("startingVersion") == LATEST:
         return
@@ -94,12 +96,7 @@ def check_pinned(options: Options, present: Present) -> None:
         text = options.text(name)
         if text is None:
             continue
-        found, later = (
-            timestamp_of(text, options.zone, now_ms)
-            for now_ms in (present.now_ms, present.now_ms + 1_000)
-        )
-        if found != later:
-            raise SourceError(errors.NOT_PINNED, f"{name} {text} moves on; {ADVICE}a fixed time")
+        found = _fixed(options, name, text, present.now_ms, ADVICE)
         if name == by_time and found > present.head.timestamp:
             raise SourceError(
                 errors.NOT_PINNED,
@@ -117,3 +114,48 @@ def check_pinned(options: Options, present: Present) -> None:
     if options.text(by_time) is None and version is None:
         what = "changes need an end" if options.view == CHANGES else "the newest state moves on"
         raise SourceError(errors.NOT_PINNED, f"{what}; {ADVICE}{by_version} or {by_time}")
+
+
+def _is_of_connect() -> bool:
+    return os.environ.get(ARTIFACTS, CLASSIC) != CLASSIC
+
+
+def _fixed(options: Options, name: str, text: str, now_ms: int, advice: str) -> int:
+    """Return the timestamp of a time that names the same one a second later, or raise."""
+    found, later = (
+        timestamp_of(text, options.zone, each_ms) for each_ms in (now_ms, now_ms + 1_000)
+    )
+    if found != later:
+        raise SourceError(errors.NOT_PINNED, f"{name} {text} moves on; {advice}a fixed time")
+    return found
+
+
+def check_fleet_pinned(options: Options, observed: int, now_ms: int) -> None:
+    """Raise `SourceError` in a process of Connect if a fleet may be another one at the next action.
+
+    A time that is final on all members names the same state of each, always. But the newest round
+    of ticks up to a time may be known only later, which matters to the `observed` members if they
+    are several.
+    """
+    if not _is_of_connect():
+        return
+    by_time, _ = _names_of_end(options.view == SNAPSHOT)
+    for name in (by_time, "startingTimestamp"):
+        text = options.text(name)
+        if text is not None:
+            _fixed(options, name, text, now_ms, ADVICE_OF_FLEETS)
+        elif name == by_time:
+            raise SourceError(
+                errors.NOT_PINNED, f"the newest moment moves on; {ADVICE_OF_FLEETS}{by_time}"
+            )
+    if options.text("behind", "error") != "error":
+        raise SourceError(
+            errors.NOT_PINNED,
+            f"a member that is behind may show more; {ADVICE_OF_FLEETS}no option behind",
+        )
+    if observed > 1 and options.view == SNAPSHOT:
+        raise SourceError(
+            errors.NOT_PINNED,
+            "the newest round of ticks may be found only later; on Spark Connect choose one "
+            "observed member with the option members",
+        )

@@ -18,6 +18,7 @@ from snapkv.errors import (
     InvalidOptionError,
     InvalidTimeError,
     InvalidTypeError,
+    MembersBehindError,
     NotAStoreError,
     NotObservedError,
     ReadOnlyError,
@@ -38,6 +39,12 @@ class SourceError(SnapKVError, ValueError):
     def __reduce__(self) -> tuple[type[SourceError], tuple[str, str]]:
         return SourceError, (self.code, self._message)
 
+    def of(self, member: str) -> SourceError:
+        """Return the same error with the name of a fleet's member in its message."""
+        found = SourceError(self.code, f"member {member}: {self._message}")
+        found.member = member
+        return found
+
 
 TIMESTAMP_EARLIER_THAN_RETENTION = "SNAPKV_TIMESTAMP_EARLIER_THAN_RETENTION"
 TIMESTAMP_INVALID = "SNAPKV_TIMESTAMP_INVALID"
@@ -57,6 +64,7 @@ INVALID_SCHEMA = "SNAPKV_INVALID_SCHEMA"
 KEY_NOT_TEXT = "SNAPKV_KEY_NOT_TEXT"
 VALUE_MALFORMED = "SNAPKV_VALUE_MALFORMED"
 NOT_OBSERVED = "SNAPKV_NOT_OBSERVED"
+MEMBERS_BEHIND = "SNAPKV_MEMBERS_BEHIND"
 HISTORY_GAP = "SNAPKV_HISTORY_GAP"
 ARCHIVE_UNREADABLE = "SNAPKV_ARCHIVE_UNREADABLE"
 UNAVAILABLE = "SNAPKV_UNAVAILABLE"
@@ -70,6 +78,7 @@ _CODES: tuple[tuple[type[SnapKVError], str], ...] = (
     (HistoryGapError, HISTORY_GAP),
     (InvalidTimeError, TIMESTAMP_INVALID),
     (NotObservedError, NOT_OBSERVED),
+    (MembersBehindError, MEMBERS_BEHIND),
     (StoreNotFoundError, STORE_NOT_FOUND),
     (NotAStoreError, STORE_NOT_FOUND),
     (StoreRecreatedError, STORE_MISMATCH),
@@ -91,6 +100,7 @@ ANEW = "load the DataFrame anew, start a stream with a new checkpoint"
 _ADVICE = {
     ARCHIVE_UNREADABLE: "; check the URL of the archive, and that workers can read its files",
     KEY_NOT_TEXT: "; keyFormat=binary reads such keys",
+    MEMBERS_BEHIND: "; read an earlier time, or say with the option behind what to do about them",
     NOT_OBSERVED: "; keep `snapkv tick --every 1s` running there, and read moments after its first",
     STORE_MISMATCH: f"; {ANEW}",
     STORE_NOT_FOUND: "; check the URL and the option name",
@@ -109,7 +119,25 @@ def coded(*, compacted: str = VERSION_COMPACTED, advice: str = COMPACTED_ADVICE)
     except SourceError:
         raise
     except CompactedError as e:
-        raise SourceError(compacted, f"{e}; {advice}") from e
+        raise _of_member(SourceError(compacted, f"{e}; {advice}"), e) from e
     except SnapKVError as e:
         code = next((code for kind, code in _CODES if isinstance(e, kind)), FAILED)
-        raise SourceError(code, f"{e}{_ADVICE.get(code, '')}") from e
+        raise _of_member(SourceError(code, f"{e}{_ADVICE.get(code, '')}"), e) from e
+
+
+def _of_member(error: SourceError, cause: SnapKVError) -> SourceError:
+    return error if cause.member is None else error.of(cause.member)
+
+
+@contextmanager
+def of_member(
+    name: str, *, compacted: str = VERSION_COMPACTED, advice: str = COMPACTED_ADVICE
+) -> Iterator[None]:
+    """Turn every `SnapKVError` into a `SourceError` that names a member of a fleet; as `coded`."""
+    try:
+        with coded(compacted=compacted, advice=advice):
+            yield
+    except SourceError as e:
+        if e.member is not None:
+            raise
+        raise e.of(name) from e.__cause__

@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from snapkv.errors import SnapKVError
+from snapkv.fleet.fleet import BEHIND
 from snapkv.layout import Keyspace
 from snapkv.reading.spans import Span
 from snapkv.spark import errors
 from snapkv.spark.decoding import FORMATS, MODES
 from snapkv.spark.errors import SourceError
+from snapkv.spark.fleets.options import check_without_fleet, location_of_fleet
 from snapkv.spark.source_options import ENGINE as ENGINE
 from snapkv.spark.source_options import (
     SourceOptions,
@@ -34,6 +36,10 @@ KEY_FORMATS = (TEXT, BINARY)
 KNOWN: dict[str, tuple[str, ...]] = {
     "store": ALL,
     "path": ALL,
+    "fleet": ALL,
+    "members": ALL,
+    "behind": ALL,
+    "resolved": (CHANGES,),
     "name": ALL,
     "space": KEYED,
     "observe": ALL,
@@ -73,9 +79,9 @@ _COUNTS = (
     "maxRowsPerTrigger",
     "maxBytesPerTrigger",
 )
-_CHOICES = {"keyFormat": KEY_FORMATS, "valueFormat": FORMATS, "mode": MODES}
+_CHOICES = {"behind": BEHIND, "keyFormat": KEY_FORMATS, "valueFormat": FORMATS, "mode": MODES}
 
-FOR_STREAMS = ("maxRowsPerTrigger", "maxBytesPerTrigger", "failOnDataLoss")
+FOR_STREAMS = ("maxRowsPerTrigger", "maxBytesPerTrigger", "failOnDataLoss", "resolved")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +89,11 @@ class Options(SourceOptions):
     """What to read, from where, and how its values look."""
 
     view: str
+
+    @property
+    def is_of_fleet(self) -> bool:
+        """Whether rows come from the members of a fleet."""
+        return "fleet" in self.texts
 
     @property
     def has_start(self) -> bool:
@@ -104,8 +115,8 @@ class Options(SourceOptions):
 def parsed(raw: Mapping[str, str]) -> Options:
     """Return the options that Spark passes; its own additions are ignored.
 
-    Raises `SourceError` for unknown options (listing the known ones), for options that the view
-    does not have, for invalid values, and if no store is named.
+    Raises `SourceError` for unknown options (listing the known ones), for options that the view or
+    a fleet does not have, for invalid values, and if neither a store nor a fleet is named.
     """
     texts = canonical_names(raw, KNOWN)
     if texts.get("startingVersion") == "0":  # where Delta's versions begin
@@ -128,7 +139,12 @@ def parsed(raw: Mapping[str, str]) -> Options:
     for one, others in (("keyPrefix", ("startKey", "endKey")), ("observe", ("space",))):
         if one in texts and any(other in texts for other in others):
             raise SourceError(errors.INVALID_OPTION, f"give {one} or {'/'.join(others)}, not both")
-    options = Options(location_of(texts, raw, FORMAT), texts, zone_in(texts), view)
+    if "fleet" in texts:
+        location = location_of_fleet(texts)
+    else:
+        check_without_fleet(texts)
+        location = location_of(texts, raw, FORMAT)
+    options = Options(location, texts, zone_in(texts), view)
     _check_values(options)
     return options
 

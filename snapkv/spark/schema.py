@@ -24,6 +24,8 @@ _VIEWS = {
     HISTORY: arrow.HISTORY,
     COMMITS: arrow.COMMITS,
 }
+MEMBER = "member"
+"""The column of a fleet that names the member of each row."""
 _OPTIONAL = ("mod_timestamp",)
 """Columns that cost more than the rest: only read if they are named."""
 # Types that are a struct of bytes in Arrow, which only Spark can make. PySpark 4.0 has the first.
@@ -112,6 +114,8 @@ def _default_schema(options: Options) -> T.StructType:
 def _columns(options: Options) -> pa.Schema:
     """Return all columns of a view, with the types of keys and values that options ask for."""
     columns = _VIEWS[options.view]
+    if options.is_of_fleet:
+        columns = columns.insert(0, pa.field(MEMBER, pa.string()))
     if "key" in columns.names and not is_text(options):
         columns = arrow.keyed_by_bytes(columns)
     if "value" in columns.names and options.choice("valueFormat", *FORMATS) == UTF8:

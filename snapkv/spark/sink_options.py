@@ -82,6 +82,11 @@ class SinkOptions(SourceOptions):
 def sink_texts(raw: Mapping[str, str], known: Collection[str]) -> dict[str, str]:
     """Return the options of a sink by their names. Raises `SourceError` for unknown ones."""
     given = {name: text for name, text in raw.items() if name.lower() not in _OF_SPARK}
+    if any(name.lower() == "fleet" for name in given):
+        raise SourceError(
+            errors.INVALID_OPTION,
+            "a fleet only reads: write to the store of one member, by its url",
+        )
     return canonical_names(given, known)
 
 

@@ -17,8 +17,8 @@ from pyspark.sql.types import StructType
 from snapkv.spark import errors
 from snapkv.spark.connect import check_pinned
 from snapkv.spark.errors import SourceError
+from snapkv.spark.fleets.source import FleetSource
 from snapkv.spark.options import CHANGES, FOR_STREAMS, FORMAT, Options, parsed
-from snapkv.spark.pinned import Present
 from snapkv.spark.reader import BatchReader, located, pin, planned
 from snapkv.spark.schema import Schema, schema_of
 from snapkv.spark.sink import BatchSink, StreamSink, check_of_stream
@@ -27,8 +27,35 @@ from snapkv.spark.source_options import check_none_of
 from snapkv.spark.stream import ChangesReader
 
 
+class StoreSource:
+    """One store, pinned when this is made; can be pickled. Raises `SourceError`."""
+
+    def __init__(self, options: Options) -> None:
+        self.options, self._present = located(options)
+
+    def schema(self) -> StructType | str:
+        """Return the columns of the view. Raises `SourceError` if the moment cannot be read."""
+        options, present = self.options, self._present
+        if options.view != CHANGES:  # a stream of them may continue from its checkpoint
+            check_pinned(options, present)
+            pin(options, present)
+        return schema_of(options)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Return the reader of a batch."""
+        options, present = self.options, self._present
+        check_none_of(options.texts, FOR_STREAMS, "for a stream, without effect in a batch")
+        check_pinned(options, present)
+        columns, pinned = Schema(schema, options), pin(options, present)
+        return BatchReader(options.location, columns, partial(planned, options, pinned))
+
+    def stream(self, schema: StructType) -> DataSourceStreamReader:
+        """Return the reader of a stream of changes."""
+        return ChangesReader(self.options, Schema(schema, self.options))
+
+
 class SnapKVDataSource(DataSource):
-    """A store at a moment, what changed, histories, or the commit log, as a DataFrame.
+    """A store or a fleet at a moment, what changed, histories, or the commit log, as a DataFrame.
 
     The constructor pins what is shown: Spark calls it when the DataFrame is made, pickles the
     instance, and all actions share it. With `.schema(...)` Spark calls it only at the first action;
@@ -41,11 +68,12 @@ class SnapKVDataSource(DataSource):
 
     def __init__(self, options: Mapping[str, str]) -> None:
         super().__init__(dict(options))
-        self._located: tuple[Options, Present] | SourceError
+        self._source: StoreSource | FleetSource | SourceError
         try:
-            self._located = located(parsed(options))
+            asked = parsed(options)
+            self._source = FleetSource(asked) if asked.is_of_fleet else StoreSource(asked)
         except SourceError as e:
-            self._located = e
+            self._source = e
 
     @classmethod
     def name(cls) -> str:
@@ -54,26 +82,18 @@ class SnapKVDataSource(DataSource):
 
     def schema(self) -> StructType | str:
         """Return the columns of the view. Raises `SourceError` if the moment cannot be read."""
-        options, present = self._read()
-        if options.view != CHANGES:  # a stream of them may continue from its checkpoint
-            check_pinned(options, present)
-            pin(options, present)
-        return schema_of(options)
+        return self._read().schema()
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of a batch."""
-        options, present = self._read()
-        check_none_of(options.texts, FOR_STREAMS, "for a stream, without effect in a batch")
-        check_pinned(options, present)
-        columns, pinned = Schema(schema, options), pin(options, present)
-        return BatchReader(options.location, columns, partial(planned, options, pinned))
+        return self._read().reader(schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Return the reader of a stream of changes."""
-        options, _ = self._read()
-        if options.view != CHANGES:
+        found = self._read()
+        if found.options.view != CHANGES:
             raise SourceError(errors.MISSING_OPTION, "a stream needs readChangeFeed=true")
-        return ChangesReader(options, Schema(schema, options))
+        return found.stream(schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Return the sink of a batch; `overwrite` replaces the keys with a prefix."""
@@ -85,7 +105,7 @@ class SnapKVDataSource(DataSource):
         check_of_stream(options)
         return StreamSink(schema, options)
 
-    def _read(self) -> tuple[Options, Present]:
-        if isinstance(self._located, SourceError):
-            raise self._located
-        return self._located
+    def _read(self) -> StoreSource | FleetSource:
+        if isinstance(self._source, SourceError):
+            raise self._source
+        return self._source

@@ -1,0 +1,95 @@
+"""One cut of a fleet, pinned on the driver: which commit of each member a DataFrame shows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from snapkv.fleet.connection import Pin
+from snapkv.fleet.fleet import allowed
+from snapkv.fleet.member import Member
+from snapkv.fleet.rounds import aligned
+from snapkv.layout import Mark
+from snapkv.spark import errors
+from snapkv.spark.errors import SourceError, coded
+from snapkv.spark.fleets.description import Described, location_of_member, opened
+from snapkv.spark.fleets.options import behind_of
+from snapkv.spark.location import Location
+from snapkv.spark.options import SNAPSHOT, Options
+from snapkv.spark.pinned import BACKWARDS
+from snapkv.spark.timing import timestamp_of
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A member in a cut: where its rows come from, and the newest commit that the cut shows."""
+
+    member: Member
+    location: Location
+    store: bytes
+    mark: Mark
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A moment of a fleet, with the members of which it shows something; can be pickled."""
+
+    timestamp: int
+    now_ms: int
+    places: tuple[Place, ...]
+
+
+def cut_of(options: Options, members: Described, now_ms: int) -> Cut:
+    """Return the moment that a batch shows, or at which its range ends.
+
+    A round trip of the slowest member, and one more without a time. Raises `SourceError`.
+    """
+    names = [member.name for member in members]
+    by_time = "timestampAsOf" if options.view == SNAPSHOT else "endingTimestamp"
+    text = options.text(by_time)
+    asked = None if text is None else timestamp_of(text, options.zone, now_ms)
+    start = start_of(options, now_ms)
+    with coded(compacted=errors.TIMESTAMP_EARLIER_THAN_RETENTION):
+        connections = opened(members)
+        try:
+            timestamp = connections.resolved("all", names) if asked is None else asked
+            if asked is not None and start is not None and start > asked + 1:
+                raise SourceError(errors.INVALID_RANGE, BACKWARDS)
+            if options.view == SNAPSHOT:
+                pins = connections.each(names, lambda each: each.pin(timestamp))
+                timestamp, pins, _ = aligned(timestamp, pins, connections)
+            else:  # with what members changed before they left
+                here = [member.name for member in members if (start or 0) <= member.left]
+                pins = connections.each(
+                    here, lambda each: each.pin(min(timestamp, each.member.left))
+                )
+            pins = allowed(timestamp, pins, behind_of(options))
+            return Cut(timestamp, now_ms, tuple(places_of(pins).values()))
+        finally:
+            connections.close()
+
+
+def places_of(pins: Mapping[str, Pin]) -> dict[str, Place]:
+    """Return the members of which something is seen, by name."""
+    found = {name: _place_of(pin) for name, pin in pins.items()}
+    return {name: place for name, place in found.items() if place is not None}
+
+
+def _place_of(pin: Pin) -> Place | None:
+    moment = pin.moment
+    if moment is None:
+        return None
+    connection, reads = pin.connection, pin.reads
+    assert reads is not None
+    assert connection.store_id is not None
+    is_archive = reads.reader.url.startswith("archive:")
+    location = location_of_member(
+        connection.member, archive_only=is_archive and not connection.member.is_archive
+    )
+    return Place(connection.member, location, connection.store_id, moment.mark)
+
+
+def start_of(options: Options, now_ms: int) -> int | None:
+    """Return the time at which a range starts, None without one. Raises `SourceError`."""
+    text = options.text("startingTimestamp")
+    return None if text is None else timestamp_of(text, options.zone, now_ms, start=True)
