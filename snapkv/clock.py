@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
@@ -15,9 +15,16 @@ from snapkv.arguments import check_int
 from snapkv.concurrency import here
 from snapkv.errors import EngineUnavailableError, InvalidTimeError
 from snapkv.lifecycle import renew_in_children
-from snapkv.times import LOGICAL_BITS, PHYSICAL_MS_MAX, TIMESTAMP_MAX
+from snapkv.times import (
+    LOGICAL_BITS,
+    PHYSICAL_MS_MAX,
+    TIMESTAMP_MAX,
+    pack,
+)
 
 NS_PER_MS = 1_000_000
+MAX_CLOCK_SKEW_S = 5.0
+MAX_CLOCK_SKEW_MS = round(MAX_CLOCK_SKEW_S * 1_000)
 
 
 class Clock(Protocol):
@@ -35,9 +42,8 @@ class SystemClock:
         """Return milliseconds since 1970."""
         return time.time_ns() // NS_PER_MS
 
-    def now_ns(self) -> int:
-        """Return nanoseconds since 1970."""
-        return time.time_ns()
+    now_ns = staticmethod(time.time_ns)
+    """Returns nanoseconds since 1970."""
 
 
 class ManualClock:
@@ -141,6 +147,50 @@ def perf_counter() -> float:
     return time.perf_counter()
 
 
+class SharedFloor:
+    """The largest timestamps that some hybrid clocks have issued and seen, for all of them.
+
+    The clocks that show the machine's time share one, so that dependent commits on two stores of a
+    process have timestamps in their order. A clock contributes timestamps within its own
+    `max_clock_skew`, and follows such timestamps only. So there is one floor for each skew in use:
+
+        clock   skew   sees, ahead of now    floor of 5 s   floor of 1 h
+        a       5 s    0.1 s                 0.1 s          0.1 s
+        b       1 h    20 min                0.1 s          20 min
+        a       5 s    6 s                   0.1 s          20 min         only a counts on from it
+
+    A floor further ahead than its skew does not count: the wall clock was set back meanwhile.
+    """
+
+    def __init__(self) -> None:
+        self.of_skew: dict[int, int] = {}
+        self.lock = threading.Lock()  # never held while its holder waits
+        renew_in_children(self)
+
+    def after_fork(self) -> None:
+        """Renew the lock."""
+        self.lock = threading.Lock()
+
+    def add(self, skew: int) -> None:
+        """Keep a floor for a skew, too: the highest of those that have it in reach."""
+        with self.lock:
+            reach = _machine_now() + skew
+            known = [floor for floor in self.of_skew.values() if floor <= reach]
+            self.of_skew.setdefault(skew, max(known, default=0))
+
+    def take(self, timestamp: int, now: int, skew_max: int) -> None:
+        """Raise the floors to a timestamp that a clock has issued or seen; the lock is held."""
+        if timestamp <= now + skew_max:
+            for skew, floor in self.of_skew.items():
+                reach = now + skew
+                if timestamp <= reach and not timestamp <= floor <= reach:
+                    self.of_skew[skew] = timestamp
+
+
+_machine_floor = SharedFloor()
+"""Of all clocks of this process that show the machine's time."""
+
+
 class HybridClock:
     """Issues timestamps: max(wall clock, last seen + 1, last issued + 1); safe for threads.
 
@@ -148,20 +198,23 @@ class HybridClock:
     that commit in the same millisecond seldom claim the same timestamp. With another clock, the
     logical bits count within each millisecond.
 
+    All hybrid clocks with the machine's clock issue more than any of them has issued or seen, as
+    far as that is within the skew of both clocks (`SharedFloor`). What one of them saw beyond its
+    skew is a floor for itself alone. A clock of another kind is alone.
+
     Source: Kulkarni et al., "Logical Physical Clocks", 2014. The safety of a store never depends
     on clocks, only the meaning of its times does.
     """
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, max_clock_skew_ms: int = MAX_CLOCK_SKEW_MS) -> None:
         self.wall = clock
-        self._now_ns = clock.now_ns if type(clock) is SystemClock else None
-        self._last = 0
-        self._lock = threading.Lock()
-        renew_in_children(self)
-
-    def after_fork(self) -> None:
-        """Renew the lock."""
-        self._lock = threading.Lock()
+        self._last, self._skew = 0, pack(max_clock_skew_ms)
+        self._now_ns: Callable[[], int] | None = None
+        if type(clock) is SystemClock:
+            self._now_ns, self._shared = clock.now_ns, _machine_floor
+            self._shared.add(self._skew)
+        else:
+            self._shared = SharedFloor()
 
     def now_ms(self) -> int:
         """Return the wall clock's milliseconds since 1970.
@@ -179,8 +232,12 @@ class HybridClock:
 
     def merge(self, seen: int) -> None:
         """Never again issue a timestamp at or below `seen`."""
-        with self._lock:
+        if seen == self._last:
+            return  # the store's newest commit is an own one
+        now = 0 if self._now_ns is None else self.reading()
+        with self._shared.lock:
             self._last = max(self._last, seen)
+            self._shared.take(seen, now, self._skew)
 
     def reading(self) -> int:
         """Return the wall clock's time as a timestamp, whatever was issued or seen.
@@ -191,17 +248,29 @@ class HybridClock:
             return self.now_ms() << LOGICAL_BITS
         return (self._now_ns() << LOGICAL_BITS) // NS_PER_MS
 
-    def issue(self, ahead: int = 0, *, at: int | None = None) -> int:
+    def issue(self, ahead: int = 0, *, at: int | None = None, now: int | None = None) -> int:
         """Return a new timestamp, larger than all issued or seen; it counts as issued for ever.
 
-        It is larger by `ahead` than it needs to be. `at` replaces the time of the wall clock.
+        It is larger by `ahead` than this clock alone needs. `at` replaces the time of the wall
+        clock. `now` is a reading of just before, if the caller has one.
 
         Raises `InvalidTimeError` if 64 bits are used up or the wall clock is out of range.
         """
-        now = self.reading() if at is None else at
-        with self._lock:
-            issued = max(now, self._last + 1) + ahead
+        if now is None:
+            now = self.reading()
+        shared = self._shared
+        with shared.lock:
+            floor = shared.of_skew.get(self._skew, 0)
+            if floor > now + self._skew:
+                floor = 0
+            alone = max(now if at is None else at, self._last + 1) + ahead
+            issued = max(alone, floor + 1)  # claims of two stores do not add up
             if issued > TIMESTAMP_MAX:
                 raise InvalidTimeError("timestamps of 64 bits are used up", issued)
             self._last = issued
+            shared.take(issued, now, self._skew)
             return issued
+
+
+def _machine_now() -> int:
+    return (SystemClock().now_ns() << LOGICAL_BITS) // NS_PER_MS

@@ -76,7 +76,7 @@ class Backoff:
         """Begin a round; return its timestamp."""
         self._sent_at, self._sent = monotonic(), clock.reading()
         at = self._pace.followed(self._sent)
-        issued = clock.issue(at=at) if self.lost == 0 else self._claim(clock, at)
+        issued = clock.issue(at=at, now=self._sent) if self.lost == 0 else self._claim(clock, at)
         ahead = issued - self._sent
         self.ahead = ahead if ahead >= pack(1) else 0
         return issued
@@ -92,7 +92,7 @@ class Backoff:
             ticks = pack(min(CLAIM_MS_MAX, self.lost - CLAIM_MS_AFTER + 1))
         elif self.lost >= CLAIM_STEPS_AFTER:
             ticks = 1 << (self.lost + 4)
-        return clock.issue(ticks, at=at + round(later_ms * pack(1)))
+        return clock.issue(ticks, at=at + round(later_ms * pack(1)), now=self._sent)
 
     def lose(self, clock: HybridClock, stored: KeyValue) -> None:
         """End a round that another commit won: the stored one."""

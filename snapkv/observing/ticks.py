@@ -50,6 +50,7 @@ class Ticks:
         answer = self.tracker.read([Range(self.tracker.key, revision=revision)])
         kvs = answer.results[0].kvs
         at_or_before = mark_of(kvs[0]) if kvs else self.tracker.creation
+        self.tracker.on_seen(at_or_before.timestamp)
         mark = at_or_before._replace(revision=revision)
         return self.moment(mark)
 

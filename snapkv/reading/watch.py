@@ -201,6 +201,7 @@ def mark_after(core: Reader, last: Mark, event: Event) -> Mark:
     mark = core.timeline.tracker.mark_in(None if event.is_delete else event.kv)
     if mark.ordinal != last.ordinal + 1:
         raise StoreRestoredError("the engine was restored or replaced under this watch")
+    core.clock.merge(mark.timestamp)
     return mark
 
 

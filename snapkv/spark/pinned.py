@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
+from snapkv.clock import MAX_CLOCK_SKEW_S
 from snapkv.engine.contract import Range, RangeResult
 from snapkv.errors import CompactedError, FutureRevisionError
 from snapkv.layout import Mark
@@ -19,7 +20,6 @@ from snapkv.spark.location import Location, forget, opened
 from snapkv.spark.options import COMMITS, LATEST, Options
 from snapkv.spark.source_options import SourceOptions
 from snapkv.spark.timing import is_exact, timestamp_of
-from snapkv.store.open import MAX_CLOCK_SKEW_S
 from snapkv.timeline import Moment
 from snapkv.times import format_time, physical_ms
 

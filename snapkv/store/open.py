@@ -11,7 +11,7 @@ from datetime import timedelta
 from typing import Any, overload
 
 from snapkv.arguments import check_bool, check_known, check_text, wrong_type
-from snapkv.clock import Clock, HybridClock, SystemClock
+from snapkv.clock import MAX_CLOCK_SKEW_S, Clock, HybridClock, SystemClock
 from snapkv.codecs import Codec
 from snapkv.committer import COMMIT_TIMEOUT_S, Committer, WatchedCommitter, check_writer
 from snapkv.engine.contract import Engine
@@ -33,7 +33,6 @@ from snapkv.times import duration_ms
 STORE_VARIABLE = "SNAPKV_STORE"
 """The environment variable with the URL of the store, for `open()` and for both command lines."""
 DEFAULT_NAME = "default"
-MAX_CLOCK_SKEW_S = 5.0
 BORROWED_OPTIONS = ("max_request_bytes", "max_txn_ops")
 """The etcd options of `from_etcd3`; the client has decided the rest."""
 
@@ -160,7 +159,9 @@ def open(
     compaction: a folder, `s3://BUCKET/PATH`, `gs://` or `az://`; `storage` are options of its
     object store. That costs two requests there, and a round trip more. `hooks` are called while the
     store works (see `snapkv.hooks`). With `stats=True`, `stats()` also counts lookups, for less
-    than a microsecond each. Further options are the engine's: for lmdb `durability` ("sync",
+    than a microsecond each. Stores with the machine's clock (`clock=None`) issue timestamps above
+    all that any of them has issued or seen, within `max_clock_skew`.
+    Further options are the engine's: for lmdb `durability` ("sync",
     "relaxed", "none"), `map_bytes`, `mode` (permissions of the files of a new store, 0o600),
     `request_bytes_max`; for etcd `user`, `password`, `tls`, `ca_cert`, `cert`, `key`,
     `max_request_bytes`, `max_txn_ops` (see `docs/etcd.md`).
@@ -291,13 +292,13 @@ def _opened(url: str, engine: Engine, settings: Settings) -> Core:
 
 def _assemble(url: str, engine: Engine, settings: Settings) -> Core:
     layout, writer = _layout(engine, settings.name), settings.writer_name
-    clock = HybridClock(settings.clock or SystemClock())
+    skew_ms = duration_ms(settings.max_clock_skew)
+    clock = HybridClock(settings.clock or SystemClock(), skew_ms)
     timeline = Timeline(engine, layout.ts, ring_slots=settings.ring_slots, on_seen=clock.merge)
     ts, record, header = open_keys(engine, layout, writer, create=settings.create)
     if (check := getattr(engine, "check_source", None)) is not None:  # it has an archive
         check(layout, record, ts.create_revision)
     timeline.tracker.open(ts, header)
-    skew_ms = duration_ms(settings.max_clock_skew)
     hooks = checked_hooks(settings.hooks)
     notify = Notifier(hooks, StoreLabel(url, layout.name)) if hooks else None
     committer = (Committer if notify is None else WatchedCommitter)(

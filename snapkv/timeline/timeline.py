@@ -146,6 +146,7 @@ class Timeline:
             self.taken.path = ""
         answer = self.tracker.read([Range(self.tracker.key, revision=revision)])
         mark = self.tracker.lookup.mark_in(answer.results[0]) or self.tracker.lookup.creation
+        self.tracker.on_seen(mark.timestamp)
         reading = max(revision, mark.revision)
         return Moment(self, mark.timestamp, mark, True, self.tracker.continuity.epoch, reading)
 

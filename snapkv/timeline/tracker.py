@@ -53,7 +53,7 @@ class Tracker:
     def __init__(
         self, engine: Engine, key: bytes, *, ring_slots: int, on_seen: Callable[[int], None]
     ) -> None:
-        self.engine, self.key, self._on_seen = engine, key, on_seen
+        self.engine, self.key, self.on_seen = engine, key, on_seen
         self.ring = Ring(ring_slots)
         self.continuity = Continuity(engine, key, self._break)
         self.lookup = Lookup(engine, key, self.continuity)
@@ -84,7 +84,7 @@ class Tracker:
         self.shown = self.newest, header.revision
         self.continuity.see(self.newest)
         self._header = header
-        self._on_seen(self.newest.timestamp)
+        self.on_seen(self.newest.timestamp)
 
     def close(self) -> None:
         """Stop the feed."""
@@ -143,7 +143,7 @@ class Tracker:
         if mark.ordinal > self.newest.ordinal:
             self.newest = mark
             self.shown = mark, mark.revision
-            self._on_seen(mark.timestamp)
+            self.on_seen(mark.timestamp)
 
     def _add_fed(self, mark: Mark) -> None:
         with self._lock:

@@ -29,7 +29,7 @@ def test_a_dump_that_fails_leaves_the_older_one(store, clock, tmp_path):
 def test_a_child_does_not_wait_for_locks_of_its_parent(store):
     ts = store.save("k", b"1")
     tracker, clock = store._core.timeline.tracker, store._core.clock
-    with tracker._lock, tracker._feed_lock, tracker.lookup._lock, clock._lock:
+    with tracker._lock, tracker._feed_lock, tracker.lookup._lock, clock._shared.lock:
         pid = os.fork()
         if pid == 0:
             os._exit(0 if store.load("k", ts) == b"1" and store.load("k", ts + 1) == b"1" else 1)
