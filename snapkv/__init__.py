@@ -26,7 +26,7 @@ contract below, `committer` writes, `timeline` finds the revision of a time, `re
 import logging
 
 from snapkv._version import __version__
-from snapkv.clock import Clock, ManualClock, SystemClock
+from snapkv.clock import Clock, ManualClock, SystemClock, commit_after
 from snapkv.coordination.election import Election
 from snapkv.coordination.leader import Leader
 from snapkv.coordination.live import LeasedKey, Live, LiveItems
@@ -163,6 +163,7 @@ __all__ = [
     "Watch",
     "When",
     "__version__",
+    "commit_after",
     "fleet",
     "format_time",
     "from_etcd3",

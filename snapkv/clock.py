@@ -13,13 +13,19 @@ from uuid import UUID
 
 from snapkv.arguments import check_int
 from snapkv.concurrency import here
-from snapkv.errors import EngineUnavailableError, InvalidTimeError
+from snapkv.errors import ClockSkewError, EngineUnavailableError, InvalidTimeError
 from snapkv.lifecycle import renew_in_children
 from snapkv.times import (
     LOGICAL_BITS,
     PHYSICAL_MS_MAX,
     TIMESTAMP_MAX,
+    check_timestamp,
+    duration_ms,
+    format_time,
+    is_likely,
     pack,
+    physical_ms,
+    unlikely,
 )
 
 NS_PER_MS = 1_000_000
@@ -164,6 +170,8 @@ class SharedFloor:
 
     def __init__(self) -> None:
         self.of_skew: dict[int, int] = {}
+        self.least = 0
+        """Every clock issues more than this, whatever its skew: see `commit_after`."""
         self.lock = threading.Lock()  # never held while its holder waits
         renew_in_children(self)
 
@@ -264,12 +272,48 @@ class HybridClock:
             if floor > now + self._skew:
                 floor = 0
             alone = max(now if at is None else at, self._last + 1) + ahead
-            issued = max(alone, floor + 1)  # claims of two stores do not add up
+            issued = max(alone, floor + 1, shared.least + 1)  # claims of two stores do not add up
             if issued > TIMESTAMP_MAX:
                 raise InvalidTimeError("timestamps of 64 bits are used up", issued)
             self._last = issued
             shared.take(issued, now, self._skew)
             return issued
+
+
+def commit_after(timestamp: int, *, max_clock_skew: float = MAX_CLOCK_SKEW_S) -> None:
+    """Let each later commit of this process have a larger timestamp than this one.
+
+    For a timestamp that came from outside of all stores, for example with a message: whatever its
+    sender committed up to it is then earlier than what this process commits. A timestamp that was
+    read from a store needs no such call. It holds for all stores that use the machine's clock, also
+    for those that are opened later. No round trip.
+
+    >>> import snapkv
+    >>> with snapkv.open("memory:") as store:
+    ...     token = store.save("order/17", b"paid")  # send it along
+    >>> snapkv.commit_after(token)  # in the process that received it
+    >>> with snapkv.open("memory:") as other:
+    ...     other.save("parcel/17", b"packed") > token
+    True
+
+    Raises `InvalidTypeError`, `InvalidTimeError` if it is not a timestamp, and `ClockSkewError` if
+    it is more than `max_clock_skew` (seconds) ahead of the machine's clock: then one of the two
+    clocks is wrong.
+    """
+    limit_ms, now = duration_ms(max_clock_skew), _machine_now()
+    if not is_likely(check_timestamp(timestamp), now, now):
+        raise unlikely(timestamp)
+    if timestamp > now + pack(limit_ms):
+        ahead_ms = physical_ms(timestamp - now)
+        raise ClockSkewError(
+            f"{format_time(timestamp)} is {ahead_ms} ms ahead of the machine's clock, more than "
+            f"max_clock_skew ({limit_ms} ms): set the clock that is wrong, or pass a larger "
+            "max_clock_skew",
+            ahead_ms,
+            limit_ms,
+        )
+    with _machine_floor.lock:
+        _machine_floor.least = max(_machine_floor.least, timestamp)
 
 
 def _machine_now() -> int:

@@ -160,7 +160,7 @@ def open(
     object store. That costs two requests there, and a round trip more. `hooks` are called while the
     store works (see `snapkv.hooks`). With `stats=True`, `stats()` also counts lookups, for less
     than a microsecond each. Stores with the machine's clock (`clock=None`) issue timestamps above
-    all that any of them has issued or seen, within `max_clock_skew`.
+    all that any of them has issued or seen, within `max_clock_skew`; see `commit_after`.
     Further options are the engine's: for lmdb `durability` ("sync",
     "relaxed", "none"), `map_bytes`, `mode` (permissions of the files of a new store, 0o600),
     `request_bytes_max`; for etcd `user`, `password`, `tls`, `ca_cert`, `cert`, `key`,

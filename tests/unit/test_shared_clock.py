@@ -13,9 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import snapkv
 from snapkv import clock as clocks
 from snapkv.clock import HybridClock, ManualClock, SharedFloor, SystemClock
-from snapkv.times import pack
+from snapkv.errors import ClockSkewError, InvalidTimeError, InvalidTypeError
+from snapkv.times import TIMESTAMP_MAX, pack
 
 NOW_MS, SKEW_MS, HOUR_MS = 1_700_000_000_000, 5_000, 3_600_000
 NOW = pack(NOW_MS)
@@ -210,3 +212,54 @@ def test_a_child_does_not_wait_for_the_lock_of_its_parent():
             os._exit(0 if machine_clock().issue() == last + 2 else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     assert hybrid.issue() == last + 1, "what a child sees, its parent does not"
+
+
+# --- timestamps from outside ---
+
+
+def test_commits_after_a_timestamp_from_outside():
+    early, small = machine_clock(), machine_clock(10)
+    snapkv.commit_after(pack(NOW_MS + 100))
+    assert early.issue() == pack(NOW_MS + 100, 1)
+    assert small.issue() == pack(NOW_MS + 100, 1), "also above its own skew: it was asked for"
+    assert machine_clock().issue() == pack(NOW_MS + 100, 2)
+    snapkv.commit_after(pack(NOW_MS + 50))
+    assert small.issue() == pack(NOW_MS + 100, 2)
+    assert HybridClock(ManualClock(NOW_MS)).issue() == NOW
+
+
+def test_the_beginning_is_a_timestamp():
+    snapkv.commit_after(0)
+    assert machine_clock().issue() == NOW
+
+
+def test_a_timestamp_too_far_ahead_is_refused():
+    limit = pack(NOW_MS + SKEW_MS)
+    snapkv.commit_after(limit)
+    with pytest.raises(
+        ClockSkewError, match=r"2023-11-14T22:13:25.100Z is 5100 ms ahead"
+    ) as caught:
+        snapkv.commit_after(limit + pack(100))
+    assert (caught.value.skew_ms, caught.value.limit_ms) == (SKEW_MS + 100, SKEW_MS)
+    assert machine_clock().issue() == limit + 1, "it moves nothing"
+    snapkv.commit_after(limit + pack(100), max_clock_skew=6.0)
+    assert machine_clock().issue() == limit + pack(100) + 1
+
+
+@pytest.mark.parametrize(
+    ("given", "error"),
+    [
+        (NOW_MS, InvalidTimeError),
+        (17, InvalidTimeError),
+        (-1, InvalidTimeError),
+        (TIMESTAMP_MAX + 1, InvalidTimeError),
+        ("-5m", InvalidTypeError),
+        (None, InvalidTypeError),
+        (1.5, InvalidTypeError),
+        (True, InvalidTypeError),
+    ],
+)
+def test_what_is_not_a_timestamp(given, error):
+    with pytest.raises(error):
+        snapkv.commit_after(given)
+    assert machine_clock().issue() == NOW
