@@ -10,6 +10,7 @@ from contextvars import ContextVar
 from functools import cache
 from typing import Protocol
 from uuid import UUID
+from weakref import ref
 
 from snapkv.arguments import check_int
 from snapkv.concurrency import here
@@ -153,6 +154,24 @@ def perf_counter() -> float:
     return time.perf_counter()
 
 
+class Unmarked(Protocol):
+    """A store that may have shown commits whose timestamps this process does not know yet."""
+
+    @property
+    def tracker(self) -> object:
+        """The store's marks."""
+        ...
+
+    @property
+    def place(self) -> object:
+        """Where the store's calls run: see `Runtime.place`."""
+        ...
+
+    def catch_up(self) -> None:
+        """Read the newest timestamp, if that is still needed; one round trip at most."""
+        ...
+
+
 class SharedFloor:
     """The largest timestamps that some hybrid clocks have issued and seen, for all of them.
 
@@ -172,6 +191,8 @@ class SharedFloor:
         self.of_skew: dict[int, int] = {}
         self.least = 0
         """Every clock issues more than this, whatever its skew: see `commit_after`."""
+        self.unmarked: set[ref[Unmarked]] = set()
+        """Stores to catch up with before a commit on another one."""
         self.lock = threading.Lock()  # never held while its holder waits
         renew_in_children(self)
 
@@ -218,9 +239,12 @@ class HybridClock:
         self.wall = clock
         self._last, self._skew = 0, pack(max_clock_skew_ms)
         self._now_ns: Callable[[], int] | None = None
+        self.unmarked: set[ref[Unmarked]] | None = None
+        """Stores to catch up with before a commit on another one; None without other stores."""
         if type(clock) is SystemClock:
             self._now_ns, self._shared = clock.now_ns, _machine_floor
             self._shared.add(self._skew)
+            self.unmarked = self._shared.unmarked
         else:
             self._shared = SharedFloor()
 

@@ -116,6 +116,11 @@ class Work(Protocol):
 class Runtime(Protocol):
     """What runs the code of a store, and makes what that code waits with."""
 
+    @property
+    def place(self) -> object:
+        """Where its calls run: those of one place may wait for each other's stores."""
+        ...
+
     def ident(self) -> int:
         """Return the id of the running call, which no other running call has; never 0."""
         ...
@@ -186,6 +191,7 @@ class ThreadBell:
 class Threads:
     """The runtime of code that runs in threads; its parts are those of `threading`, unwrapped."""
 
+    place = "threads"
     ident = staticmethod(threading.get_ident)
     lock = staticmethod(threading.Lock)
     condition = staticmethod(threading.Condition)

@@ -45,6 +45,11 @@ class GreenletRuntime:
         self.loop = asyncio.get_running_loop()
         self._works: set[asyncio.Task[object]] = set()
 
+    @property
+    def place(self) -> asyncio.AbstractEventLoop:
+        """The loop, which may have several runtimes."""
+        return self.loop
+
     async def run(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Return the result of a function; its waits are awaited.
 

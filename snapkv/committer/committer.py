@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 
 from snapkv.clock import HybridClock, monotonic, no_later_than, pause
 from snapkv.committer.backoff import Backoff
+from snapkv.committer.catching_up import catch_up
 from snapkv.committer.counts import CommitCounts
 from snapkv.committer.group import EmptyGroupError, GroupBuilder
 from snapkv.committer.operations import Check
@@ -123,6 +124,8 @@ class Committer:
     def _submit(self, call: Call) -> Commit:
         if os.getpid() != self._pid:  # forked: the callers in the queue are the parent's
             self._queue, self._pid = CommitQueue(), os.getpid()
+        if self._clock.unmarked:  # before it joins: its group may be sent at once
+            catch_up(self._clock.unmarked, own=self._tracker, deadline=call.deadline)
         try:
             self._queue.join(call)
             if self._queue.wait(call):

@@ -148,13 +148,7 @@ class Reader:
         if when is None and not at_head:
             return self.policy.now().get(keys)
         if when is None:
-            if (
-                len(keys) == 1
-                and (found := timeline.tracker.point(keys[0], 0, timeline.tracker.continuity.epoch))
-                is not None
-            ):
-                return [found.kv]
-            return _versions(timeline.tracker.read([Range(key) for key in keys]).results)
+            return self._newest(keys)
         timestamp = self.resolve(when)
         if at_head and timestamp >= timeline.tracker.newest.timestamp:
             mark, results = timeline.tracker.head_and([Range(key) for key in keys])
@@ -167,6 +161,19 @@ class Reader:
                 if not left:
                     raise
         raise AssertionError("the last try returns or raises")
+
+    def _newest(self, keys: Sequence[bytes]) -> list[KeyValue | None]:
+        """Return the newest versions of some stored keys; one round trip."""
+        tracker = self.timeline.tracker
+        if len(keys) == 1:
+            found = tracker.point(keys[0], 0, tracker.continuity.epoch)
+            if found is not None:
+                tracker.unmarked.note(found.header, [found.kv])
+                return [found.kv]
+        answer = tracker.read([Range(key) for key in keys])
+        versions = _versions(answer.results)
+        tracker.unmarked.note(answer.header, versions)
+        return versions
 
     def _source_of_revision(self, revision: int) -> Source:
         check_int("revision", revision)

@@ -294,7 +294,13 @@ def _assemble(url: str, engine: Engine, settings: Settings) -> Core:
     layout, writer = _layout(engine, settings.name), settings.writer_name
     skew_ms = duration_ms(settings.max_clock_skew)
     clock = HybridClock(settings.clock or SystemClock(), skew_ms)
-    timeline = Timeline(engine, layout.ts, ring_slots=settings.ring_slots, on_seen=clock.merge)
+    timeline = Timeline(
+        engine,
+        layout.ts,
+        ring_slots=settings.ring_slots,
+        on_seen=clock.merge,
+        unmarked=clock.unmarked,
+    )
     ts, record, header = open_keys(engine, layout, writer, create=settings.create)
     if (check := getattr(engine, "check_source", None)) is not None:  # it has an archive
         check(layout, record, ts.create_revision)

@@ -6,7 +6,9 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Literal
+from weakref import ref
 
+from snapkv.clock import Unmarked
 from snapkv.engine.contract import Engine, KeyValue, Range
 from snapkv.engine.replay import replayed
 from snapkv.errors import (
@@ -45,9 +47,17 @@ class Timeline:
     at_head = True
 
     def __init__(
-        self, engine: Engine, key: bytes, *, ring_slots: int, on_seen: Callable[[int], None]
+        self,
+        engine: Engine,
+        key: bytes,
+        *,
+        ring_slots: int,
+        on_seen: Callable[[int], None],
+        unmarked: set[ref[Unmarked]] | None = None,
     ) -> None:
-        self.tracker = Tracker(engine, key, ring_slots=ring_slots, on_seen=on_seen)
+        self.tracker = Tracker(
+            engine, key, ring_slots=ring_slots, on_seen=on_seen, unmarked=unmarked
+        )
         self.taken: TakenPath | None = None
         """Where the paths of lookups are noted, if they are counted."""
 
@@ -93,9 +103,13 @@ class Timeline:
         found = tracker.point(key, revision, epoch)
         if found is None:
             return None
-        if timestamp is not None and not revision and found.header.revision != shown_at:
+        header, kv = found
+        if timestamp is None:
+            if (header.revision if kv is None else kv.mod_revision) > shown_at:
+                tracker.unmarked.note(header, (kv,))
+        elif not revision and header.revision != shown_at:
             return None  # something was written after the newest mark that is known
-        return found.kv
+        return kv
 
     # --- moments ---
 

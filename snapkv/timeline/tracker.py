@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from weakref import ref
 
-from snapkv.clock import monotonic
+from snapkv.clock import Unmarked, monotonic
 from snapkv.concurrency import here
 from snapkv.engine.contract import (
     Engine,
@@ -33,6 +34,7 @@ from snapkv.timeline.paging import Listings
 from snapkv.timeline.ring import Ring
 from snapkv.timeline.search import ORDINAL, TIMESTAMP, mark_of
 from snapkv.timeline.steps import Steps
+from snapkv.timeline.unmarked import UnmarkedReads
 
 RESTORES_MAX = 3
 """The most restores in a row that one lookup survives."""
@@ -51,7 +53,13 @@ class Tracker:
     """
 
     def __init__(
-        self, engine: Engine, key: bytes, *, ring_slots: int, on_seen: Callable[[int], None]
+        self,
+        engine: Engine,
+        key: bytes,
+        *,
+        ring_slots: int,
+        on_seen: Callable[[int], None],
+        unmarked: set[ref[Unmarked]] | None = None,
     ) -> None:
         self.engine, self.key, self.on_seen = engine, key, on_seen
         self.ring = Ring(ring_slots)
@@ -67,6 +75,7 @@ class Tracker:
         self.shown = self.newest, 0
         """The same, and the last revision at which it is known to be the newest."""
         self._header = Header(0, 0)
+        self.unmarked = UnmarkedReads(self, unmarked)
         renew_in_children(self)
 
     def after_fork(self) -> None:
@@ -88,6 +97,7 @@ class Tracker:
 
     def close(self) -> None:
         """Stop the feed."""
+        self.unmarked.close()
         self._feed.stop()
 
     # --- new marks ---
@@ -126,6 +136,8 @@ class Tracker:
             if header.cluster == last.cluster and header.revision > last.revision:
                 self._header = header
             self._see(own, certain=certain)
+            if self.unmarked.revision:
+                self.unmarked.settle()
             if newest is not None and (own.ordinal <= newest.ordinal or self.ring.append(own)):
                 return
             if not self._feed.running:
