@@ -156,10 +156,24 @@ class Fleet(Closing):
         if final:
             self._finish(timestamp, names)
         pins = self._members.pins(names, timestamp)
+        if when is not None and not is_number(when):
+            timestamp, pins = self._in_ms(timestamp, pins)
         spread = None
         if self._members.observed > 1:
             timestamp, pins, spread = aligned(timestamp, pins, self._members)
         return FleetMoment(timestamp, allowed(timestamp, pins, behind), spread)
+
+    def _in_ms(self, timestamp: int, pins: dict[str, Pin]) -> tuple[int, dict[str, Pin]]:
+        """Return a date, or the newest final time of its millisecond, if members are behind it.
+
+        A date means the end of its millisecond. One that was copied from a display names a time
+        in it up to which a member is final, and nothing later can be shown.
+        """
+        known = [pin.seen.newest for pin in pins.values() if pin.state == "behind"]
+        newest = [each for each in known if physical_ms(each) == physical_ms(timestamp)]
+        if newest:
+            return min(newest), self._members.pins(list(pins), min(newest))
+        return timestamp, pins
 
     def _finish(self, timestamp: int, names: list[str]) -> None:
         """Tick all members that are stores and not final at a time yet, in parallel."""
