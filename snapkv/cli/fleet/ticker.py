@@ -53,7 +53,9 @@ def tick(
             _once(out, ticker.tick(), quiet)
             return
         for _ in beats(period_s, count, stop):
-            done = ticker.tick(timeout=min(TICK_TIMEOUT_S, period_s / 2))
+            # the first one connects; later ones must not wait long for a member that is away
+            longest_s = min(TICK_TIMEOUT_S, period_s / 2) if state.rounds else TICK_TIMEOUT_S
+            done = ticker.tick(timeout=longest_s)
             state.add(done, ends=stop.wanted)
             if options.structured and not quiet:
                 out.record(round_json(done), flush=True)
