@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
-from snapkv.clock import HybridClock, ManualClock, monotonic
+from snapkv.clock import MAX_CLOCK_SKEW_S, HybridClock, ManualClock, monotonic
 from snapkv.errors import CompactedError, InvalidOptionError, SnapKVError
 from snapkv.fleet.connection import AWAY, Connection, Pin, Reads
 from snapkv.fleet.member import Member, named
@@ -35,7 +35,6 @@ from snapkv.fleet.members import Members
 from snapkv.layout import ROUND_META
 from snapkv.lifecycle import Closing
 from snapkv.model import Commit, Ops, Scalar, Stamp
-from snapkv.store.open import MAX_CLOCK_SKEW_S
 from snapkv.store.open import open as open_store
 from snapkv.store.store import SnapshotKV
 from snapkv.times import LOGICAL_BITS, format_time, pack, physical_ms

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from snapkv.clock import SystemClock
 from snapkv.errors import InvalidFileError
 from snapkv.fleet.description import members_of
 from snapkv.fleet.member import Member, chosen
@@ -40,7 +41,7 @@ def described(options: SourceOptions, now_ms: int) -> Described:
 
 def opened(members: Described) -> Members:
     """Return connections to members, each of which is opened when it is needed; to be closed."""
-    return Members(members, MEMBER_TIMEOUT_S)
+    return Members(members, MEMBER_TIMEOUT_S, SystemClock())
 
 
 def location_of_member(member: Member, *, archive_only: bool = False) -> Location:

@@ -6,8 +6,8 @@ import os
 from collections.abc import Mapping
 from typing import Literal, cast
 
+from snapkv.fleet.finality import Policy
 from snapkv.fleet.fleet import BEHIND
-from snapkv.fleet.members import Policy
 from snapkv.spark import errors
 from snapkv.spark.errors import SourceError
 from snapkv.spark.location import Location
