@@ -158,10 +158,11 @@ class Fleet(Closing):
         pins = self._members.pins(names, timestamp)
         if when is not None and not is_number(when):
             timestamp, pins = self._in_ms(timestamp, pins)
-        spread = None
+        pins, spread = allowed(timestamp, pins, behind), None
         if self._members.observed > 1:
             timestamp, pins, spread = aligned(timestamp, pins, self._members)
-        return FleetMoment(timestamp, allowed(timestamp, pins, behind), spread)
+            pins = allowed(timestamp, pins, behind)
+        return FleetMoment(timestamp, pins, spread)
 
     def _in_ms(self, timestamp: int, pins: dict[str, Pin]) -> tuple[int, dict[str, Pin]]:
         """Return a date, or the newest final time of its millisecond, if members are behind it.

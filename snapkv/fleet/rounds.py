@@ -27,9 +27,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
+from snapkv.arguments import check_seconds
 from snapkv.clock import MAX_CLOCK_SKEW_S, HybridClock, ManualClock, monotonic
-from snapkv.errors import CompactedError, InvalidOptionError, SnapKVError
-from snapkv.fleet.connection import AWAY, Connection, Pin, Reads
+from snapkv.errors import CompactedError, InvalidOptionError, SnapKVError, StoreClosedError
+from snapkv.fleet.connection import AWAY, LATE, Connection, Pin, Reads
 from snapkv.fleet.member import Member, named
 from snapkv.fleet.members import Members
 from snapkv.layout import ROUND_META
@@ -65,30 +66,36 @@ def aligned(
 ) -> tuple[int, dict[str, Pin], float | None]:
     """Return the newest round at or below a moment that has one: its time, its pins, its spread.
 
-    Only observed members that are final take part. Without such a round, it returns what it got,
-    and None. Mostly one or two round trips.
+    All observed members that are seen have to be final, and take part. Without such a round, it
+    returns what it got, and None. Mostly two or three round trips.
     """
-    found = {
-        name: pin
-        for name, pin in pins.items()
-        if pin.connection.member.prefix is not None and pin.state == "live"
-    }
-    if len(found) < 2:
-        return timestamp, pins, None
+    found = {name: pin for name, pin in pins.items() if _is_observed(pin)}
+    left_out = {name: pin for name, pin in pins.items() if pin.state in LATE and pin.reads is None}
     for _ in range(LOOKS_MAX):
+        if len(found) < 2 or any(pin.state != "live" for pin in found.values()):
+            break
         common = min(_tick(pin) for pin in found.values())
         if all(_tick(pin) == common for pin in found.values()):
-            spread = _spread(found, common)
+            spread = _spread(found, common, members)
             if spread is not None:
-                others = [name for name in pins if name not in found]
-                found |= members.each(others, _pinning(common))
-                return common, {name: found[name] for name in sorted(found)}, spread
+                others = [name for name in pins if name not in found and name not in left_out]
+                rest = members.each(others, _pinning(common))
+                if not any(map(_is_observed, rest.values())):
+                    found |= rest | left_out
+                    return common, {name: found[name] for name in pins}, spread
+                found |= rest  # who has left meanwhile is in that round, too
+                found = {name: pin for name, pin in found.items() if _is_observed(pin)}
+                continue
             common -= 1
         late = [name for name, pin in found.items() if _tick(pin) > common]
         found |= members.each(late, _pinning(common))
-        if any(pin.state != "live" for pin in found.values()):
-            break
+        found = {name: pin for name, pin in found.items() if pin.state != "absent"}
     return timestamp, pins, None
+
+
+def _is_observed(pin: Pin) -> bool:
+    """Return whether it shows the keys of an observed member."""
+    return pin.connection.member.prefix is not None and pin.reads is not None
 
 
 def _pinning(timestamp: int) -> Callable[[Connection], Pin]:
@@ -100,14 +107,18 @@ def _tick(pin: Pin) -> int:
     return pin.moment.mark.timestamp
 
 
-def _spread(found: Mapping[str, Pin], common: int) -> float | None:
-    """Return the spread of a round in seconds; None if nothing shows its bounds.
+def _spread(found: Mapping[str, Pin], common: int, members: Members) -> float | None:
+    """Return the spread of a round in seconds; None if the ticks are not of one, or unbounded.
 
-    A member that is away does not show them, and any other one of the round does.
+    A member that is away does not show the bounds, and any other one of the round does.
     """
+    rounds = set(members.each(found, lambda each: _round_of(found[each.name])).values())
+    made = rounds.pop()
+    if rounds or made is None:
+        return None  # two tickers may have ticked some members each at the same time
     for pin in found.values():
         try:
-            meta = pin.connection.ask(partial(_confirmed, pin=pin, common=common))
+            meta = pin.connection.ask(partial(_confirmed, pin=pin, common=common, ticker=made[0]))
         except (*AWAY, CompactedError):
             continue
         if meta is not None:
@@ -119,8 +130,19 @@ def _spread(found: Mapping[str, Pin], common: int) -> float | None:
     return None
 
 
-def _confirmed(reads: Reads, pin: Pin, common: int) -> Mapping[str, Scalar] | None:
-    """Return the meta of the tick that records the bounds of a round."""
+def _round_of(pin: Pin) -> tuple[Scalar, Scalar] | None:
+    """Return the ticker and the number of the round whose tick a member shows; None without."""
+    assert pin.moment is not None
+    mark = pin.moment.mark
+    try:
+        meta = pin.connection.ask(lambda reads: reads.reader.timeline.stamp(mark)).meta
+    except (*AWAY, CompactedError):
+        return None
+    return (meta[TICKER], meta[ROUND]) if meta and TICKER in meta and ROUND in meta else None
+
+
+def _confirmed(reads: Reads, pin: Pin, common: int, ticker: Scalar) -> Mapping[str, Scalar] | None:
+    """Return the meta of the tick that records the bounds of a ticker's round."""
     assert pin.moment is not None
     timeline, mark = reads.reader.timeline, pin.moment.mark
     for _ in range(FOLLOWING_MAX):
@@ -129,7 +151,7 @@ def _confirmed(reads: Reads, pin: Pin, common: int) -> Mapping[str, Scalar] | No
             return None
         mark = following
         meta = timeline.stamp(mark).meta
-        if meta is not None and meta.get(BEFORE) == common:
+        if meta is not None and meta.get(BEFORE) == common and meta.get(TICKER) == ticker:
             return meta
     return None
 
@@ -204,6 +226,7 @@ class Ticker(Closing):
         self._sent: dict[Ticked, Future[tuple[Commit, float]]] = {}
         self._id, self._number = os.urandom(8).hex(), 0
         self._last: Round | None = None
+        self._closed = False
         from concurrent.futures import ThreadPoolExecutor  # `import snapkv` does not need it
 
         self._pool = ThreadPoolExecutor(len(self._ticked), thread_name_prefix="snapkv round")
@@ -216,6 +239,9 @@ class Ticker(Closing):
         """
         from concurrent.futures import wait
 
+        check_seconds("timeout", timeout)
+        if self._closed:
+            raise StoreClosedError("the ticker was closed: make another one")
         self._number += 1
         issued = self._clock.issue()
         ms = physical_ms(issued) + (issued & ((1 << LOGICAL_BITS) - 1) > 0)
@@ -257,6 +283,8 @@ class Ticker(Closing):
                 read_timeout=TICK_TIMEOUT_S,
                 **member.options,
             )
+            if self._closed:  # meanwhile
+                store.close()
 
         def build(stamp: Stamp) -> Ops:
             if stamp.ts != timestamp:
@@ -300,6 +328,7 @@ class Ticker(Closing):
 
     def close(self) -> None:
         """Close the stores; ticks on their way are given up."""
+        self._closed = True
         self._pool.shutdown(wait=False, cancel_futures=True)
-        for store in self._stores.values():
+        for store in list(self._stores.values()):
             store.close()
