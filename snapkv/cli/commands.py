@@ -34,7 +34,6 @@ OTHER_WORDS = {
     "find": "ls",
     "follow": "watch",
     "help": "--help",
-    "history": "log",
     "import": "import-prefix",
     "keys": "ls",
     "list": "ls",

@@ -87,15 +87,14 @@ def _names_and_end(
     """Return the members whose history is read, and up to which timestamp; name the rest."""
     fleet, known_only = opened.fleet, policy != "error"
     if until is None:
-        end = opened.members.resolved("all", fleet.members, known_only=known_only)
-    else:
-        end = fleet.timestamp_of(until)
-    found = fleet.at(end, behind=policy)
+        until = opened.members.resolved("all", fleet.members, known_only=known_only)
+        tell_old(until)
+    found = fleet.at(until, behind=policy)
+    # a round may be older than what is asked for
+    end = found.timestamp if found.spread is None else fleet.timestamp_of(until)
     check_shown(found)
     late = {**found.late, **_late_before(opened, since, end, found, policy)}
     tell_late(late, len(fleet.members), policy)
-    if until is None:
-        tell_old(end)
     unread = {name for name, seen in late.items() if seen.state == "missing"}
     if policy == "leave out":
         unread = {*late}

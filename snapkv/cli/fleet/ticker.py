@@ -11,7 +11,7 @@ from snapkv.cli.exits import CommandError, Exit
 from snapkv.cli.fleet.options import FleetOptions, of_fleet
 from snapkv.cli.fleet.telling import listed
 from snapkv.cli.formats import Json, counted, time_json, time_text
-from snapkv.cli.options import CountOption, StoreOptions, takes
+from snapkv.cli.options import CountOption, StoreOptions, takes, warnings_shown
 from snapkv.cli.output import Output
 from snapkv.cli.progress import status_line
 from snapkv.cli.terminal import tell, tell_error
@@ -50,18 +50,30 @@ def tick(
         status_line(shown=not (quiet or options.structured)) as shown,
     ):
         if period_s is None:
-            _once(out, ticker.tick(), quiet)
+            with warnings_shown():
+                done = ticker.tick()
+            _once(out, done, quiet)
             return
         for _ in beats(period_s, count, stop):
             # the first one connects; later ones must not wait long for a member that is away
-            longest_s = min(TICK_TIMEOUT_S, period_s / 2) if state.rounds else TICK_TIMEOUT_S
-            done = ticker.tick(timeout=longest_s)
+            longest_s = TICK_TIMEOUT_S if not state.rounds else _longest_s(period_s)
+            with warnings_shown():
+                done = ticker.tick(timeout=longest_s)
             state.add(done, ends=stop.wanted)
             if options.structured and not quiet:
                 out.record(round_json(done), flush=True)
             shown(f"ticking every {every}: {state.summary(options.raw)}")
     if not (quiet or options.structured) and state.rounds:
         tell(f"snapkv: {state.summary(options.raw)}")
+
+
+def _longest_s(period_s: float) -> float:
+    """Return how long a round may take, so that the next one is in time.
+
+    >>> [_longest_s(period_s) for period_s in (0.1, 1.0, 60.0)]
+    [0.5, 0.8, 5.0]
+    """
+    return min(TICK_TIMEOUT_S, max(0.5, 0.8 * period_s))
 
 
 def _once(out: Output, done: Round, quiet: bool) -> None:
