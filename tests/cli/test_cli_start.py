@@ -10,6 +10,7 @@ from cli_runner import PROCESS_TIMEOUT_S, PROGRAM, Cli
 from typer.main import get_command
 
 from snapkv.cli.app import COMMANDS, app
+from snapkv.cli.fleet import COMMANDS as FLEET
 
 HEAVY = {
     "pydantic",
@@ -54,6 +55,34 @@ def test_a_short_command_imports_little(cli: Cli, words: list[str]) -> None:
     assert not HEAVY & found
     others = {place.module for place in COMMANDS.values()} - {COMMANDS[words[0]].module}
     assert not others & found, "only the module of the command itself"
+
+
+IMPORTED = """
+import sys, snapkv
+print(*sys.modules, sep="\\n")
+"""
+
+
+def test_a_command_of_a_store_imports_nothing_of_fleets(cli: Cli) -> None:
+    """Nothing beside what the public names are made of."""
+    cli.ok("put", "a", "1")
+    done = subprocess.run(
+        [sys.executable, "-c", IMPORTED],
+        capture_output=True, text=True, timeout=PROCESS_TIMEOUT_S, env=cli.variables(), check=True,
+    )  # fmt: skip
+    public = {name for name in done.stdout.split() if name.startswith("snapkv.fleet")}
+    found = {name for name in loaded_by(cli, "get", "a") if "fleet" in name}
+    assert found <= public
+
+
+def test_a_command_of_a_fleet_imports_little(cli: Cli) -> None:
+    cli.ok("put", "a", "1")
+    file = cli.place / "fleet.toml"
+    file.write_text(f'[members]\neu = "{cli.url}"\n')
+    found = loaded_by(cli, "fleet", "get", "a", "--fleet", str(file))
+    assert not HEAVY & found
+    others = {place.module for place in FLEET.values()} - {"snapkv.cli.fleet.reading"}
+    assert not others & found
 
 
 def test_the_help_of_one_command_imports_no_other(cli: Cli) -> None:
@@ -107,6 +136,8 @@ def completed(folder: Path, program: str, line: str) -> set[str]:
         ("snapkv", "snapkv re", {"record", "resolve", "restore"}),
         ("snapkv", "snapkv put --if-", {"--if-absent", "--if-revision"}),
         ("snapkv", "snapkv archive st", {"status"}),
+        ("snapkv", "snapkv fleet ", {"status", "ls", "get", "diff", "log", "watch", "tick"}),
+        ("snapkv", "snapkv fleet ls --behind s", {"stale"}),
         ("snapkv", "snapkv ls -o y", {"yaml"}),
         ("snapkv", "snapkv diff --as k", {"kubernetes"}),
         ("cdcmeta", "cdcmeta ge", {"generations"}),

@@ -1,0 +1,131 @@
+"""The command fleet watch: whole timestamps, resumed anywhere, ended by signals."""
+
+import json
+import signal
+from itertools import pairwise
+
+import pytest
+from cli_fleet import BEGAN_MS, Sites, at
+from cli_runner import PROCESS_TIMEOUT_S, Cli
+from cli_terminal import following
+
+import snapkv
+
+IDLE = ["--timeout", "200ms"]
+
+
+@pytest.fixture
+def sites(cli: Cli) -> Sites:
+    """Two members with an equal timestamp at second 3, and one commit that changes nothing."""
+    made = Sites(cli)
+    made.describe(eu="lmdb:./eu", us="lmdb:./us")
+    made.put("eu", 1, image="v1")
+    made.put("us", 2, image="v1", app="1")
+    made.put("eu", 3, "both", image="v2")
+    made.put("us", 3, "both", image="v2")
+    made.tick(4)
+    made.remove("us", 5, "app")
+    made.tick(9)
+    return made
+
+
+def watched(sites: Sites, since: object = "0", *words: str) -> list[dict[str, object]]:
+    return sites.cli.ok("fleet", "watch", "--since", str(since), *IDLE, "--json", *words).json
+
+
+def test_each_timestamp_comes_whole_and_once(sites: Sites) -> None:
+    items = watched(sites)
+    assert [(item["time"], [each["member"] for each in item["members"]]) for item in items] == [  # type: ignore[attr-defined]
+        (at(1), ["eu"]),
+        (at(2), ["us"]),
+        (at(3), ["eu", "us"]),
+        (at(5), ["us"]),
+    ]
+    assert all(item["missing"] == [] for item in items)
+    assert items[2]["members"][1] == {  # type: ignore[index]
+        "member": "us",
+        "revision": 4,
+        "writer": "ann@us",
+        "note": "both",
+        "changes": [{"key": "image", "value": "v2"}],
+    }
+    text = sites.cli.ok("fleet", "watch", "--since", "0", *IDLE)
+    assert text.lines == [
+        f"{at(1)}  eu  3  ann@eu",
+        '  + image  "v1"',
+        f"{at(2)}  us  3  ann@us",
+        '  + app  "1"',
+        '  + image  "v1"',
+        f'{at(3)}  eu  4  ann@eu  "both"',
+        '  ~ image  "v1" -> "v2"',
+        f'{at(3)}  us  4  ann@us  "both"',
+        '  ~ image  "v1" -> "v2"',
+        f"{at(5)}  us  6  ann@us",
+        '  - app  "1"',
+    ]
+    end = snapkv.pack(BEGAN_MS + 9_000)
+    assert text.err == f"snapkv: the next watch goes on with --since {end}\n"
+
+
+def test_it_goes_on_after_each_item_as_if_nothing_had_happened(sites: Sites) -> None:
+    whole = watched(sites)
+    for number, item in enumerate(whole, 1):
+        assert watched(sites, item["timestamp"]) == whole[number:]
+    for count in range(len(whole) + 1):
+        answer = sites.cli.ok("fleet", "watch", "--since", "0", *IDLE, "--json", "-n", str(count))
+        assert answer.json == whole[:count]
+        since = answer.err.split()[-1]
+        assert watched(sites, since) == whole[count:], "what the error stream says goes on there"
+    for before, after in pairwise(whole):
+        assert int(str(before["timestamp"])) < int(str(after["timestamp"]))
+
+
+def test_what_is_watched(sites: Sites) -> None:
+    items = watched(sites, 0, "--members", "us")
+    assert [item["time"] for item in items] == [at(2), at(3), at(5)]
+    cli = sites.cli
+    of_app = cli.ok("fleet", "watch", "app", "--since", "0", *IDLE, "--json", "-p").json
+    assert [item["members"][0]["changes"] for item in of_app] == [
+        [{"key": "app", "value": "1", "before": None, "after": "1"}],
+        [{"key": "app", "value": None, "before": "1", "after": None}],
+    ]
+    table = cli.ok("fleet", "watch", "--since", at(4), *IDLE, "-o", "table").lines
+    assert table[0].split() == (
+        ["TIME", "MEMBER", "REVISION", "WRITER", "NOTE", "META", "KEY", "CHANGE"]
+    )
+    assert table[1].startswith(f"{at(5)}  us")
+
+
+def test_a_time_waits_for_all_members(sites: Sites) -> None:
+    end = snapkv.pack(BEGAN_MS + 9_000)
+    sites.put("eu", 20, image="v3")
+    assert watched(sites, end) == []
+    sites.tick(20, "us")
+    (item,) = watched(sites, end)
+    assert item["time"] == at(20)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_it_between_two_times(sites: Sites, number: signal.Signals) -> None:
+    cli = sites.cli
+    with following(cli, "fleet", "watch", "--since", "0", "--json") as (process, output):
+        items = [json.loads(output.readline()) for _ in range(4)]
+        sites.put("us", 20, late="1")
+        sites.tick(20, "eu")
+        items.append(json.loads(output.readline()))
+        process.send_signal(number)
+        assert process.wait(PROCESS_TIMEOUT_S) == 0
+        assert output.read() == b""
+        assert process.stderr is not None
+        said = process.stderr.read().decode()
+    assert items == watched(sites)
+    assert said == f"snapkv: the next watch goes on with --since {items[-1]['timestamp']}\n"
+
+
+def test_the_end_of_its_reader_ends_it(sites: Sites) -> None:
+    with following(sites.cli, "fleet", "watch", "--since", "0", "--json") as (process, output):
+        output.readline()
+        output.close()
+        sites.put("us", 20, late="1")
+        sites.tick(20, "eu")
+        assert process.wait(PROCESS_TIMEOUT_S) == 141
