@@ -24,9 +24,10 @@ from snapkv.errors import (
     StoreRecreatedError,
     StoreRestoredError,
 )
+from snapkv.fleet.agreement import RESTORED, Agreement
 from snapkv.fleet.member import Member, named
 from snapkv.fleet.source import MemberSource
-from snapkv.layout import CREATION_ORDINAL
+from snapkv.layout import CREATION_ORDINAL, Mark
 from snapkv.lifecycle import renew_in_children
 from snapkv.observing.observe import Observed, observe
 from snapkv.reading.deadline import within
@@ -51,10 +52,6 @@ LATE = "behind", "missing"
 
 AWAY_S = 1.0
 """The default of `Connection.away_s`."""
-RESTORED = (
-    "the engine was restored or replaced since the fleet was opened: what was final may have "
-    "changed; open the fleet anew"
-)
 SILENT = EngineUnavailableError, EngineBusyError
 AWAY = *SILENT, StoreNotFoundError
 """Why nothing of a member may be known for now; a store that does not exist may be created yet."""
@@ -222,6 +219,7 @@ class Connection:
         self._whole: WholeArchive | None = None  # of an archive alone that is not opened
         self._reached = 0, 0  # the number of its newest manifest, and up to when it is final
         self._kept: SnapshotKV | None = None  # the archive alone, of a member that has both
+        self._agreement = Agreement()
         self._away: tuple[float, SnapKVError] | None = None
         self._closed = False
         self._opening = threading.Lock()
@@ -457,10 +455,12 @@ class Connection:
         `error` is what the engine alone raised; it is raised if the archive does not help.
         """
         kept = self.archive_or_none()
-        reached = 0 if kept is None else _head(kept)
-        if kept is None or (reached < until and isinstance(error, AWAY)):
+        head = None if kept is None else _head_mark(kept)
+        reached = 0 if head is None else head.timestamp
+        if kept is None or head is None or (reached < until and isinstance(error, AWAY)):
             assert error is not None
             raise error
+        self._show(kept, reached, head)
         older = read(kept, since, min(reached, until))
         if reached >= until:
             return older
@@ -520,12 +520,28 @@ class Connection:
         return newest
 
     def check_history(self, reads: Reads) -> None:
-        """Raise `StoreRestoredError` if the engine was restored since the fleet opened it."""
-        if (
-            reads is not self._kept
-            and reads.reader.timeline.tracker.continuity.epoch != self._epoch
-        ):
-            raise named(StoreRestoredError(RESTORED), self.name)
+        """Raise `StoreRestoredError` if the engine was restored since the fleet opened it.
+
+        No round trip, but after the archive beside it has answered.
+        """
+        if reads is self._kept:
+            return
+        try:
+            self._agreement.confirm(reads.reader)
+            if reads.reader.timeline.tracker.continuity.epoch != self._epoch:
+                raise StoreRestoredError(RESTORED)
+        except SnapKVError as e:
+            raise named(e, self.name)  # noqa: B904
+
+    def _show(self, kept: SnapshotKV, timestamp: int, mark: Mark) -> None:
+        """Let the archive answer, unless the engine has shown another history; errors name it."""
+        reads, engine = self._reads, None
+        if reads is not None and reads.reader.timeline.tracker.continuity.epoch == self._epoch:
+            engine = reads.reader
+        try:
+            self._agreement.show(kept.reader, engine, timestamp, mark)
+        except SnapKVError as e:
+            raise named(e, self.name)  # noqa: B904
 
     def _check_same(self, reads: Reads) -> None:
         """Raise `StoreRestoredError` if the engine turns out to be restored; 0 or 1 round trip."""
@@ -548,6 +564,8 @@ class Connection:
         if not revision and timestamp == newest.timestamp:
             revision = newest.revision
         if revision <= self._created or tracker.continuity.epoch != self._epoch:
+            return None
+        if self._away is not None:  # then its archive may answer
             return None
         return Pin(self, "live", self._reads, None, None, timestamp, revision)
 
@@ -623,6 +641,7 @@ class Connection:
     def _pinned(self, reads: Reads, timestamp: int) -> Pin:
         core = reads.reader
         core.check_open()
+        self._agreement.confirm(core)
         moment = core.policy.at(timestamp)
         mark = moment.mark
         if self.member.is_archive and timestamp > mark.timestamp:
@@ -647,6 +666,7 @@ class Connection:
                 return self.missing(str(why))
             self._know(_head(kept))
             moment = kept.reader.policy.at(timestamp)
+            self._show(kept, timestamp, moment.mark)
         except (*AWAY, ArchiveError, CompactedError) as e:
             return self.missing(f"{why}; its archive: {e}")
         if moment.mark.ordinal <= CREATION_ORDINAL:
@@ -679,8 +699,12 @@ def begun(steps: Iterator[Found]) -> Iterator[Found]:
 
 def _head(reads: Reads) -> int:
     """Return the timestamp of the newest commit or tick, of an archive as it is now."""
+    return _head_mark(reads).timestamp
+
+
+def _head_mark(reads: Reads) -> Mark:
     core = reads.reader
     core.check_open()
     if hasattr(core.engine, "refresh"):
         core.engine.refresh()
-    return core.timeline.head().timestamp
+    return core.timeline.head()
