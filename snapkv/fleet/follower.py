@@ -199,6 +199,7 @@ class Follower:
                 self._changed.wait(LOOK_S)
         found = self._watch.step(monotonic() + LOOK_S)
         if found is None:
+            self._connection.ask(_look)
             with self._changed:
                 self._move(max(self.progress, self._watch.timestamp))
             return
@@ -245,6 +246,11 @@ class Follower:
         with self._changed:
             self.error, self.has_caught_up = error, True
             self._changed.notify_all()
+
+
+def _look(reads: Reads) -> None:
+    """Let the watch notice a restored engine, which may have nothing to bring; a round trip."""
+    reads.reader.timeline.tracker.continuity.assure()
 
 
 def _size(change: Any) -> int:

@@ -11,6 +11,7 @@ import itertools
 import json
 import subprocess
 import sys
+import threading
 from base64 import b64decode
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -18,11 +19,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from etcd_server import EtcdServer, prefix_end
+from etcd_server import EtcdServer, eventually, prefix_end
 from sampling import SOAK
 
 import snapkv
-from snapkv.errors import StoreRestoredError
+from snapkv.engine.etcd.connection import Connection as EtcdConnection
+from snapkv.errors import StoreRecreatedError, StoreRestoredError
 from snapkv.fleet import follower
 from snapkv.timeline import continuity
 
@@ -30,7 +32,7 @@ from .oracle import History, events_of
 
 pytestmark = pytest.mark.kills_etcd
 
-TIMEOUT_S, WAIT_S = 5.0, 40
+TIMEOUT_S, WAIT_S = 5.0, 60
 BASE, LOST = 4, 6
 RAISED_BY = 1_000_000_000
 RAISED = (f"--bump-revision={RAISED_BY}", "--mark-compacted")
@@ -44,6 +46,13 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[EtcdServe
     with ExitStack() as stack:
         folder = tmp_path_factory.mktemp("restored")
         yield [stack.enter_context(EtcdServer(folder / f"etcd{n}")) for n in range(3)]
+
+
+@pytest.fixture
+def often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let idle watches look for a restore often."""
+    for module in (continuity, follower):
+        monkeypatch.setattr(module, "LOOK_S", 0.2)
 
 
 class Past:
@@ -330,18 +339,16 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("victim", "new", "flags", "first"), CASES if SOAK else CASES[::17])
+@pytest.mark.parametrize(("victim", "new", "flags", "first"), CASES if SOAK else CASES[::23])
 def test_a_member_is_restored_under_a_fleet(
     servers: list[EtcdServer],
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    often: None,
     victim: str,
     new: int,
     flags: tuple[str, ...],
     first: str,
 ) -> None:
-    for module in (continuity, follower):  # an idle watch looks that often
-        monkeypatch.setattr(module, "LOOK_S", 0.2)
     with Past(servers, victim, tmp_path) as past:
         past.tokens = {when: moment.token for when, moment in past.moments.items()}
         past.restore(new, *flags)
@@ -352,3 +359,68 @@ def test_a_member_is_restored_under_a_fleet(
         past.check_later(past.history())
         past.check_new_calls()
         past.check_opened_anew()
+
+
+def test_a_watch_whose_stream_is_opened_after_the_restore(
+    etcd: EtcdServer, tmp_path: Path, often: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server brings nothing, and the stream was never opened again: nothing shows it."""
+    is_restored, plain = threading.Event(), EtcdConnection.watch
+
+    def watch(connection: EtcdConnection, request: Any) -> Any:
+        assert is_restored.wait(WAIT_S)
+        return plain(connection, request)
+
+    backup = tmp_path / "backup.db"
+    with snapkv.open(etcd.url) as store, snapkv.fleet({"a": etcd.url}) as fleet:
+        store.save("k", b"base")
+        etcd.gateway.save_snapshot(backup)
+        lost = store.save("k", b"lost")
+        monkeypatch.setattr(EtcdConnection, "watch", watch)
+        with fleet.watch(since=lost) as watching:
+            eventually(lambda: watching._followers[0]._watch, "the watch to be made")
+            etcd.restore_snapshot(backup)
+            is_restored.set()
+            with pytest.raises(StoreRestoredError) as caught:
+                all_of(watching)
+        assert caught.value.member == "a"
+
+
+@pytest.mark.parametrize("made_again", [False, True])
+@pytest.mark.parametrize("prefix", [None, "/made/"])
+def test_a_member_is_restored_to_before_its_store_was_made(
+    etcd: EtcdServer, tmp_path: Path, often: None, prefix: str | None, made_again: bool
+) -> None:
+    backup = tmp_path / "backup.db"
+    etcd.gateway.put(b"before", b"")
+    etcd.gateway.save_snapshot(backup)
+    member = {"url": etcd.url} | ({} if prefix is None else {"prefix": prefix})
+    with snapkv.fleet({"a": member, "b": f"memory:{tmp_path}"}, timeout=TIMEOUT_S) as fleet:
+        with fleet.ticker() as ticker:
+            ticker.tick()
+            etcd.gateway.put(b"/made/k", b"1")
+            at = ticker.tick().timestamp
+        with fleet.watch(since=at) as watch:
+            moment = fleet.at(at)
+            shown = dict(moment.items())
+            etcd.restore_snapshot(backup)
+            if made_again:
+                with fleet.ticker() as ticker:
+                    ticker.tick()
+            calls: list[Callable[[], object]] = [
+                lambda: fleet.at(),
+                lambda: list(moment.items()) == shown or None,
+                lambda: fleet.at("-0s", behind="stale"),
+                lambda: list(fleet.commits(until=at)),
+                lambda: all_of(watch),
+            ]
+            for call in calls:
+                with pytest.raises((StoreRecreatedError, StoreRestoredError)) as caught:
+                    call()
+                assert caught.value.member == "a"
+        token = moment.token
+    with snapkv.fleet({"a": member, "b": f"memory:{tmp_path}"}, timeout=TIMEOUT_S) as later:
+        wanted = StoreRecreatedError if made_again else snapkv.MembersBehindError
+        with pytest.raises(wanted) as caught:
+            later.at(token=token)
+        assert caught.value.member == "a" or set(caught.value.members) == {"a"}
