@@ -2,7 +2,7 @@
 
 import pytest
 
-SLOW_FOLDERS = {"captures", "crash", "etcd", "property", "spark", "tour"}
+SLOW_FOLDERS = {"captures", "crash", "etcd", "fleet_etcd", "property", "spark", "tour"}
 """Spark's, those of servers and of killed processes, and random programs."""
 SLOW_FILES = {
     "test_archive_down",

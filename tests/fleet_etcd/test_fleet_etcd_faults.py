@@ -61,16 +61,18 @@ def test_final_moments_and_watches_while_servers_are_away(tmp_path: Path) -> Non
 def hurt_and_heal(world: World, readers: Readers, rng: random.Random) -> None:
     """Let servers be away one after the other, each until the readers have noticed."""
     wait_for_all(readers)
-    for number in range(ROUNDS):
-        for server, node in enumerate(world.servers):
-            fault = FAULTS[(number + server) % 2]
+    for _ in range(ROUNDS):
+        faults = rng.sample([*FAULTS, rng.choice(FAULTS)], 3)
+        long = rng.randrange(3)
+        print("faults", faults, "the long one", long)
+        for server, (node, fault) in enumerate(zip(world.servers, faults, strict=True)):
             lost = set(world.on(server))
             if fault == "kill":
                 node.kill()
             else:
                 node.pause()
             readers.wait_for(partial(names, lost), f"{lost} to be named ({fault})")
-            if server == 2:
+            if server == long:
                 readers.wait_for(partial(leaves_out, lost), f"{lost} to be left out")
             if fault == "kill":
                 node.start()

@@ -21,7 +21,7 @@ from snapkv.errors import SnapKVError
 
 from .oracle import History, Recording
 
-WAIT_S = 40.0
+WAIT_S = 60.0
 PAUSE_S = 0.01
 """Between two looks at a file that grows."""
 KEYS = 25
