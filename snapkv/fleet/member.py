@@ -204,10 +204,14 @@ def chosen(members: Sequence[str], wanted: str | Iterable[str] | None) -> list[s
     patterns = wanted.split(",") if isinstance(wanted, str) else wanted
     if not isinstance(patterns, Iterable):
         raise wrong_type("members", "a str or a list of str", wanted)
-    found: set[str] = set()
+    known, found = frozenset(members), set[str]()
     for pattern in patterns:
         check_text("a pattern of members", pattern)
-        matching = [name for name in members if fnmatchcase(name, pattern.strip())]
+        text = pattern.strip()
+        if text in known:  # no name has the characters of a pattern
+            found.add(text)
+            continue
+        matching = [name for name in members if fnmatchcase(name, text)]
         if not matching:
             raise _unknown(members, pattern)
         found.update(matching)
