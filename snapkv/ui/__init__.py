@@ -1,6 +1,7 @@
 """The page: the history of a store in a browser, which `snapkv ui` serves.
 
-A *source* is what is shown: a store, an archive, or an observed prefix. The queries answer each
+A *source* is what is shown: a store, an archive, or an observed prefix; of a *fleet* site, one for
+each member. The queries answer each
 view as plain data, bounded in size and in time: the time *bar*, *steps* (commits with what they
 changed), *differences* of a range, a *level* of the tree of keys, *versions* of a key, *search*,
 *health*. The *state* of a page is in its URL; a *context* is one request; the *views* make pages of
@@ -21,6 +22,7 @@ with extra("ui", "the page"):
     from snapkv.rendering import Redaction
     from snapkv.ui.context import Context, Site
     from snapkv.ui.contributed import ExtraViews, Link
+    from snapkv.ui.fleet.site import FleetSite
     from snapkv.ui.rendered import Rendering
     from snapkv.ui.serving import ui_server
     from snapkv.ui.source import Source
@@ -29,6 +31,7 @@ with extra("ui", "the page"):
 __all__ = [
     "Context",
     "ExtraViews",
+    "FleetSite",
     "Link",
     "Page",
     "Redaction",

@@ -20,17 +20,25 @@ from snapkv.errors import InvalidOptionError, SnapKVError
 from snapkv.reading.deadline import within
 from snapkv.ui import export, pages
 from snapkv.ui.context import Context, Site
-from snapkv.ui.feed import Feed
+from snapkv.ui.feed import Feeds
+from snapkv.ui.fleet.context import FleetContext
+from snapkv.ui.fleet.site import FleetSite
+from snapkv.ui.fleet.views import FLEET_VIEWS
 from snapkv.ui.state import State
 from snapkv.ui.text import form_text_of
-from snapkv.ui.views import restore, stepped, view_of
+from snapkv.ui.views import Page, restore, stepped, view_of
 from snapkv.web import FORM, TOKEN, USER
 
 THREADS_MAX = 8
 READ_S = 20.0
 """How long the reads of one page may take together."""
+FIRST, FLEET_FIRST = "/commits", "/members"
+"""Other names of the first view, of a store and of a fleet, for its JSON."""
+OF_STORES = ("/step", "/live/events", "/export")
+"""Paths beside those of views."""
 BAR_STATUSES = (400, 404, 410)
 """Error pages with the time bar: their engine answers."""
+BAR_FIELDS = ("prefix", "span", "tz", "member", "members")
 ASSETS = {
     "style.css": "text/css; charset=utf-8",
     "bar.js": "text/javascript; charset=utf-8",
@@ -40,16 +48,18 @@ ASSETS = {
 LOGGER = logging.getLogger(__name__)
 
 Answer = TypeVar("Answer")
+Shown = TypeVar("Shown", Context, FleetContext)
 
 
 class Application:
-    """Answers the requests of one site; safe for one event loop.
+    """Answers the requests of one site, or of one fleet; safe for one event loop.
 
     Reads run in at most `THREADS_MAX` threads; further requests wait for one.
     """
 
-    def __init__(self, site: Site) -> None:
-        self._site, self.feed = site, Feed(site.hub)
+    def __init__(self, site: Site | FleetSite) -> None:
+        self._site, self.feeds = site, Feeds()
+        self._first = (FIRST, FLEET_FIRST) if isinstance(site, FleetSite) else (FIRST,)
         self._threads: anyio.CapacityLimiter | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -73,25 +83,51 @@ class Application:
             return pages.error_answer(405, "this page takes GET", headers={"Allow": "GET, HEAD"})
         as_json = path.endswith(".json")
         plain = path.removesuffix(".json")
-        state = State.of("/" if plain == "/commits" else plain, request.scope["query_string"])
-        view = view_of(self._site, state.path)
+        state = State.of("/" if plain in self._first else plain, request.scope["query_string"])
+        view = view_of(self._site.extra_views, state.path)
         if state.moved and view is not None:
             return RedirectResponse(state.url(), 303)
-        context = Context(self._site, state, _user(request), request.scope.get(TOKEN, ""))
+        beside = path in OF_STORES and not (path == "/live/events" and method == "HEAD")
+        if view is None and not beside:
+            return pages.error_answer(404, f"no page has the path {path[:200]}", as_json=as_json)
+        if isinstance(self._site, FleetSite) and not state["member"]:
+            return await self._of_fleet(self._site, state, as_json)
+        site = await self._site_of(state["member"])
+        context = Context(site, state, _user(request), request.scope.get(TOKEN, ""))
         if path == "/step":
             return RedirectResponse(await self._in_thread(partial(stepped, context)), 303)
-        if path == "/live/events" and method == "GET":
+        if path == "/live/events":
             return await self._events(request, context)
         if path == "/export":
             return await self._exported(context)
-        if view is None:
-            return pages.error_answer(404, f"no page has the path {path[:200]}", as_json=as_json)
+        assert view is not None
+        return await self._page(view, context, as_json)
+
+    async def _page(self, view: Callable[[Shown], Page], c: Shown, as_json: bool) -> Response:
+        """Return the page of a view, or its data."""
 
         def made() -> Response:
-            page = view(context)
-            return pages.page_json(page) if as_json else pages.page_html(context, page)
+            page = view(c)
+            return pages.page_json(page) if as_json else pages.page_html(c, page)
 
         return await self._in_thread(made)
+
+    # --- fleets ---
+
+    async def _site_of(self, member: str) -> Site:
+        """Return the site that is served, or that of a member of the fleet."""
+        if isinstance(self._site, Site):
+            return self._site
+        return await self._in_thread(partial(self._site.site_of, member))
+
+    async def _of_fleet(self, site: FleetSite, state: State, as_json: bool) -> Response:
+        """Return a page of a whole fleet."""
+        view = FLEET_VIEWS.get(state.path)
+        if view is None:
+            raise InvalidOptionError(
+                f"{state.path} is of one member of the fleet: choose one, member=NAME in the URL"
+            )
+        return await self._page(view, FleetContext(site, state), as_json)
 
     async def _in_thread(self, call: Callable[[], Answer]) -> Answer:
         if self._threads is None:
@@ -111,7 +147,9 @@ class Application:
             partial(export.exported, context.source, context.at, context.state["prefix"], kind)
         )
         media, ending = export.KINDS[kind]
-        name = f"snapkv-{context.source.reader.layout.name.replace('/', '-')}.{ending}"
+        of = context.site.membership
+        named = context.source.reader.layout.name if of is None else of.member
+        name = f"snapkv-{named.replace('/', '-')}.{ending}"
         disposition = f'attachment; filename="{"".join(filter(_is_plain, name))}"'
         return StreamingResponse(
             self._streamed(parts), media_type=media, headers={"Content-Disposition": disposition}
@@ -127,15 +165,19 @@ class Application:
         last = request.headers.get("last-event-id") or context.state["since"]
         if last and not (last.isascii() and last.isdigit() and len(last) < 21):
             raise InvalidOptionError(f"Last-Event-ID {last[:40]!r} is not a timestamp")
-        if self.feed.full:
+        if self.feeds.full:
             return pages.error_answer(503, "too many pages follow this server")
-        events = self.feed.events(int(last) if last else None, context.state["prefix"])
+        feed = self.feeds.of(context.site.hub)
+        events = feed.events(int(last) if last else None, context.state["prefix"])
         return StreamingResponse(events, media_type="text/event-stream")
 
     # --- restoring ---
 
     async def _restored(self, request: Request) -> Response:
-        restores, form = self._site.restores, request.scope.get(FORM, {})
+        form = request.scope.get(FORM, {})
+        member = form_text_of(form.get("member", ""))
+        site = await self._site_of(member)
+        restores, user = site.restores, _user(request)
         if restores is None:
             return pages.error_answer(403, "restoring from this page is off: see --allow-restore")
         timestamp, head = _number(form, "timestamp"), _number(form, "head")
@@ -149,18 +191,20 @@ class Application:
                     head=head,
                     note=note,
                     confirmation=form.get("confirm", ""),
-                    writer=_user(request),
+                    writer=site.writer if user is None else user,
                 )
             except SnapKVError as e:
                 status = pages.status_of(e)
                 if status not in (400, 409):
                     raise
-                state = State("/restore", {"at": str(timestamp), "prefix": prefix})
-                context = Context(self._site, state, _user(request), request.scope.get(TOKEN, ""))
+                fields = {"at": str(timestamp), "prefix": prefix, "member": member}
+                state = State("/restore", {n: text for n, text in fields.items() if text})
+                context = Context(site, state, user, request.scope.get(TOKEN, ""))
                 page = restore(context)
                 page = replace(page, more={**page.more, "note": note, "reason": str(e)})
                 return pages.page_html(context, page, status)
-            return RedirectResponse(f"/commit?at={commit.ts}", 303)
+            url = State("/commit").url(at=commit.ts, member=member)
+            return RedirectResponse(url, 303)
 
         return await self._in_thread(made)
 
@@ -184,20 +228,23 @@ class Application:
         if status is None:
             LOGGER.error("a page failed: %s", request.url.path, exc_info=error)
             return pages.error_answer(500, "this page has a bug; the server's log says more")
+        reason = pages.reason_of(error)
         if request.url.path.endswith(".json"):
-            return pages.error_answer(status, str(error), as_json=True)
+            return pages.error_answer(status, reason, as_json=True)
+        fleet = self._site if isinstance(self._site, FleetSite) else None
         try:
             failed = State.of(request.url.path, request.scope["query_string"])
         except InvalidOptionError:
-            return pages.error_answer(status, str(error))
-        if status in BAR_STATUSES and view_of(self._site, failed.path) is not None:
-            fields = {name: failed[name] for name in ("prefix", "span", "tz") if failed.has(name)}
-            c = Context(self._site, State(failed.path, fields))
+            return pages.error_answer(status, reason, fleet=fleet)
+        has_bar = fleet is None or failed["member"] in fleet.names
+        if status in BAR_STATUSES and has_bar and view_of(self._site.extra_views, failed.path):
+            fields = {name: failed[name] for name in BAR_FIELDS if failed.has(name)}
             with suppress(Exception):  # the error is shown without the bar
+                c = Context(await self._site_of(failed["member"]), State(failed.path, fields))
                 return await self._in_thread(
-                    lambda: pages.error_answer(status, str(error), c=c, failed=failed)
+                    lambda: pages.error_answer(status, reason, c=c, failed=failed, fleet=fleet)
                 )
-        return pages.error_answer(status, str(error), failed=failed)
+        return pages.error_answer(status, reason, failed=failed, fleet=fleet)
 
 
 def _user(request: Request) -> str | None:

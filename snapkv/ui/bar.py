@@ -73,16 +73,20 @@ def span_of(source: Source, text: str | None, at_ms: int | None) -> tuple[int, i
     everything from the oldest commit that is left to the newest one.
     """
     text = (text or ALL).strip()
+    if text == ALL:
+        return _all(source)
+    return span_until(text, source.now_ms() if at_ms is None else at_ms + 1)
+
+
+def span_until(text: str, end_ms: int) -> tuple[int, int]:
+    """Return a span that a text names, which ends at a time unless it names both; not `all`."""
     if ".." in text:
         low, high = text.split("..", 1)
         if not (low.isascii() and low.isdigit() and high.isascii() and high.isdigit()):
             raise InvalidOptionError(f"span={text[:40]!r}: write 15m, all, or two times in ms A..B")
         start, end = sorted((int(low[:15]), int(high[:15])))
         return start, max(start + SPAN_MS_MIN, end)
-    if text == ALL:
-        return _all(source)
-    end = source.now_ms() if at_ms is None else at_ms + 1
-    return max(0, end - max(SPAN_MS_MIN, duration_ms(text))), end
+    return max(0, end_ms - max(SPAN_MS_MIN, duration_ms(text))), end_ms
 
 
 def _all(source: Source) -> tuple[int, int]:

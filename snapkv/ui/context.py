@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
 
 from markupsafe import Markup
 
@@ -13,21 +12,38 @@ from snapkv.errors import NotObservedError
 from snapkv.times import When, end_of_ms, format_time, pack, physical_ms, revision_of
 from snapkv.ui.bar import ALL, Bar, bar, span_of
 from snapkv.ui.contributed import ExtraViews, PresentLinks, installed
-from snapkv.ui.health import KeptHealth
+from snapkv.ui.health import Health, KeptHealth
 from snapkv.ui.live import Hub
 from snapkv.ui.rendered import Rendering
 from snapkv.ui.restoring import Restores
 from snapkv.ui.source import Budget, Source
-from snapkv.ui.state import State
+from snapkv.ui.state import TIMES, State
 from snapkv.ui.text import axis_time_html, time_html
 
 BUDGET_S = 0.1
 """How long a page goes on to count or to search for; then it offers to continue."""
 
 
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """Which member of a fleet a site shows, and between which members a person may switch.
+
+    `remark` says why it is shown otherwise than usual.
+    """
+
+    fleet: str
+    member: str
+    members: Sequence[str]
+    remark: str = ""
+
+
 @dataclass
 class Site:
-    """What a server shows: a source, and what is kept between its requests."""
+    """What a server shows: a source, and what is kept between its requests.
+
+    `writer` is that of restores without a login, None for the store's. `membership` is set if the
+    source is a member of a fleet.
+    """
 
     source: Source
     rendering: Rendering = field(default_factory=Rendering)
@@ -38,6 +54,8 @@ class Site:
     extra_views: Sequence[ExtraViews] | None = None
     """Views that other packages add; None: those that are installed."""
     budget_s: float = BUDGET_S
+    writer: str | None = None
+    membership: Membership | None = None
 
     def __post_init__(self) -> None:
         self.hub = Hub(self.source)
@@ -50,9 +68,10 @@ class Site:
             Restores(self.source, store) if store is not None and self.source.writable else None
         )
 
-    def extra_view(self, path: str) -> Callable[[Any], Any] | None:
-        """Return the view of another package, None if none has this path."""
-        return next((x.views[path] for x in self.extra_views or () if path in x.views), None)
+    @property
+    def salt(self) -> str:
+        """What identifies the store, for cookies."""
+        return self.source.reader.format.store_id.hex()
 
     def links(self, when: When | None) -> list[tuple[str, str]]:
         """Return the paths of the views and their labels, for a page of a moment."""
@@ -64,6 +83,12 @@ class Site:
         ]
         found += self.present.at(when)
         return [*found, ("/restore", "Restore")] if self.restores else found
+
+
+def word_of(timestamp: int) -> str:
+    """Return a timestamp as the command line takes it: as a date if that is as exact."""
+    exact = timestamp != end_of_ms(physical_ms(timestamp))
+    return str(timestamp) if exact else format_time(timestamp)
 
 
 @dataclass
@@ -148,11 +173,30 @@ class Context:
             return "now"
         if isinstance(when, str):
             return when
-        timestamp = self.source.timestamp(when)
-        exact = timestamp != end_of_ms(physical_ms(timestamp))
-        return str(timestamp) if exact else format_time(timestamp)
+        return word_of(self.source.timestamp(when))
 
     # --- for templates ---
+
+    @property
+    def health(self) -> Health:
+        """The facts of the health strip."""
+        return self.site.health()
+
+    def links(self) -> list[tuple[str, str]]:
+        """Return the paths of the views and their labels."""
+        return self.site.links(self.at)
+
+    def elsewhere(self) -> State:
+        """Return the state of the same view for another member of the fleet.
+
+        A revision means something in one member only, so times take the place of those.
+        """
+        times = {
+            name: str(self.source.timestamp(self.state[name]))
+            for name in TIMES
+            if self.state[name].startswith("rev:")
+        }
+        return self.state.of_fleet(**times)
 
     def moment_html(self) -> Markup | str:
         """Return the moment as a date that a script can turn into local time."""

@@ -80,15 +80,31 @@ def differences(
     If few commits lie between them, their changes are replayed and everything is counted. Otherwise
     both states are compared in key order until the page is full and the time is used up.
     """
-    reader, prefix = source.reader, prefix or source.root
+    reader = source.reader
     a, b = reader.source(before, None, False), reader.source(after, None, False)
+    return compared(source, a, b, prefix, start=start, until=until, limit=limit, budget=budget)
+
+
+def compared(
+    source: Source,
+    a: Moment,
+    b: Moment,
+    prefix: str = "",
+    *,
+    start: str | None = None,
+    until: bytes | None = None,
+    limit: int = ROWS_MAX,
+    budget: Budget,
+) -> Differences:
+    """Return what differs between two states of a source; see `differences`."""
+    prefix = prefix or source.root
     low, high = source.span(prefix)
     low = low if start is None else max(low, source.encode(start) + b"\0")
     high = high if until is None else min(high, until)
     changed = a.changed(b, low, high)
     if changed is not None:
         pairs = both_read(a, b, changed)
-    elif not source.observed and a.revision <= reader.timeline.tracker.creation.revision:
+    elif not source.observed and a.revision <= source.reader.timeline.tracker.creation.revision:
         pairs = _all_new(b, low, high)  # a scan of the empty state would pass over every key
     else:
         pairs = both_scanned(a, b, low, high)

@@ -17,6 +17,27 @@ BEAT_S = 15.0
 RETRY_MS = 2_000
 
 
+class Feeds:
+    """The feeds of one server, one for each hub, in one event loop."""
+
+    def __init__(self) -> None:
+        self._feeds: dict[Hub, Feed] = {}
+
+    def of(self, hub: Hub) -> Feed:
+        """Return the feed of a hub."""
+        return self._feeds.setdefault(hub, Feed(hub))
+
+    @property
+    def full(self) -> bool:
+        """Whether no more followers are taken."""
+        return sum(each.followers for each in self._feeds.values()) >= FOLLOWERS_MAX
+
+    def close(self) -> None:
+        """End all followers; called in the event loop."""
+        for each in self._feeds.values():
+            each.close()
+
+
 class Feed:
     """The followers of one hub, in one event loop."""
 
@@ -26,9 +47,9 @@ class Feed:
         self._closed = False
 
     @property
-    def full(self) -> bool:
-        """Whether no more followers are taken."""
-        return len(self._woken) >= FOLLOWERS_MAX
+    def followers(self) -> int:
+        """How many there are."""
+        return len(self._woken)
 
     async def events(self, since: int | None, prefix: str) -> AsyncIterator[bytes]:
         """Yield what a follower of commits after `since` (None: now) is sent, until it leaves."""

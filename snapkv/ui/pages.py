@@ -17,6 +17,8 @@ from snapkv.ui import rendered, text
 from snapkv.ui.bar import PRESETS
 from snapkv.ui.context import Context
 from snapkv.ui.contributed import ExtraViews
+from snapkv.ui.fleet.context import FleetContext
+from snapkv.ui.fleet.site import FleetSite
 from snapkv.ui.state import State
 from snapkv.ui.views import Page
 
@@ -31,6 +33,9 @@ STATUS_OF: tuple[tuple[type[Exception], int], ...] = (
     (errors.EngineUnavailableError, 503),
     (errors.EngineBusyError, 503),
     (errors.StoreRestoredError, 503),
+    (errors.StoreRecreatedError, 503),
+    (errors.StoreNotFoundError, 503),
+    (errors.MembersBehindError, 503),
     (errors.CommitTooLargeError, 413),
     (errors.InvalidOptionError, 400),
     (errors.InvalidTimeError, 400),
@@ -44,6 +49,12 @@ def status_of(error: Exception, extra: Sequence[ExtraViews] = ()) -> int | None:
     named = filter(None, (each.status_of(error) for each in extra))
     known = (status for kind, status in STATUS_OF if isinstance(error, kind))
     return next(named, None) or next(known, 500 if isinstance(error, errors.SnapKVError) else None)
+
+
+def reason_of(error: Exception) -> str:
+    """Return what went wrong; with the name of the member of a fleet that it is about."""
+    member = getattr(error, "member", None)
+    return f"{member}: {error}" if member is not None else str(error)
 
 
 @cache
@@ -77,12 +88,20 @@ def templates(*extra: ExtraViews) -> Environment:
     return made
 
 
-def page_html(c: Context, page: Page, status: int = 200) -> Response:
+def page_html(c: Context | FleetContext, page: Page, status: int = 200) -> Response:
     """Return a page."""
     html = (
         templates(*c.site.extra_views or ())
         .get_template(page.template)
-        .render(c=c, state=c.state, page=page, d=page.data, health=c.site.health(), **page.more)
+        .render(
+            c=c,
+            state=c.state,
+            page=page,
+            d=page.data,
+            health=c.health,
+            links=c.links(),
+            **page.more,
+        )
     )
     return _answer(html, status)
 
@@ -106,11 +125,12 @@ def error_answer(
     headers: Mapping[str, str] | None = None,
     c: Context | None = None,
     failed: State | None = None,
+    fleet: FleetSite | None = None,
 ) -> Response:
     """Return an error, as a small page or as JSON.
 
     The page keeps the state of the request that `failed` in its links and its field, and has the
-    time bar of a context `c`.
+    time bar of a context `c`, and the members of a `fleet`.
     """
     if as_json:
         found = json_answer({"error": reason}, status)
@@ -118,7 +138,7 @@ def error_answer(
         html = (
             templates()
             .get_template("error.html")
-            .render(status=status, reason=reason, c=c, state=failed)
+            .render(status=status, reason=reason, c=c, state=failed, fleet=fleet)
         )
         found = _answer(html, status)
     found.headers.update(headers or {})

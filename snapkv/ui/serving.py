@@ -6,13 +6,14 @@ from collections.abc import Callable, Iterable
 
 from snapkv.ui.app import Application
 from snapkv.ui.context import Site
+from snapkv.ui.fleet.site import FleetSite
 from snapkv.web import HOST, Listener, Login, Server, protected
 
 PORT = 7411
 
 
 def ui_server(
-    site: Site,
+    site: Site | FleetSite,
     *,
     host: str = HOST,
     port: int = PORT,
@@ -23,11 +24,11 @@ def ui_server(
 ) -> Server:
     """Return a server of a site, which listens already; `run()` serves until `stop()`.
 
-    Port 0 takes any free port. The caller closes the store. Raises `InvalidOptionError` if other
-    machines could reach it without a login and without `insecure`, `OSError` if it cannot listen.
+    Port 0 takes any free port. The caller closes the store, or the site of a fleet and then the
+    fleet. Raises `InvalidOptionError` if other machines could reach it without a login and without
+    `insecure`, `OSError` if it cannot listen.
     """
     listener = Listener(host, port, login, insecure=insecure)
     inner = Application(site)
-    salt = site.source.reader.format.store_id.hex()
-    app = protected(inner, listener, salt=salt, allow_hosts=allow_hosts)
-    return Server(app, listener, ready=ready, stopping=inner.feed.close)
+    app = protected(inner, listener, salt=site.salt, allow_hosts=allow_hosts)
+    return Server(app, listener, ready=ready, stopping=inner.feeds.close)

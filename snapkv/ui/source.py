@@ -26,6 +26,26 @@ ORDINALS_MAX = 20_000
 """So many bounds of bars are remembered; when there are more, all are dropped."""
 
 
+def typed(text: str | None, now_ms: Callable[[], int]) -> When | None:
+    """Return the time that a text of a URL names, None for now.
+
+    What a person types (`14:05`, `yesterday`, `1h ago`) is understood as on a command line, but
+    a time without an offset is in UTC. `-5m` and revisions stay texts. Raises `InvalidTimeError`.
+    """
+    text = (text or "").strip()
+    if text in ("", "now"):
+        return None
+    if revision_of(text) is not None or text[0] in "+-":
+        return text
+    if text.isascii() and text.isdigit():
+        return int(text)
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        return understood(text[:TYPED_CHARS_MAX], now_ms(), UTC).state
+    return found if found.tzinfo else found.replace(tzinfo=UTC)
+
+
 class Budget:
     """A bound in seconds for the work of one view, which then says how far it went."""
 
@@ -133,23 +153,11 @@ class Source:
         return max(self.reader.clock.now_ms(), physical_ms(newest))
 
     def when(self, text: str | None) -> When | None:
-        """Return the moment that a text of a URL names, None for now.
-
-        What a person types (`14:05`, `yesterday`, `1h ago`) is understood as on a command line, but
-        a time without an offset is in UTC. Raises `InvalidTimeError`.
-        """
-        text = (text or "").strip()
-        if text in ("", "now"):
-            return None
-        if revision_of(text) is not None or text[0] in "+-" or (text.isascii() and text.isdigit()):
-            if text[0] in "+-":
-                return int(self.reader.resolve(text))
-            return text if text.startswith("rev:") else int(text)
-        try:
-            found = datetime.fromisoformat(text)
-        except ValueError:
-            return understood(text[:TYPED_CHARS_MAX], self.now_ms(), UTC).state
-        return found if found.tzinfo else found.replace(tzinfo=UTC)
+        """Return the moment that a text of a URL names, None for now; see `typed`."""
+        found = typed(text, self.now_ms)
+        if isinstance(found, str) and found[0] in "+-":
+            return int(self.reader.resolve(found))
+        return found
 
     def timestamp(self, when: When | None) -> int:
         """Return the timestamp of a moment; that of now ends its millisecond."""

@@ -10,8 +10,11 @@ from markupsafe import Markup
 
 from snapkv.errors import InvalidOptionError
 
-SHARED = ("at", "from", "span", "prefix", "tz", "follow")
+SHARED = ("at", "from", "span", "prefix", "tz", "follow", "member", "members")
 """What a link from one view to another keeps."""
+OF_MEMBER = ("member", "a", "b", "after", "older", "start", "follow", "look", "limit")
+"""What a link to another member of a fleet leaves out."""
+TIMES = ("at", "from")
 FIELDS_MAX = 40
 FIELD_CHARS_MAX = 20_000
 DIGITS_MAX = 12
@@ -81,6 +84,20 @@ class State:
             if value not in ("", None)
         )
         return (path or self.path) + (f"?{query}" if query else "")
+
+    def of_fleet(self, **changes: str) -> State:
+        """Return the state of this view without a member and what means something in one only."""
+        kept = {
+            name: value
+            for name, value in self.fields.items()
+            if name not in OF_MEMBER and not (name in TIMES and value.startswith("rev:"))
+        }
+        return State(self.path, {**kept, **changes})
+
+    def permanent_url(self, path: str, **fields: object) -> str:
+        """Return the URL of a view with these fields alone, of the same member of a fleet."""
+        kept = {n: v for n, v in self.fields.items() if n == "member"}
+        return State(path, kept).url(None, **fields)
 
     def json_url(self) -> str:
         """Return the URL of the plain data of this view."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,7 +11,8 @@ from snapkv.layout import Mark
 from snapkv.model import Version
 from snapkv.times import When, revision_of
 from snapkv.ui import rendered
-from snapkv.ui.context import Context, Site
+from snapkv.ui.context import Context
+from snapkv.ui.contributed import ExtraViews
 from snapkv.ui.differences import ROWS_MAX, Row, differences, row
 from snapkv.ui.search import HITS_MAX, search
 from snapkv.ui.state import State
@@ -280,7 +281,7 @@ def commit(c: Context) -> Page:
 def stepped(c: Context) -> str:
     """Return the URL of the same view one commit before or after the moment."""
     to = c.state.choice("to", "before", "after")
-    path = c.state["of"] if view_of(c.site, c.state["of"]) else "/"
+    path = c.state["of"] if view_of(c.site.extra_views, c.state["of"]) else "/"
     here = c.at
     if to == "after":
         found = steps_on(c.source, here, prefix=c.state["prefix"], budget=c.budget(10))
@@ -369,6 +370,6 @@ VIEWS: dict[str, View] = {
 }
 
 
-def view_of(site: Site, path: str) -> View | None:
+def view_of(extra: Sequence[ExtraViews] | None, path: str) -> View | None:
     """Return the view of a path, this package's own first; None without one."""
-    return VIEWS.get(path) or site.extra_view(path)
+    return VIEWS.get(path) or next((x.views[path] for x in extra or () if path in x.views), None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,8 @@ from urllib.parse import parse_qs, urlsplit
 
 from playwright.sync_api import Browser, Page
 
+PICTURES = os.environ.get("SNAPKV_PICTURES")
+"""A folder for the screenshots of docs/ui.md; without it they are made, but not kept."""
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 ANSWER_MS = 20_000
 AXE_RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "best-practice"]
@@ -19,6 +22,15 @@ def executable() -> str:
     path = next(filter(None, map(shutil.which, BROWSERS)), None)
     assert path, "a browser is needed: install Debian's package chromium"
     return path
+
+
+def picture(person: Person, name: str) -> None:
+    """Make a screenshot; keep it if that is wanted."""
+    person.page.add_init_script("")
+    shot = person.page.screenshot()
+    assert shot.startswith(b"\x89PNG")
+    if PICTURES:
+        (Path(PICTURES) / f"{name}.png").write_bytes(shot)
 
 
 class Person:

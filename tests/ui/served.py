@@ -10,7 +10,7 @@ from urllib.parse import urljoin, urlsplit
 
 import httpx
 
-from snapkv.ui import Rendering, Site, Source, ui_server
+from snapkv.ui import FleetSite, Rendering, Site, Source, ui_server
 from snapkv.ui.source import Keys
 from snapkv.web import Login
 
@@ -32,8 +32,11 @@ class Served:
         names = {"words", "writable", "redaction"} & options.keys()
         self.source = Source(keys, **{name: options.pop(name) for name in names})
         self.site = Site(self.source, rendering or Rendering(), extra_views=extra_views)
+        self._serve(self.site, options)
+
+    def _serve(self, site: Site | FleetSite, options: dict[str, Any]) -> None:
         self._started = threading.Event()
-        self.server = ui_server(self.site, port=0, ready=self._started.set, **options)
+        self.server = ui_server(site, port=0, ready=self._started.set, **options)
         self.url = self.server.url.rstrip("/")
         self.login: Login | None = options.get("login")
 
@@ -61,6 +64,18 @@ class Served:
         answer = self.http.get(url)
         assert answer.status_code == 200, f"{url}: {answer.text}"
         return answer.json()["data"]
+
+
+class FleetServed(Served):
+    """A fleet behind a server in this process."""
+
+    def __init__(self, site: FleetSite, **options: Any) -> None:
+        self.fleet_site = site
+        self._serve(site, options)
+
+    def __exit__(self, *error: object) -> None:
+        super().__exit__(*error)
+        self.fleet_site.close()
 
 
 class Page(HTMLParser):

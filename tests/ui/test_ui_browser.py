@@ -1,20 +1,16 @@
 """Each view in a real browser, on a store made from a git history, compared with git's answers."""
 
 import json
-import os
 import re
-from pathlib import Path
 
 import pytest
 from sampling import SOAK, first_of
 
 import snapkv
 
-from .browsing import Person
+from .browsing import Person, picture
 from .served import WAIT_S, Served
 
-PICTURES = os.environ.get("SNAPKV_PICTURES")
-"""A folder for the screenshots of docs/ui.md; without it they are made, but not kept."""
 CART = "deployments/shop/cart.json"
 NOW = "2026-09-28T12:00:00Z"
 
@@ -39,15 +35,6 @@ def one_person(browser, served, axe):
 def person(one_person):
     yield one_person
     one_person.leave()
-
-
-def picture(person, name):
-    """Make a screenshot; keep it if that is wanted."""
-    person.page.add_init_script("")
-    shot = person.page.screenshot()
-    assert shot.startswith(b"\x89PNG")
-    if PICTURES:
-        (Path(PICTURES) / f"{name}.png").write_bytes(shot)
 
 
 # --- 1: the time bar ---

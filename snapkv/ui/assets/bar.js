@@ -73,7 +73,9 @@
   function watchField() {
     const form = document.querySelector("form.goto");
     if (!form || !local()) return;
-    form.addEventListener("submit", () => { form.elements.at.value = utcText(form.elements.at.value); });
+    form.addEventListener("submit", () => {
+      for (const field of form.querySelectorAll("input[id]")) field.value = utcText(field.value);
+    });
   }
 
   // --- the bar: a click is a moment, a drag is a range ---
@@ -247,9 +249,11 @@
   function follow() {
     if (!root.dataset.follow || !window.EventSource) return;
     const url = new URL("/live/events", location.origin);
-    const prefix = new URL(location.href).searchParams.get("prefix");
+    const fields = new URL(location.href).searchParams;
     url.searchParams.set("since", root.dataset.follow);
-    if (prefix) url.searchParams.set("prefix", prefix);
+    for (const name of ["prefix", "member"]) {
+      if (fields.get(name)) url.searchParams.set(name, fields.get(name));
+    }
     let waiting = false;
     const fetchAgain = async () => {
       waiting = false;

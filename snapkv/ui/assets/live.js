@@ -29,7 +29,7 @@
   }
 
   // Links keep the prefix and the zone; as they are, since not every prefix is text.
-  const shared = location.search.slice(1).split("&").filter((each) => /^(prefix|tz)=/.test(each));
+  const shared = location.search.slice(1).split("&").filter((each) => /^(prefix|tz|members?)=/.test(each));
 
   function urlOf(path, fields) {
     const named = Object.entries(fields).map(([name, value]) => `${name}=${encodeURIComponent(value)}`);

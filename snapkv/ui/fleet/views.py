@@ -1,0 +1,99 @@
+"""The views of a whole fleet: each makes a page, or the plain data of its `.json`, of a request."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from snapkv.ui import rendered
+from snapkv.ui.context import word_of
+from snapkv.ui.differences import CHANGED, ROWS_MAX, Row
+from snapkv.ui.fleet.context import FleetContext
+from snapkv.ui.fleet.cuts import cut, newest_cut
+from snapkv.ui.fleet.differences import FleetDifferences, fleet_differences
+from snapkv.ui.fleet.members import fleet_page
+from snapkv.ui.fleet.values import SameValue, fleet_values
+from snapkv.ui.views import OPEN_BYTES_MAX, OPEN_MAX, SEEKING, Page
+
+FleetView = Callable[[FleetContext], Page]
+
+
+def members(c: FleetContext) -> Page:
+    """Show the members at the moment, and up to when each is final."""
+    found = fleet_page(c.site, c.names, c.shown, c.at, c.now)
+    at = [] if c.at is None else ["--at", word_of(c.at)]
+    return Page("fleet/members.html", "Members", found, command=c.command("ls", *at))
+
+
+def changes(c: FleetContext) -> Page:
+    """Show what differs on the members between the beginning of the range and the moment."""
+    shown = c.shown
+    before = cut(c.site.fleet, shown, c.since)
+    names = [name for name in shown if name not in before.failed]
+    make = newest_cut if c.at is None else cut
+    after = make(c.site.fleet, names, c.until)
+    found = fleet_differences(
+        c.site,
+        before,
+        after,
+        c.state["prefix"],
+        start=(c.state["start"], c.state["after"] or None),
+        following=c.following,
+        limit=c.state.number("limit", ROWS_MAX, 2_000),
+        budget=c.budget(SEEKING),
+    )
+    words = ["diff", word_of(found.since or c.since), word_of(found.until or c.until)]
+    prefix = ["--prefix", c.state["prefix"]] if c.state["prefix"] else []
+    more = {"open": opened(found), "way": way_of(c)}
+    return Page("fleet/changes.html", "Changes", found, more, c.command(*words, *prefix))
+
+
+def way_of(c: FleetContext) -> str:
+    """Return how differences are shown."""
+    return c.state.choice("show", *rendered.WAYS)
+
+
+def opened(found: FleetDifferences) -> dict[str, set[str]]:
+    """Return the keys of each member whose differences are open from the beginning."""
+    opened: dict[str, set[str]] = {each.member: set() for each in found.members}
+    number, left = 0, OPEN_BYTES_MAX
+    for each in found.members:
+        for row in each.rows:
+            number, left = number + 1, left - (row.before_size or 0) - (row.after_size or 0)
+            if number > OPEN_MAX or left < 0 or not row.whole:
+                return opened
+            opened[each.member].add(row.key)
+    return opened
+
+
+def values(c: FleetContext) -> Page:
+    """Show which members have a key, and with what value."""
+    key = c.state["key"]
+    if not key:
+        return Page("fleet/key.html", "One key", None)
+    make = newest_cut if c.at is None else cut
+    found = fleet_values(c.site, make(c.site.fleet, c.shown, c.until), key, c.following)
+    at = [] if c.at is None else ["--at", word_of(c.at)]
+    more = {"shown": opened_values(key, found.values), "way": way_of(c)}
+    return Page("fleet/key.html", key, found, more, c.command("get", key, *at))
+
+
+def opened_values(key: str, found: list[SameValue]) -> list[tuple[SameValue, Row | None]]:
+    """Return the values, each with what differs from the first one; None if there is no room."""
+    made: list[tuple[SameValue, Row | None]] = []
+    left = OPEN_BYTES_MAX
+    for each in found:
+        left -= each.size
+        row = None
+        if len(made) < OPEN_MAX and left >= 0:
+            first = found[0]
+            sizes = first.size, each.size
+            row = Row(key, CHANGED, first.value, each.value, *sizes, each.hidden)
+        made.append((each, row))
+    return made
+
+
+FLEET_VIEWS: dict[str, FleetView] = {
+    "/": members,
+    "/changes": changes,
+    "/key": values,
+}
