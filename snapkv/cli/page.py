@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import logging
+import os
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from snapkv.cli.exits import CommandError
-from snapkv.cli.options import StoreOptions, takes
+from snapkv.cli.options import StoreOptions, seconds, takes, warnings_shown
+from snapkv.cli.progress import patience
 from snapkv.cli.rendering import Rendering, renders
 from snapkv.cli.serving import (
     HOST,
@@ -22,9 +26,13 @@ from snapkv.cli.serving import (
     user_option,
 )
 from snapkv.cli.terminal import tell, tell_warning
-from snapkv.store.open import DEFAULT_NAME
+from snapkv.store.open import DEFAULT_NAME, STORE_VARIABLE
+
+if TYPE_CHECKING:  # only serving needs an extra, not the help
+    from snapkv import ui as pages
 
 VARIABLES = "SNAPKV_UI"
+FLEET_VARIABLE = "SNAPKV_FLEET"
 PORT = 7411
 """The default of `snapkv.ui`, repeated here so that --help needs no extra."""
 
@@ -35,11 +43,31 @@ AllowRestore = Annotated[
 ]
 
 
+FleetOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--fleet",
+        metavar="FILE",
+        help="Instead of a store: a fleet, with its members in this TOML or JSON file; else the "
+        f"environment's {FLEET_VARIABLE}.",
+    ),
+]
+MembersOption = Annotated[
+    str | None,
+    typer.Option(
+        "--members", metavar="PATTERNS", help="Only these members of the fleet: eu-*,us-1."
+    ),
+]
+
+
 @takes("observe", "archive", "writer", "timeout")
 @renders("redact", "kind", "decoder", "ignore")
 def ui(
+    ctx: typer.Context,
     options: StoreOptions,
     rendering: Rendering,
+    fleet: FleetOption = None,
+    members: MembersOption = None,
     host: HostOption = HOST,
     port: PortOption = PORT,
     user: User = None,
@@ -54,22 +82,19 @@ def ui(
     login. It changes nothing, except with --allow-restore.
     """
     from snapkv import ui
-    from snapkv.cli.differences import Renderer
 
-    if allow_restore and (options.observe is not None or options.url.startswith("archive:")):
-        raise CommandError(
-            "--allow-restore needs a store that can be written: --observe and archives are only "
-            "read; start without it"
-        )
+    names_store = given(ctx, "store", "name", "observe", "archive")
+    file = fleet_file(fleet, members, options.store, names_store=names_store)
     login = login_for(host, user, password_file, prefix=VARIABLES, insecure=insecure)
-    read_decoder = Renderer(rendering).read_decoder  # it checks the options
-    shown = ui.Rendering(rendering.kind, read_decoder, tuple(rendering.ignore or ()))
-    redaction = ui.Redaction(rendering.redact or ())
+    opened: AbstractContextManager[pages.Site | pages.FleetSite]
+    if file is None:
+        opened = opened_site(options, rendering, allow_restore)
+    else:
+        opened = opened_fleet(file, members, options, rendering, allow_restore)
     logging.basicConfig(format="snapkv: %(message)s", level=logging.WARNING)
-    with options.readable() as keys:
-        source = ui.Source(keys, words_of(options), allow_restore, redaction)
+    with opened as site:
         server = ui.ui_server(
-            ui.Site(source, shown),
+            site,
             host=host,
             port=port,
             login=login,
@@ -78,8 +103,95 @@ def ui(
             ready=lambda: tell(f"snapkv: open {server.url}"),
         )
         if login is None and not server.local:
-            tell_warning("anyone who reaches this address may read this store")
+            what = "this store" if file is None else "this fleet"
+            tell_warning(f"anyone who reaches this address may read {what}")
         server.run()
+
+
+def fleet_file(
+    fleet: Path | None, members: str | None, store: str | None, *, names_store: bool
+) -> Path | None:
+    """Return the file of the fleet to serve, None for a store.
+
+    That of the environment counts unless the command line names a store: `names_store`.
+    """
+    if fleet is None and not names_store and (named := os.environ.get(FLEET_VARIABLE)):
+        if store:
+            raise CommandError(
+                f"{STORE_VARIABLE} and {FLEET_VARIABLE} are both set: give --store or --fleet"
+            )
+        fleet = Path(named)
+    if fleet is not None and names_store:
+        raise CommandError(
+            "--fleet has the places of its members: leave --store, --name, --observe and "
+            "--archive out"
+        )
+    if fleet is None and members is not None:
+        raise CommandError("--members is of a fleet: give --fleet, too")
+    return fleet
+
+
+def given(ctx: typer.Context, *names: str) -> bool:
+    """Return whether the command line has one of some options, before or after the command."""
+    contexts = (ctx, ctx.parent) if ctx.parent is not None else (ctx,)
+    sources = (each.get_parameter_source(name) for each in contexts for name in names)
+    return any(source is not None and source.name == "COMMANDLINE" for source in sources)
+
+
+def shown_values(rendering: Rendering) -> tuple[pages.Rendering, pages.Redaction]:
+    """Return how the page shows values, and which it does not; checks these options."""
+    from snapkv import ui
+    from snapkv.cli.differences import Renderer
+
+    read_decoder = Renderer(rendering).read_decoder
+    shown = ui.Rendering(rendering.kind, read_decoder, tuple(rendering.ignore or ()))
+    return shown, ui.Redaction(rendering.redact or ())
+
+
+@contextmanager
+def opened_site(
+    options: StoreOptions, rendering: Rendering, allow_restore: bool
+) -> Iterator[pages.Site]:
+    """Open a store, an archive or observed keys; yield their site."""
+    from snapkv import ui
+
+    if allow_restore and (options.observe is not None or options.url.startswith("archive:")):
+        raise CommandError(
+            "--allow-restore needs a store that can be written: --observe and archives are only "
+            "read; start without it"
+        )
+    shown, redaction = shown_values(rendering)
+    with options.readable() as keys:
+        yield ui.Site(ui.Source(keys, words_of(options), allow_restore, redaction), shown)
+
+
+@contextmanager
+def opened_fleet(
+    file: Path,
+    members: str | None,
+    options: StoreOptions,
+    rendering: Rendering,
+    allow_restore: bool,
+) -> Iterator[pages.FleetSite]:
+    """Open the fleet of a file; yield its site."""
+    from snapkv import ui
+    from snapkv.fleet.opening import MEMBER_TIMEOUT_S
+    from snapkv.fleet.opening import fleet as open_fleet
+
+    shown, redaction = shown_values(rendering)
+    timeout = seconds(options.timeout)
+    with warnings_shown(), patience(str(file)):
+        fleet = open_fleet(file, timeout=MEMBER_TIMEOUT_S if timeout is None else timeout)
+    words = ["--fleet", str(file), *([] if members is None else ["--members", members])]
+    with fleet, closing(ui.FleetSite(fleet, file.stem, words, members)) as site:
+        if allow_restore and not site.stores:
+            raise CommandError(
+                "--allow-restore needs a store that can be written: the members are archives and "
+                "observed; start without it"
+            )
+        site.rendering, site.redaction = shown, redaction
+        site.writable, site.writer = allow_restore, options.writer
+        yield site
 
 
 def words_of(options: StoreOptions) -> tuple[str, ...]:

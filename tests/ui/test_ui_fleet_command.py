@@ -1,0 +1,68 @@
+"""`snapkv ui --fleet`: which fleet or store it serves, and that it serves it."""
+
+import subprocess
+import sys
+
+import httpx
+import pytest
+
+import snapkv
+from snapkv.cli import main
+from snapkv.cli.exits import Exit
+
+from .served import WAIT_S
+
+
+@pytest.fixture
+def file(tmp_path):
+    """Return the file of a fleet of two stores, with paths that count from it."""
+    for name in ("eu", "us"):
+        with snapkv.open(f"lmdb:{tmp_path / name}", durability="none") as store:
+            store.save("image", name.encode())
+    path = tmp_path / "shop.toml"
+    path.write_text('[members]\neu = "lmdb:eu"\nus = "lmdb:us"\n')
+    return path
+
+
+@pytest.mark.parametrize(
+    ("words", "environment", "why"),
+    [
+        ("--fleet FILE --store lmdb:x", {}, "--fleet has the places of its members"),
+        ("--fleet FILE --observe /x", {}, "--fleet has the places of its members"),
+        ("--members eu --store lmdb:x", {}, "--members is of a fleet: give --fleet, too"),
+        ("--fleet FILE --members nobody", {}, "no member is named 'nobody'"),
+        ("--fleet FILE.toml", {}, "No such file"),
+        ("", {"SNAPKV_FLEET": "FILE", "SNAPKV_STORE": "lmdb:x"}, "give --store or --fleet"),
+        ("", {"SNAPKV_FLEET": "FILE.toml"}, "No such file"),
+        ("--store lmdb:nowhere", {"SNAPKV_FLEET": "FILE"}, "no store at"),
+        ("--fleet OLD --allow-restore", {}, "--allow-restore needs a store that can be written"),
+    ],
+)
+def test_what_it_cannot_serve(words, environment, why, file, tmp_path, monkeypatch, capsys):
+    old = tmp_path / "old.toml"
+    old.write_text('[members]\nold = "archive:nowhere"\n')
+    monkeypatch.chdir(tmp_path)
+    for name in ("SNAPKV_FLEET", "SNAPKV_STORE"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value.replace("FILE", str(file)))
+    words = words.replace("FILE", str(file)).replace("OLD", str(old))
+    assert main(["ui", "--port=0", *words.split()]) in (Exit.USAGE, Exit.NO_STORE)
+    assert why in capsys.readouterr().err
+
+
+def test_it_serves_the_members_that_are_chosen(file):
+    command = [sys.executable, "-m", "snapkv", "ui", "--port=0", "--members=u*", f"--fleet={file}"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            url = process.stderr.readline().split()[-1]
+            with httpx.Client(base_url=url, timeout=WAIT_S) as http:
+                data = http.get("/members.json").json()
+                assert [each["name"] for each in data["data"]["members"]] == ["us"]
+                assert data["command"] == f"snapkv fleet ls --fleet {file} --members 'u*'"
+                found = http.get("/key.json?key=image").json()["data"]["values"]
+                assert [(each["members"], each["value"]) for each in found] == [(["us"], "us")]
+                assert http.get("/?member=eu").status_code == 400
+        finally:
+            process.terminate()
+        assert process.wait(WAIT_S) == 0
