@@ -48,13 +48,13 @@ from snapkv.errors import (
     SessionLostError,
     SnapKVError,
 )
-from snapkv.fleet.connection import Seen
 from snapkv.fleet.difference import FleetDiff, FleetDifference
 from snapkv.fleet.fleet import Fleet
 from snapkv.fleet.member import Member
 from snapkv.fleet.merged import MemberCommit, MemberVersion
 from snapkv.fleet.moment import FleetMoment
 from snapkv.fleet.opening import fleet
+from snapkv.fleet.pin import Seen
 from snapkv.fleet.rounds import Round, Ticker
 from snapkv.fleet.watch import FleetChanges, FleetWatch, Late
 from snapkv.hooks import Hooks

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from snapkv.errors import FileMissingError, SnapKVError
-from snapkv.fleet.connection import Pin
 from snapkv.fleet.member import named
+from snapkv.fleet.pin import Pin
 
 if TYPE_CHECKING:
     from concurrent.futures import Future

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from snapkv.errors import SnapKVError
 from snapkv.fleet.bulk import differences
-from snapkv.fleet.connection import Pin
 from snapkv.fleet.member import named
+from snapkv.fleet.pin import Pin
 from snapkv.layout import encode_text
 
 

@@ -16,13 +16,14 @@ from snapkv.errors import (
     StoreClosedError,
 )
 from snapkv.fleet import merged
-from snapkv.fleet.connection import ABSENT, LATE, Connection, Pin
+from snapkv.fleet.connection import Connection
 from snapkv.fleet.difference import FleetDiff
 from snapkv.fleet.finality import Policy
 from snapkv.fleet.member import Member, chosen, named, one_of
 from snapkv.fleet.members import Members
 from snapkv.fleet.merged import MemberCommit, MemberVersion
 from snapkv.fleet.moment import FleetMoment, Wanted
+from snapkv.fleet.pin import ABSENT, LATE, Pin
 from snapkv.fleet.rounds import Ticker, aligned
 from snapkv.fleet.token import Place, check_same, decoded
 from snapkv.fleet.watch import HOLD_BYTES, FleetWatch

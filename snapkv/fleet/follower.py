@@ -8,7 +8,8 @@ from typing import Any, NamedTuple, Protocol
 
 from snapkv.clock import monotonic
 from snapkv.errors import SnapKVError, StoreClosedError
-from snapkv.fleet.connection import AWAY, Connection, Reads
+from snapkv.fleet.connection import Connection
+from snapkv.fleet.link import AWAY, Reads
 from snapkv.fleet.member import named
 from snapkv.fleet.token import Place, check_store
 from snapkv.layout import Mark

@@ -6,7 +6,8 @@ import heapq
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
-from snapkv.fleet.connection import Connection, Reads, begun
+from snapkv.fleet.connection import Connection, begun
+from snapkv.fleet.link import Reads
 from snapkv.fleet.members import Members
 from snapkv.fleet.merged import steps_of
 from snapkv.model import Commit

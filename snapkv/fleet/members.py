@@ -15,9 +15,11 @@ from snapkv.errors import (
     NotObservedError,
     SnapKVError,
 )
-from snapkv.fleet.connection import AWAY, Connection, Pin
+from snapkv.fleet.connection import Connection
 from snapkv.fleet.finality import Policy, Span, check_policy, newest_final
+from snapkv.fleet.link import AWAY, Link
 from snapkv.fleet.member import Member, named
+from snapkv.fleet.pin import Pin
 from snapkv.lifecycle import Closing, renew_in_children
 from snapkv.times import TIMESTAMP_MAX
 
@@ -78,7 +80,7 @@ class Members:
                 self._pool = ThreadPoolExecutor(most, thread_name_prefix="snapkv fleet")
             return self._pool
 
-    def _check_distinct(self, opened: Connection) -> None:
+    def _check_distinct(self, opened: Link) -> None:
         """Raise `InvalidOptionError` if another member is the same keys of the same store."""
         assert opened.store_id is not None
         with self._lock:

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple, TypeVar
 
 from snapkv.errors import CompactedError, NotObservedError, SnapKVError
-from snapkv.fleet.connection import Connection, Reads, begun
+from snapkv.fleet.connection import Connection, begun
+from snapkv.fleet.link import Reads
 from snapkv.fleet.member import named
 from snapkv.model import Commit, Version
 from snapkv.reading import history as _history

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from snapkv.arguments import check_text
 from snapkv.errors import InvalidKeyError, InvalidTypeError, KeyNotFoundError, SnapKVError
-from snapkv.fleet.connection import LATE, Pin, Seen, State
 from snapkv.fleet.difference import FleetDiff
 from snapkv.fleet.member import chosen, named, one_of
+from snapkv.fleet.pin import LATE, Pin, Seen, State
 from snapkv.fleet.token import encoded
 from snapkv.model import Entry
 from snapkv.reading.snapshot import Snapshot, entry_of

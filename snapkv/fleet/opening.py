@@ -8,9 +8,10 @@ from typing import Any
 from snapkv.arguments import check_seconds
 from snapkv.clock import Clock, HybridClock, SystemClock
 from snapkv.files import FilePath
-from snapkv.fleet.connection import AWAY, Connection
+from snapkv.fleet.connection import Connection
 from snapkv.fleet.description import members_of
 from snapkv.fleet.fleet import Fleet
+from snapkv.fleet.link import AWAY
 from snapkv.fleet.member import Member
 from snapkv.fleet.members import Members
 from snapkv.times import TIMESTAMP_MAX

@@ -30,9 +30,11 @@ from typing import TYPE_CHECKING
 from snapkv.arguments import check_seconds
 from snapkv.clock import MAX_CLOCK_SKEW_S, HybridClock, ManualClock, monotonic
 from snapkv.errors import CompactedError, InvalidOptionError, SnapKVError, StoreClosedError
-from snapkv.fleet.connection import AWAY, LATE, Connection, Pin, Reads
+from snapkv.fleet.connection import Connection
+from snapkv.fleet.link import AWAY, Reads
 from snapkv.fleet.member import Member, named
 from snapkv.fleet.members import Members
+from snapkv.fleet.pin import LATE, Pin
 from snapkv.layout import ROUND_META
 from snapkv.lifecycle import Closing
 from snapkv.model import Commit, Ops, Scalar, Stamp

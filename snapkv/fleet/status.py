@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from snapkv.errors import SnapKVError
-from snapkv.fleet.connection import Connection, State
+from snapkv.fleet.connection import Connection
 from snapkv.fleet.member import Member
 from snapkv.fleet.members import Members
+from snapkv.fleet.pin import State
 from snapkv.times import TIMESTAMP_MAX
 
 POLICIES = ("all", "99%")

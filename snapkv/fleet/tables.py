@@ -9,8 +9,8 @@ import pyarrow as pa
 
 from snapkv.errors import SnapKVError
 from snapkv.fleet.bulk import states
-from snapkv.fleet.connection import Pin
 from snapkv.fleet.member import named
+from snapkv.fleet.pin import Pin
 from snapkv.layout import encode_text
 from snapkv.reading.arrow import SNAPSHOT, Table
 

@@ -8,8 +8,9 @@ from typing import NamedTuple
 
 from snapkv.arguments import check_text
 from snapkv.errors import InvalidOptionError, StoreRecreatedError, StoreRestoredError
-from snapkv.fleet.connection import Connection, Pin
+from snapkv.fleet.connection import Connection
 from snapkv.fleet.member import named
+from snapkv.fleet.pin import Pin
 from snapkv.times import TIMESTAMP_MAX
 
 FORMAT = 1

@@ -8,7 +8,7 @@ from snapkv import KeyNotFoundError, MembersBehindError
 from snapkv.errors import (
     AccessDeniedError,
 )
-from snapkv.fleet.connection import ABSENT
+from snapkv.fleet.pin import ABSENT
 
 from .histories import PREFIX
 from .sites import eventually

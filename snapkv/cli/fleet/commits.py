@@ -22,10 +22,10 @@ from snapkv.cli.reading import version_record
 from snapkv.cli.rendering import Rendering, renders
 from snapkv.cli.terminal import Part
 from snapkv.errors import KeyNotFoundError, MembersBehindError
-from snapkv.fleet.connection import Seen
 from snapkv.fleet.fleet import Behind
 from snapkv.fleet.log import logs
 from snapkv.fleet.moment import FleetMoment
+from snapkv.fleet.pin import Seen
 from snapkv.model import Commit
 from snapkv.times import When
 

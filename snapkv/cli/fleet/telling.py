@@ -9,9 +9,9 @@ from snapkv.cli.formats import counted, time_text
 from snapkv.cli.terminal import tell, tell_warning
 from snapkv.clock import SystemClock
 from snapkv.errors import NAMED_MAX, MembersBehindError
-from snapkv.fleet.connection import Seen
 from snapkv.fleet.fleet import Behind
 from snapkv.fleet.moment import FleetMoment
+from snapkv.fleet.pin import Seen
 from snapkv.times import physical_ms
 
 OLD_S = 60.0

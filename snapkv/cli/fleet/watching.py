@@ -30,7 +30,7 @@ from snapkv.cli.ticker import Stop
 from snapkv.cli.watching import changes_json, changes_shown, commits_of, write_commit
 from snapkv.clock import monotonic
 from snapkv.errors import CompactedError
-from snapkv.fleet.connection import SILENT
+from snapkv.fleet.link import SILENT
 from snapkv.fleet.token import decoded
 from snapkv.fleet.watch import FleetChanges, FleetWatch, Late
 from snapkv.model import Change, Changes

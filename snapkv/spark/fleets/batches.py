@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 
-from snapkv.fleet.connection import AWAY
+from snapkv.fleet.link import AWAY
 from snapkv.fleet.member import Member
 from snapkv.layout import Mark
 from snapkv.reading.reader import Reader

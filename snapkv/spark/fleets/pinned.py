@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from snapkv.fleet.connection import Pin
 from snapkv.fleet.fleet import allowed
 from snapkv.fleet.member import Member
+from snapkv.fleet.pin import Pin
 from snapkv.fleet.rounds import aligned
 from snapkv.layout import Mark
 from snapkv.spark import errors

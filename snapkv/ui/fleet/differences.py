@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 
 from snapkv.errors import SnapKVError
-from snapkv.fleet.connection import Pin
+from snapkv.fleet.pin import Pin
 from snapkv.reading.deadline import within
 from snapkv.ui.differences import VALUES_BYTES_MAX, Row, compared
 from snapkv.ui.fleet.cuts import Cut

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from snapkv.fleet.connection import Pin, Seen
+from snapkv.fleet.pin import Pin, Seen
 from snapkv.times import physical_ms
 from snapkv.ui.fleet.cuts import Cut, cut, newest_cut, resolved
 from snapkv.ui.fleet.site import FleetSite, kind_of

@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from snapkv.errors import InvalidOptionError, SnapKVError
-from snapkv.fleet.connection import AWAY, Connection
+from snapkv.fleet.connection import Connection
 from snapkv.fleet.fleet import Fleet
+from snapkv.fleet.link import AWAY
 from snapkv.fleet.member import Member, chosen, named
 from snapkv.reading.deadline import within
 from snapkv.rendering import Redaction

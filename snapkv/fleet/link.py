@@ -1,0 +1,259 @@
+"""One member of a fleet, opened when it is first needed, and opened again after it was away."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar
+
+from snapkv.clock import Clock, monotonic
+from snapkv.errors import (
+    ArchiveError,
+    EngineBusyError,
+    EngineUnavailableError,
+    SnapKVError,
+    StoreClosedError,
+    StoreNotFoundError,
+    StoreRecreatedError,
+    StoreRestoredError,
+)
+from snapkv.fleet.agreement import RESTORED, Agreement
+from snapkv.fleet.member import Member, named
+from snapkv.layout import Mark
+from snapkv.lifecycle import renew_in_children
+from snapkv.observing.observe import Observed, observe
+from snapkv.reading.deadline import within
+from snapkv.store.open import open as open_store
+from snapkv.store.store import SnapshotKV
+from snapkv.timeline.tracker import Tracker
+from snapkv.times import TIMESTAMP_MAX
+
+if TYPE_CHECKING:
+    from snapkv.archive.whole import WholeArchive
+
+Reads = SnapshotKV | Observed[str]
+Found = TypeVar("Found")
+
+AWAY_S = 1.0
+"""The default of `Connection.away_s`."""
+SILENT = EngineUnavailableError, EngineBusyError
+AWAY = *SILENT, StoreNotFoundError
+"""Why nothing of a member may be known for now; a store that does not exist may be created yet."""
+
+
+class Link:
+    """A member and its open store, observed keys or archive; safe for threads.
+
+    `clock` is that of the ticks of `finish`. A member that did not answer counts as away for
+    `away_s` seconds: calls then do not wait for it.
+    """
+
+    def __init__(
+        self,
+        member: Member,
+        timeout: float,
+        clock: Clock,
+        on_identified: Callable[[Link], None],
+    ) -> None:
+        self.member, self.timeout, self.on_identified = member, timeout, on_identified
+        self._clock, self._known = clock, 0
+        self.away_s = AWAY_S
+        self.store_id: bytes | None = None
+        self._epoch = self._created = 0  # of the history that the open store had at first
+        self._reads: Reads | None = member.opened
+        self._tracker: Tracker | None = None  # of a store whose times are plain: a hot path
+        self._whole: WholeArchive | None = None  # of an archive alone that is not opened
+        self._reached = 0, 0  # the number of its newest manifest, and up to when it is final
+        self._kept: SnapshotKV | None = None  # the archive alone, of a member that has both
+        self._agreement = Agreement()
+        self._away: tuple[float, SnapKVError] | None = None
+        self._closed = False
+        self._opening = threading.Lock()
+        renew_in_children(self)
+        if member.opened is not None:
+            self.store_id = member.opened.reader.format.store_id
+            self._follow(member.opened)
+            on_identified(self)
+
+    def after_fork(self) -> None:
+        """Renew the lock."""
+        self._opening = threading.Lock()
+
+    @property
+    def name(self) -> str:
+        """The member's name."""
+        return self.member.name
+
+    @property
+    def waits(self) -> bool:
+        """Whether a call may wait for a network or a disk: then members are asked in parallel."""
+        reads = self._reads
+        return reads is None or reads.reader.engine.remote or self.member.is_archive
+
+    def reads(self) -> Reads:
+        """Return the open member; raises what opening raises, for `away_s` without trying again."""
+        if self._reads is not None:
+            return self._reads
+        with self._opening:
+            if self._closed:
+                raise StoreClosedError("the fleet was closed")
+            if self._reads is None:
+                self._check_away()
+                try:
+                    opened = self._identified(self._open())
+                    self._follow(opened)
+                    self._reads = opened
+                except SILENT as e:
+                    self._note_away(e)
+                    raise
+            return self._reads
+
+    def _open(self) -> Reads:
+        member = self.member
+        if member.prefix is not None:
+            return observe(
+                member.url,
+                prefix=member.prefix,
+                name=member.store_name,
+                clock=self._clock,
+                read_timeout=self.timeout,
+                **member.options,
+            )
+        storage = member.storage if member.is_archive else None
+        opened: SnapshotKV = open_store(
+            member.url,
+            name=member.store_name,
+            create=False,
+            clock=self._clock,
+            read_timeout=self.timeout,
+            storage=storage,
+            **member.options,
+        )
+        return opened
+
+    def _follow(self, reads: Reads) -> None:
+        """Take the history that an open member has now as that of the fleet."""
+        core, member = reads.reader, self.member
+        tracker = core.timeline.tracker
+        self._epoch, self._created = tracker.continuity.epoch, tracker.creation.revision
+        always = not member.joined and member.left == TIMESTAMP_MAX
+        if core.policy.at_head and always and not member.is_archive:
+            self._tracker = tracker
+
+    def archive(self) -> SnapshotKV | None:
+        """Return the archive of a member that has one beside its engine; None without."""
+        member = self.member
+        if member.archive is None or self._kept is not None:
+            return self._kept
+        with self._opening:
+            if self._kept is None and not self._closed:
+                url = f"archive:{member.archive.removeprefix('archive:')}"
+                opened = open_store(
+                    url, storage=member.storage, create=False, read_timeout=self.timeout
+                )
+                self._identified(opened)
+                self._kept = opened
+            return self._kept
+
+    def _identified(self, reads: Reads) -> Reads:
+        """Return a store that was opened, if it is the one that the fleet knows by that name."""
+        try:
+            self._identify(reads.reader.format.store_id)
+        except SnapKVError:
+            reads.close()
+            raise
+        return reads
+
+    def _identify(self, found: bytes) -> None:
+        """Raise `StoreRecreatedError` unless a store is the one that the fleet knows."""
+        if self.store_id is None:
+            self.store_id = found
+            try:
+                self.on_identified(self)
+            except SnapKVError:
+                self.store_id = None  # the next call has to find out, too
+                raise
+        elif found != self.store_id:
+            raise StoreRecreatedError(
+                f"{self.member.url} holds another store now: {found.hex()} instead of "
+                f"{self.store_id.hex()}"
+            )
+
+    @property
+    def away(self) -> SnapKVError | None:
+        """Why the member did not answer the last call; None if it did."""
+        return None if self._away is None else self._away[1]
+
+    def _check_away(self) -> None:
+        away = self._away
+        if away is not None:
+            until, error = away
+            if monotonic() < until:
+                raise error
+            self._away = None
+
+    def _note_away(self, error: SnapKVError) -> None:
+        """Let calls fail at once for a while if it did not answer, unless they do already."""
+        if self._away is None and isinstance(error, SILENT):
+            self._away = monotonic() + self.away_s, error
+
+    def ask(self, read: Callable[[Reads], Found]) -> Found:
+        """Return what a function reads from the open member, within the time of a call.
+
+        Raises what it raises; errors name the member. After one that did not answer, calls fail
+        at once for `away_s`.
+        """
+        try:
+            self._check_away()
+            with within(self.timeout):
+                return read(self.reads())
+        except SILENT as e:
+            self._note_away(e)
+            raise named(e, self.name)  # noqa: B904  (the same error)
+        except SnapKVError as e:
+            raise named(e, self.name)  # noqa: B904
+
+    def check_history(self, reads: Reads) -> None:
+        """Raise `StoreRestoredError` if the engine was restored since the fleet opened it.
+
+        No round trip, but after the archive beside it has answered.
+        """
+        if reads is self._kept:
+            return
+        try:
+            self._agreement.confirm(reads.reader)
+            if reads.reader.timeline.tracker.continuity.epoch != self._epoch:
+                raise StoreRestoredError(RESTORED)
+        except SnapKVError as e:
+            raise named(e, self.name)  # noqa: B904
+
+    def _show(self, kept: SnapshotKV, timestamp: int, mark: Mark) -> None:
+        """Let the archive answer, unless the engine has shown another history; errors name it."""
+        reads, engine = self._reads, None
+        if reads is not None and reads.reader.timeline.tracker.continuity.epoch == self._epoch:
+            engine = reads.reader
+        try:
+            self._agreement.show(kept.reader, engine, timestamp, mark)
+        except SnapKVError as e:
+            raise named(e, self.name)  # noqa: B904
+
+    def _check_same(self, reads: Reads) -> None:
+        """Raise `StoreRestoredError` if the engine turns out to be restored; 0 or 1 round trip."""
+        reads.reader.timeline.tracker.continuity.assure()
+        self.check_history(reads)
+
+    def archive_or_none(self) -> SnapshotKV | None:
+        """Return the archive beside the engine; None without one, or if it cannot be read."""
+        try:
+            return self.archive()
+        except (*AWAY, ArchiveError):
+            return None
+
+    def close(self) -> None:
+        """Close what the fleet has opened; may be repeated."""
+        with self._opening:
+            self._closed = True
+            opened = [self._kept, None if self.member.opened is not None else self._reads]
+        for reads in opened:
+            if reads is not None:
+                reads.close()

@@ -1,0 +1,162 @@
+"""One member in a moment of a fleet: what is seen of it, and where its keys are read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal
+
+from snapkv.dates import dated
+from snapkv.engine.contract import KeyValue
+from snapkv.errors import SnapKVError
+from snapkv.fleet.link import Reads
+from snapkv.fleet.member import named
+from snapkv.fleet.source import MemberSource
+from snapkv.reading.deadline import within
+from snapkv.reading.snapshot import Snapshot
+from snapkv.timeline.moment import Moment
+
+if TYPE_CHECKING:
+    from snapkv.archive.whole import WholeArchive
+    from snapkv.fleet.connection import Connection
+
+State = Literal["live", "archive", "behind", "missing", "absent"]
+LATE = "behind", "missing"
+"""States of a member that makes a moment not final."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What a moment of the fleet shows of one member.
+
+    `state`: "live" (its engine answered) or "archive" (its archive did), both final; "behind" (it
+    has no final state at that time yet), "missing" (nothing of it is known at that time: `error`
+    says why), "absent" (it did not belong to the fleet, or had no commit yet). `timestamp` and
+    `revision` are those of the newest commit in the moment, and `newest` is the timestamp up to
+    which the member is final, as far as it is known; 0 where there is none.
+    """
+
+    state: State
+    timestamp: int = 0
+    revision: int = 0
+    newest: int = 0
+    final: bool = False
+    error: str | None = None
+
+
+ABSENT = Seen("absent", final=True)
+
+
+class Pin:
+    """One member in a moment: what is seen of it, and where its keys are read, None for nowhere.
+
+    A hot path: for a time whose `revision` is known, the `Moment` is made when it is needed. An
+    archive that may be read as a whole (`whole`) is opened when one of its keys is needed, and
+    then may turn out to be absent: see `settled`.
+    """
+
+    __slots__ = (
+        "_moment",
+        "_seen",
+        "connection",
+        "reads",
+        "revision",
+        "state",
+        "timestamp",
+        "whole",
+    )
+
+    def __init__(
+        self,
+        connection: Connection,
+        state: State,
+        reads: Reads | None = None,
+        moment: Moment | None = None,
+        seen: Seen | None = None,
+        timestamp: int = 0,
+        revision: int = 0,
+        whole: WholeArchive | None = None,
+    ) -> None:
+        self.connection, self.state, self.reads = connection, state, reads
+        self._moment, self._seen = moment, seen
+        self.timestamp, self.revision, self.whole = timestamp, revision, whole
+
+    def settled(self) -> Pin:
+        """Return the same after finding out where its keys are read: of an archive, it opens it."""
+        if self.whole is not None:
+            found = self.connection.pin(self.timestamp, whole=False, of_token=True)
+            self.state, self.reads = found.state, found.reads
+            self._moment, self._seen, self.whole = found._moment, found._seen, None
+        return self
+
+    @property
+    def moment(self) -> Moment | None:
+        """The member's own moment, None if nothing of it is seen."""
+        self.settled()
+        if self._moment is None and self.revision:
+            self._moment = self.connection.moment(self.timestamp)
+        return self._moment
+
+    def get(self, key: str) -> KeyValue | None:
+        """Return the version of a key, within the time of a call; `reads` is not None.
+
+        Errors name the member.
+        """
+        assert self.reads is not None
+        stored, connection = self.reads.keyspace.encode(key), self.connection
+        if not connection.waits:
+            return self._get(stored)
+        try:
+            with within(connection.timeout):
+                return self._get(stored)
+        except SnapKVError as e:
+            raise named(e, connection.name)  # noqa: B904
+
+    def _get(self, stored: bytes) -> KeyValue | None:
+        if self.revision:
+            found = self.connection.point(stored, self.revision)
+            if found is not None:
+                return found.kv
+        assert self.moment is not None
+        try:
+            (kv,) = self.moment.get((stored,))
+        except SnapKVError as e:
+            raise named(e, self.connection.name)  # noqa: B904
+        return kv
+
+    def snapshot(self) -> Snapshot[str] | None:
+        """Return the member as a snapshot, None if nothing of it is seen."""
+        if self.moment is None or self.reads is None:
+            return None
+        connection = self.connection
+        source = MemberSource(connection.name, self.moment)
+        return Snapshot(source, self.reads.keyspace, read_timeout=connection.timeout)
+
+    @property
+    def why(self) -> str:
+        """Why the member has no final state at the moment."""
+        seen = self.seen
+        if seen.error is not None:
+            return seen.error
+        return "nothing of it is known" if not seen.newest else f"final up to {dated(seen.newest)}"
+
+    def left_out(self) -> Pin:
+        """Return the same without a place to read from."""
+        return Pin(self.connection, self.state, seen=replace(self.seen, timestamp=0, revision=0))
+
+    def stale(self) -> Pin:
+        """Return the same as a state that is not final; if nothing is seen, that stays so."""
+        if self.moment is None:
+            return self
+        return Pin(self.connection, "behind", self.reads, self.moment)
+
+    @property
+    def seen(self) -> Seen:
+        """What the moment shows of the member."""
+        self.settled()
+        if self._seen is None:
+            moment = self.moment
+            assert moment is not None
+            mark, final = moment.mark, self.state != "behind"
+            newest = max(self.connection.known, mark.timestamp)
+            self._seen = Seen(self.state, mark.timestamp, mark.revision, newest, final)
+        return self._seen
