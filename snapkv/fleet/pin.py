@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
 
 from snapkv.dates import dated
-from snapkv.engine.contract import KeyValue
+from snapkv.engine.contract import GetResult, KeyValue
 from snapkv.errors import SnapKVError
 from snapkv.fleet.link import Reads
-from snapkv.fleet.member import named
+from snapkv.fleet.member import Member, named
 from snapkv.fleet.source import MemberSource
 from snapkv.reading.deadline import within
 from snapkv.reading.snapshot import Snapshot
@@ -17,8 +18,8 @@ from snapkv.timeline.moment import Moment
 
 if TYPE_CHECKING:
     from snapkv.archive.whole import WholeArchive
-    from snapkv.fleet.connection import Connection
 
+Found = TypeVar("Found")
 State = Literal["live", "archive", "behind", "missing", "absent"]
 LATE = "behind", "missing"
 """States of a member that makes a moment not final."""
@@ -46,6 +47,50 @@ class Seen:
 ABSENT = Seen("absent", final=True)
 
 
+class Answering(Protocol):
+    """The connection to a member, as pins and those who have one need it."""
+
+    member: Member
+    timeout: float
+    store_id: bytes | None
+
+    @property
+    def name(self) -> str:
+        """The member's name."""
+        ...
+
+    @property
+    def waits(self) -> bool:
+        """Whether a call may wait for a network or a disk."""
+        ...
+
+    @property
+    def known(self) -> int:
+        """The newest timestamp up to which the member was seen to be final."""
+        ...
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it is open, and was without a commit when it was last asked."""
+        ...
+
+    def ask(self, read: Callable[[Reads], Found]) -> Found:
+        """Return what a function reads from the open member, within the time of a call."""
+        ...
+
+    def pin(self, timestamp: int, *, whole: bool = True, of_token: bool = False) -> Pin:
+        """Return the member at a moment."""
+        ...
+
+    def point(self, stored: bytes, revision: int) -> GetResult | None:
+        """Return the answer of a point read in the fleet's history."""
+        ...
+
+    def moment(self, timestamp: int) -> Moment:
+        """Return the moment of a time that is known to be final."""
+        ...
+
+
 class Pin:
     """One member in a moment: what is seen of it, and where its keys are read, None for nowhere.
 
@@ -67,7 +112,7 @@ class Pin:
 
     def __init__(
         self,
-        connection: Connection,
+        connection: Answering,
         state: State,
         reads: Reads | None = None,
         moment: Moment | None = None,

@@ -8,9 +8,8 @@ from typing import NamedTuple
 
 from snapkv.arguments import check_text
 from snapkv.errors import InvalidOptionError, StoreRecreatedError, StoreRestoredError
-from snapkv.fleet.connection import Connection
 from snapkv.fleet.member import named
-from snapkv.fleet.pin import Pin
+from snapkv.fleet.pin import Answering, Pin
 from snapkv.times import TIMESTAMP_MAX
 
 FORMAT = 1
@@ -92,7 +91,7 @@ def _number(found: object) -> int:
     return found
 
 
-def check_store(connection: Connection, place: Place) -> None:
+def check_store(connection: Answering, place: Place) -> None:
     """Raise `StoreRecreatedError` if a member is another store than when the token was made."""
     store_id = connection.store_id
     if store_id is not None and place.store_id and store_id != place.store_id:

@@ -4,12 +4,12 @@ import pytest
 
 import snapkv
 from snapkv.errors import ReadTimeoutError
-from snapkv.fleet import connection
+from snapkv.fleet import link
 from snapkv.fleet.connection import Connection
 
 
 def test_a_member_that_falls_silent_is_waited_for_once(etcd, tmp_path, monkeypatch):
-    monkeypatch.setattr(connection, "AWAY_S", 600.0)
+    monkeypatch.setattr(link, "AWAY_S", 600.0)
     other = f"lmdb:{tmp_path / 'other'}"
     with snapkv.open(etcd.url) as one, snapkv.open(other) as two:
         for store in (one, two):
