@@ -36,14 +36,14 @@ from snapkv.fleet.member import Member, named
 from snapkv.fleet.members import Members
 from snapkv.fleet.pin import LATE, Pin
 from snapkv.layout import ROUND_META
-from snapkv.lifecycle import Closing
+from snapkv.lifecycle import Closing, renew_in_children
 from snapkv.model import Commit, Ops, Scalar, Stamp
 from snapkv.store.open import open as open_store
 from snapkv.store.store import SnapshotKV
 from snapkv.times import LOGICAL_BITS, format_time, pack, physical_ms
 
 if TYPE_CHECKING:
-    from concurrent.futures import Future
+    from concurrent.futures import Future, ThreadPoolExecutor
 
 LOOKS_MAX = 8
 """A moment looks for a round in so many ticks of the slowest member, at most."""
@@ -226,12 +226,28 @@ class Ticker(Closing):
             self._ticked.setdefault(_ticked(member), member)
         self._stores: dict[Ticked, SnapshotKV] = {}
         self._sent: dict[Ticked, Future[tuple[Commit, float]]] = {}
+        self._closed = False
+        self._pool: ThreadPoolExecutor | None = None
+        self._begin()
+        renew_in_children(self)
+
+    def _begin(self) -> None:
+        """Begin with the first round of a ticker."""
         self._id, self._number = os.urandom(8).hex(), 0
         self._last: Round | None = None
-        self._closed = False
-        from concurrent.futures import ThreadPoolExecutor  # `import snapkv` does not need it
 
-        self._pool = ThreadPoolExecutor(len(self._ticked), thread_name_prefix="snapkv round")
+    def after_fork(self) -> None:
+        """Become another ticker: threads, and ticks on their way, are the parent's."""
+        self._pool = None
+        self._sent.clear()
+        self._begin()
+
+    def _threads(self) -> ThreadPoolExecutor:
+        if self._pool is None:
+            from concurrent.futures import ThreadPoolExecutor  # `import snapkv` does not need it
+
+            self._pool = ThreadPoolExecutor(len(self._ticked), thread_name_prefix="snapkv round")
+        return self._pool
 
     def tick(self, *, timeout: float = TICK_TIMEOUT_S) -> Round:
         """Send one timestamp to all members; return after `timeout` seconds at the latest.
@@ -253,7 +269,7 @@ class Ticker(Closing):
         busy = {store for store, sent in self._sent.items() if not sent.done()}
         began = monotonic()
         self._sent |= {
-            store: self._pool.submit(self._tick, store, member, timestamp, meta)
+            store: self._threads().submit(self._tick, store, member, timestamp, meta)
             for store, member in self._ticked.items()
             if store not in busy
         }
@@ -331,6 +347,7 @@ class Ticker(Closing):
     def close(self) -> None:
         """Close the stores; ticks on their way are given up."""
         self._closed = True
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        if self._pool is not None:
+            self._pool.shutdown(wait=False, cancel_futures=True)
         for store in list(self._stores.values()):
             store.close()

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import itertools
 import time
+import unittest.mock
 from collections.abc import Callable
 from contextlib import ExitStack, nullcontext
 
+from etcd_server import shared_pool
 from store.engines import START_MS, write_raw
 
 import snapkv
 from snapkv import ManualClock, pack
 from snapkv.engine.contract import Delete, Put
+from snapkv.engine.etcd.server import Server
 from snapkv.engine.memory import engine as memory
 from snapkv.engine_urls import open_engine
 
@@ -49,11 +52,16 @@ class Sites:
         """Make a store for each name."""
         for name in names:
             unique = f"site-{next(_numbers)}"
-            self.urls[name] = (
-                f"lmdb:{self.folder}/{unique}" if kind == "lmdb" else f"memory:{unique}"
-            )
+            urls = {"memory": f"memory:{unique}", "lmdb": f"lmdb:{self.folder}/{unique}"}
+            self.urls[name] = urls.get(kind) or self._server_url()
             self.stores[name] = self.open(name, **options)
         return [self.stores[name] for name in names]
+
+    def _server_url(self) -> str:
+        """Return the URL of a new etcd server, which ends with the test."""
+        # tests live on clocks that stand still
+        self._open.enter_context(unittest.mock.patch.object(Server, "time_ms", return_value=None))
+        return self._open.enter_context(shared_pool().taken()).url
 
     def open(self, name: str, **options) -> snapkv.SnapshotKV:
         """Open the store of a member once more."""
