@@ -1,6 +1,6 @@
 """The commands of a fleet: many stores, observed prefixes and archives, read at one time.
 
-`options` says which fleet, and opens it. `telling` says on the error stream which members are
+`options` says which fleet, and opens it. `notices` says on the error stream which members are
 behind, missing or left out, and which round of ticks is shown. Only the module of the command that
 runs is imported.
 """

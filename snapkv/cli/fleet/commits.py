@@ -12,8 +12,8 @@ import typer
 from snapkv.cli.commits import LogOptions, shown_of, write_detailed
 from snapkv.cli.differences import Renderer
 from snapkv.cli.exits import CommandError
+from snapkv.cli.fleet.notices import check_shown, tell_late, tell_old, why
 from snapkv.cli.fleet.options import FleetOptions, OpenFleet, of_fleet
-from snapkv.cli.fleet.telling import check_shown, tell_late, tell_old, why
 from snapkv.cli.formats import Json, commit_json
 from snapkv.cli.moments import moment, since
 from snapkv.cli.options import StoreOptions, grouped, takes

@@ -8,8 +8,8 @@ import typer
 
 from snapkv.cli.differences import Renderer
 from snapkv.cli.exits import Exit
+from snapkv.cli.fleet.notices import tell_moments, tell_names
 from snapkv.cli.fleet.options import FleetOptions, of_fleet
-from snapkv.cli.fleet.telling import tell_moments, tell_names
 from snapkv.cli.moments import moment
 from snapkv.cli.options import PrefixOption, StoreOptions, takes
 from snapkv.cli.output import Output

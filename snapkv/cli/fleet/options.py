@@ -86,7 +86,7 @@ class FleetOptions:
     def opened(self, *, connected: bool = True) -> Iterator[OpenFleet]:
         """Open the members that were chosen, and close them in the end.
 
-        Others are not opened. With `connected` false, none is before it is needed.
+        No other member is opened. With `connected` false, none is before it is needed.
         """
         if not self.file:
             raise CommandError(f"which fleet? Give --fleet FILE or set {FLEET_VARIABLE}")

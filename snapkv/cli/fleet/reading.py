@@ -7,8 +7,8 @@ from typing import Annotated
 import typer
 
 from snapkv.cli.differences import Renderer
+from snapkv.cli.fleet.notices import tell_moments
 from snapkv.cli.fleet.options import FleetOptions, OpenFleet, of_fleet
-from snapkv.cli.fleet.telling import tell_moments
 from snapkv.cli.formats import key_json, key_text
 from snapkv.cli.moments import moment
 from snapkv.cli.options import AtOption, KeyArgument, PrefixArgument, StoreOptions, takes

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from snapkv.cli.fleet.notices import duration_text, lag_s
 from snapkv.cli.fleet.options import FleetOptions, of_fleet
-from snapkv.cli.fleet.telling import duration_text, lag_s
 from snapkv.cli.formats import Json, time_json
 from snapkv.cli.options import StoreOptions, takes
 from snapkv.cli.output import Output

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 import typer
 
 from snapkv.cli.exits import CommandError, Exit
+from snapkv.cli.fleet.notices import listed
 from snapkv.cli.fleet.options import FleetOptions, of_fleet
-from snapkv.cli.fleet.telling import listed
 from snapkv.cli.formats import Json, counted, time_json, time_text
 from snapkv.cli.options import CountOption, StoreOptions, takes, warnings_shown
 from snapkv.cli.output import Output

@@ -11,8 +11,8 @@ from typing import Annotated, Literal
 import typer
 
 from snapkv.cli.differences import Renderer
+from snapkv.cli.fleet.notices import tell_names
 from snapkv.cli.fleet.options import FleetOptions, OpenFleet, of_fleet
-from snapkv.cli.fleet.telling import tell_names
 from snapkv.cli.formats import Json, change_json, commit_json, time_json, written_change_json
 from snapkv.cli.moments import since
 from snapkv.cli.options import (
@@ -63,7 +63,7 @@ def watch(
     """Print what all members change, a whole timestamp at a time, until Ctrl-C or SIGTERM.
 
     A time is printed when all members are final at it, so a member that is away stops it. With
-    --behind leave-out the others go on, and what that member missed comes as "late". In the end
+    --behind leave-out the watch goes on, and what that member changed comes as "late". In the end
     the error stream has the --since with which the next watch goes on.
     """
     after, idle_s, policy = since(since_), seconds(timeout), chosen.policy("stale")
@@ -112,9 +112,9 @@ class _Shows:
             self._late(found)
             return
         new = [name for name in found.missing if name not in self._missing]
-        tell_names(new, "held the others back, left out for now; what is missed comes late")
+        tell_names(new, "left out, as it holds the watch back; what it changes comes late")
         back = [name for name in self._missing if name not in found.missing]
-        tell_names(back, "caught up with the others")
+        tell_names(back, "caught up")
         self._missing = found.missing
         if not self._out.structured:
             for name, changes in found.members.items():
