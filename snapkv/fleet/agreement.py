@@ -73,7 +73,7 @@ class Agreement:
 def _compare(archive: Reader, tracker: Tracker, timestamp: int) -> None:
     """Raise `StoreRestoredError` if an archive contradicts what is known of the engine.
 
-    That it has less is no contradiction: it may end before, or have a gap.
+    An archive with less does not contradict it: it may end before, or have a gap.
     """
     newest = tracker.newest
     for at in {min(timestamp, newest.timestamp), newest.timestamp}:

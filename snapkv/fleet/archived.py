@@ -35,7 +35,7 @@ def reached_of(members: Iterable[Member]) -> dict[str, Reached | SnapKVError]:
     """Return how far each archive reaches, by member; (0, 0) without one.
 
     One listing for each bucket that archives share, whatever their number; of a folder, one of
-    each archive's manifests. Of a bucket that is away the error is returned, others are raised.
+    each archive's manifests. If a bucket is away, it returns the error of that.
     """
     found: dict[str, Reached | SnapKVError] = {}
     buckets: dict[tuple[str, str], list[Member]] = defaultdict(list)

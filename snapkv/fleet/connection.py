@@ -55,7 +55,7 @@ class Connection(Link):
     def reached(self, newest: tuple[int, int] | SnapKVError) -> int | SnapKVError:
         """Take the manifest and timestamp that a listing shows; return that, or why not.
 
-        If there was no listing, it is the timestamp that was seen last.
+        Without a listing, it is the timestamp that was seen last.
         """
         if isinstance(newest, SnapKVError):
             return self.known or newest

@@ -1,4 +1,4 @@
-"""Who is in a fleet: a TOML or JSON file, or a mapping of the same form.
+"""The members of a fleet: a TOML or JSON file, or a mapping of the same form.
 
 archives = ["s3://history"]          # each archive in this folder is a member
 
@@ -91,14 +91,14 @@ def _read(path: str) -> Mapping[str, Any]:
 
 
 def _from_json(text: bytes) -> Any:
-    """Return what a JSON text holds; a name that is there twice is an error, as in TOML."""
+    """Return what a JSON text holds; a name that occurs twice is an error, as in TOML."""
 
     def distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found = dict(pairs)
         if len(found) < len(pairs):
             names = [name for name, _ in pairs]
             twice = next(name for name in names if names.count(name) > 1)
-            raise ValueError(f"{twice!r} is there twice")
+            raise ValueError(f"{twice!r} occurs twice")
         return found
 
     return json.loads(text, object_pairs_hook=distinct)

@@ -130,8 +130,8 @@ class Fleet(Closing):
         Unless `behind` is "error", members of which nothing is known do not count for that. Where
         members are observed prefixes, it is that of the newest round of ticks at or below the time,
         if they have one: its `timestamp` is that of the round. `final=True` first commits a tick on
-        each store that is not final at the time; it is refused for members that this cannot be done
-        for. With a `token` it is the cut that `moment.token` named, or an error.
+        each store that is not final at the time, and raises if another member is not final either.
+        With a `token` it is the cut that `moment.token` named, or an error.
 
         Costs as `at` of a store, of the slowest member; without a time as `resolved`, too.
 
@@ -203,7 +203,7 @@ class Fleet(Closing):
         for name in places:
             if name not in self._members.by_name:
                 raise InvalidOptionError(
-                    f"the token names {name!r}, which is no member of this fleet"
+                    f"the token names {name!r}, which is not a member of this fleet"
                 )
         return timestamp, places
 
@@ -257,7 +257,7 @@ class Fleet(Closing):
     def timestamp_of(self, when: When) -> int:
         """Return the timestamp of a time, by this process's clock; no round trip.
 
-        Raises `InvalidTimeError` for a revision, and for a number that is no timestamp.
+        Raises `InvalidTimeError` for a revision, and for a number that is not a timestamp.
         """
         now = pack(self._clock.now_ms())
         if type(when) is int and is_likely(when, now, now):
@@ -358,9 +358,10 @@ class Fleet(Closing):
 
         Each item has all changes of one timestamp, on all members: timestamps strictly rise, none
         is missing and none is repeated. An item waits until all members are final at its time, so
-        a member that is away stops the watch; with `behind="leave out"` the others go on after
-        five seconds, and what it missed comes later as `Late`. A watch from `item.timestamp` on
-        continues without a gap; with "leave out", pass `watch.token` as `resume` instead.
+        a member that is away stops the watch; with `behind="leave out"` it goes on without it after
+        five seconds, and what that member changed comes later as `Late`. A watch from
+        `item.timestamp` on continues without a gap; with "leave out", pass `watch.token` as
+        `resume` instead.
 
         At most `hold_bytes` of changes wait in memory for slower members; beyond it the faster ones
         are not read. One thread for each member. Iteration ends if `timeout` seconds bring nothing.

@@ -70,7 +70,7 @@ class Follower:
         self.progress = self.missing_since = max(after, connection.member.joined - 1)
         self._place = place
         self._given: Mark | None = None
-        self._base: Mark | None = None  # the newest commit that was there at the beginning
+        self._base: Mark | None = None  # the newest commit at the beginning
         self._queue: deque[Step] = deque()
         self.held = 0
         self.error: SnapKVError | None = None

@@ -60,7 +60,7 @@ class Member:
         return not own or prefix is None or prefix.startswith(own) or own.startswith(prefix)
 
     def may_have_key(self, key: object) -> bool:
-        """Return whether it can have a key; of what is no key, which reads refuse, True."""
+        """Return whether it can have a key; True for what is not a key, which reads reject."""
         return not self.prefix or not isinstance(key, str) or not key or key.startswith(self.prefix)
 
     def longer(self, prefix: str | None) -> str | None:

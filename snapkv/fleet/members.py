@@ -122,7 +122,7 @@ class Members:
     def resolved(self, of: Policy, names: Sequence[str], *, known_only: bool = False) -> int:
         """Return the newest timestamp at which members have a final state; see `Fleet.resolved`.
 
-        Members that have left are asked only if the others are not final after that time. With
+        Members that have left are asked only if the rest are not final after that time. With
         `known_only`, members of which nothing is known do not count.
         """
         check_policy(of, len(names))

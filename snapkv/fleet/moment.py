@@ -134,7 +134,7 @@ class FleetMoment(Mapping[FleetKey, bytes]):
 
     def _why_not(self, member: str, key: str) -> str:
         if member not in self._pins:
-            return f"no key {key!r} of {member!r}, which is no member of this moment"
+            return f"no key {key!r} of {member!r}, which is not a member of this moment"
         seen = self._pins[member].seen
         return f"no key {key!r} of {member}, which is {seen.state} at this moment"
 

@@ -37,7 +37,7 @@ def fleet(
     `archives` of folders or buckets, in which each archive is a member.
 
     `timeout` (seconds) is what each member may take for a part of a call. A member that cannot be
-    reached is no error before something needs it. Members are opened now, in parallel; archives
+    reached raises when something needs it. Members are opened now, in parallel; archives
     when they are needed.
 
     >>> import snapkv

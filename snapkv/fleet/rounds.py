@@ -1,6 +1,6 @@
 """Rounds: all members get one timestamp at once, so that one time shows all of them as they were.
 
-A ticker for each member ticks at other times than the others. So a moment of the fleet may show an
+Tickers of one member each tick at different times. So a moment of the fleet may show an
 effect in one member without its cause in another one, which was ticked a little earlier.
 A *round* sends one timestamp T to all members at once. Member c commits it at some instant between
 `sent` and `answered(c)`. So the moment T shows all members as they were within the *spread* of the
@@ -15,8 +15,8 @@ records them, in the meta of its ticks:
     3       120         round 3, before 110, spread_us 2,400, without b
 
 In round 2 the tick of member b was not answered. It may still arrive, at any time. So the time 110
-is no round for a moment with b, and such a moment goes to 100. If the ticker dies after round 3,
-nothing shows its bounds, and moments at 120 and later go to 110 or 100.
+does not count as a round for a moment with b, and such a moment goes to 100. If the ticker dies
+after round 3, nothing shows its bounds, and moments at 120 and later go to 110 or 100.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def aligned(
                 if not any(map(_is_observed, rest.values())):
                     found |= rest | left_out
                     return common, {name: found[name] for name in pins}, spread
-                found |= rest  # who has left meanwhile is in that round, too
+                found |= rest  # a member that has left meanwhile is in that round, too
                 found = {name: pin for name, pin in found.items() if _is_observed(pin)}
                 continue
             common -= 1
@@ -345,7 +345,7 @@ class Ticker(Closing):
             self._clock.merge(newest)
 
     def close(self) -> None:
-        """Close the stores; ticks on their way are given up."""
+        """Close the stores; ticks on their way are not waited for."""
         self._closed = True
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)

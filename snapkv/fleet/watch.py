@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 HOLD_BYTES = 64 << 20
 PATIENCE_S = 5.0
-"""With `behind="leave out"`, a member that holds the others back for so long is left out."""
+"""With `behind="leave out"`, a member that holds the watch back for so long is left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class FleetChanges:
 
 @dataclass(frozen=True, slots=True)
 class Late:
-    """What a member that was left out changed in (since, until], while others went on."""
+    """What a member that was left out changed in (since, until], while the watch went on."""
 
     member: str
     since: int
@@ -210,10 +210,10 @@ class FleetWatch(Closing):
     def _advance(self, frontier: int) -> None:
         if self.timestamp < frontier < TIMESTAMP_MAX:
             self.timestamp = frontier
-            self.changed.notify_all()  # those that hold the others back now may read on
+            self.changed.notify_all()  # those that hold the watch back now may read on
 
     def _leave_out_late(self) -> None:
-        """Leave out members that hold the others back for too long."""
+        """Leave out members that hold the watch back for too long."""
         for each, seconds in self._holding():
             if seconds <= 0:
                 each.left_out, each.missing_since = True, each.progress
@@ -224,9 +224,9 @@ class FleetWatch(Closing):
         return None if seconds is None else max(0.05, seconds)
 
     def _holding(self) -> list[tuple[Follower, float]]:
-        """Return the members that hold others back, with the seconds until they are left out.
+        """Return the members that hold the watch back, with the seconds until they are left out.
 
-        What counts is how long others wait for a member that does not move, not for how long it
+        What counts is how long other members wait for one that does not move, not for how long it
         has been quiet: all of them may have been.
         """
         found: list[tuple[Follower, float]] = []
@@ -243,7 +243,7 @@ class FleetWatch(Closing):
         return found
 
     def _late_changes(self) -> Late | None:
-        """Return what a member that was left out has delivered, up to what others have returned."""
+        """Return what a member that was left out has delivered, up to how far the watch is."""
         for each in self._followers:
             if not each.left_out or each.progress <= each.missing_since:
                 continue
@@ -263,7 +263,7 @@ class FleetWatch(Closing):
                 raise each.error
 
     def has_room(self, follower: Follower) -> bool:
-        """Return whether a follower may read on: the one that holds the others back always may."""
+        """Return whether a follower may read on: the one that holds the watch back always may."""
         held = sum(each.held for each in self._followers)
         return held < self._hold_bytes or follower.progress <= self.timestamp or not follower.held
 

@@ -266,7 +266,7 @@ def test_a_key_that_is_not_there(two):
     assert (e.value.member, e.value.key, e.value.timestamp) == ("eu", "c", ts)
     assert moment.get(("eu", "c")) is None
     assert moment.get(("eu", "c"), b"-") == b"-"
-    with pytest.raises(KeyNotFoundError, match="'ap', which is no member of this moment"):
+    with pytest.raises(KeyNotFoundError, match="'ap', which is not a member of this moment"):
         moment["ap", "c"]
     assert ("ap", "c") not in moment
 

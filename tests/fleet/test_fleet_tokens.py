@@ -83,7 +83,7 @@ def test_tokens_of_some_members(sites):
     assert json.loads(token)["timestamp"] == ts
     assert list(json.loads(token)["members"]) == ["a", "c"]
     assert list(sites.fleet(sites.described("a", "c")).at(token=token).members) == ["a", "c"]
-    with pytest.raises(InvalidOptionError, match="'c', which is no member of this fleet"):
+    with pytest.raises(InvalidOptionError, match="'c', which is not a member of this fleet"):
         sites.fleet(sites.described("a", "b")).at(token=token)
 
 

@@ -81,7 +81,7 @@ def test_a_token_is_for_another_fleet_and_of_its_members(sites):
         token = watch.token
     with sites.fleet().watch(resume=token, timeout=0) as watch:
         assert drained(watch) == wanted[1:], "c is not one of its members"
-    with pytest.raises(InvalidOptionError, match="'b', which is no member of this fleet"):
+    with pytest.raises(InvalidOptionError, match="'b', which is not a member of this fleet"):
         sites.fleet(sites.described("a", "c")).watch(resume=token)
     with pytest.raises(InvalidOptionError, match="c"):
         sites.fleet().watch(resume=token, members="c")
