@@ -1,4 +1,4 @@
-"""Moments of some members, of which those that fail are named and the others go on."""
+"""Moments of some members; a member that fails is named, and stops nothing."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from snapkv.fleet.moment import FleetMoment
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """A moment of the members that can be asked (None: of none), and why the others cannot."""
+    """A moment of the members that can be asked (None: of none), and the errors of the rest."""
 
     moment: FleetMoment | None
     failed: dict[str, str] = field(default_factory=dict)

@@ -117,7 +117,7 @@ def fleet_differences(
 
 
 def _bounded(rows: list[Row], bytes_left: int) -> int:
-    """Take the values out of the rows for which there is no room; return what is left of it."""
+    """Take values out of rows that do not fit; return how many bytes are left."""
     for at, row in enumerate(rows):
         bytes_left -= len(row.before or b"") + len(row.after or b"")
         if bytes_left < 0:

@@ -78,7 +78,7 @@ def values(c: FleetContext) -> Page:
 
 
 def opened_values(key: str, found: list[SameValue]) -> list[tuple[SameValue, Row | None]]:
-    """Return the values, each with what differs from the first one; None if there is no room."""
+    """Return the values, each with what differs from the first one; None if it does not fit."""
     made: list[tuple[SameValue, Row | None]] = []
     left = OPEN_BYTES_MAX
     for each in found:
