@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from snapkv.cli.exits import CommandError
-from snapkv.cli.options import StoreOptions, seconds, takes, warnings_shown
-from snapkv.cli.progress import patience
+from snapkv.cli.fleet.options import FLEET_VARIABLE, FleetOptions
+from snapkv.cli.options import StoreOptions, takes
 from snapkv.cli.rendering import Rendering, renders
 from snapkv.cli.serving import (
     HOST,
@@ -32,7 +32,6 @@ if TYPE_CHECKING:  # only serving needs an extra, not the help
     from snapkv import ui as pages
 
 VARIABLES = "SNAPKV_UI"
-FLEET_VARIABLE = "SNAPKV_FLEET"
 PORT = 7411
 """The default of `snapkv.ui`, repeated here so that --help needs no extra."""
 
@@ -175,15 +174,13 @@ def opened_fleet(
 ) -> Iterator[pages.FleetSite]:
     """Open the fleet of a file; yield its site."""
     from snapkv import ui
-    from snapkv.fleet.opening import MEMBER_TIMEOUT_S
-    from snapkv.fleet.opening import fleet as open_fleet
 
     shown, redaction = shown_values(rendering)
-    timeout = seconds(options.timeout)
-    with warnings_shown(), patience(str(file)):
-        fleet = open_fleet(file, timeout=MEMBER_TIMEOUT_S if timeout is None else timeout)
-    words = ["--fleet", str(file), *([] if members is None else ["--members", members])]
-    with fleet, closing(ui.FleetSite(fleet, file.stem, words, members)) as site:
+    chosen = FleetOptions(str(file), members, timeout=options.timeout)
+    with (
+        chosen.opened() as opened,
+        closing(ui.FleetSite(opened.fleet, file.stem, ("--fleet", str(file)), members)) as site,
+    ):
         if allow_restore and not site.stores:
             raise CommandError(
                 "--allow-restore needs a store that can be written: the members are archives and "

@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from snapkv.errors import MembersBehindError, SnapKVError, StoreRestoredError
-from snapkv.fleet import connection
+from snapkv.fleet import link
 from snapkv.fleet.connection import Connection
 from snapkv.times import format_time, physical_ms
 from snapkv.ui import FleetSite, Redaction
@@ -277,7 +277,7 @@ def test_pages_do_not_ask_a_member_that_is_away_again_and_again(served, fleet, m
     served.page("/")
     opened, opening = [], Connection._open
     monkeypatch.setattr(Connection, "_open", lambda self: opened.append(self) or opening(self))
-    monkeypatch.setattr(connection, "monotonic", lambda: 0.0)
+    monkeypatch.setattr(link, "monotonic", lambda: 0.0)
     for url in ("/", "/changes", "/key?key=image"):
         assert "away" in served.page(url).text
     served.page("/keys?member=away", 503)

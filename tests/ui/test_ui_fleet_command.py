@@ -1,5 +1,7 @@
 """`snapkv ui --fleet`: which fleet or store it serves, and that it serves it."""
 
+import json
+import shlex
 import subprocess
 import sys
 
@@ -9,8 +11,9 @@ import pytest
 import snapkv
 from snapkv.cli import main
 from snapkv.cli.exits import Exit
+from snapkv.ui import FleetSite
 
-from .served import WAIT_S
+from .served import WAIT_S, FleetServed
 
 
 @pytest.fixture
@@ -57,12 +60,45 @@ def test_it_serves_the_members_that_are_chosen(file):
         try:
             url = process.stderr.readline().split()[-1]
             with httpx.Client(base_url=url, timeout=WAIT_S) as http:
-                data = http.get("/members.json").json()
-                assert [each["name"] for each in data["data"]["members"]] == ["us"]
-                assert data["command"] == f"snapkv fleet ls --fleet {file} --members 'u*'"
+                data = http.get("/members.json").json()["data"]
+                assert [each["name"] for each in data["members"]] == ["us"]
                 found = http.get("/key.json?key=image").json()["data"]["values"]
                 assert [(each["members"], each["value"]) for each in found] == [(["us"], "us")]
                 assert http.get("/?member=eu").status_code == 400
         finally:
             process.terminate()
         assert process.wait(WAIT_S) == 0
+
+
+def test_the_command_below_a_page_shows_the_same(file, tmp_path, capsys):
+    def printed(url):
+        answer = served.http.get(url).json()
+        words = shlex.split(answer["command"])
+        assert words[0] == "snapkv"
+        assert main([*words[1:], "--json"]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        return answer["data"], [json.loads(line) for line in lines]
+
+    with snapkv.open(f"lmdb:{tmp_path / 'us'}") as store:
+        before = store.save("other", b"1")
+        store.commit(puts={"image": b"us 2", "new": b"3"}, deletes=["other"])
+    with (
+        snapkv.fleet(file) as fleet,
+        FleetServed(FleetSite(fleet, words=("--fleet", str(file)), extra_views=())) as served,
+    ):
+        data, lines = printed("/members.json")
+        members = [(each["name"], each["state"]) for each in data["members"]]
+        shown = [(each["member"], each["state"]) for each in lines if "member" in each]
+        assert members == shown == [("eu", "live"), ("us", "live")]
+        data, lines = printed(f"/changes.json?from={before}")
+        rows = [(row["key"], row["before"], row["after"]) for row in data["members"][0]["rows"]]
+        assert rows == [("image", "us", "us 2"), ("new", None, "3"), ("other", "1", None)]
+        assert [(each["key"], each["before"], each["after"]) for each in lines] == rows
+        for url in ("/key.json?key=image", f"/key.json?key=image&at={before}"):
+            data, lines = printed(url)
+            values = [(name, each["value"]) for each in data["values"] for name in each["members"]]
+            assert [(each["member"], each["value"]) for each in lines] == sorted(values)
+        assert served.http.get(f"/members.json?at={before}").json()["command"] == ""
+        site = FleetSite(fleet, words=("--fleet", "f"), members="u*,eu", extra_views=())
+        assert site.command("get", members=None) == "snapkv fleet get --fleet f --members 'u*,eu'"
+        assert site.command("get", members="u*") == "snapkv fleet get --fleet f --members us"

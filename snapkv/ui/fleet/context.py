@@ -103,8 +103,7 @@ class FleetContext:
 
     def command(self, *words: str) -> str:
         """Return the line of the command that shows the same; "" if the fleet has no file."""
-        named = self.state["members"]
-        return self.site.command(*words, *(["--members", named] if named else []))
+        return self.site.command(*words, members=self.state["members"] or None)
 
     # --- for templates ---
 

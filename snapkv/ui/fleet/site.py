@@ -68,9 +68,19 @@ class FleetSite:
         """The members that can be written."""
         return [name for name in self.names if kind_of(self.fleet.member(name)) == "store"]
 
-    def command(self, *words: str) -> str:
-        """Return the line of the command that shows the same in a terminal; "" without `words`."""
-        return shlex.join(["snapkv", "fleet", *words, *self.words]) if self.words else ""
+    def command(self, *words: str, members: str | None) -> str:
+        """Return the line of the command that shows the same in a terminal; "" without `words`.
+
+        `members` are the patterns of the page's members, None for all that the site shows.
+        """
+        if not self.words:
+            return ""
+        if members is None:
+            members = self.members
+        elif self.members is not None:
+            members = ",".join(chosen(self.names, members))
+        chosen_words = [] if members is None else ["--members", members]
+        return shlex.join(["snapkv", "fleet", *words, *self.words, *chosen_words])
 
     def hides(self, key: str) -> bool:
         """Return whether the values of a key are redacted."""

@@ -14,14 +14,16 @@ from snapkv.ui.fleet.members import fleet_page
 from snapkv.ui.fleet.values import SameValue, fleet_values
 from snapkv.ui.views import OPEN_BYTES_MAX, OPEN_MAX, SEEKING, Page
 
+STALE = ("--behind", "stale")
+"""What commands do about members that are not final, as these pages do."""
 FleetView = Callable[[FleetContext], Page]
 
 
 def members(c: FleetContext) -> Page:
     """Show the members at the moment, and up to when each is final."""
     found = fleet_page(c.site, c.names, c.shown, c.at, c.now)
-    at = [] if c.at is None else ["--at", word_of(c.at)]
-    return Page("fleet/members.html", "Members", found, command=c.command("ls", *at))
+    command = c.command("status") if c.at is None else ""  # no command has them at another time
+    return Page("fleet/members.html", "Members", found, command=command)
 
 
 def changes(c: FleetContext) -> Page:
@@ -41,7 +43,7 @@ def changes(c: FleetContext) -> Page:
         limit=c.state.number("limit", ROWS_MAX, 2_000),
         budget=c.budget(SEEKING),
     )
-    words = ["diff", word_of(found.since or c.since), word_of(found.until or c.until)]
+    words = ["diff", word_of(found.since or c.since), word_of(found.until or c.until), *STALE]
     prefix = ["--prefix", c.state["prefix"]] if c.state["prefix"] else []
     more = {"open": opened(found), "way": way_of(c)}
     return Page("fleet/changes.html", "Changes", found, more, c.command(*words, *prefix))
@@ -72,9 +74,9 @@ def values(c: FleetContext) -> Page:
         return Page("fleet/key.html", "One key", None)
     make = newest_cut if c.at is None else cut
     found = fleet_values(c.site, make(c.site.fleet, c.shown, c.until), key, c.following)
-    at = [] if c.at is None else ["--at", word_of(c.at)]
+    words = ["get", key, "--at", word_of(found.timestamp or c.until), *STALE]
     more = {"shown": opened_values(key, found.values), "way": way_of(c)}
-    return Page("fleet/key.html", key, found, more, c.command("get", key, *at))
+    return Page("fleet/key.html", key, found, more, c.command(*words))
 
 
 def opened_values(key: str, found: list[SameValue]) -> list[tuple[SameValue, Row | None]]:
