@@ -85,6 +85,8 @@ def test_only_the_chosen_members_are_opened(grown, monkeypatch):
     expected = [row for row in items_of(grown.path) if row[0] in ("eu", "us")]
     assert items(path, members="eu,u*") == expected
     assert "away: " in refused("MEMBERS_BEHIND", path, members="eu,away")
+    of_eu = [row for row in expected if row[0] == "eu"]
+    assert items(path, members="eu,away", behind="leave out") == of_eu
     assert "'x*'" in refused("INVALID_OPTION", path, members="x*")
 
 
@@ -101,9 +103,7 @@ def test_what_is_done_about_members_that_are_behind(grown):
     assert items(grown.path, timestampAsOf=at, behind="leave out") == of_eu
     for options in ({}, {"behind": "error"}):
         message = refused("MEMBERS_BEHIND", grown.path, timestampAsOf=at, **options)
-        assert "old: final up to" in message
-        assert "us: final up to" in message
-        assert "eu:" not in message
+        assert "on 2 of the fleet's members: old, us: final up to" in message
     assert ("eu", "k", b"late") not in items(grown.path), "not final"
 
 

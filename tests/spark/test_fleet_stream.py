@@ -10,7 +10,7 @@ from stream_queries import LIMITS, Checkpoint, needs_limits, refused_by
 
 from snapkv import to_datetime
 from snapkv.layout import Mark
-from snapkv.spark import location
+from snapkv.spark import location, micro_batches
 from snapkv.spark.fleets import stream
 from snapkv.spark.fleets.offset import At, FleetOffset
 from snapkv.spark.limits import LIMITS_KNOWN
@@ -158,7 +158,7 @@ def test_the_first_batch_is_empty_and_brings_the_start_into_the_log(grown, optio
 def test_members_that_come_and_go(grown, passes_start):
     """One that left is read up to then, one that is new from the last batch on."""
     path = grown.folder / "members.toml"
-    members = {"eu": {"url": grown.urls["eu"]}, "old": {"url": grown.urls["old"]}}
+    members = {"eu": {"url": grown.urls["eu"]}}
     checkpoint = Checkpoint()
 
     def follow() -> list[tuple]:
@@ -172,15 +172,17 @@ def test_members_that_come_and_go(grown, passes_start):
     left = grown.tick()
     grown.steps(15)
     second = grown.tick()
-    members["us"] = {"url": grown.urls["us"]}
+    members |= {"us": {"url": grown.urls["us"], "joined": left + 1}}
+    members |= {"old": {"url": grown.urls["old"]}}
     members["eu"]["left"] = left
-    assert follow() == changes(grown, first, left, ["eu"]) + changes(
-        grown, first, second, ["old", "us"]
-    )
+    assert follow() == [
+        *changes(grown, first, left, ["eu"]),
+        *changes(grown, first, second, ["old"]),
+        *changes(grown, left, second, ["us"]),
+    ]
     if passes_start:  # before 4.2, all members of the checkpoint are asked
         grown.stores["eu"].close()
         (grown.folder / "eu").rename(grown.folder / "away")
-    grown.writing["eu"].store = grown.writing["us"].store
     grown.writing["us"].steps(10)
     grown.clock.advance(1)
     grown.writing["old"].tick()
@@ -228,7 +230,9 @@ def test_a_member_that_is_away_holds_the_others_back(grown, monkeypatch):
     assert follow(strict) == follow(loose, resolved="60%") == []
     away = grown.folder / "away"
     (grown.folder / "us").rename(away)
-    grown.save("us", "k", b"1")  # it goes on, but cannot be reached
+    for value in (b"1", b"2"):  # it goes on, but cannot be reached
+        grown.save("us", "k", value)
+        grown.clock.advance(1)
     grown.save("eu", "k", b"1")
     between = grown.tick()
     behind = ["us"]
@@ -240,12 +244,14 @@ def test_a_member_that_is_away_holds_the_others_back(grown, monkeypatch):
     query = FleetQuery(path, strict, startingVersion="latest")
     refused_by("MEMBERS_BEHIND", query.reader.prepareForTriggerAvailableNow)
     away.rename(grown.folder / "us")
-    grown.save("us", "k", b"2")
+    grown.save("us", "k", b"3")
     grown.save("eu", "k", b"2")
     end = grown.tick()
     assert by_member(follow(strict)) == changes(grown, begin, end)
-    follow(loose, resolved="60%")
+    follow(loose, resolved="60%", maxRowsPerTrigger=1)
     assert by_member(loose.rows()) == changes(grown, begin, end)
+    times = [json.loads(offset)["ts"] for offset in loose.offsets]
+    assert times == sorted(times)
 
 
 @needs_limits
@@ -357,3 +363,39 @@ def test_the_checkpoint_of_one_store_is_not_that_of_a_fleet(grown):
 def test_options_that_a_stream_does_not_have(grown, options, part):
     code = "TIMESTAMP_INVALID" if "future" in part else "INVALID_OPTION"
     assert part in refused_by(code, lambda: FleetQuery(grown.path, **options).initial())
+
+
+@needs_limits
+def test_an_idle_stream_waits_for_a_time_that_is_final(grown, monkeypatch):
+    """Spark asks a hundred times a second; each time is a round trip to every member."""
+    query, paused = FleetQuery(grown.path, startingVersion="latest"), []
+    query.drained()
+    at = query.checkpoint.offsets[-1]
+    monkeypatch.setattr(micro_batches, "AGAIN_S", 60)
+    assert query.latest(at) == at
+
+    def pause(seconds: float) -> None:
+        paused.append(seconds)
+        if len(paused) == 3:
+            grown.tick()
+
+    monkeypatch.setattr(stream, "IDLE_S", 60)
+    monkeypatch.setattr(stream, "pause", pause)
+    assert query.latest(at) != at
+    assert len(paused) == 3
+
+
+@pytest.mark.parametrize("limit", LIMITS)
+def test_options_of_rows_are_those_of_one_store(grown, limit):
+    options = {"keyPrefix": "a/", "preimages": "true", "ignoreDeletes": "true"}
+    query = FleetQuery(grown.path, startingTimestamp=0, **options, **limit)
+    grown.steps(30)
+    end = grown.tick()
+    expected = [
+        (name, *row)
+        for name in NAMES
+        for row in changes_of(grown.writing[name].plain, 0, end, "a/", preimages=True)
+        if row[2] != "delete"
+    ]
+    assert by_member(query.drained()) == expected
+    assert expected

@@ -13,6 +13,7 @@ from snapkv.fleet.members import Members
 from snapkv.fleet.pin import Pin
 from snapkv.spark.fleets.description import Described, opened
 from snapkv.spark.fleets.offset import At, FleetOffset
+from snapkv.spark.fleets.pinned import last_pins
 
 ALL = "all"
 LATE = ("behind", "missing")
@@ -98,7 +99,7 @@ class Frontier:
         return at.timestamp >= left and self.policy == ALL
 
     def _pins(self, names: list[str], timestamp: int) -> dict[str, Pin]:
-        return self._open().each(names, lambda each: each.pin(min(timestamp, each.member.left)))
+        return last_pins(self._open(), names, timestamp)
 
     def _open(self) -> Members:
         if self._connections is None:

@@ -6,7 +6,8 @@ import os
 from collections.abc import Mapping
 from typing import Literal, cast
 
-from snapkv.fleet.finality import Policy
+from snapkv.errors import InvalidOptionError
+from snapkv.fleet.finality import Policy, check_policy
 from snapkv.fleet.fleet import BEHIND
 from snapkv.spark import errors
 from snapkv.spark.errors import SourceError
@@ -66,7 +67,15 @@ def behind_of(options: SourceOptions) -> Behind:
     return cast(Behind, options.choice("behind", *BEHIND))
 
 
-def policy_of(options: SourceOptions) -> Policy:
-    """Return how many members must be final at the end of a stream's batch: all, 99%, a number."""
-    text = options.text("resolved", "all") or ""
-    return int(text) if text.isascii() and text.isdigit() else text.lower()
+def policy_of(options: SourceOptions, members: int) -> Policy:
+    """Return how many members must be final at the end of a stream's batch: all, 99%, a number.
+
+    Raises `SourceError` for an invalid policy of so many members.
+    """
+    text = (options.text("resolved", "all") or "").lower()
+    policy: Policy = int(text) if text.isascii() and text.isdigit() else text
+    try:
+        check_policy(policy, members)
+    except InvalidOptionError as e:
+        raise SourceError(errors.INVALID_OPTION, f"resolved: {e}") from e
+    return policy

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from snapkv.fleet.fleet import allowed
 from snapkv.fleet.member import Member
+from snapkv.fleet.members import Members
 from snapkv.fleet.pin import Pin
 from snapkv.fleet.rounds import aligned
 from snapkv.layout import Mark
@@ -44,29 +45,40 @@ def cut_of(options: Options, members: Described, now_ms: int) -> Cut:
 
     A round trip of the slowest member, and one more without a time. Raises `SourceError`.
     """
+    text = options.text("timestampAsOf" if options.view == SNAPSHOT else "endingTimestamp")
+    timestamp = None if text is None else timestamp_of(text, options.zone, now_ms)
+    start, behind = start_of(options, now_ms), behind_of(options)
+    if timestamp is not None and start is not None and start > timestamp + 1:
+        raise SourceError(errors.INVALID_RANGE, BACKWARDS)
     names = [member.name for member in members]
-    by_time = "timestampAsOf" if options.view == SNAPSHOT else "endingTimestamp"
-    text = options.text(by_time)
-    asked = None if text is None else timestamp_of(text, options.zone, now_ms)
-    start = start_of(options, now_ms)
     with coded(compacted=errors.TIMESTAMP_EARLIER_THAN_RETENTION):
         connections = opened(members)
         try:
-            timestamp = connections.resolved("all", names) if asked is None else asked
-            if asked is not None and start is not None and start > asked + 1:
-                raise SourceError(errors.INVALID_RANGE, BACKWARDS)
+            if timestamp is None:
+                timestamp = connections.resolved("all", names, known_only=behind != "error")
             if options.view == SNAPSHOT:
-                pins = connections.each(names, lambda each: each.pin(timestamp))
-                timestamp, pins, _ = aligned(timestamp, pins, connections)
-            else:  # with what members changed before they left
-                here = [member.name for member in members if (start or 0) <= member.left]
-                pins = connections.each(
-                    here, lambda each: each.pin(min(timestamp, each.member.left))
+                timestamp, pins, _ = aligned(
+                    timestamp, pins_at(connections, names, timestamp), connections
                 )
-            pins = allowed(timestamp, pins, behind_of(options))
+            else:
+                here = [member.name for member in members if (start or 0) <= member.left]
+                pins = last_pins(connections, here, timestamp)
+            pins = allowed(timestamp, pins, behind)
             return Cut(timestamp, now_ms, tuple(places_of(pins).values()))
         finally:
             connections.close()
+
+
+def pins_at(connections: Members, names: Sequence[str], timestamp: int) -> dict[str, Pin]:
+    """Return the members at a time, with the newest commit of each; archives are opened."""
+    return connections.each(names, lambda each: each.pin(timestamp, whole=False))
+
+
+def last_pins(connections: Members, names: Sequence[str], timestamp: int) -> dict[str, Pin]:
+    """Return the same, but members that have left by then as they were at last."""
+    return connections.each(
+        names, lambda each: each.pin(min(timestamp, each.member.left), whole=False)
+    )
 
 
 def places_of(pins: Mapping[str, Pin]) -> dict[str, Place]:

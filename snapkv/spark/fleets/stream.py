@@ -47,7 +47,7 @@ class FleetStream(DataSourceStreamReader, AvailableNow):
             "for a batch; a stream ends with trigger(availableNow=True), and waits for members "
             "as `resolved` says",
         )
-        policy = policy_of(options)
+        policy = policy_of(options, len(members))
         if not LIMITS_KNOWN and (limit_of(options).bounded or policy != ALL):
             raise SourceError(
                 errors.INVALID_OPTION, "limits per trigger and resolved need PySpark 4.2 or newer"
@@ -72,7 +72,6 @@ class FleetStream(DataSourceStreamReader, AvailableNow):
         return self._initial.to_json()
 
     def _start(self) -> FleetOffset:
-        self._frontier.resolved()  # raises for an invalid policy
         newest = self._frontier.resolved(ALL)
         text = self._options.text("startingTimestamp")
         if text is None:
