@@ -19,6 +19,8 @@ from snapkv.cli.ticker import EveryOption, QuietOption, Stop, beats, period
 from snapkv.errors import NAMED_MAX
 from snapkv.fleet.rounds import TICK_TIMEOUT_S, Round
 
+ROUND_S_MIN = 0.5
+"""A round may take so long, however short the period is."""
 REFUSED_ROUNDS = 3
 """A member that refuses so many rounds in a row is named: one alone means nothing."""
 
@@ -73,7 +75,7 @@ def _longest_s(period_s: float) -> float:
     >>> [_longest_s(period_s) for period_s in (0.1, 1.0, 60.0)]
     [0.5, 0.8, 5.0]
     """
-    return min(TICK_TIMEOUT_S, max(0.5, 0.8 * period_s))
+    return min(TICK_TIMEOUT_S, max(ROUND_S_MIN, 0.8 * period_s))
 
 
 def _once(out: Output, done: Round, quiet: bool) -> None:
