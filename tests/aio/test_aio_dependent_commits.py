@@ -8,7 +8,7 @@ from snapkv import clock as clocks
 from snapkv.clock import SharedFloor, SystemClock
 from snapkv.times import pack
 
-AHEAD_MS = 2_000
+AHEAD_MS = 4_000
 WAIT_S = 20.0
 
 
