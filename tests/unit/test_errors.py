@@ -15,6 +15,7 @@ from snapkv.errors import SnapKVError
 GUARD = snapkv.Absent("k")
 
 SAMPLES = {
+    "MembersBehindError": (450, {"eu-1": "it does not answer"}),
     "ClockSkewError": ("too far", 9_000, 5_000),
     "CommitTooLargeError": ("a value in bytes", 10, 5),
     "CompactedError": (7, 9),
