@@ -229,6 +229,20 @@ def test_rounds_of_two_tickers_at_one_time_are_not_one_round(sites):
     assert observed.fleet.at(moment.timestamp, members="b,c").spread is not None
 
 
+def test_the_bounds_are_those_of_the_ticker_that_made_the_round(sites):
+    """The tick that follows first may be of another one, whose round at that time failed there."""
+    observed = Observed(sites, "a", "b", "c")
+    other_fleet = sites.fleet(sites.described(prefix=PREFIX))  # with a clock of its own
+    with observed.fleet.ticker(members="a,b") as one, other_fleet.ticker(members="a,c") as other:
+        sites.later()
+        made = one.tick()
+        assert list(other.tick().refused) == ["a"]
+        sites.later()
+        assert other.tick().ticked == ("a", "c")
+        assert one.tick().ticked == ("b",)
+    observed.shows(made.timestamp, at=made, members="a,b")
+
+
 # --- other members ---
 
 
@@ -289,6 +303,24 @@ def test_members_that_are_not_in_the_fleet_at_the_time_or_at_the_round(sites, ob
     assert moment.spread == pytest.approx(made[0].spread, abs=1e-6)
     assert moment.members["c"].state == ("absent" if end == "joined" else "live")
     assert list(moment.members) == ["a", "b", "c"]
+
+
+def test_a_member_that_left_after_a_round_that_it_missed(sites, observed):
+    made = [observed.round() for _ in range(2)]
+    with observed.fleet.ticker(members="a,b") as without:
+        for _ in range(2):
+            sites.later()
+            sites["c"].tick()
+            sites.later()
+            without.tick()
+    then = sites.now + 1
+    sites.later()
+    sites.tick()
+    left = sites.described("c", prefix=PREFIX, left=then)
+    fleet = sites.fleet(sites.described("a", "b", prefix=PREFIX) | left)
+    moment = fleet.at(then + 1)
+    assert moment.timestamp == made[0].timestamp
+    assert moment.members["c"].state == "live"
 
 
 def test_a_token_of_an_aligned_moment(sites, observed):

@@ -305,7 +305,15 @@ def test_a_token_of_a_watch_that_left_a_member_out(sites, servers, impatient):
         assert watch.timestamp == ts
         late = watch.next(WAIT_S)
         assert (late.member, [each.commit.ts for each in late.changes]) == ("b", [missed])
+    servers.set(sites.urls["b"], "hung")
     with fleet.watch(resume=token) as watch:  # strict: b has to come back first
+        for _ in range(2):
+            sites.later()
+            sites["a"].tick()
+        eventually(lambda: watch._followers[0].progress == sites["a"].resolved())
+        assert watch.next(0.05) is None
+        assert watch.timestamp == ts
+        servers.set(sites.urls["b"], "here")
         sites.later()
         again = min(store.save("k", b"2") for store in sites.stores.values())
         lates, item = lates_before(watch)

@@ -131,6 +131,38 @@ def test_a_member_that_was_restored_in_between(sites, servers):
             assert left[-1] == (again, {"a": [("k", b"again")]})
 
 
+@pytest.mark.parametrize("ends", ["with an item", "with a tick"])
+def test_a_quiet_member_that_was_restored_in_between(sites, servers, ends):
+    """Its ticks are in the token: what commits below them later would be lost otherwise."""
+    sites.add("a", "b")
+    stamps, ticks = [], []
+    for n in range(4):
+        sites.later()
+        ticks.append(sites["b"].tick().ts)
+        stamps.append(sites["a"].save("k", b"%d" % n))
+    fleet = sites.fleet()
+    with fleet.watch(since=0) as watch:
+        assert [ts for ts, _ in taken(watch, 4)] == stamps
+        to = ticks[2]
+        if ends == "with a tick":
+            to = sites["b"].resolved()
+            sites.later()
+            stamps = [min(sites.tick().values())]
+            eventually(lambda: watch.next(0) is None and watch.timestamp == stamps[-1])
+        token = watch.token
+    (engine,) = servers.of[sites.urls["b"]]
+    inner = backup(engine.inner, sites["b"].at(to).revision, same_cluster=True)
+    sites.clock.set((to >> 18) + 1)
+    restored = sites.keep(snapkv.store.open.open_on(inner, clock=sites.clock))
+    assert restored.save("k", b"below") <= stamps[-1]
+    sites.clock.advance(60_000)
+    restored.tick()
+    other = sites.fleet({"a": sites.urls["a"], "b": restored})
+    with other.watch(resume=token) as watch, pytest.raises(StoreRestoredError) as e:
+        watch.next(WAIT_S)
+    assert e.value.member == "b"
+
+
 # --- memory ---
 
 
