@@ -24,7 +24,8 @@ def grown(tmp_path, clock):
 
 
 def load(spark, grown: Grown, **options):
-    return spark.read.format("snapkv").options(fleet=grown.path, **options).load()
+    options |= {"fleet": grown.path, "numPartitions": 1}
+    return spark.read.format("snapkv").options(**options).load()
 
 
 def test_batches(spark, grown):
@@ -62,7 +63,7 @@ def test_batches(spark, grown):
 def test_a_stream_over_restarts(spark, grown, tmp_path):
     """A sink that fails once gets the same batch again, with equal times in one batch."""
     brought: dict[int, list] = {}
-    failures = [2 if LIMITS_KNOWN else 0]
+    failures = [1 if LIMITS_KNOWN else 0]  # the first with rows
 
     def bring(frame, batch):
         rows = [tuple(row) for row in frame.collect()]
@@ -72,7 +73,7 @@ def test_a_stream_over_restarts(spark, grown, tmp_path):
             raise OSError("the disk is full")
 
     def run():
-        limits = {"maxRowsPerTrigger": 5} if LIMITS_KNOWN else {}
+        limits = {"maxRowsPerTrigger": 20} if LIMITS_KNOWN else {}
         source = spark.readStream.format("snapkv").options(fleet=grown.path, **limits)
         changes = source.options(readChangeFeed=True, startingTimestamp=0).load()
         writer = changes.selectExpr("member", "key", "_commit_version", "_change_type")
@@ -98,7 +99,8 @@ def test_a_stream_over_restarts(spark, grown, tmp_path):
     grown.steps(15)
     end = grown.tick()
     progress = run()
-    run()  # before 4.2 a batch that comes again comes alone
+    if not LIMITS_KNOWN:  # a batch that comes again comes alone
+        run()
     rows = [row for batch in sorted(brought) for row in brought[batch]]
     for name in NAMES:
         expected = changes_of(grown.writing[name].plain, 0, end)
@@ -112,4 +114,4 @@ def test_a_stream_over_restarts(spark, grown, tmp_path):
         newest = json.loads(progress[-1]["sources"][0]["latestOffset"])
         assert newest["ts"] == end
         assert newest["metrics"]["membersBehind"] == []
-        assert len(brought) > 4
+        assert len(brought) > 2
