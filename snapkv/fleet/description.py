@@ -123,6 +123,8 @@ def _with_defaults(each: object, defaults: Mapping[str, Any], folder: str | None
     for key in ("url", "archive"):
         if folder is not None and isinstance(full.get(key), str):
             full[key] = _from(folder, full[key], is_archive=key == "archive")
+    if full.get("prefix") is False:  # the default is not for this one
+        del full["prefix"]
     return {key: _plain(value) for key, value in full.items()}
 
 

@@ -117,6 +117,22 @@ def test_defaults_are_for_the_members_that_can_have_them(sites):
     assert e.value.member == "a"
 
 
+def test_a_member_without_the_prefix_of_the_defaults(sites):
+    path = sites.written(
+        """
+        [defaults]
+        prefix = "/registry/"
+        [members]
+        cluster = "etcd://127.0.0.1:1"
+        plans = { url = "etcd://127.0.0.1:2", prefix = false, archive = "kept/plans" }
+        """,
+    )
+    fleet = sites.fleet(path, timeout=0.1)
+    assert fleet.member("cluster").prefix == "/registry/"
+    assert fleet.member("plans").prefix is None
+    assert fleet.member("plans").archive == f"{sites.folder}/kept/plans"
+
+
 def test_members_are_sorted_and_chosen_by_patterns(sites):
     sites.add("us-1", "eu-2", "eu-1", "a.b/c")
     fleet = sites.fleet()
