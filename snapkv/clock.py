@@ -238,6 +238,7 @@ class HybridClock:
     def __init__(self, clock: Clock, max_clock_skew_ms: int = MAX_CLOCK_SKEW_MS) -> None:
         self.wall = clock
         self._last, self._skew = 0, pack(max_clock_skew_ms)
+        self._claimed = False  # the last timestamp is a claim, and was not seen yet
         self._now_ns: Callable[[], int] | None = None
         self.unmarked: set[ref[Unmarked]] | None = None
         """Stores to catch up with before a commit on another one; None without other stores."""
@@ -264,11 +265,11 @@ class HybridClock:
 
     def merge(self, seen: int) -> None:
         """Never again issue a timestamp at or below `seen`."""
-        if seen == self._last:
+        if seen == self._last and not self._claimed:
             return  # the store's newest commit is an own one
         now = 0 if self._now_ns is None else self.reading()
         with self._shared.lock:
-            self._last = max(self._last, seen)
+            self._last, self._claimed = max(self._last, seen), False
             self._shared.take(seen, now, self._skew)
 
     def reading(self) -> int:
@@ -280,11 +281,20 @@ class HybridClock:
             return self.now_ms() << LOGICAL_BITS
         return (self._now_ns() << LOGICAL_BITS) // NS_PER_MS
 
-    def issue(self, ahead: int = 0, *, at: int | None = None, now: int | None = None) -> int:
+    def issue(
+        self,
+        ahead: int = 0,
+        *,
+        at: int | None = None,
+        now: int | None = None,
+        claim: bool = False,
+    ) -> int:
         """Return a new timestamp, larger than all issued or seen; it counts as issued for ever.
 
         It is larger by `ahead` than this clock alone needs. `at` replaces the time of the wall
-        clock. `now` is a reading of just before, if the caller has one.
+        clock. `now` is a reading of just before, if the caller has one. A `claim` is ahead of the
+        clock to win against other writers, also those of this process: other clocks follow it when
+        it was seen as a commit.
 
         Raises `InvalidTimeError` if 64 bits are used up or the wall clock is out of range.
         """
@@ -299,8 +309,9 @@ class HybridClock:
             issued = max(alone, floor + 1, shared.least + 1)  # claims of two stores do not add up
             if issued > TIMESTAMP_MAX:
                 raise InvalidTimeError("timestamps of 64 bits are used up", issued)
-            self._last = issued
-            shared.take(issued, now, self._skew)
+            self._last, self._claimed = issued, claim
+            if not claim:
+                shared.take(issued, now, self._skew)
             return issued
 
 

@@ -92,7 +92,8 @@ class Backoff:
             ticks = pack(min(CLAIM_MS_MAX, self.lost - CLAIM_MS_AFTER + 1))
         elif self.lost >= CLAIM_STEPS_AFTER:
             ticks = 1 << (self.lost + 4)
-        return clock.issue(ticks, at=at + round(later_ms * pack(1)), now=self._sent)
+        later = at + round(later_ms * pack(1))
+        return clock.issue(ticks, at=later, now=self._sent, claim=True)
 
     def lose(self, clock: HybridClock, stored: KeyValue) -> None:
         """End a round that another commit won: the stored one."""

@@ -15,6 +15,7 @@ from snapkv import layout
 from snapkv.archive import manifest
 from snapkv.engine.lmdb import records
 from snapkv.errors import FormatError
+from snapkv.fleet import token
 from snapkv.spark import offset
 from snapkv.store import dump
 from snapkv.tuples import Versionstamp
@@ -31,6 +32,8 @@ NUMBERS = {
     "generations and their consumers": generations.FORMAT,
     "rows of a CDC log": rows.FORMAT,
     "checkpoints of Spark's streams": offset.VERSION,
+    "checkpoints of Spark's streams of fleets": offset.VERSION,
+    "tokens of a fleet's moments and watches": token.FORMAT,
     "messages between captures": encoding.VERSION,
 }
 

@@ -82,9 +82,9 @@ def test_every_code_and_what_to_do(store, place, clock, monkeypatch):
     place.open()
     assert "load the DataFrame anew" in fails("STORE_MISMATCH", planned)
     named = {value for name, value in vars(errors).items() if str(value).startswith("SNAPKV_")}
-    # see the users below, test_archive_batch, test_spark_connect and test_sink_once
+    # see the users below, test_archive_batch, test_fleet_batch, test_spark_connect, test_sink_once
     elsewhere = {errors.ACCESS_DENIED, errors.HISTORY_GAP, errors.NOT_PINNED, *OF_STREAMS}
-    elsewhere |= {errors.CONFLICT, errors.DUPLICATE_KEY}
+    elsewhere |= {errors.CONFLICT, errors.DUPLICATE_KEY, errors.MEMBERS_BEHIND}
     assert named == {*table, errors.STORE_MISMATCH, *elsewhere}
 
 
@@ -448,8 +448,8 @@ def test_users_and_passwords(spark, guarded, capfd):
     planned = Planned(guarded.url, **user)
     reader = planned.reader()
     assert [row[:2] for row in reader.rows()] == [("k", b"1")]
-    shown = [planned.source, reader._reader, *reader.tasks, planned.source._read()[0]]
-    shown += [planned.source._read()[0].location]
+    options = planned.source._read().options
+    shown = [planned.source, reader._reader, *reader.tasks, options, options.location]
     wrong = [{"user": USER, "password": PASSWORD + "!"}, {"user": "bob", "password": "b"}, {}]
     told = [refused("ACCESS_DENIED", guarded.url, **each) for each in wrong]
     told += [
