@@ -38,14 +38,15 @@ class WatchBatch(NamedTuple):
 class Watcher(Protocol):
     """A stream of events, from one thread at a time.
 
-    `reopened` counts reconnects. After a reconnect the server may have been restored from a
-    backup. The engine cannot detect that; callers that hold a mark must check it. 0 in embedded
-    engines.
+    `reopened` counts reconnects before what `next` has returned last: a batch that was received
+    before a reconnect is returned with the count of its own stream. After a reconnect the server
+    may have been restored from a backup. The engine cannot detect that; callers that hold a mark
+    must check it. 0 in embedded engines.
     """
 
     @property
     def reopened(self) -> int:
-        """How often the watcher has reconnected."""
+        """How often the watcher had reconnected before what `next` has returned last."""
         ...
 
     def next(self, timeout: float | None) -> WatchBatch | None:

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Iterator
 
 import pytest
-from etcd_engines import Background, events_until, get, head, opened, put, transact
+from etcd_engines import CALL_S, Background, events_until, get, head, opened, put, transact
 from etcd_server import EtcdProxy, EtcdServer, eventually
 
 from snapkv.clock import monotonic
@@ -327,6 +327,27 @@ def test_what_came_before_a_compaction_is_still_told(etcd: EtcdServer, proxy: Et
         assert batch.revision == first
         with pytest.raises(CompactedError):
             watcher.next(1.0)
+
+
+def test_what_came_before_a_reconnect_does_not_count_as_after_it(
+    etcd: EtcdServer, proxy: EtcdProxy
+) -> None:
+    """A caller that checks the history after a reconnect has to see where the new stream begins."""
+    with opened(proxy.url) as engine:
+        first = put(engine, b"k", b"1")
+        watcher = engine.watch(b"k", b"", start_revision=first)
+        eventually(lambda: watcher._reader.queue, "the first event")
+        proxy.cut_all()
+        eventually(lambda: watcher._reader.reopened, "the next stream")
+        second = put(engine, b"k", b"2")
+        eventually(lambda: len(watcher._reader.queue) == 2, "the second event")
+        found = []
+        while len(found) < 2:
+            batch = watcher.next(CALL_S)
+            assert batch is not None
+            if batch.events:
+                found.append((batch.revision, watcher.reopened))
+        assert found == [(first, 0), (second, watcher._reader.reopened)]
 
 
 def test_a_dead_connection_is_noticed_by_who_asks_for_moments(

@@ -78,6 +78,8 @@ class EtcdWatcher:
         self._reported = start_revision - 1  # progress reported so far
         self._taken = start_revision
         self._closed = False
+        self.reopened = 0
+        """How often the stream had been opened again when it brought what `next` returned last."""
         self._pace: Pace | None = None
         """When to request progress next; None after news."""
         self._follow(WatchReader(connection, key, range_end, start_revision, trusts_answers))
@@ -88,11 +90,6 @@ class EtcdWatcher:
         self._reader = reader
         self._forgotten = weakref.finalize(self, reader.release)
         self._forgotten.atexit = False
-
-    @property
-    def reopened(self) -> int:
-        """How often the stream was opened again."""
-        return self._reader.reopened
 
     @property
     def _thread(self) -> Work | None:
@@ -122,6 +119,7 @@ class EtcdWatcher:
                 if (batch := self._take()) is not None:
                     self._pace = None
                     return batch
+                self.reopened = reader.reopened
                 if reader.error is not None:
                     raise reader.error
                 now = monotonic()
@@ -135,10 +133,12 @@ class EtcdWatcher:
                 reader.changed.wait(max(0.0, until - now))
 
     def _take(self) -> WatchBatch | None:
-        if (batch := self._reader.taken()) is not None:
+        if (queued := self._reader.taken()) is not None:
+            batch, self.reopened = queued
             self._reported, self._taken = batch.revision, batch.revision + 1
             return batch
         if self._reader.progress > self._reported:
+            self.reopened = self._reader.reopened
             self._reported = self._reader.progress
             self._taken = max(self._taken, self._reported + 1)
             return WatchBatch(self._reported, ())
@@ -185,7 +185,7 @@ class WatchReader:
         self._denied = self._in_fragments = False
         self._rng = random.Random()
         self.changed = here().condition()
-        self.queue: deque[WatchBatch] = deque()
+        self.queue: deque[tuple[WatchBatch, int]] = deque()  # each with `reopened`
         self.queued_bytes = 0
         self.progress = 0  # nothing else happened up to here
         self.error: SnapKVError | None = None
@@ -229,14 +229,17 @@ class WatchReader:
         except RuntimeError as e:
             raise EngineUnavailableError(f"cannot start a thread for the watch: {e}") from e
 
-    def taken(self) -> WatchBatch | None:
-        """Take the oldest batch out of the queue; the caller holds `changed`."""
+    def taken(self) -> tuple[WatchBatch, int] | None:
+        """Take the oldest batch out of the queue; the caller holds `changed`.
+
+        With it comes how often the stream had been opened again when the batch was received.
+        """
         if not self.queue:
             return None
-        batch = self.queue.popleft()
+        batch, reopened = self.queue.popleft()
         self.queued_bytes -= _bytes_of(batch)
         self.changed.notify_all()
-        return batch
+        return batch, reopened
 
     def close(self) -> None:
         """End the stream, and wake waiting callers."""
@@ -336,7 +339,7 @@ class WatchReader:
         with self.changed:
             while self.queued_bytes >= QUEUE_BYTES_MAX and not self._closed:
                 self.changed.wait(LOOK_S)  # `release` notifies no thread
-            self.queue.append(batch)
+            self.queue.append((batch, self.reopened))
             self.queued_bytes += _bytes_of(batch)
             self._resume = self._floor = batch.revision + 1
             self.changed.notify_all()
