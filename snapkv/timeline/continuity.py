@@ -85,6 +85,7 @@ class Continuity:
         self._seen: tuple[Mark, int] | None = None  # the witness, and a revision that shows it
         self.epoch = 0  # of histories: what was learned in one is worth nothing in the next
         self._certain_at = float("-inf")  # when the newest request was sent that was answered
+        self._doubted_at = float("-inf")  # when a mark came that no answer has confirmed
         self._took_s = 0.0  # what the last request took: a slow one needs the witness, too
         self._checks = self._failures = 0  # reads of the witness: on their way, failed
         self._checked = here().condition()
@@ -103,6 +104,10 @@ class Continuity:
         if self._seen is None or mark.ordinal > self._seen[0].ordinal:
             self._seen = mark, mark.revision
 
+    def doubt(self) -> None:
+        """Let the next read check the witness: requests sent until now did not confirm it."""
+        self._certain_at, self._doubted_at = float("-inf"), monotonic()
+
     def start_over(self) -> None:
         """Begin the epoch of another history."""
         self.epoch += 1  # first: what searches find from now on is not kept
@@ -111,7 +116,12 @@ class Continuity:
     @property
     def in_doubt(self) -> bool:
         """Whether the engine may have been exchanged since the last answer."""
-        return self._engine.remote and monotonic() - self._certain_at > GAP_S
+        return self._engine.remote and self._is_due(monotonic())
+
+    def _is_due(self, answered: float) -> bool:
+        """Return whether the witness has to be read for an answer at a time."""
+        certain_at = self._certain_at
+        return answered - certain_at > GAP_S or certain_at < self._doubted_at
 
     def get(self, key: bytes, revision: int) -> GetResult | None:
         """Answer a point read of a remote engine; None if the witness is due with it.
@@ -120,12 +130,12 @@ class Continuity:
         Calls at the same time share that one.
         """
         sent = monotonic()
-        if sent - self._certain_at + self._took_s > GAP_S and not self._checks:
+        if self._is_due(sent + self._took_s) and not self._checks:
             return None
         found = self._engine.get(key, revision)
         answered = monotonic()
         self._took_s = answered - sent
-        if answered - self._certain_at > GAP_S:
+        if self._is_due(answered):
             self._check_after(answered)
         else:
             self._certain_at = max(self._certain_at, sent)
@@ -155,7 +165,7 @@ class Continuity:
         if not self._engine.remote:
             return self._engine.read(ranges, serializable=serializable)
         sent = monotonic()
-        if sent - self._certain_at + self._took_s > GAP_S:
+        if self._is_due(sent + self._took_s):
             if len(ranges) < READS_MAX:
                 return self.read_with_witness(ranges, serializable=serializable)
             self.read_with_witness(())

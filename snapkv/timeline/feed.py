@@ -25,6 +25,8 @@ class Feed:
         self._watch = watch
         self._watcher: ContinuousWatcher | None = None
         self._ordinal = self._revision = 0  # how far it was drained
+        self.last: Mark | None = None
+        """The newest mark that it has brought."""
 
     @property
     def running(self) -> bool:
@@ -41,7 +43,7 @@ class Feed:
     def start(self, revision: int, ordinal: int) -> None:
         """Watch from a revision on, inclusive, which is that of the mark with that ordinal."""
         self.stop()
-        self._ordinal, self._revision = ordinal, revision
+        self._ordinal, self._revision, self.last = ordinal, revision, None
         self._watcher = self._watch(revision)
 
     def stop(self) -> None:
@@ -70,7 +72,7 @@ class Feed:
             for event in batch.events:
                 if not event.is_delete:
                     mark = mark_of(event.kv)
-                    self._ordinal = mark.ordinal
+                    self._ordinal, self.last = mark.ordinal, mark
                     yield mark
             if not batch.events:
                 return

@@ -148,6 +148,16 @@ class Tracker:
         with self._lock:
             self._see(mark)
 
+    def see_followed(self, mark: Mark) -> None:
+        """Add a mark that a watch has brought, perhaps some time after it was received.
+
+        The engine may have been restored meanwhile. So the next read checks that it has the mark.
+        """
+        with self._lock:
+            if mark.ordinal > self.newest.ordinal:
+                self._see(mark)
+                self.continuity.doubt()
+
     def _see(self, mark: Mark, *, certain: bool = True) -> None:
         """Add a mark; `certain` means that it is of the history that is known."""
         if certain:
@@ -358,10 +368,35 @@ class Tracker:
         if not self._feed.running or self._feed.is_far_behind(newest, self.ring.slots):
             self._start_feed(newest)
         try:
-            for mark in self._feed.drain():
-                self._add_fed(mark)
+            marks = list(self._feed.drain())
         except CompactedError:
             self._start_feed(newest)
+            return
+        is_ahead = bool(marks) and self.engine.remote and self._is_ahead(marks)
+        for mark in marks:
+            self._add_fed(mark)
+        if is_ahead:
+            self.continuity.doubt()
+
+    # For example, the feed has received 30, with ordinal 4, and no lookup has taken it. Then the
+    # engine is restored to 20, with ordinal 3. Others commit 25 and 35. Now the feed is drained:
+    #
+    #     newest known     the feed brings   what happens
+    #     20, ord. 3       30, ord. 4        30 is the witness; the next read finds 25 in its place
+    #     35, ord. 5       30, ord. 4        it is behind: a read finds 25 in its place; not added
+    #     25, ord. 4       30, ord. 4        another one in its place: the same
+    def _is_ahead(self, marks: Sequence[Mark]) -> bool:
+        """Return whether marks of the feed go beyond the newest one known.
+
+        They may have been received some time ago, before a restore that has not been noticed. Those
+        that are ahead are checked by the next read, others now, unless they end with the newest
+        one; 0 to 2 round trips. Raises `StoreRestoredError` if the engine does not hold them.
+        """
+        newest, last = self.newest, marks[-1]
+        others = any(mark.ordinal == newest.ordinal and mark != newest for mark in marks)
+        if last.ordinal < newest.ordinal or others:
+            self.continuity.verify(last)
+        return last.ordinal > newest.ordinal
 
     def _start_feed(self, newest: Mark) -> None:
         """Watch from the oldest version that fits the ring, or that compaction left."""
@@ -381,7 +416,14 @@ class Tracker:
             self.ring.clear()
 
     def _watch_marks(self, revision: int) -> ContinuousWatcher:
-        return self.continuity.watch(self.key, b"", revision, self.continuity.verify_epoch)
+        return self.continuity.watch(self.key, b"", revision, self._verify_feed)
+
+    def _verify_feed(self) -> None:
+        """Raise `StoreRestoredError` if the engine does not hold the newest mark of the feed."""
+        if self._feed.last is None:
+            self.continuity.verify_epoch()
+        else:
+            self.continuity.verify(self._feed.last)
 
     def check(self) -> None:
         """Assert the invariants of ring, anchors and blocks."""
