@@ -45,6 +45,15 @@ class Connection(Link):
             self._known = timestamp
 
     @property
+    def newest(self) -> Mark | None:
+        """The newest commit that was seen of the engine in the fleet's history; None without."""
+        if self._reads is None:
+            return None
+        tracker = self._reads.reader.timeline.tracker
+        newest = tracker.newest  # first: the epoch grows before the mark changes
+        return newest if tracker.continuity.epoch == self._epoch else None
+
+    @property
     def is_empty(self) -> bool:
         """Whether it is open, and was without a commit when it was last asked."""
         reads = self._reads
@@ -178,6 +187,20 @@ class Connection(Link):
         newest = _head(reads)
         self.check_history(reads)
         return newest
+
+    def saw(self, mark: Mark) -> None:
+        """Take a commit that a watch of the member has brought.
+
+        Moments do not contradict it: if the engine loses it, then the next read notices that.
+        Raises `StoreRestoredError` if the engine was restored since the fleet opened it.
+        """
+        reads = self.reads()
+        reads.reader.timeline.tracker.see_followed(mark)
+        self.check_history(reads)
+
+    def check(self) -> None:
+        """Raise `StoreRestoredError` if the engine was restored; a round trip after some time."""
+        self.ask(self._check_same)
 
     def quick(self, timestamp: int) -> Pin | None:
         """Return the member at a time whose revision is known; None if `pin` has to find out."""

@@ -70,7 +70,7 @@ class Follower:
         self.progress = self.missing_since = max(after, connection.member.joined - 1)
         self._place = place
         self._given: Mark | None = None
-        self._base: Mark | None = None  # the newest commit at the beginning
+        self._base = connection.newest  # what shows the history in which it begins
         self._queue: deque[Step] = deque()
         self.held = 0
         self.error: SnapKVError | None = None
@@ -132,11 +132,12 @@ class Follower:
         given, state = self._given, "behind" if self.left_out else "seen"
         if given is not None:
             return Place(store_id, state, given.timestamp, given.ordinal, given.revision)
-        if self._place is not None:
-            return self._place._replace(state=state)
-        if (base := self._base) is not None and not self.left_out:
-            return Place(store_id, state, base.timestamp, base.ordinal, base.revision)
-        return Place(store_id, state, self.missing_since, 0, 0)
+        place = self._place
+        if place is None and (base := self._base) is not None and not self.left_out:
+            place = Place(store_id, state, base.timestamp, base.ordinal, base.revision)
+        if place is None or (self.left_out and place.timestamp > self.missing_since):
+            return Place(store_id, state, self.missing_since, 0, 0)
+        return place._replace(state=state)
 
     def _drop_empty(self, timestamp: int) -> None:
         """Take commits without changes that come before the next changes."""
@@ -151,26 +152,33 @@ class Follower:
 
     def _run(self) -> None:
         pause_s = RETRY_S_MIN
-        while not self._closed:
-            try:
-                if self._watch is None:
-                    self._open()
-                self._follow_on()
+        while not self._closed and self.error is None:
+            if self.step(LOOK_S):
                 pause_s = RETRY_S_MIN
-            except AWAY:
-                self._fail_for_now()
-                self._wait(pause_s)
-                pause_s = min(RETRY_S_MAX, pause_s * 2)
-            except StoreClosedError as e:
-                if not self._closed:
-                    self._end(named(e, self.name))
-                return
-            except SnapKVError as e:
+                continue
+            self._wait(pause_s)
+            pause_s = min(RETRY_S_MAX, pause_s * 2)
+
+    def step(self, wait_s: float) -> bool:
+        """Take the next commit of the member, if it comes within some seconds.
+
+        Returns False if the member is away for now. An error that ends it becomes `error`.
+        """
+        try:
+            if self._watch is None:
+                self._open()
+            self._follow_on(wait_s)
+        except AWAY:
+            self._fail_for_now()
+            return False
+        except StoreClosedError as e:
+            if not self._closed:
                 self._end(named(e, self.name))
-                return
-            except Exception as e:  # a bug must not look like a member that is away
-                self._end(named(SnapKVError(f"following {self.name} failed: {e!r}"), self.name), e)
-                return
+        except SnapKVError as e:
+            self._end(named(e, self.name))
+        except Exception as e:  # a bug must not look like a member that is away
+            self._end(named(SnapKVError(f"following {self.name} failed: {e!r}"), self.name), e)
+        return True
 
     def _open(self) -> None:
         """Watch from where this follower is; raise if that is of another history now."""
@@ -193,19 +201,20 @@ class Follower:
         if self._closed:
             watch.close()
 
-    def _follow_on(self) -> None:
-        """Take the next commit of the member, if it comes within `LOOK_S`."""
+    def _follow_on(self, wait_s: float) -> None:
         with self._changed:
-            while not self._closed and not self._group.has_room(self):
-                self._changed.wait(LOOK_S)
-        found = self._watch.step(monotonic() + LOOK_S)
+            if not self._group.has_room(self):
+                self._changed.wait(wait_s)
+                return
+        found = self._watch.step(monotonic() + wait_s)
         if found is None:
-            self._connection.ask(_look)
+            self._connection.check()
             with self._changed:
                 self._move(max(self.progress, self._watch.timestamp))
             return
         changes = found if found.changes and self._may_change else None
         mark, left = self._watch.mark, self._connection.member.left
+        self._connection.saw(mark)
         size = 0 if changes is None else sum(map(_size, changes.changes))
         with self._changed:
             queue = self._queue
@@ -247,11 +256,6 @@ class Follower:
         with self._changed:
             self.error, self.has_caught_up = error, True
             self._changed.notify_all()
-
-
-def _look(reads: Reads) -> None:
-    """Let the watch notice a restored engine, which may have nothing to bring; a round trip."""
-    reads.reader.timeline.tracker.continuity.assure()
 
 
 def _size(change: Any) -> int:
