@@ -21,6 +21,7 @@ from snapkv.fleet.member import named
 from snapkv.fleet.pin import ABSENT, Pin, Seen, State
 from snapkv.layout import CREATION_ORDINAL, Mark
 from snapkv.reading.deadline import within
+from snapkv.reading.watch import Watch
 from snapkv.timeline.moment import Moment
 
 Found = TypeVar("Found")
@@ -192,7 +193,8 @@ class Connection(Link):
         """Take a commit that a watch of the member has brought.
 
         Moments do not contradict it: if the engine loses it, then the next read notices that.
-        Raises `StoreRestoredError` if the engine was restored since the fleet opened it.
+        Raises `StoreRestoredError` if the engine was restored since the fleet opened it. No round
+        trip, but after the archive beside it has answered.
         """
         reads = self.reads()
         reads.reader.timeline.tracker.see_followed(mark)
@@ -201,6 +203,23 @@ class Connection(Link):
     def check(self) -> None:
         """Raise `StoreRestoredError` if the engine was restored; a round trip after some time."""
         self.ask(self._check_same)
+
+    def archived_watch(
+        self, prefix: str | None, since: int, why: CompactedError
+    ) -> tuple[Watch[str], int]:
+        """Watch the archive beside the engine; return also the timestamp at which it ends.
+
+        Raises `why` if it has nothing after `since`.
+        """
+        try:
+            kept = self.archive_or_none()
+            head = None if kept is None else _head_mark(kept)
+            if kept is None or head is None or head.timestamp <= since:
+                raise why
+            self._show(kept, head.timestamp, head)
+            return kept.watch(prefix, since), head.timestamp
+        except SnapKVError as e:
+            raise named(e, self.name)  # noqa: B904
 
     def quick(self, timestamp: int) -> Pin | None:
         """Return the member at a time whose revision is known; None if `pin` has to find out."""

@@ -7,7 +7,7 @@ from collections import deque
 from typing import Any, NamedTuple, Protocol
 
 from snapkv.clock import monotonic
-from snapkv.errors import SnapKVError, StoreClosedError
+from snapkv.errors import CompactedError, SnapKVError, StoreClosedError
 from snapkv.fleet.connection import Connection
 from snapkv.fleet.link import AWAY, Reads
 from snapkv.fleet.member import named
@@ -79,6 +79,7 @@ class Follower:
         self.has_caught_up = False
         self._head = 0  # the newest timestamp when the watch was made
         self._watch: Any = None
+        self._ends = TIMESTAMP_MAX  # where the watch ends, if it is that of an archive
         self._closed = False
         self._thread = threading.Thread(
             target=self._run, name=f"snapkv fleet {self.name}", daemon=True
@@ -182,31 +183,45 @@ class Follower:
 
     def _open(self) -> None:
         """Watch from where this follower is; raise if that is of another history now."""
-
-        def opened(reads: Reads) -> tuple[Any, int]:
-            timeline, place = reads.reader.timeline, self._place
-            head = timeline.head()
-            self._connection.check_history(reads)
-            if place is not None:
-                check_store(self._connection, place)
-                if place.ordinal:
-                    timeline.verify(Mark(place.timestamp, place.revision, place.ordinal))
-            return reads.watch(self._prefix, self.progress), head.timestamp
-
-        watch, head_ts = self._connection.ask(opened)
-        self._head = head_ts
+        ends = TIMESTAMP_MAX
+        try:
+            watch = self._connection.ask(self._opened)
+        except CompactedError as e:
+            watch, ends = self._connection.archived_watch(self._prefix, self.progress, e)
         with self._changed:
-            self._watch, self._base = watch, watch.mark
+            self._watch, self._base, self._ends = watch, watch.mark, ends
             self._move(max(self.progress, watch.timestamp))
         if self._closed:
             watch.close()
+
+    def _opened(self, reads: Reads) -> Any:
+        timeline, place = reads.reader.timeline, self._place
+        self._head = timeline.head().timestamp
+        self._connection.check_history(reads)
+        if place is not None:
+            check_store(self._connection, place)
+            if place.ordinal:
+                timeline.verify(Mark(place.timestamp, place.revision, place.ordinal))
+        return reads.watch(self._prefix, self.progress)
+
+    def _leave(self) -> None:
+        """End the watch that is open; the next step opens one where it ended."""
+        watch, self._watch = self._watch, None
+        watch.close()
 
     def _follow_on(self, wait_s: float) -> None:
         with self._changed:
             if not self._group.has_room(self):
                 self._changed.wait(wait_s)
                 return
-        found = self._watch.step(monotonic() + wait_s)
+        if self._watch.timestamp >= self._ends:
+            self._leave()  # all of the archive was read
+            return
+        try:
+            found = self._watch.step(monotonic() + wait_s)
+        except CompactedError:
+            self._leave()  # the archive may have what it has not read yet
+            return
         if found is None:
             self._connection.check()
             with self._changed:
@@ -214,7 +229,11 @@ class Follower:
             return
         changes = found if found.changes and self._may_change else None
         mark, left = self._watch.mark, self._connection.member.left
-        self._connection.saw(mark)
+        try:
+            self._connection.saw(mark)
+        except AWAY:
+            self._leave()  # it will be read again
+            raise
         size = 0 if changes is None else sum(map(_size, changes.changes))
         with self._changed:
             queue = self._queue

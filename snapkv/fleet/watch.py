@@ -69,9 +69,9 @@ class FleetWatch(Closing):
     this watch were returned. `next(timeout=...)` waits so long once. Use it from one thread; any
     thread may call `close()`, which ends the iteration. Not usable in a forked child.
 
-    Errors name the `member`: `CompactedError` if its next changes were compacted,
-    `StoreRestoredError` if its engine was restored (no change of the other history is returned),
-    `StoreRecreatedError`. Items that were complete before come first.
+    Errors name the `member`: `CompactedError` if its next changes were compacted and no archive
+    beside it has them, `StoreRestoredError` if its engine was restored (no change of the other
+    history is returned), `StoreRecreatedError`. Items that were complete before come first.
     """
 
     def __init__(
