@@ -10,6 +10,7 @@ from cli_runner import PROCESS_TIMEOUT_S, Cli
 from cli_terminal import following
 
 import snapkv
+from snapkv.fleet import watch as fleet_watch
 
 IDLE = ["--timeout", "200ms"]
 
@@ -129,3 +130,56 @@ def test_the_end_of_its_reader_ends_it(sites: Sites) -> None:
         sites.put("us", 20, late="1")
         sites.tick(20, "eu")
         assert process.wait(PROCESS_TIMEOUT_S) == 141
+
+
+def test_a_file_keeps_where_the_next_watch_goes_on(sites: Sites) -> None:
+    everything = watched(sites)
+    watch = ("fleet", "watch", "--since", "0", *IDLE, "--json", "--resume", "place.json")
+    found = []
+    for _ in range(len(everything) + 2):
+        found += sites.cli.ok(*watch, "--count", "1").json
+    assert found == everything
+    sites.put("us", 12, image="v3")
+    sites.tick(13)
+    assert [item["time"] for item in sites.cli.ok(*watch).json] == [at(12)]
+    place = json.loads((sites.cli.place / "place.json").read_text())
+    assert snapkv.format_time(place["timestamp"]) == at(13)
+
+
+def test_a_file_keeps_which_members_were_left_out(
+    sites: Sites, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the member that was away has changed comes late, and nothing comes twice."""
+    monkeypatch.setattr(fleet_watch, "PATIENCE_S", 0.1)
+    sites.describe(ap="lmdb:./ap")
+    watch = ("fleet", "watch", "--since", "0", "--json", "--resume", "place.json")
+    watch += ("--behind", "leave-out")
+    first = sites.cli.ok(*watch, "--count", "4").json
+    assert [item["missing"] for item in first] == [["ap"]] * 4
+    sites.put("ap", 1, image="v1")
+    sites.put("us", 11, image="v3")
+    sites.tick(12)
+    rest = sites.cli.ok(*watch, "--count", "2").json
+    assert [item.get("late", item.get("time")) for item in rest] == ["ap", at(11)]
+    assert [each["time"] for each in rest[0]["commits"]] == [at(1)]
+
+
+def test_a_file_that_is_no_place_of_a_watch(sites: Sites) -> None:
+    (sites.cli.place / "place.json").write_text("12")
+    answer = sites.cli("fleet", "watch", *IDLE, "--resume", "place.json")
+    assert (answer.code, answer.out) == (2, "")
+    assert "is not the token of a fleet's" in answer.err
+    assert "no/place.json" in sites.cli("fleet", "watch", "--resume", "no/place.json", *IDLE).err
+    assert (sites.cli.place / "place.json").read_text() == "12"
+
+
+def test_members_that_a_file_does_not_name_are_not_silently_left_out(sites: Sites) -> None:
+    watch = ("fleet", "watch", "--since", "0", *IDLE, "--json", "--resume", "place.json")
+    sites.cli.ok(*watch)
+    sites.describe(ap="lmdb:./ap")
+    sites.put("ap", 20, image="v1")
+    sites.tick(21)
+    answer = sites.cli.ok(*watch)
+    assert answer.json == []
+    assert "1 member not followed, as place.json does not name them" in answer.err
+    assert answer.err.split(": ")[2].startswith("ap")

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
+from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
@@ -30,8 +31,9 @@ from snapkv.cli.ticker import Stop
 from snapkv.cli.watching import changes_json, changes_shown, commits_of, write_commit
 from snapkv.clock import monotonic
 from snapkv.errors import CompactedError
+from snapkv.files import readable, written
 from snapkv.fleet.link import SILENT
-from snapkv.fleet.token import decoded
+from snapkv.fleet.token import TOKEN_CHARACTERS_MAX, decoded
 from snapkv.fleet.watch import FleetChanges, FleetWatch, Late
 from snapkv.model import Change, Changes
 from snapkv.reading.log import values_before
@@ -59,24 +61,56 @@ def watch(
         str | None,
         typer.Option("--timeout", metavar="DURATION", help="End when nothing came for so long."),
     ] = None,
+    resume: Annotated[
+        Path | None,
+        typer.Option(
+            "--resume",
+            metavar="FILE",
+            help="Go on where this file says, and keep it up to date; without it, make it.",
+        ),
+    ] = None,
 ) -> None:
     """Print what all members change, a whole timestamp at a time, until Ctrl-C or SIGTERM.
 
     A time is printed when all members are final at it, so a member that is away stops it. With
     --behind leave-out the watch goes on, and what that member changed comes as "late". In the end
-    the error stream has the --since with which the next watch goes on.
+    the error stream has the --since with which the next watch goes on. With --resume FILE nothing
+    is missing and nothing is repeated: the file has the place of each member after the last item.
     """
-    after, idle_s, policy = since(since_), seconds(timeout), chosen.policy("stale")
+    token = None if resume is None else _token_in(resume)
+    after = None if token is not None else since(since_)
+    idle_s, policy = seconds(timeout), chosen.policy("stale")
     renderer = Renderer(rendering, brief=not patch)
     headings = (_TIME, "MEMBER", *_REST, *renderer.headings)
     with Stop() as stop, chosen.opened() as opened:
         shows = _Shows(options.output.headed(*headings), renderer, opened, patch)
         behind: Literal["leave out", "error"] = "leave out" if policy == "leave out" else "error"
-        with opened.fleet.watch(prefix or None, after, behind=behind) as changes:
+        if token is not None:
+            new = sorted(set(opened.fleet.members) - decoded(token)[1].keys())
+            tell_names(new, f"not followed, as {resume} does not name them; give them another file")
+        with opened.fleet.watch(prefix or None, after, behind=behind, resume=token) as changes:
+            _keep(changes, resume)
             for found in islice(_until(changes, stop, idle_s), count):
                 shows(found)
                 sys.stdout.flush()
+                _keep(changes, resume)
+            _keep(changes, resume)  # how far it is without an item
             tell(f"snapkv: the next watch goes on with --since {_resumes_at(changes)}")
+
+
+def _token_in(path: Path) -> str | None:
+    """Return what a watch has kept in a file; None if there is no file yet."""
+    if not path.exists():
+        return None
+    with readable(path) as file:
+        return file.read(TOKEN_CHARACTERS_MAX).decode(errors="replace")
+
+
+def _keep(changes: FleetWatch, path: Path | None) -> None:
+    """Write where the next watch goes on, after what was printed until now."""
+    if path is not None:
+        with written(path) as file:
+            file.write(changes.token.encode())
 
 
 def _until(changes: FleetWatch, stop: Stop, idle_s: float | None) -> Iterator[FleetChanges | Late]:
