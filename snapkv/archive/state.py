@@ -121,31 +121,35 @@ def merged(base: list[Rows], changes: list[Rows]) -> Rows:
     under = joined(base)
     left = pc.invert(pc.is_in(under.stored, value_set=newest.stored))
     living = pc.invert(newest.table["deleted"]).combine_chunks()
-    stored = pa.concat_arrays([under.stored.filter(left), newest.stored.filter(living)])
+    stored = pa.concat_arrays([under.stored, newest.stored])
     names = [name for name in newest.table.column_names if name in BASE.names]
-    table = pa.concat_tables(
-        [rows.select(names) for rows in (under.table.filter(left), newest.table.filter(living))]
-    )
+    table = pa.concat_tables([rows.table.select(names) for rows in (under, newest)])
     order = pc.sort_indices(stored)
+    order = order.filter(pa.concat_arrays([left, living]).take(order))
     return Rows(stored.take(order), table.take(order))
 
 
 def latest(changes: list[Rows]) -> Rows:
     """Return the last change of each key, sorted by key, from deltas in the order of revisions."""
-    rows = by_key(joined(changes))
-    if len(rows.stored) < 2:
-        return rows
-    following = rows.stored.slice(1)
-    last = pc.not_equal(rows.stored.slice(0, len(following)), following)
-    last = pa.concat_arrays([last, pa.array([True])])
-    return Rows(rows.stored.filter(last), rows.table.filter(last))
+    rows = joined(changes)
+    order = _by_key(rows)
+    stored = rows.stored.take(order)
+    if len(stored) > 1:
+        last = pc.not_equal(stored.slice(0, len(stored) - 1), stored.slice(1))
+        last = pa.concat_arrays([last, pa.array([True])])
+        order, stored = order.filter(last), stored.filter(last)
+    return Rows(stored, rows.table.take(order))
 
 
 def by_key(rows: Rows) -> Rows:
     """Return rows sorted by stored key, then by revision."""
-    table = pa.table({"stored": rows.stored, "revision": rows.table["revision"]})
-    order = pc.sort_indices(table, sort_keys=[("stored", "ascending"), ("revision", "ascending")])
+    order = _by_key(rows)
     return Rows(rows.stored.take(order), rows.table.take(order))
+
+
+def _by_key(rows: Rows) -> Any:
+    table = pa.table({"stored": rows.stored, "revision": rows.table["revision"]})
+    return pc.sort_indices(table, sort_keys=[("stored", "ascending"), ("revision", "ascending")])
 
 
 def joined(parts: list[Rows]) -> Rows:

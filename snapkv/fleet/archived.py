@@ -6,14 +6,16 @@ import os
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
+from snapkv.archive.files import Files
 from snapkv.archive.manifest import FOLDER
 from snapkv.archive.places import open_files
 from snapkv.archive.storage import location_of
 from snapkv.errors import EngineUnavailableError, SnapKVError
 from snapkv.files import typed_errors
 from snapkv.fleet.member import Member
+from snapkv.times import TIMESTAMP_MAX
 
 _MARK = f"/{FOLDER}/"
 
@@ -26,13 +28,28 @@ def archives_below(place: str, storage: Mapping[str, Any] | None) -> list[str]:
         return sorted(_folders(place, ""))
 
 
-Reached = tuple[int, int]
-"""The number of an archive's newest manifest, and up to which timestamp it is complete."""
-NOWHERE = 0, 0
+class Reached(NamedTuple):
+    """The number of an archive's newest manifest, and up to which timestamp it is complete.
+
+    `early` is the first timestamp that an older manifest is known to have reached: there was a
+    commit by then.
+    """
+
+    number: int
+    timestamp: int
+    early: int
+
+
+NOWHERE = Reached(0, 0, TIMESTAMP_MAX)
+
+
+def reached_in(files: Files) -> Reached:
+    """Return how far one archive reaches, by one listing; `NOWHERE` if its names do not say it."""
+    return _newest(entry.name.removeprefix(f"{FOLDER}/") for entry in files.list(FOLDER))
 
 
 def reached_of(members: Iterable[Member]) -> dict[str, Reached | SnapKVError]:
-    """Return how far each archive reaches, by member; (0, 0) without one.
+    """Return how far each archive reaches, by member; `NOWHERE` without one.
 
     One listing for each bucket that archives share, whatever their number; of a folder, one of
     each archive's manifests. If a bucket is away, it returns the error of that.
@@ -83,22 +100,23 @@ def _listed(place: str, storage: Mapping[str, Any] | None) -> dict[str, Reached]
         name, mark, file = f"/{entry.name}".rpartition(_MARK)
         if mark and "/" not in file:
             name = name.strip("/")
-            reached[name] = max(reached.get(name, NOWHERE), _newest([file]))
+            reached[name] = _newest([file], reached.get(name, NOWHERE))
     return reached
 
 
-def _newest(names: Iterable[str]) -> Reached:
-    """Return the largest of the names of manifests, `NUMBER-TIMESTAMP`.
+def _newest(names: Iterable[str], found: Reached = NOWHERE) -> Reached:
+    """Return what the names of manifests, `NUMBER-TIMESTAMP`, add to what is known.
 
     >>> _newest(["0000007.json", "0000007-445644800032243719", "0000006-445644800032243000"])
-    (7, 445644800032243719)
+    Reached(number=7, timestamp=445644800032243719, early=445644800032243000)
     """
-    found = NOWHERE
+    number, newest, early = found
     for name in names:
-        number, _, stamp = name.partition("-")
-        if number.isdigit() and stamp.isascii() and stamp.isdigit():
-            found = max(found, (int(number), int(stamp)))
-    return found
+        digits, _, stamp = name.partition("-")
+        if digits.isdigit() and stamp.isascii() and stamp.isdigit():
+            number, newest = max((number, newest), (int(digits), int(stamp)))
+            early = min(early, int(stamp) or early)
+    return Reached(number, newest, early)
 
 
 def _names(folder: str) -> list[str]:

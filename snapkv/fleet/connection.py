@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from itertools import chain
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from snapkv.engine.contract import GetResult
 from snapkv.errors import (
@@ -23,6 +23,9 @@ from snapkv.layout import CREATION_ORDINAL, Mark
 from snapkv.reading.deadline import within
 from snapkv.reading.watch import Watch
 from snapkv.timeline.moment import Moment
+
+if TYPE_CHECKING:
+    from snapkv.fleet.archived import Reached
 
 Found = TypeVar("Found")
 ReadSpan = Callable[[Reads, int | None, int], Iterator[Found]]
@@ -62,17 +65,17 @@ class Connection(Link):
             reads is not None and reads.reader.timeline.tracker.newest.ordinal <= CREATION_ORDINAL
         )
 
-    def reached(self, newest: tuple[int, int] | SnapKVError) -> int | SnapKVError:
+    def reached(self, newest: Reached | SnapKVError) -> int | SnapKVError:
         """Take the manifest and timestamp that a listing shows; return that, or why not.
 
         Without a listing, it is the timestamp that was seen last.
         """
         if isinstance(newest, SnapKVError):
             return self.known or newest
-        if not newest[1]:
+        if not newest.timestamp:
             return named(ArchiveError(f"no archive in {self.member.url}"), self.name)
-        self._reached = newest
-        self._know(newest[1])
+        self._reached, self._early = newest.number, newest.early
+        self._know(newest.timestamp)
         return self.known
 
     def steps(
@@ -253,13 +256,16 @@ class Connection(Link):
 
     def _pin_whole(self, timestamp: int) -> Pin | None:
         """Return a closed archive at a time that it has, if it may be read as a whole."""
-        whole, number = self._whole, self._reached[0]
+        whole, number = self._whole, self._reached
         if whole is None or whole.manifest.number < number or whole.manifest.resolved < timestamp:
             from snapkv.archive.places import open_files  # these need pyarrow
             from snapkv.archive.publishing import newest as newest_of
             from snapkv.archive.publishing import numbered
+            from snapkv.fleet.archived import reached_in
 
             files = open_files(self.member.url.removeprefix("archive:"), self.member.storage)
+            if not number:
+                number, _, self._early = reached_in(files)
             manifest = numbered(files, number) if number else newest_of(files)
             if manifest is None:
                 return self.missing(f"no archive in {self.member.url}: nothing was recorded yet")
@@ -272,7 +278,7 @@ class Connection(Link):
             return None
         if (why := whole.missing(timestamp)) is not None:
             return self.missing(why)
-        if timestamp < whole.began:
+        if timestamp < self._early and timestamp < whole.began:
             return Pin(self, "absent", seen=ABSENT)
         return Pin(self, "archive", timestamp=timestamp, whole=whole)
 

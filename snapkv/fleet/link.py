@@ -63,7 +63,8 @@ class Link:
         self._reads: Reads | None = member.opened
         self._tracker: Tracker | None = None  # of a store whose times are plain: a hot path
         self._whole: WholeArchive | None = None  # of an archive alone that is not opened
-        self._reached = 0, 0  # the number of its newest manifest, and up to when it is final
+        self._reached = 0  # the number of its newest manifest
+        self._early = TIMESTAMP_MAX  # a time at which it had a commit
         self._kept: SnapshotKV | None = None  # the archive alone, of a member that has both
         self._agreement = Agreement()
         self._away: tuple[float, SnapKVError] | None = None
