@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from snapkv.errors import StoreClosedError
 from snapkv.layout import Mark
@@ -76,3 +76,20 @@ class Feed:
                     yield mark
             if not batch.events:
                 return
+
+
+# For example, the feed has received 30, with ordinal 4, and no lookup has taken it. Then the engine
+# is restored to 20, with ordinal 3. Another process commits 25 and 35. Now the feed is drained:
+#
+#     newest known     the feed brings   what happens
+#     20, ord. 3       30, ord. 4        30 is the witness; the next read finds 25 in its place
+#     35, ord. 5       30, ord. 4        it is behind: a read finds 25 in its place; not added
+#     25, ord. 4       30, ord. 4        another one in its place: the same
+def is_in_question(marks: Sequence[Mark], newest: Mark) -> bool:
+    """Return whether marks of the feed may be those of a history that the engine has lost.
+
+    They were received some time ago, perhaps before a restore that nothing has noticed. Those that
+    end beyond the newest mark become the witness, so the next read checks them.
+    """
+    is_other = any(mark.ordinal == newest.ordinal and mark != newest for mark in marks)
+    return marks[-1].ordinal < newest.ordinal or is_other

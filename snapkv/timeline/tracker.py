@@ -28,7 +28,7 @@ from snapkv.errors import (
 from snapkv.layout import Mark
 from snapkv.lifecycle import renew_in_children
 from snapkv.timeline.continuity import RESTORED, Continuity, ContinuousWatcher
-from snapkv.timeline.feed import Feed
+from snapkv.timeline.feed import Feed, is_in_question
 from snapkv.timeline.lookup import Lookup
 from snapkv.timeline.paging import Listings
 from snapkv.timeline.ring import Ring
@@ -156,7 +156,7 @@ class Tracker:
         with self._lock:
             if mark.ordinal > self.newest.ordinal:
                 self._see(mark)
-                self.continuity.doubt()
+                pass
 
     def _see(self, mark: Mark, *, certain: bool = True) -> None:
         """Add a mark; `certain` means that it is of the history that is known."""
@@ -372,31 +372,14 @@ class Tracker:
         except CompactedError:
             self._start_feed(newest)
             return
-        is_ahead = bool(marks) and self.engine.remote and self._is_ahead(marks)
+        is_checked = bool(marks) and self.engine.remote
+        if is_checked and is_in_question(marks, self.newest):
+            self.continuity.verify(marks[-1])
+        is_ahead = is_checked and marks[-1].ordinal > self.newest.ordinal
         for mark in marks:
             self._add_fed(mark)
         if is_ahead:
             self.continuity.doubt()
-
-    # For example, the feed has received 30, with ordinal 4, and no lookup has taken it. Then the
-    # engine is restored to 20, with ordinal 3. Others commit 25 and 35. Now the feed is drained:
-    #
-    #     newest known     the feed brings   what happens
-    #     20, ord. 3       30, ord. 4        30 is the witness; the next read finds 25 in its place
-    #     35, ord. 5       30, ord. 4        it is behind: a read finds 25 in its place; not added
-    #     25, ord. 4       30, ord. 4        another one in its place: the same
-    def _is_ahead(self, marks: Sequence[Mark]) -> bool:
-        """Return whether marks of the feed go beyond the newest one known.
-
-        They may have been received some time ago, before a restore that has not been noticed. Those
-        that are ahead are checked by the next read, others now, unless they end with the newest
-        one; 0 to 2 round trips. Raises `StoreRestoredError` if the engine does not hold them.
-        """
-        newest, last = self.newest, marks[-1]
-        others = any(mark.ordinal == newest.ordinal and mark != newest for mark in marks)
-        if last.ordinal < newest.ordinal or others:
-            self.continuity.verify(last)
-        return last.ordinal > newest.ordinal
 
     def _start_feed(self, newest: Mark) -> None:
         """Watch from the oldest version that fits the ring, or that compaction left."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from etcd_server import EtcdServer, eventually
 
 import snapkv
 from snapkv import Commit, SnapshotKV
+from snapkv.engine.etcd.watcher import WatchReader
 from snapkv.errors import StoreRestoredError
 from snapkv.reading.watch import Watch
 from snapkv.timeline import continuity
@@ -61,10 +63,9 @@ def test_a_mark_of_the_lost_history_is_not_added_behind_the_newest(
 
 
 @pytest.mark.parametrize("new", [0, 1, 2, 5])
-def test_a_mark_that_goes_beyond_the_newest_is_checked_by_the_next_read(
+def test_marks_that_go_beyond_the_newest_one_of_the_restored_history(
     node: EtcdServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new: int
 ) -> None:
-    """However little time has passed since the last check: that was of an older mark."""
     name, backup = f"beyond-{new}", tmp_path / "backup.db"
     with snapkv.open(node.url, name=name) as store:
         base = committed(node.url, name, b"base0", b"base1", b"base2")
@@ -78,6 +79,33 @@ def test_a_mark_that_goes_beyond_the_newest_is_checked_by_the_next_read(
         later = committed(node.url, name, *(b"new%d" % n for n in range(new)))
         with snapkv.open(node.url, name=name) as fresh:
             check(store, fresh, [*lost, *base, *later, *lost])
+
+
+def test_a_mark_that_goes_beyond_the_newest_is_checked_by_the_next_read(
+    node: EtcdServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However little time has passed since the last check: that was of an older mark.
+
+    The feed's stream is not open again yet.
+    """
+    name, backup, gate = "next-read", tmp_path / "backup.db", threading.Event()
+    follow = WatchReader._follow
+    base = committed(node.url, name, *(b"base%d" % n for n in range(40)))
+    with snapkv.open(node.url, name=name, ring_slots=1) as store:
+        followed(store, base)
+        node.gateway.save_snapshot(backup)
+        lost = committed(node.url, name, b"lost0", b"lost1")
+        received(store, lost)
+        monkeypatch.setattr(WatchReader, "_follow", lambda r: gate.wait(WAIT_S) and follow(r))
+        node.restore_snapshot(backup)
+        later = committed(node.url, name, b"new0", b"new1", b"new2")
+        assert store.load("k", base[0].ts) == b"base0"  # with the newest mark, which is still there
+        monkeypatch.setattr(continuity, "GAP_S", WAIT_S)
+        assert store.load("k", base[20].ts) == b"base20"  # a search, which drains the feed
+        with snapkv.open(node.url, name=name) as fresh:
+            check(store, fresh, lost[::-1])
+            gate.set()
+            check(store, fresh, [*base, *later, *lost])
 
 
 def check(store: SnapshotKV, fresh: SnapshotKV, commits: list[Commit]) -> None:
