@@ -31,6 +31,8 @@ FILE_BYTES_MAX = 16 << 20
 ARCHIVE_DEFAULTS = ("joined", "left", "storage")
 PATHS = ("lmdb:", "archive:")
 """URLs with a path, which a file counts from its own folder."""
+CERTIFICATES = ("ca_cert", "cert", "key")
+"""Options of engines that are paths."""
 
 
 def members_of(given: FilePath | Mapping[str, Any], now_ms: int) -> list[Member]:
@@ -123,6 +125,9 @@ def _with_defaults(each: object, defaults: Mapping[str, Any], folder: str | None
     for key in ("url", "archive"):
         if folder is not None and isinstance(full.get(key), str):
             full[key] = _from(folder, full[key], is_archive=key == "archive")
+    for key in CERTIFICATES:
+        if folder is not None and isinstance(full.get(key), str):
+            full[key] = os.path.join(folder, full[key])
     if full.get("prefix") is False:  # the default is not for this one
         del full["prefix"]
     return {key: _plain(value) for key, value in full.items()}

@@ -14,6 +14,7 @@ from snapkv.errors import (
     StoreClosedError,
     StoreNotFoundError,
 )
+from snapkv.fleet.description import members_of
 from snapkv.times import TIMESTAMP_MAX, end_of_ms
 
 MARCH = "2026-03-01T00:00:00Z"
@@ -260,6 +261,27 @@ def test_paths_of_a_file_count_from_its_folder(sites, monkeypatch):
         }
         archives = [fleet.member(name).archive for name in "cde"]
         assert archives == [f"{conf}/kept/c", f"archive:{conf}/kept/d", "s3://bucket/e"]
+
+
+def test_certificates_of_a_file_count_from_its_folder(sites):
+    path = sites.written(
+        """
+        [defaults]
+        ca_cert = "tls/ca.crt"
+        [members]
+        a = "etcd://127.0.0.1:1"
+        b = { url = "etcd://127.0.0.1:1", name = "b", cert = "b.crt", key = "/keys/b.key" }
+        """
+    )
+    members = {each.name: each.options for each in members_of(path, 0)}
+    assert members == {
+        "a": {"ca_cert": f"{sites.folder}/tls/ca.crt"},
+        "b": {
+            "ca_cert": f"{sites.folder}/tls/ca.crt",
+            "cert": f"{sites.folder}/b.crt",
+            "key": "/keys/b.key",
+        },
+    }
 
 
 def test_a_fleet_from_a_file_is_read(sites):
