@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Literal, Self
 
 from snapkv.arguments import check_bool, check_int
@@ -25,7 +25,7 @@ from snapkv.fleet.merged import MemberCommit, MemberVersion
 from snapkv.fleet.moment import FleetMoment, Wanted
 from snapkv.fleet.pin import ABSENT, LATE, Pin
 from snapkv.fleet.rounds import Ticker, aligned
-from snapkv.fleet.token import Place, check_same, decoded
+from snapkv.fleet.token import Cut, Place, check_same, decoded
 from snapkv.fleet.watch import HOLD_BYTES, FleetWatch
 from snapkv.lifecycle import Closing
 from snapkv.times import (
@@ -197,18 +197,18 @@ class Fleet(Closing):
                 raise named(error, name)
         self._members.each(late, lambda each: each.finish(timestamp))
 
-    def _decoded(self, token: str) -> tuple[int, dict[str, Place]]:
-        """Return the timestamp and the members of a token, which are all of this fleet."""
-        timestamp, places = decoded(token)
-        for name in places:
+    def _decoded(self, token: str) -> Cut:
+        """Return what a token names, whose members are all of this fleet."""
+        cut = decoded(token)
+        for name in cut.places:
             if name not in self._members.by_name:
                 raise InvalidOptionError(
                     f"the token names {name!r}, which is not a member of this fleet"
                 )
-        return timestamp, places
+        return cut
 
     def _at_token(self, token: str, behind: Behind) -> FleetMoment:
-        timestamp, places = self._decoded(token)
+        timestamp, places, spread = self._decoded(token)
 
         def pin(each: Connection) -> Pin:
             place = places[each.name]
@@ -231,7 +231,7 @@ class Fleet(Closing):
         }
         if lost and behind == "error":
             raise MembersBehindError(timestamp, lost)
-        return FleetMoment(timestamp, pins)
+        return FleetMoment(timestamp, pins, spread)
 
     def ticker(self, *, members: Wanted = None, writer: str | None = None) -> Ticker:
         """Return what ticks the members that have an engine, all at one timestamp; no round trip.
@@ -376,11 +376,11 @@ class Fleet(Closing):
             raise InvalidOptionError(f'behind must be "error" or "leave out", not {behind!r}')
         check_int("hold_bytes", hold_bytes, 1)
         names = chosen(self.members, members)
-        places: dict[str, Place] = {}
+        places: Mapping[str, Place] = {}
         if resume is not None:
             if since is not None:
                 raise InvalidOptionError("give since or resume, not both")
-            after, places = self._decoded(resume)
+            after, places, _ = self._decoded(resume)
             names = [name for name in names if name in places]
             if not names:
                 raise InvalidOptionError(

@@ -11,7 +11,7 @@ from snapkv.errors import InvalidKeyError, InvalidTypeError, KeyNotFoundError, S
 from snapkv.fleet.difference import FleetDiff
 from snapkv.fleet.member import chosen, named, one_of
 from snapkv.fleet.pin import LATE, Pin, Seen, State
-from snapkv.fleet.token import encoded
+from snapkv.fleet.token import cut_of, encoded
 from snapkv.model import Entry
 from snapkv.reading.snapshot import Snapshot, entry_of
 
@@ -69,7 +69,7 @@ class FleetMoment(Mapping[FleetKey, bytes]):
     @property
     def token(self) -> str:
         """The cut as a JSON text: `fleet.at(token=...)` is the same one, or raises."""
-        return encoded(self.timestamp, self._pins)
+        return encoded(cut_of(self.timestamp, self._pins, self.spread))
 
     def __repr__(self) -> str:
         final = "final" if self.final else "not final"

@@ -29,25 +29,33 @@ class Place(NamedTuple):
     revision: int
 
 
+class Cut(NamedTuple):
+    """What a token names: a time, the members at it, and the spread of its round in seconds."""
+
+    timestamp: int
+    places: Mapping[str, Place]
+    spread: float | None = None
+
+
 # For example, of a fleet of two members, of which the second one joined later:
 #
 #     {"format": 1, "timestamp": 445644800032243719,
 #      "members": {"eu-1": ["5f..", "seen", 445644800032243000, 17, 42],
 #                  "us-1": ["", "absent", 0, 0, 0]}}
-def encoded(timestamp: int, pins: Mapping[str, Pin]) -> str:
+#
+# A moment at a round has "spread_us", too, in microseconds.
+def encoded(cut: Cut) -> str:
     """Return a cut as a JSON text on one line."""
-    members = {name: _place(pin) for name, pin in pins.items()}
-    return json.dumps(
-        {
-            "format": FORMAT,
-            "timestamp": timestamp,
-            "members": {
-                name: [place.store_id.hex(), *place[1:]] for name, place in members.items()
-            },
-        },
-        separators=(",", ":"),
-        ensure_ascii=False,
-    )
+    members = {name: [place.store_id.hex(), *place[1:]] for name, place in cut.places.items()}
+    fields = {"format": FORMAT, "timestamp": cut.timestamp, "members": members}
+    if cut.spread is not None:
+        fields["spread_us"] = round(cut.spread * 1_000_000)
+    return json.dumps(fields, separators=(",", ":"), ensure_ascii=False)
+
+
+def cut_of(timestamp: int, pins: Mapping[str, Pin], spread: float | None) -> Cut:
+    """Return the cut that a moment shows."""
+    return Cut(timestamp, {name: _place(pin) for name, pin in pins.items()}, spread)
 
 
 def _place(pin: Pin) -> Place:
@@ -59,8 +67,8 @@ def _place(pin: Pin) -> Place:
     return Place(store_id, state, mark.timestamp, mark.ordinal, mark.revision)
 
 
-def decoded(token: str) -> tuple[int, dict[str, Place]]:
-    """Return the timestamp and the members of a token.
+def decoded(token: str) -> Cut:
+    """Return what a token names.
 
     Raises `InvalidOptionError`, `InvalidTypeError` if it is not one.
     """
@@ -78,11 +86,13 @@ def decoded(token: str) -> tuple[int, dict[str, Place]]:
             name: Place(bytes.fromhex(store_id), str(state), *map(_number, numbers))
             for name, (store_id, state, *numbers) in found["members"].items()
         }
+        spread = found.get("spread_us")
+        spread = None if spread is None else _number(spread) / 1_000_000
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as e:
         raise InvalidOptionError(
             f"{token[:40]!r} is not the token of a fleet's moment, as `moment.token` returns: {e}"
         ) from e
-    return timestamp, members
+    return Cut(timestamp, members, spread)
 
 
 def _number(found: object) -> int:

@@ -11,7 +11,6 @@ For example, two members are followed; numbers are timestamps, and "up to" is ho
 
 from __future__ import annotations
 
-import json
 import threading
 from collections import deque
 from collections.abc import Iterator, Mapping
@@ -24,7 +23,7 @@ from snapkv.errors import (
     StoreClosedError,
 )
 from snapkv.fleet.follower import CATCH_UP_S, Follower
-from snapkv.fleet.token import FORMAT, Place
+from snapkv.fleet.token import Cut, Place, encoded
 from snapkv.lifecycle import Closing, renew_in_children
 from snapkv.model import Changes
 from snapkv.reading.deadline import check_wait
@@ -114,15 +113,7 @@ class FleetWatch(Closing):
         """
         with self.changed:
             members = {each.name: each.place(self.timestamp) for each in self._followers}
-            return json.dumps(
-                {
-                    "format": FORMAT,
-                    "timestamp": self.timestamp,
-                    "members": {name: [p.store_id.hex(), *p[1:]] for name, p in members.items()},
-                },
-                separators=(",", ":"),
-                ensure_ascii=False,
-            )
+            return encoded(Cut(self.timestamp, members))
 
     def next(self, timeout: float | None = None) -> FleetChanges | Late | None:
         """Return the next item; None if `timeout` seconds bring none."""

@@ -37,6 +37,7 @@ class Observed:
         moment = self.fleet.at(when, **options)
         assert moment.timestamp == at.timestamp
         assert moment.spread == pytest.approx(at.spread, abs=1e-6)
+        assert self.fleet.at(token=moment.token).spread == moment.spread
         assert moment.final
         if number is not None:
             names = [name for name, seen in moment.members.items() if seen.final]

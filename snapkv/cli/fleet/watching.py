@@ -86,7 +86,7 @@ def watch(
         shows = _Shows(options.output.headed(*headings), renderer, opened, patch)
         behind: Literal["leave out", "error"] = "leave out" if policy == "leave out" else "error"
         if token is not None:
-            new = sorted(set(opened.fleet.members) - decoded(token)[1].keys())
+            new = sorted(set(opened.fleet.members) - decoded(token).places.keys())
             tell_names(new, f"not followed, as {resume} does not name them; give them another file")
         with opened.fleet.watch(prefix or None, after, behind=behind, resume=token) as changes:
             _keep(changes, resume)
@@ -127,7 +127,7 @@ def _until(changes: FleetWatch, stop: Stop, idle_s: float | None) -> Iterator[Fl
 
 def _resumes_at(changes: FleetWatch) -> int:
     """Return the time after which nothing was missed; members that were left out hold it back."""
-    timestamp, places = decoded(changes.token)
+    timestamp, places, _ = decoded(changes.token)
     behind = (place.timestamp for place in places.values() if place.state == "behind")
     return min([timestamp, *behind])
 
