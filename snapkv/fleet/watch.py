@@ -63,7 +63,8 @@ class Late:
 class FleetWatch(Closing):
     """An iterator of `FleetChanges`, and of `Late` if members may be left out.
 
-    `timestamp` is how far it is: no item at or below it will come. Iteration waits for ever, or
+    `timestamp` is how far it is: no item at or below it will come. `waits_for` names the members
+    that hold it back. Iteration waits for ever, or
     ends after `timeout` seconds without an item, but not before all changes that are older than
     this watch were returned. `next(timeout=...)` waits so long once. Use it from one thread; any
     thread may call `close()`, which ends the iteration. Not usable in a forked child.
@@ -171,6 +172,16 @@ class FleetWatch(Closing):
             return all(
                 each.has_caught_up for each in self._followers if strict or not each.left_out
             )
+
+    @property
+    def waits_for(self) -> tuple[str, ...]:
+        """The members for which changes wait that have come: they are not final there yet."""
+        with self.changed:
+            taking = [each for each in self._followers if not each.left_out or not self._leave_out]
+            first = min((each.first for each in taking), default=TIMESTAMP_MAX)
+            if first == TIMESTAMP_MAX:
+                return ()
+            return tuple(each.name for each in taking if each.left_out or each.progress < first)
 
     # --- with the lock ---
 

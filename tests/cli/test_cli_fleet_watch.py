@@ -10,6 +10,7 @@ from cli_runner import PROCESS_TIMEOUT_S, Cli
 from cli_terminal import following
 
 import snapkv
+from snapkv.cli.fleet import watching
 from snapkv.fleet import watch as fleet_watch
 
 IDLE = ["--timeout", "200ms"]
@@ -183,3 +184,11 @@ def test_members_that_a_file_does_not_name_are_not_silently_left_out(sites: Site
     assert answer.json == []
     assert "1 member not followed, as place.json does not name them" in answer.err
     assert answer.err.split(": ")[2].startswith("ap")
+
+
+def test_members_that_hold_it_back_are_named(sites: Sites, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watching, "HELD_BACK_S", 0.2)
+    sites.put("us", 11, image="v3")
+    answer = sites.cli.ok("fleet", "watch", "--since", str(at(9)), "--timeout", "1s")
+    assert answer.lines == []
+    assert "1 member not final yet, while changes wait for it: eu" in answer.err

@@ -323,3 +323,18 @@ def test_arguments_of_watch(sites):
             fleet.watch(**options)
     with fleet.watch("\ud800") as watch, pytest.raises(InvalidKeyError):
         watch.next(WAIT_S)
+
+
+def test_who_holds_it_back_is_named(sites):
+    sites.add("a", "b", "c")
+    sites.tick()
+    with sites.fleet().watch() as watch:
+        assert watch.waits_for == ()
+        sites.later()
+        ts = sites["a"].save("k", b"1")
+        sites.tick("c")
+        eventually(lambda: watch.waits_for == ("b",))
+        assert watch.next(0) is None
+        sites.tick("b")
+        assert [of(watch.next(WAIT_S))] == [(ts, {"a": [("k", b"1")]})]
+        assert watch.waits_for == ()

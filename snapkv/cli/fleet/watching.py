@@ -40,6 +40,8 @@ from snapkv.reading.log import values_before
 
 LOOK_S = 0.25
 """How often a watch looks whether a signal has ended it."""
+HELD_BACK_S = 5.0
+"""After so long without an item, the members are named for which changes wait."""
 _TIME, *_REST = COMMIT_HEADINGS
 
 
@@ -114,14 +116,22 @@ def _keep(changes: FleetWatch, path: Path | None) -> None:
 
 
 def _until(changes: FleetWatch, stop: Stop, idle_s: float | None) -> Iterator[FleetChanges | Late]:
-    """Yield items until the end is wanted, or until nothing came for some seconds."""
-    heard = monotonic()
+    """Yield items until the end is wanted, or until nothing came for some seconds.
+
+    Members that hold the watch back are named: a watch that waits looks like a quiet fleet.
+    """
+    heard, named = monotonic(), tuple[str, ...]()
     while not stop.wanted:
         found = changes.next(LOOK_S if idle_s is None else min(LOOK_S, idle_s))
         if found is not None:
             yield found
             heard = monotonic()
-        elif idle_s is not None and changes.has_caught_up and monotonic() - heard >= idle_s:
+            continue
+        waited_s = monotonic() - heard
+        if waited_s >= HELD_BACK_S and (waits_for := changes.waits_for) != named:
+            tell_names(waits_for, "not final yet, while changes wait for it")
+            named = waits_for
+        if idle_s is not None and changes.has_caught_up and waited_s >= idle_s:
             return
 
 
