@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from itertools import chain
 from typing import Any, NamedTuple, Protocol
 
 from snapkv.clock import monotonic
@@ -70,7 +71,8 @@ class Follower:
         self.progress = self.missing_since = max(after, connection.member.joined - 1)
         self._place = place
         self._given: Mark | None = None
-        self._base = connection.newest  # what shows the history in which it begins
+        self._base: Mark | None = None  # the newest commit at the beginning
+        self._witness = connection.newest if place is None else place.witness
         self._queue: deque[Step] = deque()
         self.held = 0
         self.error: SnapKVError | None = None
@@ -131,14 +133,20 @@ class Follower:
         if not self.left_out:
             self._drop_empty(timestamp)
         given, state = self._given, "behind" if self.left_out else "seen"
-        if given is not None:
-            return Place(store_id, state, given.timestamp, given.ordinal, given.revision)
-        place = self._place
-        if place is None and (base := self._base) is not None and not self.left_out:
-            place = Place(store_id, state, base.timestamp, base.ordinal, base.revision)
-        if place is None or (self.left_out and place.timestamp > self.missing_since):
-            return Place(store_id, state, self.missing_since, 0, 0)
-        return place._replace(state=state)
+        witness = self._final_by(self.missing_since if self.left_out else timestamp)
+        if given is None and self._place is not None:
+            return self._place._replace(state=state, witness=witness)
+        if given is None and not self.left_out:
+            given = self._base
+        if given is None:
+            return Place(store_id, state, self.missing_since, 0, 0, witness)
+        return Place(store_id, state, given.timestamp, given.ordinal, given.revision, witness)
+
+    def _final_by(self, timestamp: int) -> Mark | None:
+        """Return the first commit that was read at or above a time, or the newest one known."""
+        read = chain([self._given], (step.mark for step in self._queue))
+        above = (mark for mark in read if mark is not None and mark.timestamp >= timestamp)
+        return next(above, self._witness)
 
     def _drop_empty(self, timestamp: int) -> None:
         """Take commits without changes that come before the next changes."""
@@ -190,6 +198,7 @@ class Follower:
             watch, ends = self._connection.archived_watch(self._prefix, self.progress, e)
         with self._changed:
             self._watch, self._base, self._ends = watch, watch.mark, ends
+            self._witness = self._witness or self._connection.newest
             self._move(max(self.progress, watch.timestamp))
         if self._closed:
             watch.close()
@@ -200,9 +209,13 @@ class Follower:
         self._connection.check_history(reads)
         if place is not None:
             check_store(self._connection, place)
-            if place.ordinal:
+            if self._witness is not None:
+                timeline.verify(self._witness)
+            elif place.ordinal:
                 timeline.verify(Mark(place.timestamp, place.revision, place.ordinal))
-        return reads.watch(self._prefix, self.progress)
+        watch = reads.watch(self._prefix, self.progress)
+        self._connection.check_history(reads)  # its search may have noticed a restore
+        return watch
 
     def _leave(self) -> None:
         """End the watch that is open; the next step opens one where it ended."""
@@ -234,6 +247,8 @@ class Follower:
         except AWAY:
             self._leave()  # it will be read again
             raise
+        if self._witness is None or mark.ordinal > self._witness.ordinal:
+            self._witness = mark
         size = 0 if changes is None else sum(map(_size, changes.changes))
         with self._changed:
             queue = self._queue

@@ -10,6 +10,7 @@ from snapkv.arguments import check_text
 from snapkv.errors import InvalidOptionError, StoreRecreatedError, StoreRestoredError
 from snapkv.fleet.member import named
 from snapkv.fleet.pin import Answering, Pin
+from snapkv.layout import Mark
 from snapkv.times import TIMESTAMP_MAX
 
 FORMAT = 1
@@ -19,7 +20,8 @@ TOKEN_CHARACTERS_MAX = 64 << 20
 class Place(NamedTuple):
     """One member in a token: its store, and the commit that the cut shows of it.
 
-    `ordinal` and `revision` are 0 where nothing is seen of the member; then `state` says why.
+    `ordinal` and `revision` are 0 where nothing is seen of the member; then `state` says why. In
+    the token of a watch, `witness` is the commit that made its time final on the member.
     """
 
     store_id: bytes
@@ -27,6 +29,13 @@ class Place(NamedTuple):
     timestamp: int
     ordinal: int
     revision: int
+    witness: Mark | None = None
+
+    def fields(self) -> list[object]:
+        """Return it as a list for JSON."""
+        witness = self.witness
+        seen = () if witness is None else (witness.timestamp, witness.ordinal, witness.revision)
+        return [self.store_id.hex(), *self[1:5], *seen]
 
 
 class Cut(NamedTuple):
@@ -43,10 +52,18 @@ class Cut(NamedTuple):
 #      "members": {"eu-1": ["5f..", "seen", 445644800032243000, 17, 42],
 #                  "us-1": ["", "absent", 0, 0, 0]}}
 #
-# A moment at a round has "spread_us", too, in microseconds.
+# A moment at a round has "spread_us", too, in microseconds. A watch adds the witness of a member:
+# its timestamp, ordinal and revision. For example, it has returned 30, and with it all that two
+# members have at or below that:
+#
+#     a   10@4 30@5           "a": ["5f..", "seen", 30, 4, 5, 30, 4, 5]
+#     b   20@7 44@8           "b": ["a3..", "seen", 20, 6, 7, 44, 7, 8]    44 made 30 final
+#
+# If b is set back to 20 and commits 25, then a watch that goes on after 30 would miss that. It
+# finds that b has no 44.
 def encoded(cut: Cut) -> str:
     """Return a cut as a JSON text on one line."""
-    members = {name: [place.store_id.hex(), *place[1:]] for name, place in cut.places.items()}
+    members = {name: place.fields() for name, place in cut.places.items()}
     fields = {"format": FORMAT, "timestamp": cut.timestamp, "members": members}
     if cut.spread is not None:
         fields["spread_us"] = round(cut.spread * 1_000_000)
@@ -83,7 +100,7 @@ def decoded(token: str) -> Cut:
         if not found["members"]:
             raise ValueError("it names no member")
         members = {
-            name: Place(bytes.fromhex(store_id), str(state), *map(_number, numbers))
+            name: _place_in(bytes.fromhex(store_id), str(state), *map(_number, numbers))
             for name, (store_id, state, *numbers) in found["members"].items()
         }
         spread = found.get("spread_us")
@@ -93,6 +110,16 @@ def decoded(token: str) -> Cut:
             f"{token[:40]!r} is not the token of a fleet's moment, as `moment.token` returns: {e}"
         ) from e
     return Cut(timestamp, members, spread)
+
+
+def _place_in(
+    store_id: bytes, state: str, timestamp: int, ordinal: int, revision: int, *seen: int
+) -> Place:
+    witness = None
+    if seen:
+        seen_ts, seen_ordinal, seen_revision = seen
+        witness = Mark(seen_ts, seen_revision, seen_ordinal)
+    return Place(store_id, state, timestamp, ordinal, revision, witness)
 
 
 def _number(found: object) -> int:
@@ -122,7 +149,7 @@ def check_same(pin: Pin, place: Place) -> None:
         is_same, now = not is_gone, "nothing"  # of a member that is missing nothing is known
     else:
         mark = pin.moment.mark
-        is_same = (mark.timestamp, mark.ordinal, mark.revision) == place[2:]
+        is_same = (mark.timestamp, mark.ordinal, mark.revision) == place[2:5]
         now = f"revision {mark.revision}"
     if not is_same:
         error = StoreRestoredError(

@@ -275,3 +275,41 @@ def test_random_writers_and_restarts(sites, seed, hold_bytes):
         assert stamps == sorted(set(stamps))
         assert {ts: {n: dict(c) for n, c in each.items()} for ts, each in found} == wanted
     assert whole == pieces
+
+
+@pytest.mark.parametrize("begins", ["since a time", "from now on"])
+def test_a_member_that_lost_what_made_the_time_final(sites, servers, begins):
+    """It keeps the commit that was returned last, and has a new one below the time now."""
+    sites.add("a", "b")
+    kept = min(store.save("k", b"0") for store in sites.stores.values())
+    sites.later()
+    fleet = sites.fleet()
+    if begins == "since a time":
+        with fleet.watch(since=kept) as watch:
+            sites.later(2_000)
+            sites["a"].save("k", b"lost")
+            sites.clock.set(sites.clock.now_ms() - 1_000)
+            final = sites["b"].save("k", b"1")
+            assert taken(watch, 1) == [(final, {"b": [("k", b"1")]})]
+            token = watch.token
+    else:
+        final = sites["b"].save("k", b"1")
+        sites.later()
+        sites["a"].save("k", b"lost")
+        assert fleet.resolved() == final
+        with fleet.watch() as watch:
+            assert watch.next(0.05) is None
+            token = watch.token
+    assert watch.timestamp == final
+    (engine,) = servers.of[sites.urls["a"]]
+    inner = backup(engine.inner, sites["a"].at(kept).revision, same_cluster=True)
+    sites.clock.set((kept >> 18) + 1)
+    restored = sites.keep(snapkv.store.open.open_on(inner, clock=sites.clock))
+    assert restored.save("k", b"below") < final
+    for _ in range(3):
+        sites.later(60_000)
+        restored.tick()
+    other = sites.fleet({"a": restored, "b": sites.urls["b"]})
+    with other.watch(resume=token) as watch, pytest.raises(StoreRestoredError) as e:
+        watch.next(WAIT_S)
+    assert e.value.member == "a"
