@@ -231,7 +231,7 @@ class Fleet(Closing):
         }
         if lost and behind == "error":
             raise MembersBehindError(timestamp, lost)
-        return FleetMoment(timestamp, pins, spread)
+        return FleetMoment(timestamp, pins, spread, None if lost else token)
 
     def ticker(self, *, members: Wanted = None, writer: str | None = None) -> Ticker:
         """Return what ticks the members that have an engine, all at one timestamp; no round trip.

@@ -140,7 +140,8 @@ class Follower:
             given = self._base
         if given is None:
             return Place(store_id, state, self.missing_since, 0, 0, witness)
-        return Place(store_id, state, given.timestamp, given.ordinal, given.revision, witness)
+        later = None if witness == given else witness
+        return Place(store_id, state, given.timestamp, given.ordinal, given.revision, later)
 
     def _final_by(self, timestamp: int) -> Mark | None:
         """Return the first commit that was read at or above a time, or the newest one known."""

@@ -42,8 +42,15 @@ class FleetMoment(Mapping[FleetKey, bytes]):
     Reading is lazy, as of a `Snapshot`. Errors name the `member` that they are about.
     """
 
-    def __init__(self, timestamp: int, pins: dict[str, Pin], spread: float | None = None) -> None:
+    def __init__(
+        self,
+        timestamp: int,
+        pins: dict[str, Pin],
+        spread: float | None = None,
+        token: str | None = None,
+    ) -> None:
         self.timestamp, self.spread, self._pins = timestamp, spread, pins
+        self._token = token
 
     @property
     def final(self) -> bool:
@@ -69,7 +76,9 @@ class FleetMoment(Mapping[FleetKey, bytes]):
     @property
     def token(self) -> str:
         """The cut as a JSON text: `fleet.at(token=...)` is the same one, or raises."""
-        return encoded(cut_of(self.timestamp, self._pins, self.spread))
+        if self._token is None:
+            self._token = encoded(cut_of(self.timestamp, self._pins, self.spread))
+        return self._token
 
     def __repr__(self) -> str:
         final = "final" if self.final else "not final"

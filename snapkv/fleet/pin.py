@@ -12,6 +12,7 @@ from snapkv.errors import SnapKVError
 from snapkv.fleet.link import Reads
 from snapkv.fleet.member import Member, named
 from snapkv.fleet.source import MemberSource
+from snapkv.layout import Mark
 from snapkv.reading.deadline import within
 from snapkv.reading.snapshot import Snapshot
 from snapkv.timeline.moment import Moment
@@ -67,6 +68,11 @@ class Answering(Protocol):
     @property
     def known(self) -> int:
         """The newest timestamp up to which the member was seen to be final."""
+        ...
+
+    @property
+    def newest(self) -> Mark | None:
+        """The newest commit that was seen of the engine in the fleet's history; None without."""
         ...
 
     @property

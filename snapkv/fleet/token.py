@@ -20,8 +20,9 @@ TOKEN_CHARACTERS_MAX = 64 << 20
 class Place(NamedTuple):
     """One member in a token: its store, and the commit that the cut shows of it.
 
-    `ordinal` and `revision` are 0 where nothing is seen of the member; then `state` says why. In
-    the token of a watch, `witness` is the commit that made its time final on the member.
+    `ordinal` and `revision` are 0 where nothing is seen of the member; then `state` says why. The
+    `witness` is a later commit that made the time final on the member: a watch that goes on there
+    verifies it.
     """
 
     store_id: bytes
@@ -52,11 +53,10 @@ class Cut(NamedTuple):
 #      "members": {"eu-1": ["5f..", "seen", 445644800032243000, 17, 42],
 #                  "us-1": ["", "absent", 0, 0, 0]}}
 #
-# A moment at a round has "spread_us", too, in microseconds. A watch adds the witness of a member:
-# its timestamp, ordinal and revision. For example, it has returned 30, and with it all that two
-# members have at or below that:
+# A moment at a round has "spread_us", too, in microseconds. After the place of a member come the
+# timestamp, ordinal and revision of its witness, if it has one. For example, the cut at 30:
 #
-#     a   10@4 30@5           "a": ["5f..", "seen", 30, 4, 5, 30, 4, 5]
+#     a   10@4 30@5           "a": ["5f..", "seen", 30, 4, 5]
 #     b   20@7 44@8           "b": ["a3..", "seen", 20, 6, 7, 44, 7, 8]    44 made 30 final
 #
 # If b is set back to 20 and commits 25, then a watch that goes on after 30 would miss that. It
@@ -72,16 +72,20 @@ def encoded(cut: Cut) -> str:
 
 def cut_of(timestamp: int, pins: Mapping[str, Pin], spread: float | None) -> Cut:
     """Return the cut that a moment shows."""
-    return Cut(timestamp, {name: _place(pin) for name, pin in pins.items()}, spread)
+    return Cut(timestamp, {name: _place(pin, timestamp) for name, pin in pins.items()}, spread)
 
 
-def _place(pin: Pin) -> Place:
-    store_id = pin.connection.store_id or b""
+def _place(pin: Pin, timestamp: int) -> Place:
+    connection = pin.connection
+    store_id = connection.store_id or b""
     if pin.moment is None:
-        return Place(store_id, pin.state, 0, 0, 0)
+        witness = connection.newest if pin.state == "absent" else None
+        return Place(store_id, pin.state, 0, 0, 0, witness)
     mark = pin.moment.mark
-    state = "behind" if pin.state == "behind" else "seen"
-    return Place(store_id, state, mark.timestamp, mark.ordinal, mark.revision)
+    is_behind = pin.state == "behind"
+    witness = None if is_behind or mark.timestamp == timestamp else connection.newest
+    state = "behind" if is_behind else "seen"
+    return Place(store_id, state, mark.timestamp, mark.ordinal, mark.revision, witness)
 
 
 def decoded(token: str) -> Cut:

@@ -313,3 +313,30 @@ def test_a_member_that_lost_what_made_the_time_final(sites, servers, begins):
     with other.watch(resume=token) as watch, pytest.raises(StoreRestoredError) as e:
         watch.next(WAIT_S)
     assert e.value.member == "a"
+
+
+@pytest.mark.parametrize("begins", [True, False])
+def test_a_watch_after_a_moment_that_lost_what_made_it_final(sites, servers, begins):
+    """Also where the member had no commit yet at that moment."""
+    sites.add("a", "b")
+    kept = sites["a"].save("k", b"0") if begins else sites["a"].at().timestamp
+    sites.later()
+    final = sites["b"].save("k", b"1")
+    sites.later()
+    sites["a"].save("k", b"lost")
+    fleet = sites.fleet()
+    moment = fleet.at(final)
+    assert moment.final
+    token = moment.token
+    (engine,) = servers.of[sites.urls["a"]]
+    inner = backup(engine.inner, sites["a"].at(kept).revision, same_cluster=True)
+    sites.clock.set((final >> 18) - 10)
+    restored = sites.keep(snapkv.store.open.open_on(inner, clock=sites.clock))
+    assert restored.save("k", b"below") < final
+    for _ in range(3):
+        sites.later(60_000)
+        restored.tick()
+    other = sites.fleet({"a": restored, "b": sites.urls["b"]})
+    with other.watch(resume=token) as watch, pytest.raises(StoreRestoredError) as e:
+        watch.next(WAIT_S)
+    assert e.value.member == "a"
