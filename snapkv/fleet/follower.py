@@ -207,7 +207,6 @@ class Follower:
     def _opened(self, reads: Reads) -> Any:
         timeline, place = reads.reader.timeline, self._place
         self._head = timeline.head().timestamp
-        self._connection.check_history(reads)
         if place is not None:
             check_store(self._connection, place)
             if self._witness is not None:
@@ -215,7 +214,7 @@ class Follower:
             elif place.ordinal:
                 timeline.verify(Mark(place.timestamp, place.revision, place.ordinal))
         watch = reads.watch(self._prefix, self.progress)
-        self._connection.check_history(reads)  # its search may have noticed a restore
+        self._connection.check_history(reads)  # last: the search for it may notice a restore
         return watch
 
     def _leave(self) -> None:
