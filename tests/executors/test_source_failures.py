@@ -76,6 +76,17 @@ def test_a_source_that_comes_back_has_lost_nothing(store, source, driven, noting
     driven.until(lambda: driven.executor.source_error is None, "the error to be over")
 
 
+def rising(numbers):
+    """Return into how few rising rows numbers can be parted."""
+    ends = []
+    for number in numbers:
+        fitting = [end for end in ends if end <= number]
+        if fitting:
+            ends.remove(max(fitting))
+        ends.append(number)
+    return len(ends)
+
+
 def test_a_second_watch_that_fails_goes_on_where_it_was(store, source, driven, noting):
     start = store.resolved()
     made = save(store, "a/", 30)
@@ -92,8 +103,9 @@ def test_a_second_watch_that_fails_goes_on_where_it_was(store, source, driven, n
     driven.reach(made[-1], ["a/", "b/"])
     assert noting.commits("a/") == made
     assert noting.commits("b/") == []
-    assert opened == sorted(opened)
-    assert len(opened) < 2 * len(made)
+    rows = rising(opened)
+    assert rows <= 2, "tables that joined one after the other take turns, and none goes back"
+    assert len(opened) < 2 * len(made) * rows
 
 
 def test_a_fetch_that_fails_with_a_queue_half_full_still_prepares(
