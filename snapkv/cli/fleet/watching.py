@@ -101,7 +101,7 @@ def watch(
 
 
 def _token_in(path: Path) -> str | None:
-    """Return what a watch has kept in a file; None if there is no file yet."""
+    """Return what a watch has kept in a file; None if the file does not exist."""
     if not path.exists():
         return None
     with readable(path) as file:
