@@ -156,7 +156,7 @@ class Tracker:
         with self._lock:
             if mark.ordinal > self.newest.ordinal:
                 self._see(mark)
-                pass
+                self.continuity.doubt()
 
     def _see(self, mark: Mark, *, certain: bool = True) -> None:
         """Add a mark; `certain` means that it is of the history that is known."""

@@ -12,6 +12,7 @@ from etcd_server import EtcdServer
 import snapkv
 from snapkv import Commit, FleetChanges
 from snapkv.errors import StoreRestoredError
+from snapkv.timeline import continuity
 
 pytestmark = pytest.mark.kills_etcd
 WAIT_S = 20.0
@@ -37,12 +38,18 @@ READS: dict[str, Callable[[snapkv.Fleet, Commit], Any]] = {
 }
 
 
+@pytest.mark.parametrize("soon", [False, True])
 @pytest.mark.parametrize("first", READS)
 def test_moments_do_not_contradict_what_a_watch_has_given(
-    node: EtcdServer, tmp_path: Path, first: str
+    node: EtcdServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: str, soon: bool
 ) -> None:
-    """Nothing but the watch has seen the commits that the member loses."""
-    name, backup = first.replace(" ", "-"), tmp_path / "backup.db"
+    """Nothing but the watch has seen the commits that the member loses.
+
+    A watch may bring them late, and a read may follow soon: then it has to check them, too.
+    """
+    name, backup = f"{first.replace(' ', '-')}-{soon}", tmp_path / "backup.db"
+    if soon:
+        monkeypatch.setattr(continuity, "GAP_S", WAIT_S)
     base = committed(node, name, b"base")
     with snapkv.fleet({"orders": {"url": node.url, "name": name}}) as fleet:
         with fleet.watch(since=base[0].ts) as watch:
