@@ -213,9 +213,7 @@ class Follower:
                 timeline.verify(self._witness)
             elif place.ordinal:
                 timeline.verify(Mark(place.timestamp, place.revision, place.ordinal))
-        watch = reads.watch(self._prefix, self.progress)
-        self._connection.check_history(reads)  # last: the search for it may notice a restore
-        return watch
+        return reads.watch(self._prefix, self.progress)  # each step checks the history
 
     def _leave(self) -> None:
         """End the watch that is open; the next step opens one where it ended."""
