@@ -117,7 +117,7 @@ soak: $(VENV)/.installed-test $(OLD_SPARKS:%=soak-spark%)
 	HYPOTHESIS_PROFILE=soak $(BIN)/python -m pytest tests/property tests/protocol tests/conformance \
 	  tests/scheduler tests/store tests/generations tests/etcd tests/changes tests/cli tests/recording tests/ui \
 	  tests/ui_cdcmeta tests/couch_http tests/archive tests/executors_recorded tests/captures tests/transport \
-	  tests/lmdb tests/crash tests/project tests/spark tests/fleet tests/fleet_etcd
+	  tests/lmdb tests/crash tests/project tests/spark tests/fleet tests/fleet_etcd tests/fleet_protocol
 
 soak-spark%: $(VENV)-spark%/.installed
 	$(VENV)-spark$*/bin/python -m pytest tests/spark

@@ -2,7 +2,16 @@
 
 import pytest
 
-SLOW_FOLDERS = {"captures", "crash", "etcd", "fleet_etcd", "property", "spark", "tour"}
+SLOW_FOLDERS = {
+    "captures",
+    "crash",
+    "etcd",
+    "fleet_etcd",
+    "fleet_protocol",
+    "property",
+    "spark",
+    "tour",
+}
 """Spark's, those of servers and of killed processes, and random programs."""
 SLOW_FILES = {
     "test_archive_down",
