@@ -114,6 +114,8 @@ class Claims:
     servers: Mapping[str, Server]
     told: dict[str, dict[int, Committed | None]] = field(default_factory=dict)
     lines: list[Line] = field(default_factory=list)
+    continues: bool = False
+    """Whether a watch goes on where another process left it."""
 
     def tell(self, name: str, timestamp: int, floor: Committed | None) -> None:
         """Note the newest commit of a member at or below a time that is final."""
@@ -124,11 +126,12 @@ class Claims:
         """Return the histories of a member that hold all that was told of it.
 
         A watch may give what it had received before a restore, while moments show the restored
-        member: then they are judged on their own.
+        member; and one that continues that of another process was perhaps never of the history that
+        this process has opened. Then they are judged on their own.
         """
         server = self.servers[name]
         histories = [each for each in (server.lost, server.history) if each is not None]
-        if not server.lost_in_buffers:
+        if not server.lost_in_buffers and not self.continues:
             return [h for h in histories if self._told(name, h) and self._given(name, h)]
         return [h for h in histories if (self._told if of_moments else self._given)(name, h)]
 
@@ -172,7 +175,7 @@ class Claims:
             for name, times in self.told.items()
         ]
         lines = {line.key for line in self.lines}
-        return tuple(told), tuple(sorted(lines, key=repr))
+        return self.continues, tuple(told), tuple(sorted(lines, key=repr))
 
 
 def check_shown(server: Server, seen: Any, timestamp: int, joined: int) -> None:

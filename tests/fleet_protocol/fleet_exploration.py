@@ -6,8 +6,6 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Protocol
 
-RUNS_MAX = 10_000_000
-
 
 class Choices:
     """Follows a script of choices, then takes the first of each; remembers how many there were."""
@@ -69,13 +67,6 @@ class Explored:
     states: int = 0
     runs: int = 0
     operations: int = 0
-
-    def __add__(self, other: Explored) -> Explored:
-        return Explored(
-            self.states + other.states,
-            self.runs + other.runs,
-            self.operations + other.operations,
-        )
 
     def __str__(self) -> str:
         return f"{self.states:,} states, {self.runs:,} runs, {self.operations:,} operations"

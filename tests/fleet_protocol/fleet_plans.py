@@ -24,6 +24,14 @@ def watched(order: Order, **bounds: Any) -> Plan:
     return replace(plan, **bounds)
 
 
+def left_twice() -> Plan:
+    """Return a plan of a watch that is left and continued twice, and may leave one member out."""
+    order = Order((1_003,), (1_003,))
+    steps, before = {"a": order.steps["a"], "b": ()}, {"a": 1_002, "b": 1_002}
+    bounds = {"leave_out": True, "waits": 1, "leaves": 2, "resumes": True}
+    return watched(order, steps=steps, before=before, **bounds)
+
+
 def restored(*timestamps: int, **bounds: Any) -> Plan:
     """Return a plan in which a member with these commits is restored, after one at 1,002."""
     steps = {"a": tuple(map(Step, timestamps)), "b": ()}

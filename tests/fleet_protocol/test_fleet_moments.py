@@ -28,9 +28,9 @@ PLANS = {
     "a member joins with a new store": (170, seen(LATER, joined={"b": 1_003}, **NEW_STORE)),
 }
 LARGER = {
-    **{f"held {order}": (1, seen(order, holds=True)) for order in orders(2, 1)},
-    **{f"on its way {order}": (1, seen(order, delayed=1)) for order in orders(2, 1)},
-    **{f"three each {order}": (1, seen(order)) for order in orders(3, 3)},
+    **{f"held {order}": (310, seen(order, holds=True)) for order in orders(2, 1)},
+    **{f"on its way {order}": (180, seen(order, delayed=1)) for order in orders(2, 1)},
+    **{f"three each {order}": (260, seen(order)) for order in orders(3, 3)},
     "held while others go first": (670, seen(EQUAL, holds=True, inside=1)),
     "on its way while others go first": (340, seen(EQUAL, delayed=1, inside=1)),
     "two go first, one is on its way": (120, seen(ONE_EACH, delayed=1, inside=2)),

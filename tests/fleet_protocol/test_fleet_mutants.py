@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from fleet_mutants import Edit
 from fleet_orders import Order
-from fleet_plans import restored, restored_while_watched, seen, watched
+from fleet_plans import left_twice, restored, restored_while_watched, seen, watched
 from fleet_runs import explored, play
 
 from snapkv.committer.request import SentRequest
@@ -30,6 +30,7 @@ PLANS = {
     "held": restored(1_004, holds=True),
     "asked": restored_while_watched(1_004, asks=True),
     "left": restored_while_watched(since=None, leaves=1),
+    "left twice": left_twice(),
     "looked at": restored_while_watched(1_004, looks=1, times=(1_003,)),
 }
 
@@ -82,6 +83,9 @@ NOT_CHECKED = Edit(
     "self.ask(lambda reads: reads.reader.timeline.tracker.continuity.assure())",
 )
 NO_BASE = Edit(Follower, "__init__", "self._base = connection.newest", "self._base = None")
+NOT_REACHED = Edit(
+    Follower, "place", " or (self.left_out and place.timestamp > self.missing_since)"
+)
 NO_DOUBT = Edit(Tracker, "see_followed", "self.continuity.doubt()", "pass")
 UNCHECKED_SEEN = Edit(Connection, "saw", "self.check_history(reads)")
 OPENED_UNCHECKED = Edit(Follower, "_open", "self._connection.check_history(reads)")
@@ -132,6 +136,7 @@ MUTANTS: dict[str, tuple[str, list[Edit]]] = {
     "a watch that opens in any history": ("left", [OPENED_UNCHECKED]),
 }
 SLOW: dict[str, tuple[str, list[Edit]]] = {
+    "a place that was not reached": ("left twice", [NOT_REACHED]),
     "no doubt of what a watch brings": ("looked at", [NO_DOUBT]),
     "a watch that brings any history": ("looked at", [UNCHECKED_SEEN]),
     "a quiet watch that does not look": ("looked at", [NOT_CHECKED]),

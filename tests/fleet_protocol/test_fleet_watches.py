@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from fleet_orders import Order, orders
 from fleet_plan import Plan
-from fleet_plans import watched
+from fleet_plans import left_twice, watched
 from fleet_runs import cases, check_explored
 
 ONE_EACH = Order((1_002,), (1_002,))
@@ -30,13 +30,14 @@ PLANS = {
 }
 LARGER = {
     **{f"left, too, {order}": (310, watched(order, leaves=1)) for order in orders(2, 1)[1::2]},
-    **{f"resumed {order}": (1, watched(order, **RESUMED)) for order in orders(2, 1)},
-    **{f"left, two each {order}": (1, watched(order, leaves=1)) for order in orders(2, 2)},
+    **{f"resumed {order}": (1_500, watched(order, **RESUMED)) for order in orders(2, 1)},
+    **{f"left, two each {order}": (920, watched(order, leaves=1)) for order in orders(2, 2)},
     "from now on, resumed": (830, watched(ONE_LATER, since=None, before=BEGUN, **RESUMED)),
     "three each": (2_800, watched(THREE_EACH)),
     "three each, nothing is held": (1_600, watched(THREE_EACH, hold_bytes=1, leaves=1)),
     "two are left out": (1_800, watched(TWO_AND_ONE, **LEFT_OUT)),
     "left out, and left": (2_000, watched(ONE_EACH, **LEFT_OUT, **RESUMED)),
+    "left out, and left twice": (8_200, left_twice()),
     "left out twice": (1_500, watched(ONE_LATER, leave_out=True, waits=2, leaves=1)),
     "a store is created late": (
         1_000,

@@ -10,6 +10,8 @@ from fleet_runs import cases, check_explored
 FROM_NOTHING = {"b": 2_000}
 EMPTY = (Streams.EMPTY,)
 FAST = (Streams.EMPTY, Streams.BUFFERED)
+TWO_AND_ONE = {"a": (Step(1_004), Step(1_006)), "b": (Step(1_003),)}
+JOINING: dict[str, Any] = {"before": FROM_NOTHING, "since": 1_001, "joined": {"a": 1_003}}
 RESUMED: dict[str, Any] = {"leaves": 1, "resumes": True}
 ONE_EACH = {"a": (Step(1_004),), "b": (Step(1_003),)}
 BOTH: dict[str, Any] = {"before": {"a": 1_002, "b": 1_004}, "restored": ("a", "b")}
@@ -29,21 +31,25 @@ LARGER = {
     ),
     "resumed": (12_000, restored(1_004, **RESUMED)),
     "from now on, left": (2_200, restored(1_004, since=None, leaves=1)),
-    "from now on, resumed": (1, restored(1_004, since=None, **RESUMED)),
-    "two commits": (1, restored(1_002, 1_004, before=FROM_NOTHING, since=1_001)),
+    "from now on, resumed": (20_000, restored(1_004, since=None, **RESUMED)),
+    "two commits": (2_800, restored(1_002, 1_004, before=FROM_NOTHING, since=1_001)),
     "two commits, left": (
-        1,
+        4_300,
         restored(1_002, 1_004, before=FROM_NOTHING, since=1_001, leaves=1),
     ),
     "the other member commits, too": (
-        1,
+        3_700,
         restored(steps=ONE_EACH, before={"a": 1_002}),
     ),
-    "inside of a call": (1, restored(1_004, since=None, inside=1)),
-    "later commits": (1, restored(1_004, later=True, leaves=1)),
-    "both members": (1, restored(1_004, **BOTH)),
+    "inside of a call": (4_100, restored(1_004, since=None, inside=1)),
+    "later commits": (1_600, restored(1_004, later=True, leaves=1)),
+    "a commit is on its way": (6_800, restored(1_004, delayed=1)),
+    "nothing is held": (5_100, restored(steps=TWO_AND_ONE, before={"a": 1_002}, hold_bytes=1)),
+    "the member joins": (4_000, restored(1_002, 1_004, **JOINING, leaves=1)),
+    "asked beside, left": (1_100, restored(1_004, asks=True, leaves=1, streams=FAST)),
+    "both members": (23_000, restored(1_004, **BOTH)),
     "left out": (
-        1,
+        11_000,
         restored(1_004, before={"a": 1_002, "b": 1_003}, leave_out=True, waits=1),
     ),
 }
