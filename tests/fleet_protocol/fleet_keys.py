@@ -73,6 +73,7 @@ def follower_key(follower: Follower) -> Hashable:
     left_out = follower.left_out, follower.missing_since, _held_for(follower)
     return (
         (follower.progress, follower._given, follower._place, follower._base, left_out),
+        (follower._witness, follower._ends),
         (follower.has_caught_up, follower._head, type(follower.error), follower._closed),
         queue,
         own,

@@ -14,14 +14,30 @@ TWO_AND_ONE = {"a": (Step(1_004), Step(1_006)), "b": (Step(1_003),)}
 JOINING: dict[str, Any] = {"before": FROM_NOTHING, "since": 1_001, "joined": {"a": 1_003}}
 RESUMED: dict[str, Any] = {"leaves": 1, "resumes": True}
 ONE_EACH = {"a": (Step(1_004),), "b": (Step(1_003),)}
+AHEAD_OF_B = {"a": (Step(1_006),), "b": (Step(1_004),)}
 BOTH: dict[str, Any] = {"before": {"a": 1_002, "b": 1_004}, "restored": ("a", "b")}
 
 PLANS = {
-    "from now on": (150, restored(since=None, leaves=1, streams=FAST)),
-    "left": (1_100, restored(1_004, leaves=1, streams=FAST)),
+    "from now on": (160, restored(since=None, leaves=1, streams=FAST)),
+    "left": (1_200, restored(1_004, leaves=1, streams=FAST)),
     "asked beside": (170, restored(since=1_001, asks=True)),
+    "left where another member is ahead": (
+        210,
+        restored(before={"a": 1_004, "b": 1_002}, times=(999,), since=None, leaves=1),
+    ),
 }
 LARGER = {
+    "left with commits that wait": (
+        3_300,
+        restored(
+            steps=AHEAD_OF_B,
+            before={"a": 1_002, "b": 1_002},
+            times=(1_001,),
+            leaves=1,
+            streams=EMPTY,
+        ),
+    ),
+    "inside of a call, and left": (450, restored(since=None, inside=1, leaves=1)),
     "slow streams": (1_200, restored(1_004)),
     "slow streams, asked beside": (1_200, restored(1_004, asks=True)),
     "looked at beside": (9_600, restored(1_004, looks=1, times=(1_003,))),
@@ -29,9 +45,9 @@ LARGER = {
         12_000,
         restored(1_004, since=None, looks=1, times=(1_003,)),
     ),
-    "resumed": (12_000, restored(1_004, **RESUMED)),
+    "resumed": (22_000, restored(1_004, **RESUMED)),
     "from now on, left": (2_200, restored(1_004, since=None, leaves=1)),
-    "from now on, resumed": (20_000, restored(1_004, since=None, **RESUMED)),
+    "from now on, resumed": (28_000, restored(1_004, since=None, **RESUMED)),
     "two commits": (2_800, restored(1_002, 1_004, before=FROM_NOTHING, since=1_001)),
     "two commits, left": (
         4_300,
