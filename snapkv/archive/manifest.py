@@ -25,6 +25,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
+from snapkv.dates import dated
 from snapkv.errors import ArchiveError, FormatError, HistoryGapError
 from snapkv.layout import SourceId
 
@@ -98,6 +99,15 @@ class Manifest:
     def gap_at(self, revision: int) -> Gap | None:
         """Return the gap that a revision is in."""
         return next((gap for gap in self.gaps if gap.low <= revision <= gap.high), None)
+
+    def missing(self, timestamp: int) -> str | None:
+        """Return why the state at a time is not here, None if it is."""
+        if timestamp < self.since_timestamp:
+            return f"the archive begins at {dated(self.since_timestamp)}"
+        for gap in self.gaps:
+            if gap.after < timestamp < gap.before:
+                return f"the archive has a gap between {dated(gap.after)} and {dated(gap.before)}"
+        return None
 
     def check_gap(self, revision: int) -> None:
         """Raise `HistoryGapError` if the state at a revision is lost; the log has no gaps."""

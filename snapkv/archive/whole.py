@@ -20,7 +20,6 @@ from snapkv.archive.manifest import File, Manifest
 from snapkv.archive.opened import Rows, damaged
 from snapkv.archive.rows import PATH
 from snapkv.archive.state import latest, merged
-from snapkv.dates import dated
 from snapkv.times import TIMESTAMP_MAX
 
 BYTES_MAX = 64 << 20
@@ -41,16 +40,6 @@ class WholeArchive:
 
     def __init__(self, files: Files, manifest: Manifest) -> None:
         self._files, self.manifest = files, manifest
-
-    def missing(self, timestamp: int) -> str | None:
-        """Return why the state at a time is not here, None if it is."""
-        manifest = self.manifest
-        if timestamp < manifest.since_timestamp:
-            return f"the archive begins at {dated(manifest.since_timestamp)}"
-        for gap in manifest.gaps:
-            if gap.after < timestamp < gap.before:
-                return f"the archive has a gap between {dated(gap.after)} and {dated(gap.before)}"
-        return None
 
     @cached_property
     def began(self) -> int:

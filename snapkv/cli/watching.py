@@ -23,7 +23,7 @@ from snapkv.cli.options import (
 from snapkv.cli.output import COMMIT_HEADINGS, Output
 from snapkv.cli.rendering import Rendering, renders
 from snapkv.cli.terminal import Part
-from snapkv.errors import CompactedError
+from snapkv.errors import CompactedError, HistoryGapError
 from snapkv.model import Change, Changes, Commit, Difference
 from snapkv.observing.observe import Observed
 from snapkv.reading.log import values_before
@@ -95,7 +95,7 @@ def _values_before(
     """Return the values before changes; None if these were compacted."""
     try:
         return values_before(kv, changes)
-    except CompactedError:
+    except (CompactedError, HistoryGapError):
         return None
 
 

@@ -113,7 +113,7 @@ def _newest(names: Iterable[str], found: Reached = NOWHERE) -> Reached:
     number, newest, early = found
     for name in names:
         digits, _, stamp = name.partition("-")
-        if digits.isdigit() and stamp.isascii() and stamp.isdigit():
+        if name.isascii() and digits.isdigit() and stamp.isdigit():
             number, newest = max((number, newest), (int(digits), int(stamp)))
             early = min(early, int(stamp) or early)
     return Reached(number, newest, early)

@@ -11,6 +11,7 @@ from snapkv.engine.contract import GetResult
 from snapkv.errors import (
     ArchiveError,
     CompactedError,
+    HistoryGapError,
     NotObservedError,
     SnapKVError,
     StoreRestoredError,
@@ -21,10 +22,12 @@ from snapkv.fleet.member import named
 from snapkv.fleet.pin import ABSENT, Pin, Seen, State
 from snapkv.layout import CREATION_ORDINAL, Mark
 from snapkv.reading.deadline import within
+from snapkv.reading.reader import Reader
 from snapkv.reading.watch import Watch
 from snapkv.timeline.moment import Moment
 
 if TYPE_CHECKING:
+    from snapkv.archive.manifest import Manifest
     from snapkv.fleet.archived import Reached
 
 Found = TypeVar("Found")
@@ -50,12 +53,15 @@ class Connection(Link):
 
     @property
     def newest(self) -> Mark | None:
-        """The newest commit that was seen of the engine in the fleet's history; None without."""
-        if self._reads is None:
-            return None
-        tracker = self._reads.reader.timeline.tracker
-        newest = tracker.newest  # first: the epoch grows before the mark changes
-        return newest if tracker.continuity.epoch == self._epoch else None
+        """The newest commit that engine or archive have shown in the fleet's history; or None."""
+        found = []
+        if (reads := self._reads) is not None:
+            tracker = reads.reader.timeline.tracker
+            newest = tracker.newest  # first: the epoch grows before the mark changes
+            found = [newest] if tracker.continuity.epoch == self._epoch else []
+        if (kept := self._kept) is not None:
+            found.append(kept.reader.timeline.tracker.newest)
+        return max(found, key=lambda mark: mark.ordinal, default=None)
 
     @property
     def is_empty(self) -> bool:
@@ -212,7 +218,8 @@ class Connection(Link):
     ) -> tuple[Watch[str], int]:
         """Watch the archive beside the engine; return also the timestamp at which it ends.
 
-        Raises `why` if it has nothing after `since`.
+        It ends before a gap. Raises `HistoryGapError` at one; `why` if nothing after `since` is
+        there.
         """
         try:
             kept = self.archive_or_none()
@@ -220,7 +227,12 @@ class Connection(Link):
             if kept is None or head is None or head.timestamp <= since:
                 raise why
             self._show(kept, head.timestamp, head)
-            return kept.watch(prefix, since), head.timestamp
+            gaps = [gap for gap in _manifest(kept.reader).gaps if gap.before > since]
+            gap = min(gaps, key=lambda gap: gap.after, default=None)
+            if gap is not None and gap.after <= since:
+                raise HistoryGapError(gap.after, gap.before)
+            ends = head.timestamp if gap is None else min(head.timestamp, gap.after)
+            return kept.watch(prefix, since), ends
         except SnapKVError as e:
             raise named(e, self.name)  # noqa: B904
 
@@ -276,7 +288,7 @@ class Connection(Link):
         self._know(whole.manifest.resolved)
         if timestamp > whole.manifest.resolved or not whole.is_small:
             return None
-        if (why := whole.missing(timestamp)) is not None:
+        if (why := whole.manifest.missing(timestamp)) is not None:
             return self.missing(why)
         if timestamp < self._early and timestamp < whole.began:
             return Pin(self, "absent", seen=ABSENT)
@@ -322,6 +334,8 @@ class Connection(Link):
             mark = moment.mark
         if moment.epoch != self._epoch:
             raise StoreRestoredError(RESTORED)
+        if self.member.is_archive and (why := _manifest(core).missing(timestamp)) is not None:
+            return self.missing(why)
         # not the newest mark: what was committed during this call is not in the moment
         if mark.ordinal <= CREATION_ORDINAL:
             if moment.final:
@@ -339,6 +353,8 @@ class Connection(Link):
             self._know(_head(kept))
             moment = kept.reader.policy.at(timestamp)
             self._show(kept, timestamp, moment.mark)
+            if (lost := _manifest(kept.reader).missing(timestamp)) is not None:
+                return self.missing(f"{why}; its archive: {lost}")
         except (*AWAY, ArchiveError, CompactedError) as e:
             return self.missing(f"{why}; its archive: {e}")
         if moment.mark.ordinal <= CREATION_ORDINAL:
@@ -356,6 +372,12 @@ def begun(steps: Iterator[Found]) -> Iterator[Found]:
     for first in steps:
         return chain((first,), steps)
     return iter(())
+
+
+def _manifest(archive: Reader) -> Manifest:
+    """Return the manifest of an archive that is open."""
+    manifest: Manifest = archive.engine.manifest  # type: ignore[attr-defined]
+    return manifest
 
 
 def _head(reads: Reads) -> int:

@@ -126,7 +126,7 @@ def _with_defaults(each: object, defaults: Mapping[str, Any], folder: str | None
         if folder is not None and isinstance(full.get(key), str):
             full[key] = _from(folder, full[key], is_archive=key == "archive")
     for key in CERTIFICATES:
-        if folder is not None and isinstance(full.get(key), str):
+        if folder is not None and isinstance(full.get(key), str) and full[key]:
             full[key] = os.path.join(folder, full[key])
     if full.get("prefix") is False:  # the default is not for this one
         del full["prefix"]

@@ -72,7 +72,7 @@ class Answering(Protocol):
 
     @property
     def newest(self) -> Mark | None:
-        """The newest commit that was seen of the engine in the fleet's history; None without."""
+        """The newest commit that engine or archive have shown in the fleet's history; or None."""
         ...
 
     @property

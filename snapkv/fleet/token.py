@@ -14,6 +14,8 @@ from snapkv.layout import Mark
 from snapkv.times import TIMESTAMP_MAX
 
 FORMAT = 1
+NOTHING = "missing"
+"""The state of a member of which a moment shows nothing."""
 TOKEN_CHARACTERS_MAX = 64 << 20
 
 
@@ -40,11 +42,15 @@ class Place(NamedTuple):
 
 
 class Cut(NamedTuple):
-    """What a token names: a time, the members at it, and the spread of its round in seconds."""
+    """What a token names: a time, the members at it, and the spread of its round in seconds.
+
+    `prefix` is that of a watch; a moment has none, and a watch of any prefix may go on there.
+    """
 
     timestamp: int
     places: Mapping[str, Place]
     spread: float | None = None
+    prefix: str | None = None
 
 
 # For example, of a fleet of two members, of which the second one joined later:
@@ -67,6 +73,8 @@ def encoded(cut: Cut) -> str:
     fields = {"format": FORMAT, "timestamp": cut.timestamp, "members": members}
     if cut.spread is not None:
         fields["spread_us"] = round(cut.spread * 1_000_000)
+    if cut.prefix is not None:
+        fields["prefix"] = cut.prefix
     return json.dumps(fields, separators=(",", ":"), ensure_ascii=False)
 
 
@@ -79,8 +87,9 @@ def _place(pin: Pin, timestamp: int) -> Place:
     connection = pin.connection
     store_id = connection.store_id or b""
     if pin.moment is None:
-        witness = connection.newest if pin.state == "absent" else None
-        return Place(store_id, pin.state, 0, 0, 0, witness)
+        if pin.state != "absent":  # it was left out, or nothing is known
+            return Place(store_id, NOTHING, 0, 0, 0)
+        return Place(store_id, "absent", 0, 0, 0, connection.newest)
     mark = pin.moment.mark
     is_behind = pin.state == "behind"
     witness = None if is_behind or mark.timestamp == timestamp else connection.newest
@@ -109,11 +118,14 @@ def decoded(token: str) -> Cut:
         }
         spread = found.get("spread_us")
         spread = None if spread is None else _number(spread) / 1_000_000
+        prefix = found.get("prefix")
+        if not isinstance(prefix, str | None):
+            raise ValueError(f"{prefix!r} is not a prefix")
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as e:
         raise InvalidOptionError(
             f"{token[:40]!r} is not the token of a fleet's moment, as `moment.token` returns: {e}"
         ) from e
-    return Cut(timestamp, members, spread)
+    return Cut(timestamp, members, spread, prefix)
 
 
 def _place_in(

@@ -70,8 +70,9 @@ class FleetWatch(Closing):
     thread may call `close()`, which ends the iteration. Not usable in a forked child.
 
     Errors name the `member`: `CompactedError` if its next changes were compacted and no archive
-    beside it has them, `StoreRestoredError` if its engine was restored (no change of the other
-    history is returned), `StoreRecreatedError`. Items that were complete before come first.
+    beside it has them, `HistoryGapError` if they fell into a gap of that, `StoreRestoredError` if
+    its engine was restored (no change of the other history is returned), `StoreRecreatedError`.
+    Items that were complete before come first.
     """
 
     def __init__(
@@ -89,6 +90,7 @@ class FleetWatch(Closing):
         if prefix is not None:
             check_text("prefix", prefix)
         self._timeout, self._leave_out, self._hold_bytes = timeout, leave_out, hold_bytes
+        self._prefix = prefix
         self.timestamp = after
         self.changed = threading.Condition()
         self._closed = self._forked = False
@@ -114,7 +116,7 @@ class FleetWatch(Closing):
         """
         with self.changed:
             members = {each.name: each.place(self.timestamp) for each in self._followers}
-            return encoded(Cut(self.timestamp, members))
+            return encoded(Cut(self.timestamp, members, prefix=self._prefix or ""))
 
     def next(self, timeout: float | None = None) -> FleetChanges | Late | None:
         """Return the next item; None if `timeout` seconds bring none."""

@@ -67,7 +67,7 @@ def test_the_states_and_differences_of_a_random_history(place, store, clock, tmp
         times = [t for t in times_of(archive, rng, 12) if t >= read.began]
         assert read.began == next(iter(archive.commits())).ts
         for ts in times:
-            assert read.missing(ts) is None
+            assert read.manifest.missing(ts) is None
             for prefix in ("", "k", "a"):
                 assert rows_of(read.state(ts, prefix.encode())) == rows(archive.at(ts), prefix)
         for _ in range(20):
@@ -100,14 +100,14 @@ def test_before_the_archive_begins_and_in_a_gap_nothing_is_there(place, store, c
     recorder(store, tmp_path).catch_up()
     read = whole(tmp_path)
     with snapkv.open_archive(str(tmp_path)) as archive:
-        assert "begins at" in read.missing(early)
+        assert "begins at" in read.manifest.missing(early)
         with pytest.raises(CompactedError):
             archive.at(early).count()
-        assert "gap" in read.missing(lost)
+        assert "gap" in read.manifest.missing(lost)
         with pytest.raises(snapkv.errors.HistoryGapError):
             archive.at(lost).count()
         for known in (before, last):
-            assert read.missing(known) is None
+            assert read.manifest.missing(known) is None
             assert rows_of(read.state(known)) == rows(archive.at(known))
 
 

@@ -10,6 +10,7 @@ from cli_runner import PROCESS_TIMEOUT_S, Cli
 from cli_terminal import following
 
 import snapkv
+from snapkv.cli.exits import Exit
 from snapkv.cli.fleet import watching
 from snapkv.fleet import watch as fleet_watch
 
@@ -166,12 +167,36 @@ def test_a_file_keeps_which_members_were_left_out(
 
 
 def test_a_file_that_is_no_place_of_a_watch(sites: Sites) -> None:
-    (sites.cli.place / "place.json").write_text("12")
+    place = sites.cli.place / "place.json"
+    place.write_text("12")
     answer = sites.cli("fleet", "watch", *IDLE, "--resume", "place.json")
     assert (answer.code, answer.out) == (2, "")
-    assert "is not the token of a fleet's" in answer.err
+    assert "place.json does not say where a watch goes on" in " ".join(answer.err.split())
     assert "no/place.json" in sites.cli("fleet", "watch", "--resume", "no/place.json", *IDLE).err
-    assert (sites.cli.place / "place.json").read_text() == "12"
+    assert place.read_text() == "12"
+    place.write_text("")  # as `mktemp` makes it
+    assert len(watched(sites, "0", "--resume", "place.json")) == 4
+
+
+def test_a_file_that_follows_other_members(sites: Sites) -> None:
+    watched(sites, "0", "--resume", "place.json")
+    answer = sites.cli("fleet", "watch", *IDLE, "--resume", "place.json", "--members", "eu")
+    assert (answer.code, answer.out) == (2, "")
+    assert "place.json follows us" in " ".join(answer.err.split())
+
+
+def test_a_watch_that_fails_keeps_no_place(sites: Sites) -> None:
+    """Or the next one would not begin where it is told to."""
+    clock = snapkv.ManualClock(BEGAN_MS + 4_000_000)
+    with snapkv.open(f"lmdb:{sites.cli.place / 'us'}", clock=clock) as store:
+        early = store.tick().ts
+        clock.advance(5_000_000)
+        store.tick()
+        assert store.compact(early).earliest == early
+    sites.tick(9_001)
+    answer = sites.cli("fleet", "watch", "--since", "0", *IDLE, "--resume", "place.json")
+    assert (answer.code, answer.out) == (Exit.COMPACTED, "")
+    assert not (sites.cli.place / "place.json").exists()
 
 
 def test_members_that_a_file_does_not_name_are_not_silently_left_out(sites: Sites) -> None:

@@ -202,6 +202,35 @@ def test_what_is_compacted_is_missing_or_in_the_archive(sites):
     assert kept.at(newest).members["us"].state == "live"
 
 
+@pytest.mark.parametrize("with_engine", [True, False])
+def test_a_gap_of_an_archive_is_missing(sites, with_engine):
+    """Of a member with an engine, too, which has compacted that time; opened archives as well."""
+    eu, us = sites.add("eu", "us")
+    stamps, folder = [], ""
+    for n in range(8):
+        sites.later(400_000)
+        stamps.append(us.save("k", b"%d" % n))
+        eu.save("k", b"%d" % n)
+        if n in (1, 7):
+            if n == 7:
+                sites.later(2_000_000)
+                us.compact(stamps[5], past_recordings=True)
+            folder = sites.archive("us")
+    sites.tick()
+    us = {"url": sites.urls["us"], "archive": folder} if with_engine else f"archive:{folder}"
+    fleet = sites.fleet({"eu": sites.urls["eu"], "us": us})
+    lost = stamps[3]
+    for _ in range(2):
+        with pytest.raises(MembersBehindError, match="gap"):
+            fleet.at(lost)
+        for behind in ("stale", "leave out"):
+            moment = fleet.at(lost, behind=behind)
+            assert (moment.members["us"].state, moment.final) == ("missing", False)
+            assert dict(moment) == {("eu", "k"): b"3"}
+        assert fleet.at(stamps[1])["us", "k"] == b"1"
+        assert list(fleet.commits(members="us"))  # an archive alone is open from here on
+
+
 def test_an_archive_that_begins_later_is_missing_before(sites):
     eu, us = sites.add("eu", "us")
     first = eu.save("k", b"1")

@@ -8,7 +8,12 @@ from store.wrapping import backup
 
 import snapkv
 from snapkv.engine.memory import engine as memory
-from snapkv.errors import CompactedError, EngineUnavailableError, StoreRestoredError
+from snapkv.errors import (
+    CompactedError,
+    EngineUnavailableError,
+    HistoryGapError,
+    StoreRestoredError,
+)
 from snapkv.fleet.connection import Connection
 
 from .following import drained, own, taken
@@ -95,6 +100,23 @@ def test_an_archive_that_ends_before_the_compaction_hides_nothing(sites, stamps,
             taken(watch, len(everything))
         assert e.value.member == "a"
         assert watch.timestamp <= stamps[5]
+
+
+def test_a_gap_of_the_archive_ends_it(sites, stamps, everything):
+    compact(sites, stamps, to=7)
+    sites.archive("a")
+    sites.later()
+    last = sites["a"].save("k", b"last")
+    sites["b"].tick()
+    fleet = archived(sites)
+    with fleet.watch(since=0) as watch:
+        found = taken(watch, 6)
+        with pytest.raises(HistoryGapError) as e:
+            watch.next(WAIT_S)
+        assert (e.value.member, e.value.after) == ("a", stamps[5])
+    assert found == everything[:6]
+    with fleet.watch(since=e.value.before, timeout=0) as watch:
+        assert drained(watch)[-1] == (last, {"a": [("k", b"last")]})
 
 
 @pytest.mark.parametrize("new", [1, 6])

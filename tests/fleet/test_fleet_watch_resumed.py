@@ -8,7 +8,7 @@ import pytest
 from store.wrapping import backup
 
 import snapkv
-from snapkv.errors import InvalidOptionError, StoreRestoredError
+from snapkv.errors import InvalidOptionError, MembersBehindError, StoreRestoredError
 from snapkv.fleet import follower
 
 from .following import drained, of, own, taken
@@ -329,6 +329,67 @@ def test_a_watch_after_a_moment_that_lost_what_made_it_final(sites, servers, beg
     assert moment.final
     token = moment.token
     (engine,) = servers.of[sites.urls["a"]]
+    inner = backup(engine.inner, sites["a"].at(kept).revision, same_cluster=True)
+    sites.clock.set((final >> 18) - 10)
+    restored = sites.keep(snapkv.store.open.open_on(inner, clock=sites.clock))
+    assert restored.save("k", b"below") < final
+    for _ in range(3):
+        sites.later(60_000)
+        restored.tick()
+    other = sites.fleet({"a": restored, "b": sites.urls["b"]})
+    with other.watch(resume=token) as watch, pytest.raises(StoreRestoredError) as e:
+        watch.next(WAIT_S)
+    assert e.value.member == "a"
+
+
+def test_another_prefix_than_that_of_the_token(sites):
+    """Changes of the other prefix would be missing, without a word."""
+    (a,) = sites.add("a")
+    a.save("a/k", b"1")
+    with sites.fleet().watch("b/", since=0) as watch:
+        token = watch.token
+    for prefix in (None, "a/", "b"):
+        with pytest.raises(InvalidOptionError, match="of the prefix 'b/'"):
+            sites.fleet().watch(prefix, resume=token)
+    with sites.fleet().watch("b/", resume=token, timeout=0) as watch:
+        assert drained(watch) == []
+    with sites.fleet().watch("a/", resume=sites.fleet().at().token, timeout=0) as watch:
+        assert drained(watch) == []
+
+
+@pytest.mark.parametrize("behind", ["stale", "leave out"])
+def test_a_moment_that_shows_nothing_of_a_member(sites, servers, behind):
+    """What that member has at or below the moment would be missing."""
+    sites.add("a", "b")
+    sites.tick()
+    fleet = sites.fleet(timeout=0.1)
+    servers.set(sites.urls["b"], "away")
+    sites.later()
+    sites["b"].save("k", b"missed")
+    ts = sites["a"].save("k", b"1")
+    token = fleet.at(ts, behind=behind).token
+    servers.set(sites.urls["b"], "here")
+    with pytest.raises(MembersBehindError, match="b: the token shows nothing of it"):
+        sites.fleet().watch(resume=token)
+    with sites.fleet().watch(resume=token, members="a", timeout=0) as watch:
+        assert drained(watch) == []
+
+
+def test_a_watch_after_a_moment_that_an_archive_made_final(sites, servers):
+    """The engine is restored to before the newest commit that the archive has."""
+    sites.add("a", "b")
+    kept = sites["a"].save("k", b"0")
+    sites.later()
+    final = sites["b"].save("k", b"1")
+    sites.later()
+    sites["a"].save("k", b"lost")
+    folder = sites.archive("a")
+    fleet = sites.fleet({"a": sites.described_as("a", archive=folder), "b": sites.urls["b"]})
+    (engine,) = servers.of[sites.urls["a"]]
+    servers.set(sites.urls["a"], "away")
+    moment = fleet.at(final)
+    assert (moment.final, moment.members["a"].state) == (True, "archive")
+    token = moment.token
     inner = backup(engine.inner, sites["a"].at(kept).revision, same_cluster=True)
     sites.clock.set((final >> 18) - 10)
     restored = sites.keep(snapkv.store.open.open_on(inner, clock=sites.clock))

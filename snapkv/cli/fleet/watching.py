@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 import typer
 
 from snapkv.cli.differences import Renderer
-from snapkv.cli.fleet.notices import tell_names
+from snapkv.cli.fleet.notices import listed, tell_names
 from snapkv.cli.fleet.options import FleetOptions, OpenFleet, of_fleet
 from snapkv.cli.formats import Json, change_json, commit_json, time_json, written_change_json
 from snapkv.cli.moments import since
@@ -30,7 +30,7 @@ from snapkv.cli.terminal import tell
 from snapkv.cli.ticker import Stop
 from snapkv.cli.watching import changes_json, changes_shown, commits_of, write_commit
 from snapkv.clock import monotonic
-from snapkv.errors import CompactedError
+from snapkv.errors import CompactedError, HistoryGapError, InvalidOptionError
 from snapkv.files import readable, written
 from snapkv.fleet.link import SILENT
 from snapkv.fleet.token import TOKEN_CHARACTERS_MAX, decoded
@@ -77,7 +77,7 @@ def watch(
     A time is printed when all members are final at it, so a member that is away stops it. With
     --behind leave-out the watch goes on, and what that member changed comes as "late". In the end
     the error stream has the --since with which the next watch goes on. With --resume FILE nothing
-    is missing and nothing is repeated: the file has the place of each member after the last item.
+    is missing: the file has the place of each member after the last item that was printed.
     """
     token = None if resume is None else _token_in(resume)
     after = None if token is not None else since(since_)
@@ -88,10 +88,8 @@ def watch(
         shows = _Shows(options.output.headed(*headings), renderer, opened, patch)
         behind: Literal["leave out", "error"] = "leave out" if policy == "leave out" else "error"
         if token is not None:
-            new = sorted(set(opened.fleet.members) - decoded(token).places.keys())
-            tell_names(new, f"not followed, as {resume} does not name them; give them another file")
+            _check_members(resume, token, opened)
         with opened.fleet.watch(prefix or None, after, behind=behind, resume=token) as changes:
-            _keep(changes, resume)
             for found in islice(_until(changes, stop, idle_s), count):
                 shows(found)
                 sys.stdout.flush()
@@ -101,11 +99,33 @@ def watch(
 
 
 def _token_in(path: Path) -> str | None:
-    """Return what a watch has kept in a file; None if the file does not exist."""
+    """Return what a watch has kept in a file; None if the file is empty or does not exist."""
     if not path.exists():
         return None
     with readable(path) as file:
-        return file.read(TOKEN_CHARACTERS_MAX).decode(errors="replace")
+        token = file.read(TOKEN_CHARACTERS_MAX).decode(errors="replace")
+    if not token:
+        return None
+    try:
+        decoded(token)
+    except InvalidOptionError as e:
+        raise typer.BadParameter(
+            f"{path} does not say where a watch goes on; give another file, or delete it: {e}"
+        ) from e
+    return token
+
+
+def _check_members(path: Path | None, token: str, opened: OpenFleet) -> None:
+    """Raise if a file names members that are not open; name those that it does not follow."""
+    kept, chosen = decoded(token).places.keys(), set(opened.fleet.members)
+    if unknown := sorted(kept - chosen):
+        raise typer.BadParameter(
+            f"{path} follows {listed(unknown)}, which the fleet does not have or --members leaves "
+            "out: choose these, too, or give another file"
+        )
+    tell_names(
+        sorted(chosen - kept), f"not followed, as {path} does not name them; give another file"
+    )
 
 
 def _keep(changes: FleetWatch, path: Path | None) -> None:
@@ -128,16 +148,17 @@ def _until(changes: FleetWatch, stop: Stop, idle_s: float | None) -> Iterator[Fl
             heard = monotonic()
             continue
         waited_s = monotonic() - heard
-        if waited_s >= HELD_BACK_S and (waits_for := changes.waits_for) != named:
+        ends = idle_s is not None and changes.has_caught_up and waited_s >= idle_s
+        if (ends or waited_s >= HELD_BACK_S) and (waits_for := changes.waits_for) != named:
             tell_names(waits_for, "not final yet, while changes wait for it")
             named = waits_for
-        if idle_s is not None and changes.has_caught_up and waited_s >= idle_s:
+        if ends:
             return
 
 
 def _resumes_at(changes: FleetWatch) -> int:
     """Return the time after which nothing was missed; members that were left out hold it back."""
-    timestamp, places, _ = decoded(changes.token)
+    timestamp, places, *_ = decoded(changes.token)
     behind = (place.timestamp for place in places.values() if place.state == "behind")
     return min([timestamp, *behind])
 
@@ -201,5 +222,5 @@ class _Shows:
         try:
             each = self._opened.members.by_name[name]
             return each.ask(lambda reads: values_before(reads, changes))
-        except (CompactedError, *SILENT):
+        except (CompactedError, HistoryGapError, *SILENT):
             return None
