@@ -25,7 +25,7 @@ from snapkv.fleet.merged import MemberCommit, MemberVersion
 from snapkv.fleet.moment import FleetMoment, Wanted
 from snapkv.fleet.pin import ABSENT, LATE, Pin
 from snapkv.fleet.rounds import Ticker, aligned
-from snapkv.fleet.token import NOTHING, Cut, Place, check_same, decoded
+from snapkv.fleet.token import Cut, Place, check_resumed, check_same, decoded
 from snapkv.fleet.watch import HOLD_BYTES, FleetWatch
 from snapkv.lifecycle import Closing
 from snapkv.times import (
@@ -383,7 +383,7 @@ class Fleet(Closing):
             cut = self._decoded(resume)
             after, places = cut.timestamp, cut.places
             names = [name for name in names if name in places]
-            _check_resumed(cut, names, prefix)
+            check_resumed(cut, names, prefix)
             if not names:
                 raise InvalidOptionError(
                     f"none of the token's members is one of members={members!r}: leave that out"
@@ -406,18 +406,6 @@ def check_behind(behind: object) -> None:
     if behind not in BEHIND:
         listed = ", ".join(f'"{each}"' for each in BEHIND)
         raise InvalidOptionError(f"behind must be one of {listed}, not {behind!r}")
-
-
-def _check_resumed(cut: Cut, names: list[str], prefix: str | None) -> None:
-    """Raise unless a watch can go on at a cut without missing changes."""
-    if cut.prefix is not None and cut.prefix != (prefix or ""):
-        raise InvalidOptionError(
-            f"the token is of a watch of the prefix {cut.prefix!r}, not {prefix or ''!r}: give that"
-        )
-    why = "the token shows nothing of it, so a watch cannot go on there: take another moment"
-    unknown = {name: why for name in names if cut.places[name].state == NOTHING}
-    if unknown:
-        raise MembersBehindError(cut.timestamp, unknown)
 
 
 def allowed(timestamp: int, pins: dict[str, Pin], behind: Behind) -> dict[str, Pin]:

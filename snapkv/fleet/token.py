@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from snapkv.arguments import check_text
-from snapkv.errors import InvalidOptionError, StoreRecreatedError, StoreRestoredError
+from snapkv.errors import (
+    InvalidOptionError,
+    MembersBehindError,
+    StoreRecreatedError,
+    StoreRestoredError,
+)
 from snapkv.fleet.member import named
 from snapkv.fleet.pin import Answering, Pin
 from snapkv.layout import Mark
@@ -152,6 +157,18 @@ def check_store(connection: Answering, place: Place) -> None:
             f"the token is of the store {place.store_id.hex()}, and this is {store_id.hex()}"
         )
         raise named(error, connection.name)
+
+
+def check_resumed(cut: Cut, names: Sequence[str], prefix: str | None) -> None:
+    """Raise unless a watch can go on at a cut without missing changes."""
+    if cut.prefix is not None and cut.prefix != (prefix or ""):
+        raise InvalidOptionError(
+            f"the token is of a watch of the prefix {cut.prefix!r}, not {prefix or ''!r}: give that"
+        )
+    why = "the token shows nothing of it, so a watch cannot go on there: take another moment"
+    unknown = {name: why for name in names if cut.places[name].state == NOTHING}
+    if unknown:
+        raise MembersBehindError(cut.timestamp, unknown)
 
 
 def check_same(pin: Pin, place: Place) -> None:
