@@ -30,7 +30,7 @@ class RawClient:
             ("grpc.use_local_subchannel_pool", 1),
             ("grpc.enable_http_proxy", 0),
             ("grpc.initial_reconnect_backoff_ms", 20),
-            ("grpc.min_reconnect_backoff_ms", 20),
+            ("grpc.min_reconnect_backoff_ms", 5_000),  # how long an attempt may take
             ("grpc.max_reconnect_backoff_ms", 50),
         ]
         self.channel = (
