@@ -198,7 +198,8 @@ class Follower:
         except CompactedError as e:
             watch, ends = self._connection.archived_watch(self._prefix, self.progress, e)
         with self._changed:
-            self._watch, self._base, self._ends = watch, watch.mark, ends
+            self._watch, self._ends = watch, ends
+            self._base = self._base or watch.mark  # it may have been opened before
             self._witness = self._witness or self._connection.newest
             self._move(max(self.progress, watch.timestamp))
         if self._closed:

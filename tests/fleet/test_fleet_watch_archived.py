@@ -74,6 +74,16 @@ def test_a_token_goes_on_after_each_item(sites, stamps, everything):
     assert found == everything
 
 
+def test_a_token_is_of_what_was_taken_not_of_what_was_read(sites, stamps):
+    """The follower has read the whole archive and opened the engine's watch; nothing was taken."""
+    compact(sites, stamps)
+    fleet = archived(sites)
+    with fleet.watch(since=stamps[1]) as watch:
+        eventually(lambda: all(each.progress >= stamps[-1] for each in watch._followers))
+        moment = fleet.at(token=watch.token)
+        assert (moment.timestamp, moment["a", "k"]) == (stamps[1], b"1")
+
+
 def test_compaction_overtakes_a_watch(sites, stamps, everything):
     """It reads no further than it has room for."""
     fleet = archived(sites)
