@@ -201,9 +201,9 @@ class Connection(Link):
     def saw(self, mark: Mark) -> None:
         """Take a commit that a watch of the member has brought.
 
-        Moments do not contradict it: if the engine loses it, then the next read notices that.
-        Raises `StoreRestoredError` if the engine was restored since the fleet opened it. No round
-        trip, but after the archive beside it has answered.
+        From now on the next read notices if the engine has lost it. Raises `StoreRestoredError` if
+        the engine was restored since the fleet opened it. No round trip, except to confirm what
+        the archive beside the engine has shown.
         """
         reads = self.reads()
         reads.reader.timeline.tracker.see_followed(mark)
@@ -218,8 +218,8 @@ class Connection(Link):
     ) -> tuple[Watch[str], int]:
         """Watch the archive beside the engine; return also the timestamp at which it ends.
 
-        It ends before a gap. Raises `HistoryGapError` at one; `why` if nothing after `since` is
-        there.
+        It ends where a gap begins. Raises `HistoryGapError` if `since` is in a gap, and `why` if
+        the archive ends before it.
         """
         try:
             kept = self.archive_or_none()

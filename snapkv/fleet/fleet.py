@@ -363,8 +363,8 @@ class Fleet(Closing):
         `item.timestamp` on continues without a gap; with "leave out", pass `watch.token` as
         `resume` instead.
 
-        What an engine has compacted is read from the archive beside it; where that ends, the engine
-        goes on. At most `hold_bytes` of changes wait in memory for slower members; beyond it the
+        Changes that an engine has compacted are read from its archive, later ones from the engine
+        again. At most `hold_bytes` of changes wait in memory for slower members; beyond it the
         faster ones are not read. One thread for each member. Iteration ends if `timeout` seconds
         bring nothing.
 

@@ -69,10 +69,10 @@ class FleetWatch(Closing):
     this watch were returned. `next(timeout=...)` waits so long once. Use it from one thread; any
     thread may call `close()`, which ends the iteration. Not usable in a forked child.
 
-    Errors name the `member`: `CompactedError` if its next changes were compacted and no archive
-    beside it has them, `HistoryGapError` if they fell into a gap of that, `StoreRestoredError` if
-    its engine was restored (no change of the other history is returned), `StoreRecreatedError`.
-    Items that were complete before come first.
+    Errors name the `member`: `CompactedError` if its next changes were compacted and its archive
+    does not have them, `HistoryGapError` if they are in a gap of its archive,
+    `StoreRestoredError` if its engine was restored (no change of the other history is returned),
+    `StoreRecreatedError`. Items that were complete before come first.
     """
 
     def __init__(

@@ -277,6 +277,22 @@ def test_random_writers_and_restarts(sites, seed, hold_bytes):
     assert whole == pieces
 
 
+def check_set_back(sites, servers, kept, final, token):
+    """Set "a" back to a commit, commit below a time, and go on there: it must not be missed."""
+    (engine,) = servers.of[sites.urls["a"]]
+    inner = backup(engine.inner, sites["a"].at(kept).revision, same_cluster=True)
+    sites.clock.set((final >> 18) - 10)
+    restored = sites.keep(snapkv.store.open.open_on(inner, clock=sites.clock))
+    assert restored.save("k", b"below") < final
+    for _ in range(3):
+        sites.later(60_000)
+        restored.tick()
+    other = sites.fleet({"a": restored, "b": sites.urls["b"]})
+    with other.watch(resume=token) as watch, pytest.raises(StoreRestoredError) as e:
+        watch.next(WAIT_S)
+    assert e.value.member == "a"
+
+
 @pytest.mark.parametrize("begins", ["since a time", "from now on"])
 def test_a_member_that_lost_what_made_the_time_final(sites, servers, begins):
     """It keeps the commit that was returned last, and has a new one below the time now."""
@@ -301,18 +317,7 @@ def test_a_member_that_lost_what_made_the_time_final(sites, servers, begins):
             assert watch.next(0.05) is None
             token = watch.token
     assert watch.timestamp == final
-    (engine,) = servers.of[sites.urls["a"]]
-    inner = backup(engine.inner, sites["a"].at(kept).revision, same_cluster=True)
-    sites.clock.set((kept >> 18) + 1)
-    restored = sites.keep(snapkv.store.open.open_on(inner, clock=sites.clock))
-    assert restored.save("k", b"below") < final
-    for _ in range(3):
-        sites.later(60_000)
-        restored.tick()
-    other = sites.fleet({"a": restored, "b": sites.urls["b"]})
-    with other.watch(resume=token) as watch, pytest.raises(StoreRestoredError) as e:
-        watch.next(WAIT_S)
-    assert e.value.member == "a"
+    check_set_back(sites, servers, kept, final, token)
 
 
 @pytest.mark.parametrize("begins", [True, False])
@@ -328,18 +333,7 @@ def test_a_watch_after_a_moment_that_lost_what_made_it_final(sites, servers, beg
     moment = fleet.at(final)
     assert moment.final
     token = moment.token
-    (engine,) = servers.of[sites.urls["a"]]
-    inner = backup(engine.inner, sites["a"].at(kept).revision, same_cluster=True)
-    sites.clock.set((final >> 18) - 10)
-    restored = sites.keep(snapkv.store.open.open_on(inner, clock=sites.clock))
-    assert restored.save("k", b"below") < final
-    for _ in range(3):
-        sites.later(60_000)
-        restored.tick()
-    other = sites.fleet({"a": restored, "b": sites.urls["b"]})
-    with other.watch(resume=token) as watch, pytest.raises(StoreRestoredError) as e:
-        watch.next(WAIT_S)
-    assert e.value.member == "a"
+    check_set_back(sites, servers, kept, final, token)
 
 
 def test_another_prefix_than_that_of_the_token(sites):
@@ -385,19 +379,8 @@ def test_a_watch_after_a_moment_that_an_archive_made_final(sites, servers):
     sites["a"].save("k", b"lost")
     folder = sites.archive("a")
     fleet = sites.fleet({"a": sites.described_as("a", archive=folder), "b": sites.urls["b"]})
-    (engine,) = servers.of[sites.urls["a"]]
     servers.set(sites.urls["a"], "away")
     moment = fleet.at(final)
     assert (moment.final, moment.members["a"].state) == (True, "archive")
     token = moment.token
-    inner = backup(engine.inner, sites["a"].at(kept).revision, same_cluster=True)
-    sites.clock.set((final >> 18) - 10)
-    restored = sites.keep(snapkv.store.open.open_on(inner, clock=sites.clock))
-    assert restored.save("k", b"below") < final
-    for _ in range(3):
-        sites.later(60_000)
-        restored.tick()
-    other = sites.fleet({"a": restored, "b": sites.urls["b"]})
-    with other.watch(resume=token) as watch, pytest.raises(StoreRestoredError) as e:
-        watch.next(WAIT_S)
-    assert e.value.member == "a"
+    check_set_back(sites, servers, kept, final, token)
