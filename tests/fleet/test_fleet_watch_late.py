@@ -57,6 +57,14 @@ def lates_before(watch):
     return lates, item
 
 
+def lates_until(watch, ts):
+    """What comes of a member that was left out, up to a time."""
+    lates = [watch.next(WAIT_S)]
+    while lates[-1].until < ts:
+        lates.append(watch.next(WAIT_S))
+    return lates
+
+
 # --- who is left out ---
 
 
@@ -82,9 +90,10 @@ def test_a_member_that_hangs_is_left_out_and_comes_late(sites, servers, monkeypa
             assert item.missing == ("b",)
         monkeypatch.setattr(watch_module, "PATIENCE_S", 60.0)  # the machine may pause, too
         servers.set(sites.urls["b"], "here")
+        lates = lates_until(watch, stamps[-1])  # before a goes on: it would not wait for b
         sites.later()
         again = min(store.save("k", b"9") for store in sites.stores.values())
-        lates, item = lates_before(watch)
+        item = watch.next(WAIT_S)
         assert {late.member for late in lates} == {"b"}
         assert (lates[0].since, lates[-1].until) == (both, stamps[-1])
         assert [(each.commit.ts, plain(each)) for late in lates for each in late.changes] == [

@@ -138,13 +138,14 @@ def test_very_many_calls_at_once_do_not_add_threads(monkeypatch, post):
     monkeypatch.setattr(grpc_post, "CALLS_MAX", 8)
     receiver, sender = post(), post()
     with foreign_client(receiver.address) as call:
+        before = threading.active_count()  # those of the client, and of earlier tests
         with receiver._lock:  # as if each took long
             calls = [call.future(call_of(("feed", request(n))), timeout=WAIT_S) for n in range(300)]
             eventually(lambda: sum(each.done() for each in calls) >= 292, "those beyond the limit")
             threads = threading.active_count()
         codes = [each.code().name for each in calls]
         assert set(codes) <= {"OK", "RESOURCE_EXHAUSTED"}
-        assert threads < 40
+        assert threads < before + 32  # of 300
     assert len(received(receiver, codes.count("OK"))) == codes.count("OK") > 0
     sender.send(receiver.address, "feed", request(1))
     assert len(received(receiver, 1)) == 1
