@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 import statistics
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -23,14 +24,17 @@ SLOW_S, SLOW_LOOKUPS = 0.04, 25
 
 
 class Calls:
-    """Counts the calls of engines in this process that can be repeated: all but commits."""
+    """Counts the calls of engines in this thread that can be repeated: all but commits.
+
+    Threads of stores look at their servers once in a while.
+    """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.count = 0
-        read = Connection.read
+        read, thread = Connection.read, threading.get_ident()
 
         def counting(connection: Connection, *arguments, **options):
-            self.count += 1
+            self.count += threading.get_ident() == thread
             return read(connection, *arguments, **options)
 
         monkeypatch.setattr(Connection, "read", counting)
@@ -119,7 +123,7 @@ def test_h10_lookups_below_the_ring_are_few_round_trips(two: Two, calls: Calls) 
         costs.append(calls.during(lambda when=when, to=found: to.append(a.at(when).revision)))
         assert found == [wanted.revision], f"seed {seed}: {when}"
     assert len(costs) >= 50
-    assert max(costs) <= 6, f"seed {seed}: {costs}"
+    assert 1 <= max(costs) <= 6, f"seed {seed}: {costs}"
     assert statistics.mean(costs) <= 3, f"seed {seed}: {statistics.mean(costs)}"
     two.proxy.latency_s = SLOW_S  # where the engine may be exchanged between any two answers
     slow = []
