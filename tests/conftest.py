@@ -3,6 +3,7 @@
 import gc
 import os
 import re
+import signal
 import subprocess
 import sys
 from collections import Counter
@@ -62,6 +63,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # a shell ignores it for what it runs in the background, and processes inherit that
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     oldest = ".".join(map(str, KILLS_ETCD_MIN))
     config.addinivalue_line("markers", f"kills_etcd: needs etcd {oldest} or newer")
     config.addinivalue_line(
