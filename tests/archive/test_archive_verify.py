@@ -227,6 +227,13 @@ def test_a_manifest_whose_digest_is_another(recording, old, new):
         existing(files)
 
 
+def test_a_manifest_that_was_formatted_anew(recording):
+    files, number = recording.writer.files, recording.writer.manifest.number
+    path = Path(f"{files.url}/_manifest/{number:020}.json")
+    path.write_text(json.dumps(json.loads(path.read_text())))
+    assert existing(files) == recording.writer.manifest
+
+
 def test_a_manifest_without_files(recording):
     files, number = recording.writer.files, recording.writer.manifest.number
     path = Path(f"{files.url}/_manifest/{number:020}.json")
