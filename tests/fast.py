@@ -88,6 +88,7 @@ SLOW_FILES = {
     "test_exploration",
     "test_extras",
     "test_flaky_engine",
+    "test_fleet_bulk",
     "test_fleet_moments",
     "test_fleet_watch_late",
     "test_fleet_watch_resumed",

@@ -1,4 +1,4 @@
-"""A small archive read as a whole: the state at a time, and what differs between two times.
+"""Small archives read as wholes: their states at a time, and what differs between two times.
 
 An engine reads an archive piece by piece, for one key or a page. Here all files that a time needs
 are read at once, because of a thousand archives it is the number of files that costs. Rows have the
@@ -7,32 +7,39 @@ timestamp of their commit, so no log is read, but for the times of bases after t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from snapkv.archive.files import Files
 from snapkv.archive.manifest import File, Manifest
-from snapkv.archive.opened import Rows, damaged
-from snapkv.archive.rows import PATH
-from snapkv.archive.state import latest, merged
+from snapkv.archive.opened import damaged
+from snapkv.archive.rows import DELTA, PATH
 from snapkv.times import TIMESTAMP_MAX
 
 BYTES_MAX = 64 << 20
 """An archive of which a time needs more bytes than this is read piece by piece instead."""
 COLUMNS = ["key", "value", "created", "revision", "version"]
+ROWS = pa.schema([each for each in DELTA if each.name not in ("time", "change_ordinal")])
 
 
-class Differing(NamedTuple):
-    """A key that differs between two times; None means absent."""
+class Read(NamedTuple):
+    """The rows of an archive that its states at two times need."""
 
-    key: bytes
-    before: bytes | None
-    after: bytes | None
+    tables: list[Any]
+    """Of a base, then of deltas in the order of their revisions, each with the columns `ROWS`."""
+    low: int
+    high: int
+
+    @property
+    def nbytes(self) -> int:
+        """How many bytes of memory they take."""
+        return sum(table.nbytes for table in self.tables)
 
 
 class WholeArchive:
@@ -63,48 +70,26 @@ class WholeArchive:
         """Whether it may be read as a whole."""
         return sum(file.size for file in self.manifest.files) <= BYTES_MAX
 
-    def state(self, timestamp: int, prefix: bytes = b"") -> Any:
-        """Return the rows in force at a time as an Arrow table of `COLUMNS`, sorted by key.
+    def read(self, low: int, high: int) -> Read:
+        """Return what `states` and `differences` need for the times from `low` to `high`.
 
-        Reads the newest base at or below the time, and the deltas after it: a request for each.
-        Raises `ArchiveError` for damaged files, `FileMissingError` if they were merged meanwhile.
+        Reads the newest base at or below `low`, and the deltas after it that begin at or before
+        `high`: a request for each. Raises `ArchiveError` for damaged files, `FileMissingError` if
+        they were merged meanwhile.
         """
-        base, changes = self._read(timestamp, timestamp, prefix)
-        return merged(base, _until(changes, timestamp)).table.select(COLUMNS)
-
-    def differences(self, a: int, b: int, prefix: bytes = b"") -> Iterator[Differing]:
-        """Yield the keys that differ between two times, in order; reads what one state needs."""
-        low, high = min(a, b), max(a, b)
-        base, changes = self._read(low, high, prefix)
-        newer = latest(_between(changes, low, high))
-        if not len(newer.stored):
-            return
-        before = merged(base, _until(changes, low))
-        at = pc.index_in(newer.stored, value_set=before.stored)
-        old = before.table["value"].take(at).to_pylist()
-        deleted = newer.table["deleted"].to_pylist()
-        new = newer.table["value"].to_pylist()
-        for key, was, is_, gone in zip(newer.stored.to_pylist(), old, new, deleted, strict=True):
-            left, right = was, None if gone else is_
-            if left != right:
-                yield Differing(key, left, right) if a <= b else Differing(key, right, left)
-
-    def _read(self, low: int, high: int, prefix: bytes) -> tuple[list[Rows], list[Rows]]:
-        """Return the rows of the base for one time, and of the deltas up to another time."""
-        manifest = self.manifest
         at = self._base(low)
-        bases = [file for file in manifest.of_kind("base") if file.high == at]
-        deltas = [file for file in manifest.of_kind("delta") if file.high > at]
-        base = [self._rows(file, [*COLUMNS, "space"], prefix) for file in bases if file.rows]
-        changes = []
-        for file in deltas:
-            if not file.rows:
-                continue
-            found = self._rows(file, [*COLUMNS, "space", "timestamp", "deleted"], prefix, high)
-            if found is None:  # it begins after that time, and so do the rest
-                break
-            changes.append(found)
-        return [rows for rows in base if rows is not None], changes
+        tables = [
+            self._rows(self._opened(file), file)
+            for file in self.manifest.of_kind("base")
+            if file.high == at and file.rows
+        ]
+        for file in self.manifest.of_kind("delta"):
+            if file.high > at and file.rows:
+                opened = self._opened(file)
+                if _bounds(opened)[0] > high:  # and so do the rest
+                    break
+                tables.append(self._rows(opened, file))
+        return Read(tables, low, high)
 
     def _base(self, timestamp: int) -> int:
         """Return the revision of the newest base at or below a time."""
@@ -124,24 +109,17 @@ class WholeArchive:
                     return int(pc.max(known["timestamp"]).as_py())
         return self.manifest.since_timestamp
 
-    def _rows(
-        self, file: File, columns: list[str], prefix: bytes, until: int | None = None
-    ) -> Rows | None:
-        """Return a file's rows of keys with a prefix; None if all of them are after a time."""
-        opened = self._opened(file)
-        if until is not None and _bounds(opened)[0] > until:
-            return None
+    def _rows(self, opened: Any, file: File) -> Any:
+        """Return the rows of a file as `ROWS`; those of a base count as older than any time."""
+        missing = [] if file.kind == "delta" else [ROWS.field("timestamp"), ROWS.field("deleted")]
+        names = [each.name for each in ROWS if each not in missing]
         try:
-            table = opened.read(columns, use_threads=False).combine_chunks()
+            table = opened.read(names, use_threads=False)
         except (pa.ArrowException, OSError) as e:
             raise damaged(file, e) from e
-        own = pc.equal(table["space"], "")
-        if prefix:
-            own = pc.and_(own, pc.starts_with(table["key"], prefix))
-        if not pc.all(own, min_count=0).as_py():
-            table = table.filter(own).combine_chunks()
-        table = table.drop_columns("space")
-        return Rows(_array(table["key"]), table)
+        for each in missing:
+            table = table.append_column(each, pa.repeat(pa.scalar(0).cast(each.type), file.rows))
+        return table
 
     def _opened(self, file: File) -> Any:
         source = pa.BufferReader(self._files.read(file.path))  # faster than by its path
@@ -159,7 +137,7 @@ class WholeArchive:
 
 def _bounds(opened: Any) -> tuple[int, int]:
     """Return the first and the last timestamp of a file by its statistics; 0 and all without."""
-    metadata, at = opened.metadata, opened.schema_arrow.get_field_index("timestamp")
+    metadata, at = opened.metadata, opened.schema.names.index("timestamp")
     least, most = TIMESTAMP_MAX, 0
     for number in range(metadata.num_row_groups):
         statistics = metadata.row_group(number).column(at).statistics
@@ -169,25 +147,78 @@ def _bounds(opened: Any) -> tuple[int, int]:
     return least, most
 
 
-def _until(changes: list[Rows], timestamp: int) -> list[Rows]:
-    return [_kept(rows, pc.less_equal(rows.table["timestamp"], timestamp)) for rows in changes]
+class _Rows(NamedTuple):
+    """The wanted rows of archives, in the order of archives, keys and revisions."""
+
+    table: Any
+    order: Any
+    """Where they are in the table."""
+    archive: Any
+    """Their archives' places in the list."""
+    ends: Any
+    """Whether each is the last one of its key."""
 
 
-def _between(changes: list[Rows], low: int, high: int) -> list[Rows]:
-    def inside(times: Any) -> Any:
-        return pc.and_(pc.greater(times, low), pc.less_equal(times, high))
+def states(archives: Sequence[Read], prefix: bytes = b"") -> Any:
+    """Return the rows in force at `high` of some archives as one Arrow table, sorted by key.
 
-    return [_kept(rows, inside(rows.table["timestamp"])) for rows in changes]
-
-
-def _kept(rows: Rows, wanted: Any) -> Rows:
-    """Return the wanted rows, without their times, which a base's rows do not have here."""
-    table = rows.table.drop_columns("timestamp")
-    if pc.all(wanted, min_count=0).as_py():
-        return Rows(rows.stored, table)
-    table = table.filter(wanted)
-    return Rows(_array(table["key"]), table)
+    It has `archive`, the place in the list, and `COLUMNS`. One sort for all of them: Arrow's and
+    numpy's calls cost more than the few rows of a small archive.
+    """
+    rows = _sorted(archives, prefix)
+    living = rows.ends & ~_numpy(rows.table["deleted"])[rows.order]
+    found = rows.table.select(COLUMNS).take(rows.order[living])
+    return found.add_column(0, "archive", pa.array(rows.archive[living]))
 
 
-def _array(column: Any) -> Any:
-    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+def differences(archives: Sequence[Read], prefix: bytes = b"") -> Any:
+    """Return the keys that differ between `low` and `high` as an Arrow table, sorted.
+
+    It has `archive`, the place in the list, `key`, and `before` and `after`, null where absent.
+    """
+    rows = _sorted(archives, prefix)
+    low = np.array([each.low for each in archives], np.int64)
+    late = _numpy(rows.table["timestamp"])[rows.order] > low[rows.archive]
+    newest = np.flatnonzero(rows.ends & late)
+    older = np.flatnonzero(~late[:-1] & late[1:] & ~rows.ends[:-1])
+    before = np.full(len(newest), -1)
+    before[np.searchsorted(newest, older)] = rows.order[older]  # the next end is that of its key
+    after = rows.order[newest]
+    old, new = _values(rows.table, before), _values(rows.table, after)
+    differs = pc.and_(
+        pc.fill_null(pc.not_equal(old, new), True), pc.or_(*map(pc.is_valid, (old, new)))
+    )
+    columns = [pa.array(rows.archive[newest]), rows.table["key"].take(after), old, new]
+    return pa.table(columns, ["archive", "key", "before", "after"]).filter(differs)
+
+
+def _sorted(archives: Sequence[Read], prefix: bytes) -> _Rows:
+    """Sort the rows up to `high` of keys with a prefix, without a space."""
+    tables = [table for each in archives for table in each.tables]
+    table = pa.concat_tables([ROWS.empty_table(), *tables]).combine_chunks()
+    counts = [sum(table.num_rows for table in each.tables) for each in archives]
+    archive: Any = np.repeat(np.arange(len(archives)), counts)
+    high = np.array([each.high for each in archives], np.int64)
+    wanted = _numpy(pc.equal(table["space"], "")) & (_numpy(table["timestamp"]) <= high[archive])
+    if prefix:
+        wanted &= _numpy(pc.starts_with(table["key"], prefix))
+    keys = table["key"].combine_chunks().dictionary_encode()
+    rank = _numpy(pc.rank(keys.dictionary)).astype(np.int64)
+    number = archive * (len(rank) + 1) + rank[_numpy(keys.indices)]
+    order = np.flatnonzero(wanted)
+    # stable: the files of an archive follow each other, and the versions of a key in a file
+    order = order[np.argsort(number[order], kind="stable")]
+    number = number[order]
+    ends: Any = np.ones(len(order), np.bool_)
+    ends[:-1] = number[1:] != number[:-1]
+    return _Rows(table, order, archive[order], ends)
+
+
+def _values(table: Any, at: Any) -> Any:
+    """Return the values of rows, null for -1 and for a removal."""
+    absent = (at < 0) | _numpy(table["deleted"])[at]
+    return table["value"].take(pa.array(at, mask=absent))
+
+
+def _numpy(column: Any) -> Any:
+    return column.to_numpy(zero_copy_only=False)

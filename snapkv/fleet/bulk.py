@@ -1,11 +1,11 @@
-"""Many small archives read as wholes, some at a time in threads."""
+"""Many small archives read as wholes, a batch in each of some threads."""
 
 from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, TypeVar
 
 from snapkv.errors import FileMissingError, SnapKVError
 from snapkv.fleet.member import named
@@ -14,62 +14,83 @@ from snapkv.fleet.pin import Pin
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-    from snapkv.archive.whole import Differing
+    from snapkv.archive.whole import Read, WholeArchive
 
 Found = TypeVar("Found")
+Pair = tuple[Pin, Pin]
+"""A member at two moments, or twice at one."""
+Merge = Callable[[Sequence[Pair], "Sequence[Read]"], Found]
+Some = tuple[Sequence[Pair], Found | None]
 
 THREADS = min(8, os.cpu_count() or 1)
 """Reading Parquet and merging rows is work for the CPU."""
-AHEAD = 4
-"""So many archives for each thread are read before they are asked for."""
+AHEAD = 2
+"""So many batches for each thread are read before they are asked for."""
+BATCH = 16
+"""So many archives at most are merged at once, and fewer if all threads have work then."""
+BYTES_MAX = 64 << 20
+"""No more archives are added to rows of so many bytes."""
 
 
-def states(pins: Iterable[Pin], prefix: bytes) -> Iterator[tuple[Pin, Any]]:
-    """Yield archives, each with its state as an Arrow table, None if it has to be opened."""
+def merged(pairs: Sequence[Pair], merge: Merge[Found]) -> Iterator[Some[Found]]:
+    """Yield members, in order, with what a function makes of the rows of some archives at a time.
 
-    def state(pin: Pin) -> Any:
-        return None if pin.whole is None else pin.whole.state(pin.timestamp, prefix)
-
-    return _in_threads(pins, lambda pin: pin, state)
-
-
-def differences(
-    pairs: Iterable[tuple[Pin, Pin]], prefix: bytes
-) -> Iterator[tuple[tuple[Pin, Pin], list[Differing] | None]]:
-    """Yield pairs of moments of an archive with what differs, None if it has to be opened."""
-
-    def differing(pair: tuple[Pin, Pin]) -> list[Differing] | None:
-        a, b = pair
-        if a.whole is None or b.whole is None or a.whole is not b.whole:
-            return None
-        return list(b.whole.differences(a.timestamp, b.timestamp, prefix))
-
-    return _in_threads(pairs, lambda pair: pair[0], differing)
-
-
-def _in_threads(
-    asked: Iterable[Found], pin_of: Callable[[Found], Pin], read: Callable[[Found], Any]
-) -> Iterator[tuple[Found, Any]]:
-    """Yield things with what a function reads of them, in order."""
+    A member that has to be opened is yielded with None. The function is called in threads. Errors
+    name their member.
+    """
     from concurrent.futures import ThreadPoolExecutor
 
-    ahead: deque[tuple[Found, Future[Any]]] = deque()
+    size = max(1, min(BATCH, -(-len(pairs) // THREADS)))
+    ahead: deque[Future[list[Some[Found]]]] = deque()
     pool = ThreadPoolExecutor(THREADS, thread_name_prefix="snapkv fleet files")
     try:
-        for each in asked:
-            ahead.append((each, pool.submit(read, each)))
+        for at in range(0, len(pairs), size):
+            ahead.append(pool.submit(_merged, pairs[at : at + size], merge))
             if len(ahead) >= THREADS * AHEAD:
-                yield _done(*ahead.popleft(), pin_of)
+                yield from ahead.popleft().result()
         while ahead:
-            yield _done(*ahead.popleft(), pin_of)
+            yield from ahead.popleft().result()
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _done(each: Found, future: Future[Any], pin_of: Callable[[Found], Pin]) -> tuple[Found, Any]:
+def _merged(batch: Sequence[Pair], merge: Merge[Found]) -> list[Some[Found]]:
+    """Read a batch, and merge what lies side by side in it."""
+    found: list[Some[Found]] = []
+    some: list[Pair] = []
+    archives: list[Read] = []
+    size = 0
+    for pair in batch:
+        read = _read(pair)
+        if some and (read is None or size >= BYTES_MAX):
+            found.append((some, merge(some, archives)))
+            some, archives, size = [], [], 0
+        if read is None:
+            found.append(([pair], None))
+        else:
+            some.append(pair)
+            archives.append(read)
+            size += read.nbytes
+    if some:
+        found.append((some, merge(some, archives)))
+    return found
+
+
+def _read(pair: Pair) -> Read | None:
+    """Return the rows of an archive; None if the member has to be opened."""
+    whole = _whole(pair)
+    if whole is None:
+        return None
+    low, high = sorted(pin.timestamp for pin in pair)
     try:
-        return each, future.result()
+        return whole.read(low, high)
     except FileMissingError:  # merged into another one meanwhile: an open archive looks again
-        return each, None
+        return None
     except SnapKVError as e:
-        raise named(e, pin_of(each).connection.name)  # noqa: B904
+        raise named(e, pair[0].connection.name)  # noqa: B904
+
+
+def _whole(pair: Pair) -> WholeArchive | None:
+    """Return the archive that both moments show; None if there is none, or another manifest."""
+    a, b = pair
+    return a.whole if a.whole is b.whole else None

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from snapkv.errors import SnapKVError
-from snapkv.fleet.bulk import differences
+from snapkv.fleet.bulk import Pair, merged
 from snapkv.fleet.member import named
 from snapkv.fleet.pin import Pin
 from snapkv.layout import encode_text
+
+if TYPE_CHECKING:
+    from snapkv.archive.whole import Read
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,13 +72,12 @@ class FleetDiff:
         pairs = [(self._before[name], self._after[name]) for name in self.compared]
         prefix = encode_text("" if self._prefix is None else self._prefix, "prefix")
         pairs = [pair for pair in pairs if pair[1].connection.member.may_have(self._prefix)]
-        for (a, b), found in differences(pairs, prefix):
-            name = b.connection.name
-            if found is None:
-                yield from self._opened(name, a, b)
+        for some, found in merged(pairs, lambda some, read: list(_differences(some, read, prefix))):
+            if found is not None:
+                yield from found
                 continue
-            for each in found:
-                yield FleetDifference((name, each.key.decode()), each.before, each.after)
+            for a, b in some:
+                yield from self._opened(b.connection.name, a, b)
 
     def _opened(self, name: str, a: Pin, b: Pin) -> Iterator[FleetDifference]:
         """Yield the differences of a member by its snapshots; errors name it."""
@@ -92,6 +95,20 @@ class FleetDiff:
             f"<FleetDiff of {len(self.compared)} members, joined={self.joined} left={self.left} "
             f"unknown={sorted(self.unknown)}>"
         )
+
+
+def _differences(
+    pairs: Sequence[Pair], archives: Sequence[Read], prefix: bytes
+) -> Iterator[FleetDifference]:
+    """Yield the differences of archives that were read as wholes."""
+    from snapkv.archive.whole import differences  # it needs pyarrow
+
+    names = [b.connection.name for _, b in pairs]
+    backwards = [a.timestamp > b.timestamp for a, b in pairs]
+    columns = differences(archives, prefix).to_pydict().values()
+    for at, key, old, new in zip(*columns, strict=True):
+        before, after = (new, old) if backwards[at] else (old, new)
+        yield FleetDifference((names[at], key.decode()), before, after)
 
 
 def _unseen(pin: Pin) -> str | None:

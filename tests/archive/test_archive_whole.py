@@ -9,7 +9,7 @@ from snapkv.archive import writer
 from snapkv.archive.files import Folder
 from snapkv.archive.opened import ArchiveError
 from snapkv.archive.publishing import existing
-from snapkv.archive.whole import COLUMNS, WholeArchive
+from snapkv.archive.whole import COLUMNS, WholeArchive, differences, states
 from snapkv.errors import CompactedError
 
 from .histories import Writing, recorder
@@ -26,16 +26,27 @@ def whole(folder):
     return WholeArchive(files, existing(files))
 
 
+def state(archive, ts, prefix=""):
+    """Return the rows in force in one archive."""
+    table = states([archive.read(ts, ts)], prefix.encode())
+    assert table.column_names == ["archive", *COLUMNS]
+    assert not any(table["archive"].to_pylist())
+    return list(zip(*(table[name].to_pylist() for name in COLUMNS), strict=True))
+
+
+def changes(archive, a, b, prefix=""):
+    """Return what differs between two times of one archive."""
+    table = differences([archive.read(min(a, b), max(a, b))], prefix.encode())
+    keys, old, new = (table[name].to_pylist() for name in ("key", "before", "after"))
+    before, after = (old, new) if a <= b else (new, old)
+    return list(zip((key.decode() for key in keys), before, after, strict=True))
+
+
 def rows(snapshot, prefix=""):
     found = snapshot.to_arrow(prefix)
     columns = (found[name].to_pylist() for name in found.column_names)
     key, value, created, revision, version = columns
     return list(zip((k.encode() for k in key), value, created, revision, version, strict=True))
-
-
-def rows_of(table):
-    assert table.column_names == COLUMNS
-    return list(zip(*(table[name].to_pylist() for name in COLUMNS), strict=True))
 
 
 def times_of(archive, rng, count):
@@ -69,15 +80,12 @@ def test_the_states_and_differences_of_a_random_history(place, store, clock, tmp
         for ts in times:
             assert read.manifest.missing(ts) is None
             for prefix in ("", "k", "a"):
-                assert rows_of(read.state(ts, prefix.encode())) == rows(archive.at(ts), prefix)
+                assert state(read, ts, prefix) == rows(archive.at(ts), prefix)
         for _ in range(20):
             a, b = rng.choice(times), rng.choice(times)
             prefix = rng.choice(["", "k"])
-            found = [
-                (d.key.decode(), d.before, d.after) for d in read.differences(a, b, prefix.encode())
-            ]
-            expected = archive.diff(a, b, prefix)
-            assert found == [(d.key, d.before, d.after) for d in expected]
+            expected = [(d.key, d.before, d.after) for d in archive.diff(a, b, prefix)]
+            assert changes(read, a, b, prefix) == expected
 
 
 @pytest.mark.parametrize("place", ["memory"], indirect=True)
@@ -108,7 +116,7 @@ def test_before_the_archive_begins_and_in_a_gap_nothing_is_there(place, store, c
             archive.at(lost).count()
         for known in (before, last):
             assert read.manifest.missing(known) is None
-            assert rows_of(read.state(known)) == rows(archive.at(known))
+            assert state(read, known) == rows(archive.at(known))
 
 
 @pytest.mark.parametrize("place", ["memory"], indirect=True)
@@ -121,12 +129,44 @@ def test_a_damaged_file_and_one_in_the_place_of_another_are_noticed(place, store
     content = deltas[0].read_bytes()
     deltas[0].write_bytes(deltas[1].read_bytes())
     with pytest.raises(ArchiveError, match="another file"):
-        whole(tmp_path).state(ts)
+        whole(tmp_path).read(ts, ts)
     broken = bytearray(content)
     broken[len(broken) // 3] ^= 255
     deltas[0].write_bytes(broken)
     with pytest.raises(ArchiveError, match="damaged"):
-        whole(tmp_path).state(ts)
+        whole(tmp_path).read(ts, ts)
     deltas[0].unlink()
     with pytest.raises(snapkv.errors.FileMissingError):
-        whole(tmp_path).state(ts)
+        whole(tmp_path).read(ts, ts)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_archives_together_at_times_of_their_own(tmp_path, seed):
+    print("seed", seed)
+    rng, clock = random.Random(seed), snapkv.ManualClock(1_790_000_000_000)
+    reads, stamps = [], []
+    for n in range(5):
+        with snapkv.open(f"memory:together-{seed}-{n}", clock=clock) as store:
+            recording = recorder(store, tmp_path / str(n))
+            for _ in range(rng.randrange(4) if n else 0):  # the first one is empty
+                for _ in range(rng.randrange(1, 12)):
+                    clock.advance(rng.choice([0, 700]))
+                    keys = rng.sample("abcdef", 3)
+                    store.commit(puts={k: rng.randbytes(2) for k in keys[1:]}, deletes=keys[:1])
+                recording.catch_up()
+                while rng.random() < 0.5 and recording.writer.tidy():
+                    pass
+            recording.catch_up()
+            stamps.append([commit.ts for commit in store.commits()] or [clock.now_ms() << 18])
+        reads.append(whole(tmp_path / str(n)))
+    for _ in range(20):
+        spans = [sorted(rng.choices(each, k=2)) for each in stamps]
+        read = [each.read(*span) for each, span in zip(reads, spans, strict=True)]
+        for prefix in (b"", b"b"):
+            for found in (states, differences):
+                alone = [
+                    row | {"archive": at}
+                    for at, each in enumerate(read)
+                    for row in found([each], prefix).to_pylist()
+                ]
+                assert found(read, prefix).to_pylist() == alone

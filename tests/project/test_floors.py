@@ -219,6 +219,7 @@ CLIENTS = {
         "snapkv.reading.marks",
         "snapkv.reading.change_tables",
         "snapkv.archive.verify",
+        "snapkv.archive.whole",
         "cdcmeta.generations",
         "cdcmeta.spark.streams",
     },
