@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections import deque
 from itertools import chain
 from typing import Any, NamedTuple, Protocol
@@ -20,7 +21,7 @@ from snapkv.times import TIMESTAMP_MAX
 RETRY_S_MIN = 0.1
 RETRY_S_MAX = 2.0
 LOOK_S = 5.0
-"""A thread looks this often whether the watch was closed, while a member brings nothing."""
+"""A thread looks this often whether its watch is still there, while a member brings nothing."""
 CATCH_UP_S = 0.05
 CHANGE_BYTES = 200
 """What a change takes in memory beside its key and value, about."""
@@ -48,6 +49,7 @@ class Group(Protocol):
 class Follower:
     """Reads the watch of one member in a thread; `FleetWatch` has the lock that it changes under.
 
+    The thread ends when nothing refers to the `FleetWatch` any more, or with `close`.
     `progress` is the timestamp up to which all its changes are in the queue or were taken. `held`
     is what the queue takes in memory. `error` ended it. `left_out`, `missing_since` and
     `holds_since` are the watch's.
@@ -64,7 +66,7 @@ class Follower:
         self.name, self._connection = connection.name, connection
         self._prefix = connection.member.longer(prefix)
         self._may_change = connection.member.may_have(prefix)
-        self._group, self._changed = group, group.changed
+        self._group, self._changed = weakref.ref(group), group.changed
         self.left_out = place is not None and place.state == "behind"
         if place is not None and self.left_out:
             after = place.timestamp
@@ -163,11 +165,13 @@ class Follower:
     def _run(self) -> None:
         pause_s = RETRY_S_MIN
         while not self._closed and self.error is None:
-            if self.step(LOOK_S):
+            if self._group() is None:
+                self.close()
+            elif self.step(LOOK_S):
                 pause_s = RETRY_S_MIN
-                continue
-            self._wait(pause_s)
-            pause_s = min(RETRY_S_MAX, pause_s * 2)
+            else:
+                self._wait(pause_s)
+                pause_s = min(RETRY_S_MAX, pause_s * 2)
 
     def step(self, wait_s: float) -> bool:
         """Take the next commit of the member, if it comes within some seconds.
@@ -223,7 +227,7 @@ class Follower:
 
     def _follow_on(self, wait_s: float) -> None:
         with self._changed:
-            if not self._group.has_room(self):
+            if not self._has_room():
                 self._changed.wait(wait_s)
                 return
         if self._watch.timestamp >= self._ends:
@@ -263,16 +267,20 @@ class Follower:
                 self._closed = True
                 self._watch.close()
 
+    def _has_room(self) -> bool:
+        group = self._group()
+        return group is not None and group.has_room(self)
+
     def _move(self, progress: int) -> None:
         """Note how far the watch is, and wake the reader. With the lock."""
-        before = self.progress
+        before, group = self.progress, self._group()
         if progress > before:
             self.progress, self.moved_at = progress, monotonic()
         if not self.has_caught_up and progress >= self._head:
             self.has_caught_up = True
             self._changed.notify_all()
-        elif before <= self._group.timestamp or self.left_out:  # else another one is waited for
-            self._changed.notify_all()
+        elif self.left_out or (group is not None and before <= group.timestamp):
+            self._changed.notify_all()  # else another one is waited for
 
     def _fail_for_now(self) -> None:
         with self._changed:

@@ -64,10 +64,11 @@ class FleetWatch(Closing):
     """An iterator of `FleetChanges`, and of `Late` if members may be left out.
 
     `timestamp` is how far it is: no item at or below it will come. `waits_for` names the members
-    that hold it back. Iteration waits for ever, or
-    ends after `timeout` seconds without an item, but not before all changes that are older than
-    this watch were returned. `next(timeout=...)` waits so long once. Use it from one thread; any
-    thread may call `close()`, which ends the iteration. Not usable in a forked child.
+    that hold it back. Iteration waits for ever, or ends after `timeout` seconds without an item,
+    but not before all changes that are older than this watch were returned. `next(timeout=...)`
+    waits so long once. Use it from one thread; any thread may call `close()`, which ends the
+    iteration. Its threads end with it, or some seconds after nothing refers to it any more. Not
+    usable in a forked child.
 
     Errors name the `member`: `CompactedError` if its next changes were compacted and its archive
     does not have them, `HistoryGapError` if they are in a gap of its archive,

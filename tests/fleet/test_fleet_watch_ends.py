@@ -10,6 +10,7 @@ from snapkv import CompactedError
 from snapkv.engine.memory import engine as memory
 from snapkv.engine.memory.engine import MemoryEngine
 from snapkv.errors import SnapKVError, StoreClosedError, StoreRecreatedError, StoreRestoredError
+from snapkv.fleet import follower
 
 from .following import drained, of, taken
 from .sites import WAIT_S, eventually
@@ -129,9 +130,25 @@ def test_closing_the_fleet_ends_its_watches(sites, servers):
     timer.join()
     servers.set(sites.urls["b"], "here")
     for watch in watches:
-        for follower in watch._followers:
-            follower._thread.join(WAIT_S)
-            assert not follower._thread.is_alive()
+        for each in watch._followers:
+            each._thread.join(WAIT_S)
+            assert not each._thread.is_alive()
+
+
+def test_a_watch_that_nobody_reads_ends_its_threads(sites, monkeypatch):
+    sites.add("a", "b")
+    sites.tick()
+    monkeypatch.setattr(follower, "LOOK_S", 0.05)
+    watch = sites.fleet().watch(since=0, timeout=0)
+    assert list(watch) == []
+    followers = list(watch._followers)
+    eventually(lambda: all(each._watch is not None for each in followers))
+    assert all(each._thread.is_alive() for each in followers)
+    del watch
+    for each in followers:
+        each._thread.join(WAIT_S)
+        assert not each._thread.is_alive()
+        assert not each._watch.is_open
 
 
 def test_closing_a_store_that_was_given_open_is_an_error(sites):
