@@ -13,7 +13,6 @@ from snapkv.errors import (
     InvalidTypeError,
     MembersBehindError,
     NotSupportedError,
-    StoreClosedError,
 )
 from snapkv.fleet import merged
 from snapkv.fleet.connection import Connection
@@ -69,18 +68,16 @@ class Fleet(Closing):
 
     def __init__(self, members: Members, clock: HybridClock) -> None:
         self._members, self._clock = members, clock
-        self._closed = False
 
     def __repr__(self) -> str:
         return f"<Fleet of {len(self._members.by_name)} members>"
 
     def __enter__(self) -> Self:
-        self._check_open()
+        self._members.check_open()
         return self
 
     def close(self) -> None:
         """Close the stores that the fleet has opened, and end its watches. May be repeated."""
-        self._closed = True
         self._members.close()
 
     @property
@@ -94,7 +91,7 @@ class Fleet(Closing):
 
     def connection(self, name: str) -> Connection:
         """Return the connection of a member; for layers of this package."""
-        self._check_open()
+        self._members.check_open()
         (found,) = chosen(self.members, [name])
         return self._members.by_name[found]
 
@@ -111,7 +108,7 @@ class Fleet(Closing):
         Raises `MembersBehindError` if that is unknown for so many, which it names,
         `StoreRestoredError`, `InvalidOptionError`, `InvalidTypeError`.
         """
-        self._check_open()
+        self._members.check_open()
         return self._members.resolved(of, chosen(self.members, members))
 
     # --- moments ---
@@ -140,7 +137,7 @@ class Fleet(Closing):
         `InvalidTimeError`, `InvalidOptionError`, `InvalidTypeError`, `NotSupportedError`
         (`final=True`), and what a member raises, whose name is the error's `member`.
         """
-        self._check_open()
+        self._members.check_open()
         if behind != "error":
             check_behind(behind)
         if final is not False:
@@ -248,7 +245,7 @@ class Fleet(Closing):
 
         Raises `InvalidOptionError` if a member was given as an open store, or none has an engine.
         """
-        self._check_open()
+        self._members.check_open()
         names = chosen(self.members, members)
         return Ticker(
             [self._members.by_name[name].member for name in names], self._clock, writer=writer
@@ -306,7 +303,7 @@ class Fleet(Closing):
         of them. In the order of times, then of members; versions of which the time was compacted
         come first. Costs as `SnapshotKV.history` for each member. Raises as that and as `resolved`.
         """
-        self._check_open()
+        self._members.check_open()
         if isinstance(key, tuple):
             if members is not None or len(key) != 2:
                 raise InvalidTypeError("give (member, key) alone, or a key and members")
@@ -327,7 +324,7 @@ class Fleet(Closing):
         That of their timestamps, and of the members' names where these are equal. Ends as
         `history`. Costs as `SnapshotKV.commits` for each member.
         """
-        self._check_open()
+        self._members.check_open()
         names = chosen(self.members, members)
         span = self._span(since, until, names)
         return merged.commits(self._connections(names), *span)
@@ -371,7 +368,7 @@ class Fleet(Closing):
         Raises `CompactedError`, `StoreRestoredError`, `StoreRecreatedError`, whose `member` names
         the member.
         """
-        self._check_open()
+        self._members.check_open()
         if behind not in ("error", "leave out"):
             raise InvalidOptionError(f'behind must be "error" or "leave out", not {behind!r}')
         check_int("hold_bytes", hold_bytes, 1)
@@ -395,10 +392,6 @@ class Fleet(Closing):
         return FleetWatch(
             self._members, names, prefix, after, places, behind == "leave out", timeout, hold_bytes
         )
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise StoreClosedError("the fleet was closed")
 
 
 def check_behind(behind: object) -> None:

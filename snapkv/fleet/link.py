@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 Reads = SnapshotKV | Observed[str]
 Found = TypeVar("Found")
 
+CLOSED = "the fleet was closed"
 AWAY_S = 1.0
 """The default of `Connection.away_s`."""
 SILENT = EngineUnavailableError, EngineBusyError
@@ -97,7 +98,7 @@ class Link:
             return self._reads
         with self._opening:
             if self._closed:
-                raise StoreClosedError("the fleet was closed")
+                raise StoreClosedError(CLOSED)
             if self._reads is None:
                 self._check_away()
                 try:

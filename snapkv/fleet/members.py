@@ -14,10 +14,11 @@ from snapkv.errors import (
     MembersBehindError,
     NotObservedError,
     SnapKVError,
+    StoreClosedError,
 )
 from snapkv.fleet.connection import Connection
 from snapkv.fleet.finality import Policy, Span, check_policy, newest_final
-from snapkv.fleet.link import AWAY, Link
+from snapkv.fleet.link import AWAY, CLOSED, Link
 from snapkv.fleet.member import Member, named
 from snapkv.fleet.pin import Pin
 from snapkv.lifecycle import Closing, renew_in_children
@@ -47,6 +48,7 @@ class Members:
         self.watches: weakref.WeakSet[Closing] = weakref.WeakSet()
         self.observed = sum(member.prefix is not None for member in members)
         self._pool: ThreadPoolExecutor | None = None
+        self._closed = False
         renew_in_children(self)
 
     def after_fork(self) -> None:
@@ -54,13 +56,23 @@ class Members:
         self._pool, self._lock = None, threading.Lock()
 
     def each(self, names: Iterable[str], ask: Callable[[Connection], Found]) -> dict[str, Found]:
-        """Return what a function returns for each member; raises the first error by name."""
+        """Return what a function returns for each member; raises the first error by name.
+
+        Raises `StoreClosedError` if the fleet is closed meanwhile.
+        """
         asked = [self.by_name[name] for name in names]
         if sum(each.waits for each in asked) < 2:
             return {each.name: ask(each) for each in asked}
-        pool = self._threads()
-        futures = [pool.submit(copy_context().run, ask, each) for each in asked]
-        return {each.name: future.result() for each, future in zip(asked, futures, strict=True)}
+        from concurrent.futures import CancelledError  # `import snapkv` does not need it
+
+        with self._lock:
+            self.check_open()
+            pool = self._pool = self._pool or self._threads()
+            futures = [pool.submit(copy_context().run, ask, each) for each in asked]
+        try:
+            return {each.name: future.result() for each, future in zip(asked, futures, strict=True)}
+        except CancelledError as e:
+            raise StoreClosedError(CLOSED) from e
 
     def pins(self, names: Iterable[str], timestamp: int) -> dict[str, Pin]:
         """Return members at a moment; those whose revision is known cost no round trip."""
@@ -72,35 +84,37 @@ class Members:
         return cast(dict[str, Pin], found)
 
     def _threads(self) -> ThreadPoolExecutor:
-        with self._lock:
-            if self._pool is None:
-                from concurrent.futures import ThreadPoolExecutor
+        from concurrent.futures import ThreadPoolExecutor
 
-                most = min(THREADS_MAX, len(self.by_name))
-                self._pool = ThreadPoolExecutor(most, thread_name_prefix="snapkv fleet")
-            return self._pool
+        most = min(THREADS_MAX, len(self.by_name))
+        return ThreadPoolExecutor(most, thread_name_prefix="snapkv fleet")
 
     def _check_distinct(self, opened: Link) -> None:
         """Raise `InvalidOptionError` if another member is the same keys of the same store."""
         assert opened.store_id is not None
-        with self._lock:
-            other = self._stores.setdefault((opened.store_id, opened.member.prefix), opened.name)
+        # one step, so it needs no lock: members are opened in several threads
+        other = self._stores.setdefault((opened.store_id, opened.member.prefix), opened.name)
         if other != opened.name:
             error = InvalidOptionError(
                 f"it is the same store as the member {other!r}: leave one of the two out"
             )
             raise named(error, opened.name)
 
+    def check_open(self) -> None:
+        """Raise `StoreClosedError` after `close`."""
+        if self._closed:
+            raise StoreClosedError(CLOSED)
+
     def close(self) -> None:
         """Close what was opened, and end watches; may be repeated."""
+        with self._lock:
+            self._closed, pool, self._pool = True, self._pool, None
+        if pool is not None:
+            pool.shutdown(wait=False, cancel_futures=True)
         for watch in list(self.watches):
             watch.close()
         for each in self.by_name.values():
             each.close()
-        with self._lock:
-            pool, self._pool = self._pool, None
-        if pool is not None:
-            pool.shutdown(wait=False, cancel_futures=True)
 
     # --- finality ---
 

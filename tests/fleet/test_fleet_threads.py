@@ -8,9 +8,10 @@ import pytest
 
 import snapkv
 from snapkv import MembersBehindError
-from snapkv.errors import EngineUnavailableError
+from snapkv.errors import EngineUnavailableError, StoreClosedError
+from snapkv.fleet import members
 
-from .sites import eventually
+from .sites import WAIT_S, eventually
 
 
 class Threads:
@@ -124,3 +125,29 @@ def test_archives_are_read_while_they_are_recorded(sites):
     live = sites.fleet()
     for ts, items in seen[:: max(1, len(seen) // 20)]:
         assert dict(live.at(ts).items()) == items
+
+
+def test_closing_while_members_are_asked(sites, servers, monkeypatch):
+    sites.add("a", "b", "c")
+    sites.tick()
+    monkeypatch.setattr(members, "THREADS_MAX", 1)  # b and c wait for a thread
+    fleet = sites.fleet(timeout=WAIT_S)
+    url, raised = sites.urls["a"], []
+    servers.set(url, "hung")
+    calls = servers.calls[url]
+
+    def ask():
+        try:
+            fleet.resolved()
+        except BaseException as e:
+            raised.append(e)
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    eventually(lambda: servers.calls[url] > calls)
+    fleet.close()
+    servers.set(url, "here")
+    thread.join(WAIT_S)
+    assert [type(e) for e in raised] == [StoreClosedError]
+    with pytest.raises(StoreClosedError):
+        fleet._members.each(["a", "b"], lambda each: each.name)
