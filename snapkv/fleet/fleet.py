@@ -92,8 +92,7 @@ class Fleet(Closing):
     def connection(self, name: str) -> Connection:
         """Return the connection of a member; for layers of this package."""
         self._members.check_open()
-        (found,) = chosen(self.members, [name])
-        return self._members.by_name[found]
+        return self._members.by_name[one_of(self._members.by_name, name)]
 
     # --- finality ---
 
@@ -310,7 +309,7 @@ class Fleet(Closing):
             members, key = [one_of(self._members.by_name, key[0])], key[1]
         names = chosen(self.members, members)
         span = self._span(since, until, names)
-        return merged.versions(self._connections(names), key, *span)
+        return merged.versions(self._members, names, key, *span)
 
     def commits(
         self,
@@ -327,7 +326,7 @@ class Fleet(Closing):
         self._members.check_open()
         names = chosen(self.members, members)
         span = self._span(since, until, names)
-        return merged.commits(self._connections(names), *span)
+        return merged.commits(self._members, names, *span)
 
     def _span(
         self, since: When | None, until: When | None, names: list[str]
@@ -336,9 +335,6 @@ class Fleet(Closing):
         if until is None:
             return after, self._members.resolved("all", names)
         return after, self.timestamp_of(until)
-
-    def _connections(self, names: list[str]) -> list[Connection]:
-        return [self._members.by_name[name] for name in names]
 
     def watch(
         self,

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
-from snapkv.fleet.connection import Connection, begun
 from snapkv.fleet.link import Reads
 from snapkv.fleet.members import Members
-from snapkv.fleet.merged import steps_of
+from snapkv.fleet.merged import in_order
 from snapkv.model import Commit
 from snapkv.reading.log import Logged
 from snapkv.reading.log import log as log_of
@@ -44,20 +42,20 @@ def logs(
 ) -> Iterator[MemberLogged]:
     """Yield the commits in (since, until], and of observed members the writes of other programs.
 
-    `wanted` are further arguments of `snapkv.reading.log.log`, and each member costs as that. The
-    first page of each member is read at once; members that wait for a network are read in parallel.
+    `wanted` are further arguments of `snapkv.reading.log.log`, and each member costs as that.
     """
 
     def read(reads: Reads, low: int | None, high: int) -> Iterator[tuple[Reads, Logged]]:
         found = log_of(reads, low, high, newest_first=newest_first, **wanted)
         return ((reads, each) for each in found)
 
-    def begun_log(each: Connection) -> Iterator[MemberLogged]:
-        return begun(steps_of(each, since, until, read, _member_logged, newest_first=newest_first))
-
-    parts = members.each(names, begun_log).values()
-    return heapq.merge(*parts, key=lambda each: (each.commit.ts, each.member), reverse=newest_first)
-
-
-def _member_logged(member: str, found: tuple[Reads, Logged]) -> MemberLogged:
-    return MemberLogged(member, *found)
+    found = in_order(
+        members,
+        names,
+        since,
+        until,
+        read,
+        lambda each: each[1].commit.ts,
+        newest_first=newest_first,
+    )
+    return (MemberLogged(member, *each) for member, each in found)

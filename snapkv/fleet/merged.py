@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterable, Iterator
+from itertools import starmap
 from typing import NamedTuple, TypeVar
 
 from snapkv.errors import CompactedError, NotObservedError, SnapKVError
-from snapkv.fleet.connection import Connection, begun
+from snapkv.fleet.connection import Connection, ReadSpan, begun
 from snapkv.fleet.link import Reads
 from snapkv.fleet.member import named
+from snapkv.fleet.members import Members
 from snapkv.model import Commit, Version
 from snapkv.reading import history as _history
 
-Found = TypeVar("Found")
 Step = TypeVar("Step")
 
 
@@ -35,39 +36,62 @@ class MemberCommit(NamedTuple):
 
 
 def versions(
-    connections: Iterable[Connection], key: str, since: int | None, until: int
+    members: Members, names: Iterable[str], key: str, since: int | None, until: int
 ) -> Iterator[MemberVersion]:
     """Yield the versions of a key in (since, until], see `Fleet.history`."""
 
     def read(reads: Reads, low: int | None, high: int) -> Iterator[Version]:
         return reads.history(key, since=low, until=high)
 
-    able = (each for each in connections if each.member.may_have_key(key))
-    parts = [steps_of(each, since, until, read, MemberVersion) for each in able]
-    return heapq.merge(*parts, key=lambda each: (each.version.ts or 0, each.member))
+    able = [name for name in names if members.by_name[name].member.may_have_key(key)]
+    found = in_order(members, able, since, until, read, lambda version: version.ts or 0)
+    return starmap(MemberVersion, found)
 
 
 def commits(
-    connections: Iterable[Connection], since: int | None, until: int
+    members: Members, names: Iterable[str], since: int | None, until: int
 ) -> Iterator[MemberCommit]:
     """Yield the commits and ticks in (since, until], see `Fleet.commits`."""
 
     def read(reads: Reads, low: int | None, high: int) -> Iterator[Commit]:
         return _history.commits(reads.reader, low, high, None, newest_first=False)
 
-    parts = [steps_of(each, since, until, read, MemberCommit) for each in connections]
-    return heapq.merge(*parts, key=lambda each: (each.commit.ts, each.member))
+    found = in_order(members, names, since, until, read, lambda commit: commit.ts)
+    return starmap(MemberCommit, found)
 
 
-def steps_of(
+def in_order(
+    members: Members,
+    names: Iterable[str],
+    since: int | None,
+    until: int,
+    read: ReadSpan[Step],
+    ts_of: Callable[[Step], int],
+    *,
+    newest_first: bool = False,
+) -> Iterator[tuple[str, Step]]:
+    """Yield members' names with what a function reads of their times in (since, until].
+
+    The first page of each member is read at once, of those that wait for a network in parallel.
+    """
+
+    def steps(each: Connection) -> Iterator[tuple[str, Step]]:
+        found = begun(_steps_of(each, since, until, read, newest_first))
+        return ((each.name, step) for step in found)
+
+    parts = members.each(names, steps).values()
+    yield from heapq.merge(
+        *parts, key=lambda found: (ts_of(found[1]), found[0]), reverse=newest_first
+    )
+
+
+def _steps_of(
     connection: Connection,
     since: int | None,
     until: int,
-    read: Callable[[Reads, int | None, int], Iterator[Step]],
-    found: Callable[[str, Step], Found],
-    *,
-    newest_first: bool = False,
-) -> Iterator[Found]:
+    read: ReadSpan[Step],
+    newest_first: bool,
+) -> Iterator[Step]:
     """Yield what one member has; errors name it. What came before its first commit is nothing."""
     member = connection.member
     low = max(since or 0, member.joined - 1) if member.joined else since
@@ -82,8 +106,7 @@ def steps_of(
                 raise
             # what is left begins after the member joined
             steps = connection.steps(read, None, high, newest_first=newest_first)
-        for step in steps:
-            yield found(connection.name, step)
+        yield from steps
     except NotObservedError as e:
         if e.first is None:
             raise named(e, connection.name)  # noqa: B904

@@ -1,6 +1,7 @@
 """Histories and commits of all members, in one order."""
 
 import random
+import threading
 
 import pytest
 
@@ -17,7 +18,7 @@ from snapkv.fleet.log import logs
 from snapkv.reading import history
 
 from .histories import KEYS, PREFIX, Writing
-from .sites import eventually
+from .sites import WAIT_S, eventually
 
 
 def commits_of(sites, *names):
@@ -303,3 +304,29 @@ def test_closing_the_fleet_ends_them(sites):
     with pytest.raises(StoreClosedError) as e:
         list(found)
     assert e.value.member == "a"
+
+
+@pytest.mark.parametrize("read", ["history", "commits"])
+def test_members_are_asked_in_parallel(sites, servers, read):
+    sites.add("a", "b")
+    for store in sites.stores.values():
+        store.save("k", b"1")
+    ts = max(sites.tick().values())
+    fleet, found = sites.fleet(timeout=WAIT_S), []
+    urls = sites.urls.values()
+    for url in urls:
+        servers.set(url, "hung")
+    calls = dict(servers.calls)
+
+    def ask():
+        found.extend(fleet.history("k", until=ts) if read == "history" else fleet.commits(until=ts))
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    try:
+        eventually(lambda: all(servers.calls[url] > calls[url] for url in urls))
+    finally:
+        for url in urls:
+            servers.set(url, "here")
+        thread.join(WAIT_S)
+    assert [each.member for each in found[:2]] == ["a", "b"]
