@@ -268,12 +268,13 @@ class Ticker(Closing):
         self._wall.set(ms)
         busy = {store for store, sent in self._sent.items() if not sent.done()}
         began = monotonic()
-        self._sent |= {
+        sent = {
             store: self._threads().submit(self._tick, store, member, timestamp, meta)
             for store, member in self._ticked.items()
             if store not in busy
         }
-        wait(self._sent.values(), timeout=timeout)
+        self._sent |= sent
+        wait(sent.values(), timeout=timeout)  # not for those of earlier rounds
         self._last = self._outcome(timestamp, began, busy)
         return self._last
 

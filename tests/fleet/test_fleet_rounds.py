@@ -1,15 +1,17 @@
 """Rounds: one timestamp for all members at once, and what becomes of it on each."""
 
+import threading
+
 import pytest
 
 import snapkv
-from snapkv import Round
+from snapkv import Round, Ticker
 from snapkv.errors import InvalidOptionError, InvalidTypeError, StoreClosedError, StoreNotFoundError
 from snapkv.fleet.rounds import BEFORE, ROUND, SPREAD, TICKER, WITHOUT
 from snapkv.times import pack
 
 from .histories import PREFIX
-from .sites import eventually
+from .sites import WAIT_S, eventually
 
 
 def metas_of(store):
@@ -124,6 +126,26 @@ def test_a_member_that_does_not_answer(sites, servers, mode):
             return ticker.tick().ticked == ("a", "b")
 
         eventually(answers)
+
+
+def test_a_tick_that_is_on_its_way_is_not_waited_for(sites, monkeypatch):
+    sites.add("a", "b")
+    let_go, left, tick = threading.Event(), [], Ticker._tick
+
+    def slow(self, store, member, *round):
+        if member.name == "b" and not let_go.wait(WAIT_S):
+            left.append("b")
+        return tick(self, store, member, *round)
+
+    with sites.fleet().ticker() as ticker:
+        monkeypatch.setattr(Ticker, "_tick", slow)
+        ticker.tick(timeout=0.05)
+        eventually(lambda: any(sent.done() for sent in ticker._sent.values()))
+        sites.later()
+        made = ticker.tick(timeout=2 * WAIT_S)
+        let_go.set()
+        assert (made.ticked, made.failed) == (("a",), {"b": "it has not answered yet"})
+        assert left == [], "b has stopped waiting first"
 
 
 def test_a_member_that_was_never_there(sites, servers):
