@@ -7,7 +7,6 @@ from contextlib import suppress
 from itertools import chain
 from typing import TYPE_CHECKING, TypeVar
 
-from snapkv.engine.contract import GetResult
 from snapkv.errors import (
     ArchiveError,
     CompactedError,
@@ -24,7 +23,6 @@ from snapkv.layout import CREATION_ORDINAL, Mark
 from snapkv.reading.deadline import within
 from snapkv.reading.reader import Reader
 from snapkv.reading.watch import Watch
-from snapkv.timeline.moment import Moment
 
 if TYPE_CHECKING:
     from snapkv.archive.manifest import Manifest
@@ -37,39 +35,6 @@ ReadSpan = Callable[[Reads, int | None, int], Iterator[Found]]
 
 class Connection(Link):
     """A member that answers; costs are those of a store's own calls. Errors name the member."""
-
-    @property
-    def known(self) -> int:
-        """The newest timestamp up to which the member was seen to be final; 0 if none is known."""
-        if self._reads is not None:
-            tracker = self._reads.reader.timeline.tracker
-            if tracker.continuity.epoch == self._epoch:
-                self._know(tracker.newest.timestamp)
-        return self._known
-
-    def _know(self, timestamp: int) -> None:
-        if timestamp > self._known:
-            self._known = timestamp
-
-    @property
-    def newest(self) -> Mark | None:
-        """The newest commit that engine or archive have shown in the fleet's history; or None."""
-        found = []
-        if (reads := self._reads) is not None:
-            tracker = reads.reader.timeline.tracker
-            newest = tracker.newest  # first: the epoch grows before the mark changes
-            found = [newest] if tracker.continuity.epoch == self._epoch else []
-        if (kept := self._kept) is not None:
-            found.append(kept.reader.timeline.tracker.newest)
-        return max(found, key=lambda mark: mark.ordinal, default=None)
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether it is open, and was without a commit when it was last asked."""
-        reads = self._reads
-        return (
-            reads is not None and reads.reader.timeline.tracker.newest.ordinal <= CREATION_ORDINAL
-        )
 
     def reached(self, newest: Reached | SnapKVError) -> int | SnapKVError:
         """Take the manifest and timestamp that a listing shows; return that, or why not.
@@ -250,22 +215,6 @@ class Connection(Link):
             return None
         return Pin(self, "live", self._reads, None, None, timestamp, revision)
 
-    def point(self, stored: bytes, revision: int) -> GetResult | None:
-        """Return the answer of a point read in the fleet's history; None if a `Moment` has to."""
-        assert self._tracker is not None
-        return self._tracker.point(stored, revision, self._epoch)
-
-    def moment(self, timestamp: int) -> Moment:
-        """Return the moment of a time that is known to be final. Errors name the member."""
-        assert self._reads is not None
-        try:
-            moment = self._reads.reader.policy.at(timestamp)
-            if moment.epoch != self._epoch:
-                raise StoreRestoredError(RESTORED)
-        except SnapKVError as e:
-            raise named(e, self.name)  # noqa: B904
-        return moment
-
     def _pin_whole(self, timestamp: int) -> Pin | None:
         """Return a closed archive at a time that it has, if it may be read as a whole."""
         whole, number = self._whole, self._reached
@@ -292,7 +241,13 @@ class Connection(Link):
             return self.missing(why)
         if timestamp < self._early and timestamp < whole.began:
             return Pin(self, "absent", seen=ABSENT)
-        return Pin(self, "archive", timestamp=timestamp, whole=whole)
+        return Pin(
+            self,
+            "archive",
+            timestamp=timestamp,
+            whole=whole,
+            opened=lambda: self.pin(timestamp, whole=False, of_token=True),
+        )
 
     def pin(self, timestamp: int, *, whole: bool = True, of_token: bool = False) -> Pin:
         """Return the member at a moment; costs as `at` of a store. Errors name the member.

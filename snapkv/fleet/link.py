@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
 from snapkv.clock import Clock, monotonic
+from snapkv.engine.contract import GetResult
 from snapkv.errors import (
     ArchiveError,
     EngineBusyError,
@@ -19,12 +20,13 @@ from snapkv.errors import (
 )
 from snapkv.fleet.agreement import RESTORED, Agreement
 from snapkv.fleet.member import Member, named
-from snapkv.layout import Mark
+from snapkv.layout import CREATION_ORDINAL, Mark
 from snapkv.lifecycle import renew_in_children
 from snapkv.observing.observe import Observed, observe
 from snapkv.reading.deadline import within
 from snapkv.store.open import open as open_store
 from snapkv.store.store import SnapshotKV
+from snapkv.timeline.moment import Moment
 from snapkv.timeline.tracker import Tracker
 from snapkv.times import TIMESTAMP_MAX
 
@@ -199,6 +201,39 @@ class Link:
         if self._away is None and isinstance(error, SILENT):
             self._away = monotonic() + self.away_s, error
 
+    @property
+    def known(self) -> int:
+        """The newest timestamp up to which the member was seen to be final; 0 if none is known."""
+        if self._reads is not None:
+            tracker = self._reads.reader.timeline.tracker
+            if tracker.continuity.epoch == self._epoch:
+                self._know(tracker.newest.timestamp)
+        return self._known
+
+    def _know(self, timestamp: int) -> None:
+        if timestamp > self._known:
+            self._known = timestamp
+
+    @property
+    def newest(self) -> Mark | None:
+        """The newest commit that engine or archive have shown in the fleet's history; or None."""
+        found = []
+        if (reads := self._reads) is not None:
+            tracker = reads.reader.timeline.tracker
+            newest = tracker.newest  # first: the epoch grows before the mark changes
+            found = [newest] if tracker.continuity.epoch == self._epoch else []
+        if (kept := self._kept) is not None:
+            found.append(kept.reader.timeline.tracker.newest)
+        return max(found, key=lambda mark: mark.ordinal, default=None)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it is open, and was without a commit when it was last asked."""
+        reads = self._reads
+        return (
+            reads is not None and reads.reader.timeline.tracker.newest.ordinal <= CREATION_ORDINAL
+        )
+
     def ask(self, read: Callable[[Reads], Found]) -> Found:
         """Return what a function reads from the open member, within the time of a call.
 
@@ -243,6 +278,22 @@ class Link:
         """Raise `StoreRestoredError` if the engine turns out to be restored; 0 or 1 round trip."""
         reads.reader.timeline.tracker.continuity.assure()
         self.check_history(reads)
+
+    def point(self, stored: bytes, revision: int) -> GetResult | None:
+        """Return the answer of a point read in the fleet's history; None if a `Moment` has to."""
+        assert self._tracker is not None
+        return self._tracker.point(stored, revision, self._epoch)
+
+    def moment(self, timestamp: int) -> Moment:
+        """Return the moment of a time that is known to be final. Errors name the member."""
+        assert self._reads is not None
+        try:
+            moment = self._reads.reader.policy.at(timestamp)
+            if moment.epoch != self._epoch:
+                raise StoreRestoredError(RESTORED)
+        except SnapKVError as e:
+            raise named(e, self.name)  # noqa: B904
+        return moment
 
     def archive_or_none(self) -> SnapshotKV | None:
         """Return the archive beside the engine; None without one, or if it cannot be read."""

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Literal
 
 from snapkv.dates import dated
-from snapkv.engine.contract import GetResult, KeyValue
+from snapkv.engine.contract import KeyValue
 from snapkv.errors import SnapKVError
-from snapkv.fleet.link import Reads
-from snapkv.fleet.member import Member, named
+from snapkv.fleet.link import Link, Reads
+from snapkv.fleet.member import named
 from snapkv.fleet.source import MemberSource
-from snapkv.layout import Mark
 from snapkv.reading.deadline import within
 from snapkv.reading.snapshot import Snapshot
 from snapkv.timeline.moment import Moment
@@ -20,7 +19,6 @@ from snapkv.timeline.moment import Moment
 if TYPE_CHECKING:
     from snapkv.archive.whole import WholeArchive
 
-Found = TypeVar("Found")
 State = Literal["live", "archive", "behind", "missing", "absent"]
 LATE = "behind", "missing"
 """States of a member that makes a moment not final."""
@@ -48,60 +46,11 @@ class Seen:
 ABSENT = Seen("absent", final=True)
 
 
-class Answering(Protocol):
-    """The connection to a member, as pins and those who have one need it."""
-
-    member: Member
-    timeout: float
-    store_id: bytes | None
-
-    @property
-    def name(self) -> str:
-        """The member's name."""
-        ...
-
-    @property
-    def waits(self) -> bool:
-        """Whether a call may wait for a network or a disk."""
-        ...
-
-    @property
-    def known(self) -> int:
-        """The newest timestamp up to which the member was seen to be final."""
-        ...
-
-    @property
-    def newest(self) -> Mark | None:
-        """The newest commit that engine or archive have shown in the fleet's history; or None."""
-        ...
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether it is open, and was without a commit when it was last asked."""
-        ...
-
-    def ask(self, read: Callable[[Reads], Found]) -> Found:
-        """Return what a function reads from the open member, within the time of a call."""
-        ...
-
-    def pin(self, timestamp: int, *, whole: bool = True, of_token: bool = False) -> Pin:
-        """Return the member at a moment."""
-        ...
-
-    def point(self, stored: bytes, revision: int) -> GetResult | None:
-        """Return the answer of a point read in the fleet's history."""
-        ...
-
-    def moment(self, timestamp: int) -> Moment:
-        """Return the moment of a time that is known to be final."""
-        ...
-
-
 class Pin:
     """One member in a moment: what is seen of it, and where its keys are read, None for nowhere.
 
     A hot path: for a time whose `revision` is known, the `Moment` is made when it is needed. An
-    archive that may be read as a whole (`whole`) is opened when one of its keys is needed, and
+    archive that may be read as a whole (`whole`) is `opened` when one of its keys is needed, and
     then may turn out to be absent: see `settled`.
     """
 
@@ -109,6 +58,7 @@ class Pin:
         "_moment",
         "_seen",
         "connection",
+        "opened",
         "reads",
         "revision",
         "state",
@@ -118,7 +68,7 @@ class Pin:
 
     def __init__(
         self,
-        connection: Answering,
+        connection: Link,
         state: State,
         reads: Reads | None = None,
         moment: Moment | None = None,
@@ -126,17 +76,20 @@ class Pin:
         timestamp: int = 0,
         revision: int = 0,
         whole: WholeArchive | None = None,
+        opened: Callable[[], Pin] | None = None,
     ) -> None:
         self.connection, self.state, self.reads = connection, state, reads
         self._moment, self._seen = moment, seen
-        self.timestamp, self.revision, self.whole = timestamp, revision, whole
+        self.timestamp, self.revision = timestamp, revision
+        self.whole, self.opened = whole, opened
 
     def settled(self) -> Pin:
         """Return the same after finding out where its keys are read: of an archive, it opens it."""
-        if self.whole is not None:
-            found = self.connection.pin(self.timestamp, whole=False, of_token=True)
+        if (opened := self.opened) is not None:  # another thread may do the same
+            found = opened()
             self.state, self.reads = found.state, found.reads
-            self._moment, self._seen, self.whole = found._moment, found._seen, None
+            self._moment, self._seen = found._moment, found._seen
+            self.whole = self.opened = None
         return self
 
     @property

@@ -13,8 +13,9 @@ from snapkv.errors import (
     StoreRecreatedError,
     StoreRestoredError,
 )
+from snapkv.fleet.link import Link
 from snapkv.fleet.member import named
-from snapkv.fleet.pin import Answering, Pin
+from snapkv.fleet.pin import Pin
 from snapkv.layout import Mark
 from snapkv.times import TIMESTAMP_MAX
 
@@ -149,7 +150,7 @@ def _number(found: object) -> int:
     return found
 
 
-def check_store(connection: Answering, place: Place) -> None:
+def check_store(connection: Link, place: Place) -> None:
     """Raise `StoreRecreatedError` if a member is another store than when the token was made."""
     store_id = connection.store_id
     if store_id is not None and place.store_id and store_id != place.store_id:
