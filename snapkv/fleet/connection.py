@@ -17,7 +17,7 @@ from snapkv.errors import (
 )
 from snapkv.fleet.agreement import RESTORED
 from snapkv.fleet.link import AWAY, Link, Reads
-from snapkv.fleet.member import named
+from snapkv.fleet.member import named, naming
 from snapkv.fleet.pin import ABSENT, Pin, Seen, State
 from snapkv.layout import CREATION_ORDINAL, Mark
 from snapkv.reading.deadline import within
@@ -99,7 +99,7 @@ class Connection(Link):
         `error` is what the engine alone raised; it is raised if the archive does not help.
         """
         kept = self.archive_or_none()
-        head = None if kept is None else _head_mark(kept)
+        head = None if kept is None else _head(kept)
         reached = 0 if head is None else head.timestamp
         if kept is None or head is None or (reached < until and isinstance(error, AWAY)):
             assert error is not None
@@ -144,7 +144,7 @@ class Connection(Link):
         except AWAY:
             with suppress(*AWAY, ArchiveError):
                 if (kept := self.archive()) is not None:
-                    self._know(_head(kept))
+                    self._know(_head(kept).timestamp)
             if not self.known:
                 raise
             return self.known
@@ -159,7 +159,7 @@ class Connection(Link):
         return newest
 
     def _newest(self, reads: Reads) -> int:
-        newest = _head(reads)
+        newest = _head(reads).timestamp
         self.check_history(reads)
         return newest
 
@@ -186,9 +186,9 @@ class Connection(Link):
         It ends where a gap begins. Raises `HistoryGapError` if `since` is in a gap, and `why` if
         the archive ends before it.
         """
-        try:
+        with naming(self.name):
             kept = self.archive_or_none()
-            head = None if kept is None else _head_mark(kept)
+            head = None if kept is None else _head(kept)
             if kept is None or head is None or head.timestamp <= since:
                 raise why
             self._show(kept, head.timestamp, head)
@@ -198,8 +198,6 @@ class Connection(Link):
                 raise HistoryGapError(gap.after, gap.before)
             ends = head.timestamp if gap is None else min(head.timestamp, gap.after)
             return kept.watch(prefix, since), ends
-        except SnapKVError as e:
-            raise named(e, self.name)  # noqa: B904
 
     def quick(self, timestamp: int) -> Pin | None:
         """Return the member at a time whose revision is known; None if `pin` has to find out."""
@@ -305,7 +303,7 @@ class Connection(Link):
             kept = self.archive()
             if kept is None:
                 return self.missing(str(why))
-            self._know(_head(kept))
+            self._know(_head(kept).timestamp)
             moment = kept.reader.policy.at(timestamp)
             self._show(kept, timestamp, moment.mark)
             if (lost := _manifest(kept.reader).missing(timestamp)) is not None:
@@ -335,12 +333,8 @@ def _manifest(archive: Reader) -> Manifest:
     return manifest
 
 
-def _head(reads: Reads) -> int:
-    """Return the timestamp of the newest commit or tick, of an archive as it is now."""
-    return _head_mark(reads).timestamp
-
-
-def _head_mark(reads: Reads) -> Mark:
+def _head(reads: Reads) -> Mark:
+    """Return the newest commit or tick, of an archive as it is now."""
     core = reads.reader
     core.check_open()
     if hasattr(core.engine, "refresh"):

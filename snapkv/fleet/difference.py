@@ -6,9 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from snapkv.errors import SnapKVError
 from snapkv.fleet.bulk import Pair, merged
-from snapkv.fleet.member import named
+from snapkv.fleet.member import steps_named
 from snapkv.fleet.pin import Pin
 from snapkv.layout import encode_text
 
@@ -84,11 +83,9 @@ class FleetDiff:
         before, after = a.snapshot(), b.snapshot()
         if before is None or after is None:  # an archive that had no commit then
             return
-        try:
-            for found in before.diff(after, b.connection.member.longer(self._prefix)):
-                yield FleetDifference((name, found.key), found.before, found.after)
-        except SnapKVError as e:
-            raise named(e, name)  # noqa: B904
+        steps = before.diff(after, b.connection.member.longer(self._prefix))
+        for found in steps_named(name, steps):
+            yield FleetDifference((name, found.key), found.before, found.after)
 
     def __repr__(self) -> str:
         return (

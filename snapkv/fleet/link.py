@@ -19,7 +19,7 @@ from snapkv.errors import (
     StoreRestoredError,
 )
 from snapkv.fleet.agreement import RESTORED, Agreement
-from snapkv.fleet.member import Member, named
+from snapkv.fleet.member import Member, naming
 from snapkv.layout import CREATION_ORDINAL, Mark
 from snapkv.lifecycle import renew_in_children
 from snapkv.observing.observe import Observed, observe
@@ -241,14 +241,13 @@ class Link:
         at once for `away_s`.
         """
         try:
-            self._check_away()
-            with within(self.timeout):
-                return read(self.reads())
+            with naming(self.name):
+                self._check_away()
+                with within(self.timeout):
+                    return read(self.reads())
         except SILENT as e:
             self._note_away(e)
-            raise named(e, self.name)  # noqa: B904  (the same error)
-        except SnapKVError as e:
-            raise named(e, self.name)  # noqa: B904
+            raise
 
     def check_history(self, reads: Reads) -> None:
         """Raise `StoreRestoredError` if the engine was restored since the fleet opened it.
@@ -257,22 +256,18 @@ class Link:
         """
         if reads is self._kept:
             return
-        try:
+        with naming(self.name):
             self._agreement.confirm(reads.reader)
             if reads.reader.timeline.tracker.continuity.epoch != self._epoch:
                 raise StoreRestoredError(RESTORED)
-        except SnapKVError as e:
-            raise named(e, self.name)  # noqa: B904
 
     def _show(self, kept: SnapshotKV, timestamp: int, mark: Mark) -> None:
         """Let the archive answer, unless the engine has shown another history; errors name it."""
         reads, engine = self._reads, None
         if reads is not None and reads.reader.timeline.tracker.continuity.epoch == self._epoch:
             engine = reads.reader
-        try:
+        with naming(self.name):
             self._agreement.show(kept.reader, engine, timestamp, mark)
-        except SnapKVError as e:
-            raise named(e, self.name)  # noqa: B904
 
     def _check_same(self, reads: Reads) -> None:
         """Raise `StoreRestoredError` if the engine turns out to be restored; 0 or 1 round trip."""
@@ -287,12 +282,10 @@ class Link:
     def moment(self, timestamp: int) -> Moment:
         """Return the moment of a time that is known to be final. Errors name the member."""
         assert self._reads is not None
-        try:
+        with naming(self.name):
             moment = self._reads.reader.policy.at(timestamp)
             if moment.epoch != self._epoch:
                 raise StoreRestoredError(RESTORED)
-        except SnapKVError as e:
-            raise named(e, self.name)  # noqa: B904
         return moment
 
     def archive_or_none(self) -> SnapshotKV | None:

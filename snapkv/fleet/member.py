@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import Any, TypeVar
 
 from snapkv.arguments import check_text, wrong_type
 from snapkv.engine_urls import check_engine
@@ -20,6 +20,7 @@ from snapkv.times import TIMESTAMP_MAX, When, dated, is_likely, is_number, pack,
 MEMBER_KEYS = ("archive", "joined", "left", "name", "prefix", "storage", "url")
 """What a member is described by, beside the options of its engine."""
 OBJECT_STORES = ("s3://", "gs://", "az://")
+T = TypeVar("T")
 _NAME = re.compile(r"[^\s*?\[\],]+")
 NAME_CHARACTERS_MAX = 256
 
@@ -178,6 +179,28 @@ def named(error: SnapKVError, member: str) -> SnapKVError:
         error.member = member
         error.add_note(f"This is about the member {member!r} of the fleet.")
     return error
+
+
+class naming:
+    """A block whose errors name the member of the fleet that they are about."""
+
+    __slots__ = ("_member",)
+
+    def __init__(self, member: str) -> None:
+        self._member = member
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, SnapKVError):
+            named(error, self._member)
+
+
+def steps_named(member: str, steps: Iterator[T]) -> Iterator[T]:
+    """Yield steps; an error that ends them names the member of the fleet."""
+    with naming(member):
+        yield from steps
 
 
 def one_of(members: Collection[str], wanted: str) -> str:

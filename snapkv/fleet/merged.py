@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import starmap
 from typing import NamedTuple, TypeVar
 
-from snapkv.errors import CompactedError, NotObservedError, SnapKVError
+from snapkv.errors import CompactedError, NotObservedError
 from snapkv.fleet.connection import Connection, ReadSpan, begun
 from snapkv.fleet.link import Reads
-from snapkv.fleet.member import named
+from snapkv.fleet.member import naming
 from snapkv.fleet.members import Members
 from snapkv.model import Commit, Version
 from snapkv.reading import history as _history
@@ -99,16 +99,15 @@ def _steps_of(
     if low is not None and low >= high:
         return
     try:
-        try:
-            steps = begun(connection.steps(read, low, high, newest_first=newest_first))
-        except CompactedError:
-            if since is not None or low is None:
-                raise
-            # what is left begins after the member joined
-            steps = connection.steps(read, None, high, newest_first=newest_first)
-        yield from steps
+        with naming(member.name):
+            try:
+                steps = begun(connection.steps(read, low, high, newest_first=newest_first))
+            except CompactedError:
+                if since is not None or low is None:
+                    raise
+                # what is left begins after the member joined
+                steps = connection.steps(read, None, high, newest_first=newest_first)
+            yield from steps
     except NotObservedError as e:
         if e.first is None:
-            raise named(e, connection.name)  # noqa: B904
-    except SnapKVError as e:
-        raise named(e, connection.name)  # noqa: B904
+            raise

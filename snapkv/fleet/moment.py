@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from snapkv.arguments import check_text
-from snapkv.errors import InvalidKeyError, InvalidTypeError, KeyNotFoundError, SnapKVError
+from snapkv.errors import InvalidKeyError, InvalidTypeError, KeyNotFoundError
 from snapkv.fleet.difference import FleetDiff
-from snapkv.fleet.member import chosen, named, one_of
+from snapkv.fleet.member import chosen, named, naming, one_of, steps_named
 from snapkv.fleet.pin import LATE, Pin, Seen, State
 from snapkv.fleet.token import cut_of, encoded
 from snapkv.model import Entry
@@ -200,7 +200,7 @@ class FleetMoment(Mapping[FleetKey, bytes]):
     ) -> Iterator[FleetKey]:
         """Yield keys in order, without reading values; as `items`."""
         for name, snapshot, own in self._snapshots(prefix, members):
-            for key in _naming(name, snapshot.keys(own)):
+            for key in steps_named(name, snapshot.keys(own)):
                 yield name, key
 
     def values(  # type: ignore[override]
@@ -213,10 +213,8 @@ class FleetMoment(Mapping[FleetKey, bytes]):
         """Return the number of keys; a round trip for each member."""
         found = 0
         for name, snapshot, own in self._snapshots(prefix, members):
-            try:
+            with naming(name):
                 found += snapshot.count(own)
-            except SnapKVError as e:
-                raise named(e, name)  # noqa: B904
         return found
 
     def diff(self, other: FleetMoment, prefix: str | None = None) -> FleetDiff:
@@ -257,16 +255,8 @@ class FleetMoment(Mapping[FleetKey, bytes]):
         members: Wanted,
     ) -> Iterator[tuple[FleetKey, T]]:
         for name, snapshot, own in self._snapshots(prefix, members):
-            for key, found in _naming(name, read(snapshot, own)):
+            for key, found in steps_named(name, read(snapshot, own)):
                 yield (name, key), found
-
-
-def _naming(member: str, steps: Iterator[Any]) -> Iterator[Any]:
-    """Yield steps; an error that ends them names the member."""
-    try:
-        yield from steps
-    except SnapKVError as e:
-        raise named(e, member)  # noqa: B904
 
 
 def _pair(key: object) -> FleetKey:

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Literal
 
 from snapkv.dates import dated
 from snapkv.engine.contract import KeyValue
-from snapkv.errors import SnapKVError
 from snapkv.fleet.link import Link, Reads
-from snapkv.fleet.member import named
+from snapkv.fleet.member import naming
 from snapkv.fleet.source import MemberSource
 from snapkv.reading.deadline import within
 from snapkv.reading.snapshot import Snapshot
@@ -109,11 +108,8 @@ class Pin:
         stored, connection = self.reads.keyspace.encode(key), self.connection
         if not connection.waits:
             return self._get(stored)
-        try:
-            with within(connection.timeout):
-                return self._get(stored)
-        except SnapKVError as e:
-            raise named(e, connection.name)  # noqa: B904
+        with naming(connection.name), within(connection.timeout):
+            return self._get(stored)
 
     def _get(self, stored: bytes) -> KeyValue | None:
         if self.revision:
@@ -121,10 +117,8 @@ class Pin:
             if found is not None:
                 return found.kv
         assert self.moment is not None
-        try:
+        with naming(self.connection.name):
             (kv,) = self.moment.get((stored,))
-        except SnapKVError as e:
-            raise named(e, self.connection.name)  # noqa: B904
         return kv
 
     def snapshot(self) -> Snapshot[str] | None:

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import TypeVar
+from collections.abc import Iterator, Sequence
 
 from snapkv.engine.contract import Columns, KeyValue, Pairs
-from snapkv.errors import SnapKVError
-from snapkv.fleet.member import named
+from snapkv.fleet.member import naming, steps_named
 from snapkv.reading.sources import Source
-
-Found = TypeVar("Found")
 
 
 class MemberSource:
@@ -22,51 +18,43 @@ class MemberSource:
 
     def get(self, keys: Sequence[bytes]) -> list[KeyValue | None]:
         """Return the versions of stored keys, None where a key is absent."""
-        return self._named(lambda: self._source.get(keys))
+        with naming(self._member):
+            return self._source.get(keys)
 
     def ranges(
         self, wanted: Sequence[tuple[bytes, bytes]], limit: int = 0
     ) -> list[Sequence[KeyValue]]:
         """Return the contents of some short ranges, `limit` keys of each (0: all)."""
-        return self._named(lambda: self._source.ranges(wanted, limit))
+        with naming(self._member):
+            return self._source.ranges(wanted, limit)
 
     def count(self, start: bytes, end: bytes) -> int:
         """Return the number of keys in a range."""
-        return self._named(lambda: self._source.count(start, end))
+        with naming(self._member):
+            return self._source.count(start, end)
 
     def changed(self, other: Source, start: bytes, end: bytes) -> list[bytes] | None:
         """Return sorted stored keys that hold all differences; None if scanning is cheaper."""
         inside = other._source if isinstance(other, MemberSource) else other
-        return self._named(lambda: self._source.changed(inside, start, end))
+        with naming(self._member):
+            return self._source.changed(inside, start, end)
 
     def scan(
         self, start: bytes, end: bytes, *, keys_only: bool = False
     ) -> Iterator[list[KeyValue]]:
         """Yield the range [start, end) in pages, ascending."""
-        return self._steps(self._source.scan(start, end, keys_only=keys_only))
+        return steps_named(self._member, self._source.scan(start, end, keys_only=keys_only))
 
     def first(
         self, start: bytes, end: bytes, limit: int, *, keys_only: bool = False
     ) -> Iterator[list[KeyValue]]:
         """Yield the first `limit` keys of the range [start, end) in pages, and read no more."""
-        return self._steps(self._source.first(start, end, limit, keys_only=keys_only))
+        return steps_named(self._member, self._source.first(start, end, limit, keys_only=keys_only))
 
     def pairs(self, start: bytes, end: bytes, *, keys_only: bool = False) -> Iterator[Pairs]:
         """Yield the same as keys and values alone."""
-        return self._steps(self._source.pairs(start, end, keys_only=keys_only))
+        return steps_named(self._member, self._source.pairs(start, end, keys_only=keys_only))
 
     def columns(self, start: bytes, end: bytes, *, keys_only: bool = False) -> Iterator[Columns]:
         """Yield the same as columns of Arrow."""
-        return self._steps(self._source.columns(start, end, keys_only=keys_only))
-
-    def _named(self, read: Callable[[], Found]) -> Found:
-        try:
-            return read()
-        except SnapKVError as e:
-            raise named(e, self._member)  # noqa: B904
-
-    def _steps(self, steps: Iterator[Found]) -> Iterator[Found]:
-        try:
-            yield from steps
-        except SnapKVError as e:
-            raise named(e, self._member)  # noqa: B904
+        return steps_named(self._member, self._source.columns(start, end, keys_only=keys_only))
