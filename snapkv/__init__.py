@@ -55,7 +55,7 @@ from snapkv.fleet.merged import MemberCommit, MemberVersion
 from snapkv.fleet.moment import FleetMoment
 from snapkv.fleet.opening import fleet
 from snapkv.fleet.pin import Seen
-from snapkv.fleet.rounds import Round, Ticker
+from snapkv.fleet.ticker import Round, Ticker
 from snapkv.fleet.watch import FleetChanges, FleetWatch, Late
 from snapkv.hooks import Hooks
 from snapkv.importing.import_prefix import ImportResult, import_prefix

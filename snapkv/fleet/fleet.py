@@ -23,7 +23,8 @@ from snapkv.fleet.members import Members
 from snapkv.fleet.merged import MemberCommit, MemberVersion
 from snapkv.fleet.moment import FleetMoment, Wanted
 from snapkv.fleet.pin import ABSENT, LATE, Pin
-from snapkv.fleet.rounds import Ticker, aligned
+from snapkv.fleet.rounds import aligned
+from snapkv.fleet.ticker import Ticker
 from snapkv.fleet.token import Cut, Place, check_resumed, check_same, decoded
 from snapkv.fleet.watch import HOLD_BYTES, FleetWatch
 from snapkv.lifecycle import Closing

@@ -13,7 +13,7 @@ import snapkv
 from snapkv.cli.fleet import ticker
 from snapkv.cli.fleet.ticker import REFUSED_ROUNDS, Rounds
 from snapkv.clock import SystemClock
-from snapkv.fleet.rounds import TICK_TIMEOUT_S, Round
+from snapkv.fleet.ticker import TICK_TIMEOUT_S, Round
 
 HOUR_MS = 3_600_000
 

@@ -17,7 +17,7 @@ from snapkv.cli.progress import status_line
 from snapkv.cli.terminal import tell, tell_error
 from snapkv.cli.ticker import EveryOption, QuietOption, Stop, beats, period
 from snapkv.errors import NAMED_MAX
-from snapkv.fleet.rounds import TICK_TIMEOUT_S, Round
+from snapkv.fleet.ticker import TICK_TIMEOUT_S, Round
 
 ROUND_S_MIN = 0.5
 """A round may take so long, however short the period is."""
