@@ -264,9 +264,10 @@ class Fleet(Closing):
                 f"{when!r} is a revision, and each member has its own: give a time", when
             )
         timestamp = resolve(when, physical_ms(now))
-        known = max((each.known for each in self._members.by_name.values()), default=0)
-        if is_number(when) and not is_likely(timestamp, max(known, now), now):
-            raise unlikely(timestamp)
+        if is_number(when):
+            known = max(each.known for each in self._members.by_name.values())
+            if not is_likely(timestamp, max(known, now), now):
+                raise unlikely(timestamp)
         return timestamp
 
     # --- what changed ---

@@ -1,4 +1,4 @@
-"""One member of a fleet, opened when it is first needed, and opened again after it was away."""
+"""One member of a fleet, opened when it is first needed; tried again later if it was away."""
 
 from __future__ import annotations
 

@@ -17,8 +17,6 @@ from snapkv.store.open import DEFAULT_NAME
 from snapkv.store.store import SnapshotKV
 from snapkv.times import TIMESTAMP_MAX, When, dated, is_likely, is_number, pack, resolve, unlikely
 
-MEMBER_KEYS = ("archive", "joined", "left", "name", "prefix", "storage", "url")
-"""What a member is described by, beside the options of its engine."""
 OBJECT_STORES = ("s3://", "gs://", "az://")
 T = TypeVar("T")
 _NAME = re.compile(r"[^\s*?\[\],]+")

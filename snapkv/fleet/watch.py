@@ -19,9 +19,7 @@ from typing import TYPE_CHECKING
 
 from snapkv.arguments import check_text
 from snapkv.clock import monotonic
-from snapkv.errors import (
-    StoreClosedError,
-)
+from snapkv.errors import StoreClosedError
 from snapkv.fleet.follower import CATCH_UP_S, Follower
 from snapkv.fleet.token import Cut, Place, encoded
 from snapkv.lifecycle import Closing, renew_in_children
