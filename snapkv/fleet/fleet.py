@@ -160,7 +160,7 @@ class Fleet(Closing):
         if self._members.observed > 1:
             timestamp, pins, spread = aligned(timestamp, pins, self._members)
             pins = allowed(timestamp, pins, behind)
-        return FleetMoment(timestamp, pins, spread)
+        return FleetMoment(timestamp, pins, self._members, spread)
 
     def _in_ms(self, timestamp: int, pins: dict[str, Pin]) -> tuple[int, dict[str, Pin]]:
         """Return a date, or the newest final time of its millisecond, if members are behind it.
@@ -228,7 +228,7 @@ class Fleet(Closing):
         }
         if lost and behind == "error":
             raise MembersBehindError(timestamp, lost)
-        return FleetMoment(timestamp, pins, spread, None if lost else token)
+        return FleetMoment(timestamp, pins, self._members, spread, None if lost else token)
 
     def ticker(self, *, members: Wanted = None, writer: str | None = None) -> Ticker:
         """Return what ticks the members that have an engine, all at one timestamp; no round trip.

@@ -71,6 +71,7 @@ class Link:
         self._kept: SnapshotKV | None = None  # the archive alone, of a member that has both
         self._agreement = Agreement()
         self._away: tuple[float, SnapKVError] | None = None
+        self._archive_away: tuple[float, SnapKVError] | None = None
         self._closed = False
         self._opening = threading.Lock()
         renew_in_children(self)
@@ -145,16 +146,25 @@ class Link:
             self._tracker = tracker
 
     def archive(self) -> SnapshotKV | None:
-        """Return the archive of a member that has one beside its engine; None without."""
+        """Return the archive of a member that has one beside its engine; None without.
+
+        After one that did not answer, calls fail at once for `away_s`.
+        """
         member = self.member
         if member.archive is None or self._kept is not None:
             return self._kept
         with self._opening:
             if self._kept is None and not self._closed:
+                if (away := self._archive_away) is not None and monotonic() < away[0]:
+                    raise away[1]
                 url = f"archive:{member.archive.removeprefix('archive:')}"
-                opened = open_store(
-                    url, storage=member.storage, create=False, read_timeout=self.timeout
-                )
+                try:
+                    opened = open_store(
+                        url, storage=member.storage, create=False, read_timeout=self.timeout
+                    )
+                except SILENT as e:
+                    self._archive_away = monotonic() + self.away_s, e
+                    raise
                 self._identified(opened)
                 self._kept = opened
             return self._kept

@@ -16,6 +16,8 @@ from snapkv.model import Entry
 from snapkv.reading.snapshot import Snapshot, entry_of
 
 if TYPE_CHECKING:
+    from snapkv.fleet.connection import Connection
+    from snapkv.fleet.members import Members
     from snapkv.reading.arrow import Table
 
 FleetKey = tuple[str, str]
@@ -39,18 +41,21 @@ class FleetMoment(Mapping[FleetKey, bytes]):
     were within it. None means that they were ticked one by one, or that no such member is in the
     moment; then times of two members differ by a tick and by the skew of their tickers' clocks.
 
-    Reading is lazy, as of a `Snapshot`. Errors name the `member` that they are about.
+    Reading is lazy, as of a `Snapshot`. `everywhere` and `count` ask members that wait for a
+    network in parallel; iterations read one member after another. Errors name the `member` that
+    they are about.
     """
 
     def __init__(
         self,
         timestamp: int,
         pins: dict[str, Pin],
+        fleet: Members,
         spread: float | None = None,
         token: str | None = None,
     ) -> None:
         self.timestamp, self.spread, self._pins = timestamp, spread, pins
-        self._token = token
+        self._fleet, self._token = fleet, token
 
     @property
     def final(self) -> bool:
@@ -158,13 +163,19 @@ class FleetMoment(Mapping[FleetKey, bytes]):
         {'eu': b'v1'}
         """
         found: dict[str, bytes] = {}
-        for name in self._pins if members is None else chosen(list(self._pins), members):
+        waiting: list[str] = []
+        names = self._pins if members is None else chosen(list(self._pins), members)
+        for name in names:
             pin = self._pins[name]
-            if pin.settled().reads is None or not pin.connection.member.may_have_key(key):
-                continue
-            if (kv := pin.get(key)) is not None:
-                found[name] = kv.value
-        return found
+            if pin.connection.waits:
+                waiting.append(name)
+            elif (value := _value(pin, key)) is not None:
+                found[name] = value
+        if not waiting:
+            return found
+        asked = self._fleet.each(waiting, lambda each: _value(self._pins[each.name], key))
+        found |= {name: value for name, value in asked.items() if value is not None}
+        return {name: found[name] for name in names if name in found}
 
     def __contains__(self, key: object) -> bool:
         try:
@@ -211,11 +222,17 @@ class FleetMoment(Mapping[FleetKey, bytes]):
 
     def count(self, prefix: str | None = None, *, members: Wanted = None) -> int:
         """Return the number of keys; a round trip for each member."""
-        found = 0
-        for name, snapshot, own in self._snapshots(prefix, members):
-            with naming(name):
-                found += snapshot.count(own)
-        return found
+        if prefix is not None:
+            check_text("prefix", prefix)
+
+        def count(each: Connection) -> int:
+            snapshot = self._pins[each.name].snapshot()
+            with naming(each.name):
+                return 0 if snapshot is None else snapshot.count(each.member.longer(prefix))
+
+        names = chosen(list(self._pins), members)
+        able = [name for name in names if self._pins[name].connection.member.may_have(prefix)]
+        return sum(self._fleet.each(able, count).values())
 
     def diff(self, other: FleetMoment, prefix: str | None = None) -> FleetDiff:
         """Return the differences from this moment to another one of the same fleet.
@@ -257,6 +274,14 @@ class FleetMoment(Mapping[FleetKey, bytes]):
         for name, snapshot, own in self._snapshots(prefix, members):
             for key, found in steps_named(name, read(snapshot, own)):
                 yield (name, key), found
+
+
+def _value(pin: Pin, key: str) -> bytes | None:
+    """Return the value of a key in one member; None if it is not there."""
+    if pin.settled().reads is None or not pin.connection.member.may_have_key(key):
+        return None
+    kv = pin.get(key)
+    return None if kv is None else kv.value
 
 
 def _pair(key: object) -> FleetKey:

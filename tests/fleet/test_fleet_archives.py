@@ -197,6 +197,30 @@ def test_archives_in_a_bucket(sites, s3, proxy):
         assert not late.final
 
 
+def test_an_archive_beside_an_engine_is_away_like_it(sites, servers, s3, proxy):
+    """Calls wait for it once in `away_s`, as for an engine."""
+    sites.add("eu", "us")
+    stamps, url = sites.tick(), s3.new_url()
+    with servers.passed():
+        snapkv.record(sites.urls["us"], into=url, clock=sites.clock, storage=s3.storage).catch_up()
+    storage = proxy.storage | {"max_retries": 0}
+    us = sites.described_as("us", archive=url, storage=storage)
+    servers.set(sites.urls["us"], "away")
+    fleet = sites.fleet({"eu": sites.urls["eu"], "us": us}, timeout=2)
+    fleet._members.by_name["us"].away_s = 60.0
+    proxy.arm("close")
+    asked = len(proxy.seen)
+    moment = fleet.at(min(stamps.values()), behind="leave out")
+    assert moment.members["us"].state == "missing"
+    assert len(proxy.seen) > asked
+    asked = len(proxy.seen)
+    fleet.at(min(stamps.values()), behind="leave out")
+    assert len(proxy.seen) == asked
+    proxy.disarm()
+    fleet._members.by_name["us"]._archive_away = None  # as if the minute were over
+    assert fleet.at(min(stamps.values())).members["us"].state == "archive"
+
+
 def test_a_bucket_that_is_away(sites, s3, proxy):
     url = s3.new_url()
     sites.add("eu", "live")

@@ -151,3 +151,33 @@ def test_closing_while_members_are_asked(sites, servers, monkeypatch):
     assert [type(e) for e in raised] == [StoreClosedError]
     with pytest.raises(StoreClosedError):
         fleet._members.each(["a", "b"], lambda each: each.name)
+
+
+@pytest.mark.parametrize("read", ["everywhere", "count"])
+def test_members_are_read_in_parallel(sites, servers, read):
+    names = ["c", "a", "b"]
+    sites.add(*names)
+    stamps = [store.save("k", name.encode()) for name, store in sites.stores.items()]
+    fleet, found = sites.fleet(timeout=WAIT_S), []
+    ts = min(sites.tick().values())
+    assert ts > max(stamps)
+    moment = fleet.at(ts)
+    for name in names:
+        servers.set(sites.urls[name], "hung")
+    before = dict(servers.calls)
+
+    def ask():
+        found.append(moment.everywhere("k") if read == "everywhere" else len(moment))
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    try:
+        eventually(lambda: all(servers.calls[url] > before[url] for url in sites.urls.values()))
+    finally:
+        for name in names:
+            servers.set(sites.urls[name], "here")
+        thread.join(WAIT_S)
+    if read == "count":
+        assert found == [3]
+    else:
+        assert [*found[0].items()] == [("a", b"a"), ("b", b"b"), ("c", b"c")]
