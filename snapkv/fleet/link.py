@@ -61,6 +61,7 @@ class Link:
         self.member, self.timeout, self.on_identified = member, timeout, on_identified
         self._clock, self._known = clock, 0
         self.away_s = AWAY_S
+        self.waits = True  # for a network or a disk: then members are asked in parallel
         self.store_id: bytes | None = None
         self._epoch = self._created = 0  # of the history that the open store had at first
         self._reads: Reads | None = member.opened
@@ -88,12 +89,6 @@ class Link:
     def name(self) -> str:
         """The member's name."""
         return self.member.name
-
-    @property
-    def waits(self) -> bool:
-        """Whether a call may wait for a network or a disk: then members are asked in parallel."""
-        reads = self._reads
-        return reads is None or reads.reader.engine.remote or self.member.is_archive
 
     def reads(self) -> Reads:
         """Return the open member; raises what opening raises, for `away_s` without trying again."""
@@ -140,6 +135,7 @@ class Link:
         """Take the history that an open member has now as that of the fleet."""
         core, member = reads.reader, self.member
         tracker = core.timeline.tracker
+        self.waits = core.engine.remote or member.is_archive
         self._epoch, self._created = tracker.continuity.epoch, tracker.creation.revision
         always = not member.joined and member.left == TIMESTAMP_MAX
         if core.policy.at_head and always and not member.is_archive:
