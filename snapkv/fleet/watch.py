@@ -266,9 +266,13 @@ class FleetWatch(Closing):
                 raise each.error
 
     def has_room(self, follower: Follower) -> bool:
-        """Return whether a follower may read on: the one that holds the watch back always may."""
+        """Return whether a follower may read on: the one that holds the watch back always may.
+
+        It need not wait, either, to find out that the watch was closed.
+        """
         held = sum(each.held for each in self._followers)
-        return held < self._hold_bytes or follower.progress <= self.timestamp or not follower.held
+        is_needed = follower.progress <= self.timestamp or not follower.held
+        return held < self._hold_bytes or is_needed or self._closed
 
 
 def _least(*seconds: float | None) -> float | None:

@@ -135,6 +135,21 @@ def test_closing_the_fleet_ends_its_watches(sites, servers):
             assert not each._thread.is_alive()
 
 
+def test_a_member_without_room_does_not_wait_in_a_closed_watch(sites):
+    """It may look for room just after close() has woken all that waited for it."""
+    sites.add("a", "b")
+    sites.tick()
+    sites.later()
+    sites["a"].save("k", b"1")
+    with sites.fleet().watch(since=0, hold_bytes=1) as watch:
+        first = watch._followers[0]
+        eventually(lambda: not watch.has_room(first))
+    thread = threading.Thread(target=first.step, args=(3 * WAIT_S,), daemon=True)
+    thread.start()
+    thread.join(WAIT_S)
+    assert not thread.is_alive()
+
+
 def test_a_watch_that_nobody_reads_ends_its_threads(sites, monkeypatch):
     sites.add("a", "b")
     sites.tick()
