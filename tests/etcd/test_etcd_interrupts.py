@@ -66,6 +66,47 @@ print("done")
 """
 
 
+_IN_GRPC = """
+import sys, threading
+import snapkv
+
+store = snapkv.open(sys.argv[1])
+store.save("k", b"1")
+
+taken = False
+
+def interrupt(frame, event, arg):
+    global taken
+    name, frame.f_trace_opcodes = frame.f_code.co_name, True
+    if name == "get_plugin" and event == "return":
+        taken = True
+    elif name == "__enter__" and event == "opcode" and taken:
+        sys.settrace(None)
+        raise KeyboardInterrupt  # the lock is taken, and the block has not begun
+    return interrupt
+
+sys.settrace(interrupt)
+try:
+    store.load("k")
+except KeyboardInterrupt as e:
+    kept = e
+answers = []
+reading = threading.Thread(target=lambda: answers.append(store.load("k")), daemon=True)
+reading.start()
+reading.join(20)
+assert kept and answers == [b"1"], "calls of other threads hang"
+print("done")
+"""
+
+
+def test_an_interrupt_does_not_leave_the_lock_of_all_channels_taken(etcd: EtcdServer) -> None:
+    """The interrupt's traceback refers to the generator that has taken it."""
+    program = subprocess.run(
+        [sys.executable, "-c", _IN_GRPC, etcd.url], cwd=ROOT, capture_output=True, timeout=ENDS_S
+    )
+    assert (program.returncode, program.stdout) == (0, b"done\n"), program.stderr.decode()
+
+
 @pytest.mark.parametrize("act", ["commit", "load", "compaction"])
 def test_a_store_goes_on_after_interrupts(etcd: EtcdServer, act: str) -> None:
     seed = int.from_bytes(os.urandom(4))

@@ -11,6 +11,7 @@ import ctypes
 import os
 import queue
 import threading
+import traceback
 import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -204,6 +205,9 @@ class Channel:
                 raise failure_of(e) from e
             except ValueError as e:
                 raise self._closed(e) from e
+            except BaseException as e:
+                release_lock(e)
+                raise
             finally:
                 with self._lock:
                     self._inside -= 1
@@ -240,6 +244,9 @@ class Channel:
             return WatchStream(method, first, metadata, timeout)
         except ValueError as e:
             raise self._closed(e) from e
+        except BaseException as e:
+            release_lock(e)
+            raise
 
     def _closed(self, error: ValueError) -> SnapKVError:
         """Return gRPC's error for a call on a closed channel as ours."""
@@ -258,6 +265,16 @@ class Channel:
             self._channel.close()
         else:
             closing.join(CLOSE_S)
+
+
+def release_lock(interrupt: BaseException) -> None:
+    """Release the lock that all calls of the process take in gRPC, if an interrupt left it taken.
+
+    gRPC takes it in a generator, which is suspended then, and which the interrupt's traceback
+    refers to. Until the generator is closed, calls of all channels hang, for ever if another thread
+    closes it: so did they after one of 600 interrupts.
+    """
+    traceback.clear_frames(interrupt.__traceback__)
 
 
 def method_bytes(message: Message) -> bytes:
