@@ -202,7 +202,7 @@ class Manifest:
             if found["format"] != FORMAT:
                 raise FormatError("the archive", found["format"], FORMAT)
             digest = found.get("digest", "")  # older ones have none
-            if digest and not (_is_text_of(digest, text) or digest == _digest(found)):
+            if digest != "" and not (_is_text_of(digest, text) or digest == _digest(found)):
                 raise ArchiveError(
                     f"a manifest is damaged: {text[:60]!r} has another digest; "
                     "`snapkv archive verify` finds what is left"

@@ -61,14 +61,19 @@ class WholeArchive:
             if least:
                 return least
             if most:
-                times = opened.read(["timestamp"], use_threads=False)["timestamp"]
+                times = _columns(opened, file, ["timestamp"])["timestamp"]
                 return int(pc.min(times.filter(pc.greater(times, 0))).as_py())
         return self.manifest.resolved + 1
 
     @property
+    def size(self) -> int:
+        """How many bytes its files have."""
+        return sum(file.size for file in self.manifest.files)
+
+    @property
     def is_small(self) -> bool:
         """Whether it may be read as a whole."""
-        return sum(file.size for file in self.manifest.files) <= BYTES_MAX
+        return self.size <= BYTES_MAX
 
     def read(self, low: int, high: int) -> Read:
         """Return what `states` and `differences` need for the times from `low` to `high`.
@@ -103,7 +108,7 @@ class WholeArchive:
         """Return the timestamp of the newest commit at or below a revision, from the log."""
         for file in reversed(self.manifest.of_kind("log")):
             if file.low <= revision and file.rows:
-                table = self._opened(file).read(["revision", "timestamp"], use_threads=False)
+                table = _columns(self._opened(file), file, ["revision", "timestamp"])
                 known = table.filter(pc.less_equal(table["revision"], revision))
                 if known.num_rows:
                     return int(pc.max(known["timestamp"]).as_py())
@@ -112,11 +117,7 @@ class WholeArchive:
     def _rows(self, opened: Any, file: File) -> Any:
         """Return the rows of a file as `ROWS`; those of a base count as older than any time."""
         missing = [] if file.kind == "delta" else [ROWS.field("timestamp"), ROWS.field("deleted")]
-        names = [each.name for each in ROWS if each not in missing]
-        try:
-            table = opened.read(names, use_threads=False)
-        except (pa.ArrowException, OSError) as e:
-            raise damaged(file, e) from e
+        table = _columns(opened, file, [each.name for each in ROWS if each not in missing])
         for each in missing:
             table = table.append_column(each, pa.repeat(pa.scalar(0).cast(each.type), file.rows))
         return table
@@ -133,6 +134,14 @@ class WholeArchive:
         if (metadata.metadata or {}).get(PATH) != file.path.encode():
             raise damaged(file, "it is another file")
         return opened
+
+
+def _columns(opened: Any, file: File, names: list[str]) -> Any:
+    """Return columns of a file; raises `ArchiveError` if its pages are damaged."""
+    try:
+        return opened.read(names, use_threads=False)
+    except (pa.ArrowException, OSError) as e:
+        raise damaged(file, e) from e
 
 
 def _bounds(opened: Any) -> tuple[int, int]:

@@ -28,8 +28,10 @@ AHEAD = 2
 """So many batches for each thread are read before they are asked for."""
 BATCH = 16
 """So many archives at most are merged at once, and fewer if all threads have work then."""
+FILES_BYTES = 4 << 20
+"""No more archives are added to a batch whose files have so many bytes."""
 BYTES_MAX = 64 << 20
-"""No more archives are added to rows of so many bytes."""
+"""No more archives are added to rows of so many bytes, which files may have compressed well."""
 
 
 def merged(pairs: Sequence[Pair], merge: Merge[Found]) -> Iterator[Some[Found]]:
@@ -40,18 +42,33 @@ def merged(pairs: Sequence[Pair], merge: Merge[Found]) -> Iterator[Some[Found]]:
     """
     from concurrent.futures import ThreadPoolExecutor
 
-    size = max(1, min(BATCH, -(-len(pairs) // THREADS)))
     ahead: deque[Future[list[Some[Found]]]] = deque()
     pool = ThreadPoolExecutor(THREADS, thread_name_prefix="snapkv fleet files")
     try:
-        for at in range(0, len(pairs), size):
-            ahead.append(pool.submit(_merged, pairs[at : at + size], merge))
+        for batch in _batches(pairs):
+            ahead.append(pool.submit(_merged, batch, merge))
             if len(ahead) >= THREADS * AHEAD:
                 yield from ahead.popleft().result()
         while ahead:
             yield from ahead.popleft().result()
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _batches(pairs: Sequence[Pair]) -> Iterator[list[Pair]]:
+    """Part members into batches, which are read ahead: those of large archives are short."""
+    most = max(1, min(BATCH, -(-len(pairs) // THREADS)))
+    batch: list[Pair] = []
+    size = 0
+    for pair in pairs:
+        whole = _whole(pair)
+        batch.append(pair)
+        size += 0 if whole is None else whole.size
+        if len(batch) == most or size >= FILES_BYTES:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
 
 
 def _merged(batch: Sequence[Pair], merge: Merge[Found]) -> list[Some[Found]]:

@@ -144,7 +144,7 @@ class Link:
     def archive(self) -> SnapshotKV | None:
         """Return the archive of a member that has one beside its engine; None without.
 
-        After one that did not answer, calls fail at once for `away_s`.
+        After it could not be reached to open it, calls fail at once for `away_s`.
         """
         member = self.member
         if member.archive is None or self._kept is not None:

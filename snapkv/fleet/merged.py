@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterable, Iterator
-from itertools import starmap
 from typing import NamedTuple, TypeVar
 
 from snapkv.errors import CompactedError, NotObservedError
@@ -45,7 +44,7 @@ def versions(
 
     able = [name for name in names if members.by_name[name].member.may_have_key(key)]
     found = in_order(members, able, since, until, read, lambda version: version.ts or 0)
-    return starmap(MemberVersion, found)
+    return (MemberVersion(*each) for each in found)
 
 
 def commits(
@@ -57,7 +56,7 @@ def commits(
         return _history.commits(reads.reader, low, high, None, newest_first=False)
 
     found = in_order(members, names, since, until, read, lambda commit: commit.ts)
-    return starmap(MemberCommit, found)
+    return (MemberCommit(*each) for each in found)
 
 
 def in_order(

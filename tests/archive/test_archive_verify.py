@@ -217,6 +217,7 @@ def test_a_manifest_that_changed(recording, old, new, digest):
     [
         ('"created": ', '"created": 9'),
         ('"gaps": []', '"gaps": [{"low": 9, "high": 9, "after": 1, "before": 2}]'),
+        ('"digest": "', '"digest": null, "was": "'),
     ],
 )
 def test_a_manifest_whose_digest_is_another(recording, old, new):

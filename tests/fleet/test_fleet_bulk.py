@@ -106,6 +106,7 @@ def test_batches_are_their_members(archives, monkeypatch):
     opened = opened_by(monkeypatch)
     for (ts, prefix), found in expected.items():
         monkeypatch.setattr(bulk, "BYTES_MAX", rng.choice([1, 2_000, 64 << 20]))
+        monkeypatch.setattr(bulk, "FILES_BYTES", rng.choice([1, 10_000, 64 << 20]))
         assert rows_of(moments[ts].to_arrow(prefix)) == found
         assert not opened
     some = rng.sample(NAMES, 4)
@@ -205,3 +206,22 @@ def test_an_opened_member_between_archives(archives):
     fleet = archives.sites.fleet(members | {"m2": archives.sites.urls["m2"]})
     moment = fleet.at()
     assert rows_of(moment.to_arrow()) == rows(reads, dict.fromkeys(NAMES, moment.timestamp))
+
+
+def test_a_batch_of_large_archives_is_short(archives, monkeypatch):
+    """It is read ahead, so it takes memory."""
+    plain, lengths = bulk._merged, []
+
+    def merged(batch, merge):
+        lengths.append(len(batch))
+        return plain(batch, merge)
+
+    monkeypatch.setattr(bulk, "_merged", merged)
+    fleet = archives.fleet()
+    moment = fleet.at(fleet.resolved())
+    expected = rows_of(moment.to_arrow())
+    assert max(lengths) > 1
+    monkeypatch.setattr(bulk, "FILES_BYTES", 1)
+    lengths.clear()
+    assert rows_of(moment.to_arrow()) == expected
+    assert set(lengths) == {1}
