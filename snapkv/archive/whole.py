@@ -211,13 +211,13 @@ def _sorted(archives: Sequence[Read], prefix: bytes) -> _Rows:
     wanted = _numpy(pc.equal(table["space"], "")) & (_numpy(table["timestamp"]) <= high[archive])
     if prefix:
         wanted &= _numpy(pc.starts_with(table["key"], prefix))
-    keys = table["key"].combine_chunks().dictionary_encode()
-    rank = _numpy(pc.rank(keys.dictionary)).astype(np.int64)
-    number = archive * (len(rank) + 1) + rank[_numpy(keys.indices)]
     order = np.flatnonzero(wanted)
+    keys = table["key"].combine_chunks().filter(pa.array(wanted)).dictionary_encode()
+    rank = _numpy(pc.rank(keys.dictionary)).astype(np.int64)
+    number = archive[order] * (len(rank) + 1) + rank[_numpy(keys.indices)]
     # stable: the files of an archive follow each other, and the versions of a key in a file
-    order = order[np.argsort(number[order], kind="stable")]
-    number = number[order]
+    by = np.argsort(number, kind="stable")
+    order, number = order[by], number[by]
     ends: Any = np.ones(len(order), np.bool_)
     ends[:-1] = number[1:] != number[:-1]
     return _Rows(table, order, archive[order], ends)

@@ -118,8 +118,8 @@ class Ticker(Closing):
     def tick(self, *, timeout: float = TICK_TIMEOUT_S) -> Round:
         """Send one timestamp to all members; return after `timeout` seconds at the latest.
 
-        Members that are one store, as two prefixes of one cluster, get one tick together. A member
-        whose tick of an earlier round is still on its way is left out. One round trip.
+        Members that are one store, as two prefixes of one cluster, get one tick together. The round
+        leaves out a member that has not answered an earlier round. One round trip.
         """
         from concurrent.futures import wait
 
