@@ -109,6 +109,29 @@ def pause(seconds: float) -> None:
     here().pause(seconds)
 
 
+STOP_LOOK_S = 0.05
+
+
+class StopEvent(Protocol):
+    """Says when to stop: a `threading.Event`, for example, which a signal handler may set."""
+
+    def is_set(self) -> bool:
+        """Return whether to stop."""
+        ...
+
+
+def pause_unless(stop: StopEvent, seconds: float) -> None:
+    """Wait for some seconds, or until `stop` is set; it looks every `STOP_LOOK_S`.
+
+    `threading.Event.wait` would not do: it holds a lock for a moment that `set` needs, too. A
+    signal handler that came in that moment and set the event would wait for its own thread, for
+    ever.
+    """
+    until = monotonic() + seconds
+    while not stop.is_set() and (left_s := until - monotonic()) > 0:
+        pause(min(left_s, STOP_LOOK_S))
+
+
 _UNBOUNDED = float("inf")
 _until: ContextVar[float] = ContextVar("until", default=_UNBOUNDED)
 """Until when this thread, or this call in an asyncio loop, may wait, in monotonic seconds."""

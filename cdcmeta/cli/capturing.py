@@ -6,7 +6,6 @@ import logging
 import signal
 import socket
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from importlib import import_module
@@ -134,8 +133,7 @@ def capture(
         )
         add_capture(running)
         _report(f"capture {running.label} listens at {post.address}")
-        stop = _stop_event()
-        running.run(stop, drain_s=drain)
+        running.run(_Stop(), drain_s=drain)
     _report("the capture has ended")
 
 
@@ -156,18 +154,26 @@ def _metrics_served(address: str | None) -> Iterator[tuple[Hooks | None, AddCapt
         yield Metrics(registry), lambda capture: CaptureMetrics(capture, registry=registry)
 
 
-def _stop_event() -> threading.Event:
-    """Return an event that Ctrl-C and SIGTERM set; the second Ctrl-C interrupts."""
-    stop = threading.Event()
+class _Stop:
+    """Is set by Ctrl-C and SIGTERM; the second Ctrl-C interrupts.
 
-    def ended(number: int, frame: Any) -> None:
-        if stop.is_set() and number == signal.SIGINT:
+    A flag, no `threading.Event`: its `set` takes a lock, for which a second signal would wait if it
+    came while the first one sets it.
+    """
+
+    def __init__(self) -> None:
+        self._wanted = False
+        signal.signal(signal.SIGTERM, self._hear)
+        signal.signal(signal.SIGINT, self._hear)
+
+    def is_set(self) -> bool:
+        """Return whether the capture is to end."""
+        return self._wanted
+
+    def _hear(self, number: int, frame: Any) -> None:
+        if self._wanted and number == signal.SIGINT:
             raise KeyboardInterrupt
-        stop.set()
-
-    signal.signal(signal.SIGTERM, ended)
-    signal.signal(signal.SIGINT, ended)
-    return stop
+        self._wanted = True
 
 
 def _function(text: str) -> tuple[str, Any]:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from contextlib import ExitStack, suppress
-from typing import Protocol
 
-from snapkv.clock import HybridClock, SystemClock, monotonic
+from snapkv.clock import HybridClock, StopEvent, SystemClock, monotonic, pause_unless
 from snapkv.errors import (
     EngineBusyError,
     EngineUnavailableError,
@@ -24,18 +23,6 @@ REPORT_S = 1.0
 TEND_S = 60.0
 LATER = (EngineUnavailableError, EngineBusyError, SessionLostError, NoSpaceError)
 """What passes: the recorder begins again from what is durable."""
-
-
-class StopEvent(Protocol):
-    """Says when to stop: a `threading.Event`, for example."""
-
-    def is_set(self) -> bool:
-        """Return whether to stop."""
-        ...
-
-    def wait(self, seconds: float, /) -> object:
-        """Return after some seconds, or at once when set."""
-        ...
 
 
 class Recorder:
@@ -91,7 +78,7 @@ class Recorder:
                 self._tell("waiting")
                 if stop.is_set():
                     raise
-                stop.wait(RETRY_S)
+                pause_unless(stop, RETRY_S)
 
     def _run(self, stop: StopEvent, stack: ExitStack) -> None:
         def standby() -> bool:

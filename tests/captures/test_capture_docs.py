@@ -5,6 +5,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -25,9 +26,9 @@ class Shell:
     """Runs commands of the page in a folder; those with & go on until the end."""
 
     def __init__(self, folder):
-        self._folder = folder
+        self._folder, self.log = folder, folder / "captures.log"
         path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-        self._environment = os.environ | {"PATH": path, "COLUMNS": "200"}
+        self._environment = os.environ | {"PATH": path, "COLUMNS": "200", "PYTHONFAULTHANDLER": "1"}
         self.running = []
 
     def type(self, line):
@@ -36,14 +37,15 @@ class Shell:
             name, _, value = command.removeprefix("export ").partition("=")
             self._environment[name] = value
         elif command.endswith("&"):
-            self.running.append(
-                subprocess.Popen(
-                    ["bash", "-c", "exec " + command.rstrip("& ")],
-                    cwd=self._folder,
-                    env=self._environment,
-                    stderr=subprocess.DEVNULL,
+            with self.log.open("ab") as log:
+                self.running.append(
+                    subprocess.Popen(
+                        ["bash", "-c", "exec " + command.rstrip("& ")],
+                        cwd=self._folder,
+                        env=self._environment,
+                        stderr=log,
+                    )
                 )
-            )
         elif command.startswith("kill -9 %"):
             self.running[int(command[-1]) - 1].kill()
         else:
@@ -67,8 +69,21 @@ class Shell:
         for process in self.running:
             if process.poll() is None:
                 process.send_signal(signal.SIGTERM)
-        for process in self.running:
+        until = time.monotonic() + WAIT_S
+        late = [process for process in self.running if not ended(process, until)]
+        for process in late:
+            process.send_signal(signal.SIGABRT)  # faulthandler prints where its threads are
             process.wait(WAIT_S)
+        assert not late, self.log.read_text()[-20_000:]
+
+
+def ended(process, until):
+    """Wait for the end of a process; return whether it has ended."""
+    try:
+        process.wait(max(0.0, until - time.monotonic()))
+    except subprocess.TimeoutExpired:
+        return False
+    return True
 
 
 @pytest.fixture

@@ -1,11 +1,13 @@
 """Captures in threads of one process: the records, requests, pauses, errors that operators see."""
 
+import signal
 import threading
 
 import pytest
 from etcd_server import eventually
 
 import snapkv
+from cdcmeta.cli.capturing import _Stop
 from cdcmeta.scheduler import Limits
 from cdcmeta.scheduler.runtime import Capture, Changefeeds, term
 from cdcmeta.scheduler.runtime.registry import Gone, View
@@ -176,6 +178,55 @@ def test_all_leave_at_once_and_no_thread_remains(cluster):
         assert not stop.is_alive()
     cluster.until(lambda: cluster.feeds.captures() == {}, "the sessions to end")
     cluster.until(lambda: threading.active_count() <= before, "threads to end")
+
+
+class Flag:
+    """What a signal handler sets: it has no lock for which a handler could wait."""
+
+    wanted = False
+
+    def is_set(self):
+        return self.wanted
+
+
+@pytest.mark.parametrize("registers", [True, False])
+def test_a_flag_ends_it(cluster, monkeypatch, registers):
+    """`threading.Event.wait` would hold a lock that `set`, called by a handler, needs."""
+    flag, capture = Flag(), Capture(cluster.store, cluster.network.post("c1"), label="c1", ttl=5)
+    asked = threading.Event()
+    if not registers:
+
+        def fails():
+            asked.set()
+            raise EngineUnavailableError("down")
+
+        monkeypatch.setattr(capture, "_register", fails)
+    running = threading.Thread(target=capture.run, args=(flag,), daemon=True)
+    running.start()
+    cluster.until(lambda: capture.life if registers else asked.is_set(), "the capture")
+    assert running.is_alive()
+    flag.wanted = True
+    running.join(WAIT_S)
+    assert not running.is_alive()
+
+
+@pytest.fixture
+def handlers():
+    numbers = signal.SIGTERM, signal.SIGINT
+    before = [signal.getsignal(number) for number in numbers]
+    yield
+    for number, handler in zip(numbers, before, strict=True):
+        signal.signal(number, handler)
+
+
+def test_signals_set_a_flag_and_a_second_interrupt_interrupts(handlers):
+    stop = _Stop()
+    assert not stop.is_set()
+    signal.raise_signal(signal.SIGTERM)
+    signal.raise_signal(signal.SIGTERM)
+    assert stop.is_set()
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)
 
 
 def test_an_evicted_capture_stops_before_its_tables_move(cluster):

@@ -19,6 +19,7 @@ from snapkv.errors import (
     ArchiveError,
     CommitTooLargeError,
     EngineBusyError,
+    EngineUnavailableError,
     InvalidOptionError,
     InvalidTimeError,
     InvalidTypeError,
@@ -248,6 +249,34 @@ def test_a_second_recorder_waits_for_the_first(place, store, tmp_path, kind):
     assert not thread.is_alive()
     assert states[0] == "recording"
     assert recorder(place, into).catch_up(timeout=WAIT_S) == store.resolved()
+
+
+class Flag:
+    """What a signal handler sets: it has no lock for which a handler could wait."""
+
+    wanted = False
+
+    def is_set(self):
+        return self.wanted
+
+
+@memory
+def test_a_flag_ends_it_while_the_source_is_away(place, tmp_path, monkeypatch):
+    """`threading.Event.wait` would hold a lock that `set`, called by a handler, needs."""
+    flag, waits = Flag(), threading.Event()
+    away = recorder(place, f"memory:{tmp_path}")
+    away._report = lambda status: status.state == "waiting" and waits.set()
+
+    def fails(*_):
+        raise EngineUnavailableError("down")
+
+    monkeypatch.setattr(away, "_run", fails)
+    running = threading.Thread(target=away.run, args=(flag,), daemon=True)
+    running.start()
+    assert waits.wait(WAIT_S)
+    flag.wanted = True
+    running.join(WAIT_S)
+    assert not running.is_alive()
 
 
 @memory

@@ -18,7 +18,7 @@ from cdcmeta.scheduler.runtime.opening import Stores
 from cdcmeta.scheduler.runtime.registration import Life
 from cdcmeta.scheduler.transport.contract import Post
 from snapkv import SnapKVError, SnapshotKV
-from snapkv.clock import monotonic
+from snapkv.clock import StopEvent, monotonic, pause, pause_unless
 
 log = logging.getLogger("cdcmeta.scheduler")
 
@@ -114,21 +114,22 @@ class Capture:
 
     # --- in the caller's thread ---
 
-    def run(self, stop: threading.Event, *, drain_s: float = DRAIN_S) -> None:
+    def run(self, stop: StopEvent, *, drain_s: float = DRAIN_S) -> None:
         """Run until `stop` is set; then hand the tables over, for `drain_s` seconds at most.
 
-        A store that does not answer is waited for. Raises errors that do not pass.
+        A signal handler may set `stop`. A store that does not answer is waited for. Raises errors
+        that do not pass.
         """
         self._run_until(stop, lambda: drain_s)
 
-    def _run_until(self, stop: threading.Event, drain_s: Callable[[], float]) -> None:
+    def _run_until(self, stop: StopEvent, drain_s: Callable[[], float]) -> None:
         try:
             while not stop.is_set():
                 try:
                     life = self._register()
                 except SnapKVError as e:
                     log.warning("capture %s cannot register: %s", self.label, e)
-                    stop.wait(RETRY_S)
+                    pause_unless(stop, RETRY_S)
                     continue
                 self.life = life
                 try:
@@ -153,7 +154,7 @@ class Capture:
             self._end_process,
         )
 
-    def _live(self, life: Life, stop: threading.Event, drain_s: Callable[[], float]) -> None:
+    def _live(self, life: Life, stop: StopEvent, drain_s: Callable[[], float]) -> None:
         until: float | None = None
         while life.is_alive:
             began = monotonic()
@@ -165,9 +166,5 @@ class Capture:
                 if life.has_left:
                     return
             life.tick(int(began * 1e6))
-            wait_s = max(0.0, self._tick_s - (monotonic() - began))
-            if stop.is_set():
-                threading.Event().wait(wait_s)
-            else:
-                stop.wait(wait_s)
+            pause(max(0.0, self._tick_s - (monotonic() - began)))
         log.warning("capture %s lost its session", life.name)
