@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from snapkv.archive.files import Files
 from snapkv.archive.manifest import FOLDER
@@ -14,9 +14,12 @@ from snapkv.archive.places import open_files
 from snapkv.archive.storage import location_of
 from snapkv.errors import EngineUnavailableError, SnapKVError
 from snapkv.files import typed_errors
-from snapkv.fleet.member import Member
 from snapkv.times import TIMESTAMP_MAX
 
+if TYPE_CHECKING:
+    from snapkv.fleet.link import Link
+
+Archive = TypeVar("Archive", bound="Link")
 _MARK = f"/{FOLDER}/"
 
 
@@ -48,40 +51,46 @@ def reached_in(files: Files) -> Reached:
     return _newest(entry.name.removeprefix(f"{FOLDER}/") for entry in files.list(FOLDER))
 
 
-def reached_of(members: Iterable[Member]) -> dict[str, Reached | SnapKVError]:
-    """Return how far each archive reaches, by member; `NOWHERE` without one.
+def listed_together(archives: Iterable[Archive]) -> list[list[Archive]]:
+    """Return archives in groups: those of one bucket, and those in folders of this machine."""
+    groups: dict[tuple[str, str], list[Archive]] = defaultdict(list)
+    for archive in archives:
+        bucket, storage = "", ""
+        if "://" in (url := _place(archive)):
+            location = location_of(url)
+            bucket = f"{location.scheme}://{location.bucket}"
+            storage = repr(sorted((archive.storage or {}).items()))
+        groups[bucket, storage].append(archive)
+    return list(groups.values())
 
-    One listing for each bucket that archives share, whatever their number; of a folder, one of
-    each archive's manifests. If a bucket is away, it returns the error of that.
+
+def reached_of(group: Sequence[Link]) -> dict[str, Reached | SnapKVError]:
+    """Return how far the archives of a group reach, by member; `NOWHERE` without one.
+
+    One listing of a bucket, whatever their number; of a folder, one of each archive's manifests.
+    If a bucket is away, it returns the error of that.
     """
-    found: dict[str, Reached | SnapKVError] = {}
-    buckets: dict[tuple[str, str], list[Member]] = defaultdict(list)
-    for member in members:
-        url = _place(member)
-        if "://" not in url:
-            found[member.name] = _newest(_names(os.path.join(url, FOLDER)))
-            continue
-        location = location_of(url)
-        shared = (
-            f"{location.scheme}://{location.bucket}",
-            repr(sorted((member.storage or {}).items())),
-        )
-        buckets[shared].append(member)
-    for (bucket, _), inside in buckets.items():
-        paths = [location_of(_place(member)).path for member in inside]
-        folder = _common_folder(paths)
-        try:
-            reached = _listed(f"{bucket}/{folder}".rstrip("/"), inside[0].storage)
-        except EngineUnavailableError as e:
-            found |= {member.name: e for member in inside}
-            continue
-        for member, path in zip(inside, paths, strict=True):
-            found[member.name] = reached.get(path[len(folder) :].strip("/"), NOWHERE)
-    return found
+    urls = [_place(archive) for archive in group]
+    if "://" not in urls[0]:
+        return {
+            archive.name: _newest(_names(os.path.join(url, FOLDER)))
+            for archive, url in zip(group, urls, strict=True)
+        }
+    locations = [location_of(url) for url in urls]
+    folder = _common_folder([location.path for location in locations])
+    bucket = f"{locations[0].scheme}://{locations[0].bucket}"
+    try:
+        reached = _listed(f"{bucket}/{folder}".rstrip("/"), group[0].storage)
+    except EngineUnavailableError as e:
+        return {archive.name: e for archive in group}
+    return {
+        archive.name: reached.get(location.path[len(folder) :].strip("/"), NOWHERE)
+        for archive, location in zip(group, locations, strict=True)
+    }
 
 
-def _place(member: Member) -> str:
-    return member.url.removeprefix("archive:").rstrip("/")
+def _place(archive: Link) -> str:
+    return archive.member.url.removeprefix("archive:").rstrip("/")
 
 
 def _common_folder(paths: list[str]) -> str:

@@ -42,6 +42,7 @@ class Connection(Link):
         Without a listing, it is the timestamp that was seen last.
         """
         if isinstance(newest, SnapKVError):
+            self._note_away(newest)
             return self.known or newest
         if not newest.timestamp:
             return named(ArchiveError(f"no archive in {self.member.url}"), self.name)
@@ -142,7 +143,7 @@ class Connection(Link):
         try:
             newest = self.ask(self._newest)
         except AWAY:
-            with suppress(*AWAY, ArchiveError):
+            with suppress(*AWAY, ArchiveError), self.asking_archive():
                 if (kept := self.archive()) is not None:
                     self._know(_head(kept).timestamp)
             if not self.known:
@@ -222,7 +223,7 @@ class Connection(Link):
             from snapkv.archive.publishing import numbered
             from snapkv.fleet.archived import reached_in
 
-            files = open_files(self.member.url.removeprefix("archive:"), self.member.storage)
+            files = open_files(self.member.url.removeprefix("archive:"), self.storage)
             if not number:
                 number, _, self._early = reached_in(files)
             manifest = numbered(files, number) if number else newest_of(files)
@@ -300,11 +301,12 @@ class Connection(Link):
     def _pinned_in_archive(self, timestamp: int, why: SnapKVError) -> Pin:
         """Return the member as its archive has it; else it is missing, for the reason given."""
         try:
-            kept = self.archive()
-            if kept is None:
-                return self.missing(str(why))
-            self._know(_head(kept).timestamp)
-            moment = kept.reader.policy.at(timestamp)
+            with self.asking_archive():
+                kept = self.archive()
+                if kept is None:
+                    return self.missing(str(why))
+                self._know(_head(kept).timestamp)
+                moment = kept.reader.policy.at(timestamp)
             self._show(kept, timestamp, moment.mark)
             if (lost := _manifest(kept.reader).missing(timestamp)) is not None:
                 return self.missing(f"{why}; its archive: {lost}")

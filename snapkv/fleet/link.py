@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from snapkv.clock import Clock, monotonic
 from snapkv.engine.contract import GetResult
@@ -90,6 +91,18 @@ class Link:
         """The member's name."""
         return self.member.name
 
+    @property
+    def storage(self) -> Mapping[str, Any] | None:
+        """The options of the object store of its archive, for which `Member.storage` goes first.
+
+        A request ends with the time of a call: one that has begun cannot be ended.
+        """
+        member = self.member
+        if "://" not in (member.archive or member.url).removeprefix("archive:"):
+            return member.storage
+        bounds = {"timeout": self.timeout, "retry_timeout": self.timeout}
+        return {**bounds, **(member.storage or {})}
+
     def reads(self) -> Reads:
         """Return the open member; raises what opening raises, for `away_s` without trying again."""
         if self._reads is not None:
@@ -119,7 +132,7 @@ class Link:
                 read_timeout=self.timeout,
                 **member.options,
             )
-        storage = member.storage if member.is_archive else None
+        storage = self.storage if member.is_archive else None
         opened: SnapshotKV = open_store(
             member.url,
             name=member.store_name,
@@ -144,26 +157,47 @@ class Link:
     def archive(self) -> SnapshotKV | None:
         """Return the archive of a member that has one beside its engine; None without.
 
-        After it could not be reached to open it, calls fail at once for `away_s`.
+        After it did not answer, calls fail at once for `away_s`.
         """
         member = self.member
-        if member.archive is None or self._kept is not None:
+        if member.archive is None:
+            return None
+        self._check_archive_away()
+        if self._kept is not None:
             return self._kept
         with self._opening:
             if self._kept is None and not self._closed:
-                if (away := self._archive_away) is not None and monotonic() < away[0]:
-                    raise away[1]
+                self._check_archive_away()  # another thread may have tried meanwhile
                 url = f"archive:{member.archive.removeprefix('archive:')}"
-                try:
+                with self._noting_archive_away():
                     opened = open_store(
-                        url, storage=member.storage, create=False, read_timeout=self.timeout
+                        url, storage=self.storage, create=False, read_timeout=self.timeout
                     )
-                except SILENT as e:
-                    self._archive_away = monotonic() + self.away_s, e
-                    raise
                 self._identified(opened)
                 self._kept = opened
             return self._kept
+
+    @contextmanager
+    def asking_archive(self) -> Iterator[None]:
+        """Bound a block that asks the archive beside the engine by the time of a call.
+
+        After one that did not answer, `archive` fails at once for `away_s`.
+        """
+        with self._noting_archive_away(), within(self.timeout):
+            yield
+
+    @contextmanager
+    def _noting_archive_away(self) -> Iterator[None]:
+        try:
+            yield
+        except SILENT as e:
+            if (away := self._archive_away) is None or monotonic() >= away[0]:
+                self._archive_away = monotonic() + self.away_s, e
+            raise
+
+    def _check_archive_away(self) -> None:
+        if (away := self._archive_away) is not None and monotonic() < away[0]:
+            raise away[1]
 
     def _identified(self, reads: Reads) -> Reads:
         """Return a store that was opened, if it is the one that the fleet knows by that name."""
@@ -194,13 +228,19 @@ class Link:
         """Why the member did not answer the last call; None if it did."""
         return None if self._away is None else self._away[1]
 
-    def _check_away(self) -> None:
+    def silence(self) -> SnapKVError | None:
+        """Return why calls do not ask the member for now; None if they do."""
         away = self._away
         if away is not None:
             until, error = away
             if monotonic() < until:
-                raise error
+                return error
             self._away = None
+        return None
+
+    def _check_away(self) -> None:
+        if (error := self.silence()) is not None:
+            raise error
 
     def _note_away(self, error: SnapKVError) -> None:
         """Let calls fail at once for a while if it did not answer, unless they do already."""
@@ -297,7 +337,8 @@ class Link:
     def archive_or_none(self) -> SnapshotKV | None:
         """Return the archive beside the engine; None without one, or if it cannot be read."""
         try:
-            return self.archive()
+            with self.asking_archive():
+                return self.archive()
         except (*AWAY, ArchiveError):
             return None
 

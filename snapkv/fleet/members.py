@@ -123,14 +123,21 @@ class Members:
 
         One round trip, or for archives one listing of each bucket. Raises `StoreRestoredError`.
         """
-        asked = [self.by_name[name].member for name in names]
-        found: dict[str, int | SnapKVError] = {}
-        if archives := [member for member in asked if member.is_archive]:
-            from snapkv.fleet.archived import reached_of  # it needs pyarrow
+        asked = [self.by_name[name] for name in names]
+        groups: dict[str, list[Connection]] = {}
+        if archives := [each for each in asked if each.member.is_archive]:
+            from snapkv.fleet.archived import listed_together  # it needs pyarrow
 
-            for name, reached in reached_of(archives).items():
-                found[name] = self.by_name[name].reached(reached)
-        found |= self.each([name for name in names if name not in found], _final_or_error)
+            groups = {group[0].name: group for group in listed_together(archives)}
+        engines = [each.name for each in asked if not each.member.is_archive]
+
+        def ask(each: Connection) -> dict[str, int | SnapKVError]:
+            group = groups.get(each.name)
+            return {each.name: _final_or_error(each)} if group is None else _reached(group)
+
+        found: dict[str, int | SnapKVError] = {}
+        for part in self.each([*groups, *engines], ask).values():
+            found |= part
         return found
 
     def resolved(self, of: Policy, names: Sequence[str], *, known_only: bool = False) -> int:
@@ -166,6 +173,21 @@ def _final_or_error(connection: Connection) -> int | SnapKVError:
         return connection.resolved()
     except (*AWAY, NotObservedError) as e:
         return e
+
+
+def _reached(group: Sequence[Connection]) -> dict[str, int | SnapKVError]:
+    """Return up to which timestamp archives are final that one listing answers, or why not."""
+    from snapkv.fleet.archived import reached_of  # it needs pyarrow
+
+    silent = {each.name: error for each in group if (error := each.silence()) is not None}
+    asked = [each for each in group if each.name not in silent]
+    listed = reached_of(asked) if asked else {}
+    return {
+        each.name: each.known or silent[each.name]
+        if each.name in silent
+        else each.reached(listed[each.name])
+        for each in group
+    }
 
 
 def _span(member: Member, found: Mapping[str, int | SnapKVError]) -> Span:

@@ -10,6 +10,7 @@ from sampling import SOAK
 import snapkv
 from snapkv import MembersBehindError
 from snapkv.archive.places import open_files
+from snapkv.archive.storage import REQUEST_TIMEOUT_S
 from snapkv.errors import InvalidFileError, InvalidOptionError, InvalidTypeError, SnapKVError
 from snapkv.fleet import connection
 
@@ -219,6 +220,54 @@ def test_an_archive_beside_an_engine_is_away_like_it(sites, servers, s3, proxy):
     proxy.disarm()
     fleet._members.by_name["us"]._archive_away = None  # as if the minute were over
     assert fleet.at(min(stamps.values())).members["us"].state == "archive"
+    proxy.arm("close")  # also when it is open
+    asked = len(proxy.seen)
+    assert fleet.resolved(members="us") == stamps["us"], "as far as it was known"
+    assert len(proxy.seen) > asked
+    asked = len(proxy.seen)
+    assert fleet.resolved(members="us") == stamps["us"]
+    assert len(proxy.seen) == asked
+
+
+def test_a_bucket_that_hangs_holds_no_call_up(sites, s3, proxy):
+    """A call takes the time of a member, whatever the bounds of an object store's requests are."""
+    url = s3.new_url()
+    sites.add("eu", "us", "live")
+    stamps = sites.tick()
+    for name in ("eu", "us"):
+        into = f"{url}/{name}"
+        snapkv.record(sites.urls[name], into=into, clock=sites.clock, storage=s3.storage).catch_up()
+    storage = {k: v for k, v in proxy.storage.items() if "timeout" not in k}
+    described = {name: {"url": f"{url}/{name}", "storage": storage} for name in ("eu", "us")}
+    fleet = sites.fleet({**described, "live": sites.urls["live"]}, timeout=0.5)
+    for name in ("eu", "us"):
+        fleet._members.by_name[name].away_s = 60.0
+    proxy.arm("hold")
+    began = time.monotonic()
+    with pytest.raises(MembersBehindError) as e:
+        fleet.resolved()
+    assert list(e.value.members) == ["eu", "us"]
+    assert len(proxy.seen) == 1, "one listing of the bucket"
+    moment = fleet.at(min(stamps.values()), behind="leave out")
+    assert [moment.members[name].state for name in ("eu", "live")] == ["missing", "live"]
+    assert fleet.resolved(1) == stamps["live"]
+    assert len(proxy.seen) == 1, "it counts as away"
+    assert time.monotonic() - began < REQUEST_TIMEOUT_S / 2
+
+
+def test_an_archive_that_hangs_while_it_is_read(sites, s3, proxy):
+    url = s3.new_url()
+    sites.add("eu")
+    stamps = sites.tick()
+    snapkv.record(sites.urls["eu"], into=url, clock=sites.clock, storage=s3.storage).catch_up()
+    storage = {k: v for k, v in proxy.storage.items() if "timeout" not in k}
+    fleet = sites.fleet({"eu": {"url": url, "storage": storage}}, timeout=0.5)
+    assert fleet.resolved() == stamps["eu"]
+    proxy.arm("hold")
+    began = time.monotonic()
+    moment = fleet.at(stamps["eu"], behind="leave out")
+    assert moment.members["eu"].state == "missing"
+    assert time.monotonic() - began < REQUEST_TIMEOUT_S / 2
 
 
 def test_a_bucket_that_is_away(sites, s3, proxy):
@@ -247,6 +296,7 @@ def test_a_bucket_that_is_away(sites, s3, proxy):
     fleet.at(min(stamps.values()), behind="leave out")
     assert len(proxy.seen) == asked, "it counts as away for a second"
     proxy.disarm()
+    fleet._members.by_name["eu"]._away = None  # as if the second were over
     assert fleet.resolved() == min(stamps.values())
     proxy.arm("close")
     assert fleet.resolved() == min(stamps.values()), "as far as it was known"
