@@ -78,17 +78,25 @@ def test_balance_parts_two_busy_tables(pair):
     busy = [table for table, capture in placed.items() if capture == first]
     assert len(busy) == 2
 
-    def is_parted():
+    def write():
         for table in busy:
             for n in range(20):
                 pair.store.save(f"{table}{n}", b"x")
+
+    def is_parted():
+        write()
         return len({pair.placed().get(table) for table in busy}) == 2
+
+    def are_reported():
+        """The capture that got a table reports its rate once it has written some rows."""
+        write()
+        reports = [found["copy"] for found in pair.feeds.reports().values() if "copy" in found]
+        return {table for report in reports for table in report.rates} == set(busy)
 
     eventually(is_parted, "the busy tables to be on two captures", wait_s=WAIT_S)
     reasons = {each.why for table in busy for each in pair.feeds.history("copy", table)}
     assert any("balance" in why for why in reasons), reasons
-    reported = [found["copy"].rates for found in pair.feeds.reports().values()]
-    assert {table for rates in reported for table in rates} == set(busy)
+    eventually(are_reported, "both rates", wait_s=WAIT_S)
 
 
 def test_a_table_whose_sink_hangs_is_named(pair):
