@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import threading
 import time
+from _thread import RLock
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from contextvars import ContextVar
@@ -188,13 +189,53 @@ class ThreadBell:
             self._rings.get(timeout=timeout)
 
 
+class ThreadCondition(RLock):  # type: ignore[misc]  # CPython lets classes derive from it
+    """A condition of threads whose lock no interrupt leaves taken, as `Condition`.
+
+    Python takes the lock of a `threading.Condition` in a function. Ctrl-C as that function returns
+    comes before the block has begun, so nothing would ever release the lock. This object is the
+    lock itself: entering and leaving its block is one step. A signal handler may enter the block
+    that its own thread is in.
+    """
+
+    def __init__(self) -> None:
+        self._news = threading.Condition(self)
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait for `notify_all`; False after `timeout` seconds without it."""
+        try:
+            return self._news.wait(timeout)
+        except BaseException:
+            if not self._is_owned():  # type: ignore[attr-defined]
+                self.acquire()  # an interrupt came before the wait: the block will release it
+            raise
+
+    def wait_for(self, predicate: Callable[[], bool], timeout: float | None = None) -> bool:
+        """Wait until the predicate holds; return what it returned last."""
+        until = None if timeout is None else time.monotonic() + timeout
+        while not (found := predicate()):
+            left = None if until is None else until - time.monotonic()
+            if left is not None and left <= 0:
+                break
+            self.wait(left)
+        return found
+
+    def notify(self) -> None:
+        """Wake one of those that wait."""
+        self._news.notify()
+
+    def notify_all(self) -> None:
+        """Wake all that wait."""
+        self._news.notify_all()
+
+
 class Threads:
-    """The runtime of code that runs in threads; its parts are those of `threading`, unwrapped."""
+    """The runtime of code that runs in threads; most of its parts are those of `threading`."""
 
     place = "threads"
     ident = staticmethod(threading.get_ident)
     lock = staticmethod(threading.Lock)
-    condition = staticmethod(threading.Condition)
+    condition = staticmethod(ThreadCondition)
     event = staticmethod(threading.Event)
     bell = staticmethod(ThreadBell)
     pause = staticmethod(time.sleep)

@@ -9,6 +9,7 @@ from itertools import chain
 from typing import Any, NamedTuple, Protocol
 
 from snapkv.clock import monotonic
+from snapkv.concurrency import ThreadCondition
 from snapkv.errors import CompactedError, SnapKVError, StoreClosedError
 from snapkv.fleet.connection import Connection
 from snapkv.fleet.link import AWAY, Reads
@@ -38,7 +39,7 @@ class Step(NamedTuple):
 class Group(Protocol):
     """The watch that followers read for: its lock, and how far it is."""
 
-    changed: threading.Condition
+    changed: ThreadCondition
     timestamp: int
 
     def has_room(self, follower: Follower) -> bool:

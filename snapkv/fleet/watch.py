@@ -11,7 +11,6 @@ For example, two members are followed; numbers are timestamps, and "up to" is ho
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from snapkv.arguments import check_text
 from snapkv.clock import monotonic
+from snapkv.concurrency import ThreadCondition
 from snapkv.errors import StoreClosedError
 from snapkv.fleet.follower import CATCH_UP_S, Follower
 from snapkv.fleet.token import Cut, Place, encoded
@@ -91,7 +91,7 @@ class FleetWatch(Closing):
         self._timeout, self._leave_out, self._hold_bytes = timeout, leave_out, hold_bytes
         self._prefix = prefix
         self.timestamp = after
-        self.changed = threading.Condition()
+        self.changed = ThreadCondition()
         self._closed = self._forked = False
         self._late: deque[Late] = deque()
         self._followers = [
@@ -104,7 +104,7 @@ class FleetWatch(Closing):
 
     def after_fork(self) -> None:
         """End it: the threads are the parent's."""
-        self.changed = threading.Condition()
+        self.changed = ThreadCondition()
         self._forked = True
 
     @property

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable
 from typing import NamedTuple
 
 from snapkv import files
+from snapkv.concurrency import ThreadCondition
 from snapkv.engine.contract import GetResult, Header
 from snapkv.engine.errors import OutcomeUnknown
 from snapkv.engine.lmdb import client, directory, records
@@ -74,12 +74,8 @@ class Environment:
         self.lock = _open_lock(path, self.mode)
 
     def _new_conditions(self) -> None:
-        """Create the condition that watchers wait for; `changed_lock` is held only briefly.
-
-        `with changed_lock`, not the condition itself: `lock.py` explains why.
-        """
-        self.changed_lock = threading.Lock()
-        self.changed = threading.Condition(self.changed_lock)
+        """Create the condition that watchers wait for; its lock is held only briefly."""
+        self.changed = ThreadCondition()
         self.watching = 0  # threads that wait for it
 
     # --- opening and closing ---
@@ -301,7 +297,7 @@ class Environment:
 
     def notify(self) -> None:
         """Wake all waiting watchers of this process."""
-        with self.changed_lock:
+        with self.changed:
             if self.watching:
                 self.changed.notify_all()
 

@@ -112,7 +112,7 @@ class LmdbWatcher:
     def _wait(self, seconds: float) -> None:
         """Wait for a commit of this process since the last read, for `seconds` at most."""
         env = self._env
-        with env.changed_lock:
+        with env.changed:
             if not self._closed and self._is_open() and env.commits == self._seen_commits:
                 env.watching += 1
                 try:

@@ -15,6 +15,7 @@ from itertools import takewhile
 from sortedcontainers import SortedDict
 
 from snapkv.clock import monotonic, uptime_ns
+from snapkv.concurrency import ThreadCondition
 from snapkv.engine.contract import (
     ALL_KEYS_END,
     Changes,
@@ -55,6 +56,8 @@ from snapkv.lifecycle import renew_in_children
 
 LIMITS = Limits(key_bytes=64 << 10, value_bytes=256 << 20, request_bytes=256 << 20)
 SCAN_PAGE_ROWS = 5_000
+LOOK_S = 0.05
+"""How often a thread that waits for its turn to write looks by itself."""
 
 _shared: dict[str, MemoryEngine] = {}
 _shared_lock = threading.Lock()
@@ -74,9 +77,9 @@ class MemoryEngine(Scanned):
         self._compacted = 0
         self._leases = LeaseTable()
         self._cluster = random.SystemRandom().getrandbits(63)
-        self._writing = threading.Lock()  # held while a transaction is prepared and applied
-        self._writer = 0  # thread id
-        self._changed = threading.Condition()  # its lock guards the data, and is held only briefly
+        self._writer = 0  # id of the thread that prepares and applies a transaction
+        self._written = ThreadCondition()  # its lock guards `_writer`
+        self._changed = ThreadCondition()  # its lock guards the data, and is held only briefly
         self._closed = False
         renew_in_children(self)
 
@@ -165,10 +168,8 @@ class MemoryEngine(Scanned):
         me = threading.get_ident()
         if self._writer == me:
             raise Refused(EngineBusyError("this thread is inside a transaction already"))
-        if not self._writing.acquire(timeout=max(0.0, timeout)):
-            raise Refused(EngineBusyError("another thread holds the write lock"))
         try:
-            self._writer = me
+            self._take_turn(me, timeout)
             txn = prepare(self._peek(peek))
             self.check_limits(txn)
             check_distinct(txn)
@@ -176,8 +177,21 @@ class MemoryEngine(Scanned):
                 self._begin_call()
                 return self._apply(txn)
         finally:
-            self._writer = 0
-            self._writing.release()
+            if self._writer == me:
+                self._writer = 0  # no call comes before, so no interrupt does
+                with self._written:
+                    self._written.notify()
+
+    def _take_turn(self, me: int, timeout: float) -> None:
+        """Become the writer. An interrupt may keep the last one from saying that it has ended."""
+        deadline = monotonic() + timeout
+        with self._written:
+            while self._writer:
+                left = deadline - monotonic()
+                if left <= 0:
+                    raise Refused(EngineBusyError("another thread holds the write lock"))
+                self._written.wait(min(left, LOOK_S))
+            self._writer = me
 
     def _apply(self, txn: Txn) -> TxnResult:
         state = self._overlay()
@@ -198,8 +212,8 @@ class MemoryEngine(Scanned):
 
     def after_fork(self) -> None:
         """Renew the locks: other threads of the parent may have held them."""
-        self._writing, self._writer = threading.Lock(), 0
-        self._changed = threading.Condition()
+        self._writer, self._written = 0, ThreadCondition()
+        self._changed = ThreadCondition()
 
     def transact_each(self, txns: Sequence[Txn], *, timeout: float) -> list[TxnResult]:
         """Send transactions in order, one after the other's answer."""

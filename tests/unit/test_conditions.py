@@ -1,0 +1,138 @@
+"""Conditions of threads: Ctrl-C or a signal handler at every place where Python runs one."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from types import FrameType
+
+import pytest
+
+import snapkv
+from snapkv.concurrency import ThreadCondition
+from snapkv.errors import StoreClosedError
+
+WAIT_S = 20.0
+PLACES_MAX = 2_000
+TIMEOUT_S = 0.001
+
+
+def signalled_at(place: int, run: Callable[[], object], act: Callable[[], object]) -> bool:
+    """Run a function, and `act` at the `place`-th place inside; return whether there are fewer."""
+    left = place
+
+    def profile(frame: FrameType, event: str, argument: object) -> None:
+        nonlocal left
+        inside = frame.f_code.co_filename.endswith("threading.py") or (
+            "/snapkv/" in frame.f_code.co_filename
+        )
+        if inside and event in ("call", "c_return"):
+            left -= 1
+            if left == 0:
+                sys.setprofile(None)
+                act()
+
+    sys.setprofile(profile)
+    try:
+        run()
+    except (KeyboardInterrupt, StoreClosedError):
+        pass
+    finally:
+        sys.setprofile(None)
+    return left > 0
+
+
+def interrupt() -> None:
+    raise KeyboardInterrupt
+
+
+def ends(function: Callable[[], object]) -> bool:
+    """Return whether another thread can call a function."""
+    thread = threading.Thread(target=function, daemon=True)
+    thread.start()
+    thread.join(WAIT_S)
+    return not thread.is_alive()
+
+
+def test_an_interrupt_leaves_no_lock_taken() -> None:
+    condition = ThreadCondition()
+
+    def waits() -> None:
+        with condition:
+            condition.wait(TIMEOUT_S)
+            condition.notify_all()
+
+    def enters() -> None:
+        with condition:
+            pass
+
+    place = 1
+    while not signalled_at(place, waits, interrupt):
+        assert ends(enters), f"interrupted at place {place}"
+        place += 1
+    assert place > 5
+
+
+def test_it_wakes_those_that_wait() -> None:
+    condition, found = ThreadCondition(), list[bool]()
+    ready, news = threading.Event(), False
+
+    def waits() -> None:
+        with condition:
+            ready.set()
+            found.append(condition.wait_for(lambda: news, WAIT_S))
+
+    waiting = threading.Thread(target=waits, daemon=True)
+    waiting.start()
+    assert ready.wait(WAIT_S)
+    with condition:
+        condition.notify()  # without news it waits on
+        news = True
+        condition.notify_all()
+    waiting.join(WAIT_S)
+    assert found == [True]
+    with condition:
+        assert not condition.wait(TIMEOUT_S)
+        assert not condition.wait_for(lambda: False, TIMEOUT_S)
+
+
+@pytest.mark.parametrize("act", ["load", "save", "watch"])
+def test_an_interrupt_leaves_a_memory_store_usable(act: str) -> None:
+    with snapkv.open("memory:") as store:
+        store.save("k", b"0")
+        place = 1
+        while True:
+            acts = {
+                "load": lambda: store.load("k"),
+                "save": lambda: store.save("k", b"1"),
+                "watch": lambda: store.watch().next(TIMEOUT_S),
+            }
+            over = signalled_at(place, acts[act], interrupt)
+            assert ends(lambda: store.save("k", b"2")), f"interrupted at place {place}"
+            assert store.load("k") == b"2"
+            if over:
+                break
+            place += 1
+            assert place < PLACES_MAX
+
+
+@pytest.mark.parametrize("engine", ["memory", "lmdb"])
+def test_a_handler_closes_the_watch_that_its_thread_reads(engine: str, tmp_path: Path) -> None:
+    store = snapkv.open("memory:" if engine == "memory" else f"lmdb:{tmp_path}")
+    store.save("k", b"0")
+    over = False
+
+    def reads(place: int) -> None:
+        nonlocal over
+        with store.watch() as watch:
+            over = signalled_at(place, lambda: watch.next(TIMEOUT_S), watch.close)
+
+    place = 1
+    while not over:
+        assert ends(partial(reads, place)), f"the handler came at place {place}"
+        place += 1
+        assert place < PLACES_MAX
+    store.close()  # after a failure it would hang, too
