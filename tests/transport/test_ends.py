@@ -129,6 +129,49 @@ def test_a_process_ends_without_close(end, code):
     assert done[1][-1:] == (["KeyboardInterrupt"] if code == -2 else [])
 
 
+INTERRUPTS = """
+def interrupted_at(place, post):
+    # signals are handled when a function begins and when a call has returned
+    left = place
+
+    def profile(frame, event, argument):
+        nonlocal left
+        if event in ("call", "c_return"):
+            left -= 1
+            if left == 0:
+                sys.setprofile(None)
+                raise KeyboardInterrupt
+
+    sys.setprofile(profile)
+    try:
+        post.send(other.address, "feed", request(1))
+        sys.setprofile(None)
+    except KeyboardInterrupt as e:
+        kept.append(e)  # as while a `finally` runs
+        return False
+    return True
+
+kept, place, over = [], 1, False
+while not over:
+    post = GrpcPost()
+    try:
+        over = interrupted_at(place, post)
+    finally:
+        sys.setprofile(None)
+    for ends in (post.close, lambda: exchanges(one, other)):
+        thread = threading.Thread(target=ends, daemon=True)
+        thread.start()
+        thread.join(10)
+        assert not thread.is_alive(), f"interrupted at place {place}: {ends}"
+    place += 1
+assert place > 150, place
+"""
+
+
+def test_an_interrupt_inside_a_call_lets_the_post_close_and_others_send():
+    assert run(INTERRUPTS) == (0, [])
+
+
 CRASHED = re.compile(r"child \d+ ended with 0x8?[67b]$", re.MULTILINE)
 FORKS = """
 stop = threading.Event()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import logging
 import threading
+import traceback
 from collections.abc import Callable, Hashable
 from typing import Any
 
@@ -29,6 +31,7 @@ class Peer:
         self._waiting, self._call_bytes = waiting, call_bytes
         self._lock = threading.Lock()
         self._closed = self._fails = self._pauses = False
+        self._is_cut_short = False  # an interrupt came inside a call, which may never end
         self.is_calling = False
         """Whether a call is under way."""
         self.used_at = monotonic()
@@ -65,7 +68,10 @@ class Peer:
         with self._lock:
             self._closed = True
             self._waiting.clear()
-        self.channel.close()
+        if self._is_cut_short:  # closing would wait for that call, and so would a finalizer
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self.channel))
+        else:
+            self.channel.close()
 
     def _next(self) -> list[tuple[str, bytes]]:
         """Return the messages of the next call; none if one is under way or nothing waits."""
@@ -82,6 +88,12 @@ class Peer:
         except (ValueError, RuntimeError):  # the channel was closed, or the process ends
             with self._lock:
                 self.is_calling = False
+        except BaseException as e:
+            self._is_cut_short = True
+            # gRPC takes a lock of all calls in a generator, which an interrupt's traceback would
+            # keep suspended: so this process could send nothing more, and not close its stores
+            traceback.clear_frames(e.__traceback__)
+            raise
 
     def _done(self, call: Any) -> None:
         if not self._closed:
