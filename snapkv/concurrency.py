@@ -229,6 +229,31 @@ class ThreadCondition(RLock):  # type: ignore[misc]  # CPython lets classes deri
         self._news.notify_all()
 
 
+class ThreadEvent:
+    """A flag of threads whose lock no interrupt leaves taken; a signal handler may set it.
+
+    `threading.Event` has a `threading.Condition`; `ThreadCondition` says what is wrong with it.
+    """
+
+    def __init__(self) -> None:
+        self._set, self._changed = False, ThreadCondition()
+
+    def is_set(self) -> bool:
+        """Return whether the flag is set."""
+        return self._set
+
+    def set(self) -> None:
+        """Set the flag, and wake all that wait."""
+        with self._changed:
+            self._set = True
+            self._changed.notify_all()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait for the flag; return whether it is set."""
+        with self._changed:
+            return self._changed.wait_for(self.is_set, timeout)
+
+
 class Threads:
     """The runtime of code that runs in threads; most of its parts are those of `threading`."""
 
@@ -236,7 +261,7 @@ class Threads:
     ident = staticmethod(threading.get_ident)
     lock = staticmethod(threading.Lock)
     condition = staticmethod(ThreadCondition)
-    event = staticmethod(threading.Event)
+    event = staticmethod(ThreadEvent)
     bell = staticmethod(ThreadBell)
     pause = staticmethod(time.sleep)
 

@@ -94,7 +94,8 @@ class Session(Closing):
         core.engine.check_limits(
             Txn(success=(Put(core.layout.live.encode(session_key(0)), self.record),))
         )
-        self._core, self._lock, self._ended = core, threading.Lock(), here().event()
+        self._core, self._ended = core, here().event()
+        self._lock = threading.RLock()  # a signal handler may close the session
         self._closed = self._gone = self._inherited = False
         self._why = ""
         self._candidates: weakref.WeakValueDictionary[str, Candidate] = (
@@ -199,7 +200,7 @@ class Session(Closing):
 
     def after_fork(self) -> None:
         """Lose the session: the parent keeps it."""
-        self._lock, self._ended = threading.Lock(), here().event()
+        self._lock, self._ended = threading.RLock(), here().event()
         self._inherited, self._why = True, "it belongs to the parent of this process"
         self._ended.set()
 
@@ -292,7 +293,8 @@ class _Keeper:
             del session  # or it would live as long as this thread
 
     def join(self) -> None:
-        """Wait for the thread, whose bell has rung."""
+        """Wait for the thread, whose bell an interrupt may have kept from ringing."""
+        self.bell.ring()
         if self.thread is not None and self._ident != here().ident():
             self.thread.join(CLOSE_S)
 

@@ -404,8 +404,20 @@ def test_in_a_forked_child_it_is_lost_and_stays_the_parents(store, place, ttl_s)
         store.close()
         return lost
 
-    with session._lock, session._ended._cond:  # as another thread of the parent might
-        assert in_child(child) == 0
+    taken, forked = threading.Event(), threading.Event()
+
+    def holds():
+        with session._lock, session._ended._changed:
+            taken.set()
+            forked.wait(WAIT_S)
+
+    other = threading.Thread(target=holds)
+    other.start()
+    assert taken.wait(WAIT_S)
+    code = in_child(child)
+    forked.set()
+    other.join()
+    assert code == 0
     assert session.alive
     assert not session.wait_lost(2 * session.ttl_s)
     store.commit(puts={"k": b"1"}, guards=[session.guard])

@@ -12,6 +12,7 @@ from types import FrameType
 import pytest
 
 import snapkv
+import snapkv.coordination.session as session_module
 from snapkv.concurrency import ThreadCondition
 from snapkv.errors import StoreClosedError
 
@@ -136,3 +137,33 @@ def test_a_handler_closes_the_watch_that_its_thread_reads(engine: str, tmp_path:
         place += 1
         assert place < PLACES_MAX
     store.close()  # after a failure it would hang, too
+
+
+@pytest.mark.parametrize("by", ["interrupt", "handler"])
+@pytest.mark.parametrize("act", ["alive", "wait_lost", "renew", "close"])
+def test_a_session_that_is_interrupted_ends_with_its_store(
+    act: str, by: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # the keeper may wait for a lock that the thread of the handler has
+    monkeypatch.setattr(session_module, "CLOSE_S", 0.01)
+    over = False
+
+    def closes(store: snapkv.SnapshotKV, place: int) -> None:
+        nonlocal over
+        session = store.session(60)
+        acts = {
+            "alive": lambda: session.alive,
+            "wait_lost": lambda: session.wait_lost(TIMEOUT_S),
+            "renew": session.renew,
+            "close": session.close,
+        }
+        end = interrupt if by == "interrupt" else session.close
+        over = signalled_at(place, acts[act], end)
+        store.close()
+
+    place = 1
+    while not over:
+        store = snapkv.open("memory:")
+        assert ends(partial(closes, store, place)), f"interrupted at place {place}"
+        place += 1
+        assert place < PLACES_MAX
