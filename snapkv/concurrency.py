@@ -198,13 +198,13 @@ class ThreadCondition(RLock):  # type: ignore[misc]  # CPython lets classes deri
     that its own thread is in.
     """
 
-    def __init__(self) -> None:
-        self._news = threading.Condition(self)
+    _news: threading.Condition | None = None  # made when one waits: it is a cycle of references
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait for `notify_all`; False after `timeout` seconds without it."""
+        news = self._news = self._news or threading.Condition(self)
         try:
-            return self._news.wait(timeout)
+            return news.wait(timeout)
         except BaseException:
             if not self._is_owned():  # type: ignore[attr-defined]
                 self.acquire()  # an interrupt came before the wait: the block will release it
@@ -222,11 +222,13 @@ class ThreadCondition(RLock):  # type: ignore[misc]  # CPython lets classes deri
 
     def notify(self) -> None:
         """Wake one of those that wait."""
-        self._news.notify()
+        if self._news is not None:
+            self._news.notify()
 
     def notify_all(self) -> None:
         """Wake all that wait."""
-        self._news.notify_all()
+        if self._news is not None:
+            self._news.notify_all()
 
 
 class ThreadEvent:
