@@ -189,6 +189,10 @@ class ThreadBell:
             self._rings.get(timeout=timeout)
 
 
+LOOK_S = 1.0
+"""How long a thread waits for news before it looks by itself."""
+
+
 class ThreadCondition(RLock):  # type: ignore[misc]  # CPython lets classes derive from it
     """A condition of threads whose lock no interrupt leaves taken, as `Condition`.
 
@@ -201,10 +205,16 @@ class ThreadCondition(RLock):  # type: ignore[misc]  # CPython lets classes deri
     _news: threading.Condition | None = None  # made when one waits: it is a cycle of references
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait for `notify_all`; False after `timeout` seconds without it."""
+        """Wait for `notify_all`, for `timeout` seconds or `LOOK_S` at most; then return False.
+
+        So it may return early, and callers look again: nobody would wake it for what a signal
+        handler did in the block that this thread is in.
+        """
         news = self._news = self._news or threading.Condition(self)
         try:
-            return news.wait(timeout)
+            return news.wait(LOOK_S if timeout is None else min(timeout, LOOK_S))
+        except RuntimeError:  # the caller is not in the block
+            raise
         except BaseException:
             if not self._is_owned():  # type: ignore[attr-defined]
                 self.acquire()  # an interrupt came before the wait: the block will release it

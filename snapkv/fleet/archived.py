@@ -59,7 +59,7 @@ def listed_together(archives: Iterable[Archive]) -> list[list[Archive]]:
         if "://" in (url := _place(archive)):
             location = location_of(url)
             bucket = f"{location.scheme}://{location.bucket}"
-            storage = repr(sorted((archive.storage or {}).items()))
+            storage = repr(sorted(_listing(archive).items()))
         groups[bucket, storage].append(archive)
     return list(groups.values())
 
@@ -80,13 +80,22 @@ def reached_of(group: Sequence[Link]) -> dict[str, Reached | SnapKVError]:
     folder = _common_folder([location.path for location in locations])
     bucket = f"{locations[0].scheme}://{locations[0].bucket}"
     try:
-        reached = _listed(f"{bucket}/{folder}".rstrip("/"), group[0].storage)
+        reached = _listed(f"{bucket}/{folder}".rstrip("/"), _listing(group[0]))
     except EngineUnavailableError as e:
         return {archive.name: e for archive in group}
     return {
         archive.name: reached.get(location.path[len(folder) :].strip("/"), NOWHERE)
         for archive, location in zip(group, locations, strict=True)
     }
+
+
+def _listing(archive: Link) -> dict[str, Any]:
+    """Return the options for a listing of its bucket: a request may take the time of a call.
+
+    obstore cannot end one that has begun. What is read of files has the bounds of all archives.
+    """
+    bounds = {"timeout": archive.timeout, "retry_timeout": archive.timeout}
+    return {**bounds, **(archive.member.storage or {})}
 
 
 def _place(archive: Link) -> str:

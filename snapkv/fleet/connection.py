@@ -42,7 +42,7 @@ class Connection(Link):
         Without a listing, it is the timestamp that was seen last.
         """
         if isinstance(newest, SnapKVError):
-            self._note_away(newest)
+            self.listing_silence.note(newest, self.away_s)
             return self.known or newest
         if not newest.timestamp:
             return named(ArchiveError(f"no archive in {self.member.url}"), self.name)
@@ -99,7 +99,7 @@ class Connection(Link):
 
         `error` is what the engine alone raised; it is raised if the archive does not help.
         """
-        kept = self.archive_or_none()
+        kept = self.archive() if error is None else self.archive_or_none()
         head = None if kept is None else _head(kept)
         reached = 0 if head is None else head.timestamp
         if kept is None or head is None or (reached < until and isinstance(error, AWAY)):
@@ -113,12 +113,20 @@ class Connection(Link):
         return chain(newer, older) if newest_first else chain(older, newer)
 
     def _lost_some(self) -> bool:
-        """Return whether the engine has compacted commits that the archive has."""
-        kept = None if self.member.archive is None else self.archive_or_none()
-        if kept is None:
+        """Return whether the engine has compacted commits that the archive has.
+
+        Raises what opening the archive raises if that does not answer.
+        """
+        if self.member.archive is None:
             return False
         compacted = self.ask(lambda reads: reads.reader.engine.compacted_revision())
-        return kept.reader.engine.compacted_revision() < compacted > self._created
+        if compacted <= self._created:
+            return False
+        try:
+            kept = self.archive()
+        except ArchiveError:  # nothing was recorded yet
+            return False
+        return kept is not None and kept.reader.engine.compacted_revision() < compacted
 
     def _in_time(self, steps: Iterator[Found]) -> Iterator[Found]:
         """Yield steps, each within the time of a call."""
@@ -223,8 +231,9 @@ class Connection(Link):
             from snapkv.archive.publishing import numbered
             from snapkv.fleet.archived import reached_in
 
-            files = open_files(self.member.url.removeprefix("archive:"), self.storage)
+            files = open_files(self.member.url.removeprefix("archive:"), self.member.storage)
             if not number:
+                self.listing_silence.check()
                 number, _, self._early = reached_in(files)
             manifest = numbered(files, number) if number else newest_of(files)
             if manifest is None:

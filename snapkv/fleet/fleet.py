@@ -62,8 +62,8 @@ class Fleet(Closing):
 
     A time is one as for a store, but no revision: that means something in one member only.
     Members that wait for a network are asked in parallel, at most 32 at a time, and each may take
-    `timeout` seconds. One that did not answer counts as away for a second. An object store may
-    take as long for each request, unless its `storage` has a `timeout`.
+    `timeout` seconds. One that did not answer counts as away for a second. A try to
+    list a bucket may take as long, unless `storage` has a `timeout`.
 
     Safe for threads and usable as a context manager. Made by `snapkv.fleet`.
     """

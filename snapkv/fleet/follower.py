@@ -290,8 +290,7 @@ class Follower:
 
     def _wait(self, seconds: float) -> None:
         with self._changed:
-            if not self._closed:
-                self._changed.wait(seconds)
+            self._changed.wait_for(lambda: self._closed, seconds)
 
     def _end(self, error: SnapKVError, cause: BaseException | None = None) -> None:
         error.__cause__ = cause or error.__cause__

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from snapkv.clock import Clock, monotonic
 from snapkv.engine.contract import GetResult
@@ -45,6 +45,38 @@ AWAY = *SILENT, StoreNotFoundError
 """Why nothing of a member may be known for now; a store that does not exist may be created yet."""
 
 
+class Silence:
+    """Why something is not asked for a while: it did not answer."""
+
+    def __init__(self) -> None:
+        self._until = 0.0
+        self._error: SnapKVError | None = None
+
+    @property
+    def error(self) -> SnapKVError | None:
+        """Why it is not asked now; None if it is."""
+        return self._error if monotonic() < self._until else None
+
+    def check(self) -> None:
+        """Raise why it is not asked now, if so."""
+        if (error := self.error) is not None:
+            raise error
+
+    def note(self, error: SnapKVError, seconds: float) -> None:
+        """Let it not be asked for some seconds."""
+        self._error, self._until = error, monotonic() + seconds
+
+    @contextmanager
+    def noting(self, seconds: float) -> Iterator[None]:
+        """Note that it did not answer, if the block raises that."""
+        try:
+            yield
+        except SILENT as e:
+            if self.error is None:
+                self.note(e, seconds)
+            raise
+
+
 class Link:
     """A member and its open store, observed keys or archive; safe for threads.
 
@@ -73,7 +105,8 @@ class Link:
         self._kept: SnapshotKV | None = None  # the archive alone, of a member that has both
         self._agreement = Agreement()
         self._away: tuple[float, SnapKVError] | None = None
-        self._archive_away: tuple[float, SnapKVError] | None = None
+        self.archive_silence = Silence()  # of the archive beside the engine
+        self.listing_silence = Silence()  # of an archive alone, when its bucket is listed
         self._closed = False
         self._opening = threading.Lock()
         renew_in_children(self)
@@ -90,18 +123,6 @@ class Link:
     def name(self) -> str:
         """The member's name."""
         return self.member.name
-
-    @property
-    def storage(self) -> Mapping[str, Any] | None:
-        """The options of the object store of its archive, for which `Member.storage` goes first.
-
-        A request ends with the time of a call: one that has begun cannot be ended.
-        """
-        member = self.member
-        if "://" not in (member.archive or member.url).removeprefix("archive:"):
-            return member.storage
-        bounds = {"timeout": self.timeout, "retry_timeout": self.timeout}
-        return {**bounds, **(member.storage or {})}
 
     def reads(self) -> Reads:
         """Return the open member; raises what opening raises, for `away_s` without trying again."""
@@ -132,7 +153,7 @@ class Link:
                 read_timeout=self.timeout,
                 **member.options,
             )
-        storage = self.storage if member.is_archive else None
+        storage = member.storage if member.is_archive else None
         opened: SnapshotKV = open_store(
             member.url,
             name=member.store_name,
@@ -157,21 +178,18 @@ class Link:
     def archive(self) -> SnapshotKV | None:
         """Return the archive of a member that has one beside its engine; None without.
 
-        After it did not answer, calls fail at once for `away_s`.
+        After it could not be reached to open it, calls fail at once for `away_s`.
         """
         member = self.member
-        if member.archive is None:
-            return None
-        self._check_archive_away()
-        if self._kept is not None:
+        if member.archive is None or self._kept is not None:
             return self._kept
         with self._opening:
             if self._kept is None and not self._closed:
-                self._check_archive_away()  # another thread may have tried meanwhile
+                self.archive_silence.check()
                 url = f"archive:{member.archive.removeprefix('archive:')}"
-                with self._noting_archive_away():
+                with self.archive_silence.noting(self.away_s):
                     opened = open_store(
-                        url, storage=self.storage, create=False, read_timeout=self.timeout
+                        url, storage=member.storage, create=False, read_timeout=self.timeout
                     )
                 self._identified(opened)
                 self._kept = opened
@@ -181,23 +199,11 @@ class Link:
     def asking_archive(self) -> Iterator[None]:
         """Bound a block that asks the archive beside the engine by the time of a call.
 
-        After one that did not answer, `archive` fails at once for `away_s`.
+        After one that did not answer, such blocks fail at once for `away_s`.
         """
-        with self._noting_archive_away(), within(self.timeout):
+        self.archive_silence.check()
+        with self.archive_silence.noting(self.away_s), within(self.timeout):
             yield
-
-    @contextmanager
-    def _noting_archive_away(self) -> Iterator[None]:
-        try:
-            yield
-        except SILENT as e:
-            if (away := self._archive_away) is None or monotonic() >= away[0]:
-                self._archive_away = monotonic() + self.away_s, e
-            raise
-
-    def _check_archive_away(self) -> None:
-        if (away := self._archive_away) is not None and monotonic() < away[0]:
-            raise away[1]
 
     def _identified(self, reads: Reads) -> Reads:
         """Return a store that was opened, if it is the one that the fleet knows by that name."""
@@ -228,19 +234,13 @@ class Link:
         """Why the member did not answer the last call; None if it did."""
         return None if self._away is None else self._away[1]
 
-    def silence(self) -> SnapKVError | None:
-        """Return why calls do not ask the member for now; None if they do."""
+    def _check_away(self) -> None:
         away = self._away
         if away is not None:
             until, error = away
             if monotonic() < until:
-                return error
+                raise error
             self._away = None
-        return None
-
-    def _check_away(self) -> None:
-        if (error := self.silence()) is not None:
-            raise error
 
     def _note_away(self, error: SnapKVError) -> None:
         """Let calls fail at once for a while if it did not answer, unless they do already."""
@@ -337,8 +337,7 @@ class Link:
     def archive_or_none(self) -> SnapshotKV | None:
         """Return the archive beside the engine; None without one, or if it cannot be read."""
         try:
-            with self.asking_archive():
-                return self.archive()
+            return self.archive()
         except (*AWAY, ArchiveError):
             return None
 

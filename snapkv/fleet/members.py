@@ -179,7 +179,7 @@ def _reached(group: Sequence[Connection]) -> dict[str, int | SnapKVError]:
     """Return up to which timestamp archives are final that one listing answers, or why not."""
     from snapkv.fleet.archived import reached_of  # it needs pyarrow
 
-    silent = {each.name: error for each in group if (error := each.silence()) is not None}
+    silent = {each.name: e for each in group if (e := each.listing_silence.error) is not None}
     asked = [each for each in group if each.name not in silent]
     listed = reached_of(asked) if asked else {}
     return {

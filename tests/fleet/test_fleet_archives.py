@@ -3,6 +3,7 @@
 import json
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 import pytest
 from sampling import SOAK
@@ -11,8 +12,15 @@ import snapkv
 from snapkv import MembersBehindError
 from snapkv.archive.places import open_files
 from snapkv.archive.storage import REQUEST_TIMEOUT_S
-from snapkv.errors import InvalidFileError, InvalidOptionError, InvalidTypeError, SnapKVError
+from snapkv.errors import (
+    EngineUnavailableError,
+    InvalidFileError,
+    InvalidOptionError,
+    InvalidTypeError,
+    SnapKVError,
+)
 from snapkv.fleet import connection
+from snapkv.fleet.link import Silence
 
 MANY = 1_000 if SOAK else 200
 
@@ -218,7 +226,7 @@ def test_an_archive_beside_an_engine_is_away_like_it(sites, servers, s3, proxy):
     fleet.at(min(stamps.values()), behind="leave out")
     assert len(proxy.seen) == asked
     proxy.disarm()
-    fleet._members.by_name["us"]._archive_away = None  # as if the minute were over
+    fleet._members.by_name["us"].archive_silence = Silence()  # as if the minute were over
     assert fleet.at(min(stamps.values())).members["us"].state == "archive"
     proxy.arm("close")  # also when it is open
     asked = len(proxy.seen)
@@ -248,26 +256,44 @@ def test_a_bucket_that_hangs_holds_no_call_up(sites, s3, proxy):
         fleet.resolved()
     assert list(e.value.members) == ["eu", "us"]
     assert len(proxy.seen) == 1, "one listing of the bucket"
-    moment = fleet.at(min(stamps.values()), behind="leave out")
-    assert [moment.members[name].state for name in ("eu", "live")] == ["missing", "live"]
     assert fleet.resolved(1) == stamps["live"]
+    assert fleet.at(behind="leave out").members["live"].state == "live"
     assert len(proxy.seen) == 1, "it counts as away"
     assert time.monotonic() - began < REQUEST_TIMEOUT_S / 2
 
 
-def test_an_archive_that_hangs_while_it_is_read(sites, s3, proxy):
+@pytest.mark.parametrize("opened", [True, False])
+def test_a_history_is_whole_or_an_error(sites, s3, proxy, opened):
+    """The archive that has what the engine has compacted is away."""
     url = s3.new_url()
-    sites.add("eu")
-    stamps = sites.tick()
-    snapkv.record(sites.urls["eu"], into=url, clock=sites.clock, storage=s3.storage).catch_up()
-    storage = {k: v for k, v in proxy.storage.items() if "timeout" not in k}
-    fleet = sites.fleet({"eu": {"url": url, "storage": storage}}, timeout=0.5)
-    assert fleet.resolved() == stamps["eu"]
-    proxy.arm("hold")
-    began = time.monotonic()
-    moment = fleet.at(stamps["eu"], behind="leave out")
-    assert moment.members["eu"].state == "missing"
-    assert time.monotonic() - began < REQUEST_TIMEOUT_S / 2
+    sites.add("us")
+    stamps = []
+    for n in range(5):
+        sites.later(400_000)
+        stamps.append(sites["us"].save("k", b"%d" % n))
+    snapkv.record(sites.urls["us"], into=url, clock=sites.clock, storage=s3.storage).catch_up()
+    sites.later(2_000_000)
+    sites["us"].compact(stamps[3], past_recordings=True)
+    storage = proxy.storage | {"max_retries": 0}
+    us = sites.described_as("us", archive=url, storage=storage)
+    fleet = sites.fleet({"us": us}, timeout=2)
+    connection = fleet._members.by_name["us"]
+    connection.away_s = 60.0
+    if opened:
+        assert [each.version.ts for each in fleet.history("k")] == stamps
+        connection.archive_silence.note(EngineUnavailableError("it was away"), 60.0)
+    proxy.arm("close")
+    for read in (lambda: fleet.history("k"), fleet.commits):
+        if opened:  # what was read of it may be known
+            with suppress(EngineUnavailableError):
+                assert len(list(read())) == len(stamps)
+            continue
+        with pytest.raises(EngineUnavailableError) as e:
+            list(read())
+        assert e.value.member == "us"
+    proxy.disarm()
+    connection.archive_silence = Silence()  # as if the minute were over
+    assert [each.version.ts for each in fleet.history("k")] == stamps
 
 
 def test_a_bucket_that_is_away(sites, s3, proxy):
@@ -296,10 +322,13 @@ def test_a_bucket_that_is_away(sites, s3, proxy):
     fleet.at(min(stamps.values()), behind="leave out")
     assert len(proxy.seen) == asked, "it counts as away for a second"
     proxy.disarm()
-    fleet._members.by_name["eu"]._away = None  # as if the second were over
+    eu = fleet._members.by_name["eu"]
+    eu._away, eu.listing_silence = None, Silence()  # as if the second were over
     assert fleet.resolved() == min(stamps.values())
+    assert fleet.at(min(stamps.values()), behind="leave out")["eu", "k"] == b"1"
     proxy.arm("close")
     assert fleet.resolved() == min(stamps.values()), "as far as it was known"
+    assert fleet.at()["eu", "k"] == b"1", "what was read is known"
     proxy.disarm()
     deadline = time.monotonic() + 20
     while not fleet.at(min(stamps.values()), behind="leave out").final:

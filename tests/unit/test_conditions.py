@@ -13,7 +13,8 @@ import pytest
 
 import snapkv
 import snapkv.coordination.session as session_module
-from snapkv.concurrency import ThreadCondition
+from snapkv import concurrency
+from snapkv.concurrency import ThreadCondition, ThreadEvent
 from snapkv.errors import StoreClosedError
 
 WAIT_S = 20.0
@@ -167,3 +168,34 @@ def test_a_session_that_is_interrupted_ends_with_its_store(
         assert ends(partial(closes, store, place)), f"interrupted at place {place}"
         place += 1
         assert place < PLACES_MAX
+
+
+def test_no_writer_of_a_memory_store_starves() -> None:
+    stores = [snapkv.open("memory:writers") for _ in range(4)]
+    counts, enough = [0] * len(stores), threading.Event()
+
+    def saves(own: int) -> None:
+        while not enough.is_set():
+            stores[own].save("k", b"1")
+            counts[own] += 1
+            if counts[own] >= 1_000:
+                enough.set()
+
+    threads = [threading.Thread(target=saves, args=(own,)) for own in range(len(stores))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert min(counts) >= 10, counts
+    for store in stores:
+        store.close()
+
+
+@pytest.mark.parametrize("place", range(1, 5))
+def test_an_event_that_a_handler_sets_ends_the_wait_of_its_own_thread(
+    place: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody wakes a thread that does not wait yet, so it looks by itself."""
+    monkeypatch.setattr(concurrency, "LOOK_S", 0.01)
+    event = ThreadEvent()
+    assert ends(lambda: signalled_at(place, event.wait, event.set))

@@ -56,8 +56,6 @@ from snapkv.lifecycle import renew_in_children
 
 LIMITS = Limits(key_bytes=64 << 10, value_bytes=256 << 20, request_bytes=256 << 20)
 SCAN_PAGE_ROWS = 5_000
-LOOK_S = 0.05
-"""How often a thread that waits for its turn to write looks by itself."""
 
 _shared: dict[str, MemoryEngine] = {}
 _shared_lock = threading.Lock()
@@ -77,8 +75,9 @@ class MemoryEngine(Scanned):
         self._compacted = 0
         self._leases = LeaseTable()
         self._cluster = random.SystemRandom().getrandbits(63)
-        self._writer = 0  # id of the thread that prepares and applies a transaction
-        self._written = ThreadCondition()  # its lock guards `_writer`
+        # held while a transaction is prepared and applied; it knows its thread, so an interrupt as
+        # it was taken does not leave it taken
+        self._writing = threading.RLock()
         self._changed = ThreadCondition()  # its lock guards the data, and is held only briefly
         self._closed = False
         renew_in_children(self)
@@ -165,33 +164,23 @@ class MemoryEngine(Scanned):
         self, prepare: Callable[[KeyValue | None], Txn], peek: bytes, *, timeout: float
     ) -> TxnResult:
         """Apply one transaction; readers do not wait for `prepare`."""
-        me = threading.get_ident()
-        if self._writer == me:
+        if self._writing._is_owned():  # type: ignore[attr-defined]
             raise Refused(EngineBusyError("this thread is inside a transaction already"))
         try:
-            self._take_turn(me, timeout)
+            if not self._writing.acquire(timeout=max(0.0, timeout)):
+                raise Refused(EngineBusyError("another thread holds the write lock"))
             txn = prepare(self._peek(peek))
             self.check_limits(txn)
             check_distinct(txn)
             with self._changed:
                 self._begin_call()
-                return self._apply(txn)
-        finally:
-            if self._writer == me:
-                self._writer = 0  # no call comes before, so no interrupt does
-                with self._written:
-                    self._written.notify()
-
-    def _take_turn(self, me: int, timeout: float) -> None:
-        """Become the writer. An interrupt may keep the last one from saying that it has ended."""
-        deadline = monotonic() + timeout
-        with self._written:
-            while self._writer:
-                left = deadline - monotonic()
-                if left <= 0:
-                    raise Refused(EngineBusyError("another thread holds the write lock"))
-                self._written.wait(min(left, LOOK_S))
-            self._writer = me
+                result = self._apply(txn)
+        except BaseException:
+            if self._writing._is_owned():  # type: ignore[attr-defined]
+                self._writing.release()
+            raise
+        self._writing.release()  # no call comes before, so no interrupt does
+        return result
 
     def _apply(self, txn: Txn) -> TxnResult:
         state = self._overlay()
@@ -212,7 +201,7 @@ class MemoryEngine(Scanned):
 
     def after_fork(self) -> None:
         """Renew the locks: other threads of the parent may have held them."""
-        self._writer, self._written = 0, ThreadCondition()
+        self._writing = threading.RLock()
         self._changed = ThreadCondition()
 
     def transact_each(self, txns: Sequence[Txn], *, timeout: float) -> list[TxnResult]:
