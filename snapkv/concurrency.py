@@ -207,7 +207,7 @@ class ThreadCondition(RLock):  # type: ignore[misc]  # CPython lets classes deri
     def wait(self, timeout: float | None = None) -> bool:
         """Wait for `notify_all`, for `timeout` seconds or `LOOK_S` at most; then return False.
 
-        So it may return early, and callers look again: nobody would wake it for what a signal
+        So it may return early, and callers look again: no other thread wakes it for what a signal
         handler did in the block that this thread is in.
         """
         news = self._news = self._news or threading.Condition(self)
