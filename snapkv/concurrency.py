@@ -210,13 +210,12 @@ class ThreadCondition(RLock):  # type: ignore[misc]  # CPython lets classes deri
         So it may return early, and callers look again: no other thread wakes it for what a signal
         handler did in the block that this thread is in.
         """
+        inside = self._is_owned()  # type: ignore[attr-defined]
         news = self._news = self._news or threading.Condition(self)
         try:
             return news.wait(LOOK_S if timeout is None else min(timeout, LOOK_S))
-        except RuntimeError:  # the caller is not in the block
-            raise
         except BaseException:
-            if not self._is_owned():  # type: ignore[attr-defined]
+            if inside and not self._is_owned():  # type: ignore[attr-defined]
                 self.acquire()  # an interrupt came before the wait: the block will release it
             raise
 

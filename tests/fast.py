@@ -135,6 +135,7 @@ SLOW_FILES = {
     "test_scheduler_simulation",
     "test_search",
     "test_sessions",
+    "test_sessions_forked",
     "test_simulation",
     "test_source_failures",
     "test_switching",

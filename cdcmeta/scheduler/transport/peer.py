@@ -88,9 +88,7 @@ class Peer:
         except (ValueError, RuntimeError):  # the channel was closed, or the process ends
             with self._lock:
                 self.is_calling = False
-        except Exception:
-            raise
-        except BaseException as e:  # Ctrl-C
+        except (KeyboardInterrupt, SystemExit) as e:
             self._is_cut_short = True
             # gRPC takes a lock of all calls in a generator, which an interrupt's traceback would
             # keep suspended: so this process could send nothing more, and not close its stores
