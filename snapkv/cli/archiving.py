@@ -20,6 +20,7 @@ from snapkv.recording.record import record
 from snapkv.times import physical_ms
 
 if TYPE_CHECKING:
+    from snapkv.archive.files import Files
     from snapkv.archive.tables import PublishedTable
 
 archive = App(
@@ -40,12 +41,13 @@ def status(options: StoreOptions, url: UrlArgument) -> None:
     """Print what the archive holds: since when, up to when, gaps, files, bytes.
 
     With --store it also prints how many seconds the archive is behind that store: the age of the
-    oldest commit that it lacks.
+    oldest commit that it lacks. The archive must be of that store.
     """
     from snapkv.archive.places import open_files
     from snapkv.archive.status import archive_status
 
-    found = archive_status(open_files(url))
+    files = open_files(url)
+    found = archive_status(files)
     facts: Json = {
         "url": found.url,
         "store": found.name,
@@ -69,16 +71,25 @@ def status(options: StoreOptions, url: UrlArgument) -> None:
         "written": time_json(int(found.written * 1_000) << 18),
     }
     if options.store is not None:
-        facts["lag_s"] = _lag_s(options, found.resolved)
+        facts["lag_s"] = _lag_s(options, files, found.resolved)
     options.output.facts(facts, _lines(facts))
 
 
-def _lag_s(options: StoreOptions, resolved: int) -> float:
+def _lag_s(options: StoreOptions, files: Files, resolved: int) -> float:
     """Return the age in seconds of the oldest commit that an archive lacks, 0.0 if it has all.
 
-    If that commit is compacted, it is the age of the newest that the archive has.
+    If that commit is compacted, it is the age of the newest that the archive has. Raises
+    `InvalidOptionError` and `StoreRestoredError` as opening the store with the archive does: times
+    of two histories do not compare.
     """
+    from snapkv.archive.engine import ArchiveEngine
+    from snapkv.archive.joined import JoinedEngine
+
     with options.opened() as store:
+        reader = store.reader
+        created = reader.timeline.tracker.creation.revision
+        joined = JoinedEngine(reader.engine, ArchiveEngine(files))
+        joined.check_source(reader.layout, reader.format, created)
         try:
             first = next(iter(store.commits(since=resolved)), None)
         except CompactedError:

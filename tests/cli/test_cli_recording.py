@@ -148,6 +148,27 @@ def test_the_status_of_an_archive(cli: Cli) -> None:
         assert word in shown
 
 
+def test_the_lag_of_an_archive_is_to_its_own_store_only(cli: Cli) -> None:
+    written(cli)
+    other = ("--store", "lmdb:./other")
+    cli.ok("put", "zz", "1", *other)
+    refused = cli("archive", "status", "./archive", *other)
+    assert (refused.code, refused.out) == (2, "")
+    assert "archive='./archive' is of the store 'default' with the id " in refused.err
+    assert refused.err == cli("ls", "--archive", "./archive", *other).err
+
+
+def test_the_lag_of_an_archive_of_a_store_that_was_restored(cli: Cli) -> None:
+    cli.ok("put", "a", "1")
+    cli.ok("backup", "./backup")
+    cli.ok("put", "b", "1")
+    cli.ok("record", "--into", "./archive", "--once")
+    old = ("--store", "lmdb:./backup")
+    refused = cli("archive", "status", "./archive", *old)
+    assert (refused.code, refused.out) == (cli("ls", "--archive", "./archive", *old).code, "")
+    assert "lmdb:./backup has another history than archive='./archive'" in refused.err
+
+
 def test_a_whole_archive_is_verified_and_restored(cli: Cli) -> None:
     written(cli)
     assert cli.ok("archive", "verify", "./archive").out == "no problems in 4 files, 7 rows\n"
