@@ -135,12 +135,14 @@ class FleetMoment(Mapping[FleetKey, bytes]):
     def entry(self, key: FleetKey) -> Entry:
         """Return a key's value with its revisions in the member; one round trip.
 
-        Raises `KeyNotFoundError`, `InvalidKeyError`, `InvalidTypeError`, and as all reads.
+        Raises `KeyNotFoundError`, `InvalidTypeError`, `InvalidKeyError` (also for a key outside of
+        the member's observed prefix, where `everywhere` leaves the member out), and as all reads.
         """
         member, own = _pair(key)
         pin = self._pins.get(member)
         if pin is None or pin.settled().reads is None:
-            raise KeyNotFoundError(own, self.timestamp, reason=self._why_not(member, own))
+            error = KeyNotFoundError(own, self.timestamp, reason=self._why_not(member, own))
+            raise error if pin is None else named(error, member)
         found = pin.get(own)
         if found is None:
             raise named(KeyNotFoundError(own, self.timestamp), member)

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Literal
 
 from snapkv.dates import dated
 from snapkv.engine.contract import KeyValue
+from snapkv.errors import SnapKVError
 from snapkv.fleet.link import Link, Reads
-from snapkv.fleet.member import naming
+from snapkv.fleet.member import named, naming
 from snapkv.fleet.source import MemberSource
 from snapkv.reading.deadline import within
 from snapkv.reading.snapshot import Snapshot
@@ -105,7 +106,12 @@ class Pin:
         Errors name the member.
         """
         assert self.reads is not None
-        stored, connection = self.reads.keyspace.encode(key), self.connection
+        connection = self.connection
+        try:  # not `naming`: a hot path
+            stored = self.reads.keyspace.encode(key)
+        except SnapKVError as e:
+            named(e, connection.name)
+            raise
         if not connection.waits:
             return self._get(stored)
         with naming(connection.name), within(connection.timeout):

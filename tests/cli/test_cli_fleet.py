@@ -108,6 +108,20 @@ def test_a_key_of_several_members_has_their_names(sites: Sites) -> None:
     assert (of_one["member"], of_one["value"]) == ("us", "v1")
 
 
+def test_a_key_outside_of_the_prefix_that_a_member_observes(sites: Sites) -> None:
+    """The member does not have it, as in ls, log and `everywhere`; alone it is a missing key."""
+    cli = sites.cli
+    sites.describe(k8s='url = "lmdb:./eu", prefix = "reg/"')
+    sites.tick(10, "eu", "us")
+    assert cli.ok("fleet", "get", "image").lines == ['eu   "v2"', 'us   "v1"']
+    rows = cli.ok("fleet", "get", "image", "--json").json
+    assert [row["member"] for row in rows] == ["eu", "us"]
+    for words in ([], ["--json"], ["-o", "table"]):
+        answer = cli("fleet", "get", "image", "--members", "k8s", *words)
+        assert (answer.code, "image  " in answer.out) == (1, False)
+        assert "no key 'image' at 2023-11-14T22:13:30" in answer.err
+
+
 @pytest.mark.parametrize("members", ["eu", "*"])
 def test_a_missing_key_ends_as_in_get(sites: Sites, members: str) -> None:
     answer = sites.cli("fleet", "get", "none", "--members", members)

@@ -271,6 +271,24 @@ def test_a_key_that_is_not_there(two):
     assert ("ap", "c") not in moment
 
 
+def test_errors_about_a_key_of_one_member_name_it(sites):
+    before = sites.now
+    sites.later()
+    (eu,) = sites.add("eu")
+    eu.save("k", b"1")
+    url = sites.urls["eu"]
+    fleet = sites.fleet({"eu": url, "k8s": {"url": url, "prefix": "reg/"}})
+    ts = eu.tick().ts
+    moment = fleet.at(ts)
+    with pytest.raises(InvalidKeyError, match="'k' is outside of the observed prefix") as e:
+        moment.get(("k8s", "k"))
+    assert e.value.member == "k8s"
+    assert moment.everywhere("k") == {"eu": b"1"}
+    with pytest.raises(KeyNotFoundError, match="no key 'reg/k' of k8s, which is absent") as e:
+        fleet.at(before)["k8s", "reg/k"]
+    assert e.value.member == "k8s"
+
+
 def test_some_members_of_a_moment(two):
     fleet, ts = two
     moment = fleet.at(ts)

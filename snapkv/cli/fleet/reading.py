@@ -73,15 +73,17 @@ def get(
 ) -> None:
     """Print the value of a key in each member that has it, now or at a time.
 
-    Of one member (--members eu-1) the value alone, as snapkv get prints it.
+    Of one member (--members eu-1) the value alone, as snapkv get prints it. A member whose
+    observed prefix the key is outside of does not have it.
     """
     when, renderer, policy = moment(at), Renderer(rendering), chosen.policy()
     with options.output.headed("MEMBER", "VALUE") as out, chosen.opened() as opened:
         found, names = pinned(opened, when, policy), opened.fleet.members
-        if len(names) == 1 and out.format == "text":
+        able = [name for name in names if opened.fleet.member(name).may_have_key(key)]
+        if len(able) == len(names) == 1 and out.format == "text":
             write_value(found[names[0], key], renderer)
             return
-        entries = opened.members.each(names, lambda each: _entry(found, each, key))
+        entries = opened.members.each(able, lambda each: _entry(found, each, key))
         wide = 0 if out.format == "table" else opened.width
         for name, entry in entries.items():
             if entry is not None:
