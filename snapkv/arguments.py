@@ -7,6 +7,9 @@ from typing import Any
 
 from snapkv.errors import InvalidOptionError, InvalidTypeError
 
+DIGITS_MAX = 20
+"""The most digits of a number in a text: as many as 2^64 has."""
+
 
 def wrong_type(what: str, wanted: str, value: object) -> InvalidTypeError:
     """Return the error for a value that is not `wanted`, such as "bytes"."""
@@ -77,3 +80,15 @@ def check_known(
             listed = sorted({*known, *also})
             message = f"unknown option {option!r}; the known options are {', '.join(listed)}"
             raise InvalidTypeError(message, option=option, known=listed)
+
+
+def whole_number(text: str) -> int | None:
+    """Return the number that the digits of a text spell; None for any other text.
+
+    Only ASCII digits count, at most `DIGITS_MAX` of them. `int` also takes spaces, a sign, `1_0`
+    and the digits of other scripts, and raises for more than 4,300 digits, which a URL can have.
+
+    >>> [whole_number(text) for text in ("450", "007", "1_0", " 1", "-1", "", "9" * 5_000)]
+    [450, 7, None, None, None, None, None]
+    """
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= DIGITS_MAX else None

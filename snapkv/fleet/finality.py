@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from math import ceil
 from typing import NamedTuple
 
-from snapkv.arguments import check_int, wrong_type
+from snapkv.arguments import check_int, whole_number, wrong_type
 from snapkv.errors import InvalidOptionError
 from snapkv.times import TIMESTAMP_MAX
 
@@ -62,9 +62,8 @@ def newest_final(spans: Sequence[Span], of: Policy) -> int:
 def check_policy(of: Policy, members: int) -> None:
     """Raise `InvalidOptionError`, `InvalidTypeError` for anything but a policy."""
     if isinstance(of, str):
-        number = of.removesuffix("%")
-        is_percentage = of.endswith("%") and number.isascii() and number.isdigit()
-        if of != "all" and not (is_percentage and 0 < int(number[:4]) <= 100):
+        share = whole_number(of.removesuffix("%")) if of.endswith("%") else None
+        if of != "all" and (share is None or not 0 < share <= 100):
             raise InvalidOptionError(
                 f'give "all", a percentage such as "99%", or a number, not {of!r}'
             )

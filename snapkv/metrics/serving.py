@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from prometheus_client import CollectorRegistry, ProcessCollector, start_http_server
 
+from snapkv.arguments import whole_number
 from snapkv.errors import InvalidOptionError
 
 
@@ -27,14 +28,14 @@ def metrics_server(address: str) -> Iterator[Served]:
 
     Raises `InvalidOptionError` for an invalid address, or one that cannot be listened at.
     """
-    host, colon, port = address.rpartition(":")
-    host = host.strip("[]")
-    if not (colon and host and port.isascii() and port.isdigit() and int(port) < 1 << 16):
+    host, _, port_text = address.rpartition(":")
+    host, port = host.strip("[]"), whole_number(port_text)
+    if not host or port is None or port >= 1 << 16:
         raise InvalidOptionError(f"{address!r} is not HOST:PORT, as in 127.0.0.1:9100")
     registry = CollectorRegistry()
     ProcessCollector(registry=registry)
     try:
-        server, thread = start_http_server(int(port), host, registry)
+        server, thread = start_http_server(port, host, registry)
     except OSError as e:
         raise InvalidOptionError(f"cannot serve metrics at {address}: {e.strerror}") from e
     shown = f"[{host}]" if ":" in host else host

@@ -13,7 +13,7 @@ Step = str | int
 Path = tuple[Step, ...]
 
 _BARE = re.compile(r"[\w/$@-]+")
-_STEPS = re.compile(r'\.?(?:(\*)|\[(\*|\d+|"(?:[^"\\]|\\.)*")\]|([\w/$@-]+))')
+_STEPS = re.compile(r'\.?(?:(\*)|\[(\*|[0-9]{1,18}|"(?:[^"\\]|\\.)*")\]|([\w/$@-]+))')
 _ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|.)")
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f"}
 

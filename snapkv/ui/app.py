@@ -16,6 +16,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
+from snapkv.arguments import whole_number
 from snapkv.errors import InvalidOptionError, SnapKVError
 from snapkv.reading.deadline import within
 from snapkv.ui import export, pages
@@ -163,12 +164,13 @@ class Application:
 
     async def _events(self, request: Request, context: Context) -> Response:
         last = request.headers.get("last-event-id") or context.state["since"]
-        if last and not (last.isascii() and last.isdigit() and len(last) < 21):
+        since = whole_number(last) if last else None
+        if last and since is None:
             raise InvalidOptionError(f"Last-Event-ID {last[:40]!r} is not a timestamp")
         if self.feeds.full:
             return pages.error_answer(503, "too many pages follow this server")
         feed = self.feeds.of(context.site.hub)
-        events = feed.events(int(last) if last else None, context.state["prefix"])
+        events = feed.events(since, context.state["prefix"])
         return StreamingResponse(events, media_type="text/event-stream")
 
     # --- restoring ---
@@ -253,10 +255,10 @@ def _user(request: Request) -> str | None:
 
 
 def _number(form: Mapping[str, str], name: str) -> int:
-    text = form.get(name, "")
-    if not (text.isascii() and text.isdigit() and len(text) <= 20):
+    number = whole_number(form.get(name, ""))
+    if number is None:
         raise InvalidOptionError(f"the form has no valid {name}: open the preview again")
-    return int(text)
+    return number
 
 
 def _is_plain(char: str) -> bool:

@@ -16,7 +16,7 @@ from snapkv.reading.reader import Reader
 from snapkv.reading.view import KeyspaceReads
 from snapkv.rendering import Redaction
 from snapkv.store.store import SnapshotKV
-from snapkv.times import When, end_of_ms, physical_ms, revision_of
+from snapkv.times import When, end_of_ms, is_digits, physical_ms, revision_of
 from snapkv.typed_times import understood
 
 Keys: TypeAlias = SnapshotKV | Observed[str]
@@ -37,8 +37,8 @@ def typed(text: str | None, now_ms: Callable[[], int]) -> When | None:
         return None
     if revision_of(text) is not None or text[0] in "+-":
         return text
-    if text.isascii() and text.isdigit():
-        return int(text)
+    if is_digits(text):
+        return understood(text, now_ms(), UTC).state
     try:
         found = datetime.fromisoformat(text)
     except ValueError:

@@ -8,6 +8,7 @@ from urllib.parse import parse_qsl, quote
 
 from markupsafe import Markup
 
+from snapkv.arguments import whole_number
 from snapkv.errors import InvalidOptionError
 
 SHARED = ("at", "from", "span", "prefix", "tz", "follow", "member", "members")
@@ -17,7 +18,6 @@ OF_MEMBER = ("member", "a", "b", "after", "older", "start", "follow", "look", "l
 TIMES = ("at", "from")
 FIELDS_MAX = 40
 FIELD_CHARS_MAX = 20_000
-DIGITS_MAX = 12
 KEPT = "_"
 """The field in which a form keeps all other fields, as a query."""
 
@@ -57,9 +57,10 @@ class State:
         text = self[name]
         if not text:
             return otherwise
-        if not (text.isascii() and text.isdigit() and len(text) <= DIGITS_MAX):
+        number = whole_number(text)
+        if number is None:
             raise InvalidOptionError(f"{name}={text[:40]!r} is not a number: give 1 to {most:,}")
-        return min(most, max(1, int(text)))
+        return min(most, max(1, number))
 
     def choice(self, name: str, *choices: str) -> str:
         """Return a field that has one of some values, the first by default."""

@@ -28,7 +28,13 @@ def test_a_registry_is_served_until_the_block_ends():
         scraped(served.url)
 
 
-@pytest.mark.parametrize("address", ["", "9100", ":9100", "a:b", "127.0.0.1:70000", "127.0.0.1:-1"])
+@pytest.mark.parametrize(
+    "address",
+    [
+        *("", "9100", ":9100", "a:b", "127.0.0.1:70000", "127.0.0.1:-1", "127.0.0.1:1_0"),
+        pytest.param("127.0.0.1:" + "9" * 5_000, id="5000-digits"),
+    ],
+)
 def test_what_is_no_address(address):
     with pytest.raises(InvalidOptionError, match="is not HOST:PORT"), metrics_server(address):
         pass

@@ -127,7 +127,13 @@ def test_patterns_of_ignored_paths(path: str, shown: list[str]) -> None:
     assert text_of(changed)[1:] == shown
 
 
-@pytest.mark.parametrize("path", ["", "a..b", "a[", "a[x]", "a[0]b", "a*", '["a]'])
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("", "a..b", "a[", "a[x]", "a[0]b", "a*", '["a]', "a[٣]"),
+        pytest.param(f"a[{'9' * 5_000}]", id="5000-digits"),
+    ],
+)
 def test_an_ignored_path_that_cannot_be_read_is_an_error(path: str) -> None:
     with pytest.raises(InvalidOptionError, match="ignored path"):
         compare(decode(b"a"), decode(b"b"), ignore=[path])

@@ -357,6 +357,7 @@ def test_the_checkpoint_of_one_store_is_not_that_of_a_fleet(grown):
         ({"startingTimestamp": "2100-01-01T00:00:00Z"}, "in the future"),
         ({"resolved": "some"}, "'some'"),
         ({"resolved": 4}, "from 1 to 3"),
+        ({"resolved": "9" * 5_000}, 'give "all"'),
     ],
     ids=str,
 )

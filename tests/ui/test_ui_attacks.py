@@ -201,6 +201,9 @@ def test_queries_that_are_not_valid_are_errors_of_the_client(store, clock):
             *("/?from=99", "/changes?show=x", "/commit?at=9", "/live/events?since=x", "/restore"),
             "/?" + "&".join(f"a{n}=1" for n in range(100)),
             "/?prefix=" + "a" * 30_000,
+            *(f"/{field}{'9' * 5_000}" for field in ("?at=", "?from=", "keys?limit=")),
+            *(f"/{field}{'9' * 5_000}" for field in ("?at=rev:", "?at=-", "live/events?since=")),
+            *("/?at=%D9%A3", "/keys?limit=%D9%A3", "/keys?limit=1_0", "/live/events?since=1_0"),
         ):
             answer = served.http.get(url)
             assert answer.status_code == 400, f"{url}: {answer.status_code}"

@@ -18,6 +18,7 @@ from .served import Served
         ("yesterday 9:30", "2026-09-27T09:30:00.000Z"),
         ("1h ago", "2026-09-28T19:00:00.000Z"),
         ("15m", "2026-09-28T19:45:00.000Z"),
+        ("20260927", "2026-09-27T00:00:00.000Z"),
     ],
 )
 def test_the_field_takes_what_the_command_line_takes_in_utc(typed, meant):

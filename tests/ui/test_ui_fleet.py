@@ -92,7 +92,10 @@ def test_a_time_is_typed_as_on_other_pages(served, shop):
     assert served.json(f"/members.json?at={at}")["timestamp"] == str(shop.stamps[-1] | 0x3FFFF)
     hour_ago = served.json("/members.json?at=1h+ago")["timestamp"]
     assert physical_ms(int(hour_ago)) == physical_ms(shop.stamps[-1])
-    for wrong, why in (("rev:3", "each member has its own"), ("sometime", "not a valid time")):
+    for wrong, why in (
+        *(("rev:3", "each member has its own"), ("sometime", "not a valid time")),
+        *(("9" * 5_000, "from 0 to 2^64 - 1"), ("9" * 19, "is not a timestamp")),
+    ):
         assert why in served.page(f"/?at={wrong}", 400).text
 
 

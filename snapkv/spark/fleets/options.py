@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import Literal, cast
 
+from snapkv.arguments import whole_number
 from snapkv.errors import InvalidOptionError
 from snapkv.fleet.finality import Policy, check_policy
 from snapkv.fleet.fleet import BEHIND
@@ -73,7 +74,8 @@ def policy_of(options: SourceOptions, members: int) -> Policy:
     Raises `SourceError` for an invalid policy of so many members.
     """
     text = (options.text("resolved", "all") or "").lower()
-    policy: Policy = int(text) if text.isascii() and text.isdigit() else text
+    number = whole_number(text)
+    policy: Policy = text if number is None else number
     try:
         check_policy(policy, members)
     except InvalidOptionError as e:
