@@ -11,6 +11,7 @@ import typer
 
 from snapkv.cli.exits import CommandError, Exit
 from snapkv.cli.formats import Json, counted, key_text, time_json, time_text
+from snapkv.cli.inputs import standard_input
 from snapkv.cli.moments import moment, settled, start
 from snapkv.cli.options import AtOption, ModeOption, StoreOptions, YesOption, file_mode, takes
 from snapkv.cli.progress import counting, working
@@ -115,7 +116,11 @@ def load(
     exist.
     """
     meta = options.facts
-    source = nullcontext(sys.stdin.buffer) if file == STREAM else readable_file(file)
+    source = (
+        nullcontext(standard_input("the file -", "name a file"))
+        if file == STREAM
+        else readable_file(file)
+    )
     with source as stream, options.opened(create=True) as kv:
         if replace and kv.info()["commits"]:
             confirm_found(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -12,6 +11,7 @@ import typer
 from snapkv.cli.differences import Renderer
 from snapkv.cli.exits import CommandError, Exit
 from snapkv.cli.formats import commit_json, counted, time_text
+from snapkv.cli.inputs import standard_input
 from snapkv.cli.moments import moment, settled
 from snapkv.cli.options import StoreOptions, YesOption, takes
 from snapkv.cli.output import Output
@@ -73,9 +73,13 @@ def _pairs(words: list[str], file: Path | None) -> dict[str, bytes]:
     if values.count(STDIN) > 1:
         raise CommandError("only one value can come from the standard input")
     return {
-        key: sys.stdin.buffer.read() if value == STDIN else os.fsencode(value)
+        key: _stdin_value() if value == STDIN else os.fsencode(value)
         for key, value in zip(keys, values, strict=True)
     }
+
+
+def _stdin_value() -> bytes:
+    return standard_input("the value -", "give the value, or --file").read()
 
 
 def _at_revision(keys: list[str], revision: int | None) -> list[Guard]:

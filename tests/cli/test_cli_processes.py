@@ -208,6 +208,17 @@ def test_the_standard_output_by_its_name_is_a_stream(cli: Cli) -> None:
     assert screen.process.returncode == 2
 
 
+@pytest.mark.parametrize(
+    ("words", "what"),
+    [("put a -", "the value -"), ("put a 1 b -", "the value -"), ("load -", "the file -")],
+)
+def test_a_closed_standard_input_is_a_usage_error(cli: Cli, words: str, what: str) -> None:
+    answer = cli.shell(f"snapkv {words} <&-")
+    assert (answer.code, answer.out.count("\n")) == (2, 1), answer.out
+    assert answer.out.startswith(f"snapkv: {what} is the standard input, which is closed")
+    assert not list(cli.place.iterdir()), "no store was created"
+
+
 def test_a_pipe_with_a_name_stays_one(cli: Cli) -> None:
     cli.ok("put", "a", "1")
     line = (
