@@ -51,7 +51,7 @@ from snapkv.errors import (
 from snapkv.fleet.difference import FleetDiff, FleetDifference
 from snapkv.fleet.fleet import Fleet
 from snapkv.fleet.member import Member
-from snapkv.fleet.merged import MemberCommit, MemberVersion
+from snapkv.fleet.merged import MemberCommit, MemberSteps, MemberVersion
 from snapkv.fleet.moment import FleetMoment
 from snapkv.fleet.opening import fleet
 from snapkv.fleet.pin import Seen
@@ -133,6 +133,7 @@ __all__ = [
     "ManualClock",
     "Member",
     "MemberCommit",
+    "MemberSteps",
     "MemberVersion",
     "MembersBehindError",
     "NotObservedError",

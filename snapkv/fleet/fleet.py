@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Literal, Self
 
 from snapkv.arguments import check_bool, check_int
@@ -15,14 +15,15 @@ from snapkv.errors import (
     NotSupportedError,
 )
 from snapkv.fleet import merged
+from snapkv.fleet.behind import Behind, Span, allowed, check_behind, in_ms, span_of
 from snapkv.fleet.connection import Connection
 from snapkv.fleet.difference import FleetDiff
 from snapkv.fleet.finality import Policy
 from snapkv.fleet.member import Member, chosen, named, one_of
 from snapkv.fleet.members import Members
-from snapkv.fleet.merged import MemberCommit, MemberVersion
+from snapkv.fleet.merged import MemberCommit, MemberSteps, MemberVersion
 from snapkv.fleet.moment import FleetMoment, Wanted
-from snapkv.fleet.pin import ABSENT, LATE, Pin
+from snapkv.fleet.pin import ABSENT, Pin
 from snapkv.fleet.rounds import aligned
 from snapkv.fleet.ticker import Ticker
 from snapkv.fleet.token import Cut, Place, check_resumed, check_same, decoded
@@ -38,9 +39,6 @@ from snapkv.times import (
     revision_of,
     unlikely,
 )
-
-Behind = Literal["error", "stale", "leave out"]
-BEHIND = ("error", "stale", "leave out")
 
 
 class Fleet(Closing):
@@ -156,24 +154,12 @@ class Fleet(Closing):
             self._finish(timestamp, names)
         pins = self._members.pins(names, timestamp)
         if when is not None and not is_number(when):
-            timestamp, pins = self._in_ms(timestamp, pins)
+            timestamp, pins = in_ms(self._members, timestamp, pins)
         pins, spread = allowed(timestamp, pins, behind), None
         if self._members.observed > 1:
             timestamp, pins, spread = aligned(timestamp, pins, self._members)
             pins = allowed(timestamp, pins, behind)
         return FleetMoment(timestamp, pins, self._members, spread)
-
-    def _in_ms(self, timestamp: int, pins: dict[str, Pin]) -> tuple[int, dict[str, Pin]]:
-        """Return a date, or the newest final time of its millisecond, if members are behind it.
-
-        A date means the end of its millisecond. One that was copied from a display names a time
-        in it up to which a member is final, and nothing later can be shown.
-        """
-        known = [pin.seen.newest for pin in pins.values() if pin.state == "behind"]
-        newest = [each for each in known if physical_ms(each) == physical_ms(timestamp)]
-        if newest:
-            return min(newest), self._members.pins(list(pins), min(newest))
-        return timestamp, pins
 
     def _finish(self, timestamp: int, names: list[str]) -> None:
         """Tick all members that are stores and not final at a time yet, in parallel."""
@@ -298,12 +284,17 @@ class Fleet(Closing):
         since: When | None = None,
         until: When | None = None,
         members: Wanted = None,
-    ) -> Iterator[MemberVersion]:
-        """Yield the versions of a key of all members, or of `(member, key)`, oldest first.
+        behind: Behind = "error",
+    ) -> MemberSteps[MemberVersion]:
+        """Return an iterator of the versions of a key of all members, or of `(member, key)`.
 
         Of the time in (since, until]; without `until`, up to the newest moment that is final on all
-        of them. In the order of times, then of members; versions of which the time was compacted
-        come first. Costs as `SnapshotKV.history` for each member. Raises as that and as `resolved`.
+        of them. In the order of times, oldest first, then of members; versions of which the time
+        was compacted come first. Of members that are not final at `until`, "stale" reads what they
+        have; the iterator's `late` names them.
+
+        Costs a round trip to each member, and as `SnapshotKV.history` for each. Raises as that and
+        as `at`.
         """
         self._members.check_open()
         if isinstance(key, tuple):
@@ -311,8 +302,8 @@ class Fleet(Closing):
                 raise InvalidTypeError("give (member, key) alone, or a key and members")
             members, key = [one_of(self._members.by_name, key[0])], key[1]
         names = chosen(self.members, members)
-        span = self._span(since, until, names)
-        return merged.versions(self._members, names, key, *span)
+        span = self._span(since, until, names, behind)
+        return merged.versions(self._members, span, key)
 
     def commits(
         self,
@@ -320,24 +311,28 @@ class Fleet(Closing):
         until: When | None = None,
         *,
         members: Wanted = None,
-    ) -> Iterator[MemberCommit]:
-        """Yield the commits and ticks of all members in (since, until], in one order.
+        behind: Behind = "error",
+    ) -> MemberSteps[MemberCommit]:
+        """Return an iterator of the commits and ticks of all members in (since, until].
 
-        That of their timestamps, and of the members' names where these are equal. Ends as
-        `history`. Costs as `SnapshotKV.commits` for each member.
+        In the order of their timestamps, and of the members' names where these are equal. Ends,
+        names late members and raises as `history`. Costs a round trip to each member, and as
+        `SnapshotKV.commits` for each.
         """
         self._members.check_open()
         names = chosen(self.members, members)
-        span = self._span(since, until, names)
-        return merged.commits(self._members, names, *span)
+        span = self._span(since, until, names, behind)
+        return merged.commits(self._members, span)
 
     def _span(
-        self, since: When | None, until: When | None, names: list[str]
-    ) -> tuple[int | None, int]:
+        self, since: When | None, until: When | None, names: list[str], behind: Behind
+    ) -> Span:
+        check_behind(behind)
         after = None if since is None else self.timestamp_of(since)
         if until is None:
-            return after, self._members.resolved("all", names)
-        return after, self.timestamp_of(until)
+            return span_of(self._members, names, after, None, behind)
+        is_date, end = not is_number(until), self.timestamp_of(until)
+        return span_of(self._members, names, after, end, behind, is_date=is_date)
 
     def watch(
         self,
@@ -391,22 +386,3 @@ class Fleet(Closing):
         return FleetWatch(
             self._members, names, prefix, after, places, behind == "leave out", timeout, hold_bytes
         )
-
-
-def check_behind(behind: object) -> None:
-    """Raise `InvalidOptionError` for anything but a policy."""
-    if behind not in BEHIND:
-        listed = ", ".join(f'"{each}"' for each in BEHIND)
-        raise InvalidOptionError(f"behind must be one of {listed}, not {behind!r}")
-
-
-def allowed(timestamp: int, pins: dict[str, Pin], behind: Behind) -> dict[str, Pin]:
-    """Return what a policy lets a moment show; raise `MembersBehindError` if it shows none."""
-    late = {name: pin for name, pin in pins.items() if pin.state in LATE}
-    if not late:
-        return pins
-    if behind == "error":
-        raise MembersBehindError(timestamp, {name: pin.why for name, pin in late.items()})
-    if behind == "leave out":
-        pins = pins | {name: pin.left_out() for name, pin in late.items()}
-    return pins

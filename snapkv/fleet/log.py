@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from snapkv.fleet.behind import Span
 from snapkv.fleet.link import Reads
 from snapkv.fleet.members import Members
 from snapkv.fleet.merged import in_order
@@ -33,14 +34,12 @@ class MemberLogged(NamedTuple):
 
 def logs(
     members: Members,
-    names: Iterable[str],
-    since: int | None,
-    until: int,
+    span: Span,
     *,
     newest_first: bool = True,
     **wanted: Any,
 ) -> Iterator[MemberLogged]:
-    """Yield the commits in (since, until], and of observed members the writes of other programs.
+    """Yield the commits of a span, and of observed members the writes of other programs.
 
     `wanted` are further arguments of `snapkv.reading.log.log`, and each member costs as that.
     """
@@ -51,9 +50,8 @@ def logs(
 
     found = in_order(
         members,
-        names,
-        since,
-        until,
+        span.ends,
+        span.since,
         read,
         lambda each: each[1].commit.ts,
         newest_first=newest_first,

@@ -6,14 +6,17 @@ Of a member only what it did while it belonged to the fleet, as moments and watc
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
 from typing import NamedTuple, TypeVar
 
 from snapkv.errors import CompactedError, NotObservedError
+from snapkv.fleet.behind import Span
 from snapkv.fleet.connection import Connection, ReadSpan, begun
 from snapkv.fleet.link import Reads
 from snapkv.fleet.member import naming
 from snapkv.fleet.members import Members
+from snapkv.fleet.pin import Seen
 from snapkv.model import Commit, Version
 from snapkv.reading import history as _history
 
@@ -34,51 +37,65 @@ class MemberCommit(NamedTuple):
     commit: Commit
 
 
-def versions(
-    members: Members, names: Iterable[str], key: str, since: int | None, until: int
-) -> Iterator[MemberVersion]:
-    """Yield the versions of a key in (since, until], see `Fleet.history`."""
+class MemberSteps(Iterator[Step]):
+    """An iterator of what members did up to the timestamp `until`, in one order.
+
+    `late` are the members that have no final state at that time, or of which nothing is known, by
+    name: `behind="stale"` yields what is known of them, "leave out" nothing.
+    """
+
+    def __init__(self, found: Iterator[Step], span: Span) -> None:
+        self._found, self.until = found, span.until
+        self.late: Mapping[str, Seen] = MappingProxyType(span.late)
+
+    def __next__(self) -> Step:
+        return next(self._found)
+
+
+def versions(members: Members, span: Span, key: str) -> MemberSteps[MemberVersion]:
+    """Return the versions of a key, see `Fleet.history`."""
 
     def read(reads: Reads, low: int | None, high: int) -> Iterator[Version]:
         return reads.history(key, since=low, until=high)
 
-    able = [name for name in names if members.by_name[name].member.may_have_key(key)]
-    found = in_order(members, able, since, until, read, lambda version: version.ts or 0)
-    return (MemberVersion(*each) for each in found)
+    able = {
+        name: end
+        for name, end in span.ends.items()
+        if members.by_name[name].member.may_have_key(key)
+    }
+    found = in_order(members, able, span.since, read, lambda version: version.ts or 0)
+    return MemberSteps((MemberVersion(*each) for each in found), span)
 
 
-def commits(
-    members: Members, names: Iterable[str], since: int | None, until: int
-) -> Iterator[MemberCommit]:
-    """Yield the commits and ticks in (since, until], see `Fleet.commits`."""
+def commits(members: Members, span: Span) -> MemberSteps[MemberCommit]:
+    """Return the commits and ticks, see `Fleet.commits`."""
 
     def read(reads: Reads, low: int | None, high: int) -> Iterator[Commit]:
         return _history.commits(reads.reader, low, high, None, newest_first=False)
 
-    found = in_order(members, names, since, until, read, lambda commit: commit.ts)
-    return (MemberCommit(*each) for each in found)
+    found = in_order(members, span.ends, span.since, read, lambda commit: commit.ts)
+    return MemberSteps((MemberCommit(*each) for each in found), span)
 
 
 def in_order(
     members: Members,
-    names: Iterable[str],
+    ends: Mapping[str, int],
     since: int | None,
-    until: int,
     read: ReadSpan[Step],
     ts_of: Callable[[Step], int],
     *,
     newest_first: bool = False,
 ) -> Iterator[tuple[str, Step]]:
-    """Yield members' names with what a function reads of their times in (since, until].
+    """Yield members' names with what a function reads of their times in (since, end].
 
     The first page of each member is read at once, of those that wait for a network in parallel.
     """
 
     def steps(each: Connection) -> Iterator[tuple[str, Step]]:
-        found = begun(_steps_of(each, since, until, read, newest_first))
+        found = begun(_steps_of(each, since, ends[each.name], read, newest_first))
         return ((each.name, step) for step in found)
 
-    parts = members.each(names, steps).values()
+    parts = members.each(list(ends), steps).values()
     yield from heapq.merge(
         *parts, key=lambda found: (ts_of(found[1]), found[0]), reverse=newest_first
     )

@@ -2,20 +2,22 @@
 
 import random
 import threading
+from datetime import UTC, datetime
+from functools import partial
 
 import pytest
 
 from snapkv import CompactedError, MemberCommit, MembersBehindError, MemberVersion
 from snapkv.errors import (
-    EngineUnavailableError,
     InvalidKeyError,
     InvalidOptionError,
     InvalidTypeError,
-    SnapKVError,
     StoreClosedError,
 )
+from snapkv.fleet.behind import span_of
 from snapkv.fleet.log import logs
 from snapkv.reading import history
+from snapkv.times import physical_ms
 
 from .histories import KEYS, PREFIX, Writing
 from .sites import WAIT_S, eventually
@@ -92,9 +94,69 @@ def test_they_end_where_all_members_are_final(sites):
     fleet = sites.fleet()
     assert [each.commit.ts for each in fleet.commits()] == [first, first]
     assert [each.version.ts for each in fleet.history("k")] == [first, first]
-    assert [each.version.ts for each in fleet.history("k", until=late)] == [first, first, late]
-    assert [each.commit.ts for each in fleet.commits(first, late)] == [late]
     assert [each.commit.ts for each in fleet.commits(members="a")] == [first, late]
+
+
+def test_a_member_that_is_behind_is_named(sites):
+    sites.add("a", "b")
+    first = min(store.save("k", b"1") for store in sites.stores.values())
+    sites.later()
+    late = sites["a"].save("k", b"2")
+    fleet = sites.fleet()
+    calls = (
+        lambda **options: fleet.commits(first - 1, late, **options),
+        lambda **options: fleet.history("k", since=first - 1, until=late, **options),
+    )
+    for call in calls:
+        with pytest.raises(MembersBehindError) as e:
+            call()
+        assert [*e.value.members] == ["b"]
+        stale = call(behind="stale")
+        assert [each.member for each in stale] == ["a", "b", "a"]
+        assert stale.until == late
+        assert {name: (seen.state, seen.newest) for name, seen in stale.late.items()} == {
+            "b": ("behind", first)
+        }
+        left_out = call(behind="leave out")
+        assert [each.member for each in left_out] == ["a", "a"]
+        assert [*left_out.late] == ["b"]
+        with pytest.raises(InvalidOptionError, match="behind must be one of"):
+            call(behind="later")
+    sites.tick("b")
+    assert [each.member for each in fleet.history("k", until=late)] == ["a", "b", "a"]
+    assert not fleet.commits(until=late, behind="stale").late
+
+
+def test_a_date_ends_where_the_moment_of_it_does(sites):
+    sites.add("a", "b")
+    for store in sites.stores.values():
+        store.save("k", b"1")
+    late = sites["a"].save("k", b"2")
+    fleet, shown = sites.fleet(), datetime.fromtimestamp(physical_ms(late) / 1_000, UTC)
+    assert fleet.at(shown).timestamp < late
+    found = fleet.history("k", until=shown)
+    assert found.until == fleet.at(shown).timestamp
+    assert [each.member for each in found] == ["a", "b"]
+
+
+def test_a_member_that_left_and_is_away_is_named(sites, servers):
+    sites.add("a", "b")
+    for store in sites.stores.values():
+        store.save("k", b"1")
+    left = sites.later()
+    sites["b"].tick()
+    sites.later()
+    sites["a"].save("k", b"2")
+    servers.set(sites.urls["b"], "away")
+    fleet = sites.fleet({"a": sites.urls["a"], "b": sites.described_as("b", left=left)})
+    with pytest.raises(MembersBehindError) as e:
+        fleet.commits()
+    assert [*e.value.members] == ["b"]
+    for behind in ("stale", "leave out"):
+        found = fleet.commits(behind=behind)
+        assert list(found) == commits_of(sites, "a")
+        assert {name: seen.state for name, seen in found.late.items()} == {"b": "missing"}
+    assert not fleet.commits(left, behind="stale").late
 
 
 def test_a_removal_and_a_key_of_one_member(sites):
@@ -134,12 +196,15 @@ def test_a_member_without_a_commit(sites):
     fleet = sites.fleet()
     with pytest.raises(MembersBehindError):
         fleet.commits()
-    assert [each.member for each in fleet.commits(until=ts)] == ["a"]
+    with pytest.raises(MembersBehindError):
+        fleet.commits(until=ts)
+    found = fleet.commits(until=ts, behind="stale")
+    assert [each.member for each in found] == ["a"]
+    assert [*found.late] == ["b"]
     observed = sites.fleet({"a": sites.urls["a"], "b": sites.described_as("b", prefix=PREFIX)})
-    found = observed.history(f"{PREFIX}k", until=ts)
-    with pytest.raises(SnapKVError) as e:
-        list(found)
-    assert e.value.member == "b"
+    with pytest.raises(MembersBehindError) as e:
+        observed.history(f"{PREFIX}k", until=ts)
+    assert [*e.value.members] == ["b"]
 
 
 # --- archives ---
@@ -196,7 +261,8 @@ def test_logs_over_the_end_of_an_archive(compacted, newest_first):
     fleet, commits, _ = compacted
     stamps = [each.commit.ts for each in commits]
     for since in (None, 0, stamps[0], stamps[4]):
-        found = logs(fleet._members, ["a"], since, stamps[-1], newest_first=newest_first)
+        span = span_of(fleet._members, ["a"], since, stamps[-1], "error")
+        found = logs(fleet._members, span, newest_first=newest_first)
         wanted = [ts for ts in stamps if ts > (since or 0)]
         assert [each.commit.ts for each in found] == wanted[:: -1 if newest_first else 1]
 
@@ -261,10 +327,14 @@ def test_a_member_that_is_away_gives_what_its_archive_has(sites, servers):
     assert fleet.resolved() == recorded
     assert list(fleet.commits()) == everything
     assert list(fleet.history("k")) == versions
-    for call in (lambda: fleet.commits(until=late), lambda: fleet.history("k", until=late)):
-        with pytest.raises(EngineUnavailableError) as e:
-            list(call())
-        assert e.value.member == "b"
+    for call in (fleet.commits, partial(fleet.history, "k")):
+        with pytest.raises(MembersBehindError) as e:
+            call(until=late)
+        assert [*e.value.members] == ["b"]
+        stale = call(until=late, behind="stale")
+        assert len([each for each in stale if each.member == "b"]) == 3, "what was recorded"
+        assert stale.late["b"].newest == recorded
+        assert {each.member for each in call(until=late, behind="leave out")} == {"a"}
     servers.set(sites.urls["b"], "here")
     eventually(lambda: fleet.resolved() == late)
     assert list(fleet.commits()) == commits_of(sites)

@@ -12,7 +12,7 @@ import typer
 from snapkv.cli.commits import LogOptions, shown_of, write_detailed
 from snapkv.cli.differences import Renderer
 from snapkv.cli.exits import CommandError
-from snapkv.cli.fleet.notices import check_shown, tell_late, tell_old, why
+from snapkv.cli.fleet.notices import check_known, tell_late, tell_old
 from snapkv.cli.fleet.options import FleetOptions, OpenFleet, of_fleet
 from snapkv.cli.formats import Json, commit_json
 from snapkv.cli.moments import moment, since
@@ -21,13 +21,12 @@ from snapkv.cli.output import COMMIT_HEADINGS, Output
 from snapkv.cli.reading import version_record
 from snapkv.cli.rendering import Rendering, renders
 from snapkv.cli.terminal import Part
-from snapkv.errors import KeyNotFoundError, MembersBehindError
-from snapkv.fleet.fleet import Behind
+from snapkv.errors import KeyNotFoundError
+from snapkv.fleet.behind import Behind, Span, span_of
 from snapkv.fleet.log import logs
-from snapkv.fleet.moment import FleetMoment
-from snapkv.fleet.pin import Seen
+from snapkv.fleet.merged import versions
 from snapkv.model import Commit
-from snapkv.times import When
+from snapkv.times import When, is_number
 
 _TIME, *_REST = COMMIT_HEADINGS
 
@@ -61,15 +60,14 @@ def log(
     if key is not None:
         headings = (_TIME, "MEMBER", "REVISION", "VALUE", "WRITER", "NOTE", "META")
     with options.long_output(*headings) as out, chosen.opened() as opened:
-        low = None if after is None else opened.fleet.timestamp_of(after)
-        names, high = _names_and_end(opened, low, before_end, policy)
+        span = _span(opened, after, before_end, policy)
         if which.since_ is not None and after is None:  # --since now
-            low = high
+            span = span._replace(since=span.until)
         wide = 0 if out.format == "table" else opened.width
         if key is not None:
-            _write_versions(out, renderer, opened, names, key, (low, high), which, wide)
+            _write_versions(out, renderer, opened, span, key, which, wide)
             return
-        found = logs(opened.members, names, low, high, **read)
+        found = logs(opened.members, span, **read)
         for each in shown_of(found, which):
             time, *rest = out.commit_columns(each.commit)
             fields = {"member": each.member, **commit_json(each.commit)}
@@ -81,57 +79,32 @@ def log(
                 out.record(fields, *columns)
 
 
-def _names_and_end(
-    opened: OpenFleet, since: int | None, until: When | None, policy: Behind
-) -> tuple[list[str], int]:
-    """Return the members whose history is read, and up to which timestamp; name the rest."""
-    fleet, known_only = opened.fleet, policy != "error"
-    if until is None:
-        until = opened.members.resolved("all", fleet.members, known_only=known_only)
-        tell_old(until)
-    found = fleet.at(until, behind=policy)
-    # a round may be older than what is asked for
-    end = found.timestamp if found.spread is None else fleet.timestamp_of(until)
-    check_shown(found)
-    late = {**found.late, **_late_before(opened, since, end, found, policy)}
-    tell_late(late, len(fleet.members), policy)
-    unread = {name for name, seen in late.items() if seen.state == "missing"}
-    if policy == "leave out":
-        unread = {*late}
-    return [name for name in fleet.members if name not in unread], end
-
-
-def _late_before(
-    opened: OpenFleet, since: int | None, end: int, found: FleetMoment, policy: Behind
-) -> dict[str, Seen]:
-    """Return the members that left the fleet in a span of time, and of which nothing is known."""
-    missing: dict[str, Seen] = {}
-    for name, state in found.states.items():
-        left = opened.fleet.member(name).left
-        if state == "absent" and left < end and (since is None or since < left):
-            seen = opened.fleet.at(left, members=[name], behind="stale").late.get(name)
-            if seen is not None and seen.state == "missing":
-                missing[name] = seen
-    if missing and policy == "error":
-        raise MembersBehindError(end, {name: why(seen) for name, seen in missing.items()})
-    return missing
+def _span(opened: OpenFleet, since: When | None, until: When | None, policy: Behind) -> Span:
+    """Return what is read of which members; name the rest."""
+    fleet = opened.fleet
+    low, end = (None if each is None else fleet.timestamp_of(each) for each in (since, until))
+    is_date = until is not None and not is_number(until)
+    found = span_of(opened.members, fleet.members, low, end, policy, is_date=is_date)
+    if end is None:
+        tell_old(found.until)
+    check_known(found.until, found.late, len(fleet.members))
+    tell_late(found.late, len(fleet.members), policy)
+    return found
 
 
 def _write_versions(
     out: Output,
     renderer: Renderer,
     opened: OpenFleet,
-    names: list[str],
+    span: Span,
     key: str,
-    span: tuple[int | None, int],
     which: LogOptions,
     wide: int,
 ) -> None:
-    low, high = span
     wanted, newest = which.wanted, dict[str, bytes | None]()
 
     def records() -> Iterator[tuple[Json, list[Part | None]]]:
-        for name, version in opened.fleet.history(key, since=low, until=high, members=names):
+        for name, version in versions(opened.members, span, key):
             before, newest[name] = newest.get(name), version.value
             said = Commit(version.ts or 0, 0, version.revision, version.writer, version.note)
             if wanted(said) and not renderer.ignores(key, before, version.value):
@@ -143,5 +116,5 @@ def _write_versions(
     for fields, columns in first if which.oldest_first else reversed(deque(found, which.count)):
         out.record(fields, *columns)
     if not newest:
-        raise KeyNotFoundError(key, high)
+        raise KeyNotFoundError(key, span.until)
     renderer.tell_ignored("version")

@@ -9,7 +9,7 @@ from snapkv.cli.formats import counted, time_text
 from snapkv.cli.terminal import tell, tell_warning
 from snapkv.clock import SystemClock
 from snapkv.errors import NAMED_MAX, MembersBehindError
-from snapkv.fleet.fleet import Behind
+from snapkv.fleet.behind import Behind
 from snapkv.fleet.moment import FleetMoment
 from snapkv.fleet.pin import Seen
 from snapkv.times import physical_ms
@@ -54,7 +54,7 @@ def tell_moments(opened: OpenFleet, *moments: FleetMoment, now: bool, policy: Be
     """
     late: dict[str, Seen] = {}
     for moment in moments:
-        check_shown(moment)
+        check_known(moment.timestamp, moment.late, len(moment.states))
         late |= moment.late
     tell_late(late, len(moments[0].states), policy)
     if now:
@@ -89,11 +89,10 @@ def tell_old(newest: int) -> None:
         tell(f"snapkv: the newest time that is final on all members is {shown}")
 
 
-def check_shown(moment: FleetMoment) -> None:
-    """Raise `MembersBehindError` if nothing is shown of any member."""
-    late = moment.late
-    if len(late) == len(moment.states) and not any(seen.timestamp for seen in late.values()):
-        raise MembersBehindError(moment.timestamp, {name: why(late[name]) for name in late})
+def check_known(timestamp: int, late: Mapping[str, Seen], of: int) -> None:
+    """Raise `MembersBehindError` if nothing is known of any of so many members at a time."""
+    if len(late) == of and not any(seen.timestamp for seen in late.values()):
+        raise MembersBehindError(timestamp, {name: why(late[name]) for name in late})
 
 
 def tell_late(late: Mapping[str, Seen], of: int, policy: Behind) -> None:

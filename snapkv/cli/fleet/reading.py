@@ -15,8 +15,8 @@ from snapkv.cli.options import AtOption, KeyArgument, PrefixArgument, StoreOptio
 from snapkv.cli.reading import NUMBER_WIDTH, entry_fields, listed_entry, write_value
 from snapkv.cli.rendering import Rendering, renders
 from snapkv.errors import KeyNotFoundError
+from snapkv.fleet.behind import Behind
 from snapkv.fleet.connection import Connection
-from snapkv.fleet.fleet import Behind
 from snapkv.fleet.moment import FleetMoment
 from snapkv.model import Entry
 from snapkv.times import When

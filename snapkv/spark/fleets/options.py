@@ -8,8 +8,8 @@ from typing import Literal, cast
 
 from snapkv.arguments import whole_number
 from snapkv.errors import InvalidOptionError
+from snapkv.fleet.behind import BEHIND
 from snapkv.fleet.finality import Policy, check_policy
-from snapkv.fleet.fleet import BEHIND
 from snapkv.spark import errors
 from snapkv.spark.errors import SourceError
 from snapkv.spark.location import Location

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from snapkv.fleet.fleet import allowed
+from snapkv.fleet.behind import allowed
 from snapkv.fleet.member import Member
 from snapkv.fleet.members import Members
 from snapkv.fleet.pin import Pin
