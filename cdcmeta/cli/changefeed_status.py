@@ -12,6 +12,7 @@ from rich.text import Text
 from cdcmeta.scheduler.runtime import Changefeed, Changefeeds, Placement
 from cdcmeta.scheduler.runtime.status import Seen, placed
 from snapkv import format_time
+from snapkv.cli.formats import Json, time_json
 from snapkv.clock import SystemClock
 from snapkv.times import LOGICAL_BITS
 
@@ -35,12 +36,33 @@ def row_of(feeds: Changefeeds, feed: Changefeed, when: Any) -> dict[str, Any]:
     }
 
 
-def status_lines(feeds: Changefeeds, id: str, when: Any) -> Iterator[dict[str, Any]]:
+def row_json(row: dict[str, Any]) -> Json:
+    """Return a row of `row_of` for JSON; both fields of the checkpoint are null before any commit.
+
+    >>> row_json({"id": "copy", "checkpoint": "2023-11-14T22:13:29.903Z",
+    ...           "timestamp": 445644802596110336})["timestamp"]
+    '445644802596110336'
+    """
+    time = _time_json(row["timestamp"])
+    return row | {"checkpoint": time["time"], "timestamp": time["timestamp"]}
+
+
+def place_json(place: Placement) -> Json:
+    """Return a placement of a table for JSON, with the time of the commit that wrote it."""
+    fields = {"table": place.table, "capture": place.capture, "why": place.why}
+    return fields | _time_json(place.ts)
+
+
+def _time_json(timestamp: int) -> Json:
+    return time_json(timestamp if timestamp > 1 else None)
+
+
+def status_lines(feeds: Changefeeds, id: str, when: Any) -> Iterator[Json]:
     """Yield a changefeed, then each of its tables, as JSON objects."""
     feed = feeds.get(id, as_of=when)
     places = placed(feeds, feed, when)
     seen = _seen(feeds, feed, places, when)
-    yield row_of(feeds, feed, when) | {"problems": seen.captures}
+    yield row_json(row_of(feeds, feed, when)) | {"problems": seen.captures}
     for place in places:
         rate = seen.rates.get(place.table)
         yield {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,6 +14,7 @@ import snapkv
 from cdcmeta.cli.capturing import CLUSTER, ClusterOption, NameOption
 from snapkv import SnapshotKV, format_time
 from snapkv.cli.commands import STORE_VARIABLE, App, patience
+from snapkv.cli.formats import json_line
 from snapkv.clock import SystemClock, pause
 from snapkv.typed_times import understood
 
@@ -117,7 +117,7 @@ def list_(
     as_json: JsonOption = False,
 ) -> None:
     """Show all changefeeds."""
-    from cdcmeta.cli.changefeed_status import row_of, table_of
+    from cdcmeta.cli.changefeed_status import row_json, row_of, table_of
     from cdcmeta.scheduler.runtime.status import Problems
 
     with _opened(store, name, cluster) as feeds:
@@ -131,7 +131,7 @@ def list_(
         for row in rows:
             if at is None:
                 row["problems"] = sum(row["problems"])
-            typer.echo(json.dumps(row))
+            typer.echo(json_line(row_json(row)))
         return
     columns = ["id", "state", "tables", "checkpoint", "source", "sink"]
     if at is None:
@@ -157,7 +157,7 @@ def status(
         if as_json:
             while True:
                 for line in status_lines(feeds, id, when):
-                    typer.echo(json.dumps(line))
+                    typer.echo(json_line(line))
                 if not watch:
                     return
                 pause(LOOK_S)
@@ -180,7 +180,7 @@ def history(
     as_json: JsonOption = False,
 ) -> None:
     """Show which captures had a table, and why it moved."""
-    from cdcmeta.cli.changefeed_status import time_of
+    from cdcmeta.cli.changefeed_status import place_json, time_of
     from cdcmeta.scheduler.runtime.changefeeds import check_table
 
     with _opened(store, name, cluster) as feeds:
@@ -189,7 +189,7 @@ def history(
             check_table(feed, table)
         for each in places:
             if as_json:
-                typer.echo(json.dumps(each._asdict() | {"time": time_of(each.ts)}))
+                typer.echo(json_line(place_json(each)))
             else:
                 typer.echo(f"{time_of(each.ts)}  {each.capture or '-'}  {each.why}")
 
@@ -307,7 +307,7 @@ def captures(
     columns = ("name", "label", "address", "tables")
     if as_json:
         for row in rows:
-            typer.echo(json.dumps(dict(zip(columns, row, strict=True))))
+            typer.echo(json_line(dict(zip(columns, row, strict=True))))
         return
     Console().print(table_of(columns, [[*map(str, row)] for row in rows]))
 

@@ -21,12 +21,13 @@ from cdcmeta.errors import (
     InvalidArgumentError,
 )
 from snapkv.cli.commands import STORE_VARIABLE, App, patience
+from snapkv.cli.formats import Json, json_line, time_json
 from snapkv.clock import SystemClock
 from snapkv.times import dated, duration_ms, revision_of
 from snapkv.typed_times import understood
 
 if TYPE_CHECKING:  # they need NumPy, so a command imports them only when it runs
-    from cdcmeta.generations import Generation, GenerationLog, Sharding
+    from cdcmeta.generations import Generation, GenerationLog, Sharding, TokenRange
     from cdcmeta.generations.log.expiry import Expired
 
 generations = App(help="CDC generations: list, make, repair, expire.", no_args_is_help=True)
@@ -96,9 +97,8 @@ def show(
         generation = _operating(opened, time)
         _print_one(opened, generation, as_json)
         for each in opened.topology(generation):
-            fields = {"start": each.start, "end": each.end, "streams": len(each.streams)}
             if as_json:
-                typer.echo(json.dumps(fields | {"ignore_msb": each.ignore_msb}))
+                typer.echo(json_line(_range_json(each)))
             else:
                 typer.echo(f"({each.start:>20}, {each.end:>20}]  {len(each.streams):,} streams")
 
@@ -245,19 +245,28 @@ def _print(generation: Generation, later: Generation | None, now: int, as_json: 
     state = generation.phase(now, later)
     if as_json:
         fields = {
-            "time": snapkv.format_time(generation.time),
-            "timestamp": generation.time,
+            **time_json(generation.time),
             "id": generation.id.hex(),
             "ranges": generation.ranges,
             "streams": generation.streams,
             "state": state,
             "refines": generation.refines,
         }
-        typer.echo(json.dumps(fields))
+        typer.echo(json_line(fields))
         return
     counts = f"{generation.ranges:,} ranges  {generation.streams:,} streams"
     note = "  its ranges are not parts of those before" if generation.refines is False else ""
     typer.echo(f"{snapkv.format_time(generation.time)}  {counts}  {state}{note}")
+
+
+def _range_json(found: TokenRange) -> Json:
+    """Return a range for JSON; tokens are text, as timestamps are: JSON numbers have 53 bits."""
+    return {
+        "start": str(found.start),
+        "end": str(found.end),
+        "streams": len(found.streams),
+        "ignore_msb": found.ignore_msb,
+    }
 
 
 def _print_expired(done: Expired) -> None:

@@ -149,6 +149,22 @@ def test_tables_are_a_number_in_json(typed, create):
     assert "problems" not in past
 
 
+def test_the_time_of_a_checkpoint_is_text_in_json(typed, create):
+    """Its number has more digits than many readers of JSON keep."""
+    create()
+    create("whole", "--start", "0")
+    with snapkv.open("lmdb:./meta") as store:
+        done = Changefeeds(store).checkpoint("copy").checkpoint
+    copy, whole = lines(typed("list", "--json"))
+    assert done > 2**53
+    assert (copy["checkpoint"], copy["timestamp"]) == (snapkv.format_time(done), str(done))
+    assert (whole["checkpoint"], whole["timestamp"]) == (None, None)
+    for row in (copy, whole):
+        said = lines(typed("status", row["id"], "--json"))[0]
+        assert said["timestamp"] == row["timestamp"]
+    assert "  -  " in typed("list")[1][2]
+
+
 def test_problems_of_tables_and_captures_are_counted(monkeypatch, typed, create):
     """Reports of two captures, one of which names fewer of its tables than fail."""
     monkeypatch.setenv("SNAPKV_STORE", "memory:counted")
@@ -225,7 +241,11 @@ def test_the_history_of_an_unknown_table_is_an_error(typed, create):
             place_key("copy", table): encoded_place("c1-1", "placed") for table in ("t", "t00/")
         }
         store.space("scheduler/default").commit(puts=puts)
-        assert [each.why for each in Changefeeds(store).history("copy", "t")] == ["placed"]
+        (placed,) = Changefeeds(store).history("copy", "t")
+        assert placed.why == "placed"
+    (row,) = lines(typed("history", "copy", "t", "--json"))
+    time = {"timestamp": str(placed.ts), "time": snapkv.format_time(placed.ts)}
+    assert row == {"table": "t", "capture": "c1-1", "why": "placed", **time}
     for table in ("t", "t00/"):
         code, out, _ = typed("history", "copy", table)
         assert code == 0

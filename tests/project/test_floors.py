@@ -62,10 +62,11 @@ FLOORS = (
 )
 FLOOR_OF = {unit: floor for floor, units in enumerate(FLOORS) for unit in units}
 
-# What cdcmeta may import of snapkv: public modules, and five that both packages share.
+# What cdcmeta may import of snapkv: public modules, and six that both packages share.
 CDCMETA_MAY_IMPORT = {
     "snapkv",
     "snapkv.cli.commands",
+    "snapkv.cli.formats",
     "snapkv.cli.serving",
     "snapkv.clock",
     "snapkv.errors",
