@@ -16,7 +16,7 @@ from snapkv.archive.changes import Changed, changes_in, changes_of, exact
 from snapkv.archive.files import Files
 from snapkv.archive.manifest import File, Manifest
 from snapkv.archive.marks import Marks
-from snapkv.archive.opened import OpenFiles, Rows
+from snapkv.archive.opened import OpenFiles, Rows, missing
 from snapkv.archive.places import open_files
 from snapkv.archive.publishing import existing, newest
 from snapkv.archive.read_only import ReadOnly
@@ -190,9 +190,8 @@ class ArchiveEngine(ReadOnly):
                     yield changes_in(self._opened, manifest, file, low, high, key, range_end)
                     low = file.high + 1
                 return
-            except FileMissingError:
-                if not self.outdated(manifest):
-                    raise
+            except FileMissingError as e:
+                self.look_again(manifest, e)
 
     def files_at(self, revision: int) -> tuple[list[File], list[File]]:
         """Return the files of a base and deltas that hold the state at a revision.
@@ -238,9 +237,8 @@ class ArchiveEngine(ReadOnly):
                     yield rows
                     key = rows.stored[-1].as_py() + b"\0"
                 return
-            except FileMissingError:
-                if not self.outdated(manifest):
-                    raise
+            except FileMissingError as e:
+                self.look_again(manifest, e)
 
     def _read(self, revision: int, read: Callable[[Manifest], Found]) -> Found:
         """Return what a function reads; it starts again if files of the manifest are gone."""
@@ -248,16 +246,16 @@ class ArchiveEngine(ReadOnly):
             manifest = self._manifest_for(revision)
             try:
                 return read(manifest)
-            except FileMissingError:
-                if not self.outdated(manifest):
-                    raise
+            except FileMissingError as e:
+                self.look_again(manifest, e)
 
-    def outdated(self, manifest: Manifest) -> bool:
-        """Return whether there is a newer manifest, if a file of one is gone.
+    def look_again(self, manifest: Manifest, error: FileMissingError) -> None:
+        """Look for a newer manifest, as a file that this one names is gone; raise if there is none.
 
-        Files are merged into larger ones, and deleted later.
+        Files are merged into larger ones, and deleted later. Raises `ArchiveError`.
         """
-        return self.refresh().number != manifest.number
+        if self.refresh().number == manifest.number:
+            raise missing(self.url, error) from error
 
     def _answer(self, manifest: Manifest, wanted: Range) -> RangeResult:
         revision = wanted.revision or manifest.high
@@ -395,9 +393,8 @@ class ArchiveWatcher:
             if self._found is not None:
                 try:
                     batch = next(self._found, None)
-                except FileMissingError:
-                    if not self._engine.outdated(self._manifest):
-                        raise
+                except FileMissingError as e:
+                    self._engine.look_again(self._manifest, e)
                     self._found = None
                     continue
                 if batch is None:

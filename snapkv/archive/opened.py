@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from snapkv.archive.files import Files
 from snapkv.archive.manifest import File
 from snapkv.archive.rows import Group, Keys, groups_of
-from snapkv.errors import ArchiveError, SnapKVError
+from snapkv.errors import ArchiveError, FileMissingError, SnapKVError
 from snapkv.lifecycle import renew_in_children
 
 CACHE_BYTES = 64 << 20
@@ -176,6 +176,14 @@ def _typed(file: File, error: Exception) -> SnapKVError:
 def damaged(file: File, why: object) -> ArchiveError:
     """Return the error for a file that is not what the manifest says."""
     return ArchiveError(f"{file.path} of the archive is damaged: {why}")
+
+
+def missing(url: str, error: FileMissingError) -> ArchiveError:
+    """Return the error for a file that the newest manifest names and that does not exist."""
+    return ArchiveError(
+        f"a file of the archive {url} is missing: {error}; run `snapkv archive verify`, which "
+        "names all that are missing, and restore them from a copy"
+    )
 
 
 def bisect(stored: Any, key: bytes) -> int:

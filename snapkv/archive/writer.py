@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import os
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -13,13 +14,13 @@ import pyarrow as pa
 from snapkv.archive.files import Files
 from snapkv.archive.manifest import GRACE_S, File, Gap, Manifest
 from snapkv.archive.marks import Marks, revision_key
-from snapkv.archive.opened import OpenFiles, Rows
+from snapkv.archive.opened import OpenFiles, Rows, missing
 from snapkv.archive.publishing import newest, publish, published
 from snapkv.archive.rows import BASE, Keys, encode, table_of, with_meta
 from snapkv.archive.state import by_key, joined, state
 from snapkv.clock import monotonic
 from snapkv.engine.contract import ALL_KEYS_END, Event, KeyValue
-from snapkv.errors import ArchiveError, ArchiveTakenError
+from snapkv.errors import ArchiveError, ArchiveTakenError, FileMissingError
 from snapkv.layout import FIRST_KEY, Layout, SourceId, StampRecord, stamp_of
 from snapkv.times import physical_ms
 
@@ -109,7 +110,8 @@ class ArchiveWriter:
     def last_mark(self) -> KeyValue:
         """Return the newest commit in the archive, as a version of the timestamp key."""
         assert self.manifest is not None
-        found = Marks(self._opened, self.layout.ts).at(self.manifest, self.manifest.high)
+        with self._reading():
+            found = Marks(self._opened, self.layout.ts).at(self.manifest, self.manifest.high)
         if found is None:
             raise ArchiveError(f"the archive in {self.files.url} has no commits")
         return found
@@ -129,11 +131,25 @@ class ArchiveWriter:
             raise ArchiveTakenError(f"another recorder writes to {self.files.url}")
         self.manifest, self._tried = found, None
 
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        """Raise `ArchiveError` for a missing file, `ArchiveTakenError` after another recorder."""
+        try:
+            yield
+        except FileMissingError as e:
+            if newest(self.files) not in (self.manifest, self._tried):
+                raise ArchiveTakenError(f"another recorder writes to {self.files.url}") from e
+            raise missing(self.files.url, e) from e
+
     # --- upkeep ---
 
     def tidy(self) -> bool:
         """Merge small deltas, or make a new base, if one is due; return whether it did."""
         self.recover()
+        with self._reading():
+            return self._tidied()
+
+    def _tidied(self) -> bool:
         assert self.manifest is not None
         deltas, bases = self.manifest.of_kind("delta"), self.manifest.of_kind("base")
         last = bases[-1].high
@@ -153,6 +169,10 @@ class ArchiveWriter:
         Of what is older, a tenth of the time until then stays, so that not each call writes a base.
         """
         self.recover()
+        with self._reading():
+            return self._kept(before)
+
+    def _kept(self, before: int) -> bool:
         manifest = self.manifest
         assert manifest is not None
         marks = Marks(self._opened, self.layout.ts)

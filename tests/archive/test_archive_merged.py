@@ -8,8 +8,9 @@ import snapkv
 from snapkv.archive import state, writer
 from snapkv.archive.engine import open_archived
 from snapkv.archive.publishing import existing
+from snapkv.archive.writer import ArchiveWriter
 from snapkv.engine.contract import ALL_KEYS_END
-from snapkv.errors import FileMissingError
+from snapkv.errors import ArchiveError, ArchiveTakenError
 from snapkv.layout import FIRST_KEY
 
 from .histories import Writing, answers, recorder
@@ -87,7 +88,34 @@ def test_reads_under_way_go_on(store, recording, tmp_path):
 
 def test_a_file_that_is_gone_without_a_successor(recording, tmp_path):
     engine = open_archived(str(tmp_path / "archive"))
+    since, high = engine.manifest.since, engine.manifest.high
+    whole = FIRST_KEY, ALL_KEYS_END
+    feed, watch = (
+        engine.delta_changes(*whole, since + 1, high),
+        engine.watch(*whole, start_revision=since + 1),
+    )
     for file in engine.manifest.of_kind("delta"):
         recording.writer.files.delete(file.path)
-    with pytest.raises(FileMissingError):
-        list(engine.scan(FIRST_KEY, ALL_KEYS_END, revision=engine.manifest.since + 1))
+    reads = {
+        "scan": lambda: list(engine.scan(*whole, revision=since + 1)),
+        "get": lambda: engine.get(engine.layout.data.encode("z"), high),
+        "feed": lambda: list(feed),
+        "watch": lambda: [watch.next(0) for _ in range(9)],
+        "writer": recording.writer.tidy,
+    }
+    for what, read in reads.items():
+        with pytest.raises(ArchiveError) as caught:
+            read()
+        said = str(caught.value)
+        assert said.startswith(f"a file of the archive {engine.url} is missing: "), what
+        assert file.path.partition("/")[0] in said, what
+        assert "run `snapkv archive verify`" in said, what
+
+
+def test_a_writer_whose_files_another_one_merged_ends(recording, tmp_path):
+    other = open_archived(str(tmp_path / "archive"))
+    writer = ArchiveWriter(recording.writer.files, existing(recording.writer.files).source)
+    merge(recording)
+    with pytest.raises(ArchiveTakenError):
+        writer.tidy()
+    assert other.refresh() == recording.writer.manifest

@@ -4,6 +4,7 @@ import json
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -192,6 +193,19 @@ def test_published_tables(cli: Cli) -> None:
         ["commits", "./archive/log", "4", "rows", "in", "2", "files"]
     )
     assert cli("archive", "publish", "./archive").code == 2
+
+
+def test_a_file_that_is_missing_from_an_archive(cli: Cli) -> None:
+    written(cli)
+    [*_, delta] = sorted(Path("archive/delta").iterdir())
+    delta.unlink()
+    failed = cli("history", "schema/users", "--store", "archive:./archive")
+    assert failed.code == 5
+    assert "a file of the archive" in failed.err
+    assert delta.name in failed.err
+    assert "run `snapkv archive verify`" in failed.err
+    shown = cli("archive", "verify", "./archive")
+    assert f"delta/{delta.name} is missing" in shown.out + shown.err
 
 
 @pytest.mark.parametrize("words", [["status"], ["verify"], ["publish", "--delta"]], ids=" ".join)
