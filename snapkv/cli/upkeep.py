@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import sys
-from contextlib import nullcontext, suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, BinaryIO
 
 import typer
 
@@ -17,9 +19,12 @@ from snapkv.cli.options import AtOption, ModeOption, StoreOptions, YesOption, fi
 from snapkv.cli.progress import counting, working
 from snapkv.cli.questions import confirm, confirm_found
 from snapkv.cli.terminal import tell
-from snapkv.errors import NotObservedError, StoreNotEmptyError
+from snapkv.engine_urls import scheme_of
+from snapkv.errors import NotObservedError, StoreNotEmptyError, StoreNotFoundError
 from snapkv.files import FILE_MODE, descriptor_of
 from snapkv.files import readable as readable_file
+from snapkv.store.dump import verified
+from snapkv.store.store import SnapshotKV
 
 STREAM, STDOUT = Path("-"), 1
 
@@ -113,7 +118,7 @@ def load(
     """Commit what a dump holds, in one commit, and print its time.
 
     The file - is the standard input. With --replace it asks. Creates the store if it does not
-    exist.
+    exist and the dump is whole.
     """
     meta = options.facts
     source = (
@@ -121,7 +126,7 @@ def load(
         if file == STREAM
         else readable_file(file)
     )
-    with source as stream, options.opened(create=True) as kv:
+    with source as stream, _loading(options, stream) as (kv, checked):
         if replace and kv.info()["commits"]:
             confirm_found(
                 kv.at().count(),
@@ -131,11 +136,33 @@ def load(
             )
         try:
             with working("loading"):
-                commit = kv.load_dump(stream, replace=replace, note=options.note, meta=meta)
+                commit = kv.load_dump(checked, replace=replace, note=options.note, meta=meta)
         except StoreNotEmptyError as e:
             message = f"{options.store} has keys already; --replace replaces them"
             raise CommandError(message, Exit.CONFLICT) from e
     options.output.committed(commit)
+
+
+@contextmanager
+def _loading(options: StoreOptions, file: BinaryIO) -> Iterator[tuple[SnapshotKV, BinaryIO]]:
+    """Yield the store and the dump; before a store is created, the whole dump is verified.
+
+    A damaged dump would leave an empty store behind, which looks like a valid one.
+    """
+    with ExitStack() as held:
+        try:
+            kv = held.enter_context(options.opened())
+        except StoreNotFoundError:
+            file = verified(file, _request_bytes_max(options.url))
+            kv = held.enter_context(options.opened(create=True))
+        yield kv, file
+
+
+def _request_bytes_max(url: str) -> int:
+    """Return how much one commit may contain in an engine that is not open yet."""
+    if scheme_of(url) == "etcd":
+        return import_module("snapkv.engine.etcd.engine").REQUEST_BYTES_MAX  # type: ignore[no-any-return]
+    return import_module("snapkv.engine.lmdb.engine").REQUEST_BYTES_MAX  # type: ignore[no-any-return]
 
 
 @takes()

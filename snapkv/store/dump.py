@@ -13,7 +13,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
 import msgpack
 
@@ -226,6 +226,28 @@ def read_dump(file: BinaryIO, bytes_max: int) -> Contents:
     if contents.size > bytes_max:
         raise CommitTooLargeError("the dump in bytes", contents.size, bytes_max)
     return contents
+
+
+class _Kept:
+    """A file that keeps what is read of it, up to a size."""
+
+    def __init__(self, file: BinaryIO, bytes_max: int) -> None:
+        self._file, self._bytes_max = file, bytes_max
+        self.content = bytearray()
+
+    def read(self, size: int) -> bytes:
+        chunk = self._file.read(size)
+        if len(self.content) <= self._bytes_max:
+            self.content += chunk
+        return chunk
+
+
+def verified(file: BinaryIO, bytes_max: int) -> BinaryIO:
+    """Return a dump as a file in memory, after verifying all of it; raises as `read_dump`."""
+    # what is around a pair takes fewer bytes in a dump than in a request
+    kept = _Kept(file, bytes_max + 2 * MAP_BYTES_MAX)
+    read_dump(cast(BinaryIO, kept), bytes_max)
+    return io.BytesIO(kept.content)
 
 
 def load_dump(core: Core, file: BinaryIO, said: Ops, *, replace: bool) -> Commit:

@@ -265,6 +265,43 @@ def test_who_may_read_a_dump_and_a_backup(cli: Cli, tmp_path: Path) -> None:
     assert not (tmp_path / "new").exists()
 
 
+@pytest.mark.parametrize("how", ["junk", "flipped", "cut off", "longer"])
+@pytest.mark.parametrize("file", ["d", "-"])
+def test_a_damaged_dump_makes_no_store(any_cli: Cli, tmp_path: Path, file: str, how: str) -> None:
+    cli = any_cli
+    cli.ok("put", "a", "1")
+    dump = cli.ok("dump", "-").raw
+    damaged = {
+        "junk": b"junk",
+        "flipped": dump[:-20] + bytes([dump[-20] ^ 1]) + dump[-19:],
+        "cut off": dump[:-1],
+        "longer": dump + b"\0",
+    }[how]
+    (tmp_path / "d").write_bytes(damaged)
+    other = ("--store", cli.url, "--name", "other")
+    if cli.engine == "lmdb":
+        other = ("--store", "lmdb:./other")
+    refused = cli("load", file, *other, stdin=damaged)
+    assert (refused.code, "the dump" in refused.err or "not a dump" in refused.err) == (5, True)
+    assert cli("ls", *other).code == 5
+    assert not (tmp_path / "other").exists()
+    cli.ok("load", "-", *other, stdin=dump)
+    assert cli.ok("ls", *other).lines == ["a"]
+    assert cli("load", file, "--replace", "--yes", stdin=damaged).code == 5
+    assert cli.ok("ls").lines == ["a"]  # a store that existed stays
+
+
+def test_a_dump_that_is_too_large_makes_no_store(cli: Cli, tmp_path: Path) -> None:
+    with snapkv.open(
+        f"lmdb:{tmp_path / 'large'}", request_bytes_max=80 << 20, durability="none"
+    ) as store:
+        store.commit(puts={"a": bytes(33 << 20), "b": bytes(33 << 20)})
+        store.dump(tmp_path / "d")
+    refused = cli("load", "d", "--store", "lmdb:./other")
+    assert (refused.code, "the dump in bytes" in refused.err) == (2, True), refused.err
+    assert not (tmp_path / "other").exists()
+
+
 def test_load_refuses_what_is_no_dump(any_cli: Cli, tmp_path: Path) -> None:
     cli = any_cli
     assert cli("load", "missing").code == 2
