@@ -38,9 +38,17 @@ def pack(physical_ms: int, logical: int = 0) -> int:
     >>> pack(1, 5)
     262149
     """
-    if not 0 <= physical_ms <= PHYSICAL_MS_MAX or not 0 <= logical <= LOGICAL_MASK:
+    if not 0 <= physical_ms <= PHYSICAL_MS_MAX:
         raise InvalidTimeError(
-            f"{physical_ms} ms, logical {logical} is not a valid timestamp", physical_ms
+            f"a timestamp has from 0 to {PHYSICAL_MS_MAX} ms since 1970 (the year 4199), "
+            f"not {_number_text(physical_ms)}",
+            physical_ms,
+        )
+    if not 0 <= logical <= LOGICAL_MASK:
+        raise InvalidTimeError(
+            f"the logical count of a timestamp is from 0 to {LOGICAL_MASK}, "
+            f"not {_number_text(logical)}",
+            logical,
         )
     return physical_ms << LOGICAL_BITS | logical
 
@@ -225,7 +233,18 @@ def _ms_of(moment: datetime, given: object) -> int:
     ms = (moment - EPOCH) // timedelta(milliseconds=1)
     if ms < 0:
         raise InvalidTimeError(f"{given!s} is before 1970", given)
+    if ms > PHYSICAL_MS_MAX:
+        raise InvalidTimeError(
+            f"{given!s} is too far ahead: timestamps end at {date_text(TIMESTAMP_MAX)}", given
+        )
     return ms
+
+
+def _number_text(number: object) -> str:
+    """Return a number for a message; Python refuses to write a very long one."""
+    if isinstance(number, int) and number.bit_length() > 128:
+        return "a number of more than 38 digits"
+    return str(number)
 
 
 def _iso(ms: int) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,16 +9,13 @@ from importlib import import_module
 from itertools import zip_longest
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 import snapkv
-from cdcmeta.errors import (
-    ExpiryIncompleteError,
-    GenerationNotFoundError,
-    InvalidArgumentError,
-)
+from cdcmeta.cli.ring_file import ring_of
+from cdcmeta.errors import ExpiryIncompleteError, GenerationNotFoundError
 from snapkv.cli.commands import STORE_VARIABLE, App, patience
 from snapkv.cli.formats import Json, json_line, time_json
 from snapkv.clock import SystemClock
@@ -27,7 +23,7 @@ from snapkv.times import dated, duration_ms, revision_of
 from snapkv.typed_times import understood
 
 if TYPE_CHECKING:  # they need NumPy, so a command imports them only when it runs
-    from cdcmeta.generations import Generation, GenerationLog, Sharding, TokenRange
+    from cdcmeta.generations import Generation, GenerationLog, TokenRange
     from cdcmeta.generations.log.expiry import Expired
 
 generations = App(help="CDC generations: list, make, repair, expire.", no_args_is_help=True)
@@ -127,7 +123,8 @@ def make(
 
     Creates the store if it does not exist.
     """
-    found = _ring_of(ring)
+    _library()  # what is missing to read a ring is said before what the file lacks
+    found = ring_of(ring)
     more = {} if propagation_delay is None else {"propagation_delay": propagation_delay}
     with _opened(store, name, log, create=True, **more) as opened:
         do = opened.regenerate_if_needed if if_needed else opened.make
@@ -275,26 +272,3 @@ def _print_expired(done: Expired) -> None:
             typer.echo(f"{what}  {snapkv.format_time(each.time)}")
     if done.rows:
         typer.echo(f"trimmed  {done.rows:,} log rows")
-
-
-def _ring_of(file: Path) -> dict[int, Sharding]:
-    """Return the ring in a file. Raises `InvalidArgumentError`."""
-    sharding = _library().Sharding
-    try:
-        ring: Any = json.loads(file.read_bytes(), object_pairs_hook=_each_once)
-        nodes = {name: sharding(**node) for name, node in ring["nodes"].items()}
-        pairs = [(int(token), nodes[node]) for token, node in ring["tokens"].items()]
-        return _each_once(pairs)
-    except KeyError as e:
-        raise InvalidArgumentError(f"{file} is not a valid ring: it lacks {e}") from e
-    except (ValueError, TypeError, AttributeError, RecursionError) as e:
-        raise InvalidArgumentError(f"{file} is not a valid ring: {e}") from e
-
-
-def _each_once(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"{twice!r} occurs twice")
-    return found

@@ -142,6 +142,51 @@ def test_files_that_are_no_ring(run, tmp_path, ring):
     assert run("generations", "list")[1] == []
 
 
+NODES = '"nodes": {"a": {"shards": 1}}'
+
+
+@pytest.mark.parametrize(
+    ("ring", "why"),
+    [
+        ("[]", "it is []; write {"),
+        ("{", "it is not JSON: "),
+        (b"\xff{}", "it is not UTF-8: byte 0 is 0xff"),
+        ("[" * 100_000, "it is nested too deeply"),
+        ('{"tokens": {}}', "it has no 'nodes'"),
+        ('{"tokens": [1], "nodes": {}}', "'tokens' is [1]; write {"),
+        ('{"tokens": {"0": "a"}, "nodes": {"a": [2]}}', "node 'a' is [2]; write {"),
+        (
+            '{"tokens": {"0": "a"}, "nodes": {"a": {"shards": 2, "foo": 1}}}',
+            "node 'a' has the unknown field 'foo'; write {",
+        ),
+        ('{"tokens": {"0": "a"}, "nodes": {"a": {}}}', "node 'a' has no 'shards'; write {"),
+        ('{"tokens": {"0": "a"}, "nodes": {"a": {"shards": 0}}}', "node 'a': a node has 1 to "),
+        (f'{{"tokens": {{"0": "b"}}, {NODES}}}', "the owner of token '0' is 'b', which is not in"),
+        (f'{{"tokens": {{"0": ["b"]}}, {NODES}}}', "the owner of token '0' is ['b'], which"),
+        (f'{{"tokens": {{"{9 * 10**18}9": "a"}}, {NODES}}}', "a token is an integer from -9223"),
+        *(
+            (f'{{"tokens": {{"{token}": "a"}}, {NODES}}}', f"token {token!r} is not an integer")
+            for token in ("1_0", "٣", " 3", "+3", "03", "-0", "3.0", "x", "", "9" * 50)
+        ),
+    ],
+)
+def test_what_is_wrong_in_the_file_of_a_ring(run, tmp_path, ring, why):
+    file = tmp_path / "bad.json"
+    file.write_bytes(ring if isinstance(ring, bytes) else ring.encode())
+    code, _, error = run("generations", "make", file)
+    assert code == 1
+    assert f"{file} is not a valid ring: {why}" in error
+    for internal in ("__new__", "argument", "indices", "Sharding"):
+        assert internal not in error
+
+
+@pytest.mark.parametrize("delay", ["1e300", "4e9"])
+def test_a_delay_of_more_than_a_century(run, ring, delay):
+    code, _, error = run("generations", "make", ring, "--propagation-delay", delay)
+    assert (code, len(error) < 120) == (1, True)
+    assert "propagation_delay is at most 3,155,760,000 seconds, not " in error
+
+
 COMMANDS = [
     ["generations", "list"],
     ["generations", "at", "now"],

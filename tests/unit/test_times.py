@@ -47,6 +47,28 @@ def test_pack_refuses_what_does_not_fit(ms, logical):
         pack(ms, logical)
 
 
+@pytest.mark.parametrize(
+    "when", ["9999-12-31T00:00:00Z", datetime(9999, 12, 31, tzinfo=UTC)], ids=["text", "datetime"]
+)
+def test_a_date_that_is_too_far_ahead_is_named(when):
+    with pytest.raises(InvalidTimeError) as caught:
+        resolve(when, 0)
+    said = str(caught.value)
+    assert said.startswith(f"{when!s} is too far ahead: timestamps end at 4199-")
+    assert "logical" not in said
+    assert "2534" not in said
+
+
+@pytest.mark.parametrize(("ms", "shown"), [(10**300, "more than 38 digits"), (10**15, "not 1000")])
+def test_milliseconds_that_do_not_fit_are_named(ms, shown):
+    with pytest.raises(InvalidTimeError, match=shown) as caught:
+        pack(ms)
+    assert str(caught.value).startswith("a timestamp has from 0 to 70368744177663 ms since 1970")
+    assert len(str(caught.value)) < 130
+    with pytest.raises(InvalidTimeError, match="logical count"):
+        pack(0, 1 << 18)
+
+
 def test_a_date_stands_for_the_end_of_its_millisecond():
     moment = datetime(2023, 11, 14, 22, 13, 20, 123_000, tzinfo=UTC)
     assert resolve(moment, 0) == pack(NOW_MS, END) == end_of_ms(NOW_MS)

@@ -15,12 +15,13 @@ from cdcmeta.generations.log.layout import ConsumerId, Generation, Progress, Swi
 from cdcmeta.generations.log.listing import Listing, generations_at, read_state
 from cdcmeta.generations.log.member import Member
 from cdcmeta.generations.log.switching import Coordinator
-from cdcmeta.generations.model.metadata import LEEWAY_S, Generations, check_seconds
+from cdcmeta.generations.model.metadata import DELAY_S_MAX, LEEWAY_S, Generations, check_seconds
 from cdcmeta.generations.model.streams import limited_ring
 from cdcmeta.generations.model.tokens import Sharding
 from cdcmeta.generations.model.topology import Topology
 from snapkv import SnapKVError, SnapshotKV, When, pack
 from snapkv.errors import EngineUnavailableError, StoreClosedError
+from snapkv.times import PHYSICAL_MS_MAX
 
 PROPAGATION_DELAY_S = 30.0
 PATIENCE_S = 30.0
@@ -63,14 +64,10 @@ class GenerationLog(Listing):
         random_bytes: Callable[[int], bytes] = os.urandom,
     ) -> None:
         """Raise `InvalidArgumentError`, `snapkv.errors.InvalidKeyError` (the name)."""
-        delays = {
-            "propagation_delay": propagation_delay,
-            "leeway": leeway,
-            "patience": patience,
-            "clock_skew_max": clock_skew_max,
-        }
-        for what, seconds in delays.items():
-            check_seconds(what, seconds)
+        check_seconds("propagation_delay", propagation_delay, most=DELAY_S_MAX)
+        check_seconds("leeway", leeway, most=DELAY_S_MAX)
+        check_seconds("patience", patience)
+        check_seconds("clock_skew_max", clock_skew_max)
         if not isinstance(name, str) or not name:
             raise InvalidArgumentError(f"a log's name is a text, not {name!r}")
         check_store(store)
@@ -172,9 +169,9 @@ class GenerationLog(Listing):
         removes generations that other processes still write to. Raises `ExpiryIncompleteError`
         if the rows of some tables could not be removed, after everything else.
         """
-        check_seconds("retention", retention)
+        check_seconds("retention", retention, most=PHYSICAL_MS_MAX // 1_000)
         if ttl is not None:
-            check_seconds("ttl", ttl)
+            check_seconds("ttl", ttl, most=PHYSICAL_MS_MAX // 1_000)
         now = self.timestamp_of("-0s")
         superseded, kept = max(0, now - self._margin), pack(round(retention * 1_000))
         done = expiry.expire(self._space, superseded, kept)

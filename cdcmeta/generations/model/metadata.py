@@ -26,6 +26,8 @@ from snapkv.model import Guard
 from snapkv.times import LOGICAL_BITS, check_timestamp, dated, pack
 
 LEEWAY_S = 5.0
+DELAY_S_MAX = 3_155_760_000
+"""No delay is longer than a century: a timestamp that far ahead is a mistake."""
 PAUSE_S = 0.05
 NEVER = 1 << 64
 
@@ -60,7 +62,7 @@ class Generations:
         """Begin without generations. Raises `InvalidArgumentError`."""
         if not isinstance(rules, Rules):
             raise InvalidArgumentError(f"rules are TODAY or ORIGINAL, not {rules!r}")
-        check_seconds("leeway", leeway)
+        check_seconds("leeway", leeway, most=DELAY_S_MAX)
         self._leeway, self._rules = pack(round(leeway * 1_000)), rules
         self._now_ms = (clock or SystemClock()).now_ms
         self._accept = rules.accept
@@ -280,7 +282,10 @@ class Generations:
         return GenerationUnavailableError("undecided", message, ts=ts, since=since)
 
 
-def check_seconds(what: str, seconds: object) -> None:
-    """Raise `InvalidArgumentError` for an invalid duration."""
+def check_seconds(what: str, seconds: object, *, most: float = inf) -> None:
+    """Raise `InvalidArgumentError` for an invalid duration, or one of more than `most`."""
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds < inf:
         raise InvalidArgumentError(f"{what} is seconds, not {seconds!r}")
+    if seconds > most:
+        shown = f"{seconds:g}" if seconds < 1e300 else "1e300 or more"
+        raise InvalidArgumentError(f"{what} is at most {most:,.0f} seconds, not {shown}")
