@@ -48,7 +48,7 @@ class ServerWarning(UserWarning):
 
 
 class InvalidKeyError(SnapKVError, ValueError):
-    """A key or prefix is empty, is not valid UTF-8, is too long, or is saved twice in one commit."""
+    """A key or prefix is empty, not valid UTF-8, too long, or saved twice in one commit."""
 
     def __init__(self, message: str, key: object = None) -> None:
         super().__init__(message)

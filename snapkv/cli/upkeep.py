@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
-from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO
 
@@ -19,7 +18,6 @@ from snapkv.cli.options import AtOption, ModeOption, StoreOptions, YesOption, fi
 from snapkv.cli.progress import counting, working
 from snapkv.cli.questions import confirm, confirm_found
 from snapkv.cli.terminal import tell
-from snapkv.engine_urls import scheme_of
 from snapkv.errors import NotObservedError, StoreNotEmptyError, StoreNotFoundError
 from snapkv.files import FILE_MODE, descriptor_of
 from snapkv.files import readable as readable_file
@@ -27,6 +25,8 @@ from snapkv.store.dump import verified
 from snapkv.store.store import SnapshotKV
 
 STREAM, STDOUT = Path("-"), 1
+COMMIT_BYTES_MAX = 64 << 20
+"""The most that one commit may contain on any engine, as the command line opens them."""
 
 FileArgument = Annotated[Path, typer.Argument(metavar="FILE", show_default=False)]
 
@@ -74,6 +74,8 @@ def dump(
     """
     permissions = file_mode(mode)
     when, streamed = moment(at), file == STREAM or descriptor_of(str(file)) == STDOUT
+    if streamed and sys.__stdout__ is None:
+        raise CommandError("the standard output is closed, and the dump would be lost: name a file")
     if streamed and sys.stdout.isatty():
         raise CommandError("a dump is not for terminals: name a file, or redirect the output")
     with options.opened() as kv:
@@ -153,16 +155,9 @@ def _loading(options: StoreOptions, file: BinaryIO) -> Iterator[tuple[SnapshotKV
         try:
             kv = held.enter_context(options.opened())
         except StoreNotFoundError:
-            file = verified(file, _request_bytes_max(options.url))
+            file = verified(file, COMMIT_BYTES_MAX)
             kv = held.enter_context(options.opened(create=True))
         yield kv, file
-
-
-def _request_bytes_max(url: str) -> int:
-    """Return how much one commit may contain in an engine that is not open yet."""
-    if scheme_of(url) == "etcd":
-        return import_module("snapkv.engine.etcd.engine").REQUEST_BYTES_MAX  # type: ignore[no-any-return]
-    return import_module("snapkv.engine.lmdb.engine").REQUEST_BYTES_MAX  # type: ignore[no-any-return]
 
 
 @takes()

@@ -103,8 +103,8 @@ class Writes(View[str]):
         """Commit operations, or those that `build(stamp)` returns for the commit's own stamp.
 
         `build` must be pure: it is called again for every new timestamp. If it raises, nothing is
-        written. Removals come before saves: a key may be removed and saved, and is then saved; a key
-        that is saved twice is an error. `timeout` (seconds, 60 at most) bounds the wait.
+        written. Removals come before saves: a key that is removed and saved is saved. To save a key
+        twice is an error. `timeout` (seconds, 60 at most) bounds the wait.
 
         The commit log keeps `note` (4 KiB at most), `writer` (256 bytes), which takes the place of
         the store's writer for this commit, and `meta`: 64 facts at most, each a name with a text,

@@ -219,6 +219,15 @@ def test_a_closed_standard_input_is_a_usage_error(cli: Cli, words: str, what: st
     assert not list(cli.place.iterdir()), "no store was created"
 
 
+@pytest.mark.parametrize("file", ["-", "/dev/stdout"])
+def test_a_dump_into_a_closed_standard_output_is_a_usage_error(cli: Cli, file: str) -> None:
+    cli.ok("put", "a", "1")
+    answer = cli.shell(f"snapkv dump {file} 2>said >&-")
+    said = (cli.place / "said").read_text()
+    assert (answer.code, said.count("\n")) == (2, 1), said
+    assert said.startswith("snapkv: the standard output is closed")
+
+
 def test_a_pipe_with_a_name_stays_one(cli: Cli) -> None:
     cli.ok("put", "a", "1")
     line = (

@@ -407,3 +407,15 @@ def test_a_mapping_handed_to_commit_is_told_of_puts(store: snapkv.SnapshotKV) ->
         store.commit({"a": b"1"})  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"values: commit\(puts=\.\.\.\)"):
         store.space("s").commit({b"a": b"1"})  # type: ignore[arg-type]
+
+
+def test_only_a_key_that_is_saved_twice_is_an_error(store):
+    """Removals come before saves, so that which of them wins is never in doubt."""
+    store.commit(puts={"a": b"0", "b": b"0", "c": b"0"})
+    store.commit(puts={"a": b"1"}, deletes=["b", "b", "a"], delete_prefixes=["a", "c", "c", "b"])
+    assert dict(store.at().items()) == {"a": b"1"}
+    with pytest.raises(InvalidKeyError, match="saved twice in one commit") as caught:
+        store.commit(puts=[("a", b"2"), ("a", b"2")])
+    assert caught.value.key == "a"
+    assert "saved twice in one commit" in InvalidKeyError.__doc__
+    assert dict(store.at().items()) == {"a": b"1"}

@@ -341,18 +341,6 @@ def test_guards_look_at_what_was_there_before_the_commit(store):
     assert contents(store) == {"b": b""}
 
 
-def test_only_a_key_that_is_saved_twice_is_an_error(store):
-    """Removals come before saves, so that which of them wins is never in doubt."""
-    store.commit(puts={"a": b"0", "b": b"0", "c": b"0"})
-    store.commit(puts={"a": b"1"}, deletes=["b", "b", "a"], delete_prefixes=["a", "c", "c", "b"])
-    assert contents(store) == {"a": b"1"}
-    with pytest.raises(InvalidKeyError, match="saved twice in one commit") as caught:
-        store.commit(puts=[("a", b"2"), ("a", b"2")])
-    assert caught.value.key == "a"
-    assert "saved twice in one commit" in InvalidKeyError.__doc__
-    assert contents(store) == {"a": b"1"}
-
-
 def test_of_many_threads_one_gets_the_lock(store):
     outcomes, gate = [], threading.Barrier(8)
 
