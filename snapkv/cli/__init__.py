@@ -20,7 +20,7 @@ from collections.abc import Sequence
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command line (default: that of the process); return its exit code."""
     try:
-        # takes a while; Ctrl-C during it must not show a traceback
+        # takes a while; Ctrl-C then must not print a traceback
         from snapkv.cli import app
 
         return app.main(arguments)

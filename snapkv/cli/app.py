@@ -11,6 +11,7 @@ import typer
 
 from snapkv.cli.commands import STORE_VARIABLE, App, Place, misuse_of, version_option
 from snapkv.cli.exits import MEANINGS, Exit, code_of, message_of
+from snapkv.cli.interrupts import Interrupts
 from snapkv.cli.options import JsonOption, NameOption, NoPagerOption, OutputOption
 from snapkv.cli.terminal import prepare_streams, tell_error
 
@@ -81,12 +82,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if words in (["archive"], ["fleet"]):
         words.append("--help")
     prepare_streams()
-    try:
-        result = app(words, prog_name="snapkv", standalone_mode=False)
-    except (KeyboardInterrupt, typer.Abort):
-        return Exit.INTERRUPTED
-    except Exception as e:
-        return _failed(e)
+    with Interrupts() as interrupts:
+        try:
+            result = app(words, prog_name="snapkv", standalone_mode=False)
+        except (KeyboardInterrupt, typer.Abort):
+            return Exit.INTERRUPTED
+        except Exception as e:
+            return Exit.INTERRUPTED if interrupts.came else _failed(e)
     return result if isinstance(result, int) else Exit.DONE
 
 

@@ -10,6 +10,7 @@ import typer
 
 from snapkv.cli.exits import CommandError, message_of
 from snapkv.cli.formats import Json, counted, time_json, time_text
+from snapkv.cli.interrupts import sigterm_as_interrupt
 from snapkv.cli.metering import MetricsOption, metrics_served
 from snapkv.cli.options import StoreOptions, takes, warnings_shown
 from snapkv.cli.output import Output
@@ -78,7 +79,9 @@ def record(
     settings: dict[str, Any] = {"every": every, "flush": flush, "keep": keep}
     settings |= {"observe": options.observe, "name": options.store_name}
     settings |= {} if into_name is None else {"into_name": into_name}
-    with Stop() as stop, ExitStack() as stack:
+    with ExitStack() as stack:
+        # these two end by themselves: a signal interrupts them
+        stop = stack.enter_context(sigterm_as_interrupt() if once or forget else Stop())
         shown = stack.enter_context(status_line(shown=not (quiet or options.structured)))
         shows = Progress(options.output, shown, quiet or once)
         settings["hooks"] = stack.enter_context(metrics_served(metrics))
@@ -88,7 +91,7 @@ def record(
                 store.forget_recording(recorder.options.place)
             return
         with warnings_shown():
-            if once:
+            if stop is None:
                 newest = recorder.catch_up(timeout=None)
             else:
                 recorder.run(stop)

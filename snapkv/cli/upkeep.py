@@ -13,6 +13,7 @@ import typer
 from snapkv.cli.exits import CommandError, Exit
 from snapkv.cli.formats import Json, counted, key_text, time_json, time_text
 from snapkv.cli.inputs import standard_input
+from snapkv.cli.interrupts import sigterm_as_interrupt
 from snapkv.cli.moments import moment, settled, start
 from snapkv.cli.options import AtOption, ModeOption, StoreOptions, YesOption, file_mode, takes
 from snapkv.cli.progress import counting, working
@@ -78,7 +79,7 @@ def dump(
         raise CommandError("the standard output is closed, and the dump would be lost: name a file")
     if streamed and sys.stdout.isatty():
         raise CommandError("a dump is not for terminals: name a file, or redirect the output")
-    with options.opened() as kv:
+    with sigterm_as_interrupt(), options.opened() as kv:
         moment_of = kv.at(settled(kv, when)).timestamp
         with counting("dumping", "key") as progress:
             target = sys.stdout.buffer if streamed else file
@@ -103,7 +104,7 @@ def backup(
     The directory appears when it is complete. Other engines: see dump.
     """
     permissions = file_mode(mode)
-    with options.opened() as kv, working("copying"):
+    with sigterm_as_interrupt(), options.opened() as kv, working("copying"):
         kv.backup(path, mode=FILE_MODE if permissions is None else permissions)
     options.output.record({"path": str(path), "url": f"lmdb:{path}"}, f"lmdb:{path}")
 

@@ -289,6 +289,21 @@ def test_one_recorder_works_and_another_takes_over(cli: Cli) -> None:
     assert cli.ok("get", "a", "--store", "archive:./archive").out == "1"
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_interrupts_one_that_waits_for_another(cli: Cli, number: int) -> None:
+    cli.ok("put", "a", "0")
+    words = ("record", "--into", "lmdb:./copy")
+    with following(cli, *words, "--json") as (_, output):
+        while json.loads(output.readline())["state"] != "recording":
+            pass
+        with following(cli, *words, "--once") as (second, answer):
+            assert second.stderr is not None
+            assert second.stderr.readline().startswith(b"snapkv: another recorder writes there")
+            second.send_signal(number)
+            assert second.wait(PROCESS_TIMEOUT_S) == 130
+            assert (answer.read(), second.stderr.read()) == (b"", b"")
+
+
 def test_keys_of_other_programs(etcd_cli: Cli, etcd: EtcdServer) -> None:
     cli = etcd_cli
     etcd.gateway.put(b"/registry/pods/web-0", b"starting")
