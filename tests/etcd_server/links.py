@@ -39,7 +39,7 @@ class End(asyncio.Protocol):
         self.link = link
         self.transport: asyncio.Transport | None = None
         self._reasons: set[str] = set()
-        self._due = 0.0
+        self._later = deque[tuple[float, Callable[[], object]]]()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -86,13 +86,22 @@ class End(asyncio.Protocol):
             self.transport.abort()
 
     def _in_order(self, act: Callable[[], object]) -> None:
-        loop = asyncio.get_running_loop()
-        now = loop.time()
-        self._due = max(self._due, now + self.link.proxy.latency_s)
-        if self._due <= now:
+        loop, latency_s = asyncio.get_running_loop(), self.link.proxy.latency_s
+        if not self._later and not latency_s:
             act()
-        else:
-            loop.call_at(self._due, act)
+            return
+        before = self._later[-1][0] if self._later else 0.0
+        self._later.append((max(before, loop.time() + latency_s), act))
+        if len(self._later) == 1:
+            loop.call_at(self._later[0][0], self._send_due)
+
+    def _send_due(self) -> None:
+        """Do what is due: a timer for each would lose the order where a loop is late."""
+        loop = asyncio.get_running_loop()
+        while self._later and self._later[0][0] <= loop.time():
+            self._later.popleft()[1]()
+        if self._later:
+            loop.call_at(self._later[0][0], self._send_due)
 
     def _read_or_not(self) -> None:
         if self.transport is not None and not self.transport.is_closing():

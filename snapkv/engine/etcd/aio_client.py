@@ -23,6 +23,7 @@ from snapkv.engine.etcd.grpc_client import (
     Metadata,
     Method,
     Q,
+    answered,
     channel_options,
     credentials_of,
     failure_of,
@@ -88,7 +89,7 @@ class AioChannel:
     def _answer_of(self, call: Any) -> Any:
         """Return the answer of a call that has ended; nothing waits."""
         try:
-            return self._loop.wait_for(call)
+            return answered(self._loop.wait_for(call))
         except asyncio.CancelledError:  # gRPC raises it where the channel was closed
             raise CallFailed("CANCELLED", "the channel was closed") from None
 

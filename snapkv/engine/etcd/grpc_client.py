@@ -116,6 +116,13 @@ def failure_of(error: grpc.RpcError) -> CallFailed:
     return CallFailed(code.name if code is not None else "UNKNOWN", text or "")
 
 
+def answered(answer: A | None) -> A:
+    """Return an answer; gRPC returns None for a call that ended well, but without one."""
+    if answer is None:
+        raise CallFailed("INTERNAL", "the call ended without an answer")
+    return answer
+
+
 def ended_watch(reason: str) -> CallFailed:
     """Return why a server ended a watch; Go puts "rpc error: code = ... desc = " before it."""
     return CallFailed("CANCELLED", reason.rpartition(" desc = ")[2] or "the server ended the watch")
@@ -200,7 +207,8 @@ class Channel:
                     raise ChannelRetired("the channel was replaced")
                 self._inside += 1
             try:
-                return send(request, timeout=timeout, metadata=metadata)  # type: ignore[no-any-return]
+                answer: A | None = send(request, timeout=timeout, metadata=metadata)
+                return answered(answer)
             except grpc.RpcError as e:
                 raise failure_of(e) from e
             except ValueError as e:
