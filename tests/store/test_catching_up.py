@@ -13,6 +13,7 @@ from snapkv import clock as clocks
 from snapkv.clock import SharedFloor, bounded
 from snapkv.concurrency import Threads, runtime
 from snapkv.errors import EngineUnavailableError
+from snapkv.timeline import continuity
 
 from .dependent import Fast, Two
 from .engines import Place
@@ -48,6 +49,7 @@ class Costs(Two):
 
 @pytest.fixture
 def costs(place: Place, monkeypatch: pytest.MonkeyPatch) -> Costs:
+    monkeypatch.setattr(continuity, "GAP_S", WAIT_S)  # a slow answer would cost one more read
     costs = Costs(place, monkeypatch)
     costs.a.load("k")
     costs.b.save("x", b"0")
