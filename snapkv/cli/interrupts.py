@@ -42,18 +42,19 @@ class Interrupts:
 def sigterm_as_interrupt() -> Iterator[None]:
     """Let SIGTERM end the block as Ctrl-C does, so that what it began is removed or closed.
 
-    A second one ends the process at once.
+    A second one ends the process at once. Where SIGTERM is ignored or has a handler, that stays.
     """
 
     def hear(number: int, frame: FrameType | None) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         raise KeyboardInterrupt
 
-    if threading.current_thread() is not threading.main_thread():
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
         yield
         return
-    before = signal.signal(signal.SIGTERM, hear)
+    signal.signal(signal.SIGTERM, hear)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -71,8 +71,8 @@ def span_of(
 ) -> Span:
     """Return what a policy lets a history show, up to a time (None: the newest final one).
 
-    A date ends as a moment of it does. One round trip to each member, two without a time. Raises
-    `MembersBehindError`.
+    A date ends as a moment of it does. One round trip to each member, and one more without a time;
+    a second one to members that have left. Raises `MembersBehindError`.
     """
     if until is None:
         until = members.resolved("all", names, known_only=behind != "error")
@@ -93,11 +93,11 @@ def span_of(
 
 def _lost(members: Members, since: int | None, until: int, pins: dict[str, Pin]) -> dict[str, Pin]:
     """Return the members that left the fleet in a span of time, and of which nothing is known."""
-    lost = {}
-    for name, pin in pins.items():
-        left = members.by_name[name].member.left
-        if pin.state == "absent" and left < until and (since is None or since < left):
-            last = members.pins([name], left)[name]
-            if last.state == "missing":
-                lost[name] = last
-    return lost
+    left = {name: members.by_name[name].member.left for name in pins}
+    gone = [
+        name
+        for name, pin in pins.items()
+        if pin.state == "absent" and left[name] < until and (since is None or since < left[name])
+    ]
+    last = members.each(gone, lambda each: each.pin(left[each.name]))
+    return {name: pin for name, pin in last.items() if pin.state == "missing"}

@@ -11,6 +11,7 @@ from cli_runner import Cli
 
 from snapkv import files
 from snapkv.cli import app
+from snapkv.cli.interrupts import sigterm_as_interrupt
 
 
 def test_an_error_in_place_of_an_interrupt_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -53,8 +54,21 @@ def test_sigterm_in_a_dump_leaves_no_file(cli: Cli, monkeypatch: pytest.MonkeyPa
         os.kill(os.getpid(), signal.SIGTERM)
 
     monkeypatch.setattr(files, "write_all", write)
-    before = signal.getsignal(signal.SIGTERM)
-    assert app.main(["dump", str(into / "d")]) == 130
+    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    try:
+        assert app.main(["dump", str(into / "d")]) == 130
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    finally:
+        signal.signal(signal.SIGTERM, before)
     assert len(begun) == 1, "a file was begun"
     assert not list(into.iterdir())
-    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_sigterm_that_is_ignored_stays_so() -> None:
+    before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    try:
+        with sigterm_as_interrupt():
+            os.kill(os.getpid(), signal.SIGTERM)
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGTERM, before)
