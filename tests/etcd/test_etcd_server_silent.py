@@ -6,6 +6,7 @@ import socket
 import threading
 import warnings
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import pytest
@@ -88,6 +89,26 @@ def test_a_look_at_what_trickles_ends(trickling: Trickling) -> None:
     server.look()
     assert monotonic() - began < OPENING_S + 1.0
     eventually(lambda: not server._looking.is_alive(), "the look to end", wait_s=EXCHANGE_S)
+
+
+def test_an_answer_without_a_length_that_stalls_is_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(exchange, "TIMEOUT_S", 0.1)
+    with (
+        socket.create_server(("127.0.0.1", 0)) as listener,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        listener.settimeout(10.0)
+        asked = pool.submit(fetch, f"127.0.0.1:{listener.getsockname()[1]}", None, "/version")
+        link, _ = listener.accept()
+        with link:
+            link.sendall(b"HTTP/1.1 200 OK\r\n\r\nx")
+            error = asked.exception(10.0)  # its traceback keeps all that the exchange had
+            assert isinstance(error, TimeoutError)
+            link.settimeout(10.0)
+            while link.recv(1 << 16):
+                pass
 
 
 def test_a_name_that_is_never_resolved(monkeypatch: pytest.MonkeyPatch) -> None:

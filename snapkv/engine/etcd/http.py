@@ -75,9 +75,10 @@ class _Exchange(threading.Thread):
             raise TimeoutError("too late")
         began_s = monotonic()
         self._connection.request("GET", self._path)
-        response = self._connection.getresponse()
-        body = response.read(BODY_BYTES_MAX)
-        return Answer(body, response.getheader("Date"), began_s, monotonic())
+        # an answer without a length is no longer the connection's to close
+        with self._connection.getresponse() as response:
+            body = response.read(BODY_BYTES_MAX)
+            return Answer(body, response.getheader("Date"), began_s, monotonic())
 
     def result(self) -> Answer:
         """Return the answer or raise the error; end an exchange that is still running."""
