@@ -7,6 +7,7 @@ from contextlib import suppress
 from itertools import chain
 from typing import TYPE_CHECKING, TypeVar
 
+from snapkv.dates import dated
 from snapkv.errors import (
     ArchiveError,
     CompactedError,
@@ -109,7 +110,12 @@ class Connection(Link):
         older = read(kept, since, min(reached, until))
         if reached >= until:
             return older
-        newer = self._begun(read, reached, until)
+        try:
+            newer = self._begun(read, reached, until)
+        except CompactedError:
+            if since is not None:
+                raise
+            return self._begun(read, None, until)  # what is left, as of a store that has an archive
         return chain(newer, older) if newest_first else chain(older, newer)
 
     def _lost_some(self) -> bool:
@@ -207,6 +213,13 @@ class Connection(Link):
                 raise HistoryGapError(gap.after, gap.before)
             ends = head.timestamp if gap is None else min(head.timestamp, gap.after)
             return kept.watch(prefix, since), ends
+
+    def check_gaps(self, since: int, until: int) -> None:
+        """Raise `HistoryGapError` if an archive alone has a gap that ends in (since, until]."""
+        if self.member.is_archive:
+            for gap in _manifest(self.reads().reader).gaps:
+                if since < gap.before <= until and gap.after < self.member.left:
+                    raise named(HistoryGapError(gap.after, gap.before), self.name)
 
     def quick(self, timestamp: int) -> Pin | None:
         """Return the member at a time whose revision is known; None if `pin` has to find out."""
@@ -321,6 +334,9 @@ class Connection(Link):
                 return self.missing(f"{why}; its archive: {lost}")
         except (*AWAY, ArchiveError, CompactedError) as e:
             return self.missing(f"{why}; its archive: {e}")
+        if isinstance(why, CompactedError) and not moment.final:  # nothing has what came after it
+            end = dated(moment.mark.timestamp)
+            return self.missing(f"{why}; its archive ends before that, at {end}")
         if moment.mark.ordinal <= CREATION_ORDINAL:
             return Pin(self, "absent", seen=ABSENT)
         return Pin(self, "archive" if moment.final else "behind", kept, moment)

@@ -246,6 +246,7 @@ class Follower:
             return
         changes = found if found.changes and self._may_change else None
         mark, left = self._watch.mark, self._connection.member.left
+        self._connection.check_gaps(self.progress, mark.timestamp)
         try:
             self._connection.saw(mark)
         except AWAY:

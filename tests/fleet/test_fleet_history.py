@@ -309,6 +309,39 @@ def test_an_archive_that_ends_before_the_compaction_hides_nothing(sites):
     with pytest.raises(CompactedError) as e:
         found.extend(each.commit.ts for each in fleet.commits(0))
     assert e.value.member == "a"
+    with sites.open("a", archive=folder) as one:  # without a beginning: what is left, as of this
+        assert [each.commit for each in fleet.commits()] == list(one.commits())
+        assert [each.version for each in fleet.history("k")] == list(one.history("k"))
+    span = span_of(fleet._members, ["a"], None, stamps[5], "error")
+    assert [each.commit.ts for each in logs(fleet._members, span)] == stamps[5:3:-1]
+
+
+def test_times_that_no_archive_recorded_before_the_compaction_are_missing(sites):
+    a, b = sites.add("a", "b")
+    stamps = []
+    for n in range(5):
+        sites.later(400_000)
+        stamps.append(a.save(f"k{n}", b"1"))
+        if n == 1:
+            folder = sites.archive("a")
+    sites.later(2_000_000)
+    a.compact(stamps[4], past_recordings=True)
+    b.tick()
+    members = {"a": sites.described_as("a", archive=folder), "b": sites.urls["b"]}
+    fleet = sites.fleet(members)
+    for ts in (stamps[2], stamps[3], stamps[1] + 1):
+        with pytest.raises(MembersBehindError, match=r"compacted.*its archive ends before") as e:
+            fleet.at(ts)
+        assert [*e.value.members] == ["a"]
+        assert fleet.at(ts, behind="stale").members["a"].state == "missing"
+        found = fleet.diff(stamps[1], ts, behind="stale")
+        assert (found.compared, [*found.unknown]) == ([], ["a"])
+        for call in (fleet.commits, partial(fleet.history, "k2")):
+            assert [*call(until=ts, behind="stale").late] == ["a"]
+    assert fleet.at(stamps[1]).members["a"].state == "archive"
+    assert fleet.at(stamps[4]).members["a"].state == "live"
+    found = fleet.diff(stamps[1], stamps[4])
+    assert [each.key for each in found] == [("a", f"k{n}") for n in (2, 3, 4)]
 
 
 def test_a_member_that_is_away_gives_what_its_archive_has(sites, servers):

@@ -129,6 +129,29 @@ def test_a_gap_of_the_archive_ends_it(sites, stamps, everything):
         assert drained(watch)[-1] == (last, {"a": [("k", b"last")]})
 
 
+@pytest.mark.parametrize("prefix", [None, "other/"])
+def test_a_gap_of_an_archive_alone_ends_it(sites, stamps, everything, prefix):
+    compact(sites, stamps, to=7)
+    folder = sites.archive("a")
+    sites["b"].tick()
+    members = {"a": f"archive:{folder}", "b": sites.urls["b"]}
+    for since, given in ((0, 6), (stamps[5], 0), (stamps[6], 0)):
+        with sites.fleet(members).watch(prefix, since=since) as watch:
+            found = taken(watch, given) if prefix is None else []
+            with pytest.raises(HistoryGapError) as e:
+                drained(watch)  # what "b" changed while the gap lasted
+            assert (e.value.member, e.value.after) == ("a", stamps[5])
+        assert found == [item for item in everything[:given] if prefix is None]
+    with sites.fleet(members).watch(since=e.value.before, timeout=0) as watch:
+        assert drained(watch) == []
+    left = {**members, "a": {"url": members["a"], "left": stamps[5]}}
+    with sites.fleet(left).watch(since=0, timeout=0) as watch:
+        assert len(drained(watch)) >= 8, "it left before the gap"
+    left["a"]["left"] = stamps[6]
+    with pytest.raises(HistoryGapError), sites.fleet(left).watch(since=0, timeout=WAIT_S) as watch:
+        drained(watch)
+
+
 @pytest.mark.parametrize("new", [1, 6])
 def test_an_archive_with_commits_that_the_engine_has_lost_is_refused(sites, servers, stamps, new):
     """The engine was restored since they were recorded, and compacted after that."""
