@@ -53,6 +53,10 @@ class Member:
         """Return whether it belongs to the fleet at a time."""
         return self.joined <= timestamp <= self.left
 
+    def overlaps(self, other: Member) -> bool:
+        """Return whether there is a time at which both belong to the fleet."""
+        return max(self.joined, other.joined) <= min(self.left, other.left)
+
     def may_have(self, prefix: str | None) -> bool:
         """Return whether it can have keys with a prefix (None: any)."""
         own = self.prefix

@@ -39,7 +39,7 @@ class Members:
     """
 
     def __init__(self, members: Sequence[Member], timeout: float, clock: Clock) -> None:
-        self._stores: dict[tuple[bytes, str | None], str] = {}
+        self._stores: dict[tuple[bytes, str | None], list[Member]] = {}
         self._lock = threading.Lock()
         self.by_name = {
             member.name: Connection(member, timeout, clock, self._check_distinct)
@@ -90,13 +90,21 @@ class Members:
         return ThreadPoolExecutor(most, thread_name_prefix="snapkv fleet")
 
     def _check_distinct(self, opened: Link) -> None:
-        """Raise `InvalidOptionError` if another member is the same keys of the same store."""
+        """Raise `InvalidOptionError` if another member is the same keys of the same store.
+
+        A member that was renamed is two: the one left before the other one joined.
+        """
         assert opened.store_id is not None
-        # one step, so it needs no lock: members are opened in several threads
-        other = self._stores.setdefault((opened.store_id, opened.member.prefix), opened.name)
-        if other != opened.name:
+        member = opened.member
+        with self._lock:  # members are opened in several threads
+            same = self._stores.setdefault((opened.store_id, member.prefix), [])
+            both = [other for other in same if other.overlaps(member)]
+            if not both:
+                same.append(member)
+        if both and both != [member]:
             error = InvalidOptionError(
-                f"it is the same store as the member {other!r}: leave one of the two out"
+                f"it is the same store as the member {both[0].name!r}: leave one of the two out; "
+                "or if it was renamed, give the first left=, and the second joined= after that"
             )
             raise named(error, opened.name)
 

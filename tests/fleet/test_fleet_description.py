@@ -310,6 +310,31 @@ def test_one_store_has_one_name(sites):
     assert sites.fleet(prefixes).members == ["a", "b", "c"]
 
 
+def test_a_member_that_was_renamed(sites):
+    (a,) = sites.add("a")
+    before = a.save("k", b"1")
+    sites.later()
+    after = a.save("k", b"2")
+    sites.later()
+    a.tick()
+    members = {
+        "old": sites.described_as("a", left=before),
+        "new": sites.described_as("a", joined=before + 1),
+    }
+    fleet = sites.fleet(members)
+    assert fleet.at(before).everywhere("k") == {"old": b"1"}
+    assert fleet.at().everywhere("k") == {"new": b"2"}
+    found = fleet.diff(before)
+    assert (found.joined, found.left, list(found)) == (["new"], ["old"], [])
+    both = [("old", before), ("new", after)]
+    assert [(member, each.ts) for member, each in fleet.history("k")] == both
+    with fleet.watch(since=before - 1, timeout=0) as watch:
+        assert [(*item.members, item.timestamp) for item in watch] == both
+    members["new"]["joined"] = before
+    with pytest.raises(InvalidOptionError, match=r"the same store as the member '(new|old)'"):
+        sites.fleet(members).at(before)
+
+
 def test_archives_of_one_store_have_one_name_each_time(sites):
     sites.add("a")
     ts = sites["a"].save("k", b"1")
