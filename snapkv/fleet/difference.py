@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from snapkv.fleet.bulk import Pair, merged
 from snapkv.fleet.member import steps_named
-from snapkv.fleet.pin import Pin
+from snapkv.fleet.pin import LATE, Pin, Seen
 from snapkv.layout import encode_text
 
 if TYPE_CHECKING:
@@ -33,7 +33,8 @@ class FleetDiff:
     Only members that are seen at both moments are compared: `compared` names them. `joined` are
     those that are absent at the first one, `left` those that are absent at the second one;
     `unknown` are those of which one of the two moments shows nothing, with the reason. No key of
-    these three is returned: a member that was away has removed nothing.
+    these three is returned: a member that was away has removed nothing. Of those that are compared,
+    `late` are the ones that are not final at one of the moments: more of them may differ later.
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class FleetDiff:
         self.left: list[str] = []
         self.unknown: dict[str, str] = {}
         self.compared: list[str] = []
+        self.late: dict[str, Seen] = {}
         for name in sorted({*before, *after}):
             self._sort(name)
 
@@ -66,6 +68,9 @@ class FleetDiff:
             self.left.append(name)
         elif a.state != "absent":
             self.compared.append(name)
+            for pin in (a, b):
+                if pin.state in LATE:
+                    self.late[name] = pin.seen
 
     def __iter__(self) -> Iterator[FleetDifference]:
         pairs = [(self._before[name], self._after[name]) for name in self.compared]

@@ -126,8 +126,9 @@ class Fleet(Closing):
         Unless `behind` is "error", members of which nothing is known do not count for that. Where
         members are observed prefixes, it is that of the newest round of ticks at or below the time,
         if they have one: its `timestamp` is that of the round. `final=True` first commits a tick on
-        each store that is not final at the time, and raises if another member is not final either.
-        With a `token` it is the cut that `moment.token` named, or an error.
+        each store that is not final at the time; it raises for an archive or an observed prefix
+        that is behind, which it cannot tick. With a `token` it is the cut that `moment.token`
+        named, or an error.
 
         Costs as `at` of a store, of the slowest member; without a time as `resolved`, too.
 
@@ -273,8 +274,9 @@ class Fleet(Closing):
         Members that came, went, or are unknown at one of the two are named, not compared: see
         `FleetDiff`. Costs and raises as `at`, and as `Snapshot.diff` for each member.
         """
-        before = self.at(a, members=members, behind=behind)
-        after = self.at(b, members=members, behind=behind)
+        names = chosen(self.members, members)
+        before = self.at(a, members=names, behind=behind)
+        after = self.at(b, members=names, behind=behind)
         return before.diff(after, prefix)
 
     def history(
@@ -352,7 +354,8 @@ class Fleet(Closing):
         a member that is away stops the watch; with `behind="leave out"` it goes on without it after
         five seconds, and what that member changed comes later as `Late`. A watch from
         `item.timestamp` on continues without a gap; with "leave out", pass `watch.token` as
-        `resume` instead.
+        `resume` instead. It follows the members of the token; new ones that `members` names, too,
+        are followed from the token's time on.
 
         Changes that an engine has compacted are read from its archive, later ones from the engine
         again. At most `hold_bytes` of changes wait in memory for slower members; beyond it the
@@ -373,12 +376,13 @@ class Fleet(Closing):
                 raise InvalidOptionError("give since or resume, not both")
             cut = self._decoded(resume)
             after, places = cut.timestamp, cut.places
-            names = [name for name in names if name in places]
-            check_resumed(cut, names, prefix)
-            if not names:
+            resumed = [name for name in names if name in places]
+            if not resumed:
                 raise InvalidOptionError(
-                    f"none of the token's members is one of members={members!r}: leave that out"
+                    f"the token names none of the members {', '.join(names)}: leave members= out"
                 )
+            check_resumed(cut, resumed, prefix)
+            names = resumed if members is None else names
         elif since is None:
             after = self._members.resolved("all", names, known_only=behind != "error")
         else:

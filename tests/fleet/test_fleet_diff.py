@@ -97,6 +97,7 @@ def test_differences_of_some_members_and_keys(sites, changed):
     assert told(fleet.diff(a, b)) == changes_of("a", "b", "c")
     assert told(fleet.diff(a)) == changes_of("a", "b", "c"), "up to the newest final moment"
     assert told(fleet.diff(a, b, members="b,c")) == changes_of("b", "c")
+    assert told(fleet.diff(a, b, members=iter(["b", "c"]))) == changes_of("b", "c")
     assert told(fleet.diff(a, b, "new/", members="b")) == [(("b", "new/y"), None, b"1")]
     (found,) = fleet.diff(a, b, "kept", members="a")
     assert found == FleetDifference(("a", "kept"), b"1", b"2")
@@ -149,8 +150,12 @@ def test_members_that_are_left_out_are_unknown(sites, changed):
     found = fleet.diff(a, late, behind="leave out")
     assert list(found.unknown) == ["b"]
     assert told(found) == changes_of("a", "c")
+    assert found.late == {}, "it is not compared"
     stale = fleet.diff(a, late, behind="stale")
     assert stale.unknown == {}
+    assert {name: seen.state for name, seen in stale.late.items()} == {"b": "behind"}
+    assert fleet.diff(late, a, behind="stale").late.keys() == {"b"}
+    assert fleet.diff(a).late == {}
     assert told(stale) == changes_of("a", "b", "c")
 
 

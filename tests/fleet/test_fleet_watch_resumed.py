@@ -83,8 +83,28 @@ def test_a_token_is_for_another_fleet_and_of_its_members(sites):
         assert drained(watch) == wanted[1:], "c is not one of its members"
     with pytest.raises(InvalidOptionError, match="'b', which is not a member of this fleet"):
         sites.fleet(sites.described("a", "c")).watch(resume=token)
-    with pytest.raises(InvalidOptionError, match="c"):
+    with pytest.raises(InvalidOptionError, match="names none of the members c"):
         sites.fleet().watch(resume=token, members="c")
+
+
+def test_new_members_are_followed_from_the_time_of_the_token_on(sites):
+    sites.add("a", "b", "c")
+    for n in range(4):
+        sites.later()
+        for store in sites.stores.values():
+            store.save("k", b"%d" % n)
+    sites.later()
+    sites.tick()
+    with sites.fleet().watch(since=0, members="a,b") as watch:
+        given = taken(watch, 3)
+        token = watch.token
+    rest = [item for item in own(sites) if item[0] > given[-1][0]]
+    assert any("c" in changes for _, changes in rest)
+    with sites.fleet().watch(resume=token, members="*", timeout=0) as watch:
+        assert drained(watch) == rest
+    some = [(ts, {m: each for m, each in c.items() if m in "bc"}) for ts, c in rest]
+    with sites.fleet().watch(resume=token, members="b,c", timeout=0) as watch:
+        assert drained(watch) == [(ts, changes) for ts, changes in some if changes]
 
 
 def test_the_token_of_a_moment_begins_after_it(sites):
