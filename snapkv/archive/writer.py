@@ -28,7 +28,7 @@ SUFFIX = ".parquet"
 SPACE, REVISION = BASE.names.index("space"), BASE.names.index("revision")
 BASE_FILE_ROWS = 500_000
 BASE_FILE_BYTES = 64 << 20
-"""A file of a base has about so much, before compression."""
+"""About the size of a file of a base, before compression."""
 MERGED_FILES = 8
 """So many small deltas in a row become one."""
 MERGED_ROWS_MAX = 500_000

@@ -23,7 +23,7 @@ from snapkv.times import When
 
 
 def pinned(opened: OpenFleet, when: When | None, policy: Behind) -> FleetMoment:
-    """Return the moment of a time, and say what of it is not as one would think."""
+    """Return the moment of a time, and name the members that are old, behind or missing in it."""
     found = opened.fleet.at(when, behind=policy)
     tell_moments(opened, found, now=when is None, policy=policy)
     return found

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Literal, cast
+from typing import cast
 
 from snapkv.arguments import whole_number
 from snapkv.errors import InvalidOptionError
-from snapkv.fleet.behind import BEHIND
+from snapkv.fleet.behind import BEHIND, Behind
 from snapkv.fleet.finality import Policy, check_policy
 from snapkv.spark import errors
 from snapkv.spark.errors import SourceError
 from snapkv.spark.location import Location
 from snapkv.spark.source_options import ENGINE, STORAGE, SourceOptions, is_store
-
-Behind = Literal["error", "stale", "leave out"]
 
 ONLY_OF_FLEETS = ("members", "behind", "resolved")
 _DESCRIBED = "the file of the fleet describes each member"
