@@ -82,10 +82,12 @@ def _read(path: str) -> Mapping[str, Any]:
         raise InvalidFileError(f"{path} is larger than {FILE_BYTES_MAX >> 20} MiB: not a fleet")
     import tomllib  # most processes have no such file
 
+    is_json = path.endswith(".json")
     try:
-        found = _from_json(text) if path.endswith(".json") else tomllib.loads(text.decode())
+        # editors on Windows write a byte order mark, which the parser of JSON skips by itself
+        found = _from_json(text) if is_json else tomllib.loads(text.decode("utf-8-sig"))
     except (ValueError, RecursionError) as e:
-        form = "JSON" if path.endswith(".json") else "TOML"
+        form = "JSON" if is_json else "TOML"
         raise InvalidFileError(f"{path} is not {form}: {e}") from e
     if not isinstance(found, Mapping):
         raise InvalidFileError(f"{path} holds no fleet: write a table of members")

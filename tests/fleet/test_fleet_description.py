@@ -1,5 +1,6 @@
 """Who is in a fleet: TOML, JSON, mappings, open stores; and every input that is wrong."""
 
+import codecs
 import json
 from datetime import UTC, datetime
 
@@ -86,6 +87,21 @@ def test_each_form_describes_the_same(sites, form):
         snapkv.Member("us-2", "memory:us-1", prefix="/other/"),
     ]
     assert repr(fleet) == "<Fleet of 3 members>"
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("fleet.toml", '# größer\r\n[members]\r\na = "memory:a"\r\n'),
+        ("fleet.json", '{"members": {"a": "memory:a"}}'),
+    ],
+    ids=["toml", "json"],
+)
+def test_a_byte_order_mark_before_a_file_does_not_count(sites, name, text):
+    path = sites.folder / name
+    path.write_bytes(text.encode("utf-8-sig"))
+    assert path.read_bytes().startswith(codecs.BOM_UTF8)
+    assert sites.fleet(path).members == ["a"]
 
 
 def test_defaults_are_for_the_members_that_can_have_them(sites):
