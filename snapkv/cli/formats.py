@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import codecs
 import json
 from math import isfinite
 from typing import Any
@@ -45,7 +46,7 @@ def json_line(fields: Json) -> str:
     return json.dumps(fields, separators=(", ", ": "))
 
 
-def yaml_document(fields: Json) -> str:
+def yaml_document(fields: Json, encoding: str = "utf-8") -> str:
     r"""Return one YAML document; text of several lines is readable, what does not print escaped.
 
     >>> print(yaml_document({"note": "two\nlines", "bell": "\a", "n": None}), end="")
@@ -55,6 +56,13 @@ def yaml_document(fields: Json) -> str:
       lines
     bell: "\a"
     n: null
+
+    For a stream with another `encoding` than UTF-8 the document is in ASCII: YAML is not written in
+    Latin-1, say, and what the stream itself escapes is read as a text with backslashes.
+
+    >>> print(yaml_document({"key": "\u0431"}, "koi8-r"), end="")
+    ---
+    key: "\u0431"
     """
     import yaml
 
@@ -74,7 +82,7 @@ def yaml_document(fields: Json) -> str:
             )
         )
 
-    text = dumped(allow_unicode=True)
+    text = dumped(allow_unicode=codecs.lookup(encoding).name == "utf-8")
     return text if escaped(text, keep="\n") == text else dumped(allow_unicode=False)
 
 

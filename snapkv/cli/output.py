@@ -72,7 +72,7 @@ class Output:
         if self.format == "json":
             sys.stdout.write(json_line(fields) + "\n")
         elif self.format == "yaml":
-            sys.stdout.write(yaml_document(fields))
+            sys.stdout.write(yaml_document(fields, sys.stdout.encoding or "utf-8"))
         elif self.format == "table" and (fields or self._headings):
             self._add(fields, columns)
         else:

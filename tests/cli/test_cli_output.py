@@ -1,6 +1,8 @@
 """One answer in four forms: text, a table, JSON and YAML."""
 
+import io
 import json
+from contextlib import redirect_stdout
 
 import pytest
 import yaml
@@ -8,8 +10,10 @@ from cli_runner import Cli
 from cli_terminal import terminal
 
 import snapkv
+from snapkv.cli import main
 
 EVIL = "two\nlines\x1b[31m\u202e"
+ASCII = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
 
 
 @pytest.fixture
@@ -105,6 +109,33 @@ def test_what_does_not_print_is_escaped_in_every_form(cli: Cli) -> None:
 def test_lines_of_a_text_are_lines_of_yaml(cli: Cli) -> None:
     cli.ok("put", "config", "one: 1\ntwo: zwölf\n")
     assert "value: |\n  one: 1\n  two: zwölf\n" in cli.ok("get", "config", "-o", "yaml").out
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [ASCII, *({"PYTHONIOENCODING": name} for name in ("ascii", "latin-1", "utf-8"))],
+    ids=["locale", "ascii", "latin-1", "utf-8"],
+)
+def test_yaml_is_read_back_whatever_the_encoding_of_the_output(
+    cli: Cli, variables: dict[str, str]
+) -> None:
+    cli.ok("put", "ключ", "ü\n日本", "grün", "\\u043a", "plain", "日本 😀", "--note", "ü")
+    cli.environment |= variables
+    for words in (["ls", "-l"], ["log"], ["diff", "0"], ["watch", "--since", "0", "-n", "1"]):
+        answer = cli.process(*words, "-o", "yaml")
+        assert (answer.code, answer.err) == (0, "")
+        expected = cli.process(*words, "--json").json
+        assert list(yaml.safe_load_all(answer.raw)) == expected, words
+        is_utf8 = variables.get("PYTHONIOENCODING") == "utf-8"
+        assert answer.raw.isascii() is not is_utf8, words
+    assert {"key": "ключ"} in cli.process("ls", "--json").json
+
+
+def test_yaml_in_a_stream_without_an_encoding_has_all_characters(cli: Cli) -> None:
+    stream = io.StringIO()
+    with redirect_stdout(stream):
+        assert main(["ls", "-o", "yaml", "--store", cli.url]) == 0
+    assert "key: wide/日本\n" in stream.getvalue()
 
 
 def test_the_format_may_come_before_the_command(cli: Cli) -> None:
