@@ -116,7 +116,7 @@ class Election:
 
     async def campaign(self, value: bytes = b"", timeout: float | None = None) -> Election:
         """Take part until this candidate leads; a cancelled campaign resigns."""
-        campaign = partial(self._sync.campaign, value, timeout)
+        campaign = partial(self._sync.campaign_since, self._sync.resigned, value, timeout)
         await self._runner.wait(campaign, self._sync.close)
         return self
 

@@ -86,6 +86,8 @@ class Election(Closing):
         self._candidacy: Candidacy | None = None
         self._watcher: Watcher | None = None
         self._guard: Held | None = None
+        self.resigned = object()
+        """Another object after each `resign`, which a campaign may not have a candidacy for yet."""
         self._renew_locks()
         renew_in_children(self)
         core.follow(self)
@@ -153,6 +155,10 @@ class Election(Closing):
         `EngineUnavailableError`; `NoSpaceError`; `AccessDeniedError`; `StoreClosedError`;
         `InvalidTypeError`; `CommitTooLargeError`.
         """
+        return self.campaign_since(self.resigned, value, timeout)
+
+    def campaign_since(self, resigned: object, value: bytes, timeout: float | None) -> Election:
+        """Campaign as long as `self.resigned` is `resigned`, read where the campaign was wanted."""
         check_bytes("value", value)
         check_wait(timeout)
         self._core.check_open()
@@ -166,14 +172,16 @@ class Election(Closing):
             if self.leading:
                 self.proclaim(value)
             else:
-                self._campaign(value, deadline)
+                self._campaign(resigned, value, deadline)
             return self
         finally:
             campaigning.release()
 
-    def _campaign(self, value: bytes, deadline: float | None) -> None:
+    def _campaign(self, resigned: object, value: bytes, deadline: float | None) -> None:
         candidacy = self._enter()
         try:
+            if self.resigned is not resigned:  # the call came before there was a candidacy to end
+                candidacy.ended = True
             with self._requesting:
                 candidacy.create(value, lambda: self._check(candidacy))
             while not self._is_elected(candidacy, deadline):
@@ -290,6 +298,7 @@ class Election(Closing):
         `EngineBusyError` if the engine does not answer, and `NoSpaceError` if removing needs space
         (lmdb); then the key exists until the session ends, or until this is called again.
         """
+        self.resigned = object()  # before the look: a campaign makes its candidacy, then looks here
         candidacy = self._candidacy
         if candidacy is None:
             return

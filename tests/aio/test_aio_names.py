@@ -26,8 +26,8 @@ PAIRS = [
 ]
 CLOSED = {"close": "aclose"}
 INNER = {
-    "after_fork", "belongs_to", "check_ours", "dismiss", "enlist", "keyspace", "pairs", "reader",
-    "renew", "wake",
+    "after_fork", "belongs_to", "campaign_since", "check_ours", "dismiss", "enlist",
+    "keyspace", "pairs", "reader", "renew", "wake",
 }  # fmt: skip
 """For layers of snapkv itself."""
 

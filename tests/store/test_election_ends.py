@@ -103,6 +103,24 @@ def test_resigning_ends_a_wait_with_a_shared_session(store, place, engine):
     leader.resign()
 
 
+def test_resigning_ends_a_campaign_that_still_makes_its_session(store, engine, monkeypatch):
+    election = store.election("e", ttl=LONG_S)
+    grant = store._core.engine.grant
+
+    def resigned_meanwhile(*args, **options):
+        election.resign()
+        return grant(*args, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store._core.engine, "grant", resigned_meanwhile)
+        with pytest.raises(EngineBusyError, match="resigned"):
+            election.campaign(b"A", timeout=WAIT_S)
+    assert not election.leading
+    assert (standing(engine), store.sessions()) == ([], [])
+    assert election.campaign(b"A", timeout=WAIT_S).leading, "resigning ends one campaign"
+    election.resign()
+
+
 def test_two_objects_for_one_session_and_name_would_be_one_candidate(store):
     with store.session(LONG_S) as session:
         first = store.election("e", session=session).campaign(b"1")
