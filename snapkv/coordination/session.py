@@ -6,6 +6,7 @@ import threading
 import weakref
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 from snapkv.arguments import check_bytes
@@ -195,7 +196,12 @@ class Session(Closing):
         if self._inherited:
             return
         if first and not self._gone:
-            revoke(self._core.engine, self.id)
+            end = partial(revoke, self._core.engine, self.id)
+            try:
+                end()
+            except BaseException:  # a second interrupt must not leave the session for its ttl
+                here().start(end, f"snapkv-revoke-{self.id:x}")
+                raise
         self._keeper.join()
 
     def after_fork(self) -> None:

@@ -248,6 +248,25 @@ def test_closing_when_the_engine_does_not_answer(place, ttl_s, monkeypatch):
         assert monotonic() < deadline, "the lease ends by itself"
 
 
+def test_closing_that_is_interrupted_ends_it_all_the_same(store, monkeypatch):
+    session, revoke = store.session(LONG_S), store._core.engine.revoke
+    interrupts = [KeyboardInterrupt()]
+
+    def interrupted_once(lease, *, timeout=None):
+        if interrupts:
+            raise interrupts.pop()
+        revoke(lease, timeout=timeout)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store._core.engine, "revoke", interrupted_once)
+        with pytest.raises(KeyboardInterrupt):
+            session.close()
+        until = monotonic() + WAIT_S
+        while store.sessions():
+            assert monotonic() < until
+    session.close()
+
+
 def test_waiting_for_its_end(store):
     session = store.session(LONG_S)
     assert not session.wait_lost(0)
