@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Callable
 from functools import partial
 from importlib import import_module
-from types import TracebackType
-from typing import Any, Generic, Protocol, TypeVar, overload
+from typing import Any, overload
 
 from snapkv.aio.observed import Observed
+from snapkv.aio.resources import C, Opening, made
 from snapkv.aio.runners import LoopRunner, Runner, ThreadRunner
 from snapkv.aio.store import SnapshotKV
 from snapkv.aio.typed_store import TypedStore
@@ -18,50 +18,6 @@ from snapkv.engine_urls import scheme_of
 from snapkv.model import K, V
 from snapkv.observing import observe as _observing
 from snapkv.store import open as _open
-
-
-class Closable(Protocol):
-    """Something that `aclose` closes."""
-
-    async def aclose(self) -> None:
-        """Close it."""
-        ...
-
-
-class SyncClosable(Protocol):
-    """Something that `close` closes; a second call does nothing."""
-
-    def close(self) -> None:
-        """Close it."""
-        ...
-
-
-S = TypeVar("S", bound=Closable)
-C = TypeVar("C", bound=SyncClosable)
-
-
-class Opening(Generic[S]):
-    """A store that `await` or `async with` opens."""
-
-    def __init__(self, begin: Callable[[], Awaitable[S]]) -> None:
-        self._begin = begin
-        self._store: S | None = None
-
-    def __await__(self) -> Generator[object, None, S]:
-        return self._begin().__await__()
-
-    async def __aenter__(self) -> S:
-        self._store = await self._begin()
-        return self._store
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        if self._store is not None:
-            await self._store.aclose()
 
 
 @overload
@@ -126,24 +82,9 @@ async def runner_for(url: str, options: dict[str, Any]) -> Runner:
 
 
 async def opened(runner: Runner, call: Callable[[], C]) -> C:
-    """Return what a call opens; end the runner if it raises.
-
-    If this is cancelled, what the call has opened, or will open in its thread, is closed.
-    """
-    made: list[C] = []
-    is_left = False
-
-    def open_it() -> C:
-        made.append(call())
-        if is_left:
-            made[0].close()
-        return made[0]
-
+    """Return what a call opens; end the runner if it raises, or if this is cancelled."""
     try:
-        return await runner.run(open_it)
+        return await made(runner.run, call)
     except BaseException:
-        is_left = True
-        for each in made:
-            await runner.run(each.close)
         await runner.end()
         raise

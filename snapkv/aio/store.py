@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Self
 from snapkv.aio.coordination import Election, Session
 from snapkv.aio.live import Live
 from snapkv.aio.reads import Reads
+from snapkv.aio.resources import Opening, made
 from snapkv.aio.runners import Runner
 from snapkv.aio.typed import TypedView
 from snapkv.aio.updating import Updates
@@ -25,7 +26,6 @@ from snapkv.times import When
 
 if TYPE_CHECKING:
     from snapkv.committer import Check
-    from snapkv.coordination.session import Session as SyncSession
     from snapkv.coordination.session import Sessions
     from snapkv.reading.arrow import Table
     from snapkv.store.check import CheckReport
@@ -240,31 +240,37 @@ class SnapshotKV(Reads[str], Updates[str, bytes]):
 
     # --- sessions and elections ---
 
-    async def session(self, ttl: float = TTL_S, value: bytes = b"") -> Session:
+    def session(self, ttl: float = TTL_S, value: bytes = b"") -> Opening[Session]:
         """Return a new session: a sign of life of this process, renewed in the background.
 
-        If this is cancelled, a session that was made nevertheless is closed.
+        `await` it, or use it in `async with`, which ends it. If that is cancelled, a session that
+        was made nevertheless is closed.
         """
-        made: list[SyncSession] = []
-        try:
-            await self._runner.write(lambda: made.append(self._store.session(ttl, value)))
-        except asyncio.CancelledError:
-            for session in made:
-                await self._runner.write(session.close)
-            raise
-        return Session(self._runner, made[0])
+
+        async def begin() -> Session:
+            make = partial(self._store.session, ttl, value)
+            return Session(self._runner, await made(self._runner.write, make))
+
+        return Opening(begin)
 
     async def sessions(self, *, timeout: float | None = None) -> Sessions:
         """Return the live sessions, the oldest first, at the list's `revision`."""
         return await self._runner.run(self._store.sessions, timeout=timeout)
 
-    async def election(
+    def election(
         self, name: str, *, session: Session | None = None, ttl: float = TTL_S
-    ) -> Election:
-        """Return a candidate of an election, which takes part from `campaign()` on."""
-        inner = None if session is None else session.sync
-        made = await self._runner.run(self._store.election, name, session=inner, ttl=ttl)
-        return Election(self._runner, made)
+    ) -> Opening[Election]:
+        """Return a candidate of an election, which takes part from `campaign()` on.
+
+        `await` it, or use it in `async with`, at whose end it resigns.
+        """
+
+        async def begin() -> Election:
+            inner = None if session is None else session.sync
+            make = partial(self._store.election, name, session=inner, ttl=ttl)
+            return Election(self._runner, await self._runner.run(make))
+
+        return Opening(begin)
 
     @property
     def live(self) -> Live:

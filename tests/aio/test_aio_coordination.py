@@ -7,6 +7,10 @@ from contextlib import suppress
 import pytest
 from store.engines import EMBEDDED
 
+import snapkv
+import snapkv.aio
+from snapkv.aio import runners
+
 WAIT_S = 30.0
 
 
@@ -37,6 +41,119 @@ class Gate:
         self.begun.set()
         assert self.open.wait(WAIT_S)
         return self._grant(*args, **options)
+
+
+# --- opened and left ---
+
+
+async def no_session(store):
+    return not await store.sessions()
+
+
+def test_a_session_and_an_election_open_where_a_block_begins(opened):
+    async def main():
+        async with opened() as store:
+            async with store.session(60, b"me") as session:
+                assert isinstance(session, snapkv.aio.Session)
+                assert [each.id for each in await store.sessions()] == [session.id]
+                async with store.election("e", session=session) as election:
+                    assert isinstance(election, snapkv.aio.Election)
+                    assert await election.leader() is None, "it takes part from campaign() on"
+                    await election.campaign(b"A")
+                assert not election.leading, "it has resigned"
+                assert await election.leader() is None
+                assert session.alive, "which is not the election's to end"
+            assert not session.alive
+            assert await no_session(store)
+            with suppress(KeyError):
+                async with store.session(60) as session, store.election("e") as election:
+                    await election.campaign(b"A")
+                    raise KeyError
+            assert not session.alive
+            assert not election.leading
+            assert await no_session(store)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("place", ["memory"], indirect=True)
+def test_all_that_takes_a_coroutine_takes_a_session(opened):
+    async def main():
+        async with opened() as store:
+            task = asyncio.create_task(store.session(60, b"0"))
+            async with asyncio.TaskGroup() as group:
+                grouped = group.create_task(store.session(60, b"1"))
+            found = [
+                await task,
+                grouped.result(),
+                await store.session(60, b"2"),
+                await asyncio.wait_for(store.session(60, b"3"), WAIT_S),
+                *await asyncio.gather(store.session(60, b"4")),
+            ]
+            async with await store.session(60, b"5") as session, await store.election("e"):
+                found.append(session)
+            assert [each.value for each in found] == [b"%d" % n for n in range(6)]
+            assert len(await store.sessions()) == 5
+            never = asyncio.create_task(store.session(60, b"6"))
+            assert isinstance(await end_of(never), asyncio.CancelledError)
+            failing = asyncio.create_task(store.session(-1))
+            with pytest.raises(snapkv.errors.InvalidOptionError):
+                await failing
+            assert len(await store.sessions()) == 5
+
+    asyncio.run(main())
+
+
+# --- sessions whose making is cancelled ---
+
+
+@pytest.mark.parametrize("place", EMBEDDED, indirect=True)
+def test_a_session_that_is_made_after_its_task_was_cancelled_is_closed(opened, monkeypatch):
+    monkeypatch.setattr(runners, "SETTLE_S", 0.01)
+
+    async def main():
+        async with opened() as store:
+            made, make = threading.Event(), store._store.session
+
+            def made_at_last(*args):
+                session = make(*args)
+                made.set()
+                return session
+
+            monkeypatch.setattr(store._store, "session", made_at_last)
+            gate = Gate(monkeypatch, store)
+            making = asyncio.create_task(entered(store.session(60)))
+            assert await asyncio.to_thread(gate.begun.wait, WAIT_S)
+            error = await end_of(making)
+            gate.open.set()
+            assert await asyncio.to_thread(made.wait, WAIT_S)
+            await until(lambda: no_session(store))
+            assert error.__traceback__, "a session must not live as long as what refers to it"
+
+    asyncio.run(main())
+
+
+def test_a_session_whose_task_is_cancelled_again_and_again_is_closed(opened):
+    async def main():
+        async with opened() as store:
+            errors = []
+            for n in range(24):
+                making = asyncio.create_task(entered(store.session(60)))
+                await asyncio.sleep(n / 4_000)
+                while not making.done():
+                    making.cancel()
+                    await asyncio.sleep(0)
+                errors += await asyncio.gather(making, return_exceptions=True)
+            await until(lambda: no_session(store))
+            assert all(isinstance(e, asyncio.CancelledError | None) for e in errors), errors
+
+    asyncio.run(main())
+
+
+async def entered(opening):
+    """Open something and close it."""
+    async with await opening:
+        pass
 
 
 # --- campaigns that are cancelled ---
@@ -80,7 +197,3 @@ def test_a_campaign_that_is_cancelled_at_any_time_leaves_no_session(opened):
                 assert not election.leading
 
     asyncio.run(main())
-
-
-async def no_session(store):
-    return not await store.sessions()

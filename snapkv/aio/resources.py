@@ -1,0 +1,103 @@
+"""What `await` or `async with` opens, and what becomes of it if the call is cancelled."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Generator
+from types import TracebackType
+from typing import Any, Protocol, TypeVar
+
+
+class Closable(Protocol):
+    """Something that `aclose` closes."""
+
+    async def aclose(self) -> None:
+        """Close it."""
+        ...
+
+
+class SyncClosable(Protocol):
+    """Something that `close` closes; a second call does nothing."""
+
+    def close(self) -> None:
+        """Close it."""
+        ...
+
+
+S = TypeVar("S", bound=Closable)
+C = TypeVar("C", bound=SyncClosable)
+
+
+class Opening(Coroutine[Any, Any, S]):
+    """A store, a session or a candidate that `await` or `async with` opens.
+
+    It is a coroutine, too, so that `asyncio.create_task` takes it.
+    """
+
+    def __init__(self, begin: Callable[[], Coroutine[Any, Any, S]]) -> None:
+        self._begin = begin
+        self._begun: Coroutine[Any, Any, S] | None = None
+        self._opened: S | None = None
+
+    def __await__(self) -> Generator[Any, Any, S]:
+        return self._begin().__await__()
+
+    async def __aenter__(self) -> S:
+        self._opened = await self._begin()
+        return self._opened
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._opened is not None:
+            await self._opened.aclose()
+
+    # --- what a task calls ---
+
+    def send(self, value: Any) -> Any:
+        """Go on until the next wait."""
+        return self._coroutine().send(value)
+
+    def throw(self, *error: Any) -> Any:
+        """Raise an error at the present wait."""
+        return self._coroutine().throw(*error)
+
+    def close(self) -> None:
+        """End the wait, if it has begun."""
+        if self._begun is not None:
+            self._begun.close()
+
+    def _coroutine(self) -> Coroutine[Any, Any, S]:
+        if self._begun is None:
+            self._begun = self._begin()
+        return self._begun
+
+
+async def made(run: Callable[[Callable[[], C]], Awaitable[C]], call: Callable[[], C]) -> C:
+    """Return what a call makes, which `run` runs.
+
+    If this is cancelled, what the call has made, or will make in its thread, is closed.
+    """
+    found: list[C] = []
+    is_left = False
+
+    def make() -> C:
+        found.append(call())
+        if is_left:
+            found[0].close()
+        return found[0]
+
+    def close() -> C:
+        found[0].close()
+        return found[0]
+
+    try:
+        return await run(make)
+    except BaseException:
+        is_left = True
+        if found:
+            await asyncio.shield(run(close))  # also if this is cancelled once more
+        raise
