@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from cdcmeta.scheduler.runtime import Changefeed, Changefeeds, Placement
-from cdcmeta.scheduler.runtime.status import Seen, placed
+from cdcmeta.scheduler.runtime.status import Seen, is_abandoned, placed
 from snapkv import format_time
 from snapkv.cli.formats import Json, time_json
 from snapkv.clock import SystemClock
@@ -109,9 +109,10 @@ def status_of(feeds: Changefeeds, id: str, when: Any) -> Group:
 
 def _seen(feeds: Changefeeds, feed: Changefeed, places: Sequence[Placement], when: Any) -> Seen:
     holders = {each.capture for each in places if each.capture}
-    if when is None:
-        return Seen(feed.id, holders, feeds.reports(), feeds.captures())
-    return Seen(feed.id, holders, {}, {})
+    if when is not None:
+        return Seen(feed, holders, {}, None)
+    reports, alive = feeds.reports(), feeds.captures()
+    return Seen(feed, holders, reports, alive, abandoned=is_abandoned(feeds, feed, alive))
 
 
 def _number(value: float) -> str:

@@ -118,15 +118,17 @@ def list_(
 ) -> None:
     """Show all changefeeds."""
     from cdcmeta.cli.changefeed_status import row_json, row_of, table_of
-    from cdcmeta.scheduler.runtime.status import Problems
+    from cdcmeta.scheduler.runtime.status import Problems, is_abandoned
 
     with _opened(store, name, cluster) as feeds:
         when = None if at is None else _understood(at)
-        rows = [row_of(feeds, feed, when) for feed in feeds.list(as_of=when)]
+        found = feeds.list(as_of=when)
+        rows = [row_of(feeds, feed, when) for feed in found]
         if when is None:  # captures report what is wrong now
-            reports = feeds.reports()
-            for row in rows:
-                row["problems"] = Problems.of(reports, row["id"])
+            reports, alive = feeds.reports(), feeds.captures()
+            for row, feed in zip(rows, found, strict=True):
+                abandoned = is_abandoned(feeds, feed, alive)
+                row["problems"] = Problems.of(reports, feed.id, abandoned=abandoned)
     if as_json:
         for row in rows:
             if at is None:

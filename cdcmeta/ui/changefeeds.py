@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from itertools import islice
 
 from cdcmeta.scheduler.runtime import Changefeed, Changefeeds, Placement, records
+from cdcmeta.scheduler.runtime.records import Registration
 from cdcmeta.scheduler.runtime.reports import FeedReport
-from cdcmeta.scheduler.runtime.status import NOT_PLACED, Problems, Seen
+from cdcmeta.scheduler.runtime.status import NOT_PLACED, Problems, Seen, is_abandoned
 from cdcmeta.ui.lookups import space_names, time_of
 from snapkv import CompactedError, SnapshotKV, When
 from snapkv.times import physical_ms
@@ -155,7 +156,7 @@ def cluster_at(store: SnapshotKV, name: str, when: When | None = None, *, time: 
     A few listings, three round trips for each changefeed, and one page for each thousand tables.
     """
     feeds = Changefeeds(store, name)
-    reports = feeds.reports(as_of=when)
+    reports, alive = feeds.reports(as_of=when), _alive(feeds, when)
     found = feeds.list(as_of=when)
     counts: Counter[str] = Counter()
     left = PLACES_MAX
@@ -163,8 +164,12 @@ def cluster_at(store: SnapshotKV, name: str, when: When | None = None, *, time: 
         own, read = _counts(feeds, feed.id, when, left)
         counts += own
         left -= read
-    rows = [_feed_row(store, feeds, feed, reports, when, time) for feed in found[:FEEDS_MAX]]
-    captures = _captures(store, feeds, counts, reports, when)
+    rows = []
+    for feed in found[:FEEDS_MAX]:
+        abandoned = is_abandoned(feeds, feed, alive)
+        problems = Problems.of(reports, feed.id, abandoned=abandoned)
+        rows.append(_feed_row(store, feeds, feed, problems, when, time))
+    captures = _captures(store, feeds, counts, reports, alive)
     return Cluster(name, rows, captures, left > 0, len(found) > FEEDS_MAX)
 
 
@@ -190,11 +195,13 @@ def feed_at(
         each or Placement(table, None, NOT_PLACED)
         for table, each in zip(shown, feeds.places_of(id, shown, as_of=when), strict=True)
     ]
-    alive = feeds.captures() if when is None else {}
+    alive = _alive(feeds, when)
     counts, read = _counts(feeds, id, when, PLACES_MAX)
-    seen = Seen(id, counts, reports, alive)
+    abandoned = is_abandoned(feeds, feed, alive)
+    seen = Seen(feed, counts, reports, alive, abandoned=abandoned)
+    problems = Problems.of(reports, id, abandoned=abandoned)
     return Feed(
-        _feed_row(store, feeds, feed, reports, when, time),
+        _feed_row(store, feeds, feed, problems, when, time),
         _writer(store, cluster, id, when),
         [_table_row(place, seen) for place in places],
         len(names),
@@ -208,11 +215,16 @@ def feed_at(
 # --- helpers ---
 
 
+def _alive(feeds: Changefeeds, when: When | None) -> dict[str, Registration] | None:
+    """Return the registered captures; None for the past, of which they are not known."""
+    return feeds.captures() if when is None else None
+
+
 def _feed_row(
     store: SnapshotKV,
     feeds: Changefeeds,
     feed: Changefeed,
-    reports: Mapping[str, Mapping[str, FeedReport]],
+    problems: Problems,
     when: When | None,
     time: int,
 ) -> FeedRow:
@@ -235,7 +247,7 @@ def _feed_row(
         feed.with_state,
         time_of(store, feed.created),
         time_of(store, feed.epoch),
-        str(Problems.of(reports, feed.id)),
+        str(problems),
         feed.epoch,
         feed.created,
     )
@@ -252,10 +264,10 @@ def _captures(
     feeds: Changefeeds,
     counts: Mapping[str, int],
     reports: Mapping[str, Mapping[str, FeedReport]],
-    when: When | None,
+    alive: Mapping[str, Registration] | None,
 ) -> list[CaptureRow]:
-    registered = feeds.captures() if when is None else {}
-    leader = _leader(store, feeds.cluster) if when is None else None
+    registered = {} if alive is None else alive
+    leader = None if alive is None else _leader(store, feeds.cluster)
     rows = []
     for name in sorted({*registered, *counts, *reports}):
         said = registered.get(name)
@@ -265,8 +277,8 @@ def _captures(
                 name,
                 said.label if said else name.rpartition("-")[0],
                 counts.get(name, 0),
-                name in registered if when is None else None,
-                name == leader if when is None else None,
+                None if alive is None else name in registered,
+                None if alive is None else name == leader,
                 said.address if said else None,
                 [f"{id}: {report.error}" for id, report in found if report.error],
             )

@@ -21,6 +21,7 @@ def write(table, token, commits, checkpoint):
     began, folder = time.monotonic_ns(), Path(os.environ[FOLDER])
     name = quote(table, safe="")
     while (folder / "hang" / name).exists():
+        (folder / "hung" / name).touch()
         time.sleep(0.02)
     with (folder / name).open("a+b") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -52,8 +53,14 @@ def whole_lines(raw):
 
 def hang(folder, table):
     """Let each call for a table hang until `unhang`."""
+    (folder / "hung").mkdir(exist_ok=True)
     (folder / "hang").mkdir(exist_ok=True)
     (folder / "hang" / quote(table, safe="")).touch()
+
+
+def has_hung(folder, table):
+    """Whether a call for a table has hung."""
+    return (folder / "hung" / quote(table, safe="")).exists()
 
 
 def unhang(folder, table):

@@ -21,7 +21,9 @@ from cdcmeta.scheduler.runtime.records import (
     place_key,
     report_key,
 )
+from cdcmeta.scheduler.runtime.status import GONE, NO_CAPTURE
 
+from . import ledger
 from .fleet import WAIT_S, Fleet
 
 TABLES = ["a/", "b/", "c/"]
@@ -209,6 +211,49 @@ def test_a_list_shows_changefeeds_whose_tables_fail(tmp_path, monkeypatch, typed
         wanted = {"broken": 3, "good": 0, "unknown": 1}
         eventually(lambda: problems() == wanted, "the problems of all", wait_s=WAIT_S)
         assert fleet.end("c1") == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=["killed", "ended"])
+@pytest.mark.parametrize("hangs", [False, True], ids=["idle", "hanging"])
+def test_a_cluster_without_captures_is_a_problem(
+    tmp_path, monkeypatch, typed, create, number, hangs
+):
+    monkeypatch.setenv("SNAPKV_STORE", f"lmdb:{tmp_path / 'meta'}")
+    create(sink="call:ledger", tables=["a/"])
+    create("paused", tables=["a/"])
+    typed("pause", "paused")
+    create("new", tables=["a/"])
+
+    def problems():
+        return {each["id"]: each["problems"] for each in lines(typed("list", "--json"))}
+
+    def status(id="copy"):
+        feed, table = lines(typed("status", id, "--json"))
+        return feed["problems"], table["problem"]
+
+    waits = "no capture has it: not placed yet"
+    assert problems() == dict.fromkeys(("copy", "new", "paused"), 0)  # none has begun
+    assert (status(), status("paused")) == (([], waits), ([], None))
+    typed("pause", "new")
+    with Fleet(f"lmdb:{tmp_path / 'meta'}", tmp_path) as fleet:
+        if hangs:
+            ledger.hang(fleet.ledger, "a/")
+        fleet.start("c1")
+        eventually(lambda: status() == ([], None), "the table", wait_s=WAIT_S)
+        if hangs:
+            eventually(lambda: ledger.has_hung(fleet.ledger, "a/"), "the call", wait_s=WAIT_S)
+        assert lines(typed("captures", "--json"))
+        fleet.signal("c1", number)
+        code = fleet.processes.pop("c1").wait(WAIT_S)
+    eventually(lambda: not lines(typed("captures", "--json")), "its session", wait_s=WAIT_S)
+    typed("resume", "new")
+    assert code == (-number if number == signal.SIGKILL else 75 if hangs else 0)
+    assert problems() == {"copy": 1, "new": 0, "paused": 0}
+    assert status() == ([NO_CAPTURE], GONE)
+    assert (status("new"), status("paused")) == (([], waits), ([], None))
+    assert "  no capture  " in typed("list")[1][1]
+    _, said, _, table = typed("status", "copy")[1]
+    assert (said, table.endswith(GONE)) == (NO_CAPTURE, True)
 
 
 def test_a_status_is_printed_anew_as_json_until_it_is_interrupted(tmp_path, create):

@@ -4,6 +4,7 @@ import pytest
 
 from cdcmeta.errors import ChangefeedNotFoundError
 from cdcmeta.scheduler.runtime import records
+from cdcmeta.scheduler.runtime.status import GONE, NO_CAPTURE
 from cdcmeta.ui.changefeeds import cluster_at, feed_at, has_changefeeds, list_clusters
 from snapkv import pack
 from snapkv.times import physical_ms
@@ -124,8 +125,43 @@ def test_rates_delays_and_errors_as_reported_then(store, placing):
     assert (b.rows_per_s, b.late, b.problem) == (0.0, "12 s, not written", "disk <full>")
     assert found.problems == ["c1-5f is slow: 2 of 1 tables are late, by up to 12 s"]
     assert found.feed.problems == "1 table"
-    now = feed_at(store, "default", "copy", time=LATER)
-    assert [row.problem for row in now.tables] == [None, None]
+    now = feed_at(store, "default", "copy", time=LATER)  # c1 was never registered here
+    assert [row.problem for row in now.tables] == [GONE, GONE]
+
+
+def test_a_changefeed_that_no_capture_has_any_more(store, placing):
+    def problems(when=None):
+        found = feed_at(store, "default", "copy", when, time=LATER)
+        (row,) = cluster_at(store, "default", when, time=LATER).feeds
+        assert row.problems == found.feed.problems
+        return row.problems, found.problems, [each.problem for each in found.tables]
+
+    waits = "no capture has it: not placed yet"
+    placing.create()
+    assert problems() == ("", [], [waits, waits])
+    session, name = placing.register("c1")
+    with session:
+        placing.place(name, "a/", "b/")
+        then = placing.report(name)
+        assert problems() == ("", [], [None, None])
+    assert problems() == ("no capture", [NO_CAPTURE], [GONE, GONE])
+    assert problems(then) == ("", [], [None, None])  # registrations have no past
+    with placing.register("c2")[0]:
+        assert problems() == ("", [], [GONE, GONE])
+    placing.feeds.pause("copy")
+    assert problems() == ("", [], [None, None])
+    with placing.register("c3")[0]:
+        assert problems() == ("", [], [None, None])
+
+
+def test_a_capture_need_not_report_a_paused_changefeed(store, placing):
+    placing.create()
+    session, name = placing.register("c1")
+    with session:
+        placing.place(name, "a/")
+        placing.feeds.pause("copy")
+        found = feed_at(store, "default", "copy", time=LATER)
+        assert (found.problems, [row.problem for row in found.tables]) == ([], [None, None])
 
 
 def test_a_capture_that_has_tables_and_does_not_report(store, placing):

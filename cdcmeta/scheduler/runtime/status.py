@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping, Sized
 from typing import NamedTuple
 
 from cdcmeta.scheduler.executors.rates import Rate
 from cdcmeta.scheduler.runtime.changefeeds import Changefeeds
-from cdcmeta.scheduler.runtime.records import Changefeed, Placement
+from cdcmeta.scheduler.runtime.records import RUNNING, Changefeed, Placement
 from cdcmeta.scheduler.runtime.reports import FeedReport
 from snapkv import When
 
 NOT_PLACED = "not placed yet"
+NO_CAPTURE = "no capture of its cluster is alive: start one with `cdcmeta capture`"
+GONE = "its capture is gone, and no other one has it yet"
 
 
 class Problems(NamedTuple):
@@ -19,39 +21,55 @@ class Problems(NamedTuple):
 
     tables: int
     captures: int
+    is_abandoned: bool = False
+    """As `is_abandoned` says; one problem more."""
 
     @classmethod
-    def of(cls, reports: Mapping[str, Mapping[str, FeedReport]], id: str) -> Problems:
+    def of(
+        cls,
+        reports: Mapping[str, Mapping[str, FeedReport]],
+        id: str,
+        *,
+        abandoned: bool = False,
+    ) -> Problems:
         """Count the tables with an error, and the captures that cannot use source or sink."""
         found = [feeds[id] for feeds in reports.values() if id in feeds]
         named = {table for report in found for table in report.problems}
         unnamed = sum(max(0, report.failing - len(report.problems)) for report in found)
-        return cls(len(named) + unnamed, sum(report.error is not None for report in found))
+        unusable = sum(report.error is not None for report in found)
+        return cls(len(named) + unnamed, unusable, abandoned)
 
     def __str__(self) -> str:
-        named = zip(self, ("table", "capture"), strict=True)
-        return ", ".join(f"{count:,} {what}{'s' * (count > 1)}" for count, what in named if count)
+        named = zip(self, ("table", "capture"), strict=False)
+        counts = [f"{count:,} {what}{'s' * (count > 1)}" for count, what in named if count]
+        return ", ".join([*counts, *["no capture"] * self.is_abandoned])
 
 
 class Seen:
     """What captures report of a changefeed, and what is wrong with it, in words.
 
-    Each of the `alive` captures that has some of its tables (`holders`) should report.
+    While the changefeed runs, each of the `alive` captures that has some of its tables (`holders`)
+    should report, and each table should be on one that is alive. `alive` is None for a moment in
+    the past, of which that is not known; `abandoned` is what `is_abandoned` says.
     """
 
     def __init__(
         self,
-        id: str,
+        feed: Changefeed,
         holders: Iterable[str],
         reports: Mapping[str, Mapping[str, FeedReport]],
-        alive: Container[str],
+        alive: Container[str] | None,
+        *,
+        abandoned: bool = False,
     ) -> None:
+        id, self._alive, self._runs = feed.id, alive, feed.state == RUNNING
         self.rates: dict[str, Rate] = {}
         self.late: dict[str, str] = {}
         self.problems: dict[str, str] = {}
-        self.captures: list[str] = []
-        for capture in sorted(set(holders)):
-            if capture in alive and id not in reports.get(capture, {}):
+        self.captures: list[str] = [NO_CAPTURE] * abandoned
+        expected = [each for each in sorted(set(holders)) if self._runs and self._lives(each)]
+        for capture in expected:
+            if id not in reports.get(capture, {}):
                 self.captures.append(f"{capture} does not report: its log says why")
         for capture, found in reports.items():
             if id in found:
@@ -75,7 +93,25 @@ class Seen:
         """Return what is wrong with a table, an empty text if nothing is known."""
         if place.table in self.problems:
             return self.problems[place.table]
-        return f"no capture has it: {place.why}" if place.capture is None else ""
+        if not self._runs:
+            return ""  # a placement on record means nothing until it is resumed
+        if place.capture is None:
+            return f"no capture has it: {place.why}"
+        return "" if self._alive is None or self._lives(place.capture) else GONE
+
+    def _lives(self, capture: str) -> bool:
+        return self._alive is not None and capture in self._alive
+
+
+def is_abandoned(feeds: Changefeeds, feed: Changefeed, alive: Sized | None) -> bool:
+    """Return whether captures have begun with a changefeed that runs, and none is alive.
+
+    One that waits for its first capture is not abandoned. `alive` is None if that is not known. One
+    round trip if no capture is alive, else none.
+    """
+    if alive is None or len(alive) or feed.state != RUNNING:
+        return False
+    return bool(feeds.places(feed.id, limit=1))
 
 
 def placed(feeds: Changefeeds, feed: Changefeed, as_of: When | None = None) -> list[Placement]:
