@@ -13,6 +13,7 @@ import anyio
 from starlette.responses import Response
 
 from cdcmeta.changes.database import ChangesDB, databases
+from cdcmeta.changes.state import State
 from cdcmeta.couch_http.bodies import encoded
 from cdcmeta.couch_http.changes_query import (
     CONTINUOUS,
@@ -26,7 +27,7 @@ from cdcmeta.couch_http.request import Call
 from cdcmeta.couch_http.service import Service
 from cdcmeta.couch_http.streaming import Streamed, answer
 from cdcmeta.errors import DatabaseNotFoundError, InvalidNameError
-from snapkv import __version__
+from snapkv import CompactedError, __version__
 from snapkv.clock import monotonic
 
 UUIDS_MAX = 1_000
@@ -280,22 +281,37 @@ def _updates(service: Service, since: int) -> Found:
     now = service.store.resolved()
     at = partial(databases, service.store)
     names, before = at(as_of=now), set(at(as_of=since) if since else ())
+    start = service.store.at(since).revision if since else 0
     found = [Update(name, "deleted", now) for name in before.difference(names)]
     for name in names:
         try:
-            timestamp = _newest(service, name, since)
+            state = service.database(name).state(now)
         except DatabaseNotFoundError:
-            continue  # it was deleted just now: the next request reports that
-        if name not in before:
-            found.append(Update(name, "created", timestamp or now))
-        elif timestamp:
+            continue  # it is moved here: a request after the move reports that
+        if name not in before or state.created > start:
+            timestamp = max(_newest(state, since), _time_of(service, state.created))
+            found.append(Update(name, "created", timestamp))
+        elif timestamp := _newest(state, since):
             found.append(Update(name, "updated", timestamp))
     found.sort(key=lambda update: (update.timestamp, update.db_name))
     return found, now
 
 
-def _newest(service: Service, name: str, since: int) -> int:
+def _newest(state: State, since: int) -> int:
     """Return the timestamp of a database's newest row, 0 if `since` is not older."""
-    state = service.database(name).state()
     after = state.database.sequence_at(since)
     return state.newest().timestamp if state.count_rows(after, state.end) else 0
+
+
+def _time_of(service: Service, revision: int) -> int:
+    """Return the timestamp of a revision, or the oldest one left if that was compacted.
+
+    One round trip, two if it was compacted.
+    """
+    while True:
+        try:
+            return service.store.timestamp_of(f"rev:{revision}")
+        except CompactedError as e:
+            if e.unit != "revision" or e.earliest is None or e.earliest <= revision:
+                raise
+            revision = e.earliest

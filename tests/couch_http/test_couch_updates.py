@@ -5,6 +5,7 @@ import threading
 import httpx
 import pytest
 
+import snapkv
 from cdcmeta import ChangesDB
 from cdcmeta.couch_http import databases
 from snapkv.errors import EngineUnavailableError
@@ -57,6 +58,95 @@ def test_a_limit_never_parts_what_one_moment_brought(http):
     found = page(http, since=start, limit=1)
     assert sorted(rows(found)) == [(name, "deleted") for name in "abc"]
     assert rows(page(http, since=found["last_seq"])) == []
+
+
+def test_an_empty_database_keeps_its_place(http):
+    assert http.http.put("/a%2Fb").status_code == 201
+    (first,) = page(http)["results"]
+    other = ChangesDB(http.store, "a").create()
+    other.put({})
+    found = page(http)
+    assert rows(found) == [("a/b", "created"), ("a", "created")]
+    assert found["results"][0] == first
+    other.put({})
+    assert page(http)["results"][0] == first
+    assert rows(page(http, since=first["seq"])) == [("a", "created")]
+
+
+def test_pages_of_a_follower_have_each_update_once(http):
+    """Other databases are written between two pages."""
+    busy = ChangesDB(http.store, "busy").create()
+    for name in "cba":
+        ChangesDB(http.store, name).create()
+    busy.put({})
+    since, seen = "0", []
+    while found := page(http, since=since, limit=1):
+        if not found["results"]:
+            break
+        assert len(found["results"]) == 1
+        assert found["last_seq"] == found["results"][0]["seq"]
+        seen, since = seen + rows(found), found["last_seq"]
+        if len(seen) < 3:
+            busy.put({})
+    assert seen == [("c", "created"), ("b", "created"), ("a", "created"), ("busy", "updated")]
+
+
+def test_a_database_that_was_created_again(http):
+    db = ChangesDB(http.store, "a").create()
+    since = page(http)["last_seq"]
+    db.delete()
+    db.create()
+    found = page(http, since=since)
+    assert rows(found) == [("a", "created")]
+    assert int(since) < int(found["results"][0]["seq"]) <= int(found["last_seq"])
+    assert rows(page(http, since=found["results"][0]["seq"])) == []
+
+
+def test_a_database_that_was_moved_here_comes_after_what_was_before(http):
+    """Its rows are older than its creation here."""
+    with snapkv.open("memory:") as source:
+        db = ChangesDB(source, "moved").create()
+        db.put({})
+        ChangesDB(http.store, "a").create()
+        since = page(http)["last_seq"]
+        db.relocate(http.store)
+    found = page(http, since=since, limit=1)
+    assert rows(found) == [("moved", "created")]
+    assert int(found["last_seq"]) > int(since)
+    assert rows(page(http, since=found["last_seq"])) == []
+
+
+def test_a_creation_that_was_compacted_has_the_oldest_place(own):
+    clock = snapkv.ManualClock(1_700_000_000_000)
+    http = own(clock=clock)
+    ChangesDB(http.store, "b").create()
+    ChangesDB(http.store, "a").create()
+    clock.advance(600_000)
+    done = http.store.compact(http.store.tick().ts)
+    for _ in range(2):
+        found = page(http)
+        assert [row["seq"] for row in found["results"]] == [str(done.earliest)] * 2
+        assert rows(found) == [("a", "created"), ("b", "created")]
+        ChangesDB(http.store, "c").create().put({})
+        ChangesDB(http.store, "c").delete()
+    assert rows(page(http, since=done.earliest)) == []
+
+
+def test_a_change_during_a_request_is_reported_once(http, monkeypatch):
+    """It comes after the moment of which the answer is, and before the database is read."""
+    db = ChangesDB(http.store, "a").create()
+    since = page(http)["last_seq"]
+    real = databases.databases
+
+    def changes(*args, **more):
+        monkeypatch.setattr(databases, "databases", real)
+        db.put({})
+        return real(*args, **more)
+
+    monkeypatch.setattr(databases, "databases", changes)
+    first = page(http, since=since)
+    second = page(http, since=first["last_seq"])
+    assert rows(first) + rows(second) == [("a", "updated")]
 
 
 def test_a_feed_waits_for_the_next(http):
