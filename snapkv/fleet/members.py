@@ -40,7 +40,7 @@ class Members:
 
     def __init__(self, members: Sequence[Member], timeout: float, clock: Clock) -> None:
         self._stores: dict[tuple[bytes, str | None], list[Member]] = {}
-        self._lock = threading.Lock()
+        self._lock, self._naming = threading.Lock(), threading.Lock()
         self.by_name = {
             member.name: Connection(member, timeout, clock, self._check_distinct)
             for member in members
@@ -53,7 +53,7 @@ class Members:
 
     def after_fork(self) -> None:
         """Forget the threads, which are the parent's."""
-        self._pool, self._lock = None, threading.Lock()
+        self._pool, self._lock, self._naming = None, threading.Lock(), threading.Lock()
 
     def each(self, names: Iterable[str], ask: Callable[[Connection], Found]) -> dict[str, Found]:
         """Return what a function returns for each member; raises the first error by name.
@@ -96,7 +96,7 @@ class Members:
         """
         assert opened.store_id is not None
         member = opened.member
-        with self._lock:  # members are opened in several threads
+        with self._naming:  # members are opened in several threads
             same = self._stores.setdefault((opened.store_id, member.prefix), [])
             both = [other for other in same if other.overlaps(member)]
             if not both:
