@@ -14,6 +14,7 @@ from snapkv.clock import monotonic
 from snapkv.concurrency import Work, here
 from snapkv.coordination.requests import (
     REQUEST_S,
+    REVOKE_S,
     SESSIONS,
     SessionRecord,
     check_ttl,
@@ -188,7 +189,8 @@ class Session(Closing):
     def close(self) -> None:
         """End the session: its keys vanish at once. May be repeated, and called for a lost one.
 
-        One round trip, bounded. If the engine cannot be reached, the lease ends by itself.
+        One round trip, bounded; one more in the background if an interrupt ends it. If the engine
+        cannot be reached, the lease ends by itself.
         """
         with self._lock:
             first, self._closed = not self._closed, True
@@ -199,8 +201,9 @@ class Session(Closing):
             end = partial(revoke, self._core.engine, self.id)
             try:
                 end()
-            except BaseException:  # a second interrupt must not leave the session for its ttl
-                here().start(end, f"snapkv-revoke-{self.id:x}")
+            except BaseException:  # an interrupt must not leave the session for its ttl
+                again = here().start(end, f"snapkv-revoke-{self.id:x}")  # a second one does not end
+                again.join(REVOKE_S)  # the store may be closed next
                 raise
         self._keeper.join()
 
