@@ -49,7 +49,7 @@ def open(url: str | None = None, *, codec: Any = None, **options: Any) -> Any:
         store: Any = await opened(runner, partial(_open.open, found, codec=codec, **options))
         return SnapshotKV(runner, store) if codec is None else TypedStore(runner, store)
 
-    return Opening(begin)
+    return Opening(begin())
 
 
 def observe(url: str, *, prefix: K, **options: Any) -> Opening[Observed[K]]:
@@ -66,7 +66,7 @@ def observe(url: str, *, prefix: K, **options: Any) -> Opening[Observed[K]]:
         call = partial(_observing.observe, url, prefix=prefix, **options)
         return Observed(runner, await opened(runner, call))
 
-    return Opening(begin)
+    return Opening(begin())
 
 
 async def runner_for(url: str, options: dict[str, Any]) -> Runner:

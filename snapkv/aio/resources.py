@@ -29,21 +29,20 @@ C = TypeVar("C", bound=SyncClosable)
 
 
 class Opening(Coroutine[Any, Any, S]):
-    """A store, a session or a candidate that `await` or `async with` opens.
+    """A store, a session or a candidate that `await` or `async with` opens, once.
 
-    It is a coroutine, too, so that `asyncio.create_task` takes it.
+    It is the coroutine that opens it, so that `asyncio.create_task` takes it.
     """
 
-    def __init__(self, begin: Callable[[], Coroutine[Any, Any, S]]) -> None:
-        self._begin = begin
-        self._begun: Coroutine[Any, Any, S] | None = None
+    def __init__(self, opening: Coroutine[Any, Any, S]) -> None:
+        self._opening = opening
         self._opened: S | None = None
 
     def __await__(self) -> Generator[Any, Any, S]:
-        return self._begin().__await__()
+        return self._opening.__await__()
 
     async def __aenter__(self) -> S:
-        self._opened = await self._begin()
+        self._opened = await self._opening
         return self._opened
 
     async def __aexit__(
@@ -59,21 +58,15 @@ class Opening(Coroutine[Any, Any, S]):
 
     def send(self, value: Any) -> Any:
         """Go on until the next wait."""
-        return self._coroutine().send(value)
+        return self._opening.send(value)
 
     def throw(self, *error: Any) -> Any:
         """Raise an error at the present wait."""
-        return self._coroutine().throw(*error)
+        return self._opening.throw(*error)
 
     def close(self) -> None:
-        """End the wait, if it has begun."""
-        if self._begun is not None:
-            self._begun.close()
-
-    def _coroutine(self) -> Coroutine[Any, Any, S]:
-        if self._begun is None:
-            self._begun = self._begin()
-        return self._begun
+        """End it: it cannot be awaited any more."""
+        self._opening.close()
 
 
 async def made(run: Callable[[Callable[[], C]], Awaitable[C]], call: Callable[[], C]) -> C:

@@ -251,7 +251,7 @@ class SnapshotKV(Reads[str], Updates[str, bytes]):
             make = partial(self._store.session, ttl, value)
             return Session(self._runner, await made(self._runner.write, make))
 
-        return Opening(begin)
+        return Opening(begin())
 
     async def sessions(self, *, timeout: float | None = None) -> Sessions:
         """Return the live sessions, the oldest first, at the list's `revision`."""
@@ -270,7 +270,7 @@ class SnapshotKV(Reads[str], Updates[str, bytes]):
             make = partial(self._store.election, name, session=inner, ttl=ttl)
             return Election(self._runner, await self._runner.run(make))
 
-        return Opening(begin)
+        return Opening(begin())
 
     @property
     def live(self) -> Live:

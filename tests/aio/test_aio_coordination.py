@@ -104,6 +104,22 @@ def test_all_that_takes_a_coroutine_takes_a_session(opened):
     asyncio.run(main())
 
 
+def test_what_opens_is_awaited_once(opened):
+    async def main():
+        async with opened() as store:
+            opening = store.session(60)
+            async with await opening, store.election("e"):
+                with pytest.raises(RuntimeError, match="already awaited"):
+                    await opening
+            closed = store.session(60)
+            closed.close()
+            with pytest.raises(RuntimeError, match="already awaited"):
+                await closed
+            assert await no_session(store)
+
+    asyncio.run(main())
+
+
 # --- sessions whose making is cancelled ---
 
 

@@ -62,7 +62,7 @@ def test_a_cancelled_open_leaves_nothing_open(monkeypatch):
 
     async def main():
         while not made:  # a call that is cancelled early opens nothing
-            task = asyncio.create_task(opening.open("memory:")._begin())
+            task = asyncio.create_task(opening.open("memory:"))
             while not made and not task.done():
                 await asyncio.sleep(0)
             task.cancel()
