@@ -113,6 +113,8 @@ class Connection(Link):
         try:
             newer = self._begun(read, reached, until)
         except CompactedError:
+            if _head(kept).timestamp > reached:  # more was recorded, and compacted, meanwhile
+                return self._joined(read, since, until, newest_first, error)
             if since is not None:
                 raise
             return self._begun(read, None, until)  # what is left, as of a store that has an archive

@@ -15,6 +15,7 @@ from snapkv.errors import (
     StoreClosedError,
 )
 from snapkv.fleet.behind import span_of
+from snapkv.fleet.connection import Connection
 from snapkv.fleet.log import logs
 from snapkv.reading import history
 from snapkv.times import physical_ms
@@ -254,6 +255,22 @@ def test_what_is_compacted_comes_from_the_archive_and_the_rest_from_the_engine(c
         assert list(fleet.history("k", until=until)) == [
             each for each in versions if each.version.ts <= until
         ]
+
+
+@pytest.mark.parametrize("since", [None, 0])
+def test_recording_and_compacting_while_both_are_joined(sites, compacted, since, monkeypatch):
+    fleet, commits, _ = compacted
+    begun, overtaken = Connection._begun, []
+
+    def slow(self, read, low, high):
+        if low == commits[3].commit.ts and not overtaken:
+            overtaken.append(sites.archive("a"))
+            sites["a"].compact(commits[5].commit.ts, past_recordings=True)
+        return begun(self, read, low, high)
+
+    monkeypatch.setattr(Connection, "_begun", slow)
+    assert list(fleet.commits(since)) == commits
+    assert overtaken
 
 
 @pytest.mark.parametrize("newest_first", [True, False])
