@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from cdcmeta.scheduler.runtime import Changefeed, Changefeeds, Placement
-from cdcmeta.scheduler.runtime.status import Seen, is_abandoned, placed
+from cdcmeta.scheduler.runtime.status import Seen, has_no_capture, placed
 from snapkv import format_time
 from snapkv.cli.formats import Json, time_json
 from snapkv.clock import SystemClock
@@ -112,7 +112,7 @@ def _seen(feeds: Changefeeds, feed: Changefeed, places: Sequence[Placement], whe
     if when is not None:
         return Seen(feed, holders, {}, None)
     reports, alive = feeds.reports(), feeds.captures()
-    return Seen(feed, holders, reports, alive, abandoned=is_abandoned(feeds, feed, alive))
+    return Seen(feed, holders, reports, alive, no_capture=has_no_capture(feeds, feed, alive))
 
 
 def _number(value: float) -> str:

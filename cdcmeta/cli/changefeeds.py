@@ -118,7 +118,7 @@ def list_(
 ) -> None:
     """Show all changefeeds."""
     from cdcmeta.cli.changefeed_status import row_json, row_of, table_of
-    from cdcmeta.scheduler.runtime.status import Problems, is_abandoned
+    from cdcmeta.scheduler.runtime.status import Problems, has_no_capture
 
     with _opened(store, name, cluster) as feeds:
         when = None if at is None else _understood(at)
@@ -127,8 +127,8 @@ def list_(
         if when is None:  # captures report what is wrong now
             reports, alive = feeds.reports(), feeds.captures()
             for row, feed in zip(rows, found, strict=True):
-                abandoned = is_abandoned(feeds, feed, alive)
-                row["problems"] = Problems.of(reports, feed.id, abandoned=abandoned)
+                no_capture = has_no_capture(feeds, feed, alive)
+                row["problems"] = Problems.of(reports, feed.id, no_capture=no_capture)
     if as_json:
         for row in rows:
             if at is None:

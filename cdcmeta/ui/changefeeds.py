@@ -10,7 +10,7 @@ from itertools import islice
 from cdcmeta.scheduler.runtime import Changefeed, Changefeeds, Placement, records
 from cdcmeta.scheduler.runtime.records import Registration
 from cdcmeta.scheduler.runtime.reports import FeedReport
-from cdcmeta.scheduler.runtime.status import NOT_PLACED, Problems, Seen, is_abandoned
+from cdcmeta.scheduler.runtime.status import NOT_PLACED, Problems, Seen, has_no_capture
 from cdcmeta.ui.lookups import space_names, time_of
 from snapkv import CompactedError, SnapshotKV, When
 from snapkv.times import physical_ms
@@ -166,8 +166,8 @@ def cluster_at(store: SnapshotKV, name: str, when: When | None = None, *, time: 
         left -= read
     rows = []
     for feed in found[:FEEDS_MAX]:
-        abandoned = is_abandoned(feeds, feed, alive)
-        problems = Problems.of(reports, feed.id, abandoned=abandoned)
+        no_capture = has_no_capture(feeds, feed, alive)
+        problems = Problems.of(reports, feed.id, no_capture=no_capture)
         rows.append(_feed_row(store, feeds, feed, problems, when, time))
     captures = _captures(store, feeds, counts, reports, alive)
     return Cluster(name, rows, captures, left > 0, len(found) > FEEDS_MAX)
@@ -197,9 +197,9 @@ def feed_at(
     ]
     alive = _alive(feeds, when)
     counts, read = _counts(feeds, id, when, PLACES_MAX)
-    abandoned = is_abandoned(feeds, feed, alive)
-    seen = Seen(feed, counts, reports, alive, abandoned=abandoned)
-    problems = Problems.of(reports, id, abandoned=abandoned)
+    no_capture = has_no_capture(feeds, feed, alive)
+    seen = Seen(feed, counts, reports, alive, no_capture=no_capture)
+    problems = Problems.of(reports, id, no_capture=no_capture)
     return Feed(
         _feed_row(store, feeds, feed, problems, when, time),
         _writer(store, cluster, id, when),

@@ -21,8 +21,8 @@ class Problems(NamedTuple):
 
     tables: int
     captures: int
-    is_abandoned: bool = False
-    """As `is_abandoned` says; one problem more."""
+    has_no_capture: bool = False
+    """As `has_no_capture` says; one problem more."""
 
     @classmethod
     def of(
@@ -30,19 +30,19 @@ class Problems(NamedTuple):
         reports: Mapping[str, Mapping[str, FeedReport]],
         id: str,
         *,
-        abandoned: bool = False,
+        no_capture: bool = False,
     ) -> Problems:
         """Count the tables with an error, and the captures that cannot use source or sink."""
         found = [feeds[id] for feeds in reports.values() if id in feeds]
         named = {table for report in found for table in report.problems}
         unnamed = sum(max(0, report.failing - len(report.problems)) for report in found)
         unusable = sum(report.error is not None for report in found)
-        return cls(len(named) + unnamed, unusable, abandoned)
+        return cls(len(named) + unnamed, unusable, no_capture)
 
     def __str__(self) -> str:
         named = zip(self, ("table", "capture"), strict=False)
         counts = [f"{count:,} {what}{'s' * (count > 1)}" for count, what in named if count]
-        return ", ".join([*counts, *["no capture"] * self.is_abandoned])
+        return ", ".join([*counts, *["no capture"] * self.has_no_capture])
 
 
 class Seen:
@@ -50,7 +50,7 @@ class Seen:
 
     While the changefeed runs, each of the `alive` captures that has some of its tables (`holders`)
     should report, and each table should be on one that is alive. `alive` is None for a moment in
-    the past, of which that is not known; `abandoned` is what `is_abandoned` says.
+    the past, of which that is not known; `no_capture` is what `has_no_capture` says.
     """
 
     def __init__(
@@ -60,13 +60,13 @@ class Seen:
         reports: Mapping[str, Mapping[str, FeedReport]],
         alive: Container[str] | None,
         *,
-        abandoned: bool = False,
+        no_capture: bool = False,
     ) -> None:
         id, self._alive, self._runs = feed.id, alive, feed.state == RUNNING
         self.rates: dict[str, Rate] = {}
         self.late: dict[str, str] = {}
         self.problems: dict[str, str] = {}
-        self.captures: list[str] = [NO_CAPTURE] * abandoned
+        self.captures: list[str] = [NO_CAPTURE] * no_capture
         expected = [each for each in sorted(set(holders)) if self._runs and self._lives(each)]
         for capture in expected:
             if id not in reports.get(capture, {}):
@@ -103,11 +103,11 @@ class Seen:
         return self._alive is not None and capture in self._alive
 
 
-def is_abandoned(feeds: Changefeeds, feed: Changefeed, alive: Sized | None) -> bool:
+def has_no_capture(feeds: Changefeeds, feed: Changefeed, alive: Sized | None) -> bool:
     """Return whether captures have begun with a changefeed that runs, and none is alive.
 
-    One that waits for its first capture is not abandoned. `alive` is None if that is not known. One
-    round trip if no capture is alive, else none.
+    One that waits for its first capture has not lost one. `alive` is None if that is not known.
+    One round trip if no capture is alive, else none.
     """
     if alive is None or len(alive) or feed.state != RUNNING:
         return False
