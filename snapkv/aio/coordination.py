@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from functools import partial
-from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from snapkv.aio.following import LOOK_S, Following
+from snapkv.aio.resources import AsyncClosing
 from snapkv.aio.runners import Runner
 from snapkv.clock import monotonic
 from snapkv.model import Held
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from snapkv.coordination.session import SessionInfo
 
 
-class Session:
+class Session(AsyncClosing):
     """A process's sign of life in a store: `snapkv.Session`, awaited."""
 
     def __init__(self, runner: Runner, session: SyncSession) -> None:
@@ -28,17 +28,6 @@ class Session:
 
     def __repr__(self) -> str:
         return f"<aio {repr(self.sync)[1:]}"
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.aclose()
 
     @property
     def alive(self) -> bool:
@@ -75,7 +64,7 @@ class Session:
         await self._runner.write(self.sync.close)
 
 
-class Election:
+class Election(AsyncClosing):
     """One candidate of an election: `snapkv.Election`, awaited.
 
     As an asynchronous context manager it resigns at the end.
@@ -87,17 +76,6 @@ class Election:
 
     def __repr__(self) -> str:
         return f"<aio {repr(self._sync)[1:]}"
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.aclose()
 
     @property
     def leading(self) -> bool:

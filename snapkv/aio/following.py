@@ -12,9 +12,9 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 from functools import partial
-from types import TracebackType
 from typing import Generic, Protocol, Self, TypeVar
 
+from snapkv.aio.resources import AsyncClosing
 from snapkv.aio.runners import Runner
 from snapkv.clock import monotonic
 from snapkv.errors import StoreClosedError
@@ -39,7 +39,7 @@ class Source(Protocol[T_co]):
         ...
 
 
-class Following(Generic[T]):
+class Following(AsyncClosing, Generic[T]):
     """The steps of a watch, as an asynchronous iterator. Use it from one task.
 
     Iteration waits for ever, or ends after `timeout` seconds without a step.
@@ -100,14 +100,3 @@ class Following(Generic[T]):
             await asyncio.wait({self._reading})
         with suppress(StoreClosedError):  # the store has closed it
             await self._runner.run(self._source.close)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.aclose()

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from snapkv.aio.reads import Reads
+from snapkv.aio.resources import AsyncClosing
 from snapkv.aio.runners import Runner
 from snapkv.model import K
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from snapkv.observing.observe import Observed as SyncObserved
 
 
-class Observed(Reads[K]):
+class Observed(Reads[K], AsyncClosing):
     """Time travel over keys that other programs write: `snapkv.Observed`, awaited."""
 
     def __init__(self, runner: Runner, observed: SyncObserved[K]) -> None:
@@ -22,17 +22,6 @@ class Observed(Reads[K]):
 
     def __repr__(self) -> str:
         return f"<aio {repr(self._observed)[1:]}"
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.aclose()
 
     async def aclose(self) -> None:
         """Close it; tasks that wait raise `StoreClosedError`. Takes about a second at most.

@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from types import TracebackType
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, Self, TypeVar
 
 
-class Closable(Protocol):
-    """Something that `aclose` closes."""
+class AsyncClosing(ABC):
+    """An asynchronous context manager that ends with its own `aclose()`."""
 
+    @abstractmethod
     async def aclose(self) -> None:
-        """Close it."""
-        ...
+        """Close it; a second call does nothing."""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.aclose()
 
 
 class SyncClosable(Protocol):
@@ -24,7 +36,7 @@ class SyncClosable(Protocol):
         ...
 
 
-S = TypeVar("S", bound=Closable)
+S = TypeVar("S", bound=AsyncClosing)
 C = TypeVar("C", bound=SyncClosable)
 
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from functools import partial
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, BinaryIO, Self
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from snapkv.aio.coordination import Election, Session
 from snapkv.aio.live import Live
 from snapkv.aio.reads import Reads
-from snapkv.aio.resources import Opening, made
+from snapkv.aio.resources import AsyncClosing, Opening, made
 from snapkv.aio.runners import Runner
 from snapkv.aio.typed import TypedView
 from snapkv.aio.updating import Updates
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
     from snapkv.store.watermarks import Watermark
 
 
-class SnapshotKV(Reads[str], Updates[str, bytes]):
+class SnapshotKV(Reads[str], Updates[str, bytes], AsyncClosing):
     """A store whose calls are awaited; opened by `snapkv.aio.open`, used in one asyncio loop.
 
     Each method costs and raises as the method of the same name of `snapkv.SnapshotKV`. Commits of
@@ -55,17 +54,6 @@ class SnapshotKV(Reads[str], Updates[str, bytes]):
 
     def __repr__(self) -> str:
         return f"<aio {repr(self._store)[1:]}"
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.aclose()
 
     async def aclose(self) -> None:
         """Close the store, in about a second; tasks that wait raise `StoreClosedError`.

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
+from snapkv.aio.resources import AsyncClosing
 from snapkv.aio.runners import Runner
 from snapkv.aio.store import SnapshotKV
 from snapkv.aio.typed import TypedView
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from snapkv.store.typed_store import TypedStore as SyncTypedStore
 
 
-class TypedStore(TypedView[str, V]):
+class TypedStore(TypedView[str, V], AsyncClosing):
     """A store that was opened with a codec: `snapkv.TypedStore`, awaited.
 
     `store` is the store with its bytes, and with all that is not about values. Opened by
@@ -28,17 +28,6 @@ class TypedStore(TypedView[str, V]):
 
     def __repr__(self) -> str:
         return f"<aio {repr(self._typed)[1:]}"
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.aclose()
 
     async def aclose(self) -> None:
         """Close the store, in about a second; tasks that wait raise `StoreClosedError`."""

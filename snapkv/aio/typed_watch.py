@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Generator
-from types import TracebackType
 from typing import Generic, Self
 
+from snapkv.aio.resources import AsyncClosing
 from snapkv.aio.watch import Watch
 from snapkv.model import Changes, K, V
 from snapkv.reading.decoding import Decoding
 from snapkv.reading.typed_watch import decoded
 
 
-class TypedWatch(Generic[K, V]):
+class TypedWatch(AsyncClosing, Generic[K, V]):
     """A watch whose values a codec decodes; `raw` is the one of bytes.
 
     It shares the watch of the engine with all watches of these keys. If a value cannot be decoded,
@@ -38,14 +38,6 @@ class TypedWatch(Generic[K, V]):
 
     async def __aenter__(self) -> Self:
         return await self._begun()
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.aclose()
 
     async def _begun(self) -> Self:
         await self.raw

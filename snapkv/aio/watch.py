@@ -21,10 +21,10 @@ import weakref
 from collections import deque
 from collections.abc import Collection, Generator
 from functools import partial
-from types import TracebackType
 from typing import TYPE_CHECKING, Generic, Self
 
 from snapkv.aio.iterating import Chunk, chunk_of
+from snapkv.aio.resources import AsyncClosing
 from snapkv.aio.runners import Runner
 from snapkv.arguments import check_seconds
 from snapkv.clock import pause
@@ -183,7 +183,7 @@ def matching(
     ]
 
 
-class Watch(Generic[K]):
+class Watch(AsyncClosing, Generic[K]):
     """The commits after a moment that changed a key with a prefix, as an asynchronous iterator.
 
     `await store.watch(...)`, `async with` and the first step begin it: "now" is then.
@@ -241,14 +241,6 @@ class Watch(Generic[K]):
 
     async def __aenter__(self) -> Self:
         return await self._begin()
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.aclose()
 
     async def _begin(self) -> Self:
         if not self._began:
