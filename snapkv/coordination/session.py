@@ -202,7 +202,8 @@ class Session(Closing):
             try:
                 end()
             except BaseException:  # an interrupt must not leave the session for its ttl
-                again = here().start(end, f"snapkv-revoke-{self.id:x}")  # a second one does not end
+                # in the background, so that a second interrupt does not end it
+                again = here().start(end, f"snapkv-revoke-{self.id:x}")
                 again.join(REVOKE_S)  # the store may be closed next
                 raise
         self._keeper.join()

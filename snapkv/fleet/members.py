@@ -104,7 +104,7 @@ class Members:
         if both and both != [member]:
             error = InvalidOptionError(
                 f"it is the same store as the member {both[0].name!r}: leave one of the two out; "
-                "or if it was renamed, give the first left=, and the second joined= after that"
+                "if it was renamed, give left= to the old name and a later joined= to the new one"
             )
             raise named(error, opened.name)
 
