@@ -10,7 +10,7 @@ from store.wrapping import wrap_engines
 
 from cdcmeta.errors import InvalidArgumentError
 from cdcmeta.generations import CdcLog, GenerationLog, Operation, StreamConsumer
-from snapkv import CommitUnknownError
+from snapkv import CommitTooLargeError, CommitUnknownError
 
 from .live import RING
 from .live import clock as clock
@@ -154,3 +154,19 @@ def test_an_unknown_outcome_of_several_rows(place, fate, monkeypatch):
         assert told == [(b"a", PREIMAGE, b"0"), (b"a", UPDATE, b"1"), (b"b", INSERT, b"2")]
         assert rows.resolve(caught.value) == found[1]
         assert consumed(log, rows)[1:] == found
+
+
+def test_a_batch_with_images_has_as_many_rows_as_the_engine_has_guards(store, log, member):
+    rows = CdcLog(store, member, preimage=True)
+    most = store.guards_max
+    if most is None:
+        assert len(rows.write_batch({b"%d" % n: b"" for n in range(300)})) == 300
+        return
+    rows.write_batch({b"%d" % n: b"" for n in range(most - 2)})
+    before = store.resolved()
+    with pytest.raises(CommitTooLargeError, match="guards"):
+        rows.write_batch({b"%d" % n: b"" for n in range(most)})
+    assert store.resolved() == before
+    assert (
+        len(CdcLog(store, member, "plain").write_batch({b"%d" % n: b"" for n in range(300)})) == 300
+    )

@@ -168,7 +168,8 @@ class CdcLog:
 
         They are in the order of `changes`, each with its images around it. Raises as `write`, and
         `InvalidArgumentError` without changes, or for a key that occurs twice. With `preimage` each
-        row is guarded, and `SnapshotKV.guards_max` bounds how many.
+        row is guarded, so `SnapshotKV.guards_max` less two bounds how many (on etcd 93, by its
+        defaults): more raise `CommitTooLargeError`.
         """
         check_seconds("timeout", timeout)
         requested, deadline = _checked(changes), monotonic() + timeout
