@@ -41,7 +41,8 @@ _JSON = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", "
 class Edit:
     """An edit of a document: `base` is the revision it replaces; a replicated edit has `leaf`.
 
-    One that `replaces` has none: it follows the winner, whatever that is.
+    One that `replaces` has none: it follows the winner, whatever that is. A replicated edit removes
+    the leaves that are `superseded`: where it comes from, they are ancestors.
     """
 
     id: str
@@ -50,6 +51,7 @@ class Edit:
     base: Revision | None = None
     leaf: Leaf | None = None
     replaces: bool = False
+    superseded: frozenset[Revision] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +222,7 @@ def edited(tree: Tree | None, edit: Edit, revs_limit: int) -> tuple[Tree, Revisi
         new = edit.leaf.revision
         if tree is None:
             return Tree.of([edit.leaf.stemmed(revs_limit)]), new
-        return tree.merged(edit.leaf, revs_limit), new
+        return tree.merged(edit.leaf, revs_limit).without(edit.superseded), new
     parent = _parent(tree, edit)
     new = revision_of(edit, parent)
     if tree is None or parent is None:

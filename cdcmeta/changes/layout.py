@@ -154,6 +154,14 @@ def body_key(id: str, revision: Revision) -> bytes:
     return _BODY_PREFIX + pack((id, position, hash))
 
 
+def named_by_body(key: bytes) -> tuple[str, Revision] | None:
+    """Return the document and the revision whose body has this key; None for other keys."""
+    if not key.startswith(_BODY_PREFIX):
+        return None
+    _, id, position, hash = unpack(key)
+    return id, Revision(position, hash)
+
+
 def deleted_key(id: str) -> bytes:
     """Return the key that marks a document whose winner is deleted."""
     return pack((DELETED, id))

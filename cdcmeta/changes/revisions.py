@@ -6,7 +6,7 @@ Pure: nothing here reads or writes. A tree is its leaves, each with the ids of i
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -131,6 +131,15 @@ class Tree:
         if self.knows(new.revision):
             return self
         return self._with(self._joined(new), revs_limit)
+
+    def without(self, superseded: Collection[Revision]) -> Tree:
+        """Return the tree without leaves that other edits have followed elsewhere.
+
+        A history that was cut does not say that the others descend from them. The same tree if none
+        is a leaf, or if no other leaf would remain.
+        """
+        kept = tuple(leaf for leaf in self.leaves if leaf.revision not in superseded)
+        return Tree(kept) if kept and len(kept) < len(self.leaves) else self
 
     def _joined(self, new: Leaf) -> Leaf:
         """Return a leaf with the older ancestors that other branches know."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from random import Random
 
@@ -31,7 +31,7 @@ from snapkv import (
     Stamp,
 )
 from snapkv.clock import monotonic, pause
-from snapkv.model import Guard
+from snapkv.model import Guard, Scalar
 
 TIMEOUT_S = 10.0
 DOCS_MAX = 0x10000
@@ -81,8 +81,9 @@ class Writer:
         *,
         timeout: float | None = None,
         beside: Beside | None = None,
+        meta: Mapping[str, Scalar] | None = None,
     ) -> list[Edited]:
-        """Commit edits together; return the result of each, in order.
+        """Commit edits together, with a `meta`; return the result of each, in order.
 
         One read and one commit without contention. A conflicting edit fails alone. When another
         writer changes one of the documents first, all edits are planned again.
@@ -112,7 +113,7 @@ class Writer:
             database, _ = self.record()
             known, head = self._known(edits)
             if head is not None and losses >= HEAD_TRIES and beside is None:
-                return self._in_parts(edits, deadline)
+                return self._in_parts(edits, deadline, meta)
             plan = planned(edits, known, database)
             if any(each.error for each in plan.outcomes) and not fresh:
                 fresh = True  # the conflict may exist because the database was deleted
@@ -123,7 +124,7 @@ class Writer:
             guards: list[Guard] = [AtRevision(layout.DATABASE, revision)]
             guards += plan.guards() if head is None else [HeadAt(head)]
             try:
-                return self._commit(plan, guards, beside, deadline)
+                return self._commit(plan, guards, beside, deadline, meta)
             except ConflictError as e:
                 if beside is not None and any(guard in beside.guards for guard, _ in e.failed):
                     raise
@@ -147,7 +148,12 @@ class Writer:
         return [*error.before, *own, *_not_made(error.after)]
 
     def _commit(
-        self, plan: Plan, guards: list[Guard], beside: Beside | None, deadline: float
+        self,
+        plan: Plan,
+        guards: list[Guard],
+        beside: Beside | None,
+        deadline: float,
+        meta: Mapping[str, Scalar] | None,
     ) -> list[Edited]:
         left = deadline - monotonic()
         if left <= 0:
@@ -162,7 +168,7 @@ class Writer:
 
         note = None if beside is None else beside.note
         try:
-            commit = self._space.commit(build, note=note, timeout=left)
+            commit = self._space.commit(build, note=note, meta=meta, timeout=left)
         except CommitUnknownError as e:
             raise EditUnknownError(e, plan) from e
         return plan.results(commit)
@@ -199,13 +205,18 @@ class Writer:
         }
         return found, None if alone or snapshot is None else snapshot.revision
 
-    def _in_parts(self, edits: Sequence[Edit | Edited], deadline: float) -> list[Edited]:
+    def _in_parts(
+        self,
+        edits: Sequence[Edit | Edited],
+        deadline: float,
+        meta: Mapping[str, Scalar] | None,
+    ) -> list[Edited]:
         size = max(1, (self._store.guards_max or DOCS_MAX) - 1)
         found: list[Edited] = []
         for at in range(0, len(edits), size):
             left = max(0.0, deadline - monotonic())
             try:
-                found += self.edit(edits[at : at + size], timeout=left)
+                found += self.edit(edits[at : at + size], timeout=left, meta=meta)
             except EditUnknownError as e:
                 raise EditUnknownError(e.commit, e.plan, found, edits[at + size :]) from e
             except CommitTimeoutError:

@@ -60,7 +60,9 @@ def kill_one(fleet, store):
 
 
 def test_databases_are_the_same_after_a_capture_was_killed(fleet, store, tmp_path):
-    rng, dbs = random.Random(7), [ChangesDB(store, name).create() for name in DATABASES]
+    rng, limits = random.Random(7), (1, 1_000)
+    named = zip(DATABASES, limits, strict=True)
+    dbs = [ChangesDB(store, name).create(revs_limit=limit) for name, limit in named]
 
     def edit(count):
         for _ in range(count):
@@ -89,7 +91,10 @@ def test_databases_are_the_same_after_a_capture_was_killed(fleet, store, tmp_pat
 
 def same(db, copy):
     ours, theirs = (
-        {row.id: (row.rev, row.doc) for row in each.changes(include_docs=True).rows}
+        {
+            row.id: (row.revs, row.doc)
+            for row in each.changes(include_docs=True, style="all_docs").rows
+        }
         for each in (db, copy)
     )
     return ours == theirs

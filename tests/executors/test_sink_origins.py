@@ -216,7 +216,7 @@ def test_documents_and_their_checkpoint_share_the_time_of_one_write(monkeypatch)
 
             return call
 
-        monkeypatch.setattr(ChangesDB, "replicate", noting(ChangesDB.replicate))
+        monkeypatch.setattr(ChangesDB, "edit", noting(ChangesDB.edit))
         monkeypatch.setattr(target, "commit", noting(target.commit))
         began = monotonic()
         writer.write([document(6, "a", 6)], 6)

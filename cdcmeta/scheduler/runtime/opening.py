@@ -13,6 +13,7 @@ from cdcmeta.errors import InvalidArgumentError, SinkError
 from cdcmeta.scheduler.agent.executor import ExecutorStatus
 from cdcmeta.scheduler.core.states import NO_PROGRESS, Progress, TableState, Token
 from cdcmeta.scheduler.executors.executor import StoreExecutor
+from cdcmeta.scheduler.executors.routes import place_of
 from cdcmeta.scheduler.executors.sinks.called import CalledSink, Function
 from cdcmeta.scheduler.executors.sinks.contract import Origin, Sink
 from cdcmeta.scheduler.executors.sinks.couch import CouchSink
@@ -32,7 +33,6 @@ from snapkv.extras import extra
 JSON_LINES, CALL = "jsonl:", "call:"
 LOCAL = ("lmdb:", "archive:", JSON_LINES, f"{RECORD}lmdb:", f"{RECORD}archive:")
 RETRY_S = 2.0
-STORE_ID_DIGITS = 16
 
 
 class Stores:
@@ -108,8 +108,7 @@ def open_source(feed: Changefeed, stores: Stores) -> TableSource:
 
 def origin_of(feed: Changefeed, store: SnapshotKV, cluster: str) -> Origin:
     """Return what a sink keeps of a changefeed, which is a record in this store."""
-    store_id = store.reader.format.store_id.hex()[:STORE_ID_DIGITS]
-    return Origin(f"{store_id}/{cluster}/{feed.id}", feed.created)
+    return Origin(f"{place_of(store)}/{cluster}/{feed.id}", feed.created)
 
 
 def open_sink(
@@ -144,8 +143,10 @@ def open_sink(
         source = stores.open(feed.source, feed.source_name, create=False)
         return recorded_sink(url, feed.sink_name, feed.id, source)
     target = stores.open(url, feed.sink_name, create=True)
-    kind = DatabaseSink if feed.databases else StoreSink
-    return kind(target, feed.id, write_s=write_s, origin=origin)
+    place = place_of(stores.open(feed.source, feed.source_name, create=False))
+    if feed.databases:
+        return DatabaseSink(target, feed.id, write_s=write_s, origin=origin, source=place)
+    return StoreSink(target, feed.id, write_s=write_s, origin=origin)
 
 
 class OpeningExecutor:

@@ -3,18 +3,43 @@
 A table is written to a database of its own, in another store or on a CouchDB server. All leaves of
 a changed document are sent with their histories, as CouchDB's replicator does, so repeated and late
 writes change nothing. The checkpoint is written after the documents.
+
+Where the source's `revs_limit` has cut these histories, the target cannot see that one of its
+leaves is an ancestor, and CouchDB's replicator leaves it there for ever. Here the source says which
+leaves its edits have followed, and these end in the target; edits that were made there remain:
+
+    source, revs_limit 3     1-a                    25-z (24 23), deleted
+    target, as sent          1-a                    25-z (24 23), deleted; 1-a
+    ended: in a store        1-a is removed         25-z (24 23), deleted
+    on a CouchDB server      a tombstone is added   25-z (24 23), deleted; 2-0 (1-a), deleted
+
+In a state, also in that after a compaction, the source cannot say it. Then each leaf of the target
+ends that is older than a cut; but in a store not one that another writer made there, as far as the
+target's commits say so.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
+from itertools import islice
+from typing import Any
 from urllib.parse import quote
 
 from cdcmeta.changes import ChangesDB
+from cdcmeta.changes.documents import (
+    Edit,
+    replicated_edit_of,
+    revisions_member,
+    shown_as_json,
+)
+from cdcmeta.changes.revisions import HASH_BYTES, Leaf, Revision
 from cdcmeta.errors import DatabaseExistsError, SinkError
 from cdcmeta.scheduler.core.states import Token
+from cdcmeta.scheduler.executors.routes import ROUTE
 from cdcmeta.scheduler.executors.sinks.contract import NAME_IN_URL, Origin
 from cdcmeta.scheduler.executors.sinks.couch import (
     BATCH_BYTES,
@@ -29,6 +54,9 @@ from cdcmeta.scheduler.executors.sources.databases import DocumentChange
 from snapkv import Changes, CommitTooLargeError, SnapshotKV
 from snapkv.clock import monotonic
 
+ENDED_DOCS = 100
+"""The most documents whose leaves one request reads, in order to end some."""
+
 
 class DatabaseSink:
     """Writes each table into the database of its name in a store; creates it if it is missing."""
@@ -40,24 +68,31 @@ class DatabaseSink:
         *,
         write_s: float = WRITE_S,
         origin: Origin | None = None,
+        source: str | None = None,
     ) -> None:
-        self._target, self._write_s = target, write_s
+        self._target, self._write_s, self._source = target, write_s, source
         self._records = StoreSink(target, changefeed, write_s=write_s, origin=origin)
 
     def writer(self, table: str, token: Token) -> DatabaseWriter:
         """Return a writer of one assignment."""
         database, records = ChangesDB(self._target, table), self._records.writer(table, token)
-        return DatabaseWriter(database, records, self._write_s)
+        return DatabaseWriter(database, records, self._write_s, self._source)
 
     def close(self) -> None:
         """Do nothing: the store is closed by who opened it."""
 
 
 class DatabaseWriter:
-    """Writes one database: a read and a commit for a batch, and a commit of its checkpoint."""
+    """Writes one database: a read and a commit for a batch, and a commit of its checkpoint.
 
-    def __init__(self, database: ChangesDB, records: StoreWriter, write_s: float) -> None:
+    A part of a state in which the source has cut histories costs three reads more.
+    """
+
+    def __init__(
+        self, database: ChangesDB, records: StoreWriter, write_s: float, source: str | None
+    ) -> None:
         self._database, self._records, self._write_s = database, records, write_s
+        self._meta = None if source is None else {ROUTE: source}
 
     def begin(self, start: int) -> int:
         """Take the table over, and create the database unless it exists."""
@@ -70,28 +105,59 @@ class DatabaseWriter:
     def write(self, commits: Sequence[Changes[str]], checkpoint: int) -> None:
         """Replicate the documents, then write the checkpoint, both within the same time."""
         deadline = monotonic() + self._write_s
-        leaves = [json.loads(each) for each in leaves_of(commits)]
-        if leaves:
-            self._replicate(leaves, deadline)
+        documents = documents_of(commits)
+        if documents:
+            self._replicate(self._edits_of(documents), deadline)
         if checkpoint:
             self._records.write([], checkpoint, deadline=deadline)
 
     def close(self) -> None:
         """Do nothing."""
 
-    def _replicate(self, leaves: list[dict[str, object]], deadline: float) -> None:
+    def _edits_of(self, documents: Sequence[DocumentChange]) -> list[Edit]:
+        """Return the edits of all leaves."""
+        unknown = [each for each in documents if each.superseded is None and each.has_lost]
+        lost = self._lost(unknown) if unknown else {}
+        edits: list[Edit] = []
+        for each in documents:
+            superseded = lost.get(each.key, ()) if each.superseded is None else each.superseded
+            gone = frozenset(rev for rev in superseded if each.is_lost(rev))
+            for leaf in each.leaves:
+                edits.append(replace(replicated_edit_of(json.loads(leaf)), superseded=gone))
+        return edits
+
+    def _lost(self, documents: Sequence[DocumentChange]) -> dict[str, list[Revision]]:
+        """Return which leaves of the target may be ancestors, and were not made there."""
+        state = self._database.state()
+        winners = state.winners([each.key for each in documents])
+        return {
+            each.key: [
+                leaf.revision
+                for leaf in state.tree(each.key, winner).leaves
+                if each.is_lost(leaf.revision) and not self._is_own(each.key, leaf.revision)
+            ]
+            for each, winner in zip(documents, winners, strict=True)
+            if winner is not None
+        }
+
+    def _is_own(self, id: str, revision: Revision) -> bool:
+        """Return whether a leaf was made in the target, as far as its commits are known."""
+        last = self._database.newest_version(id, revision)
+        return last is not None and last.ts is not None and last.meta != self._meta
+
+    def _replicate(self, edits: list[Edit], deadline: float) -> None:
         """Store revisions; in halves, if they are too large for one commit."""
         left_s = deadline - monotonic()
         if left_s <= 0:
             raise SinkError(f"the target did not take it within {self._write_s:g} s")
         try:
-            results = self._database.replicate(leaves, timeout=left_s)
+            results = self._database.edit(edits, timeout=left_s, meta=self._meta)
         except CommitTooLargeError:
-            half = len(leaves) // 2
+            half = len(edits) // 2
             if not half:
                 raise
-            self._replicate(leaves[:half], deadline)
-            self._replicate(leaves[half:], deadline)
+            self._replicate(edits[:half], deadline)
+            self._replicate(edits[half:], deadline)
             return
         for each in results:
             if each.error is not None:
@@ -115,11 +181,22 @@ class CouchReplicaSink(CouchSink):
 
 
 class CouchReplicaWriter(CouchWriter):
-    """Writes one database: one request for a batch, two for its checkpoint."""
+    """Writes one database: one request for a batch, two for its checkpoint.
+
+    For each 100 documents whose histories were cut between two batches there is one more, and
+    another one if the target has leaves to be ended.
+    """
 
     def _send_all(self, commits: Sequence[Changes[str]]) -> None:
+        documents = documents_of(commits)
+        self._post_in_batches(leaf for each in documents for leaf in each.leaves)
+        lost = (each for each in documents if each.has_lost)
+        while some := list(islice(lost, ENDED_DOCS)):
+            self._post_in_batches(self._tombstones(some))
+
+    def _post_in_batches(self, leaves: Iterable[bytes]) -> None:
         docs, size = list[bytes](), 0
-        for doc in leaves_of(commits):
+        for doc in leaves:
             if docs and (size + len(doc) > BATCH_BYTES or len(docs) >= BATCH_DOCS):
                 self._post_docs(docs)
                 docs, size = [], 0
@@ -128,13 +205,49 @@ class CouchReplicaWriter(CouchWriter):
         if docs:
             self._post_docs(docs)
 
+    def _tombstones(self, documents: Sequence[DocumentChange]) -> list[bytes]:
+        """Return what ends the living leaves of the target that are ancestors in the source."""
+        keys = [each.key for each in documents]
+        path = "_all_docs?include_docs=true&conflicts=true"
+        answer = self._client.request("POST", path, json.dumps({"keys": keys}).encode())
+        if answer.status != 200:
+            raise self._client.rejected("a list of documents", answer)
+        try:
+            living = {row["key"]: _living_of(row) for row in answer.value["rows"]}
+            return [
+                _tombstone(each.key, leaf)
+                for each in documents
+                for leaf in filter(each.is_lost, living[each.key])
+            ]
+        except (ValueError, TypeError, KeyError, AttributeError):
+            raise self._client.error("lists documents in an unknown format") from None
 
-def leaves_of(commits: Sequence[Changes[str]]) -> Iterator[bytes]:
-    """Yield the leaves of the changed documents, each document as its last commit has it."""
+
+def documents_of(commits: Sequence[Changes[str]]) -> list[DocumentChange]:
+    """Return the changed documents, each as its last commit has it."""
     last: dict[str, DocumentChange] = {}
     for commit in commits:
         for change in commit.changes:
             assert isinstance(change, DocumentChange)
-            last[change.key] = change
-    for document in last.values():
-        yield from document.leaves
+            earlier = last.get(change.key)
+            last[change.key] = change if earlier is None else change.after(earlier)
+    return list(last.values())
+
+
+def _living_of(row: Mapping[str, Any]) -> list[Revision]:
+    """Return the leaves that are not deleted of a row of `_all_docs`. Raises `KeyError`, ..."""
+    doc = row.get("doc")
+    if doc is None:  # there is none, or its winner is deleted, and so are all other leaves
+        return []
+    return [Revision.parse(each) for each in (doc["_rev"], *doc.get("_conflicts", ()))]
+
+
+def _tombstone(id: str, leaf: Revision) -> bytes:
+    """Return the deleted revision that follows a leaf: the same one whenever it is made.
+
+    Its hash is small, so that of deleted leaves at the same position the source's wins.
+    """
+    digest = hashlib.blake2b(f"{leaf} {id}".encode(), digest_size=HASH_BYTES // 2).digest()
+    ended = Revision(leaf.position + 1, bytes(HASH_BYTES // 2) + digest)
+    path = revisions_member(Leaf(False, ended, (leaf.hash,)))
+    return shown_as_json(id, Leaf(False, ended), b"{}", _revisions=path)

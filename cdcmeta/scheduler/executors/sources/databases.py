@@ -8,13 +8,20 @@ their histories, as CouchDB's replication needs them. One watch reads all databa
 
 A document with conflicts has other leaves, too, which are read at the commit's revision. The feed
 of a database has each document's last change for ever, so a table continues after a compaction.
+
+A commit deletes the bodies of the leaves that its edits follow. Where `revs_limit` has cut the
+history between such a leaf and the present ones, only that says that it is their ancestor:
+
+    revs_limit 1    commit 1    puts the body of 1-a                         leaf 1-a
+                    commit 2    puts the body of 2-b, deletes that of 1-a    leaf 2-b, without 1-a
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from itertools import islice
+from typing import TypeAlias
 
 from cdcmeta.changes import layout
 from cdcmeta.changes.documents import revisions_member, shown_as_json
@@ -30,16 +37,43 @@ from snapkv.layout import Keyspace
 from snapkv.reading.view import View
 
 PAGE_DOCS = 100
+Superseded: TypeAlias = Mapping[str, frozenset[Revision]]
+"""Leaves that edits have followed, by document."""
 
 
 @dataclass(frozen=True, slots=True)
 class DocumentChange(Change[str]):
     """A changed document: `value` is its winner; `leaves` are all its leaves, the winner last.
 
-    A leaf is a JSON document with `_revisions`.
+    A leaf is a JSON document with `_revisions`; `revisions` names them.
     """
 
     leaves: tuple[bytes, ...]
+    revisions: frozenset[Revision] = frozenset()
+    cut: int = 1
+    """The position before which a leaf's ancestors are not known; 1 if all are known."""
+    superseded: frozenset[Revision] | None = frozenset()
+    """The leaves that its commits have followed; None if that is not known, as in a state."""
+
+    @property
+    def has_lost(self) -> bool:
+        """Whether a target may have a leaf that is an ancestor, and `leaves` do not say so."""
+        return self.cut > 1 and (self.superseded is None or any(map(self.is_lost, self.superseded)))
+
+    def is_lost(self, leaf: Revision) -> bool:
+        """Return whether a target's leaf may be, or if it is superseded is, an ancestor."""
+        return (
+            leaf.position < self.cut
+            and leaf not in self.revisions
+            and (self.superseded is None or leaf in self.superseded)
+        )
+
+    def after(self, earlier: DocumentChange) -> DocumentChange:
+        """Return this change with what an earlier one has superseded."""
+        either = None
+        if self.superseded is not None and earlier.superseded is not None:
+            either = self.superseded | earlier.superseded
+        return replace(self, superseded=either)
 
 
 class DatabasesFeed:
@@ -111,7 +145,7 @@ class DatabasesSource:
                 commit = Commit(at, 0, state.snapshot.revision, None)
                 rows = state.rows(after, state.end)
                 while page := list(islice(rows, PAGE_DOCS)):
-                    yield Changes(commit, tuple(_documents(state, page, commit)))
+                    yield Changes(commit, tuple(_documents(state, page, commit, None)))
                     after = page[-1].sequence
                 return
             except CompactedError:  # the index is in the order of changes: what follows is new
@@ -149,9 +183,10 @@ class DatabasesSource:
         ]
         if not rows:
             return None
-        found = [_lone_document(row, keys, commit) for row in rows]
+        superseded = _superseded(keys)
+        found = [_lone_document(row, keys, commit, superseded) for row in rows]
         if None in found:
-            found = list(_documents(self._state(name, commit.revision), rows, commit))
+            found = list(_documents(self._state(name, commit.revision), rows, commit, superseded))
         return Changes(commit, tuple(each for each in found if each is not None))
 
     def _state(self, name: str, revision: int) -> State:
@@ -166,16 +201,31 @@ class DatabasesSource:
         return prefix[len(spaces) : -1]
 
 
-def _lone_document(row: Row, keys: dict[bytes, bytes | None], commit: Commit) -> Change[str] | None:
+def _superseded(keys: dict[bytes, bytes | None]) -> Superseded:
+    """Return the leaves that the edits of a commit have followed, by document."""
+    found: dict[str, set[Revision]] = {}
+    for key, value in keys.items():
+        named = layout.named_by_body(key) if value is None else None
+        if named is not None:
+            found.setdefault(named[0], set()).add(named[1])
+    return {id: frozenset(each) for id, each in found.items()}
+
+
+def _lone_document(
+    row: Row, keys: dict[bytes, bytes | None], commit: Commit, superseded: Superseded
+) -> Change[str] | None:
     """Return a document without conflicts from the keys of a commit; None if they have not all."""
     winner = keys.get(layout.winner_key(row.id))
     body = keys.get(layout.body_key(row.id, row.revision))
     if row.branches != 1 or winner is None or body is None:
         return None
-    return _document(row.id, [(layout.winner_of(winner).leaf, body)], commit)
+    leaves = [(layout.winner_of(winner).leaf, body)]
+    return _document(row.id, leaves, commit, superseded.get(row.id, frozenset()))
 
 
-def _documents(state: State, rows: Iterable[Row], commit: Commit) -> Iterator[Change[str]]:
+def _documents(
+    state: State, rows: Iterable[Row], commit: Commit, superseded: Superseded | None
+) -> Iterator[Change[str]]:
     """Yield documents with all their leaves. Two round trips, and one more with conflicts."""
     ids = [row.id for row in rows]
     winners = state.winners(ids)
@@ -189,16 +239,24 @@ def _documents(state: State, rows: Iterable[Row], commit: Commit) -> Iterator[Ch
     wanted: list[tuple[str, Revision]] = [(id, leaf.revision) for id, all in leaves for leaf in all]
     bodies = state.bodies(wanted)
     for id, each in leaves:
-        yield _document(id, [(leaf, bodies[id, leaf.revision]) for leaf in each], commit)
+        gone = None if superseded is None else superseded.get(id, frozenset())
+        yield _document(id, [(leaf, bodies[id, leaf.revision]) for leaf in each], commit, gone)
 
 
-def _document(id: str, leaves: list[tuple[Leaf, bytes]], commit: Commit) -> DocumentChange:
+def _document(
+    id: str,
+    leaves: list[tuple[Leaf, bytes]],
+    commit: Commit,
+    superseded: frozenset[Revision] | None,
+) -> DocumentChange:
     winner, body = leaves[-1]
     value = shown_as_json(id, winner, body) if winner.not_deleted else None
     shown = tuple(
         shown_as_json(id, leaf, body, _revisions=revisions_member(leaf)) for leaf, body in leaves
     )
-    return DocumentChange(id, value, commit, shown)
+    revisions = frozenset(leaf.revision for leaf, _ in leaves)
+    cut = max(leaf.revision.position - len(leaf.ancestors) for leaf, _ in leaves)
+    return DocumentChange(id, value, commit, shown, revisions, cut, superseded)
 
 
 def _moved(name: str) -> DatabaseRelocatedError:
