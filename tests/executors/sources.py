@@ -63,10 +63,10 @@ class HookedSnapshot:
     def __init__(self, source, inner):
         self._source, self._inner, self.revision = source, inner, inner.revision
 
-    def items(self, prefix):
-        for item in self._inner.items(prefix):
+    def entries(self, prefix):
+        for entry in self._inner.entries(prefix):
             self._source.before_read()
-            yield item
+            yield entry
 
 
 def stopping(errors):

@@ -144,9 +144,8 @@ def open_sink(
         return recorded_sink(url, feed.sink_name, feed.id, source)
     target = stores.open(url, feed.sink_name, create=True)
     place = place_of(stores.open(feed.source, feed.source_name, create=False))
-    if feed.databases:
-        return DatabaseSink(target, feed.id, write_s=write_s, origin=origin, source=place)
-    return StoreSink(target, feed.id, write_s=write_s, origin=origin)
+    kind = DatabaseSink if feed.databases else StoreSink
+    return kind(target, feed.id, write_s=write_s, origin=origin, source=place)
 
 
 class OpeningExecutor:

@@ -12,6 +12,10 @@ replaced by B:
 
 If A does not hang but writes all the time, the record that B reads is old before B writes it. So
 each commit guards the table's *fence*, too, a key that only `begin` writes: B sets it first.
+
+The meta of each commit has the route of its changes (`routes.py`). Changes whose route has the
+target are not written again. If no others came, nothing is: the checkpoint there is earlier than
+that of the captures, and what follows it is read and left out again.
 """
 
 from __future__ import annotations
@@ -23,6 +27,14 @@ import msgpack
 
 from cdcmeta.errors import SinkError
 from cdcmeta.scheduler.core.states import Token
+from cdcmeta.scheduler.executors.routes import (
+    RECORDS,
+    meta_after,
+    next_route,
+    place_of,
+    route_of,
+    without_returning,
+)
 from cdcmeta.scheduler.executors.sinks.contract import Origin, Reached, is_earlier
 from snapkv import (
     Absent,
@@ -47,7 +59,8 @@ class StoreSink:
     """Writes into a store, each change exactly once; the commits of a batch become one.
 
     Times in the target are those of its own commits. `changefeed` names the records of tables,
-    `origin` says which changefeed of that name it is.
+    `origin` says which changefeed of that name it is, `source` names the store that is read, as
+    `place_of` returns it.
     """
 
     def __init__(
@@ -57,13 +70,16 @@ class StoreSink:
         *,
         write_s: float = WRITE_S,
         origin: Origin | None = None,
+        source: str | None = None,
     ) -> None:
-        self.target, self._space, self._write_s = target, f"changefeed/{changefeed}", write_s
-        self._origin = origin
+        self.target, self._space, self._write_s = target, f"{RECORDS}{changefeed}", write_s
+        self._origin, self._source = origin, source
 
     def writer(self, table: str, token: Token) -> StoreWriter:
         """Return a writer of one assignment."""
-        return StoreWriter(self.target, self._space, table, token, self._write_s, self._origin)
+        return StoreWriter(
+            self.target, self._space, table, token, self._write_s, self._origin, self._source
+        )
 
     def close(self) -> None:
         """Do nothing: the store is closed by who opened it."""
@@ -80,9 +96,10 @@ class StoreWriter:
         token: Token,
         write_s: float,
         origin: Origin | None,
+        source: str | None,
     ) -> None:
         self._target, self._space, self._token = target, space, token
-        self._write_s, self._origin = write_s, origin
+        self._write_s, self._origin, self._source = write_s, origin, source
         self._key = table.encode()
         self._fence_key = b"\xff" + self._key  # no table's: that is not UTF-8
         self._revision = self._fence_revision = self._reached = 0
@@ -95,7 +112,7 @@ class StoreWriter:
             found = self._read()
             reached = max(start, found.checkpoint if found is not None else 0)
             self._reached = 0
-            if self._commit({}, (), reached, None, sets_fence=True):
+            if self._commit(Ops(), reached, sets_fence=True):
                 return reached
             self._set_fence()
 
@@ -111,21 +128,34 @@ class StoreWriter:
         self._deadline = monotonic() + self._write_s if deadline is None else deadline
         if checkpoint:  # an earlier try may have written a part
             commits = [each for each in commits if each.commit.ts > self._reached]
+        if self._source is not None and commits:
+            commits = without_returning(commits, self._source, place_of(self._target))
+            if not commits:
+                return
         self._write_parts(commits, checkpoint)
 
     def _write_parts(self, commits: Sequence[Changes[str]], checkpoint: int) -> None:
         if checkpoint and checkpoint <= self._reached:
             return  # an earlier try landed meanwhile
+        at = next_route(commits) if self._source is not None and commits else 0
+        if at:
+            self._write_halves((commits[:at], commits[at:]), checkpoint)
+            return
         try:
             self._write(commits, checkpoint)
         except CommitTooLargeError:
             halves = _halves(commits)
             if halves is None:
                 raise
-            first, second = halves
-            is_whole = first[-1].commit.ts < second[0].commit.ts
-            self._write_parts(first, first[-1].commit.ts if checkpoint and is_whole else 0)
-            self._write_parts(second, checkpoint)
+            self._write_halves(halves, checkpoint)
+
+    def _write_halves(
+        self, halves: tuple[Sequence[Changes[str]], Sequence[Changes[str]]], checkpoint: int
+    ) -> None:
+        first, second = halves
+        is_whole = first[-1].commit.ts < second[0].commit.ts
+        self._write_parts(first, first[-1].commit.ts if checkpoint and is_whole else 0)
+        self._write_parts(second, checkpoint)
 
     def _left_s(self) -> float:
         """Return how long this call may still take. Raises `SinkError` if it took too long."""
@@ -138,10 +168,13 @@ class StoreWriter:
         last = {each.key: each.value for commit in commits for each in commit.changes}
         puts = {key: value for key, value in last.items() if value is not None}
         deletes = [key for key, value in last.items() if value is None]
-        note = None
+        said = Ops(puts, deletes)
         if commits and checkpoint:
-            note = f"replicated up to {format_time(checkpoint)}"
-        while not self._commit(puts, deletes, checkpoint, note):
+            said = replace(said, note=f"replicated up to {format_time(checkpoint)}")
+        if commits and self._source is not None:
+            route = route_of(commits[0].changes[0].commit)
+            said = replace(said, meta=meta_after(route, self._source))
+        while not self._commit(said, checkpoint):
             before, found = self._revision, self._read()
             if found is None or found.token != self._token:
                 self._revision = before  # so that the next try fails, too
@@ -174,15 +207,7 @@ class StoreWriter:
         packed: bytes = msgpack.packb([*self._token, checkpoint, *(self._origin or ())])
         return packed
 
-    def _commit(
-        self,
-        puts: dict[str, bytes],
-        deletes: Sequence[str],
-        checkpoint: int,
-        note: str | None,
-        *,
-        sets_fence: bool = False,
-    ) -> bool:
+    def _commit(self, ops: Ops, checkpoint: int, *, sets_fence: bool = False) -> bool:
         """Commit with the record; False if the record has changed. An unknown outcome is False."""
         reached = max(self._reached, checkpoint)
         record = self._record(reached)
@@ -190,7 +215,7 @@ class StoreWriter:
         if sets_fence:
             records[self._fence_key] = record
         guards = [_at(self._key, self._revision), _at(self._fence_key, self._fence_revision)]
-        revision = self._sent(Ops(puts, deletes, note=note), SpaceOps(records, guards=guards))
+        revision = self._sent(ops, SpaceOps(records, guards=guards))
         if revision:
             self._revision, self._reached = revision, reached
             self._fence_revision = revision if sets_fence else self._fence_revision

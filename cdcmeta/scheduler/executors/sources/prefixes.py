@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 
+from cdcmeta.scheduler.executors.routes import RECORDS, metas_of
 from cdcmeta.scheduler.executors.sources.contract import Part
-from snapkv import Change, Changes, Commit, SnapshotKV, Watch
+from snapkv import Change, Changes, Commit, Entry, SnapshotKV, Watch
 
 PAGE_KEYS, PAGE_BYTES = 100, 1 << 20
 """How large one part of a state is at most, but for one key."""
@@ -76,19 +78,39 @@ class PrefixSource:
         return PrefixFeed(self._store.watch(since=since), self._router)
 
     def state(self, table: str, since: int, at: int) -> Iterator[Changes[str]]:
-        """Yield the keys of a table as of a timestamp, in parts."""
+        """Yield the keys of a table as of a timestamp, in parts.
+
+        If changefeeds write into the store, each key has the route of the commit that wrote it, as
+        far as that is not compacted; that costs a read for each 100 keys.
+        """
         snapshot = self._store.at(at)
         commit = Commit(at, 0, snapshot.revision, None)
-        page, size = list[Change[str]](), 0
-        for key, value in snapshot.items(self._prefixes[table]):
-            size += len(key) + len(value)
-            if page and (len(page) >= PAGE_KEYS or size > PAGE_BYTES):
-                yield Changes(commit, tuple(page))
-                page, size = [], len(key) + len(value)
-            page.append(Change(key, value, commit))
-        if page:
-            yield Changes(commit, tuple(page))
+        has_routes = next(self._store.spaces(RECORDS), None) is not None
+        for page in _pages(snapshot.entries(self._prefixes[table])):
+            revisions = {entry.revision for _, entry in page}
+            metas = metas_of(self._store, revisions) if has_routes else {}
+            commits = {each: replace(commit, meta=meta) for each, meta in metas.items()}
+            yield Changes(
+                commit,
+                tuple(
+                    Change(key, entry.value, commits.get(entry.revision, commit))
+                    for key, entry in page
+                ),
+            )
 
     def now(self) -> int:
         """Return the timestamp of the newest commit."""
         return self._store.resolved()
+
+
+def _pages(entries: Iterable[tuple[str, Entry]]) -> Iterator[list[tuple[str, Entry]]]:
+    """Yield keys in parts of a bounded size."""
+    page, size = list[tuple[str, Entry]](), 0
+    for key, entry in entries:
+        size += len(key) + len(entry.value)
+        if page and (len(page) >= PAGE_KEYS or size > PAGE_BYTES):
+            yield page
+            page, size = [], len(key) + len(entry.value)
+        page.append((key, entry))
+    if page:
+        yield page
