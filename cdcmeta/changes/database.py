@@ -37,8 +37,7 @@ from cdcmeta.errors import (
     InvalidArgumentError,
     InvalidNameError,
 )
-from snapkv import Absent, AtRevision, ConflictError, Ops, SnapshotKV, SpaceOps, Version, When
-from snapkv.model import Scalar
+from snapkv import Absent, AtRevision, ConflictError, Ops, SnapshotKV, SpaceOps, When
 
 NAME = re.compile(r"[a-z][a-z0-9_$()+/-]*")
 NAME_CHARACTERS_MAX = 128
@@ -209,16 +208,9 @@ class ChangesDB:
         """
         return self._many(docs, replicated_edit_of, timeout)
 
-    def edit(
-        self,
-        edits: list[Edit],
-        beside: Beside | None = None,
-        *,
-        timeout: float | None = None,
-        meta: Mapping[str, Scalar] | None = None,
-    ) -> list[Edited]:
-        """Commit edits, a local document and a meta, for layers above. Raises as `Writer.edit`."""
-        return self._writer.edit(edits, timeout=timeout, beside=beside, meta=meta)
+    def edit(self, edits: list[Edit], beside: Beside | None = None, **said: Any) -> list[Edited]:
+        """Commit edits as `Writer.edit`, for layers above, with a local document, or a `meta`."""
+        return self._writer.edit(edits, beside=beside, **said)
 
     def resolve(self, error: EditUnknownError) -> list[Edited] | None:
         """Return the results of edits whose outcome was unknown; None if none was committed.
@@ -293,11 +285,6 @@ class ChangesDB:
         and with `include_docs` three round trips for each version.
         """
         return reading.versions(self._space, checked_id(id), include_docs)
-
-    def newest_version(self, id: str, revision: Revision) -> Version | None:
-        """Return the version of a leaf's body, with its commit, for layers above; one watch."""
-        key = layout.body_key(id, revision)
-        return next(self._space.history(key, newest_first=True, limit=1), None)
 
     @property
     def local(self) -> LocalDocs:

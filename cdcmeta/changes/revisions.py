@@ -133,10 +133,10 @@ class Tree:
         return self._with(self._joined(new), revs_limit)
 
     def without(self, superseded: Collection[Revision]) -> Tree:
-        """Return the tree without leaves that other edits have followed elsewhere.
+        """Return the tree without leaves that edits in another database have followed.
 
-        A history that was cut does not say that the others descend from them. The same tree if none
-        is a leaf, or if no other leaf would remain.
+        The remaining leaves descend from them, but their histories are cut. The same tree if none
+        of the revisions is a leaf, or if no leaf would remain.
         """
         kept = tuple(leaf for leaf in self.leaves if leaf.revision not in superseded)
         return Tree(kept) if kept and len(kept) < len(self.leaves) else self

@@ -29,13 +29,14 @@ from itertools import islice
 from typing import Any
 from urllib.parse import quote
 
-from cdcmeta.changes import ChangesDB
+from cdcmeta.changes import ChangesDB, layout
 from cdcmeta.changes.documents import (
     Edit,
     replicated_edit_of,
     revisions_member,
     shown_as_json,
 )
+from cdcmeta.changes.relocation import space_of
 from cdcmeta.changes.revisions import HASH_BYTES, Leaf, Revision
 from cdcmeta.errors import DatabaseExistsError, SinkError
 from cdcmeta.scheduler.core.states import Token
@@ -92,6 +93,7 @@ class DatabaseWriter:
         self, database: ChangesDB, records: StoreWriter, write_s: float, source: str | None
     ) -> None:
         self._database, self._records, self._write_s = database, records, write_s
+        self._space = database.store.space(space_of(database.name))
         self._meta = None if source is None else {ROUTE: source}
 
     def begin(self, start: int) -> int:
@@ -142,7 +144,8 @@ class DatabaseWriter:
 
     def _is_own(self, id: str, revision: Revision) -> bool:
         """Return whether a leaf was made in the target, as far as its commits are known."""
-        last = self._database.newest_version(id, revision)
+        key = layout.body_key(id, revision)
+        last = next(self._space.history(key, newest_first=True, limit=1), None)
         return last is not None and last.ts is not None and last.meta != self._meta
 
     def _replicate(self, edits: list[Edit], deadline: float) -> None:

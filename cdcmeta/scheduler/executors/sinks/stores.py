@@ -14,8 +14,8 @@ If A does not hang but writes all the time, the record that B reads is old befor
 each commit guards the table's *fence*, too, a key that only `begin` writes: B sets it first.
 
 The meta of each commit has the route of its changes (`routes.py`). Changes whose route has the
-target are not written again. If no others came, nothing is: the checkpoint there is earlier than
-that of the captures, and what follows it is read and left out again.
+target are not written again. A batch of only such changes writes nothing: the checkpoint in the
+target is then earlier than that of the captures, and what follows it is read and left out again.
 """
 
 from __future__ import annotations
