@@ -2,6 +2,7 @@
 
 import pytest
 
+from cdcmeta.errors import InvalidArgumentError
 from cdcmeta.scheduler import (
     CANNOT_PROCEED,
     Agent,
@@ -29,11 +30,12 @@ class Pair:
         self.owner = Coordinator("o", "c1", revision=9)
         self.now, self.inbox = 0, []
 
-    def tick(self, tables, stored=10):
+    def tick(self, tables, stored=10, **seen):
         """Let time pass for both; return what the owner wants done."""
         self.now += 50_000
         self.executor.now = self.now
-        said = self.owner.tick(self.inbox, Cluster(self.now, {"c1": 3}, tables, stored, 9))
+        cluster = Cluster(self.now, {"c1": 3}, tables, stored, 9, **seen)
+        said = self.owner.tick(self.inbox, cluster)
         self.inbox = self.agent.tick(said.messages)
         return said
 
@@ -52,6 +54,30 @@ def test_a_table_begins_once_all_that_was_told_is_stored():
         assert "t" not in pair.owner.replication.sets
     pair.tick(both, stored=100)
     assert pair.owner.replication.sets["t"].progress.checkpoint == 100
+
+
+@pytest.mark.parametrize("is_later", [False, True])
+def test_a_table_with_a_checkpoint_of_its_own_begins_there(is_later):
+    """The stored one stays, and says nothing of that table until it has passed it."""
+    pair, floors = Pair(), {"t": 40}
+    pair.source["t"] = 60
+    if is_later:
+        for _ in range(12):
+            pair.tick(ONE, stored=100)
+    both = dict(BOTH)
+    pair.tick(both, stored=100, floors=floors)
+    told = [pair.tick(both, stored=100, floors=floors).watermarks.checkpoint for _ in range(12)]
+    assert pair.owner.replication.sets["t"].progress.checkpoint == 60
+    assert (told[-1], pair.owner.progress.behind) == (100, 60)
+    pair.source.update(t=120, u=130)
+    told = [pair.tick(both, stored=100, floors=floors).watermarks.checkpoint for _ in range(12)]
+    assert (told[-1], pair.owner.progress.behind) == (120, 0)
+
+
+@pytest.mark.parametrize(("table", "floor"), [("", 1), ("t", -1), ("t", 1.5)])
+def test_a_floor_is_a_timestamp_of_a_table(table, floor):
+    with pytest.raises(InvalidArgumentError, match=r"non-empty text|integer >= 0"):
+        Pair().tick(BOTH, floors={table: floor})
 
 
 @pytest.mark.parametrize("ticks", range(4))

@@ -110,7 +110,9 @@ def test_b4_who_was_stopping_ends_in_prepare():
 
 def manager_with(*found: tuple[str, TableStatus], desired: bool = True) -> ReplicationManager:
     manager = ReplicationManager(5)
-    manager.begin([TABLE] if desired else [], BEFORE, {c: [told] for c, told in found})
+    manager.begin(
+        [TABLE] if desired else [], lambda table: BEFORE, {c: [told] for c, told in found}
+    )
     return manager
 
 

@@ -25,6 +25,7 @@ from cdcmeta.scheduler.core.tasks import (
 )
 
 _QUIET = (SetState.REPLICATING, SetState.ABSENT)
+Floors = Callable[[str], Progress]
 
 
 class ReplicationManager:
@@ -84,7 +85,7 @@ class ReplicationManager:
     def begin(
         self,
         tables: Iterable[str],
-        floor: Progress,
+        floor_of: Floors,
         found: Mapping[str, Sequence[TableStatus]],
     ) -> None:
         """Make the sets of a new owner from the captures' reports; O(tables reported).
@@ -97,7 +98,7 @@ class ReplicationManager:
             for status in statuses:
                 by_table.setdefault(status.table, []).append((capture, status))
         for table, reports in by_table.items():
-            rset = rebuilt(table, floor, reports)
+            rset = rebuilt(table, floor_of(table), reports)
             self._put(rset)
             if rset.state is SetState.PREPARE and rset.secondary is not None:
                 self._pending_prepares.sent(
@@ -214,11 +215,11 @@ class ReplicationManager:
             self.sets[table] = after
         return after
 
-    def found(self, capture: str, statuses: Iterable[TableStatus], floor: Progress) -> list[Send]:
+    def found(self, capture: str, all: Iterable[TableStatus], floor_of: Floors) -> list[Send]:
         """Apply all that a capture holds that had not synced when the sets were made."""
         messages: list[Send] = []
-        for status in statuses:
-            rset = self.sets.get(status.table) or ReplicationSet(status.table, progress=floor)
+        for status in all:
+            rset = self.sets.get(t := status.table) or ReplicationSet(t, progress=floor_of(t))
             messages += self._step(rset, Found(capture, status))
         return messages
 

@@ -80,11 +80,19 @@ class ReportedProgress:
         """The farthest progress that was reported."""
         self.current = CANNOT_PROCEED
         """What to report now."""
+        self.behind = 0
+        """The least progress of all tables while some are behind the stored one, else 0."""
+        self._floors: Mapping[str, int] = {}
 
-    def update_stored(self, checkpoint: int) -> None:
-        """Note the stored checkpoint."""
+    def update_stored(self, checkpoint: int, floors: Mapping[str, int]) -> None:
+        """Note the stored checkpoint, and those of tables that begin before it."""
         farthest = max(checkpoint, self.stored.checkpoint)
-        self.stored = Progress(farthest, farthest)
+        self.stored, self._floors = Progress(farthest, farthest), floors
+
+    def floor_of(self, table: str) -> Progress:
+        """Return where a table begins."""
+        own = self._floors.get(table)
+        return self.stored if own is None else Progress(own, own)
 
     @property
     def is_stored(self) -> bool:
@@ -104,6 +112,7 @@ class ReportedProgress:
         # a barrier may be behind changes that are downstream already; the reported progress stays.
         # So does a reported checkpoint, where new tables begin; their resolved may have to catch up
         least = self.stored.checkpoint
+        self.behind = found.checkpoint if found.checkpoint < least else 0
         self.current = self.reported = Watermarks(
             max(found.checkpoint, reported.checkpoint, least),
             max(found.resolved, reported.resolved, least),

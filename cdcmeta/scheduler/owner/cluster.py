@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 from cdcmeta.errors import InvalidArgumentError
 from cdcmeta.scheduler.core.states import INTEGER_MAX
 from cdcmeta.scheduler.protocol.messages import NO_BARRIER, Barrier
 
+NO_FLOORS: Mapping[str, int] = MappingProxyType({})
 WEIGHT_MAX = 1e100
 """The largest weight: sums of such weights are finite, too."""
 
@@ -37,12 +39,14 @@ class Cluster(NamedTuple):
     """
     barrier: Barrier = NO_BARRIER
     """How far tables may be replicated."""
+    floors: Mapping[str, int] = NO_FLOORS
+    """Where tables begin whose own checkpoint is before the stored one."""
 
     def check(self, since: int, owner: str, before: Cluster | None) -> None:
         """Raise `InvalidArgumentError` for invalid values, or for values older than `before`.
 
         `since` is the revision of the election or, if that is later, of the restart.
-        O(captures + barrier), and O(tables) if `tables` is another object than before.
+        O(captures + barrier), and O(tables) if `tables` or `floors` is another object than before.
         """
         least = Cluster(0, {}, {}, 0, since) if before is None else before
         _check_integer("now", self.now, least.now)
@@ -52,6 +56,10 @@ class Cluster(NamedTuple):
         _check_barrier(self.barrier)
         if before is None or self.tables is not before.tables:
             self._check_tables()
+        if before is None or self.floors is not before.floors:
+            for table, floor in self.floors.items():
+                check_name("a table", table)
+                _check_integer(f"the floor of {table!r}", floor, 0)
 
     def _check_captures(self, owner: str, before: Mapping[str, int]) -> None:
         if not isinstance(self.captures, Mapping):

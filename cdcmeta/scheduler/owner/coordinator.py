@@ -135,7 +135,7 @@ class Coordinator:
         cluster (`Cluster.check`).
         """
         self._check(cluster)
-        self.progress.update_stored(cluster.checkpoint)
+        self.progress.update_stored(cluster.checkpoint, cluster.floors)
         self._sent, self.replication.now = [], cluster.now
         self.replication.waited = self._waited
         for capture in self.captures.update(cluster.captures, self._waited):
@@ -267,7 +267,7 @@ class Coordinator:
 
     def _synced(self, sender: str, sync: Sync) -> None:
         if self.captures.is_initialized:
-            self._outbox.put(self.replication.found(sender, sync.tables, self.progress.stored))
+            self._outbox.put(self.replication.found(sender, sync.tables, self.progress.floor_of))
             self._desired.mark(status.table for status in sync.tables)
         else:
             self._found[sender] = sync.tables
@@ -277,7 +277,7 @@ class Coordinator:
             self._outbox.put(self.replication.reported(sender, statuses))
 
     def _initialize(self, cluster: Cluster) -> None:
-        self.replication.begin(cluster.tables, self.progress.stored, self._found)
+        self.replication.begin(cluster.tables, self.progress.floor_of, self._found)
         self.captures.is_initialized = True
         self._found = {}
         self._decided = self._reasons.take(FOUND)

@@ -82,5 +82,5 @@ class DesiredTables:
             progress.repeat()
             return
         for table in self.new:
-            replication.create_set(table, progress.stored)
+            replication.create_set(table, progress.floor_of(table))
         self.new = {}
