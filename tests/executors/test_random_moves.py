@@ -43,7 +43,7 @@ class Unreliable:
 class UnreliableWriter:
     def __init__(self, inner, rng, *, after):
         self._inner, self._rng, self._after = inner, rng, after
-        self.close = inner.close
+        self.close, self.replace = inner.close, inner.replace
 
     def begin(self, start):
         return self._now_and_then(partial(self._inner.begin, start))

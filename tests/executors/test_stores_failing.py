@@ -31,6 +31,9 @@ class Target:
     def space(self, name):
         return self.store.space(name)
 
+    def at(self, **options):
+        return self.store.at(**options)
+
 
 @pytest.fixture
 def store():

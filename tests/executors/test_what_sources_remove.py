@@ -62,7 +62,7 @@ def test_trimmed_rows_end_live_tables_and_no_later_one(store):
 class Restarting:
     """A source that restarts, whose feeds and `now` fail as often as a test wants."""
 
-    restarts = True
+    restarts = has_removals = True
 
     def __init__(self, store, tables, feed_errors, now_errors):
         self._inner = PrefixSource(store, {table: table for table in tables})
@@ -75,8 +75,8 @@ class Restarting:
             self.feed_errors()
         return self._inner.feed(since)
 
-    def state(self, table, since, at):
-        return self._inner.state(table, since, at)
+    def state(self, table, since, at, kept=()):
+        return self._inner.state(table, since, at, kept)
 
     def now(self):
         self.now_errors()

@@ -9,7 +9,8 @@ from urllib.parse import quote, urlsplit
 import httpx
 
 from cdcmeta.scheduler import Token
-from cdcmeta.scheduler.executors.sinks.couch import CouchSink, key_of
+from cdcmeta.scheduler.executors.sinks.couch import CouchSink
+from cdcmeta.scheduler.executors.sinks.couch_revisions import key_of
 from snapkv import Change, Changes, Commit
 
 WAIT_S = 20.0

@@ -10,6 +10,7 @@ import snapkv
 from cdcmeta.errors import InvalidArgumentError
 from cdcmeta.scheduler import TableState, Token
 from cdcmeta.scheduler.executors.executor import StoreExecutor
+from cdcmeta.scheduler.executors.sinks import couch_revisions
 from cdcmeta.scheduler.executors.sinks.couch import CouchSink
 from cdcmeta.scheduler.executors.sources.prefixes import PrefixSource
 from cdcmeta.scheduler.runtime import Capture, Changefeeds
@@ -92,6 +93,23 @@ def test_a_later_assignment_goes_on_where_the_sink_is(source, mirror, executors)
     assert mirror.docs() == before
     reaches(executors[0], source.save("a/1", b"3"))
     assert mirror.content() == {"a/1": b"3", "b/1": b"1"}
+
+
+def test_a_state_that_begins_anew_removes_what_the_source_lacks_and_nothing_else(
+    source, mirror, executors, monkeypatch
+):
+    monkeypatch.setattr(couch_revisions, "LISTED_DOCS", 3)
+    source.commit(puts={f"a/{n}": b"1" for n in range(9)} | {"b/1": b"1", "_x": b"1"})
+    sink = CouchSink(mirror.url(), "f", environment={})
+    first = replicated(source, sink, 1, source.resolved())
+    reaches(first, source.resolved())
+    assert first.close(20)
+    mirror.http.put("/a%2Ftheirs", json={"value": "x"}).raise_for_status()
+    ts = source.commit(puts={"a/new": b"2"}, deletes=[f"a/{n}" for n in range(1, 9)]).ts
+    source.reader.engine.compact(source.at().revision)
+    executors.append(replicated(source, sink, ts - 1, ts, T2))
+    reaches(executors[0], ts)
+    assert mirror.content() == {"a/0": b"1", "a/new": b"2", "a/theirs": b"x", "b/1": b"1"}
 
 
 def test_a_document_has_the_value_the_time_the_table_and_the_token(mirror):

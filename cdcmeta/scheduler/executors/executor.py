@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 
 from cdcmeta.errors import InvalidArgumentError
 from cdcmeta.scheduler.agent.executor import ExecutorStatus
@@ -24,7 +24,8 @@ class StoreExecutor:
     """Replicates tables of a source into a sink; implements `TableExecutor`.
 
     `tables` are the names of the tables. If a table's checkpoint is before `state_at`, its state
-    as of that timestamp comes first. `may_write()` says whether a call to the sink may begin.
+    as of that timestamp comes first; `states` has another one for some tables, 0 for none.
+    `may_write()` says whether a call to the sink may begin.
 
     The timestamps of progress are those of the source's commits.
     """
@@ -36,11 +37,12 @@ class StoreExecutor:
         tables: Collection[str],
         *,
         state_at: int = 0,
+        states: Mapping[str, int] | None = None,
         may_write: Callable[[], bool] = lambda: True,
         threads: int = THREADS,
     ) -> None:
         self._source, self._sink, self._tables = source, sink, frozenset(tables)
-        self._state_at = state_at
+        self._state_at, self._states = state_at, states or {}
         self._workers = Workers(may_write, threads)
         self._reader = FeedReader(source, self._workers.submit)
         self._pipelines: dict[str, Pipeline] = {}
@@ -183,15 +185,14 @@ class StoreExecutor:
     def _new_pipeline(self, table: str, start: int, token: Token) -> Pipeline:
         if table not in self._tables:
             raise InvalidArgumentError(f"table {table!r} is not in this changefeed")
-        pages = self._source.state(table, 0, self._state_at) if start < self._state_at else None
-        state_at = self._state_at if pages is not None else 0
+        state_at = self._states.get(table, self._state_at)
         return Pipeline(
             table,
             start,
             token,
             self._sink,
-            pages,
-            state_at,
+            self._source,
+            state_at if start < state_at else 0,
             laggards=self._laggards,
             room=self._room,
         )

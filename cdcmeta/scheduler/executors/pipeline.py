@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from cdcmeta.errors import SinkError
+from cdcmeta.errors import LogTrimmedError, SinkError
 from cdcmeta.scheduler.core.states import Progress, TableState, Token
 from cdcmeta.scheduler.executors.sinks.contract import Sink, TableWriter
-from snapkv import Change, Changes
+from cdcmeta.scheduler.executors.sources.contract import TableSource
+from snapkv import Change, Changes, CompactedError
 from snapkv.clock import monotonic
 
 QUEUE_COMMITS, QUEUE_BYTES = 2_000, 4 << 20
@@ -31,6 +32,8 @@ WRITE_COMMITS, WRITE_BYTES = 256, 1 << 20
 RETRY_S_MIN, RETRY_S_MAX = 0.5, 30.0
 TRIES = 6
 """So often a write is tried in a row before the table is given back to the owner."""
+GONE = (CompactedError, LogTrimmedError)
+"""Errors of commits that a source has no more."""
 
 
 def size_of(change: Change[str]) -> int:
@@ -66,11 +69,22 @@ class Problem(NamedTuple):
     tries: int
 
 
+class _PendingState:
+    """A state that a table gets: all of it, or what has changed since its checkpoint."""
+
+    def __init__(self, at: int, *, is_whole: bool) -> None:
+        self.at, self.is_whole = at, is_whole
+        self.pages: Iterator[Changes[str]] | None = None
+        """Its parts, once the first one is due."""
+        self.page: Changes[str] | None = None
+        """The part that is to be written next, once it was read."""
+
+
 class Pipeline:
     """One table under one assignment. The reader offers commits, workers call `work`.
 
-    `start` is the checkpoint; `pages` yields the state that comes first, if any. The table is in
-    `laggards` unless its checkpoint is wherever the reader is.
+    `start` is the checkpoint; with a `state_at`, the state of `source` as of then comes first. The
+    table is in `laggards` unless its checkpoint is wherever the reader is.
     """
 
     def __init__(
@@ -79,7 +93,7 @@ class Pipeline:
         start: int,
         token: Token,
         sink: Sink,
-        pages: Iterator[Changes[str]] | None = None,
+        source: TableSource | None = None,
         state_at: int = 0,
         laggards: set[str] | None = None,
         room: Room | None = None,
@@ -103,9 +117,8 @@ class Pipeline:
         """Since when it is not live, or has a state to write."""
         self.rows = self.bytes = 0
         """What was written, in changes and in bytes of values."""
-        self._pages, self._state_at = pages, state_at
-        self._page: Changes[str] | None = None
-        """The part of the state that is to be written next, once it was read."""
+        self._source = source
+        self._pending = _PendingState(state_at, is_whole=True) if state_at else None
         self._sink = sink
         self._writer: TableWriter | None = None
         self._lock = threading.Lock()
@@ -163,18 +176,16 @@ class Pipeline:
                 self._note(error)
                 self._begin_stop()
 
-    def restart(self, state: Callable[[int, int], Iterator[Changes[str]]], at: int) -> None:
-        """Write what has changed between the checkpoint and `at`, then the commits after that."""
-        is_whole = self._pages is not None
-
-        def pages() -> Iterator[Changes[str]]:  # begun by the worker, which moves the checkpoint
-            yield from state(0 if is_whole else self.checkpoint, at)
-
+    def restart(self, at: int) -> None:
+        """Write the state as of `at`, or what has changed until then, then the commits after it."""
+        assert self._source is not None, "a table without a source has no state"
         with self._lock:
             if not self.is_stopping:
+                is_pending = self._pending is not None and self._pending.is_whole
+                is_whole = is_pending or not self._source.has_removals
                 self._queue.clear()
                 self._count(-self._queued_bytes)
-                self._pages, self._state_at = pages(), at
+                self._pending = _PendingState(at, is_whole=is_whole)
                 self.received = max(self.received, at)
                 self._laggards.add(self.table)
                 self._behind_since = monotonic()
@@ -192,9 +203,9 @@ class Pipeline:
         with self._lock:
             if self.is_stopping or self.state is TableState.PREPARED:
                 return None
-            if self._queue and self._pages is None and self.state is TableState.REPLICATING:
+            if self._queue and self._pending is None and self.state is TableState.REPLICATING:
                 return self._queue[0][2]
-            is_late = self._pages is not None or not self.is_live
+            is_late = self._pending is not None or not self.is_live
             return self._behind_since if is_late else None
 
     @property
@@ -214,7 +225,7 @@ class Pipeline:
         """Whether a worker has something to do."""
         if self.state is not TableState.REPLICATING:
             return self.state is TableState.STOPPING
-        return self._writer is None or bool(self._queue) or self._pages is not None
+        return self._writer is None or bool(self._queue) or self._pending is not None
 
     def replicate(self, start: int) -> None:
         """Let a worker take the table over and write; everything up to `start` is in the sink."""
@@ -222,8 +233,7 @@ class Pipeline:
             if self.state is TableState.PREPARED:
                 self.checkpoint = max(self.checkpoint, start)
                 self.state = TableState.REPLICATING
-                if start >= self._state_at:
-                    self._pages = None
+                self._drop_pending(start)
 
     @property
     def has_begun(self) -> bool:
@@ -241,7 +251,7 @@ class Pipeline:
         with self._lock:
             received = max(self.received, position) if self.is_live else self.received
             writes = self.state is TableState.REPLICATING and self._writer is not None
-            is_idle = writes and self._pages is None and not self._queue
+            is_idle = writes and self._pending is None and not self._queue
             checkpoint = max(self.checkpoint, received) if is_idle else self.checkpoint
             return Progress(checkpoint, max(received, checkpoint), self.synced)
 
@@ -273,15 +283,13 @@ class Pipeline:
                 self._writer = writer
                 self.checkpoint = max(self.checkpoint, reached)
                 self.received = max(self.received, reached)
-                if reached >= self._state_at:
-                    self._pages = None
+                self._drop_pending(reached)
                 self._drop_written()
                 self._note_idle()
             return
-        with self._lock:
-            pages, state_at = self._pages, self._state_at
-        if pages is not None:
-            self._write_page(writer, pages, state_at)
+        state = self._pending  # it may begin anew meanwhile
+        if state is not None:
+            self._write_page(writer, state)
             return
         batch, size = self._next()
         if batch:
@@ -292,27 +300,47 @@ class Pipeline:
                 self._drop_written()
                 self._note_idle()
 
-    def _write_page(
-        self, writer: TableWriter, pages: Iterator[Changes[str]], state_at: int
-    ) -> None:
-        if self._page is None:
-            try:
-                self._page = next(pages, None)
-            except Exception as e:
-                self.fail(e)  # it is read again from its beginning, under another assignment
-                return
-        page = self._page
+    def _write_page(self, writer: TableWriter, state: _PendingState) -> None:
+        if state.page is None and not self._read_page(writer, state):
+            return
+        page = state.page
         if page is None:
-            writer.write([], state_at)
+            writer.write([], state.at)
             with self._lock:
-                self._pages = None if self._pages is pages else self._pages  # it may have restarted
-                self.checkpoint = max(self.checkpoint, state_at)
+                self._pending = None if self._pending is state else self._pending
+                self.checkpoint = max(self.checkpoint, state.at)
                 self._drop_written()
                 self._note_idle()
         else:
             writer.write([page], 0)
-            self._page = None
+            state.page = None
             self._note_written([page], sum(map(size_of, page.changes)))
+
+    def _read_page(self, writer: TableWriter, state: _PendingState) -> bool:
+        """Read the next part of the state; False if that cannot go on."""
+        source = self._source
+        assert source is not None, "a table without a source has no state"
+        if state.pages is None:
+            kept = writer.replace() if state.is_whole else ()
+            since = 0 if state.is_whole else self.checkpoint
+            state.pages = source.state(self.table, since, state.at, kept)
+        try:
+            state.page = next(state.pages, None)
+        except GONE as e:
+            state.pages = None
+            if source.restarts:
+                self.restart(source.now())
+            else:
+                self.fail(e)
+            return False
+        except Exception as e:
+            self.fail(e)  # it is read again from its beginning, under another assignment
+            return False
+        return True
+
+    def _drop_pending(self, reached: int) -> None:
+        if self._pending is not None and reached >= self._pending.at:
+            self._pending = None
 
     def _next(self) -> tuple[list[Changes[str]], int]:
         batch, total = list[Changes[str]](), 0
@@ -357,7 +385,7 @@ class Pipeline:
     def _note_idle(self) -> None:
         """Note whether its checkpoint is wherever the reader is."""
         has_begun = self.state is TableState.REPLICATING and self._writer is not None
-        if has_begun and self.is_live and self._pages is None and not self._queue:
+        if has_begun and self.is_live and self._pending is None and not self._queue:
             self._laggards.discard(self.table)
         else:
             self._laggards.add(self.table)
@@ -381,5 +409,5 @@ class Pipeline:
         with self._lock:
             self._queue.clear()
             self._count(-self._queued_bytes)
-            self._pages = self._page = None
+            self._pending = None
             self.state = TableState.STOPPED

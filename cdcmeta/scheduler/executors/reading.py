@@ -18,12 +18,9 @@ import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
-from functools import partial
 
-from cdcmeta.errors import LogTrimmedError
-from cdcmeta.scheduler.executors.pipeline import Pipeline
+from cdcmeta.scheduler.executors.pipeline import GONE, Pipeline
 from cdcmeta.scheduler.executors.sources.contract import Feed, Part, TableSource
-from snapkv import CompactedError
 from snapkv.clock import monotonic
 from snapkv.errors import StoreClosedError, StoreRecreatedError, StoreRestoredError
 
@@ -35,8 +32,6 @@ NOWHERE = -1
 """The position before the first watch."""
 SLICE_S = 1.0
 """So long tables that are behind are fetched before another one gets its turn."""
-GONE = (CompactedError, LogTrimmedError)
-"""Errors of commits that a source has no more."""
 LASTING = (StoreClosedError, StoreRestoredError, StoreRecreatedError)
 """Errors that do not pass: all tables end, those that come later, too."""
 
@@ -272,7 +267,7 @@ class FeedReader:
                 self._fail(pipeline, error)
                 continue
             log.warning("table %r begins anew: %s", pipeline.table, error)
-            pipeline.restart(partial(self._source.state, pipeline.table), at)
+            pipeline.restart(at)
             self._wake(pipeline)
 
     # --- both ---

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from cdcmeta.scheduler.core.states import Token
 from snapkv import Changes
@@ -14,7 +14,8 @@ Function = Callable[[str, Token, Sequence[Changes[str]], int], object]
 class CalledSink:
     """Passes commits to a function, at least once: after a failure or a move they are repeated.
 
-    The function gets the token, so that what it writes to can reject an earlier assignment.
+    The function gets the token, so that what it writes to can reject an earlier assignment. A call
+    without commits and with the checkpoint 0 begins a state: what it lacks was removed.
 
     >>> from cdcmeta.scheduler import Token
     >>> from cdcmeta.scheduler.executors.sinks.called import CalledSink
@@ -47,6 +48,11 @@ class CalledWriter:
     def begin(self, start: int) -> int:
         """Return the start: a function keeps no checkpoint here."""
         return start
+
+    def replace(self) -> Iterator[str]:
+        """Call the function without commits, with the checkpoint 0: a state begins."""
+        self._function(self._table, self._token, [], 0)
+        return iter(())
 
     def write(self, commits: Sequence[Changes[str]], checkpoint: int) -> None:
         """Call the function."""

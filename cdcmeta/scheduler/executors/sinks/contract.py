@@ -15,7 +15,7 @@ of each table, too, and compares it first:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 from cdcmeta.errors import SinkError
@@ -57,6 +57,15 @@ class TableWriter(Protocol):
         returns its own if that is later, so that nothing is written twice. Raises
         `SinkError` with the reason `fenced` if a later assignment has begun, `failed` if the table
         of this sink belongs to another changefeed.
+        """
+        ...
+
+    def replace(self) -> Iterator[str]:
+        """Begin a state of the whole table; return the keys that it may have to remove.
+
+        They are those that captures have written, in order. The parts of the state follow, and have
+        a removal for each of these keys that the state lacks. A sink that cannot be read returns
+        none, and notes that a state begins. One that was interrupted begins again with this call.
         """
         ...
 

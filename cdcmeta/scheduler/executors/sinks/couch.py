@@ -45,6 +45,15 @@ from cdcmeta.scheduler.core.states import NO_TOKEN, Token
 from cdcmeta.scheduler.executors.sinks import contract
 from cdcmeta.scheduler.executors.sinks.contract import Origin, is_earlier
 from cdcmeta.scheduler.executors.sinks.couch_client import CouchClient, Database
+from cdcmeta.scheduler.executors.sinks.couch_revisions import (
+    Head,
+    Revision,
+    hash_of,
+    head_of,
+    id_of,
+    written_keys,
+)
+from cdcmeta.scheduler.executors.sinks.stores import prefix_of
 from snapkv import Changes
 
 WRITE_S = 3.0
@@ -56,7 +65,6 @@ HEADS_MAX = 10_000
 DEPTH_MAX = 90
 """JSON that is nested deeper is a text: servers limit the depth of documents."""
 TRIES = 5
-ESCAPE = "~"
 
 
 class CouchSink:
@@ -100,23 +108,6 @@ class Reached(NamedTuple):
     rev: str
 
 
-class Revision(NamedTuple):
-    """A revision of a document; generation 0 is before the first one."""
-
-    generation: int
-    hash: str
-
-    def __str__(self) -> str:
-        return f"{self.generation}-{self.hash}"
-
-
-class Head(NamedTuple):
-    """The newest revision of a key, and its timestamp; 0 if no capture wrote it."""
-
-    revision: Revision
-    ts: int
-
-
 class Version(NamedTuple):
     """The value of a key after a commit; None if it was removed."""
 
@@ -154,6 +145,10 @@ class CouchWriter:
             if self._write_record(found, reached):
                 return reached
         raise self._busy()
+
+    def replace(self) -> Iterator[str]:
+        """Return the keys of the table that captures have written, and that are not deleted."""
+        return iter(written_keys(self._client, prefix_of(self._table)))
 
     def write(self, commits: Sequence[Changes[str]], checkpoint: int) -> None:
         """Send what the documents lack, then the checkpoint."""
@@ -272,7 +267,7 @@ class CouchWriter:
             raise self._client.rejected("a list of documents", answer)
         try:
             rows = answer.value["rows"]
-            found = {row["key"]: _head_of(row) for row in rows}
+            found = {row["key"]: head_of(row) for row in rows}
             self._heads.update({id: found[id] for id in ids})
         except (ValueError, TypeError, KeyError, AttributeError):
             raise self._client.error("lists documents in an unknown format") from None
@@ -313,36 +308,6 @@ def versions_of(commits: Iterable[Changes[str]]) -> dict[str, list[Version]]:
             version = Version(commit.commit.ts, each.value)
             found.setdefault(id_of(each.key), []).append(version)
     return found
-
-
-def id_of(key: str) -> str:
-    """Return the document id of a key.
-
-    >>> [id_of(key) for key in ("a/b", "", "_design/x", "~a")]
-    ['a/b', '~', '~_design/x', '~~a']
-    """
-    return ESCAPE + key if not key or key[0] in ("_", ESCAPE) else key
-
-
-def key_of(id: str) -> str:
-    """Return the key of a document id.
-
-    >>> key_of("~_design/x")
-    '_design/x'
-    """
-    return id.removeprefix(ESCAPE)
-
-
-def hash_of(id: str, ts: int) -> str:
-    """Return the hash of a commit's revision: 16 hexadecimal digits of its timestamp, and 16 more.
-
-    Of two revisions of the same generation CouchDB prefers the greater hash, so the later commit.
-
-    >>> hash_of("orders/1", 466)
-    '00000000000001d2acba6f0d9654d7ce'
-    """
-    digest = hashlib.blake2b(f"{ts} {id}".encode(), digest_size=8)
-    return f"{ts:016x}{digest.hexdigest()}"
 
 
 def members_of(value: bytes) -> dict[str, Any]:
@@ -393,19 +358,6 @@ def _kept_in(record: Mapping[str, Any]) -> contract.Reached:
     if "place" in record:
         origin = Origin(str(record["place"]), int(record["created"]))
     return contract.Reached(Token(int(owner), int(number)), int(record["checkpoint"]), origin)
-
-
-def _head_of(row: Mapping[str, Any]) -> Head:
-    """Return the newest revision that a row of `_all_docs` has. Raises `ValueError`, `KeyError`."""
-    if row.get("error") == "not_found":
-        return Head(Revision(0, ""), 0)
-    generation, _, hash = str(row["value"]["rev"]).partition("-")
-    revision = Revision(int(generation), hash)
-    try:
-        ts = int(hash[:16], 16)
-    except ValueError:
-        ts = 0
-    return Head(revision, ts if hash == hash_of(row["key"], ts) else 0)
 
 
 def _batches(found: Mapping[str, list[Version]]) -> Iterator[dict[str, list[Version]]]:

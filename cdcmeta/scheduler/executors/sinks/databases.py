@@ -104,6 +104,10 @@ class DatabaseWriter:
                 self._database.create()
         return reached
 
+    def replace(self) -> Iterator[str]:
+        """Return nothing: a state of a database has its removed documents."""
+        return iter(())
+
     def write(self, commits: Sequence[Changes[str]], checkpoint: int) -> None:
         """Replicate the documents, then write the checkpoint, both within the same time."""
         deadline = monotonic() + self._write_s
@@ -189,6 +193,10 @@ class CouchReplicaWriter(CouchWriter):
     For each 100 documents whose histories were cut between two batches there is one more, and
     another one if the target has leaves to be ended.
     """
+
+    def replace(self) -> Iterator[str]:
+        """Return nothing: a state of a database has its removed documents."""
+        return iter(())
 
     def _send_all(self, commits: Sequence[Changes[str]]) -> None:
         documents = documents_of(commits)

@@ -3,11 +3,14 @@ r"""JSON lines as a sink: a file for each table, with a line for each commit.
     {"ts": 466..., "time": "2026-...", "writer": "ann@host", "note": null,
      "changes": [{"key": "t/a", "value": "1"}, {"key": "t/b", "value": null}]}
     {"checkpoint": 466..., "token": [9, 1], "feed": ["6f.../default/copy", 65]}
+    {"state": "begins"}
 
 A value that is not UTF-8 is in `value_base64`; a removal has the value null. A row of a CDC log has
 its operation, its stream and its place in the batch, too. The line of a commit with a meta has
 `meta`, an object. A line with a checkpoint ends each batch, and what a crash left after the last
 one is cut off. So each commit is in the file once. `feed` is the origin of the sink, if it has one.
+After a line with `state`, the lines up to the next checkpoint have all keys of the table: keys
+that they lack were removed. A state at the beginning of a file has no such line.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ import base64
 import fcntl
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -72,7 +75,7 @@ class JsonLinesWriter:
     def __init__(self, path: Path, table: str, token: Token, origin: Origin | None) -> None:
         self._path, self._table, self._token, self._origin = path, table, token, origin
         self._file: BinaryIO | None = None
-        self._end = 0
+        self._end, self._is_new = 0, False
 
     def begin(self, start: int) -> int:
         """Lock the file, cut off what has no checkpoint, and write the token."""
@@ -90,12 +93,19 @@ class JsonLinesWriter:
         except BaseException:
             file.close()
             raise
-        self._file, self._end = file, end
+        self._file, self._end, self._is_new = file, end, not end
         reached = start if is_old else max(start, kept.checkpoint)
         self._append([self._checkpoint(reached)])
         if not end:
             _sync_directory(self._path.parent)
         return reached
+
+    def replace(self) -> Iterator[str]:
+        """Append the line with which a state begins, unless the file has nothing before it."""
+        if not self._is_new:
+            self._append([{"state": "begins"}])
+        self._is_new = False
+        return iter(())
 
     def write(self, commits: Sequence[Changes[str]], checkpoint: int) -> None:
         """Append the commits and the checkpoint, and wait for the disk."""

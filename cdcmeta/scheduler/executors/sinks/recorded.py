@@ -22,7 +22,7 @@ from __future__ import annotations
 import hashlib
 import re
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from urllib.parse import quote
 
 import snapkv
@@ -37,7 +37,7 @@ from cdcmeta.scheduler.executors.sinks.recorded_place import (
     State,
     Versions,
 )
-from snapkv import Changes, Commit, SnapshotKV
+from snapkv import Change, Changes, Commit, SnapshotKV
 from snapkv.coordination.requests import transact
 from snapkv.engine.contract import Compare, Delete, Event, KeyValue, Op, Put, Range, Txn
 from snapkv.engine.contract import Target as Compared
@@ -138,7 +138,9 @@ class RecordedWriter:
         self._start = 0
         self._last: KeyValue | None = None
         self._versions: Versions | None = None
-        self._state: State = []
+        self._state: list[Changes[str]] = []
+        self._before: dict[str, bytes] = {}
+        """What the place had when the state began."""
 
     def begin(self, start: int) -> int:
         """Take the place, so that earlier assignments are fenced; return the recorded position."""
@@ -152,12 +154,20 @@ class RecordedWriter:
             raise
         return max(start, self._reached)
 
+    def replace(self) -> Iterator[str]:
+        """Begin a state, in memory; return the keys that the record has."""
+        if self._place is None:
+            raise self._closed()
+        has_commits = self._last is not None and self._last.version > CREATION_ORDINAL
+        self._state, self._before = [], self._place.values() if has_commits else {}
+        return iter(sorted(self._before))
+
     def write(self, commits: Sequence[Changes[str]], checkpoint: int) -> None:
         """Record the commits, durably; a part of the state waits until it is complete."""
         if self._place is None:
-            raise SinkError(f"the writer of {self._assignment.table!r} is closed")
+            raise self._closed()
         if not checkpoint:
-            self._state += [self._page(page) for page in commits]
+            self._state += commits
             return
         place = self._place
         self._attempt(place, lambda target: self._write(place, target, commits, checkpoint))
@@ -165,7 +175,7 @@ class RecordedWriter:
     def close(self) -> None:
         """Close the place."""
         place, self._place, self._target = self._place, None, None
-        self._state = []
+        self._state, self._before = [], {}
         if place is not None:
             place.close()
 
@@ -189,7 +199,7 @@ class RecordedWriter:
         self, place: Place, target: Target, commits: Sequence[Changes[str]], checkpoint: int
     ) -> None:
         if self._state:
-            self._write_state(place, checkpoint)
+            self._write_state(place, target, checkpoint)
         new = [changes for changes in commits if changes.commit.ts > self._reached]
         if not new:
             return
@@ -203,16 +213,35 @@ class RecordedWriter:
         target.flush()
         place.flushed()
 
-    def _write_state(self, place: Place, state_at: int) -> None:
-        last = self._last
+    def _write_state(self, place: Place, target: Target, state_at: int) -> None:
+        """Begin a place with the state, or add what differs from it as one commit."""
+        last, head = self._last, self._state[0].commit
         if self._reached < state_at:
-            if last is not None and last.version > CREATION_ORDINAL:
-                raise SinkError(f"{self._assignment.table!r} has commits from before its state")
-            revision = self._state[0][0].mod_revision
-            head = Commit(state_at, 0, revision, None, STATE_NOTE)
-            self._last = self._mark(head, place.state_ordinal)
-            place.write_state(self._last, self._state)
-        self._state = []
+            head = Commit(state_at, 0, head.revision, None, STATE_NOTE)
+            if last is None or last.version <= CREATION_ORDINAL:
+                self._last = self._mark(head, place.state_ordinal)
+                place.write_state(self._last, [self._page(page) for page in self._state])
+            elif changes := self._differing(head):
+                self._versions = place.versions()
+                step = self._step(Changes(head, changes))
+                target.add(step)
+                target.flush()
+                self._last = step.mark
+                place.flushed()
+        self._state, self._before = [], {}
+
+    def _differing(self, head: Commit) -> tuple[Change[str], ...]:
+        """Return the state's changes of what the place has."""
+        before, pages = self._before, self._state
+        return tuple(
+            Change(each.key, each.value, head)
+            for page in pages
+            for each in page
+            if before.get(each.key) != each.value
+        )
+
+    def _closed(self) -> SinkError:
+        return SinkError(f"the writer of {self._assignment.table!r} is closed")
 
     @property
     def _reached(self) -> int:
@@ -295,6 +324,10 @@ class StorePlace:
         """Write a first state."""
         assert self._target is not None, "take() comes first"
         self._target.begin(mark, state)
+
+    def values(self) -> dict[str, bytes]:
+        """Return the present keys with their values."""
+        return dict(self._store.at().items())
 
     def versions(self) -> Versions | None:
         """Return None: a store counts versions itself."""

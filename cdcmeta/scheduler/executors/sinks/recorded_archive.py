@@ -15,6 +15,8 @@ was not dropped, and the next assignment does so.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from cdcmeta.errors import SinkError
 from cdcmeta.scheduler.core.states import Token
 from cdcmeta.scheduler.executors.sinks.contract import fenced
@@ -117,11 +119,24 @@ class ArchivePlace:
         if manifest is not None and manifest.gaps:
             self._target.writer.keep(manifest.resolved)
 
+    def values(self) -> dict[str, bytes]:
+        """Return the present keys with their values."""
+        data = self._layout.data
+        low, high = data.range_of("")
+        found = self._present(low, high, keys_only=False)
+        return {data.decode(kv.key): kv.value for kv in found}
+
     def versions(self) -> Versions | None:
         """Read the keys that are present, without their values."""
-        root, engine = self._layout.root, ArchiveEngine(self._files)
-        pages = engine.scan(root, prefix_end(root), revision=engine.manifest.high, keys_only=True)
-        return {kv.key: (kv.create_revision, kv.version) for page in pages for kv in page}
+        root = self._layout.root
+        found = self._present(root, prefix_end(root), keys_only=True)
+        return {kv.key: (kv.create_revision, kv.version) for kv in found}
+
+    def _present(self, low: bytes, high: bytes, *, keys_only: bool) -> Iterator[KeyValue]:
+        engine = ArchiveEngine(self._files)
+        revision = engine.manifest.high
+        for page in engine.scan(low, high, revision=revision, keys_only=keys_only):
+            yield from page
 
     def wait(self, commits: int) -> None:
         """Wait if the last write was a moment ago, and this one is small."""

@@ -47,6 +47,10 @@ class Place(Protocol):
         """Make a state the first moment of the place, durably."""
         ...
 
+    def values(self) -> dict[str, bytes]:
+        """Return the present keys with their values."""
+        ...
+
     def versions(self) -> Versions | None:
         """Return the versions of the present keys; None if the place counts them itself."""
         ...

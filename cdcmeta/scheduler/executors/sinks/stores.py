@@ -10,6 +10,9 @@ replaced by B:
     B   begin:  record (9, 2, 7, ...)       guard: the record at revision 51
     A   commit: keys, record (9, 1, 8, ...) guard: the record at revision 51: a conflict, fenced
 
+A table whose keys may be another program's begins with the checkpoint 0 in its record: a state that
+begins anew removes keys only if the record has another one.
+
 If A does not hang but writes all the time, the record that B reads is old before B writes it. So
 each commit guards the table's *fence*, too, a key that only `begin` writes: B sets it first.
 
@@ -20,7 +23,7 @@ target is then earlier than that of the captures, and what follows it is read an
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import msgpack
@@ -36,6 +39,7 @@ from cdcmeta.scheduler.executors.routes import (
     without_returning,
 )
 from cdcmeta.scheduler.executors.sinks.contract import Origin, Reached, is_earlier
+from cdcmeta.scheduler.executors.sources.contract import WHOLE
 from snapkv import (
     Absent,
     AtRevision,
@@ -53,6 +57,8 @@ from snapkv.clock import monotonic
 
 WRITE_S = 3.0
 """How long a call may take, in seconds."""
+FENCE = b"\xff"
+"""What the key of a table's fence begins with."""
 
 
 class StoreSink:
@@ -85,6 +91,11 @@ class StoreSink:
         """Do nothing: the store is closed by who opened it."""
 
 
+def prefix_of(table: str) -> str:
+    """Return what the keys of a table of a store begin with."""
+    return "" if table == WHOLE else table
+
+
 class StoreWriter:
     """Writes one table; two round trips to begin, then one for each batch."""
 
@@ -99,11 +110,14 @@ class StoreWriter:
         source: str | None,
     ) -> None:
         self._target, self._space, self._token = target, space, token
+        self._table, self._is_own = table, True
         self._write_s, self._origin, self._source = write_s, origin, source
         self._key = table.encode()
-        self._fence_key = b"\xff" + self._key  # no table's: that is not UTF-8
+        self._fence_key = FENCE + self._key  # no table's: that is not UTF-8
         self._revision = self._fence_revision = self._reached = 0
         self._deadline = 0.0
+        self._kept: int | None = None
+        """The checkpoint in the table's record, also of an earlier changefeed; None without one."""
 
     def begin(self, start: int) -> int:
         """Write the token into the table's record; return the checkpoint that counts in it."""
@@ -111,10 +125,15 @@ class StoreWriter:
         while True:
             found = self._read()
             reached = max(start, found.checkpoint if found is not None else 0)
-            self._reached = 0
-            if self._commit(Ops(), reached, sets_fence=True):
+            self._reached, self._is_own = 0, self._has_only_own()
+            if self._commit(Ops(), reached if self._is_own else 0, sets_fence=True):
                 return reached
             self._set_fence()
+
+    def replace(self) -> Iterator[str]:
+        """Return the keys of the table, if a changefeed of this id has written it before."""
+        is_own = self._is_own or self._reached > 0
+        return self._target.at().keys(prefix_of(self._table)) if is_own else iter(())
 
     def write(
         self, commits: Sequence[Changes[str]], checkpoint: int, *, deadline: float | None = None
@@ -199,9 +218,30 @@ class StoreWriter:
                 kept = reached_of(each.value)
                 is_old = is_earlier(self._key.decode(), kept, self._token, self._origin)
                 counting = kept if each is entry and not is_old else None
+        self._kept = reached_of(entry.value).checkpoint if entry is not None else None
         self._revision = entry.revision if entry is not None else 0
         self._fence_revision = fence.revision if fence is not None else 0
         return counting
+
+    def _has_only_own(self) -> bool:
+        """Return whether no other program may have written the keys of the table.
+
+        It is so once a changefeed of this id has written all of the table, or of one that has some
+        of its keys, and if no key exists. Two or three round trips for a new table.
+        """
+        if self._kept is not None:
+            return self._kept > 0
+        prefix = prefix_of(self._table)
+        snapshot = self._target.space(self._space).at(timeout=self._left_s())
+        above = [WHOLE.encode(), *(prefix[:end].encode() for end in range(1, len(prefix)))]
+        below = snapshot.items(prefix.encode(), limit=1, timeout=self._left_s())
+        found = snapshot.entries_of(above, timeout=self._left_s())
+        records = [each.value for each in found if each is not None]
+        records += [value for key, value in below if not key.startswith(FENCE)]
+        if any(reached_of(each).checkpoint for each in records):
+            return True
+        keys = self._target.at(timeout=self._left_s()).keys(prefix, limit=1, timeout=self._left_s())
+        return next(keys, None) is None
 
     def _record(self, checkpoint: int) -> bytes:
         packed: bytes = msgpack.packb([*self._token, checkpoint, *(self._origin or ())])

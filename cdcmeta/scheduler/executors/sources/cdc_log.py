@@ -134,7 +134,7 @@ class CdcLogSource:
     `reader` names who reads in errors.
     """
 
-    restarts = False
+    restarts = has_removals = False
 
     def __init__(self, store: SnapshotKV, log: str, tables: Sequence[str], reader: str) -> None:
         self._store, self.log, self.reader = store, log, reader
@@ -145,7 +145,9 @@ class CdcLogSource:
         """Return the commits after a timestamp; after 0 it is all that the log has."""
         return LogFeed(self, self._space, since)
 
-    def state(self, table: str, since: int, at: int) -> Iterator[Changes[str]]:
+    def state(
+        self, table: str, since: int, at: int, kept: Iterable[str] = ()
+    ) -> Iterator[Changes[str]]:
         """Return nothing: the feed has all rows."""
         return iter(())
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Protocol, TypeAlias
 
 from snapkv import Changes
 
+WHOLE = "*"
+"""The name of a table that is the whole store: tables have names."""
 Part: TypeAlias = Changes[str] | Exception
 """What a table gets of a commit; an error ends the table."""
 
@@ -37,15 +39,21 @@ class TableSource(Protocol):
 
     restarts: bool
     """Whether a table can continue with `state` after commits were compacted that it has not."""
+    has_removals: bool
+    """Whether a state since a time has what was removed since; otherwise each state is whole."""
 
     def feed(self, since: int | None) -> Feed:
         """Return the commits after a timestamp (None: after now). Raises as `Feed.next`."""
         ...
 
-    def state(self, table: str, since: int, at: int) -> Iterator[Changes[str]]:
+    def state(
+        self, table: str, since: int, at: int, kept: Iterable[str] = ()
+    ) -> Iterator[Changes[str]]:
         """Yield a table as of a timestamp, in parts.
 
-        A source that `restarts` leaves out what has not changed since `since`.
+        A source that `has_removals` leaves out what has not changed since `since`. In a whole state
+        of any other, keys of the sink (`kept`, in order) that it lacks are removals. Raises
+        `CompactedError` if that moment is gone.
         """
         ...
 

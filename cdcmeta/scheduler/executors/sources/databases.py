@@ -111,7 +111,7 @@ class DatabasesFeed:
 class DatabasesSource:
     """Reads changes databases of a store; a table is a database, by its name."""
 
-    restarts = True
+    restarts = has_removals = True
 
     def __init__(self, store: SnapshotKV, names: Collection[str]) -> None:
         self._store = store
@@ -127,7 +127,9 @@ class DatabasesSource:
         """Return the commits after a timestamp."""
         return DatabasesFeed(self, self._view.watch(self._prefix, since))
 
-    def state(self, table: str, since: int, at: int) -> Iterator[Changes[str]]:
+    def state(
+        self, table: str, since: int, at: int, kept: Iterable[str] = ()
+    ) -> Iterator[Changes[str]]:
         """Yield the documents that have changed since a timestamp, as of another, in parts.
 
         If that moment is compacted, they come as they are now: what follows changes them to the

@@ -5,11 +5,13 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from typing import TypeVar
 
 from cdcmeta.scheduler.executors.routes import RECORDS, metas_of
 from cdcmeta.scheduler.executors.sources.contract import Part
 from snapkv import Change, Changes, Commit, Entry, SnapshotKV, Watch
 
+V = TypeVar("V")
 PAGE_KEYS, PAGE_BYTES = 100, 1 << 20
 """How large one part of a state is at most, but for one key."""
 
@@ -68,17 +70,23 @@ class PrefixFeed:
 class PrefixSource:
     """Reads prefixes of a store, by table; none is the beginning of another."""
 
-    restarts = False
+    has_removals = False
 
-    def __init__(self, store: SnapshotKV, prefixes: Mapping[str, str]) -> None:
+    def __init__(
+        self, store: SnapshotKV, prefixes: Mapping[str, str], *, restarts: bool = False
+    ) -> None:
+        """Take the prefix of each table, and whether a table may get its state once more."""
         self._store, self._prefixes, self._router = store, dict(prefixes), Router(prefixes)
+        self.restarts = restarts
 
     def feed(self, since: int | None) -> PrefixFeed:
         """Return the commits after a timestamp."""
         return PrefixFeed(self._store.watch(since=since), self._router)
 
-    def state(self, table: str, since: int, at: int) -> Iterator[Changes[str]]:
-        """Yield the keys of a table as of a timestamp, in parts.
+    def state(
+        self, table: str, since: int, at: int, kept: Iterable[str] = ()
+    ) -> Iterator[Changes[str]]:
+        """Yield the keys of a table as of a timestamp, in parts; of `kept`, those to remove.
 
         If changefeeds write into the store, each key has the route of the commit that wrote it, as
         far as that is not compacted; that costs a read for each 100 keys.
@@ -86,31 +94,57 @@ class PrefixSource:
         snapshot = self._store.at(at)
         commit = Commit(at, 0, snapshot.revision, None)
         has_routes = next(self._store.spaces(RECORDS), None) is not None
-        for page in _pages(snapshot.entries(self._prefixes[table])):
-            revisions = {entry.revision for _, entry in page}
+        for page in _pages(with_removals(snapshot.entries(self._prefixes[table]), kept)):
+            revisions = {entry.revision for _, entry in page if entry is not None}
             metas = metas_of(self._store, revisions) if has_routes else {}
             commits = {each: replace(commit, meta=meta) for each, meta in metas.items()}
-            yield Changes(
-                commit,
-                tuple(
-                    Change(key, entry.value, commits.get(entry.revision, commit))
-                    for key, entry in page
-                ),
-            )
+            yield Changes(commit, tuple(_change(*found, commit, commits) for found in page))
 
     def now(self) -> int:
         """Return the timestamp of the newest commit."""
         return self._store.resolved()
 
 
-def _pages(entries: Iterable[tuple[str, Entry]]) -> Iterator[list[tuple[str, Entry]]]:
+def _pages(
+    found: Iterable[tuple[str, Entry | None]],
+) -> Iterator[list[tuple[str, Entry | None]]]:
     """Yield keys in parts of a bounded size."""
-    page, size = list[tuple[str, Entry]](), 0
-    for key, entry in entries:
-        size += len(key) + len(entry.value)
+    page, size = list[tuple[str, Entry | None]](), 0
+    for key, entry in found:
+        added = len(key) + (0 if entry is None else len(entry.value))
+        size += added
         if page and (len(page) >= PAGE_KEYS or size > PAGE_BYTES):
             yield page
-            page, size = [], len(key) + len(entry.value)
+            page, size = [], added
         page.append((key, entry))
     if page:
         yield page
+
+
+def _change(
+    key: str, entry: Entry | None, commit: Commit, commits: Mapping[int, Commit]
+) -> Change[str]:
+    if entry is None:
+        return Change(key, None, commit)
+    return Change(key, entry.value, commits.get(entry.revision, commit))
+
+
+def with_removals(
+    items: Iterable[tuple[str, V]], kept: Iterable[str]
+) -> Iterator[tuple[str, V | None]]:
+    """Yield items in the order of their keys, and None for each kept key that they lack.
+
+    >>> list(with_removals([("b", b"1"), ("d", b"2")], ["a", "b", "c", "e"]))
+    [('a', None), ('b', b'1'), ('c', None), ('d', b'2'), ('e', None)]
+    """
+    left = iter(kept)
+    next_kept = next(left, None)
+    for key, value in items:
+        while next_kept is not None and next_kept <= key:
+            if next_kept < key:
+                yield next_kept, None
+            next_kept = next(left, None)
+        yield key, value
+    while next_kept is not None:
+        yield next_kept, None
+        next_kept = next(left, None)
