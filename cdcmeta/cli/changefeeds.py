@@ -228,7 +228,7 @@ def update(
     name: NameOption = "default",
     cluster: ClusterOption = CLUSTER,
 ) -> None:
-    """Change the tables or the sink; it goes on from its checkpoint."""
+    """Change the tables or the sink; new tables begin where they stopped, at the start, or anew."""
     from cdcmeta.scheduler.runtime.checking import check_sink
     from cdcmeta.scheduler.runtime.opening import absolute
 

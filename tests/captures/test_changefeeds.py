@@ -6,6 +6,7 @@ import pytest
 
 import snapkv
 from cdcmeta.errors import ChangefeedNotFoundError, InvalidArgumentError
+from cdcmeta.scheduler.core.watermarks import Watermarks
 from cdcmeta.scheduler.runtime import Changefeeds, Placement, records
 from cdcmeta.scheduler.runtime.checking import OBJECT_STORES, check_source
 from cdcmeta.scheduler.runtime.records import Registration
@@ -249,14 +250,18 @@ def test_names_are_taken_once_and_unknown_ones_are_errors(feeds):
             ask("other")
 
 
-def test_tables_change_unless_they_began_with_a_state(feeds):
+def test_tables_change_also_of_one_that_began_with_a_state(feeds, store):
     create(feeds)
     assert feeds.update("copy", prefixes=["a/", "c/"]).prefixes == ("a/", "c/")
-    create(feeds, "state", with_state=True)
+    made = create(feeds, "state", with_state=True)
     assert feeds.checkpoint("state").checkpoint == 99
-    assert feeds.update("state", prefixes=["a/"]).prefixes == ("a/",)
-    with pytest.raises(InvalidArgumentError, match="would lack theirs"):
-        feeds.update("state", prefixes=["a/", "c/"])
+    assert feeds.update("state", prefixes=["a/"]).stopped == {}, "it never had its state"
+    reached = records.encoded_watermarks(Watermarks(500, 500, 0), made.created)
+    store.space("scheduler/default").commit(puts={b"checkpoint/state": reached})
+    assert feeds.update("state", prefixes=["a/", "c/"]).begins == {"c/": (499, 500)}
+    assert feeds.checkpoint("state").checkpoint == 499
+    assert feeds.update("state", prefixes=["c/"]).stopped == {"a/": 500}
+    assert feeds.update("state", prefixes=["a/"]).begins == {"a/": (500, 0)}
     with pytest.raises(InvalidArgumentError, match="cannot be changed"):
         feeds.update("copy", source="lmdb:/other")
 

@@ -114,6 +114,19 @@ def test_one_with_a_state_is_written_again_into_a_target_that_was_emptied(runnin
     assert running.content(sink) == ["0", "1", "2", "3"]
 
 
+def test_one_with_a_state_removes_what_the_source_has_lost_since(running):
+    sink = f"lmdb:{running.directory}"
+    running.store.multi_save({"t/0": b"0", "t/1": b"1"})
+    running.start()
+    running.create(sink, start=running.store.resolved(), with_state=True)
+    running.reach(running.store.save("t/2", b"2"))
+    running.remove()
+    running.store.remove("t/1")
+    running.create(sink, start=running.store.resolved(), with_state=True)
+    running.reach(running.store.save("t/3", b"3"))
+    assert running.content(sink) == ["0", "2", "3"]
+
+
 def test_a_sink_of_another_shared_store_is_named_in_the_status(running, tmp_path):
     sink = f"jsonl:{running.directory}"
     running.start()

@@ -12,6 +12,7 @@ from cdcmeta.arguments import check_store, listed
 from cdcmeta.errors import ChangefeedNotFoundError, InvalidArgumentError
 from cdcmeta.scheduler.core.watermarks import Watermarks
 from cdcmeta.scheduler.runtime import records
+from cdcmeta.scheduler.runtime.beginnings import floors_of, updated
 from cdcmeta.scheduler.runtime.checking import check_sink, check_source
 from cdcmeta.scheduler.runtime.records import (
     PAUSED,
@@ -139,7 +140,9 @@ class Changefeeds:
     def update(self, id: str, **values: Any) -> Changefeed:
         """Change `sink`, `prefixes`, `databases` or `state`; its tables start again.
 
-        Two round trips. Raises `ChangefeedNotFoundError`, `InvalidArgumentError`.
+        A table that was taken out and is put in again continues where it stopped. A new one begins
+        at `start`; with `with_state`, with its state as of the checkpoint. Two round trips. Raises
+        `ChangefeedNotFoundError`, `InvalidArgumentError`.
         """
         unknown = values.keys() - CHANGEABLE
         if unknown:
@@ -150,14 +153,10 @@ class Changefeeds:
             if what in values:
                 values[what] = tuple(listed(values[what], what))
         while True:
-            before = self.get(id)
+            before, found = self._with_checkpoint(id)
             after = replace(before, **values)
-            if before.with_state and not set(after.tables()) <= set(before.tables()):
-                raise InvalidArgumentError(
-                    f"changefeed {id!r} began with the state of its tables, and new ones would "
-                    "lack theirs: create another changefeed for them"
-                )
             after.check()
+            after = updated(before, after, found)
             if values.keys() != {"state"}:  # any changefeed can be stopped
                 check_sink(after.sink, after.databases)
             guards: list[Guard] = [AtRevision(_key(id), before.epoch)]
@@ -205,18 +204,27 @@ class Changefeeds:
     # --- looking ---
 
     def checkpoint(self, id: str, *, as_of: When | None = None) -> Watermarks:
-        """Return how far a changefeed is: everything up to its checkpoint is in the sink."""
-        snapshot = self._at(as_of)
-        entry, stored = snapshot.entries_of([_key(id), records.CHECKPOINT + id.encode()])
+        """Return how far a changefeed is: everything up to its checkpoint is in the sink.
+
+        It goes back when an update puts a table in that begins earlier, until that has caught up.
+        """
+        feed, found = self._with_checkpoint(id, as_of)
+        first = feed.first_checkpoint
+        known = found.watermarks if found is not None else Watermarks(first, first, 0)
+        begins = floors_of(feed, found).values()
+        return known._replace(checkpoint=min(known.checkpoint, *begins)) if begins else known
+
+    def _with_checkpoint(
+        self, id: str, as_of: When | None = None
+    ) -> tuple[Changefeed, records.Checkpoint | None]:
+        """Return a changefeed and its stored checkpoint, if it has one. One round trip."""
+        key = _key(id)
+        entry, stored = self._at(as_of).entries_of([key, records.CHECKPOINT + id.encode()])
         if entry is None:
             raise ChangefeedNotFoundError(id)
-        feed = _feed(_key(id), entry)
-        if stored is not None:
-            found = records.checkpoint_of(stored.value)
-            if found.is_of(feed):
-                return found.watermarks
-        first = feed.first_checkpoint
-        return Watermarks(first, first, 0)
+        feed = _feed(key, entry)
+        found = None if stored is None else records.checkpoint_of(stored.value)
+        return feed, found if found is not None and found.is_of(feed) else None
 
     def places(
         self, id: str, *, as_of: When | None = None, limit: int | None = None

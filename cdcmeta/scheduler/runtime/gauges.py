@@ -27,7 +27,7 @@ class Scheduled(NamedTuple):
         progress = coordinator.progress
         return cls(
             table_states(coordinator.replication),
-            max(progress.stored.checkpoint, progress.reported.checkpoint),
+            progress.behind or max(progress.stored.checkpoint, progress.reported.checkpoint),
             progress.reported.resolved,
         )
 

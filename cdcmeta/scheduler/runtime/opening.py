@@ -103,7 +103,8 @@ def open_source(feed: Changefeed, stores: Stores) -> TableSource:
         with extra("generations", "generations"):
             from cdcmeta.scheduler.executors.sources.cdc_log import CdcLogSource
         return CdcLogSource(store, feed.log, feed.tables(), feed.id)
-    return PrefixSource(store, dict(zip(feed.tables(), feed.prefixes, strict=True)))
+    prefixes = dict(zip(feed.tables(), feed.prefixes, strict=True))
+    return PrefixSource(store, prefixes, restarts=feed.with_state)
 
 
 def origin_of(feed: Changefeed, store: SnapshotKV, cluster: str) -> Origin:

@@ -19,7 +19,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -27,18 +27,25 @@ from cdcmeta.changes.database import checked_name
 from cdcmeta.errors import InvalidArgumentError, InvalidNameError
 from cdcmeta.scheduler.core.watermarks import Watermarks
 from cdcmeta.scheduler.executors.sinks.contract import NAME_IN_URL
+from cdcmeta.scheduler.executors.sources.contract import WHOLE
 from snapkv.errors import CorruptStoreError
 from snapkv.times import TIMESTAMP_MAX
 
 RUNNING, PAUSED = "running", "paused"
 STATES = (RUNNING, PAUSED)
-WHOLE = "*"
-"""The name of a table that is the whole store: tables have names."""
 FEED, CHECKPOINT, PLACE, ASK = b"feed/", b"checkpoint/", b"place/", b"ask/"
 DRAIN, EVICTED, REPORT = b"drain/", b"evicted/", b"report/"
 TABLES_MAX = 200_000
 RANGES_MAX = 1_000
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+
+
+class Begin(NamedTuple):
+    """Where a table begins that an update has put into a changefeed."""
+
+    checkpoint: int
+    state_at: int = 0
+    """The timestamp of the state that comes first; 0 without one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +56,9 @@ class Changefeed:
     equal parts of a CDC `log`. Changes after `start` are replicated; with `with_state`, the tables
     as of `start` come first. `epoch` is the revision of the record, and `created` the first one,
     which it keeps until it is removed; both are 0 in one that is not stored.
+
+    `begins` has the tables that an update has put in, while they are behind the checkpoint, and
+    `stopped` up to where those are in the sink that were taken out.
     """
 
     id: str
@@ -65,6 +75,13 @@ class Changefeed:
     state: str = RUNNING
     epoch: int = 0
     created: int = 0
+    begins: Mapping[str, Begin] = field(default_factory=dict, hash=False)
+    stopped: Mapping[str, int] = field(default_factory=dict, hash=False)
+
+    @property
+    def sink_key(self) -> tuple[str, str]:
+        """What the sink is known by."""
+        return self.sink, self.sink_name
 
     def tables(self) -> tuple[str, ...]:
         """Return the names of its tables."""
@@ -88,6 +105,9 @@ class Changefeed:
         """Return the record."""
         kept = asdict(self)
         del kept["epoch"], kept["created"], kept["id"]
+        for name in ("begins", "stopped"):
+            if not kept[name]:
+                del kept[name]
         return _encoded(kept)
 
     def check(self) -> None:
@@ -133,6 +153,8 @@ class Checkpoint(NamedTuple):
     watermarks: Watermarks
     created: int | None
     """`Changefeed.created`; None in a record of an earlier version."""
+    epoch: int | None
+    """The `Changefeed.epoch` whose tables have all passed it; None if it has no `begins`."""
 
     def is_of(self, feed: Changefeed) -> bool:
         """Return whether it is this changefeed's: an owner may write that of a removed one late."""
@@ -248,17 +270,20 @@ def feed_of(key: bytes, raw: bytes, revision: int, created: int) -> Changefeed:
         found = {name: value for name, value in _decoded(raw).items() if name in known}
         for name in ("prefixes", "databases"):
             found[name] = tuple(found.get(name, ()))
+        begins = found.get("begins", {})
+        found["begins"] = {table: Begin(*map(int, begin)) for table, begin in begins.items()}
         id = key.removeprefix(FEED).decode()
         feed = Changefeed(id, **found, epoch=revision, created=created)
         feed.check()
-    except (ValueError, TypeError, KeyError) as e:
+    except (ValueError, TypeError, KeyError, AttributeError) as e:
         raise CorruptStoreError(f"{key!r} is not a changefeed: {e}") from e
     return feed
 
 
-def encoded_watermarks(watermarks: Watermarks, created: int) -> bytes:
+def encoded_watermarks(watermarks: Watermarks, created: int, epoch: int | None = None) -> bytes:
     """Return the record of the checkpoint of a changefeed, which was created at a revision."""
-    return _encoded({**watermarks._asdict(), "created": created})
+    named = {} if epoch is None else {"epoch": epoch}
+    return _encoded({**watermarks._asdict(), "created": created, **named})
 
 
 def watermarks_of(raw: bytes) -> Watermarks:
@@ -270,7 +295,7 @@ def checkpoint_of(raw: bytes) -> Checkpoint:
     """Return a checkpoint from its record."""
     found = _decoded(raw)
     watermarks = Watermarks(found["checkpoint"], found["resolved"], found["synced"])
-    return Checkpoint(watermarks, found.get("created"))
+    return Checkpoint(watermarks, found.get("created"), found.get("epoch"))
 
 
 def place_key(feed: str, table: str) -> bytes:

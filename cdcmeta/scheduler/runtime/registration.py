@@ -256,7 +256,12 @@ class Life:
         origin = origin_of(feed, self._store, self._cluster)
         sink = open_sink(feed, self._stores, self._functions, write_s, origin=origin)
         return StoreExecutor(
-            source, sink, feed.tables(), state_at=feed.state_at, may_write=self.may_write
+            source,
+            sink,
+            feed.tables(),
+            state_at=feed.state_at,
+            states={table: begin.state_at for table, begin in feed.begins.items()},
+            may_write=self.may_write,
         )
 
     def _send(self, id: str, envelope: Envelope) -> None:

@@ -21,6 +21,7 @@ from cdcmeta.scheduler.owner.coordinator import Coordinator, Tick
 from cdcmeta.scheduler.owner.decisions import FOUND, PLACED
 from cdcmeta.scheduler.protocol.messages import Envelope
 from cdcmeta.scheduler.runtime import records
+from cdcmeta.scheduler.runtime.beginnings import floors_of, stored_checkpoint
 from cdcmeta.scheduler.runtime.duties import Duties
 from cdcmeta.scheduler.runtime.gauges import Scheduled
 from cdcmeta.scheduler.runtime.records import RUNNING, Changefeed
@@ -53,6 +54,14 @@ class _Schedule:
         self.feed, self.coordinator = feed, coordinator
         self.weights = Weights(feed.tables())
         self.stored_at: int | None = None
+        self._floors: Mapping[str, int] = {}
+
+    def floors_in(self, view: View) -> Mapping[str, int]:
+        """Return where tables begin that are behind the checkpoint; the same object if equal."""
+        found = floors_of(self.feed, view.checkpoints.get(self.feed.id))
+        if found != self._floors:
+            self._floors = found
+        return self._floors
 
 
 class Term:
@@ -98,8 +107,9 @@ class Term:
                 now,
                 captures,
                 schedule.weights.of_tables,
-                _stored(schedule.feed, view),
+                stored_checkpoint(schedule.feed, view.checkpoints.get(id)),
                 view.revision,
+                floors=schedule.floors_in(view),
             )
             tick = schedule.coordinator.tick(inbox.get(id, []), cluster)
             sent += [(id, envelope) for envelope in tick.messages]
@@ -213,12 +223,14 @@ class Term:
         at = schedule.stored_at
         if tick.watermarks != CANNOT_PROCEED and (at is None or now - at >= STORE_US):
             schedule.stored_at = now
-            self._store(id, schedule, tick)
+            self._store(id, schedule, tick, view)
 
-    def _store(self, id: str, schedule: _Schedule, tick: Tick) -> None:
-        stored = schedule.coordinator.progress.stored
-        if tick.watermarks.checkpoint > stored.checkpoint:
-            value = records.encoded_watermarks(tick.watermarks, schedule.feed.created)
+    def _store(self, id: str, schedule: _Schedule, tick: Tick, view: View) -> None:
+        progress, feed = schedule.coordinator.progress, schedule.feed
+        has_passed = not progress.behind and bool(schedule.floors_in(view))
+        if tick.watermarks.checkpoint > progress.stored.checkpoint or has_passed:
+            epoch = feed.epoch if feed.begins else None
+            value = records.encoded_watermarks(tick.watermarks, feed.created, epoch)
             self._duties.put(records.CHECKPOINT + id.encode(), value)
 
     # --- requests ---
@@ -276,9 +288,3 @@ class Term:
                 if name not in view.captures:
                     self._done.add(key)
                     self._duties.put(key, None)
-
-
-def _stored(feed: Changefeed, view: View) -> int:
-    """Return the stored checkpoint, or that before anything is replicated."""
-    found, first = view.checkpoints.get(feed.id), feed.first_checkpoint
-    return max(found.watermarks.checkpoint, first) if found and found.is_of(feed) else first
