@@ -62,6 +62,7 @@ class StampRecord:
     A fence has `fence_of` instead: it proves that the commit with that nonce is dead. `ahead` is
     how far the timestamp is ahead of its writer's clock, if at least a millisecond (`Pace`). What
     was recorded from another engine has its `source`: the revision there, and the commit's ordinal.
+    `began` is the first revision of a recorded commit's writes, if that is not its own (0).
     """
 
     timestamp: int
@@ -72,6 +73,7 @@ class StampRecord:
     ahead: int = 0
     source: tuple[int, int] | None = None
     meta: Meta | None = None
+    began: int = 0
 
     @property
     def says_nothing(self) -> bool:
@@ -84,7 +86,7 @@ class StampRecord:
         return None if self.meta is None else self.meta.to_json()
 
     def encode(self) -> bytes:
-        """Return be64(timestamp) and a msgpack map of the short names n, w, m, d, f, a, s."""
+        """Return be64(timestamp) and a msgpack map of the short names n, w, m, d, f, a, s, b."""
         fields: dict[str, Any] = {"n": self.nonce, "w": self.writer}
         if self.note is not None:
             fields["m"] = self.note
@@ -96,6 +98,8 @@ class StampRecord:
             fields["a"] = self.ahead
         if self.source is not None:
             fields["s"] = self.source
+        if self.began:
+            fields["b"] = self.began
         packed: bytes = msgpack.packb(fields)
         return _BE64.pack(self.timestamp) + packed
 
@@ -112,7 +116,8 @@ class StampRecord:
             pair = fields.get("s")
             source = None if pair is None else (int(pair[0]), int(pair[1]))
             meta = None if "d" not in fields else _meta_of(fields["d"])
-            return cls(timestamp, fields["n"], fields["w"], note, fence, ahead, source, meta)
+            nonce, writer, began = fields["n"], fields["w"], int(fields.get("b", 0))
+            return cls(timestamp, nonce, writer, note, fence, ahead, source, meta, began)
         except (
             struct.error,
             ValueError,
@@ -210,7 +215,8 @@ class Layout:
     """The keys of a store named `name`, a text of parts joined by `/`, none of them reserved.
 
     `root` is the prefix of everything in the store, `ts` the timestamp key, `format` the format
-    key, `spaces` the prefix of all spaces. `data` are the users' keys; `live` are the leased keys,
+    key, `part` the key of a recorded commit that is not whole yet, `spaces` the prefix of all
+    spaces. `data` are the users' keys; `live` are the leased keys,
     which are not part of time travel.
 
     >>> Layout("default").ts
@@ -221,6 +227,7 @@ class Layout:
     root: bytes = field(init=False, repr=False, compare=False)
     ts: bytes = field(init=False, repr=False, compare=False)
     format: bytes = field(init=False, repr=False, compare=False)
+    part: bytes = field(init=False, repr=False, compare=False)
     spaces: bytes = field(init=False, repr=False, compare=False)
     data: Keyspace = field(init=False, repr=False, compare=False)
     live: Keyspace = field(init=False, repr=False, compare=False)
@@ -240,6 +247,7 @@ class Layout:
             "root": root,
             "ts": root + b"sys/ts",
             "format": root + b"sys/format",
+            "part": root + b"sys/part",
             "spaces": root + b"space/",
             "data": Keyspace(root + b"data/", text=True),
             "live": Keyspace(root + b"live/", text=False),

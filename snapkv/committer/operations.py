@@ -30,6 +30,9 @@ from snapkv.errors import (
 from snapkv.layout import Keyspace, Layout
 from snapkv.model import AtRevision, Guard, HeadAt, Held, Meta, Ops, SpaceOps
 
+NEST_DEPTH = 3
+"""The most levels of lists in a transaction."""
+
 
 @dataclass(frozen=True, slots=True)
 class Check:
@@ -113,24 +116,30 @@ def guards_max(limits: Limits, members_max: int) -> int | None:
     return None if limits.ops_per_list is None else limits.ops_per_list - 1 - members_max
 
 
+def nested_max(budget: int) -> int:
+    """Return the most operations that `nest` takes for a budget."""
+    most: int = (budget // NEST_DEPTH) ** NEST_DEPTH
+    return most
+
+
 def nest(ops: tuple[Op, ...], budget: int) -> tuple[Op, ...]:
     """Return `ops` as lists of transactions, so that no path holds more than `budget` operations.
 
     In etcd the lists on a path share one budget, so the best split into depth d uses
-    budget / d at each level. Raises `CommitTooLargeError` beyond depth 3, about (budget / 3)^3.
+    budget / d at each level. Raises `CommitTooLargeError` beyond `nested_max`.
 
     >>> len(nest(tuple(Delete(bytes([i])) for i in range(200)), 126))
     50
     """
     if len(ops) <= budget:
         return ops
-    for depth in (2, 3):
+    for depth in range(2, NEST_DEPTH + 1):
         fan = budget // depth
         if fan**depth >= len(ops):
             size = -(-len(ops) // fan)
             chunks = [ops[at : at + size] for at in range(0, len(ops), size)]
             return tuple(Txn(success=nest(chunk, budget - len(chunks))) for chunk in chunks)
-    raise CommitTooLargeError("the number of operations", len(ops), (budget // 3) ** 3)
+    raise CommitTooLargeError("the number of operations", len(ops), nested_max(budget))
 
 
 def compile_operations(ops: Ops, layout: Layout, writer: str = "") -> Operations:

@@ -23,6 +23,19 @@ OP_OVERHEAD_BYTES = 32
 """The bytes of an operation beside its keys and values, rounded up (etcd's messages need less)."""
 
 
+SHOWN_BYTES = 120
+"""The most bytes of a key that an error shows."""
+
+
+def shown_key(key: bytes) -> str:
+    """Return a stored key for an error: a long one is cut.
+
+    >>> shown_key(b"default/data/a"), shown_key(b"n" * 500)[-15:]
+    ("b'default/data/a'", "'... (500 bytes)")
+    """
+    return repr(key) if len(key) <= SHOWN_BYTES else f"{key[:SHOWN_BYTES]!r}... ({len(key)} bytes)"
+
+
 def op_bytes(op: Op) -> int:
     """Return the size of an operation as it counts against `Limits.request_bytes`."""
     if isinstance(op, Txn):

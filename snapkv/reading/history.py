@@ -205,8 +205,22 @@ def _stamped(core: Reader, events: list[Event]) -> Iterator[Version]:
         value = None if event.is_delete else event.kv.value
         if found is not None and found[0].revision == event.kv.mod_revision:
             yield _version_of(found[1], event.kv.mod_revision, value)
+        elif (whole := _recorded_in_parts(core, found, event.kv.mod_revision)) is not None:
+            yield _version_of(whole[1], whole[0].revision, value)
         else:
             yield Version(None, event.kv.mod_revision, value, None)
+
+
+def _recorded_in_parts(
+    core: Reader, in_force: tuple[Mark, StampRecord] | None, revision: int
+) -> tuple[Mark, StampRecord] | None:
+    """Return the recorded commit that a revision without a stamp is a part of, if it is one."""
+    mark = core.timeline.tracker.creation if in_force is None else in_force[0]
+    following = core.timeline.following(mark)
+    if following is None:
+        return None
+    stamp = core.timeline.stamp(following)
+    return (following, stamp) if 0 < stamp.began <= revision else None
 
 
 def stamped(core: Reader, events: list[Event]) -> Iterator[Version]:

@@ -44,6 +44,15 @@ def gap_note(last: KeyValue, mark: KeyValue) -> str:
     )
 
 
+def part_note(number: int, count: int, stamp: StampRecord) -> str:
+    """Return the note of a part of a commit that the target does not take at once."""
+    revision = 0 if stamp.source is None else stamp.source[0]
+    return (
+        f"part {number} of {count}: revision {revision} is larger than a commit may be here; "
+        f"it is whole at {format_time(stamp.timestamp)}"
+    )
+
+
 def differences(before: Pages, after: Pages, mark: KeyValue) -> Iterator[Event]:
     """Yield the changes that make one state of the other, both sorted by key.
 

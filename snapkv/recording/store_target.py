@@ -2,71 +2,36 @@
 
 The target's timestamp key carries the position: the revision and ordinal of the source's commit,
 written in the same transaction. Each transaction compares that the key is as this recorder left
-it, and that its leadership holds. So nothing is recorded twice, wherever a process ends.
-
-Steps wait for more steps, `GROUP_S` at most, and become durable together, each in a revision of its
-own: to wait for the disk at each would be slow, and would slow those who write to the same disk.
-For example, of steps A, B and C in a group, B compares that the key has A's value: if only A was
-written when the process or the answer was lost, the key says so, and B is next.
+it, and that its leadership holds. So nothing is recorded twice, wherever a process ends
+(`store_commits`).
 """
 
 from __future__ import annotations
 
-import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
 import msgpack
 
-from snapkv.clock import monotonic, pause
-from snapkv.engine.contract import (
-    Compare,
-    Delete,
-    Event,
-    KeyValue,
-    Op,
-    Put,
-    Range,
-    Target,
-    Txn,
-)
-from snapkv.engine.errors import OutcomeUnknown, Refused
+from snapkv.engine.contract import Delete, Event, KeyValue, Put, Range, Txn
 from snapkv.errors import (
     ArchiveError,
+    CommitTooLargeError,
     CorruptStoreError,
-    EngineBusyError,
-    EngineUnavailableError,
-    SessionLostError,
-    SnapKVError,
+    InvalidKeyError,
 )
 from snapkv.layout import CREATION_ORDINAL, Layout, SourceId, StampRecord, prefix_end, stamp_of
 from snapkv.model import Held
 from snapkv.recording.gaps import Pages, differences, gap_note
+from snapkv.recording.long_keys import LongKeys
 from snapkv.recording.sources import Step
+from snapkv.recording.store_commits import CommitPart, StoreCommits, Writes
 from snapkv.store.core import Core
 from snapkv.times import end_of_ms
 
-SEND_S = 10.0
-"""How long it may take until one more commit is made, retries included."""
-RETRY_S = 0.1
-PART_BYTES = 4 << 20
-PART_OPS = 20_000
-"""A state is written in parts of about so much, or of what the engine takes."""
-GROUP_STEPS = 256  # etcd waits for the disk at each, so there it is 1
-GROUP_S = 0.05
-"""So many steps at most become durable together, and none waits for longer."""
 BEFORE_MARK = 1 << 17
 """The parts of a state have timestamps from so far before its mark's on: half a millisecond."""
-
-
-class _Commit(NamedTuple):
-    """What becomes one revision of the target: a new value of its timestamp key, and changes."""
-
-    stamp: StampRecord
-    value: bytes
-    ops: list[Op]
 
 
 class StoreTarget:
@@ -76,34 +41,32 @@ class StoreTarget:
 
     def __init__(self, core: Core, guard: Held) -> None:
         self._core, self._engine, self._layout = core, core.engine, core.layout
-        self._guard = Compare(
-            core.layout.live.encode(guard.key), Target.CREATE, "=", guard.revision
-        )
-        self._source_key = core.layout.root + b"sys/source"
-        self._source: SourceId | None = None
+        self._commits = StoreCommits(core, guard)
+        self._long_keys = LongKeys(core.layout)
         self._root_bytes = 0  # of the source's keys
-        self._group_steps = 1 if core.engine.remote else GROUP_STEPS
-        self._group_bytes = min(PART_BYTES, core.engine.limits.request_bytes // 2)
-        self._head = self._read_head()
-        self._gathered: list[_Commit] = []
-        self._settle_at = 0.0
-        self.pending = 0
+
+    @property
+    def pending(self) -> int:
+        """Bytes that are not durable yet."""
+        return self._commits.pending
 
     # --- what is recorded ---
 
     def known(self) -> SourceId | None:
         """Return the source that is recorded here; one round trip."""
-        kv = self._engine.get(self._source_key).kv
+        kv = self._engine.get(self._commits.source_key).kv
         if kv is None:
             return None
         try:
             return SourceId(*msgpack.unpackb(kv.value))
         except (ValueError, TypeError, msgpack.UnpackException) as e:
-            raise CorruptStoreError(f"{self._source_key!r} names no source: {kv.value!r}") from e
+            raise CorruptStoreError(
+                f"{self._commits.source_key!r} names no source: {kv.value!r}"
+            ) from e
 
     def open(self, identity: SourceId) -> None:
         """Take a source; raises `ArchiveError` if the store holds anything else."""
-        known, used = self.known(), self._head.version > CREATION_ORDINAL
+        known, used = self.known(), self._commits.head.version > CREATION_ORDINAL
         if known is None and used:
             raise ArchiveError(
                 f"{self._core.url} has commits of its own: record into a store that has none"
@@ -113,16 +76,20 @@ class StoreTarget:
                 f"{self._core.url} is the record of another source: {known.name!r}, "
                 f"id {known.id.hex()}"
             )
-        self._source, self._root_bytes = identity, len(Layout(identity.name).root)
+        self._commits.source, self._root_bytes = identity, len(Layout(identity.name).root)
 
     def last(self) -> KeyValue | None:
         """Return the newest mark of the source that is recorded."""
-        stamp, source = StampRecord.decode(self._head.value), self._source
+        stamp, source = StampRecord.decode(self._commits.head.value), self._commits.source
         assert source is not None, "open() comes first"
-        if self._head.version > CREATION_ORDINAL and stamp.source is None:
+        if self._commits.head.version > CREATION_ORDINAL and stamp.source is None:
             raise ArchiveError(
                 f"{self._core.url} has commits that were not recorded: its history is its own now"
             )
+        if self._commits.part is not None:
+            before = StampRecord.decode(CommitPart.decode(self._commits.part).before)
+            # times of a prefix are its recorder's: the next one comes after those of the parts
+            stamp = before if source.prefix is None else replace(stamp, source=before.source)
         if stamp.source is None or not stamp.source[0]:
             return None
         revision, ordinal = stamp.source
@@ -137,48 +104,35 @@ class StoreTarget:
         if mark.version == CREATION_ORDINAL:  # the source has no keys yet, and neither has this
             return
         self._write_differences(mark, state, (0, 0))
-        self._write(self._stamp(mark), [])
+        self._commits.write(self._stamp(mark), [])
         self._forget_parts()
 
     def close_gap(self, last: KeyValue, mark: KeyValue, state: Pages) -> None:
         """Write what differs from a state; a commit before it has the gap's note."""
         position = last.mod_revision, last.version
         if mark.version > last.version + 1:
-            timestamp = stamp_of(self._head.value) + 1
+            timestamp = stamp_of(self._commits.head.value) + 1
             stamp = StampRecord(timestamp, os.urandom(8), note=gap_note(last, mark))
-            self._write(replace(stamp, source=position), [])
+            self._commits.write(replace(stamp, source=position), [])
         self._write_differences(mark, state, position)
-        self._write(self._stamp(mark), [])
+        self._commits.write(self._stamp(mark), [])
 
     def add(self, step: Step) -> None:
         """Take a step, which becomes one commit when no more come, or the group is full."""
         changed = {event.kv.key: event for event in step.events}  # the last change of each key
-        self._gather(self._stamp(step.mark), [self._op(event) for event in changed.values()])
-        full = len(self._gathered) >= self._group_steps or self.pending >= self._group_bytes
-        if full or self.settle_in() <= 0.0:
-            self.settle()
+        self._commits.add(self._stamp(step.mark), self._writes(changed.values()))
 
     def settle_in(self) -> float:
         """Return after how many seconds the group has waited for long enough."""
-        return max(0.0, self._settle_at - monotonic()) if self._gathered else math.inf
+        return self._commits.settle_in()
 
     def settle(self) -> None:
-        """Commit what was gathered, whatever the answers are: the head says how much was."""
-        deadline = monotonic() + SEND_S
-        while self._gathered:
-            done = self._sent(deadline)
-            for commit in self._gathered[:done]:
-                self._core.clock.merge(commit.stamp.timestamp)
-            del self._gathered[:done]
-            if done:
-                deadline = monotonic() + SEND_S
-            else:
-                pause(RETRY_S)
-        self.pending = 0
+        """Commit what was gathered."""
+        self._commits.settle()
 
     def flush(self) -> None:
         """Make all steps durable."""
-        self.settle()
+        self._commits.settle()
 
     def tend(self, keep_before_ms: int | None) -> None:
         """Compact what is older than a time."""
@@ -192,127 +146,83 @@ class StoreTarget:
 
     def _write_differences(self, mark: KeyValue, state: Pages, position: tuple[int, int]) -> None:
         """Make the target's keys those of a mark, in commits that keep the position."""
-        after = ([self._moved(kv) for kv in page] for page in state)
-        at = max(stamp_of(self._head.value) + 1, stamp_of(mark.value) - BEFORE_MARK)
-        for ops in self._parts(differences(self._present(), after, mark)):
-            if at >= stamp_of(mark.value):
-                raise ArchiveError("the parts of the state need more timestamps than there are")
-            stamp = StampRecord(at, os.urandom(8), note="recording a state", source=position)
-            self._write(stamp, ops)
-            at += 1
+        at = max(stamp_of(self._commits.head.value) + 1, stamp_of(mark.value) - BEFORE_MARK)
+        before = self._commits.before()
+        for ops in self._commits.parts(self._differing(mark, state)):
+            if at < stamp_of(mark.value):
+                stamp = StampRecord(at, os.urandom(8), note="recording a state", source=position)
+                self._commits.write(stamp, ops)
+                at += 1
+            else:  # the state is found again after a crash
+                self._commits.write(None, ops, CommitPart((0, 0), b"", 0, before, True))
 
-    def _present(self) -> Iterator[Sequence[KeyValue]]:
+    def _differing(self, mark: KeyValue, state: Pages) -> Iterator[Put | Delete]:
+        """Yield the writes that make the target's keys those of a state; long keys come last."""
+        long: dict[bytes, bytes] = {}
+        spaces = self._long_keys.prefixes
+
+        def moved() -> Iterator[Sequence[KeyValue]]:
+            for page in state:
+                kept = []
+                for kv in page:
+                    rows = self._rows(kv.key[self._root_bytes :], kv.value)
+                    if len(rows) > 1 or rows[0][0].startswith(spaces):
+                        long.update(rows)
+                    else:
+                        kept.append(kv._replace(key=rows[0][0]))
+                yield kept
+
+        for each in differences(self._present(spaces, within=False), moved(), mark):
+            yield _write_of(each)
+        found = [[KeyValue(key, value, 0, 0, 1) for key, value in sorted(long.items())]]
+        for each in differences(self._present(spaces, within=True), found, mark):
+            yield _write_of(each)
+
+    def _present(self, spaces: tuple[bytes, ...], *, within: bool) -> Iterator[Sequence[KeyValue]]:
+        """Yield the target's recorded keys with or without those in some spaces.
+
+        The newest state, which may have parts of a commit that is not whole.
+        """
         layout = self._layout
         recorded = layout.data.prefix, layout.spaces
         whole = layout.root, prefix_end(layout.root)
-        for page in self._engine.scan(*whole, revision=self._head.mod_revision):
-            yield [kv._replace(mod_revision=0) for kv in page if kv.key.startswith(recorded)]
-
-    def _parts(self, events: Iterator[Event]) -> Iterator[list[Op]]:
-        limits = self._engine.limits
-        most = min(PART_OPS, (limits.ops_per_list or PART_OPS) - 8)
-        part: list[Op] = []
-        size = 0
-        for key, value, is_delete in ((e.kv.key, e.kv.value, e.is_delete) for e in events):
-            if part and (len(part) >= most or size + len(key) + len(value) > self._group_bytes):
-                yield part
-                part, size = [], 0
-            part.append(Delete(key) if is_delete else Put(key, value))
-            size += len(key) + len(value) + 64
-        if part:
-            yield part
+        newest = self._engine.get(layout.ts).header.revision
+        for page in self._engine.scan(*whole, revision=newest):
+            kept = (kv for kv in page if kv.key.startswith(recorded))
+            yield [
+                kv._replace(mod_revision=0) for kv in kept if kv.key.startswith(spaces) == within
+            ]
 
     def _forget_parts(self) -> None:
         """Compact away the parts of the first state, if nothing else lives in the engine."""
         root = self._layout.root
         ranges = [Range(b"\0", root, limit=1), Range(prefix_end(root), b"\0", limit=1)]
         if not any(result.kvs for result in self._engine.read(ranges).results):
-            self._engine.compact(self._head.mod_revision)
+            self._engine.compact(self._commits.head.mod_revision)
 
     # --- transactions ---
 
     def _stamp(self, mark: KeyValue) -> StampRecord:
         stamp = StampRecord.decode(mark.value)
-        return replace(stamp, ahead=0, source=(mark.mod_revision, mark.version))
+        return replace(stamp, ahead=0, source=(mark.mod_revision, mark.version), began=0)
 
-    def _op(self, event: Event) -> Op:
-        key = self._layout.root + event.kv.key[self._root_bytes :]
-        return Delete(key) if event.is_delete else Put(key, event.kv.value)
+    def _writes(self, events: Iterable[Event]) -> Writes:
+        writes: Writes = []
+        for event in events:
+            for key, value in self._rows(event.kv.key[self._root_bytes :], event.kv.value):
+                writes.append(Delete(key) if event.is_delete else Put(key, value))
+        return writes
 
-    def _moved(self, kv: KeyValue) -> KeyValue:
-        return kv._replace(key=self._layout.root + kv.key[self._root_bytes :])
+    def _rows(self, stored_name: bytes, value: bytes) -> list[tuple[bytes, bytes]]:
+        """Return what the target has of a key: the key, or two rows for one that is too long."""
+        key = self._layout.root + stored_name
+        if 2 * len(key) > self._engine.limits.key_bytes:  # lmdb counts zero bytes twice
+            try:
+                self._engine.check_limits(Txn(success=(Put(key, b""),)))
+            except (InvalidKeyError, CommitTooLargeError):
+                return self._long_keys.rows(stored_name, value)
+        return [(key, value)]
 
-    def _write(self, stamp: StampRecord, ops: list[Op]) -> None:
-        self._gather(stamp, ops)
-        self.settle()
 
-    def _gather(self, stamp: StampRecord, ops: list[Op]) -> None:
-        """Take a commit; those before one that is too large are made first."""
-        commit = _Commit(stamp, stamp.encode(), ops)
-        first = Compare(self._head.key, Target.MOD, "=", self._head.mod_revision)
-        try:
-            size = self._engine.check_limits(self._txn(commit, first))
-        except SnapKVError:
-            self.settle()
-            raise
-        if self.pending + size > self._group_bytes:
-            self.settle()
-        if not self._gathered:
-            self._settle_at = monotonic() + GROUP_S
-        self._gathered.append(commit)
-        self.pending += size
-
-    def _sent(self, deadline: float) -> int:
-        """Send what was gathered; return how many commits of it the head says were made."""
-        was, left = self._head, max(0.01, deadline - monotonic())
-        try:
-            answers = self._engine.transact_each(self._chained(), timeout=left)
-        except Refused as e:
-            raise e.error from e
-        except (OutcomeUnknown, EngineUnavailableError, EngineBusyError) as e:
-            failure: Exception | None = e
-        else:
-            failure = None
-            if answers[-1].succeeded:
-                return self._advance(len(answers), answers[-1].header.revision)
-        if self._engine.get(self._guard.key).kv is None:
-            raise SessionLostError(f"this recorder of {self._core.url} leads no more")
-        head = self._read_head()
-        for number, commit in enumerate(self._gathered, 1):
-            if head.value == commit.value:
-                return self._advance(number, head.mod_revision)
-        if head != was:
-            raise EngineBusyError(
-                f"{self._core.url} has a commit that this recorder did not see: read it again"
-            )
-        if failure is not None and monotonic() >= deadline:
-            raise EngineUnavailableError(f"no answer in {SEND_S:g} s: {failure}") from failure
-        return 0
-
-    def _chained(self) -> list[Txn]:
-        """Return transactions of which each compares that the one before it was the last."""
-        key, txns = self._head.key, list[Txn]()
-        compare = Compare(key, Target.MOD, "=", self._head.mod_revision)
-        for commit in self._gathered:
-            txns.append(self._txn(commit, compare))
-            compare = Compare(key, Target.VALUE, "=", commit.value)
-        return txns
-
-    def _txn(self, commit: _Commit, compare: Compare) -> Txn:
-        ops: list[Op] = [Put(self._head.key, commit.value), *commit.ops]
-        first = compare.target is Target.MOD and self._head.version == CREATION_ORDINAL
-        if first and self._source is not None:
-            ops.append(Put(self._source_key, msgpack.packb(self._source)))
-        return Txn((compare, self._guard), tuple(ops))
-
-    def _advance(self, number: int, revision: int) -> int:
-        """Note that so many of the gathered commits were made, the last one at a revision."""
-        value, version = self._gathered[number - 1].value, self._head.version + number
-        self._head = self._head._replace(value=value, mod_revision=revision, version=version)
-        return number
-
-    def _read_head(self) -> KeyValue:
-        kv = self._engine.get(self._layout.ts).kv
-        if kv is None:
-            raise CorruptStoreError(f"store {self._layout.name!r} has lost its timestamp key")
-        return kv
+def _write_of(event: Event) -> Put | Delete:
+    return Delete(event.kv.key) if event.is_delete else Put(event.kv.key, event.kv.value)

@@ -13,8 +13,10 @@ from snapkv.recording.sources import Step
 class Target(Protocol):
     """Takes steps in order, each once."""
 
-    pending: int
-    """Bytes that are not durable yet."""
+    @property
+    def pending(self) -> int:
+        """Bytes that are not durable yet."""
+        ...
 
     @property
     def is_full(self) -> bool:

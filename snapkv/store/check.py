@@ -59,7 +59,8 @@ def _batches(core: Core, until: int) -> Iterator[WatchBatch]:
 def _judge(core: Core, batch: WatchBatch) -> tuple[list[str], int]:
     layout, problems = core.layout, []
     stamps = [event.kv for event in batch.events if event.kv.key == layout.ts]
-    stamped = bool(stamps)
+    # a part of a recorded commit that found no timestamp belongs to the next one that has one
+    stamped = bool(stamps) or any(e.kv.key == layout.part and not e.is_delete for e in batch.events)
     for event in batch.events:
         kv = event.kv
         if kv.key == layout.ts and event.is_delete:

@@ -264,7 +264,8 @@ class Timeline:
         if newest.ordinal == moment.mark.ordinal:
             return answer.header.revision
         self.tracker.see(newest)
-        return self.tracker.after(moment.mark).revision - 1
+        following = self.tracker.after(moment.mark)
+        return (self.stamp(following).began or following.revision) - 1
 
     # --- marks ---
 

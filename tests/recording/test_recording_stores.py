@@ -27,7 +27,7 @@ from snapkv.errors import (
     StoreRestoredError,
 )
 from snapkv.layout import prefix_end
-from snapkv.recording import store_target
+from snapkv.recording import store_commits, store_target
 
 from .targets import TARGETS, assert_equal, opened, target_url
 
@@ -136,7 +136,7 @@ def test_a_group_of_commits_is_made_once(place, store, clock, tmp_path, monkeypa
     """LMDB makes commits that wait together durable at once: all of them, or none."""
     plain, since = LmdbEngine.transact_each, store.save("z", b"the first")
     Writing(place, store, clock, random.Random(5)).steps(40)
-    monkeypatch.setattr(store_target, "GROUP_STEPS", 7)
+    monkeypatch.setattr(store_commits, "GROUP_STEPS", 7)
     sizes = []
     for groups in itertools.count():
         into, left = f"lmdb:{tmp_path}/{groups}", [groups]
@@ -207,7 +207,7 @@ def test_a_target_that_is_slow_for_all_of_a_group(place, store, clock, tmp_path,
     since = store.save("a", b"0")
     for n in range(12):
         store.save("a", b"%d" % n)
-    monkeypatch.setattr(store_target, "SEND_S", 0.5)
+    monkeypatch.setattr(store_commits, "SEND_S", 0.5)
     plain = MemoryEngine.transact
 
     def transact(self, prepare, peek, *, timeout):

@@ -64,6 +64,10 @@ STAMPS = {
         StampRecord(1 << 40, NONCE, "ann", ahead=1 << 20),
         f"0000010000000000 83 a16e {NONCE_HEX} a177 a3616e6e a161 ce00100000",
     ),
+    "recorded in parts": (
+        StampRecord(1, NONCE, "", source=(57, 9), began=300),
+        f"0000000000000001 84 a16e {NONCE_HEX} a177 a0 a173 92 39 09 a162 cd012c",
+    ),
 }
 
 

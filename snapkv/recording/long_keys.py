@@ -1,0 +1,43 @@
+r"""The place of recorded keys that are longer than a target takes: two spaces of the record.
+
+`long-keys` has the values, and `long-key-names` the full names, both under a short key: the first
+128 bytes of the name, `~`, and the SHA-256 of the stored name in hexadecimal. The stored name of a
+store's or a prefix's key is `data/` and the key, that of a key in a space `space/<name>/` and the
+key. Two names have the same short key only if their SHA-256 is the same.
+
+    data//registry/configmaps/nnn...    /registry/configmaps/nn...n~5ae1...   of each space
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+from snapkv.layout import Layout
+
+LONG_KEYS, LONG_KEY_NAMES = "long-keys", "long-key-names"
+BEGINNING_BYTES = 128
+"""The most bytes of a name that its short key begins with."""
+
+
+def short_key(stored_name: bytes) -> bytes:
+    """Return the short key of a stored name.
+
+    >>> short_key(b"data/" + b"n" * 500)[:14], len(short_key(b"data/" + b"n" * 500))
+    (b'nnnnnnnnnnnnnn', 193)
+    """
+    key = stored_name.removeprefix(b"data/")
+    digest = hashlib.sha256(stored_name).hexdigest()
+    return key[:BEGINNING_BYTES] + b"~" + digest.encode()
+
+
+class LongKeys:
+    """The long keys of one record."""
+
+    def __init__(self, layout: Layout) -> None:
+        self._values, self._names = (layout.space(s) for s in (LONG_KEYS, LONG_KEY_NAMES))
+        self.prefixes = self._values.prefix, self._names.prefix
+
+    def rows(self, stored_name: bytes, value: bytes) -> list[tuple[bytes, bytes]]:
+        """Return what is stored for a long key: two keys with their values."""
+        short = short_key(stored_name)
+        return [(self._values.encode(short), value), (self._names.encode(short), stored_name)]
