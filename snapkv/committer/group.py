@@ -8,7 +8,7 @@ from snapkv.committer.intervals import Interval, covers, merge, overlap
 from snapkv.committer.operations import Operations, compile_operations, guards_max
 from snapkv.committer.queue import Call
 from snapkv.engine.contract import Engine, Txn
-from snapkv.engine.rules import OP_OVERHEAD_BYTES
+from snapkv.engine.rules import OP_OVERHEAD_BYTES, blamed
 from snapkv.errors import CommitTooLargeError
 from snapkv.layout import META_BYTES_MAX, NOTE_BYTES_MAX, WRITER_BYTES_MAX, Layout, pack_meta
 from snapkv.model import Stamp
@@ -73,7 +73,7 @@ class GroupBuilder:
                 txn = ops.txn(self.guards_max)
                 size = self._engine.check_limits(txn)
                 if size > room_max:
-                    raise CommitTooLargeError("the commit in bytes", size, room_max)
+                    raise CommitTooLargeError(blamed("the commit", txn), size, room_max)
             except Exception as e:
                 failed(call, e)
                 continue

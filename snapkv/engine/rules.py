@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from snapkv.clock import monotonic
 from snapkv.engine.contract import (
@@ -44,6 +44,29 @@ def op_bytes(op: Op) -> int:
     return OP_OVERHEAD_BYTES + len(op.key) + len(rest)
 
 
+def blamed(what: str, txn: Txn) -> str:
+    """Return the measure of an error for a transaction that is too large, in bytes.
+
+    It names the key of a value that takes most of the transaction.
+
+    >>> blamed("the request", Txn(success=(Put(b"a/large", bytes(2_000)), Put(b"b", b""))))
+    "the request in bytes, of which the value of b'a/large' takes 2,000,"
+    """
+    largest = max(_puts(txn), key=lambda put: len(put.value), default=Put(b"", b""))
+    if 2 * len(largest.value) < measure(txn)[0]:
+        return f"{what} in bytes"
+    size = len(largest.value)
+    return f"{what} in bytes, of which the value of {shown_key(largest.key)} takes {size:,},"
+
+
+def _puts(txn: Txn) -> Iterator[Put]:
+    for op in (*txn.success, *txn.failure):
+        if isinstance(op, Txn):
+            yield from _puts(op)
+        elif isinstance(op, Put):
+            yield op
+
+
 def measure(txn: Txn) -> tuple[int, int]:
     """Return the size of `txn`, as `op_bytes`, and the length of its longest key; O(operations)."""
     size, longest = OP_OVERHEAD_BYTES * (1 + len(txn.compare)), 0
@@ -72,7 +95,7 @@ def check_limits(txn: Txn, limits: Limits) -> int:
     """
     size, longest = measure(txn)
     if size > limits.request_bytes:
-        raise CommitTooLargeError("the request in bytes", size, limits.request_bytes)
+        raise CommitTooLargeError(blamed("the request", txn), size, limits.request_bytes)
     # No value is larger than the request, and no list longer than the request has room for.
     is_small = longest <= limits.key_bytes and size <= limits.value_bytes
     is_short = limits.ops_per_list is None or size <= OP_OVERHEAD_BYTES * limits.ops_per_list
@@ -91,9 +114,11 @@ def _check_lists(txn: Txn, limits: Limits, used: int) -> None:
             if isinstance(op, Txn):
                 _check_lists(op, limits, used + len(ops))
             elif len(op.key) > limits.key_bytes:
-                raise CommitTooLargeError("a key in bytes", len(op.key), limits.key_bytes)
+                what = f"key {shown_key(op.key)} in bytes"
+                raise CommitTooLargeError(what, len(op.key), limits.key_bytes)
             elif isinstance(op, Put) and len(op.value) > limits.value_bytes:
-                raise CommitTooLargeError("a value in bytes", len(op.value), limits.value_bytes)
+                what = f"the value of {shown_key(op.key)} in bytes"
+                raise CommitTooLargeError(what, len(op.value), limits.value_bytes)
 
 
 def check_distinct(txn: Txn) -> None:

@@ -6,9 +6,10 @@ from collections.abc import Iterable, Iterator
 from typing import Generic, TypeVar
 
 from snapkv.committer.group import MEMBERS_MAX, STAMP_BYTES_MAX
+from snapkv.committer.operations import guards_max, nested_max
 from snapkv.engine.contract import Delete, Put, Txn
-from snapkv.engine.rules import OP_OVERHEAD_BYTES, op_bytes
-from snapkv.errors import CommitTooLargeError, InvalidKeyError
+from snapkv.engine.rules import OP_OVERHEAD_BYTES, blamed, op_bytes
+from snapkv.errors import CommitTooLargeError
 from snapkv.layout import Keyspace
 from snapkv.store.core import Core
 
@@ -26,8 +27,8 @@ class Room(Generic[K]):
         self._engine, self._space = core.engine, space
         limits = self._engine.limits
         self.bytes_max = limits.request_bytes - STAMP_BYTES_MAX - beside
-        fan = None if limits.ops_per_list is None else (limits.ops_per_list - 1 - MEMBERS_MAX) // 3
-        self.ops_max = None if fan is None else fan**3  # the room of `operations.nest`
+        budget = guards_max(limits, MEMBERS_MAX)
+        self.ops_max = None if budget is None else nested_max(budget)
 
     def parts(
         self, writes: Iterable[tuple[K, bytes | None]]
@@ -55,14 +56,9 @@ class Room(Generic[K]):
         if value is None:
             return op_bytes(Delete(stored)) + OP_OVERHEAD_BYTES
         put = Put(stored, value)
-        try:
-            self._engine.check_limits(Txn(success=(put,)))
-        except CommitTooLargeError as e:
-            raise CommitTooLargeError(f"{key[:SHOWN_CHARS]!r}: {e.what}", e.size, e.limit) from e
-        except InvalidKeyError as e:
-            raise InvalidKeyError(f"{key[:SHOWN_CHARS]!r}: {e}", key) from e
+        self._engine.check_limits(Txn(success=(put,)))
         size = op_bytes(put) + OP_OVERHEAD_BYTES
         if size > self.bytes_max:
-            what = f"{key[:SHOWN_CHARS]!r}: the commit in bytes"
+            what = blamed("the commit", Txn(success=(put,)))
             raise CommitTooLargeError(what, size, self.bytes_max)
         return size

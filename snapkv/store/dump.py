@@ -18,7 +18,7 @@ from typing import Any, BinaryIO, cast
 import msgpack
 
 from snapkv import files
-from snapkv.engine.rules import OP_OVERHEAD_BYTES
+from snapkv.engine.rules import OP_OVERHEAD_BYTES, shown_key
 from snapkv.errors import (
     CommitTooLargeError,
     CorruptStoreError,
@@ -155,7 +155,8 @@ class _DumpReader:
         count, last = 0, b""
         while (first := self._take(1))[0] == _PAIR:
             self.digest.update(first)
-            key, value = self._binary(), self._binary()
+            key = self._binary("a key")
+            value = self._binary(f"the value of {shown_key(key)}")
             if key <= last:
                 raise CorruptStoreError(f"the keys of the dump are not in order: {key[:80]!r}")
             yield key, value
@@ -180,7 +181,7 @@ class _DumpReader:
                 raise CorruptStoreError(f"the dump cannot be read: {e}") from e
         raise CorruptStoreError(f"the dump has a map of more than {MAP_BYTES_MAX:,} bytes")
 
-    def _binary(self) -> bytes:
+    def _binary(self, what: str) -> bytes:
         """Return binary data; raise `CommitTooLargeError` for more than a commit takes."""
         form = self._take(1)
         if form[0] not in _LENGTH_BYTES:
@@ -190,7 +191,7 @@ class _DumpReader:
         if length > self._bytes_max:
             for _ in self._steps(length):  # a file that only claims so much is cut off instead
                 pass
-            raise CommitTooLargeError("a key or value in bytes", length, self._bytes_max)
+            raise CommitTooLargeError(f"{what} in bytes", length, self._bytes_max)
         data = self._take(length)
         self.digest.update(form + raw + data)
         return data

@@ -30,8 +30,14 @@ from snapkv.engine.etcd.server import Server
 from snapkv.engine.etcd.watcher import EtcdWatcher
 from snapkv.engine.leases import is_id, ttl_ns_of
 from snapkv.engine.replay import changes
-from snapkv.engine.rules import check_distinct, check_limits, one_by_one
-from snapkv.errors import CompactedError, LeaseNotFoundError, SnapKVError, StoreClosedError
+from snapkv.engine.rules import blamed, check_distinct, check_limits, one_by_one
+from snapkv.errors import (
+    CommitTooLargeError,
+    CompactedError,
+    LeaseNotFoundError,
+    SnapKVError,
+    StoreClosedError,
+)
 from snapkv.lifecycle import renew_in_children
 
 REQUEST_BYTES_MAX = 1_572_864
@@ -107,6 +113,9 @@ class EtcdEngine(EtcdReads):
         except Refused as e:
             if isinstance(e.error, LeaseNotFoundError):
                 raise Refused(LeaseNotFoundError(max(codec.leases_in(txn), default=0))) from e
+            if isinstance(e.error, CommitTooLargeError):
+                what = e.error.what.replace("the request in bytes", blamed("the request", txn), 1)
+                raise Refused(CommitTooLargeError(what, e.error.size, e.error.limit)) from e
             raise
         except StoreClosedError as e:  # before it was sent, or after a refusal
             raise Refused(e) from e

@@ -25,7 +25,7 @@ from snapkv.engine.etcd.error_texts import COMPACTED, OversizedAnswerError
 from snapkv.engine.etcd.grpc_client import RANGE, TXN, CallFailed
 from snapkv.engine.etcd.ranges import RangeSplitter
 from snapkv.engine.etcd.scan import PageSize, Scan
-from snapkv.engine.rules import check_piece_rows
+from snapkv.engine.rules import check_piece_rows, shown_key
 from snapkv.engine.scanned import Scanned, versions_of
 from snapkv.errors import CompactedError, FutureRevisionError, InvalidKeyError, StoreClosedError
 
@@ -113,7 +113,7 @@ class EtcdReads(Scanned):
             keys = [key + end for key, end, *_ in (*(parts[-1] if parts else ()), wanted)]
             if not self.limits.reads_together(keys[-1:], beside=0):
                 raise InvalidKeyError(
-                    f"a key of {len(wanted.key):,} bytes is too long for any request"
+                    f"key {shown_key(wanted.key)} is too long for any request", wanted.key
                 )
             if not parts or not self.limits.reads_together(keys, beside=0):
                 parts.append([])

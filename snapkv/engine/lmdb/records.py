@@ -36,6 +36,7 @@ from typing import NamedTuple
 
 from snapkv.engine.contract import ALL_KEYS_END
 from snapkv.engine.lmdb.client import MAX_KEY_BYTES
+from snapkv.engine.rules import shown_key
 from snapkv.errors import CorruptStoreError, InvalidKeyError
 
 FORMAT, LEASED_FORMAT = 1, 2
@@ -151,8 +152,8 @@ def checked_stem(key: bytes) -> bytes:
     stem = (key.replace(b"\0", b"\0\xff") if 0 in key else key) + STEM_END
     if len(stem) > STEM_BYTES_MAX:
         raise InvalidKeyError(
-            f"the key takes {len(stem) - len(STEM_END)} bytes (each zero byte counts twice), "
-            f"the engine takes {KEY_BYTES_MAX}",
+            f"key {shown_key(key)} takes {len(stem) - len(STEM_END)} bytes (each zero byte counts "
+            f"twice), and the engine accepts at most {KEY_BYTES_MAX}",
             key,
         )
     return stem
