@@ -31,7 +31,7 @@ def shown_key(key: bytes) -> str:
     """Return a stored key for an error: a long one is cut.
 
     >>> shown_key(b"default/data/a"), shown_key(b"n" * 500)[-15:]
-    ("b'default/data/a'", "'... (500 bytes)")
+    ("b'default/data/a'", '... (500 bytes)')
     """
     return repr(key) if len(key) <= SHOWN_BYTES else f"{key[:SHOWN_BYTES]!r}... ({len(key)} bytes)"
 
@@ -47,16 +47,17 @@ def op_bytes(op: Op) -> int:
 def blamed(what: str, txn: Txn) -> str:
     """Return the measure of an error for a transaction that is too large, in bytes.
 
-    It names the key of a value that takes most of the transaction.
+    It names the key if one key or value takes most of the transaction.
 
     >>> blamed("the request", Txn(success=(Put(b"a/large", bytes(2_000)), Put(b"b", b""))))
     "the request in bytes, of which the value of b'a/large' takes 2,000,"
     """
-    largest = max(_puts(txn), key=lambda put: len(put.value), default=Put(b"", b""))
-    if 2 * len(largest.value) < measure(txn)[0]:
+    parts = ((max(op[:2], key=len), op) for op in _puts(txn))
+    part, largest = max(parts, key=lambda pair: len(pair[0]), default=(b"", Put(b"", b"")))
+    if 2 * len(part) < measure(txn)[0]:
         return f"{what} in bytes"
-    size = len(largest.value)
-    return f"{what} in bytes, of which the value of {shown_key(largest.key)} takes {size:,},"
+    which = "key" if part is largest.key else "the value of"
+    return f"{what} in bytes, of which {which} {shown_key(largest.key)} takes {len(part):,},"
 
 
 def _puts(txn: Txn) -> Iterator[Put]:

@@ -120,7 +120,7 @@ class StoreCommits:
         self._guard = Compare(
             core.layout.live.encode(guard.key), Target.CREATE, "=", guard.revision
         )
-        self.source_key = core.layout.root + b"sys/source"
+        self._source_key = core.layout.root + b"sys/source"
         self.source: SourceId | None = None
         self._group_steps = 1 if core.engine.remote else GROUP_STEPS
         self._group_bytes = min(PART_BYTES, core.engine.limits.request_bytes // 2)
@@ -128,6 +128,16 @@ class StoreCommits:
         self._gathered: list[_Commit] = []
         self._settle_at = 0.0
         self.pending = 0
+
+    def known(self) -> SourceId | None:
+        """Return the source whose commits these are; one round trip."""
+        kv = self._engine.get(self._source_key).kv
+        if kv is None:
+            return None
+        try:
+            return SourceId(*msgpack.unpackb(kv.value))
+        except (ValueError, TypeError, msgpack.UnpackException) as e:
+            raise CorruptStoreError(f"{kv.key!r} names no source: {kv.value!r}") from e
 
     def add(self, stamp: StampRecord, ops: Writes) -> None:
         """Take a commit, which is made when no more come, or the group is full."""
@@ -312,7 +322,7 @@ class StoreCommits:
         compares = [compare, self._guard]
         if compare.target is Target.MOD:  # the first one that is sent
             if self.head.version == CREATION_ORDINAL and self.source is not None:
-                ops.append(Put(self.source_key, msgpack.packb(self.source)))
+                ops.append(Put(self._source_key, msgpack.packb(self.source)))
             made = 0 if self.part is None else self.part.mod_revision
             if commit.part or made:
                 compares.append(Compare(self._layout.part, Target.MOD, "=", made))

@@ -12,8 +12,6 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-import msgpack
-
 from snapkv.engine.contract import Delete, Event, KeyValue, Put, Range, Txn
 from snapkv.errors import (
     ArchiveError,
@@ -54,15 +52,7 @@ class StoreTarget:
 
     def known(self) -> SourceId | None:
         """Return the source that is recorded here; one round trip."""
-        kv = self._engine.get(self._commits.source_key).kv
-        if kv is None:
-            return None
-        try:
-            return SourceId(*msgpack.unpackb(kv.value))
-        except (ValueError, TypeError, msgpack.UnpackException) as e:
-            raise CorruptStoreError(
-                f"{self._commits.source_key!r} names no source: {kv.value!r}"
-            ) from e
+        return self._commits.known()
 
     def open(self, identity: SourceId) -> None:
         """Take a source; raises `ArchiveError` if the store holds anything else."""

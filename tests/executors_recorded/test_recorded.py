@@ -3,13 +3,14 @@
 import random
 
 import pytest
+from etcd_server import shared_pool
 from executors.driving import Driven
 
 import snapkv
 from cdcmeta.errors import SinkError
 from cdcmeta.scheduler import Token
 from cdcmeta.scheduler.executors.sinks import recorded_archive
-from cdcmeta.scheduler.executors.sinks.recorded import folder_name, store_name
+from cdcmeta.scheduler.executors.sinks.recorded import folder_name, recorded_sink, store_name
 from cdcmeta.scheduler.runtime.opening import Stores, absolute, open_sink
 from cdcmeta.scheduler.runtime.records import Changefeed
 from snapkv.errors import ArchiveError
@@ -208,3 +209,23 @@ def test_names_of_places():
         assert len(name.encode()) <= NAME_BYTES_MAX
     assert store_name("main", "заказы/") == "main:заказы%2F"
     assert [folder_name(table) for table in ("a/b", "*", ".")] == ["a%2Fb", "%2A", "%2E"]
+
+
+def test_a_commit_of_many_keys_is_recorded_in_etcd(source, rng):
+    """One that etcd takes in nested lists, and one that takes several transactions."""
+    table, since = TABLES[0], source.store.resolved()
+    puts = {f"{table}{n:06}": b"1" for n in range(300)}
+    many = source.store.commit(puts=puts)
+    large = source.store.commit(puts={key: bytes(8_000) for key in puts})
+    gone = source.store.commit(delete_prefixes=[table], note="gone")
+    with shared_pool().taken() as server:
+        sink = recorded_sink(f"record+{server.url}", "main", "copy", source.store)
+        for number in (1, 2):
+            writer = sink.writer(table, Token(7, number))
+            feed(source, writer, table, writer.begin(since))
+            writer.close()
+        with snapkv.open(server.url, name=store_name("main", table)) as target:
+            assert set(dict(target.at(many.ts).items()).values()) == {b"1"}
+            assert set(dict(target.at(large.ts).items()).values()) == {bytes(8_000)}
+            assert (target.at(many.ts).count(), target.at(gone.ts).count()) == (300, 0)
+            assert target.check().problems == ()

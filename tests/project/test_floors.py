@@ -174,7 +174,7 @@ CLIENTS = {
         "snapkv.rendering.msgpack_bytes",
         "snapkv.store.dump",
         "snapkv.store.watermarks",
-        "snapkv.recording.store_target",
+        "snapkv.recording.store_commits",
         "snapkv.coordination.requests",
         "snapkv.spark.batch_commits",
         "snapkv.spark.decoding",

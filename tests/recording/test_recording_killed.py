@@ -7,7 +7,7 @@ import time
 
 import pytest
 from archive.histories import Writing, answers
-from etcd_server import eventually
+from etcd_server import eventually, shared_pool
 from object_server import shared_server
 from object_server.server import KEY_ID, SECRET
 from sampling import SOAK, first_of
@@ -71,3 +71,30 @@ def test_killed_at_random_moments(place, store, clock, tmp_path, into):
     with snapkv.open_archive(url, **options) as alone:
         assert answers(alone, since) == answers(store, since)
         assert alone.check().problems == ()
+
+
+def test_killed_between_the_parts_of_a_commit_in_etcd(tmp_path):
+    url = f"lmdb:{tmp_path / 'source'}"
+    large = {f"config/{n:05}": b"%0500d" % n for n in range(12_000)}  # ten requests of etcd
+    with snapkv.open(url) as store, shared_pool().taken() as target:
+        store.save("first", b"1")
+        whole = store.commit(puts=large)
+        recorders = Recorders(["--store", url, "--into", target.url], tmp_path)
+        for parts in (2, 5):
+            recorders.start()
+            eventually(lambda n=parts: keys_of(target) > n * 800, wait_s=WAIT_S)
+            recorders.end()
+            assert keys_of(target) < 12_000, "it was killed before the last part"
+        snapkv.record(url, into=target.url).catch_up(timeout=WAIT_S)
+        with snapkv.open(target.url) as recorded:
+            assert dict(recorded.at(whole.ts).items()) == dict(store.at(whole.ts).items())
+            assert dict(recorded.at(whole.ts - 100).items()) == {"first": b"1"}
+            versions = recorded._core.engine.scan(
+                b"default/data/", b"default/data0", revision=recorded.at().revision
+            )
+            assert {kv.version for page in versions for kv in page} == {1}
+            assert recorded.check().problems == ()
+
+
+def keys_of(server):
+    return len(server.gateway.range(b"default/data/", b"default/data0"))
