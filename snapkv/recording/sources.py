@@ -17,7 +17,6 @@ from snapkv.errors import ArchiveError, CompactedError, FutureRevisionError, Sto
 from snapkv.layout import (
     FIRST_KEY,
     Layout,
-    RawKeyspace,
     SourceId,
     StampRecord,
     prefix_end,
@@ -204,7 +203,6 @@ class PrefixSource:
         self, engine: Engine, prefix: bytes, name: str, clock: HybridClock, known: SourceId | None
     ) -> None:
         self.engine, self.layout, self._clock = engine, Layout(name), clock
-        self._keys = RawKeyspace(prefix, text=True)
         self._range = prefix or FIRST_KEY, prefix_end(prefix)
         answer = engine.get(FIRST_KEY)
         cluster = answer.header.cluster if engine.remote else 0
@@ -223,13 +221,18 @@ class PrefixSource:
         return self.mark(self.engine.get(FIRST_KEY).header.revision, None)
 
     def after(self, last: KeyValue, compacted: int) -> KeyValue:
-        """Return a mark of now at a compacted revision; a mark before it is lost."""
-        return self.mark(compacted, last, lost=1)
+        """Return a mark of now at a compacted revision; one is lost if a revision is between."""
+        return self.mark(compacted, last, lost=min(1, compacted - last.mod_revision - 1))
 
-    def mark(self, revision: int, last: KeyValue | None, *, lost: int = 0) -> KeyValue:
-        """Return a mark of now, the one after `last` and after `lost` marks that are lost."""
+    def mark(
+        self, revision: int, last: KeyValue | None, *, lost: int = 0, room: int = 0
+    ) -> KeyValue:
+        """Return a mark of now, the one after `last` and after `lost` marks that are lost.
+
+        `room` timestamps stay free before it, for the parts that a target may write it in.
+        """
         if last is not None:
-            self._clock.merge(stamp_of(last.value) + lost)
+            self._clock.merge(stamp_of(last.value) + lost + room)
         stamp = StampRecord(self._clock.issue(), os.urandom(8))
         ordinal = 2 if last is None else last.version + lost + 1
         return KeyValue(self.layout.ts, stamp.encode(), self.identity.created, revision, ordinal)
@@ -244,7 +247,18 @@ class PrefixSource:
             )
 
     def state(self, mark: KeyValue) -> Iterator[Sequence[KeyValue]]:
-        """Yield the keys below the prefix in pages."""
+        """Yield the keys below the prefix in pages: first text, then what is in a space.
+
+        A second scan if there is any of the latter.
+        """
+        spaces, found = self.layout.spaces, False
+        for page in self._pages(mark):
+            yield [kv for kv in page if not kv.key.startswith(spaces)]
+            found = found or page[-1].key.startswith(spaces)  # sorted: spaces come last
+        for page in self._pages(mark) if found else ():
+            yield [kv for kv in page if kv.key.startswith(spaces)]
+
+    def _pages(self, mark: KeyValue) -> Iterator[list[KeyValue]]:
         for page in self.engine.scan(*self._range, revision=mark.mod_revision):
             yield sorted(self.as_stored(kv) for kv in page)
 
@@ -289,7 +303,7 @@ class PrefixFollower:
         return Step(self._last, ())
 
     def _step(self, batch: WatchBatch) -> Step:
-        self._last = self._source.mark(batch.revision, self._last)
+        self._last = self._source.mark(batch.revision, self._last, room=len(batch.events) - 1)
         events = [Event(self._source.as_stored(e.kv), e.is_delete) for e in batch.events]
         return Step(self._last, tuple(sorted(events)))
 

@@ -9,6 +9,7 @@ from store.engines import write_raw
 
 import snapkv
 from snapkv.engine.contract import Delete, Put
+from snapkv.engine.memory import engine as memory
 from snapkv.errors import ArchiveError, StoreRestoredError
 
 from .targets import TARGETS, opened, target_url
@@ -146,3 +147,24 @@ def test_it_follows_and_ticks_until_it_is_stopped(place, engine, tmp_path):
         stop.set()
         thread.join(WAIT_S)
     assert not thread.is_alive()
+
+
+@pytest.mark.parametrize("place", ["memory"], indirect=True)
+@pytest.mark.parametrize("kind", TARGETS)
+def test_keys_that_are_not_text_are_in_order_beside_many_that_are(
+    place, engine, clock, tmp_path, monkeypatch, kind
+):
+    """A state comes in pages, and the key that is not text is in the first one."""
+    monkeypatch.setattr(memory, "SCAN_PAGE_ROWS", 20)
+    into, many = target_url(kind, tmp_path / "r"), [b"b%03d" % n for n in range(100)]
+    write_raw(engine, *(Put(R + key, b"1") for key in (b"a\xff", *many)))
+    recorder(place, into, clock).catch_up()
+    revision = write_raw(engine, Put(R + b"a\xff", b"2"), Delete(R + many[7]))
+    engine.compact(revision)
+    recorder(place, into, clock).catch_up()
+    with opened(kind, tmp_path / "r", clock=clock) as recorded:
+        assert recorded.at().count() == 99
+        assert recorded.load("/registry/b099") == b"1"
+        assert dict(recorded.space("not-utf-8").at().items()) == {R + b"a\xff": b"2"}
+        assert len(list(recorded.history("/registry/b010"))) == 1
+        assert recorded.check().problems == ()
