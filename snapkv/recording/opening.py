@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from contextlib import ExitStack
 
 from snapkv.clock import HybridClock, monotonic
 from snapkv.coordination.election import Election
-from snapkv.engine.contract import Compare
+from snapkv.coordination.requests import transact
+from snapkv.engine.contract import Compare, Engine, Put, Txn
 from snapkv.engine.contract import Target as Compared
-from snapkv.engine_urls import open_engine
-from snapkv.errors import EngineBusyError
-from snapkv.layout import raw_key
+from snapkv.engine_urls import COMMON_OPTIONS, open_engine
+from snapkv.errors import EngineBusyError, InvalidOptionError, StoreNotFoundError
+from snapkv.layout import Layout, raw_key
 from snapkv.model import Held
 from snapkv.recording.options import RecordOptions
 from snapkv.recording.run import Recording
@@ -27,6 +29,8 @@ from snapkv.store.watermarks import watermark_id
 LEASE_S = 5.0
 """After a recorder was killed, the next one waits so long."""
 CAMPAIGN_S = 1.0
+PROBE_S = 5.0
+"""The longest time that the key stays with which two engines are compared, in seconds."""
 
 Standby = Callable[[], bool]
 """Called each second while another recorder leads; says whether to go on waiting."""
@@ -44,7 +48,10 @@ def open_recording(
     Recorders into a store elect one there; recorders of a store into an archive elect one in the
     source. Keys of other programs are recorded without writing to their engine, so there only the
     manifest of the archive decides: the recorder that publishes second raises `ArchiveTakenError`.
+
+    Raises `InvalidOptionError` if an observed prefix has the record's own keys.
     """
+    _refuse_own_keys(options)
     into, guard = None, None
     if options.is_store:
         into = open_store(options.into, name=options.into_name, **options.into_options)
@@ -56,7 +63,7 @@ def open_recording(
     if options.observe is None:
         store = open_store(options.url, name=options.name, create=False, **options.options)
         stack.enter_context(store)
-        source: Recorded = StoreSource(store._core)
+        recorded: Recorded = StoreSource(store._core)
         if into is None:
             held = _lead(
                 store, f"record/{watermark_id(options.place).decode()}", stack, standby, options
@@ -64,8 +71,11 @@ def open_recording(
             guard = guard_of(store._core, held)
     else:
         source = _prefix_source(options, target, clock, stack)
-    target.open(source.identity)
-    recording = Recording(source, target, guard, options, status)
+        if isinstance(target, StoreTarget):
+            source.echo_key, source.is_echo = target.echo_key, target.is_echo
+        recorded = source
+    target.open(recorded.identity)
+    recording = Recording(recorded, target, guard, options, status)
     stack.callback(recording.close)
     return recording
 
@@ -86,12 +96,61 @@ def guard_of(core: Core, held: Held) -> Compare:
 def _prefix_source(
     options: RecordOptions, target: Target, clock: HybridClock, stack: ExitStack
 ) -> PrefixSource:
-    observe, known = options.observe, target.known()
-    prefix = raw_key(observe, "observe", text=isinstance(observe, str))
+    known = target.known()
     engine = open_engine(options.url, create=False, options=dict(options.options))
     stack.callback(engine.close)
     name = options.name if known is None else known.name
-    return PrefixSource(engine, prefix, name, clock, known)
+    return PrefixSource(engine, _prefix(options), name, clock, known)
+
+
+def _prefix(options: RecordOptions) -> bytes:
+    return raw_key(options.observe, "observe", text=isinstance(options.observe, str))
+
+
+def _refuse_own_keys(options: RecordOptions) -> None:
+    """Raise `InvalidOptionError` if a recorder would record what it writes.
+
+    Only a prefix that has keys of the target's name costs more than a look: two connections and up
+    to five round trips.
+    """
+    if options.observe is None or not options.is_store:
+        return
+    root, prefix = Layout(options.into_name).root, _prefix(options)
+    if not (root.startswith(prefix) or prefix.startswith(root)):
+        return
+    own = {key: value for key, value in options.into_options.items() if key not in COMMON_OPTIONS}
+    with ExitStack() as stack:
+        source = open_engine(options.url, create=False, options=dict(options.options))
+        stack.callback(source.close)
+        try:
+            target = open_engine(options.into, create=False, options=own, home=root)
+        except StoreNotFoundError:  # a new directory
+            return
+        stack.callback(target.close)
+        if _is_same(source, target, root):
+            raise InvalidOptionError(
+                f"observe={options.observe!r} has the keys of the record itself: "
+                f"into={options.into!r} is the same engine, and the prefix covers its store "
+                f"{options.into_name!r}: observe another prefix, or choose another place"
+            )
+
+
+def _is_same(source: Engine, target: Engine, root: bytes) -> bool:
+    """Return whether two engines are one, whatever their URLs.
+
+    Clusters that were set up alike may have one id, and some servers have none (0): so a key that
+    is written to one has to appear in the other. It is below `root`, and removed at once.
+    """
+    if source.get(root).header.cluster != target.get(root).header.cluster:
+        return False
+    probe = Put(root + b"live/probe/" + os.urandom(16).hex().encode(), b"")
+    lease = target.grant(PROBE_S)
+    try:
+        absent = Compare(probe.key, Compared.CREATE, "=", 0)
+        transact(target, Txn((absent,), (probe._replace(lease=lease.id),)))
+        return source.get(probe.key).kv is not None
+    finally:
+        target.revoke(lease.id)
 
 
 def _lead(

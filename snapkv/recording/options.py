@@ -56,7 +56,8 @@ class RecordOptions:
             duration_ms(self.keep)
         object.__setattr__(self, "hooks", checked_hooks(self.hooks))  # an iterator is read once
         check_int("flush_bytes", self.flush_bytes, least=1)
-        if self.into == self.url and self.name == self.into_name:
+        same = self.into == self.url and self.name == self.into_name
+        if same and self.observe is None:  # of a prefix, `opening` decides
             raise InvalidOptionError(f"into={self.into!r} is the source itself: name another place")
         if self.storage is not None and self.is_store:
             raise InvalidOptionError(

@@ -8,7 +8,7 @@ the time at which the recorder saw it.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 from snapkv.clock import HybridClock, check_in_time, monotonic
@@ -203,6 +203,8 @@ class PrefixSource:
         self, engine: Engine, prefix: bytes, name: str, clock: HybridClock, known: SourceId | None
     ) -> None:
         self.engine, self.layout, self._clock = engine, Layout(name), clock
+        self.echo_key = b""
+        self.is_echo: Callable[[bytes], bool] = lambda value: False
         self._range = prefix or FIRST_KEY, prefix_end(prefix)
         answer = engine.get(FIRST_KEY)
         cluster = answer.header.cluster if engine.remote else 0
@@ -267,6 +269,21 @@ class PrefixSource:
         watcher = self.engine.watch(*self._range, start_revision=last.mod_revision + 1)
         return PrefixFollower(self, watcher, last)
 
+    def check_echoes(self, events: Iterable[Event]) -> None:
+        """Raise `ArchiveError` if a commit of this record comes back: it would never end.
+
+        So it is when another recorder copies this record to where this one looks.
+        """
+        if not self.echo_key:
+            return
+        for kv in (event.kv for event in events):
+            if kv.key.endswith(self.echo_key) and self.is_echo(kv.value):
+                raise ArchiveError(
+                    f"{kv.key!r} is a commit of this record: another recorder copies the record to "
+                    "where this one observes, so neither would end; let one of them observe "
+                    "another prefix"
+                )
+
     def as_stored(self, kv: KeyValue) -> KeyValue:
         """Return a version of a foreign key as a store would have it: text, or in a space."""
         try:
@@ -304,6 +321,7 @@ class PrefixFollower:
 
     def _step(self, batch: WatchBatch) -> Step:
         self._last = self._source.mark(batch.revision, self._last, room=len(batch.events) - 1)
+        self._source.check_echoes(batch.events)
         events = [Event(self._source.as_stored(e.kv), e.is_delete) for e in batch.events]
         return Step(self._last, tuple(sorted(events)))
 

@@ -16,6 +16,7 @@ from snapkv.engine.contract import Delete, Event, KeyValue, Put, Range, Txn
 from snapkv.errors import (
     ArchiveError,
     CommitTooLargeError,
+    CompactedError,
     CorruptStoreError,
     InvalidKeyError,
 )
@@ -55,7 +56,11 @@ class StoreTarget:
         return self._commits.known()
 
     def open(self, identity: SourceId) -> None:
-        """Take a source; raises `ArchiveError` if the store holds anything else."""
+        """Take a source; raises `ArchiveError` if the store is it, or holds anything else."""
+        if identity.prefix is None and identity.id == self._core.format.store_id:
+            raise ArchiveError(
+                f"{self._core.url} is the source itself: record into another place or name"
+            )
         known, used = self.known(), self._commits.head.version > CREATION_ORDINAL
         if known is None and used:
             raise ArchiveError(
@@ -67,6 +72,20 @@ class StoreTarget:
                 f"id {known.id.hex()}"
             )
         self._commits.source, self._root_bytes = identity, len(Layout(identity.name).root)
+
+    @property
+    def echo_key(self) -> bytes:
+        """The end of a key in which another record has this one's timestamp key."""
+        return b"/data/" + self._layout.ts
+
+    def is_echo(self, value: bytes) -> bool:
+        """Return whether a value is that of a commit which was made here; a lookup."""
+        try:
+            stamp = StampRecord.decode(value)
+            found = self._core.timeline.find(stamp.timestamp)
+        except (CorruptStoreError, CompactedError):
+            return False
+        return found is not None and found[1].nonce == stamp.nonce
 
     def last(self) -> KeyValue | None:
         """Return the newest mark of the source that is recorded."""

@@ -10,7 +10,7 @@ from store.engines import write_raw
 import snapkv
 from snapkv.engine.contract import Delete, Put
 from snapkv.engine.memory import engine as memory
-from snapkv.errors import ArchiveError, StoreRestoredError
+from snapkv.errors import ArchiveError, InvalidOptionError, StoreRestoredError
 
 from .targets import TARGETS, opened, target_url
 
@@ -168,3 +168,66 @@ def test_keys_that_are_not_text_are_in_order_beside_many_that_are(
         assert dict(recorded.space("not-utf-8").at().items()) == {R + b"a\xff": b"2"}
         assert len(list(recorded.history("/registry/b010"))) == 1
         assert recorded.check().problems == ()
+
+
+# --- what a recorder must not record: its own record ---
+
+
+def other_url(place):
+    """The engine of a place by another URL."""
+    if place.url.startswith("etcd://"):
+        return place.url.replace("127.0.0.1", "localhost")
+    return place.url.replace("lmdb:/", "lmdb:/../") if place.url.startswith("lmdb") else place.url
+
+
+def beside(place, clock, **options):
+    """A recorder into the engine that it records from, by another URL."""
+    return recorder(place, other_url(place), clock, into_options=place.kind.options, **options)
+
+
+@pytest.mark.parametrize(
+    ("observe", "name"), [("", "default"), ("de", "default"), ("a/b/data/", "a/b"), (b"a/", "a")]
+)
+def test_a_recorder_does_not_record_itself(place, engine, clock, observe, name):
+    before = write_raw(engine, Put(b"devices", b"1"))
+    with pytest.raises(InvalidOptionError, match="has the keys of the record itself"):
+        beside(place, clock, observe=observe, into_name=name).catch_up()
+    assert engine.get(name.encode() + b"/sys/ts").kv is None, "nothing is left"
+    assert place.revision() <= before + 2, "a probe comes and goes"
+
+
+def test_another_store_of_the_engine_is_recorded_by_its_prefix(place, engine, clock):
+    other = place.open(name="other", clock=clock)
+    other.save("a", b"1")
+    beside(place, clock, observe="other/", into_name="kept").catch_up()
+    with place.open(name="kept", clock=clock) as kept:
+        assert kept.load("other/data/a") == b"1"
+
+
+def test_an_engine_of_its_own_takes_all_keys(place, engine, clock, tmp_path):
+    write_raw(engine, Put(b"default/data/a", b"1"))
+    recorder(place, f"memory:{tmp_path}", clock, observe="").catch_up()
+    with snapkv.open(f"memory:{tmp_path}", clock=clock) as kept:
+        assert kept.load("default/data/a") == b"1"
+
+
+def test_recorders_of_each_others_record_end(place, engine, clock):
+    """The first one ends when its own commit comes back to it."""
+    ping = {"observe": "pong/", "into_name": "ping"}
+    pong = {"observe": "ping/", "into_name": "pong"}
+    beside(place, clock, **ping).catch_up()
+
+    def both():
+        for _ in range(9):
+            beside(place, clock, **pong).catch_up()
+            beside(place, clock, **ping).catch_up()
+
+    with pytest.raises(ArchiveError, match="is a commit of this record"):
+        both()
+
+
+@pytest.mark.parametrize("place", ["lmdb", "etcd"], indirect=True)
+def test_an_empty_store_is_not_recorded_into_itself(place, clock):
+    place.open(clock=clock)
+    with pytest.raises(ArchiveError, match="is the source itself"):
+        beside(place, clock, observe=None).catch_up()
