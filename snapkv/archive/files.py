@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import NamedTuple, Protocol
 
@@ -43,6 +43,17 @@ class Files(Protocol):
 
     def list(self, folder: str) -> list[Entry]:
         """Return the files below a folder, sorted by name; one request for each 1,000."""
+        ...
+
+    def walk(self, folder: str) -> Iterator[Entry]:
+        """Yield the files below a folder, unsorted; one request before each 1,000."""
+        ...
+
+    def above(self) -> tuple[Files, Sequence[str]]:
+        """Return the disk or bucket, and the names of the folders in it that these files are below.
+
+        No request.
+        """
         ...
 
     def delete(self, name: str) -> None:
@@ -99,8 +110,17 @@ class Folder:
 
     def list(self, folder: str) -> list[Entry]:
         """Return the files below a folder, sorted by name; none if it does not exist."""
+        return sorted(self.walk(folder))
+
+    def walk(self, folder: str) -> Iterator[Entry]:
+        """Yield the files below a folder, without what this process may not read in it."""
         with typed_errors(self._path(folder)):
-            return sorted(self._walk(folder))
+            yield from self._walk(folder)
+
+    def above(self) -> tuple[Files, Sequence[str]]:
+        """Return the disk, and the folders above by their names and by what links name."""
+        roots = {self._root, os.path.realpath(self._root)}
+        return Folder(os.sep), sorted({above for root in roots for above in _above(root)})
 
     def delete(self, name: str) -> None:
         """Remove a file."""
@@ -110,16 +130,19 @@ class Folder:
 
     def _walk(self, folder: str) -> Iterator[Entry]:
         try:
-            found = list(os.scandir(self._path(folder)))
+            entries = os.scandir(self._path(folder))
         except FileNotFoundError:
             return
-        for entry in found:
-            name = f"{folder}/{entry.name}" if folder else entry.name
-            if entry.is_dir():
-                yield from self._walk(name)
-            elif not entry.name.endswith(PARTIAL):
-                found_at = entry.stat()
-                yield Entry(name, found_at.st_size, found_at.st_mtime)
+        with entries:
+            for entry in entries:
+                name = f"{folder}/{entry.name}" if folder else entry.name
+                if entry.is_dir():
+                    with suppress(PermissionError):  # such as lost+found
+                        yield from self._walk(name)
+                elif not entry.name.endswith(PARTIAL):
+                    with suppress(FileNotFoundError):  # deleted meanwhile
+                        found = entry.stat()
+                        yield Entry(name, found.st_size, found.st_mtime)
 
     def _make(self, folder: str) -> None:
         """Make a folder, and make its name in its parent durable."""
@@ -133,3 +156,10 @@ class Folder:
 
     def _path(self, name: str) -> str:
         return os.path.join(self._root, *name.split("/")) if name else self._root
+
+
+def _above(path: str) -> Iterator[str]:
+    """Yield the folders above an absolute path, relative to the root of the disk."""
+    while (parent := os.path.dirname(path)) != path:
+        yield parent.strip(os.sep)
+        path = parent

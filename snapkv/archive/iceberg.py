@@ -8,6 +8,7 @@ again.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -27,6 +28,11 @@ with extra("iceberg", "tables of Iceberg"):
 
 FOLDER = "_iceberg"
 MANIFEST = "snapkv.manifest"
+_ID = "-".join(f"[0-9a-f]{{{digits}}}" for digits in (8, 4, 4, 4, 12))
+METADATA = re.compile(
+    rf"[0-9]{{5}}-{_ID}\.metadata\.json|snap-[0-9]+-[0-9]+-{_ID}\.avro|{_ID}-m[0-9]+\.avro"
+)
+"""The names that pyiceberg gives to metadata: no other file is ever deleted."""
 STORAGE = {
     "access_key_id": "s3.access-key-id",
     "endpoint": "s3.endpoint",
@@ -126,7 +132,12 @@ def _made(
 
 def _forget_older(files: Files, table: Table) -> None:
     """Delete metadata that was replaced an hour ago."""
-    entries = files.list(f"{FOLDER}/{table.name}/metadata")
+    folder = f"{FOLDER}/{table.name}/metadata"
+    entries = [
+        entry
+        for entry in files.list(folder)
+        if METADATA.fullmatch(entry.name.removeprefix(f"{folder}/"))
+    ]
     newest = max((entry.written for entry in entries), default=0.0)
     for entry in entries:
         if entry.written < newest - GRACE_S:

@@ -36,7 +36,18 @@ KEPT = 8
 GRACE_S = 3_600.0
 """What was replaced is kept for so long: manifests, and the files that they name."""
 DIGITS = 20
+KINDS = ("base", "delta", "log")
 PATH = re.compile(r"(base|delta|log)/[\w-]+\.parquet", re.ASCII)
+"""What a manifest may name."""
+DATA = re.compile(r"(base|delta|log)/[0-9]{20}-[0-9]{20}-[0-9a-f]{8}\.parquet")
+"""The names that writers of archives make for data files: no other one is ever deleted."""
+BEGINNING = re.compile(
+    r"(base|log)/([0-9]{20})-\2-[0-9a-f]{8}\.parquet|_assignment/[0-9]{20}-[0-9]{20}"
+)
+"""The files that a writer leaves that is killed before its first manifest; the last ones are of
+captures."""
+PUBLISHED = re.compile(rf"{FOLDER}/([0-9]{{20}})(?:\.json|-([0-9]+))")
+"""A manifest, or the empty file beside it; by number, and by the timestamp that it reaches."""
 
 
 class File(NamedTuple):

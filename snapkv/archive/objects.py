@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -43,7 +43,7 @@ class ObjectStore:
     """
 
     def __init__(self, location: Location, storage: Mapping[str, Any]) -> None:
-        self.url, self._location = location.url, location
+        self.url, self._location, self._storage = location.url, location, storage
         options = obstore_options(location.scheme, storage)
         try:
             self._store = STORES[location.scheme](
@@ -102,12 +102,20 @@ class ObjectStore:
 
     def list(self, folder: str) -> list[Entry]:
         """Return the files below a folder, sorted by name; one request for each 1,000."""
+        return sorted(self.walk(folder))
+
+    def walk(self, folder: str) -> Iterator[Entry]:
+        """Yield the files below a folder; one request before each 1,000."""
         with self._errors("list", folder or "the files"):
-            return sorted(
-                Entry(found["path"], found["size"], found["last_modified"].timestamp())
-                for page in obstore.list(self._store, folder or None, chunk_size=LIST_ROWS)
-                for found in page
-            )
+            for page in obstore.list(self._store, folder or None, chunk_size=LIST_ROWS):
+                for found in page:
+                    yield Entry(found["path"], found["size"], found["last_modified"].timestamp())
+
+    def above(self) -> tuple[ObjectStore, Sequence[str]]:
+        """Return the bucket, and the folders of it above the URL."""
+        bucket, parts = self._location._replace(path=""), self._location.path.split("/")
+        folders = ["/".join(parts[:count]) for count in range(len(parts))] if parts[0] else []
+        return ObjectStore(bucket, self._storage), folders
 
     def delete(self, name: str) -> None:
         """Remove a file; one request."""

@@ -4,15 +4,29 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from itertools import pairwise
+from contextlib import suppress
+from itertools import islice, pairwise
 
 from snapkv.archive.files import Entry, Files
-from snapkv.archive.manifest import DIGITS, FOLDER, GRACE_S, KEPT, Manifest
-from snapkv.errors import ArchiveError, FileMissingError
+from snapkv.archive.manifest import (
+    BEGINNING,
+    DIGITS,
+    FOLDER,
+    GRACE_S,
+    KEPT,
+    PUBLISHED,
+    Manifest,
+)
+from snapkv.errors import AccessDeniedError, ArchiveError, FileMissingError, InvalidFileError
 
 LOOKS_MAX = 8
 """A manifest may be deleted between a listing and the read: then there are newer ones."""
 ATTEMPT_BYTES = 8
+LOOKED_AT_MAX = 10_000
+"""The most files of a folder that are looked at before an archive begins."""
+ELSEWHERE = "name a new or an empty folder"
+SYSTEM_FILES = {"lost+found", "desktop.ini", "Thumbs.db"}
+"""What file systems and file managers leave in empty folders, beside names with a dot first."""
 
 
 def newest(files: Files, known: Manifest | None = None) -> Manifest | None:
@@ -63,11 +77,54 @@ def publish(files: Files, manifest: Manifest) -> bool:
         files.delete(name)
         return False
     files.put_new(f"{FOLDER}/{manifest.number:0{DIGITS}}-{manifest.resolved}", b"")
-    kept = {f"{number:0{DIGITS}}" for number in _kept(entries)}
+    kept = _kept(entries)
     for entry in entries:
-        if entry.name.removeprefix(f"{FOLDER}/")[:DIGITS] not in kept:
+        found = PUBLISHED.fullmatch(entry.name)
+        if found and int(found[1]) not in kept:
             files.delete(entry.name)
     return True
+
+
+def check_vacant(files: Files) -> None:
+    """Raise `ArchiveError` unless an archive may begin in a place that has no manifest.
+
+    The place must be empty but for what a writer left that was killed before its first manifest,
+    and what file systems and file managers leave; and no folder above it may be an archive. One
+    listing for each folder above it, and one of the place, which ends at the first other file and
+    after `LOOKED_AT_MAX` files.
+    """
+    top, folders = files.above()
+    for folder in folders:
+        with suppress(AccessDeniedError, InvalidFileError):  # may be invisible to this program
+            entries = top.walk(f"{folder}/{FOLDER}".lstrip("/"))
+            names = (entry.name.removeprefix(f"{folder}/") for entry in entries)
+            if any(PUBLISHED.fullmatch(name) for name in islice(names, LOOKED_AT_MAX)):
+                raise ArchiveError(
+                    f"{files.url} cannot become an archive: {top.url.rstrip('/')}/{folder}, which "
+                    f"it is in, is one; {ELSEWHERE}"
+                )
+    other = next((e for e in islice(files.walk(""), LOOKED_AT_MAX) if _is_other(files, e)), None)
+    if other is None or newest(files) is not None:  # another recorder has just begun it
+        return
+    folder, _, name = f"/{other.name}".rpartition(f"/{FOLDER}/")
+    if folder and PUBLISHED.fullmatch(f"{FOLDER}/{name}"):
+        where = f"{files.url.rstrip('/')}{folder}"
+        raise ArchiveError(f"{files.url} cannot become an archive: {where} is one; {ELSEWHERE}")
+    raise ArchiveError(
+        f"{files.url} cannot become an archive: it has no manifest, and it has other files, such "
+        f"as {other.name!r}; {ELSEWHERE}"
+    )
+
+
+def _is_other(files: Files, entry: Entry) -> bool:
+    """Return whether a file keeps an archive from beginning beside it."""
+    first, _, rest = entry.name.partition("/")
+    if f"/{FOLDER}/" in f"/{rest}":
+        return True
+    if first.startswith(".") or first in SYSTEM_FILES or BEGINNING.fullmatch(entry.name):
+        return False
+    is_folder = not entry.size and "://" in files.url  # as the consoles of object stores make it
+    return first == FOLDER or not is_folder
 
 
 def resolved(files: Files) -> int:
@@ -75,8 +132,8 @@ def resolved(files: Files) -> int:
 
     It may be that of an older manifest, if the writer of the newest one has just been killed.
     """
-    found = [entry.name.partition("-")[2] for entry in files.list(FOLDER)]
-    return max((int(stamp) for stamp in found if stamp.isdigit()), default=0)
+    found = (PUBLISHED.fullmatch(entry.name) for entry in files.list(FOLDER))
+    return max((int(each[2]) for each in found if each and each[2]), default=0)
 
 
 def published(files: Files, known: Mapping[int, Manifest] | None = None) -> dict[int, Manifest]:
@@ -99,14 +156,8 @@ def _numbers(files: Files) -> list[int]:
 
 def _written(entries: Iterable[Entry]) -> dict[int, float]:
     """Return when each manifest was written, in the order of their numbers."""
-    names = ((entry.name.removeprefix(f"{FOLDER}/"), entry.written) for entry in entries)
-    return dict(
-        sorted(
-            (int(name[:DIGITS]), written)
-            for name, written in names
-            if name[DIGITS:] == ".json" and name[:DIGITS].isdigit()
-        )
-    )
+    found = ((PUBLISHED.fullmatch(entry.name), entry.written) for entry in entries)
+    return dict(sorted((int(name[1]), at) for name, at in found if name and not name[2]))
 
 
 def _kept(entries: Iterable[Entry]) -> set[int]:

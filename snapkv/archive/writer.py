@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from snapkv.archive.files import Files
-from snapkv.archive.manifest import GRACE_S, File, Gap, Manifest
+from snapkv.archive.manifest import DATA, GRACE_S, KINDS, File, Gap, Manifest
 from snapkv.archive.marks import Marks, revision_key
 from snapkv.archive.opened import OpenFiles, Rows, missing
-from snapkv.archive.publishing import newest, publish, published
+from snapkv.archive.publishing import check_vacant, newest, publish, published
 from snapkv.archive.rows import BASE, Keys, encode, table_of, with_meta
 from snapkv.archive.state import by_key, joined, state
 from snapkv.clock import monotonic
@@ -50,6 +50,10 @@ class ArchiveWriter:
     """Adds to an archive, from one thread; another writer makes it raise `ArchiveTakenError`."""
 
     def __init__(self, files: Files, source: SourceId) -> None:
+        """Read the newest manifest; without one, check that an archive may begin in the place.
+
+        Raises `ArchiveError` for the archive of another store, and for a place with other files.
+        """
         self.files, self.source = files, source
         self.layout = Layout(source.name)
         self.keys = Keys(self.layout)
@@ -58,7 +62,9 @@ class ArchiveWriter:
         self._tried: Manifest | None = None  # whether it is published is not known
         self._published: dict[int, Manifest] = {}  # as `clean` saw them
         self.manifest = newest(files)
-        if self.manifest is not None and self.manifest.source != source:
+        if self.manifest is None:
+            check_vacant(files)
+        elif self.manifest.source != source:
             found = self.manifest.source
             raise ArchiveError(
                 f"{files.url} is the archive of another store: {found.name!r}, id {found.id.hex()}"
@@ -236,14 +242,17 @@ class ArchiveWriter:
         self._publish(self.manifest.following([merged, log], [*small, *logs]))
 
     def clean(self) -> int:
-        """Delete the files that no manifest names, if they are old; return how many.
+        """Delete the data files that no manifest names, if they are old; return how many.
 
         Such files were merged, or their recorder was killed. Old is what was written
-        `GRACE_S` before the newest file of the archive: until then another recorder may be about
-        to publish it, and readers may have the manifest that named it. Two listings, and a read of
-        each manifest that was published since the last call.
+        `GRACE_S` before the newest data file: until then another recorder may be about
+        to publish it, and readers may have the manifest that named it. Files with other names
+        are left alone. Four listings, and a read of each manifest that was published since the
+        last call.
         """
-        entries = [entry for entry in self.files.list("") if entry.name.endswith(SUFFIX)]
+        entries = [
+            entry for kind in KINDS for entry in self.files.list(kind) if DATA.fullmatch(entry.name)
+        ]
         self._published = published(self.files, self._published)
         named = {file.path for each in self._published.values() for file in each.files}
         newest_of_all = max((entry.written for entry in entries), default=0.0)

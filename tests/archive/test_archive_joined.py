@@ -54,10 +54,10 @@ def test_before_the_archive_begins_it_says_so(place, store, clock, tmp_path):
     first = store.save("a", b"2")
     clock.advance(600_000)
     store.compact(first)
-    recorder(store, tmp_path).catch_up()
+    recorder(store, tmp_path / "archive").catch_up()
     clock.advance(600_000)
     store.compact(store.save("a", b"3"))
-    with reopened(place, clock, tmp_path) as joined:
+    with reopened(place, clock, tmp_path / "archive") as joined:
         assert joined.load("a", first) == b"2"
         with pytest.raises(CompactedError) as caught:
             joined.load("a", early)

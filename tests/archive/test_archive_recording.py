@@ -140,7 +140,7 @@ def test_the_same_recorder_goes_on_after_an_error(store, tmp_path, after):
 @embedded
 def test_parts_end_with_a_commit(place, store, clock, tmp_path, monkeypatch):
     monkeypatch.setattr(archive_target, "FLUSH_ROWS", 5)
-    recording = recorder(store, tmp_path)
+    recording = recorder(store, tmp_path / "archive")
     recording.catch_up()
     Writing(place, store, clock, random.Random(1)).steps(60)
     recording.catch_up()
@@ -148,7 +148,7 @@ def test_parts_end_with_a_commit(place, store, clock, tmp_path, monkeypatch):
     assert len(deltas) > 5
     revisions = {c.revision for c in store.commits()}
     assert all(delta.high in revisions for delta in deltas)
-    assert_recorded(store, tmp_path)
+    assert_recorded(store, tmp_path / "archive")
 
 
 class Overtaken:
@@ -194,12 +194,12 @@ def test_nothing_new_writes_nothing(store, tmp_path):
 
 @pytest.mark.parametrize("value", [b"", b"\0" * 100_000], ids=["empty", "large"])
 def test_values_and_notes_come_back_as_they_were(place, store, tmp_path, value):
-    recording = recorder(store, tmp_path)
+    recording = recorder(store, tmp_path / "archive")
     recording.catch_up()
     store.commit(puts={"a": value, "\u20ac": b"\xff"}, note="a \u20ac note")
     store.space("s/%2F").commit(puts={b"\xff\0": value})
     recording.catch_up()
-    assert_recorded(store, tmp_path)
+    assert_recorded(store, tmp_path / "archive")
 
 
 # --- what is left over ---
@@ -217,7 +217,7 @@ def test_what_no_manifest_names_is_cleaned_when_it_is_old(store, tmp_path, monke
     recording = recorder(store, tmp_path)
     store.save("a", b"0")
     recording.catch_up()
-    left = tmp_path / "delta" / "left-by-a-recorder-that-was-killed.parquet"
+    left = tmp_path / "delta" / f"{2:020}-{3:020}-0a1b2c3d.parquet"  # its recorder was killed
     left.parent.mkdir(exist_ok=True)
     left.write_bytes(b"any")
     for n in range(20):

@@ -141,6 +141,16 @@ def test_two_changefeeds_cannot_share_a_place(place, source):
     writer.close()
 
 
+def test_a_place_with_other_files_is_left_alone(source, tmp_path):
+    place = Place("archive", tmp_path, source)
+    other = tmp_path / folder_name("orders/") / "customers.parquet"
+    other.parent.mkdir()
+    other.write_bytes(b"not ours")
+    with pytest.raises(ArchiveError, match="cannot become an archive"):
+        place.writer("orders/", 1).begin(0)
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == [other]
+
+
 def test_many_small_writes_leave_few_files(source, tmp_path, monkeypatch):
     monkeypatch.setattr(recorded_archive, "PAUSE_S", 0.0)
     start, table = source.store.resolved(), TABLES[0]
