@@ -46,6 +46,19 @@ def full_at(size):
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
+@pytest.mark.parametrize(
+    "content",
+    [b"x", b'{"id": 1}\n{"id": 2}\n', b'{"ts": 5}', b"\n", b'{"ts": 9}\n{"checkpoint": 9'],
+)
+def test_a_file_of_another_program_is_left_alone(sink, content):
+    path = path_of(sink)
+    path.parent.mkdir()
+    path.write_bytes(content)
+    with pytest.raises(SinkError, match="not a file that a changefeed wrote"):
+        sink.writer("t/", Token(1, 1)).begin(1)
+    assert path.read_bytes() == content
+
+
 def test_a_full_disk_costs_no_commit_and_repeats_none(sink):
     writer = sink.writer("t/", Token(1, 1))
     writer.begin(1)
@@ -169,9 +182,10 @@ def test_a_damaged_checkpoint_is_an_error_and_nothing_is_cut_off(sink, line):
     assert path_of(sink).read_bytes() == before
 
 
-def test_a_file_without_any_checkpoint_begins_anew(sink):
+@pytest.mark.parametrize("left", [b"", b"{", b'{"checkpoint": 9, "token": [9, 9]}'])
+def test_a_file_whose_first_line_was_cut_off_begins_anew(sink, left):
     sink.directory.mkdir()
-    path_of(sink).write_bytes(b'{"ts": 9}\n{"checkpoint": 9, "token": [9, 9]}')
+    path_of(sink).write_bytes(left)
     writer = sink.writer("t/", Token(1, 1))
     assert writer.begin(5) == 5
     writer.close()

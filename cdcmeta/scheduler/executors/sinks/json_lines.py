@@ -7,10 +7,11 @@ r"""JSON lines as a sink: a file for each table, with a line for each commit.
 
 A value that is not UTF-8 is in `value_base64`; a removal has the value null. A row of a CDC log has
 its operation, its stream and its place in the batch, too. The line of a commit with a meta has
-`meta`, an object. A line with a checkpoint ends each batch, and what a crash left after the last
-one is cut off. So each commit is in the file once. `feed` is the origin of the sink, if it has one.
-After a line with `state`, the lines up to the next checkpoint have all keys of the table: keys
-that they lack were removed. A state at the beginning of a file has no such line.
+`meta`, an object. A file begins with a line with a checkpoint, and one ends each batch; what a
+crash left after the last one is cut off. So each commit is in the file once. A file that begins
+otherwise is not written. `feed` is the origin of the sink, if it has one. After a line with
+`state`, the lines up to the next checkpoint have all keys of the table: keys that they lack were
+removed. A state at the beginning of a file has no such line.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ from cdcmeta.scheduler.executors.sinks.contract import Origin, Reached, is_earli
 from snapkv import Change, Changes, format_time
 
 BLOCK_BYTES = 1 << 16
+HEAD = b'{"checkpoint": '
+"""How each file begins, and each line with a checkpoint."""
 SUFFIX = ".jsonl"
 NAME_BYTES_MAX = 240
 
@@ -85,6 +88,8 @@ class JsonLinesWriter:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             kept, end = last_checkpoint(file)
+            if not end:
+                _check_begun(file, self._path)
             is_old = is_earlier(self._table, kept, self._token, self._origin)
             file.truncate(end)
         except BlockingIOError as e:
@@ -145,19 +150,30 @@ def last_checkpoint(file: BinaryIO) -> tuple[Reached, int]:
     end = file.seek(0, os.SEEK_END)
     at, tail = end, b""
     while True:
-        found = tail.rfind(b'{"checkpoint": ')
+        found = tail.rfind(HEAD)
         while found >= 0:
             newline = tail.find(b"\n", found)
             is_line = (found == 0 and at == 0) or tail[found - 1 : found] == b"\n"
             if newline >= 0 and is_line:
                 return _checkpoint_in(tail[found:newline]), at + newline + 1
-            found = tail.rfind(b'{"checkpoint": ', 0, found)
+            found = tail.rfind(HEAD, 0, found)
         if at == 0:
             return Reached(NO_TOKEN, 0), 0
         size = min(max(BLOCK_BYTES, len(tail)), at)
         at -= size
         file.seek(at)
         tail = file.read(size) + tail
+
+
+def _check_begun(file: BinaryIO, path: Path) -> None:
+    """Raise `SinkError` unless a file without a checkpoint is a part of its first line."""
+    file.seek(0)
+    head = file.read(len(HEAD))
+    if not HEAD.startswith(head):
+        raise SinkError(
+            f"{path} is not a file that a changefeed wrote: it begins with {head!r}; name another "
+            "folder, or move the file away"
+        )
 
 
 def _sync_directory(path: Path) -> None:
