@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,11 @@ MARK = "made-by-cdcmeta-tour"
 """A file in each folder of a tour, so that nothing else is ever removed."""
 STORE, CAPTURES, DOCUMENTS = "tour", "captures", "documents"
 """The names of stores: of the histories, of the captures' records, of the mirrored databases."""
+MADE = {
+    *(MARK, STORE, CAPTURES, "archive", "clones", "etcd", "etcd.log", "logs", "mirror"),
+    *("recorded", "recorded-captures", "rows", "spark"),
+}
+"""What a tour makes in its folder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,10 +97,12 @@ def emptied(folder: Path) -> Path:
 
     Raises `TourError`, and removes nothing, if it has anything that no tour made.
     """
-    if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
-        if not (folder / MARK).exists():
+    if folder.exists():
+        made = MADE if (folder / MARK).exists() else set()
+        other = next((path for path in _files(folder) if path.name not in made), None)
+        if other is not None:
             raise TourError(
-                f"{folder} holds something that no tour made, and the tour leaves it alone",
+                f"{other} is something that no tour made, and the tour leaves it alone",
                 "Name a folder that is new or holds an earlier tour: --into DIR",
                 Exit.NO_STORE,
             )
@@ -102,3 +110,13 @@ def emptied(folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / MARK).touch()
     return folder.resolve()
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    """Yield a file itself; of a folder, the files and the folders that are not empty in it."""
+    if not folder.is_dir():
+        yield folder
+        return
+    for path in folder.iterdir():
+        if path.is_symlink() or any(True for _ in _files(path)):
+            yield path

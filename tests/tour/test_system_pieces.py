@@ -232,6 +232,16 @@ def test_only_the_folder_of_a_tour_is_emptied(tmp_path: Path) -> None:
         with pytest.raises(TourError, match="that no tour made"):
             emptied(path)
     assert (tmp_path / "precious" / "file").exists()
+    for name in ("notes", "more/notes"):
+        path = emptied(tmp_path / "new") / name
+        path.parent.mkdir(exist_ok=True)
+        path.touch()
+        (made / "rows").mkdir()
+        with pytest.raises(TourError, match="that no tour made"):
+            emptied(made)
+        assert path.exists()
+        assert (made / "rows").exists()
+        path.unlink()
 
 
 def test_a_clone_is_given_once(odd: Repo) -> None:
