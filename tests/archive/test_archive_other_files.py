@@ -308,3 +308,37 @@ def test_what_lies_beside_an_archive_is_not_listed_when_it_is_cleaned(store, s3,
     assert all(
         each.rstrip("%2F").endswith(("_manifest", "base", "delta", "log")) for each in folders
     )
+
+
+# --- what a retention drops ---
+
+
+@embedded
+@pytest.mark.parametrize("seed", range(4))
+def test_keep_drops_what_is_before_a_time_and_nothing_else(place, store, clock, tmp_path, seed):
+    """From the time on each moment stays; what goes is whole deltas, a tenth of all or more."""
+    print(f"seed {seed}")
+    rng = random.Random(seed)
+    files = Aged(Folder(str(tmp_path / "archive")))
+    writing, recording = Writing(place, store, clock, rng), Recorder(store, files)
+    store.save("a", b"the first")
+    for _ in range(6):
+        recording.catch_up()
+        writing.steps(rng.randrange(1, 6))
+    recording.catch_up()
+    made, dropped = recording.writer, 0
+    for before in sorted(rng.choice([c.ts, c.ts + 1]) for c in list(store.commits())[:-1]):
+        was, marks = made.manifest, {c.revision: c.ts for c in store.commits()}
+        ends = [d.high for d in was.of_kind("delta") if marks.get(d.high, before + 1) <= before]
+        due = (
+            ends and 10 * (marks[ends[-1]] - was.since_timestamp) >= was.resolved - marks[ends[-1]]
+        )
+        assert made.keep(before) is bool(due)
+        now = made.manifest
+        assert (now.since, now.resolved) == (ends[-1] if due else was.since, was.resolved)
+        assert now.since_timestamp <= before
+        assert {f.path for f in was.files if f.low > now.since} <= {f.path for f in now.files}
+        assert all(file.high >= now.since for file in now.files)
+        dropped += bool(due)
+        assert_recorded(store, tmp_path / "archive")
+    assert dropped, "the test drops something"
