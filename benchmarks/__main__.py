@@ -30,6 +30,7 @@ QUESTIONS = (
     "archive_requests",
     "archive_as_of",
     "archive_load",
+    "archive_memory",
     "record_beside_saves",
     "record_foreign",
     "spark_stream",

@@ -100,20 +100,63 @@ class Group(NamedTuple):
     rows: int
 
 
-def encode(kind: str, path: str, table: pa.Table, keys: Sequence[bytes]) -> bytes:
-    """Return rows, sorted already, as the bytes of a Parquet file; `keys` are their stored keys.
+class Encoding:
+    """The bytes of a Parquet file that is made of row groups as its rows come.
 
     The file holds its own path, so that one in the place of another is noticed, and checksums of
-    its pages.
+    its pages. It is in memory, compressed, and of its rows not more than one group.
     """
-    cuts = _cuts(table)
-    named = [[keys[a].hex(), keys[b - 1].hex()] for a, b in pairwise(cuts)] if keys else []
-    schema = SCHEMAS[kind].with_metadata({GROUPS: json.dumps(named), PATH: path})
-    sink = pa.BufferOutputStream()
-    with pq.ParquetWriter(sink, schema, compression="zstd", write_page_checksum=True) as writer:
-        for a, b in pairwise(cuts):
-            writer.write_table(table.slice(a, b - a).cast(schema), row_group_size=b - a)
-    return sink.getvalue().to_pybytes()  # type: ignore[no-any-return]
+
+    def __init__(self, kind: str, path: str) -> None:
+        self.kind, self.path = kind, path
+        self.rows = self.nbytes = 0
+        """What was added; the bytes are those before compression."""
+        self.first = self.last = b""
+        self._schema = SCHEMAS[kind].with_metadata({PATH: path})
+        self._sink = pa.BufferOutputStream()
+        self._writer = pq.ParquetWriter(
+            self._sink, self._schema, compression="zstd", write_page_checksum=True
+        )
+        self._named: list[list[str]] = []
+        self._pending: list[tuple[pa.Table, Sequence[bytes]]] = []
+
+    def add(self, table: pa.Table, keys: Sequence[bytes]) -> None:
+        """Add rows that come after the earlier ones; `keys` are their stored keys."""
+        if not keys:
+            return
+        tables = [table, *(each for each, _ in self._pending)]
+        rows, nbytes = sum(t.num_rows for t in tables), sum(t.nbytes for t in tables)
+        if rows > GROUP_ROWS_MAX or nbytes > GROUP_BYTES:
+            self._write()
+        self._pending.append((table, keys))
+        self.first, self.last = (self.first if self.rows else keys[0]), keys[-1]
+        self.rows += table.num_rows
+        self.nbytes += table.nbytes
+
+    def finish(self) -> bytes:
+        """Return the file."""
+        self._write()
+        self._writer.add_key_value_metadata({GROUPS: json.dumps(self._named)})
+        self._writer.close()
+        return self._sink.getvalue().to_pybytes()  # type: ignore[no-any-return]
+
+    def _write(self) -> None:
+        """Write the rows that wait, as one group or as several."""
+        if not self._pending:
+            return
+        table = pa.concat_tables([each for each, _ in self._pending])
+        keys = [key for _, some in self._pending for key in some]
+        self._pending = []
+        for a, b in pairwise(_cuts(table)):
+            self._named.append([keys[a].hex(), keys[b - 1].hex()])
+            self._writer.write_table(table.slice(a, b - a).cast(self._schema), row_group_size=b - a)
+
+
+def encode(kind: str, path: str, table: pa.Table, keys: Sequence[bytes]) -> bytes:
+    """Return rows, sorted already, as the bytes of a Parquet file; `keys` are their stored keys."""
+    made = Encoding(kind, path)
+    made.add(table, keys)
+    return made.finish()
 
 
 def _cuts(table: pa.Table) -> list[int]:

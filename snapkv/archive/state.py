@@ -21,6 +21,8 @@ COLUMNS = ["value", "created", "revision", "version"]
 """What a key has at a revision."""
 CHUNK_ROWS = 40_000
 """About so many rows are merged at once."""
+CHUNK_GROUPS = 32
+"""The most row groups, of about `GROUP_BYTES` each, that begin in what is merged at once."""
 
 
 def files_of(manifest: Manifest, revision: int) -> tuple[list[File], list[File]]:
@@ -85,7 +87,10 @@ def state(
 def chunks(
     opened: OpenFiles, files: list[File], start: bytes, end: bytes, size: int
 ) -> Iterator[tuple[bytes, bytes, int]]:
-    """Cut a range where row groups begin, so that each piece has about `size` rows; yield both."""
+    """Cut a range where row groups begin; yield each piece, and how many rows begin in it.
+
+    A piece has about `size` rows, and not more than about `CHUNK_GROUPS` groups.
+    """
     groups = [
         group
         for file in files
@@ -93,12 +98,12 @@ def chunks(
         for group in opened.groups(file)
         if group.last >= start and (end == ALL_KEYS_END or group.first < end)
     ]
-    low, rows = start, 0
+    low, rows, count = start, 0, 0
     for group in sorted(groups, key=lambda group: group.first):
-        if rows >= size and group.first > low:
+        if (rows >= size or count >= CHUNK_GROUPS) and group.first > low:
             yield low, group.first, rows
-            low, rows = group.first, 0
-        rows += group.rows
+            low, rows, count = group.first, 0, 0
+        rows, count = rows + group.rows, count + 1
     yield low, end, rows
 
 

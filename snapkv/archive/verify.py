@@ -15,11 +15,19 @@ from snapkv.archive.manifest import File, Manifest
 from snapkv.archive.opened import OpenFiles, Rows
 from snapkv.archive.publishing import existing, resolved
 from snapkv.archive.rows import BASE, Keys
-from snapkv.archive.state import merged
+from snapkv.archive.state import chunks, joined, latest, merged
 from snapkv.engine.contract import ALL_KEYS_END
 from snapkv.errors import ArchiveError, CorruptStoreError, FileMissingError
 from snapkv.layout import FIRST_KEY, Layout, StampRecord
 from snapkv.times import format_time
+
+CACHE_BYTES = 16 << 20
+PART_BYTES = 8 << 20
+"""How much of a file is read at once for its digest."""
+PIECE_ROWS = 200_000
+"""About how many rows of two bases and the deltas between them are compared at once."""
+STATE = [*(name for name in BASE.names if name not in ("timestamp", "time")), "deleted"]
+"""What is compared: the first base does not know all times."""
 
 
 class Verified(NamedTuple):
@@ -37,8 +45,8 @@ def verify(
     """Read an archive whole, and compare: checksums, rows, order, tiling, the log, the bases.
 
     Each base must be what the base before it and the deltas in between give. `progress` gets the
-    number of files that were read, and of all. Reads each file twice; one delta, or the state, is
-    in memory at a time.
+    number of files that were read, and of all. Reads each file three times; in memory are some
+    columns of one delta, or the rows of a range of keys of one delta and of one state.
 
     Raises `ArchiveError` without a manifest, and what reading raises, except for missing files.
     """
@@ -60,8 +68,9 @@ def verify(
 class _Verifying:
     def __init__(self, files: Files, manifest: Manifest) -> None:
         self._files, self._manifest = files, manifest
-        self._opened = OpenFiles(files, Keys(Layout(manifest.source.name)))
+        self._opened = OpenFiles(files, Keys(Layout(manifest.source.name)), cache_bytes=CACHE_BYTES)
         self.problems: list[str] = []
+        self._wrong_versions: set[str] = set()
 
     def _wrong(self, what: str) -> None:
         self.problems.append(what)
@@ -80,11 +89,11 @@ class _Verifying:
     def file(self, file: File) -> None:
         """Check the bytes of a file, and its rows by themselves."""
         try:
-            data = self._files.read(file.path)
+            is_same = self._digest(file) == (file.size, file.sha256)
         except FileMissingError:
             self._wrong(f"{file.path} is missing")
             return
-        if len(data) != file.size or hashlib.sha256(data).hexdigest() != file.sha256:
+        if not is_same:
             self._wrong(f"{file.path} differs from the {file.size} bytes that the manifest records")
             return
         try:
@@ -95,6 +104,17 @@ class _Verifying:
                 self._revisions(file, rows.table["revision"])
         except ArchiveError as e:
             self._wrong(str(e))
+
+    def _digest(self, file: File) -> tuple[int, str]:
+        """Return how many bytes a file has, and their SHA-256; of a longer one, a part's."""
+        size, digest = 0, hashlib.sha256()
+        while size <= file.size:
+            part = self._files.read_part(file.path, size, PART_BYTES)
+            size += len(part)
+            digest.update(part)
+            if len(part) < PART_BYTES:
+                break
+        return size, digest.hexdigest()
 
     def _group(self, file: File, first: bytes, last: bytes, rows: Rows) -> None:
         ends = rows.stored[0].as_py(), rows.stored[-1].as_py()
@@ -143,59 +163,74 @@ class _Verifying:
 
     def states(self) -> None:
         """Check each base against the one before it, and each delta against the log."""
-        bases = sorted({base.high for base in self._manifest.of_kind("base")})
-        found = self._base(bases[0])
-        at = bases[0]
-        for delta in self._manifest.of_kind("delta"):
-            if delta.high <= at:
-                continue
-            rows = list(self._opened.within(delta, FIRST_KEY, ALL_KEYS_END))
-            self._stamps(delta, rows)
-            self._ordinals(delta, rows)
-            self._versions(delta, found, rows)
-            found = merged([found], rows)
-            if delta.high in bases[1:] and not _same(found, self._base(delta.high)):
-                self._wrong(f"the base at revision {delta.high} is not what the changes give")
+        low, *bases = sorted({base.high for base in self._manifest.of_kind("base")})
+        deltas = [delta for delta in self._manifest.of_kind("delta") if delta.high > low]
+        for delta in deltas:
+            self._stamps(delta)
+            self._ordinals(delta)
+        for high in sorted({*bases, self._manifest.high} - {low}):
+            span = [delta for delta in deltas if low < delta.high <= high]
+            if self._span(low, span, high):
+                low = high  # else the next span begins where this one did
 
-    def _base(self, at: int) -> Rows:
+    def _span(self, low: int, deltas: list[File], high: int) -> bool:
+        """Check what changed from one base to the next, a range of keys after the other.
+
+        Return whether the latter, if there is one, is what the changes give.
+        """
+        parts, next_parts = self._base(low), self._base(high)
+        files = [*parts, *deltas, *next_parts]
+        is_base = True
+        for start, end, _ in chunks(self._opened, files, FIRST_KEY, ALL_KEYS_END, PIECE_ROWS):
+            found = _living([r for part in parts for r in self._opened.within(part, start, end)])
+            for delta in deltas:
+                rows = [
+                    each._replace(table=each.table.select(STATE))
+                    for each in self._opened.within(delta, start, end)
+                ]
+                if rows and delta.path not in self._wrong_versions:
+                    self._versions(delta, found, rows)
+                found = latest([found, *rows]) if rows else found
+            if next_parts:
+                wanted = [r for part in next_parts for r in self._opened.within(part, start, end)]
+                is_base = is_base and _same(merged([], [found]), joined(wanted))
+        if not is_base:
+            self._wrong(f"the base at revision {high} is not what the changes give")
+        return is_base
+
+    def _base(self, at: int) -> list[File]:
         parts = [base for base in self._manifest.of_kind("base") if base.high == at]
-        parts.sort(key=lambda part: part.first_key)
-        rows = [
-            each for part in parts for each in self._opened.within(part, FIRST_KEY, ALL_KEYS_END)
-        ]
-        return merged(rows, [])
+        return sorted(parts, key=lambda part: part.first_key)
 
-    def _stamps(self, delta: File, rows: list[Rows]) -> None:
+    def _stamps(self, delta: File) -> None:
         """Check that each change has the timestamp of the first commit at or after its revision."""
         logs = [log for log in self._manifest.of_kind("log") if log.high >= delta.low]
         names = ["revision", "timestamp"]
-        marks = [
-            self._opened.rows(log, group).table.select(names)
-            for log in logs
-            if log.low <= delta.high
-            for group in self._opened.groups(log)
-        ]
-        if not rows or not marks:
+        marks = [self._columns(log, names) for log in logs if log.low <= delta.high and log.rows]
+        if not delta.rows or not marks:
             return
         table = pa.concat_tables(marks)
         revisions, stamps = (table[name].to_numpy() for name in names)
-        for each in rows:
-            mine = each.table["revision"].to_numpy()
-            known: Any = np.ones(len(mine), bool)
-            for gap in self._manifest.gaps:  # where commits were is not known exactly
-                known &= (mine < gap.low) | (mine > gap.high)
-            at = revisions.searchsorted(mine[known])
-            theirs = each.table["timestamp"].to_numpy()[known]
-            if (at >= len(stamps)).any() or (stamps[at] != theirs).any():
-                self._wrong(f"{delta.path} has changes with the times of other commits")
-                return
+        own = self._columns(delta, names)
+        mine = own["revision"].to_numpy()
+        known: Any = np.ones(len(mine), bool)
+        for gap in self._manifest.gaps:  # where commits were is not known exactly
+            known &= (mine < gap.low) | (mine > gap.high)
+        at = revisions.searchsorted(mine[known])
+        theirs = own["timestamp"].to_numpy()[known]
+        if (at >= len(stamps)).any() or (stamps[at] != theirs).any():
+            self._wrong(f"{delta.path} has changes with the times of other commits")
 
-    def _ordinals(self, delta: File, rows: list[Rows]) -> None:
+    def _columns(self, file: File, names: list[str]) -> Any:
+        """Return columns of a file as a table."""
+        return pa.table({name: self._opened.column(file, name) for name in names})
+
+    def _ordinals(self, delta: File) -> None:
         """Check that the changes of each revision in a space are numbered in the order of keys."""
-        if not rows:
+        if not delta.rows:
             return
         names = ["space", "revision", "change_ordinal"]
-        table = pa.concat_tables(each.table.select(names) for each in rows)
+        table = self._columns(delta, names)
         spaces = table["space"].combine_chunks().dictionary_encode().indices.to_numpy()
         revisions, ordinals = (table[name].to_numpy() for name in names[1:])
         order = np.lexsort((revisions, spaces))  # stable: rows are sorted by key
@@ -209,9 +244,12 @@ class _Verifying:
             self._wrong(f"{delta.path} has changes with wrong ordinals")
 
     def _versions(self, delta: File, state: Rows, rows: list[Rows]) -> None:
-        """Check that the versions of each key rise by one, from the state before the delta on."""
+        """Check that the versions of each key rise by one, from the state before the delta on.
+
+        `state` has the removed keys, too.
+        """
         gaps = self._manifest.gaps
-        if not rows or any(gap.low <= delta.high and delta.low <= gap.high for gap in gaps):
+        if any(gap.low <= delta.high and delta.low <= gap.high for gap in gaps):
             return  # in a gap, changes are missing
         names = ["revision", "version", "created"]
         table = pa.concat_tables(
@@ -227,15 +265,23 @@ class _Verifying:
         wrong &= revisions >= delta.low  # what the state has was checked before
         if wrong.any():
             at = int(wrong.argmax())
+            self._wrong_versions.add(delta.path)
             self._wrong(
                 f"{delta.path} has version {versions[at]} of key {stored[at].as_py()!r} "
                 f"at revision {revisions[at]}, after version {known[at]}"
             )
 
 
+def _living(rows: list[Rows]) -> Rows:
+    """Return rows of a base as changes that set their keys."""
+    found = joined(rows)
+    deleted = pa.repeat(False, found.table.num_rows)
+    return Rows(found.stored, found.table.append_column("deleted", deleted).select(STATE))
+
+
 def _same(a: Rows, b: Rows) -> bool:
     """Compare states, without the times that the first base does not know."""
-    names = [name for name in BASE.names if name not in ("timestamp", "time")]
+    names = [name for name in STATE if name != "deleted"]
     return bool(a.stored.equals(b.stored)) and bool(
         a.table.select(names).combine_chunks().equals(b.table.select(names).combine_chunks())
     )

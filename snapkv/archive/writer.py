@@ -7,6 +7,7 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import islice
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -14,21 +15,28 @@ import pyarrow as pa
 from snapkv.archive.files import Files
 from snapkv.archive.manifest import DATA, GRACE_S, KINDS, File, Gap, Manifest
 from snapkv.archive.marks import Marks, revision_key
-from snapkv.archive.opened import OpenFiles, Rows, missing
+from snapkv.archive.opened import OpenFiles, missing
 from snapkv.archive.publishing import check_vacant, newest, publish, published
-from snapkv.archive.rows import BASE, Keys, encode, table_of, with_meta
-from snapkv.archive.state import by_key, joined, state
+from snapkv.archive.rows import (
+    BASE,
+    GROUP_ROWS_MAX,
+    Encoding,
+    Keys,
+    encode,
+    table_of,
+    with_meta,
+)
+from snapkv.archive.state import CHUNK_ROWS, by_key, chunks, joined, state
 from snapkv.clock import monotonic
 from snapkv.engine.contract import ALL_KEYS_END, Event, KeyValue
 from snapkv.errors import ArchiveError, ArchiveTakenError, FileMissingError
 from snapkv.layout import FIRST_KEY, Layout, SourceId, StampRecord, stamp_of
 from snapkv.times import physical_ms
 
-SUFFIX = ".parquet"
 SPACE, REVISION = BASE.names.index("space"), BASE.names.index("revision")
 BASE_FILE_ROWS = 500_000
-BASE_FILE_BYTES = 64 << 20
-"""About the size of a file of a base, before compression."""
+BASE_FILE_BYTES = 32 << 20
+"""The least rows and bytes, before compression, of a file of a base that is not its last."""
 MERGED_FILES = 8
 """So many small deltas in a row become one."""
 MERGED_ROWS_MAX = 500_000
@@ -75,35 +83,31 @@ class ArchiveWriter:
 
         Of older versions the timestamps are not known.
         """
-        since, files = mark.mod_revision, list[File]()
-        stamps = {since: stamp_of(mark.value)}
-        rows: list[tuple[KeyValue, int | None]] = []
-        size = 0
-        for page in pages:
-            for kv in page:
-                if self.keys.parted(kv.key) is not None:
-                    rows.append((kv, stamps.get(kv.mod_revision)))
-                    size += len(kv.key) + len(kv.value)
-            if len(rows) >= BASE_FILE_ROWS or size >= BASE_FILE_BYTES:
-                files.append(self._base_file(since, rows))
-                rows, size = [], 0
-        if rows or not files:
-            files.append(self._base_file(since, rows))
-        files.append(self._log_file(since, since, [mark]))
-        timestamp = stamps[since]
+        since, timestamp = mark.mod_revision, stamp_of(mark.value)
+        stamps = {since: timestamp}
+        states = (
+            [(kv, stamps.get(kv.mod_revision)) for kv in page if self.keys.parted(kv.key)]
+            for page in pages
+        )
+        parts = (
+            (table_of("base", _columns(self.keys, rows)), [kv.key for kv, _ in rows])
+            for rows in states
+        )
+        files = [*self._base_parts(since, parts), self._log_file(since, since, [mark])]
         self._publish(Manifest(1, self.source, since, timestamp, timestamp, tuple(files)))
 
     def append(
         self,
         high: int,
-        changes: Sequence[Change],
+        changes: Iterable[Change],
         marks: Sequence[KeyValue],
         gap: Gap | None = None,
     ) -> None:
         """Add what happened up to the revision of the last mark, durably.
 
-        `changes` are of archived keys, each with the timestamp of its commit, in any order;
-        `marks` are the versions of the timestamp key; `gap` says which revisions are lost.
+        `changes` are of archived keys, each with the timestamp of its commit, sorted by key and
+        revision; `marks` are the versions of the timestamp key; `gap` says which revisions are
+        lost.
         """
         assert self.manifest is not None
         self._began = None  # what an append before this one left is not published
@@ -207,30 +211,34 @@ class ArchiveWriter:
 
     def _base_files(self, high: int) -> list[File]:
         """Write the state at the end of a delta as a base; return its files."""
-        manifest = self.manifest
-        assert manifest is not None
-        files: list[File] = []
-        pending: list[Rows] = []
-        for part in state(
-            self._opened, manifest, FIRST_KEY, ALL_KEYS_END, high, columns=BASE.names
-        ):
-            pending.append(part)
-            rows = sum(each.table.num_rows for each in pending)
-            size = sum(each.table.nbytes for each in pending)
-            if rows >= BASE_FILE_ROWS or size >= BASE_FILE_BYTES:
-                files.append(self._rows_file("base", high, high, joined(pending)))
-                pending = []
-        if pending or not files:
-            files.append(self._rows_file("base", high, high, joined(pending)))
+        assert self.manifest is not None
+        found = state(
+            self._opened, self.manifest, FIRST_KEY, ALL_KEYS_END, high, columns=BASE.names
+        )
+        return self._base_parts(high, ((part.table, part.stored.to_pylist()) for part in found))
+
+    def _base_parts(self, at: int, parts: Iterable[tuple[Any, list[bytes]]]) -> list[File]:
+        """Write a base of one file or several."""
+        files = list[File]()
+        made = self._encoding("base", at, at)
+        for table, keys in parts:
+            made.add(table, keys)
+            if made.rows >= BASE_FILE_ROWS or made.nbytes >= BASE_FILE_BYTES:
+                files.append(self._put(made, at, at))
+                made = self._encoding("base", at, at)
+        if made.rows or not files:
+            files.append(self._put(made, at, at))
         return files
 
     def _merge(self, small: Sequence[File]) -> None:
         assert self.manifest is not None
-        parts = [
-            rows for file in small for rows in self._opened.within(file, FIRST_KEY, ALL_KEYS_END)
-        ]
         low, high = small[0].low, small[-1].high
-        merged = self._rows_file("delta", low, high, by_key(joined(parts)))
+        made = self._encoding("delta", low, high)
+        for start, end, _ in chunks(self._opened, list(small), FIRST_KEY, ALL_KEYS_END, CHUNK_ROWS):
+            parts = [rows for file in small for rows in self._opened.within(file, start, end)]
+            rows = by_key(joined(parts))
+            made.add(rows.table, rows.stored.to_pylist())
+        merged = self._put(made, low, high)
         logs = [log for log in self.manifest.of_kind("log") if low <= log.low and log.high <= high]
         tables = [
             with_meta(self._opened.rows(log, group).table)
@@ -267,21 +275,18 @@ class ArchiveWriter:
 
     # --- files ---
 
-    def _base_file(self, at: int, rows: Sequence[tuple[KeyValue, int | None]]) -> File:
-        columns = _columns(self.keys, rows)
-        keys = [kv.key for kv, _ in rows]
-        return self._table_file("base", at, at, table_of("base", columns), keys)
-
-    def _delta_file(self, low: int, high: int, changes: Sequence[Change]) -> File:
-        rows = sorted(changes, key=lambda each: (each.event.kv.key, each.event.kv.mod_revision))
-        columns = _columns(self.keys, [(each.event.kv, each.timestamp) for each in rows])
-        deleted = [each.event.is_delete for each in rows]
-        ordinals, counts = [], Counter[tuple[str, int]]()
-        for place in zip(columns[SPACE], columns[REVISION], strict=True):
-            ordinals.append(counts[place])
-            counts[place] += 1
-        table = table_of("delta", [*columns, deleted, ordinals])
-        return self._table_file("delta", low, high, table, [each.event.kv.key for each in rows])
+    def _delta_file(self, low: int, high: int, changes: Iterable[Change]) -> File:
+        made, counts = self._encoding("delta", low, high), Counter[tuple[str, int]]()
+        remaining = iter(changes)
+        while rows := list(islice(remaining, GROUP_ROWS_MAX)):
+            columns = _columns(self.keys, [(each.event.kv, each.timestamp) for each in rows])
+            deleted, ordinals = [each.event.is_delete for each in rows], list[int]()
+            for place in zip(columns[SPACE], columns[REVISION], strict=True):
+                ordinals.append(counts[place])
+                counts[place] += 1
+            table = table_of("delta", [*columns, deleted, ordinals])
+            made.add(table, [each.event.kv.key for each in rows])
+        return self._put(made, low, high)
 
     def _log_file(self, low: int, high: int, marks: Sequence[KeyValue]) -> File:
         stamps = [StampRecord.decode(kv.value) for kv in marks]
@@ -298,21 +303,29 @@ class ArchiveWriter:
         table = table_of("log", columns)
         return self._table_file("log", low, high, table, _revision_keys(table))
 
-    def _rows_file(self, kind: str, low: int, high: int, rows: Rows) -> File:
-        return self._table_file(kind, low, high, rows.table, rows.stored.to_pylist())
-
     def _table_file(
         self, kind: str, low: int, high: int, table: Any, keys: Sequence[bytes]
     ) -> File:
-        path = f"{kind}/{low:020}-{high:020}-{os.urandom(4).hex()}{SUFFIX}"
+        path = _new_path(kind, low, high)
+        ends = (keys[0], keys[-1]) if keys else (b"", b"")
         data = encode(kind, path, table, keys)
+        return self._put_file(File(kind, path, low, high, table.num_rows, 0, "", *ends), data)
+
+    def _encoding(self, kind: str, low: int, high: int) -> Encoding:
+        return Encoding(kind, _new_path(kind, low, high))
+
+    def _put(self, made: Encoding, low: int, high: int) -> File:
+        data = made.finish()
+        named = File(made.kind, made.path, low, high, made.rows, 0, "", made.first, made.last)
+        return self._put_file(named, data)
+
+    def _put_file(self, named: File, data: bytes) -> File:
+        """Write a file; return it with its size and digest."""
         if self._began is None:
             self._began = monotonic()
-        if not self.files.put_new(path, data):
-            raise ArchiveError(f"{path} exists: a name that was made at random")
-        ends = (keys[0], keys[-1]) if keys else (b"", b"")
-        digest = hashlib.sha256(data).hexdigest()
-        return File(kind, path, low, high, table.num_rows, len(data), digest, *ends)
+        if not self.files.put_new(named.path, data):
+            raise ArchiveError(f"{named.path} exists: a name that was made at random")
+        return named._replace(size=len(data), sha256=hashlib.sha256(data).hexdigest())
 
     def _publish(self, manifest: Manifest) -> None:
         manifest.check()
@@ -327,6 +340,11 @@ class ArchiveWriter:
             self._tried = None
             raise ArchiveTakenError(f"another recorder writes to {self.files.url}")
         self.manifest, self._tried = manifest, None
+
+
+def _new_path(kind: str, low: int, high: int) -> str:
+    """Return the path of a file that is about to be written, as `DATA` describes it."""
+    return f"{kind}/{low:020}-{high:020}-{os.urandom(4).hex()}.parquet"
 
 
 def _mergeable(deltas: Sequence[File], bases: set[int]) -> list[File]:

@@ -60,7 +60,7 @@ class ArchiveTarget:
         known = ArchiveEngine(self._files)
         before = known.scan(root, prefix_end(root), revision=last.mod_revision)
         lost, timestamp = lost_marks(last, mark), stamp_of(mark.value)
-        changes = [Change(event, timestamp) for event in differences(before, state, mark)]
+        changes = (Change(event, timestamp) for event in differences(before, state, mark))
         gap = None
         if lost:
             gap = Gap(last.mod_revision + 1, mark.mod_revision - 1, stamp_of(last.value), timestamp)
@@ -99,6 +99,7 @@ class ArchiveTarget:
         manifest = self.writer.manifest
         reached = 0 if manifest is None else manifest.high
         changes = [each for each in self._changes if each.event.kv.mod_revision > reached]
+        changes.sort(key=lambda each: (each.event.kv.key, each.event.kv.mod_revision))
         marks = [mark for mark in self._marks if mark.mod_revision > reached]
         if marks:
             self.writer.append(marks[-1].mod_revision, changes, marks)

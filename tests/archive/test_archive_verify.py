@@ -116,7 +116,8 @@ def rewritten(recording, file, change):
     made = recording.writer
     parts = list(OpenFiles(made.files, made.keys).within(file, FIRST_KEY, ALL_KEYS_END))
     rows = change(writer.joined(parts))
-    replaced = made._rows_file(file.kind, file.low, file.high, rows)
+    keys = rows.stored.to_pylist()
+    replaced = made._table_file(file.kind, file.low, file.high, rows.table, keys)
     assert publish(made.files, made.manifest.following([replaced], [file]))
     return replaced
 
