@@ -6,10 +6,13 @@ has its facts as attributes, so that no caller needs to parse a message.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, NoReturn, TypeVar
 
 from snapkv.dates import dated
+
+E = TypeVar("E", bound=BaseException)
 
 NAMED_MAX = 10
 """The most members of a fleet that one message names."""
@@ -34,6 +37,34 @@ def _rebuild(
     error.args = args
     error.__dict__.update(facts)
     return error
+
+
+def another(error: E) -> E:
+    """Return a copy of an error, for another caller or another call: the same facts, notes, cause.
+
+    One exception object that several threads raise mixes their contexts, and one that is raised
+    again and again has a traceback that grows. An error that cannot be copied is returned itself.
+    """
+    try:
+        found = copy.copy(error)
+    except Exception:  # of another library
+        return error
+    if hasattr(error, "__notes__"):
+        found.__notes__ = [*error.__notes__]
+    found.__cause__, found.__suppress_context__ = error.__cause__, error.__suppress_context__
+    return found
+
+
+def raise_cause(error: BaseException) -> NoReturn:
+    """Raise the cause of the error that is handled: its context stays as it was.
+
+    Python would set the context to the handled error, whose causes then form a circle.
+    """
+    context = error.__context__
+    try:
+        raise error
+    finally:
+        error.__context__ = context
 
 
 class ClockWarning(UserWarning):

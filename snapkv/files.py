@@ -25,6 +25,7 @@ from snapkv.errors import (
     InvalidOptionError,
     NoSpaceError,
     SnapKVError,
+    raise_cause,
 )
 
 FilePath: TypeAlias = str | os.PathLike[str]
@@ -198,7 +199,7 @@ def typed_errors(path: str) -> Iterator[None]:
             raise
         raise _typed(e, path) from e
     except _PassedOnError as e:
-        raise e.error  # noqa: B904  # it is the very error of the block
+        raise_cause(e.error)  # it is the very error of the block
 
 
 def _typed(error: OSError, path: str) -> SnapKVError:

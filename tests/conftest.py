@@ -12,6 +12,7 @@ from typing import Any
 from zlib import crc32
 
 import pytest
+from chains import CircleError, check_ends, checked_chains
 from etcd_server import (
     KILLS_ETCD_MIN,
     EtcdPool,
@@ -204,6 +205,19 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return True
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
+    """Check that the causes of each error that a test catches, or fails with, end."""
+    with checked_chains():
+        try:
+            return (yield)
+        except CircleError:
+            raise
+        except Exception as e:
+            check_ends(e)
+            raise
 
 
 @pytest.fixture(scope="session")

@@ -35,6 +35,7 @@ from cdcmeta.couch_http.streaming import JSON, BatchSize, Streamed, pieces_of
 from cdcmeta.couch_http.wakeup import Wakeup, WalkStart
 from cdcmeta.errors import DatabaseNotFoundError, DocumentNotFoundError, InvalidSequenceError
 from snapkv.clock import monotonic
+from snapkv.errors import another
 
 STEPS = 4
 
@@ -134,7 +135,7 @@ class Feed:
         with anyio.move_on_after(bound):
             await wakeup.wait(version)
             if wakeup.error is not None and not isinstance(wakeup.error, DatabaseNotFoundError):
-                raise wakeup.error
+                raise another(wakeup.error)
             return not wakeup.ended
         return False
 

@@ -19,6 +19,7 @@ from cdcmeta.spark.reader import pin, planned
 from cdcmeta.spark.shape import SCHEMA, Shape
 from cdcmeta.spark.sink import DocumentBatchSink, DocumentStreamSink, document_options
 from cdcmeta.spark.stream import FeedStream
+from snapkv.errors import another
 from snapkv.spark.errors import SourceError
 from snapkv.spark.pinned import Present
 from snapkv.spark.reader import BatchReader, present_of
@@ -74,5 +75,5 @@ class ChangesDataSource(DataSource):
 
     def _read(self) -> tuple[Options, Present]:
         if isinstance(self._located, SourceError):
-            raise self._located
+            raise another(self._located)
         return self._located

@@ -16,7 +16,6 @@ joins again as above. So one slow reader costs neither memory nor the others' ti
 from __future__ import annotations
 
 import asyncio
-import copy
 import weakref
 from collections import deque
 from collections.abc import Collection, Generator
@@ -28,7 +27,7 @@ from snapkv.aio.resources import AsyncClosing
 from snapkv.aio.runners import Runner
 from snapkv.arguments import check_seconds
 from snapkv.clock import pause
-from snapkv.errors import EngineUnavailableError, StoreClosedError
+from snapkv.errors import EngineUnavailableError, StoreClosedError, another
 from snapkv.model import Change, Changes, K
 from snapkv.reading.view import KeyspaceReads
 from snapkv.reading.watch import WAIT_S_MAX
@@ -161,7 +160,7 @@ class Hub(Generic[K]):
         self._watches.clear()
         self._of_prefix.clear()
         for watch in watches:  # one exception object must not be raised in two tasks
-            watch.fail(copy.copy(error))
+            watch.fail(another(error))
 
 
 def matching(
@@ -312,7 +311,7 @@ class Watch(AsyncClosing, Generic[K]):
             if self._past is not None:
                 await self._read_past(self._past)
             elif self._error is not None:
-                raise self._error
+                raise another(self._error)
             elif not self._joined:
                 await self._join(is_past=False)
             else:

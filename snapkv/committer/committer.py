@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import os
 import random
 from collections.abc import Callable, Sequence
@@ -34,6 +33,7 @@ from snapkv.errors import (
     CorruptStoreError,
     SnapKVError,
     StoreRecreatedError,
+    another,
 )
 from snapkv.hooks import Notifier
 from snapkv.layout import Layout, Mark, StampRecord, stamp_of
@@ -197,8 +197,8 @@ class Committer:
             return True
         except Refused as e:
             if request is None:
-                raise e.error from e
-            self._fail_all(request, e.error)
+                e.reraise()
+            self._fail_all(request, e.reason())
             return True
         except BaseException as e:
             if request is None:
@@ -415,5 +415,5 @@ class Committer:
             return
         with self._queue.lock:
             for call in request.calls:  # one exception object must not be raised in two threads
-                call.finish(error=copy.copy(error) if len(request.calls) > 1 else error)
+                call.finish(error=another(error) if len(request.calls) > 1 else error)
             self._queue.request = None

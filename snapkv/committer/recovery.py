@@ -200,8 +200,8 @@ class Recovery:
                 return None
             except Refused as e:
                 if isinstance(e.error, StoreClosedError):
-                    raise e.error from e  # no fence can be sent any more
-                cause = e.error
+                    e.reraise()  # no fence can be sent any more
+                cause = e.reason()
             except (OutcomeUnknown, EngineUnavailableError) as e:
                 cause = e
             if (stored := self._look_unfenced(sent, deadline)) is not None:

@@ -143,7 +143,9 @@ def transact(
                 return _look(engine, txn, deadline - monotonic(), e.cause or e, on_open)
             on_open()
             if not e.retry:
-                raise (e.cause or e) from e
+                if e.cause is None:
+                    raise
+                raise e.cause from e
             error = EngineUnavailableError(f"a request was not answered: {e}")
         except EngineUnavailableError as e:
             error = e
@@ -181,7 +183,7 @@ def _send(engine: Engine, txn: Txn, timeout: float) -> TxnResult:
     except Refused as e:
         if isinstance(e.error, LeaseNotFoundError):
             raise SessionLostError(str(e.error)) from e
-        raise e.error from e
+        e.reraise()
 
 
 def found(answer: TxnResult, at: int) -> RangeResult:

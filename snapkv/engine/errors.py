@@ -2,15 +2,32 @@
 
 from __future__ import annotations
 
-from snapkv.errors import SnapKVError
+from typing import NoReturn
+
+from snapkv.errors import SnapKVError, raise_cause
 
 
 class Refused(SnapKVError, ConnectionRefusedError):
-    """The request was not and never will be applied, because of `error`."""
+    """The request was not and never will be applied, because of `error`.
+
+    Callers get `error` alone. A refusal that was raised from it must not become a cause of it: a
+    program that follows causes would never come to an end.
+    """
 
     def __init__(self, error: SnapKVError) -> None:
         super().__init__(str(error))
         self.error = error
+
+    def reason(self) -> SnapKVError:
+        """Return `error`; if it has no cause of its own, its cause is that of the refusal."""
+        error, cause = self.error, self.__cause__
+        if error.__cause__ is None and cause is not error:
+            error.__cause__ = cause
+        return error
+
+    def reraise(self) -> NoReturn:
+        """Raise `error`."""
+        raise_cause(self.reason())
 
 
 class OutcomeUnknown(SnapKVError, ConnectionError):

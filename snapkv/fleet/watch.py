@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from snapkv.arguments import check_text
 from snapkv.clock import monotonic
 from snapkv.concurrency import ThreadCondition
-from snapkv.errors import StoreClosedError
+from snapkv.errors import StoreClosedError, another
 from snapkv.fleet.follower import CATCH_UP_S, Follower
 from snapkv.fleet.token import Cut, Place, encoded
 from snapkv.lifecycle import Closing, renew_in_children
@@ -263,7 +263,7 @@ class FleetWatch(Closing):
     def _raise_error(self) -> None:
         for each in self._followers:
             if each.error is not None:
-                raise each.error
+                raise another(each.error)
 
     def has_room(self, follower: Follower) -> bool:
         """Return whether a follower may read on: the one that holds the watch back always may.

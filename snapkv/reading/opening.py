@@ -57,7 +57,7 @@ def _create(engine: Engine, layout: Layout, writer: str) -> None:
     try:
         engine.transact(lambda _: txn, layout.ts, timeout=bounded(OPEN_TIMEOUT_S))
     except Refused as e:
-        raise e.error from e
+        e.reraise()
     except OutcomeUnknown as e:
         if not e.retry and e.cause is not None:
             raise e.cause from e

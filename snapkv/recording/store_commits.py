@@ -286,7 +286,7 @@ class StoreCommits:
         try:
             answers = self._engine.transact_each(self._chained(), timeout=left)
         except Refused as e:
-            raise e.error from e
+            e.reraise()
         except (OutcomeUnknown, EngineUnavailableError, EngineBusyError) as e:
             failure: Exception | None = e
         else:

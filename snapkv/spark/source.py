@@ -14,6 +14,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from snapkv.errors import another
 from snapkv.spark import errors
 from snapkv.spark.connect import check_pinned
 from snapkv.spark.errors import SourceError
@@ -107,5 +108,5 @@ class SnapKVDataSource(DataSource):
 
     def _read(self) -> StoreSource | FleetSource:
         if isinstance(self._source, SourceError):
-            raise self._source
+            raise another(self._source)
         return self._source

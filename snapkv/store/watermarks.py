@@ -67,7 +67,7 @@ def move(engine: Engine, layout: Layout, mark: Watermark, guard: Compare | None)
     try:
         succeeded = engine.transact(lambda _: txn, layout.ts, timeout=WRITE_S).succeeded
     except Refused as e:
-        raise e.error from e
+        e.reraise()
     except OutcomeUnknown as e:
         raise EngineUnavailableError(f"the watermark may not have moved: {e}") from e
     if not succeeded:
@@ -86,6 +86,6 @@ def forget(engine: Engine, layout: Layout, into: str) -> None:
     try:
         engine.transact(lambda _: txn, layout.ts, timeout=WRITE_S)
     except Refused as e:
-        raise e.error from e
+        e.reraise()
     except OutcomeUnknown as e:
         raise EngineUnavailableError(f"the watermark may not be removed: {e}") from e

@@ -6,9 +6,10 @@ import inspect
 import pickle
 
 import pytest
+from chains import circle_of
 
 import snapkv
-from snapkv import errors
+from snapkv import errors, files
 from snapkv.engine import errors as engine_errors
 from snapkv.errors import SnapKVError
 
@@ -129,3 +130,52 @@ def test_exported_errors_are_those_classes():
         value = getattr(snapkv, name)
         if inspect.isclass(value) and issubclass(value, SnapKVError):
             assert getattr(errors, name) is value
+
+
+# --- errors that are raised more than once ------------------------------------------------------
+
+
+def test_another_error_has_the_same_facts_notes_and_cause_and_shares_nothing():
+    error = sample(errors.CompactedError)
+    error.add_note("first")
+    error.__cause__ = cause = ValueError("why")
+    other = errors.another(error)
+    other.add_note("second")
+    assert (type(other), str(other), other.earliest) == (type(error), str(error), error.earliest)
+    assert other.__cause__ is cause
+    assert error.__notes__ == ["first"]
+    assert other.__traceback__ is None
+
+
+def test_another_of_an_error_that_cannot_be_copied_is_that_error():
+    class TwoWordsError(Exception):
+        def __init__(self, one, two):
+            super().__init__(f"{one} {two}")
+
+    error = TwoWordsError("a", "b")
+    assert errors.another(error) is error
+
+
+@pytest.mark.parametrize("has_cause", [False, True])
+def test_the_reason_of_a_refusal_is_raised_without_a_circle(has_cause):
+    reason, engine_error = errors.NoSpaceError("full"), OSError("disk")
+
+    def refused():
+        try:
+            raise engine_errors.Refused(reason) from (engine_error if has_cause else reason)
+        except engine_errors.Refused as e:
+            e.reraise()
+
+    with pytest.raises(errors.NoSpaceError) as caught:
+        refused()
+    assert caught.value is reason
+    assert reason.__cause__ is (engine_error if has_cause else None)
+    assert reason.__context__ is None
+
+
+def test_an_error_of_a_block_that_writes_a_file_is_raised_without_a_circle(tmp_path):
+    error = OSError("of the caller")
+    with pytest.raises(OSError, match="of the caller") as caught, files.written(tmp_path / "a"):
+        raise error
+    assert caught.value is error
+    assert circle_of(error) == []

@@ -23,6 +23,7 @@ from snapkv.errors import (
     EngineUnavailableError,
     SnapKVError,
     StoreClosedError,
+    another,
 )
 from snapkv.lifecycle import renew_in_children
 
@@ -121,7 +122,7 @@ class EtcdWatcher:
                     return batch
                 self.reopened = reader.reopened
                 if reader.error is not None:
-                    raise reader.error
+                    raise another(reader.error)
                 now = monotonic()
                 if deadline is not None and now >= deadline:
                     self._pace = pace

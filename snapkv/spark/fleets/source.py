@@ -8,6 +8,7 @@ from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader
 from pyspark.sql.types import StructType
 
 from snapkv.clock import SystemClock
+from snapkv.errors import another
 from snapkv.spark import errors
 from snapkv.spark.connect import check_fleet_pinned
 from snapkv.spark.errors import SourceError
@@ -62,7 +63,7 @@ class FleetSource:
     def _pinned(self) -> Cut:
         self._check_pinned()
         if isinstance(self._cut, SourceError):
-            raise self._cut
+            raise another(self._cut)
         return self._cut
 
     def _check_pinned(self) -> None:
