@@ -151,7 +151,8 @@ class Election(Closing):
         answer may take longer, 10 s each, so that no candidate is left behind.
 
         Raises `EngineBusyError` if the time passed while another candidate led, if `resign` ended
-        the wait, or if another thread campaigns with this object; `SessionLostError`;
+        the wait, or if another thread campaigns with this object; `InvalidOptionError` if another
+        object is the candidate of the same session, also as the leader; `SessionLostError`;
         `EngineUnavailableError`; `NoSpaceError`; `AccessDeniedError`; `StoreClosedError`;
         `InvalidTypeError`; `CommitTooLargeError`.
         """

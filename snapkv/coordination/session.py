@@ -26,7 +26,7 @@ from snapkv.coordination.requests import (
 )
 from snapkv.engine.contract import Compare, Delete, Engine, Put, Range, Target, Txn
 from snapkv.errors import (
-    EngineBusyError,
+    InvalidOptionError,
     LeaseNotFoundError,
     SessionLostError,
     SnapKVError,
@@ -257,12 +257,15 @@ class Session(Closing):
     def enlist(self, name: str, candidate: Candidate) -> None:
         """Wake a candidate when the session ends; one candidate for each election.
 
-        Raises `EngineBusyError` if the election has another one: the two would share a key.
+        Raises `InvalidOptionError` if the election has another one: the two would share a key, and
+        the one that resigns would depose the other one.
         """
         with self._lock:
             if self._candidates.setdefault(name, candidate) is not candidate:
-                raise EngineBusyError(
-                    f"session {self.id:x} already has a candidate in election {name!r}"
+                raise InvalidOptionError(
+                    f"session {self.id:x} already has a candidate in election {name!r}, another "
+                    "Election object: call campaign() of that one, which proclaims if it leads, "
+                    "or resign() it first, or give each candidate a session of its own"
                 )
 
     def dismiss(self, name: str, candidate: Candidate) -> None:

@@ -213,3 +213,20 @@ def test_a_campaign_that_is_cancelled_at_any_time_leaves_no_session(opened):
                 assert not election.leading
 
     asyncio.run(main())
+
+
+def test_a_leader_that_campaigns_again_proclaims_and_another_object_is_rejected(opened):
+    async def main():
+        async with opened() as store, store.session(60) as session:
+            election = await store.election("e", session=session)
+            await election.campaign(b"1")
+            await election.campaign(b"2", timeout=0)
+            assert (await election.leader()).value == b"2"
+            other = await store.election("e", session=session)
+            with pytest.raises(snapkv.errors.InvalidOptionError, match="already has a candidate"):
+                await other.campaign(b"3")
+            await election.resign()
+            await other.campaign(b"3")
+            assert (election.leading, other.leading) == (False, True)
+
+    asyncio.run(main())

@@ -125,12 +125,21 @@ def test_two_objects_for_one_session_and_name_would_be_one_candidate(store):
     with store.session(LONG_S) as session:
         first = store.election("e", session=session).campaign(b"1")
         second = store.election("e", session=session)
-        with pytest.raises(EngineBusyError, match="already has a candidate"):
+        with pytest.raises(InvalidOptionError, match="already has a candidate"):
             second.campaign(b"2")
         assert first.leading
+        assert first.leader().value == b"1"
         first.resign()
         second.campaign(b"2")
         assert (first.leading, second.leading) == (False, True)
+
+
+def test_a_leader_that_campaigns_again_proclaims_and_goes_on_leading(store):
+    with store.election("e", ttl=LONG_S) as election:
+        first = election.campaign(b"1").guard
+        assert election.campaign(b"2", timeout=0) is election
+        assert (election.leading, election.guard) == (True, first)
+        assert election.leader().value == b"2"
 
 
 def test_a_candidate_that_a_forgotten_object_left_is_taken_over(store, engine):
