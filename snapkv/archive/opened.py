@@ -83,8 +83,10 @@ class OpenFiles:
         try:
             with opened.lock:
                 return opened.parquet.read(columns=[name], use_threads=False)[name]
+        except SnapKVError:  # of where it lies
+            raise
         except (pa.ArrowException, OSError) as e:
-            raise _typed(file, e) from e
+            raise damaged(file, e) from e
 
     def within(self, file: File, start: bytes, end: bytes) -> Iterator[Rows]:
         r"""Yield the rows of a file with a stored key in [start, end); b"\\0" has no end."""
@@ -113,8 +115,10 @@ class OpenFiles:
             opened = _OpenFile(parquet, groups_of(parquet, file.path), threading.Lock())
         except ArchiveError as e:
             raise damaged(file, e) from e
+        except SnapKVError:  # of where it lies
+            raise
         except (pa.ArrowException, OSError) as e:
-            raise _typed(file, e) from e
+            raise damaged(file, e) from e
         if parquet.metadata.num_rows != file.rows:
             raise damaged(file, f"{parquet.metadata.num_rows} rows instead of {file.rows}")
         with self._lock:
@@ -126,8 +130,10 @@ class OpenFiles:
     def _read(self, file: File, parquet: Any, number: int) -> Any:
         try:
             table = parquet.read_row_group(number, use_threads=False)
+        except SnapKVError:  # of where it lies
+            raise
         except (pa.ArrowException, OSError) as e:
-            raise _typed(file, e) from e
+            raise damaged(file, e) from e
         self.groups_read += 1
         return table.combine_chunks()
 
@@ -166,11 +172,6 @@ class _Reading(io.RawIOBase):
         found = self._files.read_part(self._file.path, self._at, wanted)
         self._at += len(found)
         return found
-
-
-def _typed(file: File, error: Exception) -> SnapKVError:
-    """Return an error of reading a file: that of where it lies, or that it is damaged."""
-    return error if isinstance(error, SnapKVError) else damaged(file, error)
 
 
 def damaged(file: File, why: object) -> ArchiveError:

@@ -143,9 +143,7 @@ def transact(
                 return _look(engine, txn, deadline - monotonic(), e.cause or e, on_open)
             on_open()
             if not e.retry:
-                if e.cause is None:
-                    raise
-                raise e.cause from e
+                e.reraise()
             error = EngineUnavailableError(f"a request was not answered: {e}")
         except EngineUnavailableError as e:
             error = e

@@ -48,3 +48,9 @@ class OutcomeUnknown(SnapKVError, ConnectionError):
     ) -> None:
         super().__init__(message)
         self.retry, self.cause, self.answered = retry, cause, answered
+
+    def reraise(self) -> NoReturn:
+        """Raise `cause`; without one, raise this."""
+        if self.cause is None:
+            raise self
+        raise self.cause from self

@@ -173,6 +173,24 @@ def test_the_reason_of_a_refusal_is_raised_without_a_circle(has_cause):
     assert reason.__context__ is None
 
 
+def test_an_unknown_outcome_without_a_cause_is_raised_itself():
+    cause = errors.NoSpaceError("full")
+
+    def raised(error):
+        try:
+            raise error
+        except engine_errors.OutcomeUnknown as e:
+            e.reraise()
+
+    unknown = engine_errors.OutcomeUnknown("lost", retry=False)
+    with pytest.raises(engine_errors.OutcomeUnknown) as caught:
+        raised(unknown)
+    assert (caught.value, unknown.__cause__) == (unknown, None)
+    with pytest.raises(errors.NoSpaceError) as caught:
+        raised(engine_errors.OutcomeUnknown("lost", retry=False, cause=cause))
+    assert caught.value is cause
+
+
 def test_an_error_of_a_block_that_writes_a_file_is_raised_without_a_circle(tmp_path):
     error = OSError("of the caller")
     with pytest.raises(OSError, match="of the caller") as caught, files.written(tmp_path / "a"):

@@ -180,7 +180,7 @@ def locked(env: Environment, wait_s: float, work: Callable[[], T]) -> T:
     try:
         return _locked(env, wait_s, work, 0)  # copies of tree pages: freeing needs space, too
     except OutcomeUnknown as e:
-        raise e.cause or e from e
+        e.reraise()
 
 
 def _locked(env: Environment, wait_s: float, work: Callable[[], T], needed_bytes: int) -> T:
@@ -211,7 +211,7 @@ def expire_held(env: Environment) -> None:
     try:
         growing(env, 0, attempt)
     except OutcomeUnknown as e:  # whether or not it happened: the next call checks again
-        raise e.cause or e from e
+        e.reraise()
 
 
 def _point_keys(txn: Txn) -> list[bytes]:
