@@ -187,17 +187,26 @@ class CompactedError(SnapKVError, LookupError):
     """The moment was compacted, and no archive has it.
 
     `requested` is the timestamp (or, from an engine, the revision) that was asked for; `earliest`
-    is the smallest one that can still be read, None when it is unknown.
+    is the smallest one that can still be read, None when it is unknown. `archive` says what the
+    archive of the store has, None if it was opened without one.
     """
 
-    def __init__(self, requested: int, earliest: int | None, *, unit: str = "timestamp") -> None:
+    def __init__(
+        self,
+        requested: int,
+        earliest: int | None,
+        *,
+        unit: str = "timestamp",
+        archive: str | None = None,
+    ) -> None:
         by_time = unit == "timestamp"
         asked = f"the history at {dated(requested)}" if by_time else f"{unit} {requested}"
         known = "unknown" if earliest is None else dated(earliest) if by_time else str(earliest)
         super().__init__(
-            f"{asked} was compacted, and no archive= has it; the earliest that remains is {known}"
+            f"{asked} was compacted, and {archive or 'no archive= has it'}; "
+            f"the earliest that remains is {known}"
         )
-        self.requested, self.earliest, self.unit = requested, earliest, unit
+        self.requested, self.earliest, self.unit, self.archive = requested, earliest, unit, archive
 
 
 class HistoryGapError(SnapKVError, LookupError):

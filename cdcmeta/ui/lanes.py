@@ -107,4 +107,4 @@ def _replayed(source: Source, start: bytes, end: bytes, low: int, high: int) -> 
         for batch in replayed(source.reader.engine, start, end, low, high):
             yield from batch.events
     except CompactedError as e:
-        raise CompactedError(low, source.earliest(), unit=e.unit) from e
+        raise CompactedError(low, source.earliest(), unit=e.unit, archive=e.archive) from e

@@ -24,6 +24,7 @@ from snapkv.archive.replay import batches
 from snapkv.archive.rows import Keys
 from snapkv.archive.state import chunks, files_of, row_at, state
 from snapkv.clock import monotonic, pause
+from snapkv.dates import dated
 from snapkv.engine.contract import (
     Changes,
     Columns,
@@ -94,6 +95,14 @@ class ArchiveEngine(ReadOnly):
             if found is not None:
                 self.manifest = found
             return self.manifest
+
+    @property
+    def archived(self) -> str:
+        """What the archive has, for the messages of errors."""
+        manifest = self.manifest
+        begin, end = manifest.since_timestamp, dated(manifest.resolved)
+        has = f"has only {dated(begin)} to {end}" if begin else f"ends at {end}"
+        return f"the archive {self.url} {has}"
 
     # --- reading ---
 
@@ -181,7 +190,7 @@ class ArchiveEngine(ReadOnly):
         while low <= high:
             manifest = self._manifest_for(high)
             if low < manifest.since:  # `keep` has dropped it meanwhile
-                raise CompactedError(low, manifest.since, unit="revision")
+                raise self._begins_above(low, manifest)
             files = (file for file in manifest.of_kind("delta") if file.high >= low)
             try:
                 for file in files:
@@ -296,8 +305,11 @@ class ArchiveEngine(ReadOnly):
             if revision > manifest.high:
                 raise FutureRevisionError(revision, manifest.high)
         if 0 < revision < manifest.since:
-            raise CompactedError(revision, manifest.since, unit="revision")
+            raise self._begins_above(revision, manifest)
         return manifest
+
+    def _begins_above(self, revision: int, manifest: Manifest) -> CompactedError:
+        return CompactedError(revision, manifest.since, unit="revision", archive=self.archived)
 
     # --- watching ---
 
@@ -322,7 +334,7 @@ class ArchiveEngine(ReadOnly):
         """Return the batches from revision `low` on, and the revision that they reach."""
         manifest = self._manifest_for(0)
         if low < manifest.since:
-            raise CompactedError(low, manifest.since, unit="revision")
+            raise self._begins_above(low, manifest)
         found = batches(self._opened, self._marks, self.layout.ts, manifest, key, range_end, low)
         return found, manifest.high
 

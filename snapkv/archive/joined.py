@@ -82,6 +82,11 @@ class JoinedEngine:
                 "it was restored since; open it without the archive, or the archive alone"
             )
 
+    @property
+    def archived(self) -> str:
+        """What the archive has, for the messages of errors."""
+        return self.archive.archived
+
     # --- reading ---
 
     def get(self, key: bytes, revision: int = 0) -> GetResult:
@@ -199,8 +204,12 @@ class JoinedEngine:
         if revision < manifest.since or (
             at < revision and not self._reaches(self.live.compacted_revision())
         ):
-            raise CompactedError(revision, self.compacted_revision(), unit="revision")
+            raise self._lost(revision)
         return at
+
+    def _lost(self, revision: int) -> CompactedError:
+        earliest = self.compacted_revision()
+        return CompactedError(revision, earliest, unit="revision", archive=self.archived)
 
     def _reaches(self, compacted: int) -> bool:
         """Return whether the archive has all commits before a compacted revision of the engine."""
@@ -218,14 +227,32 @@ class JoinedEngine:
     # --- watching ---
 
     def watch(self, key: bytes, range_end: bytes, *, start_revision: int) -> Watcher:
-        """Return a watcher that begins in the archive if the engine has compacted the start."""
+        """Return a watcher of the engine, which reads the archive where that is compacted."""
+        watcher = JoinedWatcher(self, key, range_end, start_revision)
         if start_revision >= self.live.compacted_revision():
-            return self.live.watch(key, range_end, start_revision=start_revision)
-        return JoinedWatcher(self, key, range_end, start_revision)
+            watcher.begin_live()
+        return watcher
 
     def changes(self, wanted: Replay) -> Iterator[Changes]:
-        """Yield what the archive has of it if the engine has compacted that, then the engine's."""
-        compacted, archive = self.live.compacted_revision(), self.archive
+        """Yield what the archive has of it if the engine has compacted that, then the engine's.
+
+        If the engine is compacted meanwhile, the rest begins after the revisions that were yielded.
+        """
+        compacted = self.live.compacted_revision()
+        while True:
+            try:
+                for found in self._changes(wanted, compacted):
+                    yield found
+                    if len(found.revisions):
+                        wanted = wanted._replace(first=found.revisions[-1].as_py() + 1)
+                return
+            except CompactedError:
+                before, compacted = compacted, self.live.compacted_revision()
+                if compacted == before:
+                    raise
+
+    def _changes(self, wanted: Replay, compacted: int) -> Iterator[Changes]:
+        archive = self.archive
         if wanted.first >= compacted + wanted.before:
             yield from self.live.changes(wanted)
         elif wanted.before or not (
@@ -305,13 +332,14 @@ class JoinedWatcher:
     def __init__(self, engine: JoinedEngine, key: bytes, range_end: bytes, start: int) -> None:
         self._engine, self._key, self._range_end = engine, key, range_end
         self._next, self._closed = start, False
+        self._reopened = 0  # of live watchers that compaction has ended
         self._old: ArchiveWatcher | None = None
         self._live: Watcher | None = None
 
     @property
     def reopened(self) -> int:
-        """How often the live watcher has reconnected."""
-        return 0 if self._live is None else self._live.reopened
+        """How often the live watcher has reconnected, or another one has begun."""
+        return self._reopened + (0 if self._live is None else self._live.reopened)
 
     def next(self, timeout: float | None) -> WatchBatch | None:
         """Return the next batch; see `Watcher`."""
@@ -322,7 +350,7 @@ class JoinedWatcher:
                 self._begin()
             if self._old is not None:
                 if self._next > self._engine.archive.manifest.high:
-                    self._begin_live()
+                    self.begin_live()
                     continue
                 batch = self._old.next(0)
                 assert batch is not None, "the archive has this revision"
@@ -333,6 +361,7 @@ class JoinedWatcher:
                 batch = self._live.next(timeout)
             except CompactedError:
                 self._live.close()
+                self._reopened += self._live.reopened + 1
                 self._live = None
                 continue
             if batch is not None:
@@ -356,11 +385,12 @@ class JoinedWatcher:
         compacted = engine.live.compacted_revision()
         if self._next > archive.manifest.high and engine._reaches(compacted):
             self._next = max(self._next, compacted)  # no commit was made until then
-            self._begin_live()
+            self.begin_live()
             return
-        raise CompactedError(self._next, engine.compacted_revision(), unit="revision")
+        raise engine._lost(self._next)
 
-    def _begin_live(self) -> None:
+    def begin_live(self) -> None:
+        """Go on in the engine."""
         live = self._engine.live.watch(self._key, self._range_end, start_revision=self._next)
         self._old, self._live = None, live
         if self._closed:

@@ -56,10 +56,42 @@ class Connection(Link):
         read: ReadSpan[Found],
         since: int | None,
         until: int,
+        ts_of: Callable[[Found], int],
         *,
         newest_first: bool = False,
     ) -> Iterator[Found]:
         """Yield what a function yields of (since, until]; of its archive what the engine has not.
+
+        What the engine compacts between two steps comes from the archive, too. See `_steps`.
+        """
+        last, same, skipped = 0, 0, 0  # the newest time, and how many steps of it were yielded
+        while True:
+            moved = False
+            try:
+                for step in self._steps(read, since, until, newest_first=newest_first):
+                    timestamp = ts_of(step)
+                    if timestamp == last and skipped < same and not moved:
+                        skipped += 1
+                        continue
+                    same = same + 1 if timestamp == last else 1
+                    last, moved = timestamp, True
+                    yield step
+                return
+            except CompactedError:
+                if self.member.archive is None or not (last and moved):
+                    raise
+            skipped = 0
+            since, until = (since, last) if newest_first else (last - 1, until)
+
+    def _steps(
+        self,
+        read: ReadSpan[Found],
+        since: int | None,
+        until: int,
+        *,
+        newest_first: bool,
+    ) -> Iterator[Found]:
+        """Yield what a function yields of (since, until]: from the engine, and from the archive.
 
         An archive that ends before `until` is continued by the engine; if that is away, its error
         is raised before the first step. An engine that goes away later ends it with an error. That
@@ -333,12 +365,14 @@ class Connection(Link):
                 moment = kept.reader.policy.at(timestamp)
             self._show(kept, timestamp, moment.mark)
             if (lost := _manifest(kept.reader).missing(timestamp)) is not None:
-                return self.missing(f"{why}; its archive: {lost}")
-        except (*AWAY, ArchiveError, CompactedError) as e:
-            return self.missing(f"{why}; its archive: {e}")
+                return self.missing(_with_archive(why, f"its archive: {lost}"))
+        except CompactedError as e:
+            return self.missing(_with_archive(why, e.archive or str(e)))
+        except (*AWAY, ArchiveError) as e:
+            return self.missing(_with_archive(why, f"its archive: {e}"))
         if isinstance(why, CompactedError) and not moment.final:  # nothing has what came after it
             end = dated(moment.mark.timestamp)
-            return self.missing(f"{why}; its archive ends before that, at {end}")
+            return self.missing(_with_archive(why, f"its archive ends before that, at {end}"))
         if moment.mark.ordinal <= CREATION_ORDINAL:
             return Pin(self, "absent", seen=ABSENT)
         return Pin(self, "archive" if moment.final else "behind", kept, moment)
@@ -354,6 +388,13 @@ def begun(steps: Iterator[Found]) -> Iterator[Found]:
     for first in steps:
         return chain((first,), steps)
     return iter(())
+
+
+def _with_archive(why: SnapKVError, archive: str) -> str:
+    """Return why an engine does not answer, and why the archive beside it does not."""
+    if isinstance(why, CompactedError):
+        return str(CompactedError(why.requested, why.earliest, unit=why.unit, archive=archive))
+    return f"{why}; {archive}"
 
 
 def _manifest(archive: Reader) -> Manifest:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, TypeVar
 
 from snapkv.clock import Clock, monotonic
 from snapkv.engine.contract import GetResult
 from snapkv.errors import (
     ArchiveError,
+    CompactedError,
     EngineBusyError,
     EngineUnavailableError,
     SnapKVError,
@@ -18,6 +19,7 @@ from snapkv.errors import (
     StoreNotFoundError,
     StoreRecreatedError,
     StoreRestoredError,
+    another,
 )
 from snapkv.fleet.agreement import RESTORED, Agreement
 from snapkv.fleet.member import Member, naming
@@ -32,6 +34,7 @@ from snapkv.timeline.tracker import Tracker
 from snapkv.times import TIMESTAMP_MAX
 
 if TYPE_CHECKING:
+    from snapkv.archive.engine import ArchiveEngine
     from snapkv.archive.whole import WholeArchive
 
 Reads = SnapshotKV | Observed[str]
@@ -60,7 +63,7 @@ class Silence:
     def check(self) -> None:
         """Raise why it is not asked now, if so."""
         if (error := self.error) is not None:
-            raise error
+            raise another(error)
 
     def note(self, error: SnapKVError, seconds: float) -> None:
         """Let it not be asked for some seconds."""
@@ -205,6 +208,38 @@ class Link:
         with self.archive_silence.noting(self.away_s), within(self.timeout):
             yield
 
+    def in_archive(
+        self,
+        reads: Reads | None,
+        timestamp: int,
+        revision: int,
+        mark: Mark | None,
+        why: CompactedError,
+    ) -> tuple[SnapshotKV, Moment]:
+        """Return the archive beside the engine, and its moment of a time that the engine has shown.
+
+        The engine, open as `reads`, has compacted it since. It showed a commit of that revision:
+        `mark`, None if no more of it is known. Raises `why` without an archive, `CompactedError` if
+        that has another commit at the time, or none, and what opening it raises.
+        """
+        if reads is not self._reads or self.member.archive is None:
+            raise why
+        with self.asking_archive():
+            kept = self.archive()
+            if kept is None:
+                raise StoreClosedError(CLOSED)
+            engine: ArchiveEngine = kept.reader.engine  # type: ignore[assignment]
+            if engine.manifest.high < revision:
+                engine.refresh()
+            with suppress(CompactedError):
+                found = kept.reader.policy.at(timestamp if mark is None else mark.timestamp)
+                if found.mark == mark or (mark is None and found.revision == revision):
+                    if mark is None:
+                        self._show(kept, timestamp, found.mark)
+                    return kept, found
+        earliest = why.earliest if why.unit == "timestamp" else None
+        raise CompactedError(timestamp, earliest, archive=engine.archived)
+
     def _identified(self, reads: Reads) -> Reads:
         """Return a store that was opened, if it is the one that the fleet knows by that name."""
         try:
@@ -239,7 +274,7 @@ class Link:
         if away is not None:
             until, error = away
             if monotonic() < until:
-                raise error
+                raise another(error)
             self._away = None
 
     def _note_away(self, error: SnapKVError) -> None:

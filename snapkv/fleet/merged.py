@@ -92,7 +92,7 @@ def in_order(
     """
 
     def steps(each: Connection) -> Iterator[tuple[str, Step]]:
-        found = begun(_steps_of(each, since, ends[each.name], read, newest_first))
+        found = begun(_steps_of(each, since, ends[each.name], read, ts_of, newest_first))
         return ((each.name, step) for step in found)
 
     parts = members.each(list(ends), steps).values()
@@ -106,6 +106,7 @@ def _steps_of(
     since: int | None,
     until: int,
     read: ReadSpan[Step],
+    ts_of: Callable[[Step], int],
     newest_first: bool,
 ) -> Iterator[Step]:
     """Yield what one member has; errors name it. What came before its first commit is nothing."""
@@ -117,12 +118,12 @@ def _steps_of(
     try:
         with naming(member.name):
             try:
-                steps = begun(connection.steps(read, low, high, newest_first=newest_first))
+                steps = begun(connection.steps(read, low, high, ts_of, newest_first=newest_first))
             except CompactedError:
                 if since is not None or low is None:
                     raise
                 # what is left begins after the member joined
-                steps = connection.steps(read, None, high, newest_first=newest_first)
+                steps = connection.steps(read, None, high, ts_of, newest_first=newest_first)
             yield from steps
     except NotObservedError as e:
         if e.first is None:

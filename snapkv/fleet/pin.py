@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 from snapkv.dates import dated
 from snapkv.engine.contract import KeyValue
-from snapkv.errors import SnapKVError
+from snapkv.errors import CompactedError, SnapKVError
 from snapkv.fleet.link import Link, Reads
 from snapkv.fleet.member import named, naming
 from snapkv.fleet.source import MemberSource
+from snapkv.layout import Mark
 from snapkv.reading.deadline import within
 from snapkv.reading.snapshot import Snapshot
 from snapkv.timeline.moment import Moment
@@ -19,6 +20,7 @@ from snapkv.timeline.moment import Moment
 if TYPE_CHECKING:
     from snapkv.archive.whole import WholeArchive
 
+Found = TypeVar("Found")
 State = Literal["live", "archive", "behind", "missing", "absent"]
 LATE = "behind", "missing"
 """States of a member that makes a moment not final."""
@@ -96,8 +98,11 @@ class Pin:
     def moment(self) -> Moment | None:
         """The member's own moment, None if nothing of it is seen."""
         self.settled()
-        if self._moment is None and self.revision:
-            self._moment = self.connection.moment(self.timestamp)
+        if self._moment is None and (revision := self.revision):
+            try:
+                self._moment = self.connection.moment(self.timestamp)
+            except CompactedError as e:  # since the revision was known
+                self._turn(self.timestamp, revision, None, e)
         return self._moment
 
     def get(self, key: str) -> KeyValue | None:
@@ -122,18 +127,43 @@ class Pin:
             found = self.connection.point(stored, self.revision)
             if found is not None:
                 return found.kv
-        assert self.moment is not None
         with naming(self.connection.name):
-            (kv,) = self.moment.get((stored,))
+            (kv,) = self.read(lambda moment: moment.get((stored,)))
         return kv
+
+    def read(self, read: Callable[[Moment], Found]) -> Found:
+        """Return what a function reads of the moment: see `turn_to_archive`."""
+        while True:
+            moment = self.moment
+            assert moment is not None
+            try:
+                return read(moment)
+            except CompactedError as e:
+                self.turn_to_archive(moment, e)
+
+    def turn_to_archive(self, failed: Moment, why: CompactedError) -> None:
+        """Read the member's keys from its archive from now on: the engine has compacted `failed`.
+
+        What the moment shows of the member stays: its engine answered. Another thread may have
+        done the same already. Raises `why` if the archive does not have it, and what opening the
+        archive raises.
+        """
+        if self._moment is failed:
+            self._seen = self.seen
+            self._turn(failed.timestamp, failed.revision, failed.mark, why)
+
+    def _turn(self, timestamp: int, revision: int, mark: Mark | None, why: CompactedError) -> None:
+        found = self.connection.in_archive(self.reads, timestamp, revision, mark, why)
+        self.reads, self._moment = found
+        self.revision = 0
 
     def snapshot(self) -> Snapshot[str] | None:
         """Return the member as a snapshot, None if nothing of it is seen."""
-        if self.moment is None or self.reads is None:
+        moment = self.moment
+        if moment is None or self.reads is None:
             return None
-        connection = self.connection
-        source = MemberSource(connection.name, self.moment)
-        return Snapshot(source, self.reads.keyspace, read_timeout=connection.timeout)
+        source = MemberSource(self, moment)
+        return Snapshot(source, self.reads.keyspace, read_timeout=self.connection.timeout)
 
     @property
     def why(self) -> str:

@@ -2,59 +2,115 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, TypeVar
 
 from snapkv.engine.contract import Columns, KeyValue, Pairs
-from snapkv.fleet.member import naming, steps_named
+from snapkv.errors import CompactedError
+from snapkv.fleet.member import naming
 from snapkv.reading.sources import Source
+from snapkv.timeline.moment import Moment
+
+if TYPE_CHECKING:
+    from snapkv.fleet.pin import Pin
+
+Found = TypeVar("Found")
+Page = TypeVar("Page")
 
 
+# For example, a listing of three pages from an engine, which another process compacts meanwhile:
+#
+#     the engine has    a page is read    from
+#     the moment        a to f            the engine
+#     compacted it      g to m            the engine: CompactedError; then the archive, after f
+#                       n to z            the archive, as all later reads of this moment
 class MemberSource:
-    """A `Source` that reads from another one."""
+    """A `Source` that reads a member: its engine, or, if that has compacted it, its archive."""
 
-    def __init__(self, member: str, source: Source) -> None:
-        self._member, self._source = member, source
-        self.timestamp, self.revision, self.final = source.timestamp, source.revision, source.final
+    def __init__(self, pin: Pin, moment: Moment) -> None:
+        self._pin = pin
+        self.timestamp, self.revision, self.final = moment.timestamp, moment.revision, moment.final
 
     def get(self, keys: Sequence[bytes]) -> list[KeyValue | None]:
         """Return the versions of stored keys, None where a key is absent."""
-        with naming(self._member):
-            return self._source.get(keys)
+        return self._read(lambda source: source.get(keys))
 
     def ranges(
         self, wanted: Sequence[tuple[bytes, bytes]], limit: int = 0
     ) -> list[Sequence[KeyValue]]:
         """Return the contents of some short ranges, `limit` keys of each (0: all)."""
-        with naming(self._member):
-            return self._source.ranges(wanted, limit)
+        return self._read(lambda source: source.ranges(wanted, limit))
 
     def count(self, start: bytes, end: bytes) -> int:
         """Return the number of keys in a range."""
-        with naming(self._member):
-            return self._source.count(start, end)
+        return self._read(lambda source: source.count(start, end))
 
     def changed(self, other: Source, start: bytes, end: bytes) -> list[bytes] | None:
         """Return sorted stored keys that hold all differences; None if scanning is cheaper."""
-        inside = other._source if isinstance(other, MemberSource) else other
-        with naming(self._member):
-            return self._source.changed(inside, start, end)
+        inside = other._pin.moment if isinstance(other, MemberSource) else other
+        assert inside is not None, "a source is made of what is seen"
+        return self._read(lambda source: source.changed(inside, start, end))
 
     def scan(
         self, start: bytes, end: bytes, *, keys_only: bool = False
     ) -> Iterator[list[KeyValue]]:
         """Yield the range [start, end) in pages, ascending."""
-        return steps_named(self._member, self._source.scan(start, end, keys_only=keys_only))
+
+        def pages(source: Source, start: bytes) -> Iterator[list[KeyValue]]:
+            return source.scan(start, end, keys_only=keys_only)
+
+        return self._pages(start, pages, lambda page: page[-1].key)
 
     def first(
         self, start: bytes, end: bytes, limit: int, *, keys_only: bool = False
     ) -> Iterator[list[KeyValue]]:
         """Yield the first `limit` keys of the range [start, end) in pages, and read no more."""
-        return steps_named(self._member, self._source.first(start, end, limit, keys_only=keys_only))
+        left = limit
+
+        def pages(source: Source, start: bytes) -> Iterator[list[KeyValue]]:
+            nonlocal left
+            for page in source.first(start, end, left, keys_only=keys_only):
+                left -= len(page)
+                yield page
+
+        return self._pages(start, pages, lambda page: page[-1].key)
 
     def pairs(self, start: bytes, end: bytes, *, keys_only: bool = False) -> Iterator[Pairs]:
         """Yield the same as keys and values alone."""
-        return steps_named(self._member, self._source.pairs(start, end, keys_only=keys_only))
+
+        def pages(source: Source, start: bytes) -> Iterator[Pairs]:
+            return source.pairs(start, end, keys_only=keys_only)
+
+        return self._pages(start, pages, lambda page: page.keys[-1])
 
     def columns(self, start: bytes, end: bytes, *, keys_only: bool = False) -> Iterator[Columns]:
         """Yield the same as columns of Arrow."""
-        return steps_named(self._member, self._source.columns(start, end, keys_only=keys_only))
+
+        def pages(source: Source, start: bytes) -> Iterator[Columns]:
+            return source.columns(start, end, keys_only=keys_only)
+
+        return self._pages(start, pages, lambda page: page.keys[-1].as_py())
+
+    def _read(self, read: Callable[[Source], Found]) -> Found:
+        with naming(self._pin.connection.name):
+            return self._pin.read(read)
+
+    def _pages(
+        self,
+        key: bytes,
+        read: Callable[[Source, bytes], Iterator[Page]],
+        last_of: Callable[[Page], bytes],
+    ) -> Iterator[Page]:
+        """Yield pages of the engine, and of the archive from where compaction ended these."""
+        pin = self._pin
+        with naming(pin.connection.name):
+            while True:
+                moment = pin.moment
+                assert moment is not None, "a source is made of what is seen"
+                try:
+                    for page in read(moment, key):
+                        yield page
+                        key = last_of(page) + b"\0"
+                    return
+                except CompactedError as e:
+                    pin.turn_to_archive(moment, e)

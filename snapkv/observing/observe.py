@@ -31,6 +31,7 @@ from snapkv.reading.reader import Reader
 from snapkv.reading.view import KeyspaceReads
 from snapkv.reading.watch import Watch
 from snapkv.timeline import RING_SLOTS, RevisionPolicy, Timeline
+from snapkv.timeline.moment import compaction_error
 from snapkv.times import When
 
 OBSERVE_OPTIONS = ("prefix", "name", "ring_slots", "clock", "read_timeout", "hooks")
@@ -144,7 +145,7 @@ class Observed(KeyspaceReads[K], Closing):
             mark = core.timeline.at(after).mark
             return mark, first_after(core, mark), after
         except CompactedError as e:
-            raise CompactedError(after, core.policy.earliest()) from e
+            raise compaction_error(core.policy, after) from e
 
     @bounds
     def resolved(self, *, timeout: float | None = None) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from snapkv.engine.contract import Range
 from snapkv.errors import CompactedError, NotObservedError
 from snapkv.layout import CREATION_ORDINAL, Mark
-from snapkv.timeline.moment import Moment
+from snapkv.timeline.moment import Moment, compaction_error
 from snapkv.timeline.search import mark_of
 from snapkv.timeline.timeline import Timeline
 
@@ -43,7 +43,7 @@ class Ticks:
             oldest = self._timeline.oldest()
             if oldest.ordinal == CREATION_ORDINAL + 1 and timestamp < oldest.timestamp:
                 raise NotObservedError(timestamp, oldest.timestamp) from e
-            raise CompactedError(timestamp, self.earliest()) from e
+            raise compaction_error(self, timestamp) from e
 
     def at_revision(self, revision: int) -> Moment:
         """Return the state at a revision, whether or not it has a mark; one round trip."""

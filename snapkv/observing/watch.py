@@ -14,6 +14,7 @@ from snapkv.reading.history import commit_of
 from snapkv.reading.reader import Reader
 from snapkv.reading.watch import Watch, changed_at, deadline_of, left_of, mark_after
 from snapkv.timeline.continuity import ContinuousWatcher
+from snapkv.timeline.moment import compaction_error
 
 PROGRESS_WAIT_S = 1.0
 """How long a tick waits, whatever the timeout, until the engine reports that all changes before it
@@ -171,4 +172,4 @@ class ObservedWatch(Watch[K]):
         return Changes(commit, tuple(chain.from_iterable(found)))
 
     def _lost(self) -> CompactedError:
-        return CompactedError(self.timestamp, self._core.policy.earliest())
+        return compaction_error(self._core.policy, self.timestamp)

@@ -38,6 +38,7 @@ from snapkv.reading.marks import Marks, marks_of
 from snapkv.reading.reader import Reader
 from snapkv.reading.spans import Span, chunks
 from snapkv.timeline.continuity import RESTORED
+from snapkv.timeline.moment import compaction_error
 
 INSERT, DELETE = "insert", "delete"
 UPDATE_BEFORE, UPDATE_AFTER = "update_preimage", "update_postimage"
@@ -67,7 +68,7 @@ def changes(
     try:
         rest = yield from _in_bulk(reader, span, low, high, preimages, deletes, keys_only)
     except CompactedError as e:
-        raise CompactedError(low.timestamp, reader.policy.earliest()) from e
+        raise compaction_error(reader.policy, low.timestamp) from e
     if rest is not None:
         yield from _by_rows(reader, span, rest, high, preimages, deletes)
 

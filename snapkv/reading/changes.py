@@ -12,6 +12,7 @@ from snapkv.errors import CompactedError, StoreRestoredError
 from snapkv.layout import Mark, StampRecord
 from snapkv.reading.reader import Reader
 from snapkv.timeline.continuity import RESTORED
+from snapkv.timeline.moment import compaction_error
 
 PRIOR_READS_MAX = 128
 """Values before a change, read in one round trip."""
@@ -65,7 +66,7 @@ def changed(
     try:
         reached, last = yield from _joined(reader, start, end, low, high)
     except CompactedError as e:
-        raise CompactedError(low.timestamp, reader.policy.earliest()) from e
+        raise compaction_error(reader.policy, low.timestamp) from e
     if reader.policy.at_head:
         last = high
     elif reader.engine.remote and reached.ordinal != high.ordinal:
@@ -140,7 +141,7 @@ def first_after(reader: Reader, mark: Mark) -> int:
     if reader.policy.at_head or mark != reader.timeline.tracker.creation:
         return reader.policy.moment(mark).next_revision()
     if reader.engine.compacted_revision() > 1:
-        raise CompactedError(mark.timestamp, reader.policy.earliest())
+        raise compaction_error(reader.policy, mark.timestamp)
     return 1
 
 
@@ -155,5 +156,5 @@ def values_before(reader: Reader, touched: Sequence[Touched], low: Mark) -> list
     try:
         results = reader.timeline.tracker.read(ranges).results
     except CompactedError as e:
-        raise CompactedError(low.timestamp, reader.policy.earliest()) from e
+        raise compaction_error(reader.policy, low.timestamp) from e
     return [result.kvs[0].value if result.kvs else None for result in results]

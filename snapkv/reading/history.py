@@ -18,6 +18,7 @@ from snapkv.model import Commit, Version
 from snapkv.reading.backwards import events_back
 from snapkv.reading.changes import first_after
 from snapkv.reading.reader import Reader
+from snapkv.timeline.moment import compaction_error
 from snapkv.times import When
 
 LOG_PAGE_COMMITS = 256
@@ -48,7 +49,7 @@ def bounds(core: Reader, since: When | None, until: When | None) -> tuple[Mark, 
     high = core.timeline.head() if until is None else _mark_of(core, core.resolve(until))
     if since is None and high.ordinal < low.ordinal:
         requested = core.resolve(until) if until is not None else 0
-        raise CompactedError(requested, core.policy.earliest())
+        raise compaction_error(core.policy, requested)
     return low, high
 
 
@@ -68,7 +69,7 @@ def _mark_of(core: Reader, timestamp: int) -> Mark:
     try:
         return core.timeline.at(timestamp).mark
     except CompactedError as e:
-        raise CompactedError(timestamp, core.policy.earliest()) from e
+        raise compaction_error(core.policy, timestamp) from e
 
 
 def _forwards(core: Reader, low: Mark, high: Mark, inclusive: bool) -> Iterator[Commit]:
@@ -159,7 +160,7 @@ def _versions(core: Reader, key: bytes, span: Span) -> Iterator[Version]:
     except CompactedError as e:
         if e.unit == "timestamp":
             raise
-        raise CompactedError(newest.timestamp, core.timeline.earliest()) from e
+        raise compaction_error(core.timeline, newest.timestamp) from e
 
 
 def _revisions(core: Reader, key: bytes, span: Span) -> tuple[int, int, Mark]:
@@ -273,7 +274,7 @@ def _observed_versions(core: Reader, key: bytes, span: Span) -> Iterator[Version
         if span.newest_first:
             yield from oldest
     except CompactedError as e:
-        raise CompactedError(newest.timestamp, core.policy.earliest()) from e
+        raise compaction_error(core.policy, newest.timestamp) from e
 
 
 def _observed_at_compaction(core: Reader, kv: KeyValue, compacted: int) -> Version:

@@ -18,6 +18,7 @@ from snapkv.reading.history import LOG_PAGE_COMMITS, commit_of
 from snapkv.reading.history import bounds as marks_of
 from snapkv.reading.reader import Reader
 from snapkv.reading.view import KeyspaceReads
+from snapkv.timeline.moment import compaction_error
 from snapkv.times import When, revision_of
 
 PAGE_COMMITS_MAX = 65_536
@@ -175,7 +176,7 @@ class _Reading:
             while page := list(islice(events, EVENTS_MAX)):
                 yield from self._stamped(page)
         except CompactedError as e:
-            raise CompactedError(low.timestamp, core.policy.earliest()) from e
+            raise compaction_error(core.policy, low.timestamp) from e
         check_unbroken(core, high)
 
     def _stamped(self, page: list[Event]) -> Iterator[Logged]:
@@ -222,7 +223,7 @@ def differences_of(kv: KeyspaceReads[Any], logged: Logged) -> Iterator[Differenc
     if logged.moved is None:
         following = kv.reader.timeline.following(logged.mark)
         earliest = None if following is None else following.timestamp
-        raise CompactedError(logged.mark.timestamp, earliest)
+        raise compaction_error(kv.reader.policy, logged.mark.timestamp, earliest)
     return _differences(kv, logged.mark, logged.moved)
 
 
@@ -260,5 +261,5 @@ def _values(core: Reader, asked: Sequence[tuple[bytes, int]], timestamp: int) ->
     try:
         results = core.timeline.tracker.read(ranges).results if ranges else ()
     except CompactedError as e:
-        raise CompactedError(timestamp, core.policy.earliest()) from e
+        raise compaction_error(core.policy, timestamp) from e
     return [result.kvs[0].value if result.kvs else None for result in results]

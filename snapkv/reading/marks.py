@@ -11,6 +11,7 @@ from snapkv.engine.contract import Replay
 from snapkv.errors import CompactedError
 from snapkv.layout import Mark
 from snapkv.timeline import READS_MAX
+from snapkv.timeline.moment import compaction_error
 from snapkv.timeline.timeline import Timeline
 from snapkv.times import LOGICAL_BITS
 
@@ -62,7 +63,7 @@ def marks_of(line: Timeline, after: Mark, until: Mark) -> Marks:
             for part in line.tracker.engine.changes(Replay(key, b"", first, until.revision))
         ]
     except CompactedError as e:
-        raise CompactedError(after.timestamp, line.earliest()) from e
+        raise compaction_error(line, after.timestamp) from e
     if not parts:
         return nothing
     times, revisions, ordinals = (np.concatenate(each) for each in zip(*parts, strict=True))

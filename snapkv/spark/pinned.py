@@ -21,6 +21,7 @@ from snapkv.spark.options import COMMITS, LATEST, Options
 from snapkv.spark.source_options import SourceOptions
 from snapkv.spark.timing import is_exact, timestamp_of
 from snapkv.timeline import Moment
+from snapkv.timeline.moment import compaction_error
 from snapkv.times import format_time, physical_ms
 
 RESTORED = (
@@ -119,7 +120,7 @@ def range_of(
         with coded():
             low = (state_bounds if from_state else bounds)(reader, None, None)[0]
             if high.ordinal < low.ordinal:  # compaction passed the pin
-                raise CompactedError(high.timestamp, reader.policy.earliest())
+                raise compaction_error(reader.policy, high.timestamp)
     if high.ordinal < low.ordinal and options.has_end:
         raise SourceError(errors.INVALID_RANGE, BACKWARDS)
     if high.revision < low.revision:

@@ -12,7 +12,7 @@ from snapkv.errors import CompactedError, StoreRestoredError
 from snapkv.layout import Mark, StampRecord, stamp_of
 from snapkv.timeline.blocks import MARKS_MAX
 from snapkv.timeline.continuity import RESTORED
-from snapkv.timeline.moment import Moment
+from snapkv.timeline.moment import Moment, compaction_error
 from snapkv.timeline.steps import Steps
 from snapkv.timeline.tracker import RESTORES_MAX, Tracker
 
@@ -145,7 +145,7 @@ class _Search:
                         run[start].ordinal, times[start:], revisions[start:], self._epoch
                     )
         except CompactedError:
-            raise CompactedError(wanted[0], self._line.earliest()) from None
+            raise compaction_error(self._line, wanted[0]) from None
         self._found[first:end] = found
 
     def _from_pages(self, low: Mark, high: Mark) -> Iterator[list[Mark]]:

@@ -160,7 +160,8 @@ class Lookup:
                 if oldest[bracket.field] > bracket.wanted:
                     by_time = bracket.field == TIMESTAMP
                     requested = bracket.wanted if by_time else bracket.low.timestamp
-                    raise CompactedError(requested, oldest.timestamp) from error
+                    archive = getattr(self._engine, "archived", None)
+                    raise CompactedError(requested, oldest.timestamp, archive=archive) from error
                 again = Bracket(bracket.field, bracket.wanted, oldest, bracket.high, compacted)
                 return self._search(again)
             except CompactedError as e:

@@ -27,6 +27,31 @@ PAGE_KEYS = 256
 LISTED_KEYS_MAX = 1_024
 
 
+class Remaining(Protocol):
+    """What a compaction has left: see `RevisionPolicy`."""
+
+    @property
+    def tracker(self) -> Tracker:
+        """The marks of the store."""
+        ...
+
+    def earliest(self) -> int | None:
+        """Return the smallest timestamp that can still be answered, None if none can."""
+        ...
+
+
+def compaction_error(
+    left: Remaining, timestamp: int, earliest: int | None = None
+) -> CompactedError:
+    """Return the error for a time that is compacted: what is left, and what the archive has.
+
+    `earliest` is asked for unless it is given.
+    """
+    known = left.earliest() if earliest is None else earliest
+    archive = getattr(left.tracker.engine, "archived", None)
+    return CompactedError(timestamp, known, archive=archive)
+
+
 class RevisionPolicy(Protocol):
     """Which moments some keys have, and which revisions show each of them.
 
@@ -287,7 +312,7 @@ class Moment:
         except CompactedError:
             following = 0
         if following < engine.compacted_revision():
-            raise CompactedError(self.timestamp, self._policy.earliest()) from None
+            raise compaction_error(self._policy, self.timestamp) from None
         return following
 
     # --- compaction and restores ---
@@ -309,7 +334,7 @@ class Moment:
             until = 0
         self._check_epoch()
         if until <= failed or until < self._tracker.engine.compacted_revision():
-            raise CompactedError(self.timestamp, self._policy.earliest()) from None
+            raise compaction_error(self._policy, self.timestamp) from None
         self.reading = max(self.reading, until)
 
     def _look_for_restore(self) -> None:

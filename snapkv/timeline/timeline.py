@@ -19,7 +19,7 @@ from snapkv.hooks import Path
 from snapkv.layout import Mark, StampRecord
 from snapkv.timeline import bulk
 from snapkv.timeline.continuity import RESTORED, ContinuousWatcher
-from snapkv.timeline.moment import Moment
+from snapkv.timeline.moment import Moment, compaction_error
 from snapkv.timeline.search import ORDINAL, READS_MAX, TIMESTAMP, mark_of
 from snapkv.timeline.tracker import RESTORES_MAX, Tracker
 from snapkv.times import TIMESTAMP_MAX
@@ -235,7 +235,7 @@ class Timeline:
                 for event in batch.events:
                     yield mark_of(event.kv), StampRecord.decode(event.kv.value)
         except CompactedError as e:
-            raise CompactedError(after.timestamp, self.earliest()) from e
+            raise compaction_error(self, after.timestamp) from e
 
     def _read_all(self, after: Mark, until: Mark) -> Iterator[tuple[Mark, StampRecord]]:
         """Yield the marks in (after, until] with their stamps; one round trip."""

@@ -16,6 +16,7 @@ from snapkv.reading.reader import Reader
 from snapkv.reading.view import KeyspaceReads
 from snapkv.rendering import Redaction
 from snapkv.store.store import SnapshotKV
+from snapkv.timeline.moment import compaction_error
 from snapkv.times import When, end_of_ms, is_digits, physical_ms, revision_of
 from snapkv.typed_times import understood
 
@@ -212,7 +213,7 @@ class Source:
         try:
             stamps = line.stamps([max(revision, lowest) for revision in revisions])
         except CompactedError as e:
-            raise CompactedError(timestamps[0], line.earliest()) from e
+            raise compaction_error(line, timestamps[0]) from e
         counts = [(found[0].ordinal, found[0].revision) if found else (1, 0) for found in stamps]
         return dict(zip(timestamps, counts, strict=True))
 

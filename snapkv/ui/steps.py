@@ -6,12 +6,12 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from snapkv.errors import CompactedError
 from snapkv.layout import CREATION_ORDINAL, Mark, StampRecord, is_of_round, space_name
 from snapkv.model import Scalar
 from snapkv.reading.changes import CommitChanges, Touched, changed, values_before
 from snapkv.reading.history import bounds
 from snapkv.timeline import READS_MAX
+from snapkv.timeline.moment import compaction_error
 from snapkv.times import When, revision_of
 from snapkv.ui.differences import ADDED, CHANGED, REMOVED, VALUES_BYTES_MAX, Row, row
 from snapkv.ui.source import Budget, Source
@@ -243,7 +243,7 @@ def _before(source: Source, mark: Mark, when: When | None) -> Mark:
         return mark
     line = source.reader.timeline
     if line.oldest().ordinal >= mark.ordinal:
-        raise CompactedError(mark.timestamp, line.earliest())
+        raise compaction_error(line, mark.timestamp)
     return line.by_ordinal(mark.ordinal - 1)
 
 

@@ -104,7 +104,7 @@ def _replayed(source: Source, stored: bytes, low: int, high: int, limit: int) ->
     try:
         return events_between(source.reader.engine, stored, low, high, limit)
     except CompactedError as e:
-        raise CompactedError(low, source.earliest(), unit=e.unit) from e
+        raise CompactedError(low, source.earliest(), unit=e.unit, archive=e.archive) from e
 
 
 def _at_compaction(source: Source, stored: bytes, begin: int, found: list[Event]) -> list[Event]:

@@ -1,6 +1,7 @@
 """Batches over an archive are what the live store said before compaction."""
 
 from functools import partial
+from itertools import islice
 
 import pytest
 from archive.histories import recorder
@@ -17,11 +18,23 @@ import snapkv
 from snapkv import ManualClock
 from snapkv.archive import rows as row_groups
 from snapkv.archive import state, writer
+from snapkv.engine import arrow, replay
 from snapkv.engine.contract import Put
+from snapkv.engine.etcd import scan
+from snapkv.engine.lmdb import columns
 from snapkv.spark import SourceError, native, read_changes, read_history, read_snapshot
 from snapkv.spark import archived as archived_tasks
 
 EMBEDDED = pytest.mark.parametrize("place", ["lmdb"], indirect=True)
+SHORT = [
+    (replay, "CHANGES_ROWS"),
+    (arrow, "BATCH_ROWS"),
+    (scan, "PAGE_ROWS_FIRST"),
+    (scan, "PAGE_ROWS_MAX"),
+    (columns, "CHUNK_RECORDS"),
+    (columns, "CHUNK_RECORDS_FIRST"),
+]
+"""What ends a page: the most rows of one."""
 SNAPSHOT = "key,value,create_version,mod_version,key_version"
 
 
@@ -100,6 +113,32 @@ def test_a_range_over_archive_and_live(made, place, store):
         assert kinds == {"ArchivedTask", "ChangesTask"}
         assert frame.reader().rows() == expected
     assert refused("VERSION_COMPACTED", place.url, **feed)
+
+
+def batches_of(reader):
+    for task in range(len(reader.tasks)):
+        yield from reader.batches(task)
+
+
+@pytest.mark.parametrize("batches_before", [0, 1, 3])
+def test_compaction_between_planning_and_reading_and_between_two_batches(
+    made, place, monkeypatch, batches_before
+):
+    """The reader of the process was opened before."""
+    for module, name in SHORT:
+        monkeypatch.setattr(module, name, 3)
+    archived = made(11)
+    archived.grow(4)
+    archived.writing.steps(12)
+    asked = queries(archived)
+    expected = [read(place.url, **options) for options in asked]
+    points = sorted(archived.rng.sample([c.revision for c in archived.marks()], len(asked)))
+    for options, rows, point in zip(asked, expected, points, strict=True):
+        begun = batches_of(Planned(place.url, **options, **archived.options).reader())
+        found = list(islice(begun, batches_before))
+        archived.compact(point)
+        found = [tuple(row.values()) for batch in [*found, *begun] for row in batch.to_pylist()]
+        assert recorded(archived, options, found) == recorded(archived, options, rows), options
 
 
 @EMBEDDED
