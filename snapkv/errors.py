@@ -42,8 +42,8 @@ def _rebuild(
 def another(error: E) -> E:
     """Return a copy of an error, for another caller or another call: the same facts, notes, cause.
 
-    One exception object that several threads raise mixes their contexts, and one that is raised
-    again and again has a traceback that grows. An error that cannot be copied is returned itself.
+    One object that several threads raise mixes their contexts; one that is raised again and again
+    has a traceback that grows. An error that cannot be copied is returned itself.
     """
     try:
         found = copy.copy(error)
@@ -56,10 +56,7 @@ def another(error: E) -> E:
 
 
 def raise_cause(error: BaseException) -> NoReturn:
-    """Raise the cause of the error that is handled: its context stays as it was.
-
-    Python would set the context to the handled error, whose causes then form a circle.
-    """
+    """Raise the cause of the error that is handled; without that as its context, a circle."""
     context = error.__context__
     try:
         raise error

@@ -24,7 +24,6 @@ from snapkv.archive.replay import batches
 from snapkv.archive.rows import Keys
 from snapkv.archive.state import chunks, files_of, row_at, state
 from snapkv.clock import monotonic, pause
-from snapkv.dates import dated
 from snapkv.engine.contract import (
     Changes,
     Columns,
@@ -99,10 +98,7 @@ class ArchiveEngine(ReadOnly):
     @property
     def archived(self) -> str:
         """What the archive has, for the messages of errors."""
-        manifest = self.manifest
-        begin, end = manifest.since_timestamp, dated(manifest.resolved)
-        has = f"has only {dated(begin)} to {end}" if begin else f"ends at {end}"
-        return f"the archive {self.url} {has}"
+        return f"the archive {self.url} {self.manifest.extent}"
 
     # --- reading ---
 
@@ -190,7 +186,7 @@ class ArchiveEngine(ReadOnly):
         while low <= high:
             manifest = self._manifest_for(high)
             if low < manifest.since:  # `keep` has dropped it meanwhile
-                raise self._begins_above(low, manifest)
+                raise CompactedError(low, manifest.since, unit="revision", archive=self.archived)
             files = (file for file in manifest.of_kind("delta") if file.high >= low)
             try:
                 for file in files:
@@ -305,11 +301,8 @@ class ArchiveEngine(ReadOnly):
             if revision > manifest.high:
                 raise FutureRevisionError(revision, manifest.high)
         if 0 < revision < manifest.since:
-            raise self._begins_above(revision, manifest)
+            raise CompactedError(revision, manifest.since, unit="revision", archive=self.archived)
         return manifest
-
-    def _begins_above(self, revision: int, manifest: Manifest) -> CompactedError:
-        return CompactedError(revision, manifest.since, unit="revision", archive=self.archived)
 
     # --- watching ---
 
@@ -334,7 +327,7 @@ class ArchiveEngine(ReadOnly):
         """Return the batches from revision `low` on, and the revision that they reach."""
         manifest = self._manifest_for(0)
         if low < manifest.since:
-            raise self._begins_above(low, manifest)
+            raise CompactedError(low, manifest.since, unit="revision", archive=self.archived)
         found = batches(self._opened, self._marks, self.layout.ts, manifest, key, range_end, low)
         return found, manifest.high
 

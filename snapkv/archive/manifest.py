@@ -111,6 +111,12 @@ class Manifest:
         """Return the gap that a revision is in."""
         return next((gap for gap in self.gaps if gap.low <= revision <= gap.high), None)
 
+    @property
+    def extent(self) -> str:
+        """From when to when it has history, for the messages of errors."""
+        begin, end = self.since_timestamp, dated(self.resolved)
+        return f"has only {dated(begin)} to {end}" if begin else f"ends at {end}"
+
     def missing(self, timestamp: int) -> str | None:
         """Return why the state at a time is not here, None if it is."""
         if timestamp < self.since_timestamp:

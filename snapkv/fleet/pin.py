@@ -162,7 +162,7 @@ class Pin:
         moment = self.moment
         if moment is None or self.reads is None:
             return None
-        source = MemberSource(self, moment)
+        source = MemberSource(self.connection.name, self, moment)
         return Snapshot(source, self.reads.keyspace, read_timeout=self.connection.timeout)
 
     @property

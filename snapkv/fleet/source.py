@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from typing import Protocol, TypeVar
 
 from snapkv.engine.contract import Columns, KeyValue, Pairs
 from snapkv.errors import CompactedError
@@ -11,11 +11,25 @@ from snapkv.fleet.member import naming
 from snapkv.reading.sources import Source
 from snapkv.timeline.moment import Moment
 
-if TYPE_CHECKING:
-    from snapkv.fleet.pin import Pin
-
 Found = TypeVar("Found")
 Page = TypeVar("Page")
+
+
+class Turning(Protocol):
+    """A member in a moment, which turns to its archive: see `Pin`."""
+
+    @property
+    def moment(self) -> Moment | None:
+        """Where its keys are read now."""
+        ...
+
+    def read(self, read: Callable[[Moment], Found]) -> Found:
+        """Return what a function reads of the moment."""
+        ...
+
+    def turn_to_archive(self, failed: Moment, why: CompactedError) -> None:
+        """Read from the archive from now on."""
+        ...
 
 
 # For example, a listing of three pages from an engine, which another process compacts meanwhile:
@@ -27,8 +41,8 @@ Page = TypeVar("Page")
 class MemberSource:
     """A `Source` that reads a member: its engine, or, if that has compacted it, its archive."""
 
-    def __init__(self, pin: Pin, moment: Moment) -> None:
-        self._pin = pin
+    def __init__(self, member: str, pin: Turning, moment: Moment) -> None:
+        self._member, self._pin = member, pin
         self.timestamp, self.revision, self.final = moment.timestamp, moment.revision, moment.final
 
     def get(self, keys: Sequence[bytes]) -> list[KeyValue | None]:
@@ -92,7 +106,7 @@ class MemberSource:
         return self._pages(start, pages, lambda page: page.keys[-1].as_py())
 
     def _read(self, read: Callable[[Source], Found]) -> Found:
-        with naming(self._pin.connection.name):
+        with naming(self._member):
             return self._pin.read(read)
 
     def _pages(
@@ -103,7 +117,7 @@ class MemberSource:
     ) -> Iterator[Page]:
         """Yield pages of the engine, and of the archive from where compaction ended these."""
         pin = self._pin
-        with naming(pin.connection.name):
+        with naming(self._member):
             while True:
                 moment = pin.moment
                 assert moment is not None, "a source is made of what is seen"
