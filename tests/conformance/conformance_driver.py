@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from chains import check_ends
 
 from snapkv.clock import monotonic, pause
 from snapkv.committer.operations import nest
@@ -131,6 +132,7 @@ def outcome_of(read: Callable[[], GetResult]) -> GetResult | tuple[type[SnapKVEr
     try:
         return read()
     except SnapKVError as e:
+        check_ends(e)
         return type(e), str(e)
 
 

@@ -14,6 +14,7 @@ import time
 from dataclasses import dataclass
 
 import pytest
+from chains import check_ends
 from etcd_protocol import COMMIT, FENCE, History, other_store
 from etcd_server import WAIT_S, EtcdProxy, EtcdServer
 from etcd_server.faults import Hold
@@ -161,6 +162,7 @@ class Client:
         try:
             told.outcome = self._store.commit(puts=puts, guards=told.guards, timeout=timeout)
         except (ConflictError, CommitTimeoutError, CommitUnknownError, EngineUnavailableError) as e:
+            check_ends(e)
             told.outcome = e
         assert time.monotonic() - started < timeout + 2, "the deadline was not kept"
 

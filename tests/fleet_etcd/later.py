@@ -13,6 +13,8 @@ from base64 import b64encode
 from pathlib import Path
 from typing import Any
 
+from chains import check_ends
+
 if __name__ == "__main__":  # what is beside this file are tests, not our modules
     sys.path.remove(str(Path(__file__).parent))
 
@@ -30,6 +32,7 @@ def of_token(fleet: Any, token: str) -> dict[str, Any]:
         found = {key: b64encode(value).decode() for key, value in sorted(moment.items())}
         return {"final": moment.final, "items": [[*key, value] for key, value in found.items()]}
     except SnapKVError as e:
+        check_ends(e)
         return {"error": type(e).__name__, "member": e.member}
 
 
@@ -46,6 +49,7 @@ def of_watch(fleet: Any, token: str) -> dict[str, Any]:
                     ]
                     items.append([item.timestamp, name, written])
     except SnapKVError as e:
+        check_ends(e)
         return {"items": items, "error": type(e).__name__, "member": e.member}
     return {"items": items}
 

@@ -21,6 +21,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from chains import check_ends
+
 if __name__ == "__main__":  # beside this file is a folder `fleet`, say: not our modules
     sys.path.remove(str(Path(__file__).parent))
 
@@ -105,6 +107,7 @@ class Reader:
             try:
                 moment = self.fleet.at(asked["when"], members=asked["of"], behind=asked["behind"])
             except SnapKVError as e:
+                check_ends(e)
                 line["error"] = failure(e)
         if "error" not in line:
             line |= seen_in(moment) | {"spread": moment.spread, "states": self._states(moment)}
@@ -146,6 +149,7 @@ class Reader:
                 try:
                     moment = self.fleet.at(token=moment.token, behind="leave out")
                 except SnapKVError as e:
+                    check_ends(e)
                     line["error"] = failure(e)
         if "error" not in line:
             line |= seen_in(moment) | {"states": self._states(moment)}
@@ -160,6 +164,7 @@ class Reader:
                 try:
                     line["items"] = self._state(moment, name)
                 except SnapKVError as e:
+                    check_ends(e)
                     line["error"] = failure(e)
             found[name] = line
         return found
@@ -185,6 +190,7 @@ class Reader:
                     if item is not None:
                         self.print(kind=kind, item=shown(item), token=watch.token)
         except SnapKVError as e:
+            check_ends(e)
             self.print(kind=kind, error=failure(e))
         self.print(kind=f"end of {kind}")
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Hashable
 from contextlib import AbstractContextManager
 from typing import NamedTuple
 
+from chains import check_ends
 from fleet_claims import Claims, Line, check_shown
 from fleet_histories import State, shown
 from fleet_keys import connection_key, watch_key
@@ -69,6 +70,7 @@ class Process:
             with self._call():
                 moment = self.fleet.at(when, behind="stale", final=final)
         except SnapKVError as e:
+            check_ends(e)
             self.check_error(e)
             return None
         members = dict(moment.members)
@@ -96,6 +98,7 @@ class Process:
         try:
             items = tuple((key, value) for (_, key), value in moment.items(members=name))
         except SnapKVError as e:
+            check_ends(e)
             self.check_error(e)
             return None
         seen = moment.members[name]
@@ -115,6 +118,7 @@ class Process:
             except MembersBehindError as e:
                 named = set(e.members)
             except SnapKVError as e:
+                check_ends(e)
                 self.check_error(e)
                 continue
             else:
@@ -160,6 +164,7 @@ class Process:
         try:
             found = self.fleet.at(token=held.token, behind=behind)
         except SnapKVError as e:
+            check_ends(e)
             if not isinstance(e, MembersBehindError) or {*e.members}.isdisjoint(self._restored()):
                 self.check_error(e)
             return
@@ -179,6 +184,7 @@ class Process:
             try:
                 items = tuple((key, value) for (_, key), value in moment.items(members=name))
             except SnapKVError as e:
+                check_ends(e)
                 self.check_error(e)
                 continue
             if moment.members[name].state == "missing":

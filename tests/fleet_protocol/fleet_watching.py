@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from chains import check_ends
 from fleet_claims import Line
 from fleet_histories import Committed, floor_of, newest_of
 from fleet_keys import watch_key
@@ -45,6 +46,7 @@ class Watching:
         try:
             watch = self.process.fleet.watch(since=since, **self._options)
         except SnapKVError as e:
+            check_ends(e)
             self.process.check_error(e)
             return
         line = self._line(watch.timestamp)
@@ -90,6 +92,7 @@ class Watching:
         try:
             watch = self.process.fleet.watch(**options)
         except SnapKVError as e:
+            check_ends(e)
             self.process.check_error(e)
             self.ended = True
             return False
@@ -121,6 +124,7 @@ class Watching:
         try:
             item = process.watch.next(0)
         except SnapKVError as e:
+            check_ends(e)
             process.check_error(e)
             self.ended = True
             return False

@@ -17,6 +17,7 @@ from typing import Any
 
 import msgpack
 import pytest
+from chains import check_ends
 
 import snapkv
 from snapkv import engine_urls
@@ -233,6 +234,7 @@ class Remote:
         try:
             self.check_limits(txn)
         except SnapKVError as e:
+            check_ends(e)
             raise Refused(e) from e
         check_distinct(txn)
         return self.network.post(self.client, txn, timeout)
