@@ -4,6 +4,8 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PYTEST_ARGS ?=
 RELEASE_ARGS ?=
+# Each a path of its own, with its etcdctl beside it: make test-etcd ETCDS="~/3.6/etcd ~/3.7/etcd"
+ETCDS ?= $(shell command -v etcd etcd-3.5 etcd-3.6 etcd-3.7)
 # Many tests wait for leases, deadlines and servers: one more than the cores of a small machine.
 JOBS ?= 4
 # Besides the PySpark of `make test`; each has a virtual environment of its own.
@@ -16,13 +18,14 @@ PAGES := $(wildcard *.md) $(shell find docs snapkv cdcmeta examples benchmarks/r
 # Every process of the tests that may not keep compiled Python compiles all of snapkv, or all tests.
 TEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
 
-.PHONY: help tour tour-spark tour-all java-found test test-fast lint docs soak release-check bench clean
+.PHONY: help tour tour-spark tour-all java-found test test-fast test-etcd lint docs soak release-check bench clean
 help:
 	@echo "make tour   a store filled with this clone's git history, and true answers about it"
 	@echo "make tour-spark  the same, and Spark's answers: downloads PySpark (450 MB), needs Java 17"
 	@echo "make tour-all  captures replicate git histories while they are killed; true answers from all parts"
 	@echo "make test   the whole test suite"
 	@echo "make test-fast  two minutes of it: memory and LMDB, no etcd, Java or Node"
+	@echo "make test-etcd  what depends on the version of etcd, on each etcd of ETCDS='PATH PATH ...'"
 	@echo "make lint   formatting, style and types, and the documentation as a site"
 	@echo "make docs   the documentation as a site, in build/site"
 	@echo "make soak   the random tests for longer, etcd's in full, Spark's on older versions of it"
@@ -105,6 +108,11 @@ test: $(VENV)/.installed-test $(VENV)/.compiled
 
 test-fast: $(VENV)/.installed-test $(VENV)/.compiled
 	$(TEST) -n 2 --dist loadgroup --fast $(PYTEST_ARGS)
+
+test-etcd: $(VENV)/.installed-test $(VENV)/.compiled
+	for etcd in $(ETCDS); do $$etcd --version | head -1 && SNAPKV_TEST_ETCD=$$etcd $(TEST) -n $(JOBS) \
+	  --dist loadgroup $(PYTEST_ARGS) tests/etcd tests/conformance tests/recording tests/cli/test_cli_docs.py \
+	  || exit; done
 
 lint: $(VENV)/.installed-lint docs
 	$(BIN)/ruff format --check .

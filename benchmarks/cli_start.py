@@ -51,7 +51,6 @@ def main() -> None:
 def _measured(rivals: Mapping[str, Sequence[str]]) -> dict[str, Times]:
     """Run every command in each round, in turned order."""
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
-    environment["ETCDCTL_API"] = "3"
     times = {name: Times([], []) for name in rivals}
     for round_ in range(-WARMUP, ROUNDS):
         show(round_ + WARMUP, ROUNDS + WARMUP)

@@ -51,8 +51,8 @@ REVISION_MAX = (1 << 63) - 1
 class Range(NamedTuple):
     """A read of a key or a range, at a revision (0 = newest).
 
-    With `count_only` the answer has no keys, with `keys_only` empty values, with a `limit`
-    (0 = none) at most so many keys.
+    With `count_only` the answer has no keys, with a `limit` (0 = none) at most so many keys. With
+    `keys_only` it has empty values, and leases may be missing: etcd 3.7 returns 0 for them.
     """
 
     key: bytes

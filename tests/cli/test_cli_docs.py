@@ -35,7 +35,6 @@ def test_every_session_on_etcd_gives_what_it_shows(
 ) -> None:
     """With the server of the test for the one of the document, and the etcdctl beside it."""
     etcd_cli.patch.setenv("ETCDCTL_ENDPOINTS", etcd.endpoint)
-    etcd_cli.patch.setenv("ETCDCTL_API", "3")
     etcd_cli.patch.setenv("PATH", str(restorer().parent), prepend=os.pathsep)
     for variable in ("SNAPKV_ETCD_USER", "SNAPKV_ETCD_PASSWORD"):
         etcd_cli.patch.delenv(variable, raising=False)

@@ -181,8 +181,7 @@ class EtcdServer:
         shutil.rmtree(self.data, ignore_errors=True)
         command = [str(restorer()), "snapshot", "restore", str(snapshot), "--name", self.name]
         command += ["--data-dir", str(self.data), *self._cluster_flags(), *flags]
-        environment = {**os.environ, "ETCDCTL_API": "3"}
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
         assert done.returncode == 0, f"{command}: {done.stderr}"
         self.start(wait=wait)
 

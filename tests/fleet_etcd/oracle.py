@@ -8,7 +8,6 @@ this file knows of a store.
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 from base64 import b64decode
 from bisect import bisect_right
@@ -44,9 +43,7 @@ class Recording:
         command = [str(etcdctl()), f"--endpoints={server.endpoint}", "watch", "--prefix", ""]
         with self._file.open("wb") as output:
             self._process = subprocess.Popen(
-                [*command, f"--rev={first}", "-w", "json"],
-                stdout=output,
-                env=os.environ | {"ETCDCTL_API": "3"},
+                [*command, f"--rev={first}", "-w", "json"], stdout=output
             )
 
     def __enter__(self) -> Recording:

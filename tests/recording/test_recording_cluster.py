@@ -5,7 +5,6 @@ What etcd had at each revision is known from a watch by `etcdctl`, which shares 
 
 import base64
 import json
-import os
 import random
 import re
 import signal
@@ -63,9 +62,7 @@ class Watched:
     def __init__(self, endpoint):
         command = [etcdctl(), f"--endpoints={endpoint}", "watch", "--prefix", PREFIX.decode()]
         self._process = subprocess.Popen(
-            [*map(str, command), "-w", "json", "--rev=1"],
-            stdout=subprocess.PIPE,
-            env=os.environ | {"ETCDCTL_API": "3"},
+            [*map(str, command), "-w", "json", "--rev=1"], stdout=subprocess.PIPE
         )
         self._state = {}
         self.states = {}
