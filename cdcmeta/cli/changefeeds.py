@@ -85,12 +85,12 @@ def create(
         raise typer.BadParameter("--ranges divides a log: give --log NAME, too")
     check_source(source)
     check_sink(sink, database or ())  # as typed: a path that is made absolute is always valid
-    with _opened(store, name, cluster, create=True) as feeds:
-        with patience(source, "cdcmeta"):
-            read = snapkv.open(source, name=source_name, create=False)
-        with read:
-            check_tables(read, database or (), log)
-            since = read.resolved() if start is None else read.timestamp_of(_understood(start))
+    with patience(source, "cdcmeta"):
+        read = snapkv.open(source, name=source_name, create=False)
+    with read:
+        check_tables(read, database or (), log)
+        since = read.resolved() if start is None else read.timestamp_of(_understood(start))
+    with _opened(store, name, cluster, create=True) as feeds:  # not before the source is known
         feed = feeds.create(
             id,
             absolute(source),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Annotated
 
 import typer
@@ -27,10 +27,17 @@ from snapkv.errors import (
     CommitTooLargeError,
     SnapKVError,
     StoreNotEmptyError,
+    StoreNotFoundError,
 )
 from snapkv.importing.import_prefix import ImportResult
 from snapkv.importing.import_prefix import import_prefix as import_into
+from snapkv.importing.writer import Progress
 from snapkv.store.open import STORE_VARIABLE
+from snapkv.store.open import open as open_store
+from snapkv.store.store import SnapshotKV
+
+Tried = Callable[[SnapshotKV, Progress | None, bool], ImportResult]
+"""An import into a store, with what shows its progress; True for a dry run."""
 
 FROM_VARIABLES = {
     "user": "SNAPKV_FROM_USER",
@@ -87,34 +94,52 @@ def import_prefix(
     not.
     """
     meta = options.facts
-    with options.opened(create=not dry_run) as kv:
+    elsewhere = source not in (None, store)
+    source_options = _source_options(str(source), os.environ) if elsewhere else None
+
+    def tried(kv: SnapshotKV, progress: Progress | None, dry_run: bool) -> ImportResult:
+        return import_into(
+            kv,
+            source or str(store),
+            prefix,
+            strip=strip,
+            under=under,
+            replace=replace,
+            batches=batches,
+            note=options.note,
+            meta=meta,
+            progress=progress,
+            source_options=source_options,
+            dry_run=dry_run,
+        )
+
+    shown = _denial_explained(source if elsewhere else None)
+    with shown, _importing(options, tried, dry_run) as kv:
         target = under + ("" if strip else prefix)
         if replace and not dry_run and (there := kv.at().count(target)):
             what = f"{counted(there, 'key')} under {target!r}" if target else "every key"
             confirm(f"Replace what differs of {what} in {store}?", yes=yes)
-
-        elsewhere = source not in (None, store)
-        source_options = _source_options(str(source), os.environ) if elsewhere else None
-
-        def run(progress: Callable[[int, int], None] | None) -> ImportResult:
-            return import_into(
-                kv,
-                source or str(store),
-                prefix,
-                strip=strip,
-                under=under,
-                replace=replace,
-                batches=batches,
-                note=options.note,
-                meta=meta,
-                progress=progress,
-                source_options=source_options,
-                dry_run=dry_run,
-            )
-
-        with warnings_shown(again=not elsewhere), _denial_explained(source if elsewhere else None):
-            done = _run_shown(run, prefix, dry_run)
+        with warnings_shown(again=not elsewhere):
+            done = _run_shown(lambda progress: tried(kv, progress, dry_run), dry_run=dry_run)
     _tell_result(options.output, done, dry_run)
+
+
+@contextmanager
+def _importing(options: StoreOptions, tried: Tried, dry_run: bool) -> Iterator[SnapshotKV]:
+    """Yield the store; before one is created, the import is tried in memory.
+
+    A source that cannot be read would leave an empty store behind.
+    """
+    with ExitStack() as held:
+        try:
+            kv = held.enter_context(options.opened())
+        except StoreNotFoundError:
+            if dry_run:
+                raise
+            with warnings_shown(), open_store("memory:") as nothing:
+                _run_shown(lambda _: tried(nothing, None, True), dry_run=True)
+            kv = held.enter_context(options.opened(create=True))
+        yield kv
 
 
 def _source_options(source: str, environment: Mapping[str, str]) -> dict[str, str]:
@@ -137,11 +162,7 @@ def _denial_explained(source: str | None) -> Iterator[None]:
         raise CommandError(f"{e} ({told})", Exit.NO_STORE) from e
 
 
-def _run_shown(
-    run: Callable[[Callable[[int, int], None] | None], ImportResult],
-    prefix: str,
-    dry_run: bool,
-) -> ImportResult:
+def _run_shown(run: Callable[[Progress | None], ImportResult], *, dry_run: bool) -> ImportResult:
     """Run an import with a progress bar; its errors advise options of the command line."""
     begun, kept = False, False
     try:

@@ -71,7 +71,7 @@ def read_source(engine: Engine, start: bytes, names: Names) -> Source:
     first, end = start or FIRST_KEY, prefix_end(start)
     answer = engine.read([Range(first, end, count_only=True)])
     revision = answer.header.revision
-    _check_outside(engine, start)
+    _check_outside(engine, start, revision)
     found = _counted(engine.scan(first, end, revision=revision, keys_only=True), (), names)
     roots = tuple(root for root in found.roots if _is_store(engine, root, revision))
     if roots:
@@ -123,13 +123,13 @@ def _is_store(engine: Engine, root: bytes, revision: int) -> bool:
     return True
 
 
-def _check_outside(engine: Engine, start: bytes) -> None:
+def _check_outside(engine: Engine, start: bytes, revision: int) -> None:
     """Raise `InvalidKeyError` for a prefix inside a snapkv store, which needs dump and load."""
     slashes = [at for at, byte in enumerate(start[: NAME_BYTES_MAX + 1]) if byte == ord("/")]
     for at in slashes:
         root = start[: at + 1]
         with suppress(AccessDeniedError):  # a user without the right cannot read a store there
-            if _is_store(engine, root, 0):
+            if _is_store(engine, root, revision):
                 name = root[:-1].decode(errors="backslashreplace")
                 raise InvalidKeyError(
                     f"{start!r} is inside the snapkv store {name!r}: use dump and load", start

@@ -9,11 +9,11 @@ from contextlib import ExitStack
 from snapkv.clock import HybridClock, monotonic
 from snapkv.coordination.election import Election
 from snapkv.coordination.requests import transact
-from snapkv.engine.contract import Compare, Engine, Put, Txn
+from snapkv.engine.contract import Compare, Engine, Put, Range, Txn
 from snapkv.engine.contract import Target as Compared
 from snapkv.engine_urls import COMMON_OPTIONS, open_engine
 from snapkv.errors import EngineBusyError, InvalidOptionError, StoreNotFoundError
-from snapkv.layout import Layout, raw_key
+from snapkv.layout import FIRST_KEY, Layout, prefix_end, raw_key
 from snapkv.model import Held
 from snapkv.recording.options import RecordOptions
 from snapkv.recording.run import Recording
@@ -53,6 +53,7 @@ def open_recording(
     """
     _refuse_own_keys(options)
     into, guard = None, None
+    read = _source_opened(options, stack)
     if options.is_store:
         into = open_store(options.into, name=options.into_name, **options.into_options)
         stack.enter_context(into)
@@ -60,17 +61,17 @@ def open_recording(
         target: Target = StoreTarget(into._core, leader)
     else:
         target = _archive(options)
-    if options.observe is None:
-        store = open_store(options.url, name=options.name, create=False, **options.options)
-        stack.enter_context(store)
-        recorded: Recorded = StoreSource(store._core)
+    if isinstance(read, SnapshotKV):
+        recorded: Recorded = StoreSource(read._core)
         if into is None:
             held = _lead(
-                store, f"record/{watermark_id(options.place).decode()}", stack, standby, options
+                read, f"record/{watermark_id(options.place).decode()}", stack, standby, options
             )
-            guard = guard_of(store._core, held)
+            guard = guard_of(read._core, held)
     else:
-        source = _prefix_source(options, target, clock, stack)
+        known = target.known()
+        name = options.name if known is None else known.name
+        source = PrefixSource(read, _prefix(options), name, clock, known)
         if isinstance(target, StoreTarget):
             source.echo_key, source.is_echo = target.echo_key, target.is_echo
         recorded = source
@@ -93,14 +94,19 @@ def guard_of(core: Core, held: Held) -> Compare:
     return Compare(core.layout.live.encode(held.key), Compared.CREATE, "=", held.revision)
 
 
-def _prefix_source(
-    options: RecordOptions, target: Target, clock: HybridClock, stack: ExitStack
-) -> PrefixSource:
-    known = target.known()
+def _source_opened(options: RecordOptions, stack: ExitStack) -> SnapshotKV | Engine:
+    """Open the source and read from it, before a target is made that would stay empty."""
+    if options.observe is None:
+        store: SnapshotKV = open_store(
+            options.url, name=options.name, create=False, **options.options
+        )
+        stack.enter_context(store)
+        return store
+    prefix = _prefix(options)
     engine = open_engine(options.url, create=False, options=dict(options.options))
     stack.callback(engine.close)
-    name = options.name if known is None else known.name
-    return PrefixSource(engine, _prefix(options), name, clock, known)
+    engine.read([Range(prefix or FIRST_KEY, prefix_end(prefix), limit=1, keys_only=True)])
+    return engine
 
 
 def _prefix(options: RecordOptions) -> bytes:

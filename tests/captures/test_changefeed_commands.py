@@ -109,6 +109,14 @@ def test_a_source_is_a_store(typed):
     assert "a source has one of the forms lmdb:DIR" in err
 
 
+def test_a_source_without_a_store_leaves_no_control_store(tmp_path, typed):
+    code, out, err = typed("create", "copy", "--source", "lmdb:./none", "--sink", "call:write")
+    assert code != 0
+    assert out == []
+    assert "none" in err
+    assert not (tmp_path / "meta").exists()
+
+
 def test_ranges_are_those_of_a_log(tmp_path, typed, create):
     code, out, err = create("copy", "--ranges", "4", tables=[])
     assert (code, out) == (USAGE, [])

@@ -75,6 +75,17 @@ def test_facts_that_make_no_sense(cli: Cli) -> None:
     assert cli.ok("get", "a").out == "1"
 
 
+@pytest.mark.parametrize(
+    ("source", "prefix"),
+    [("lmdb:./none", "r/"), ("lmdb:./source", "absent/"), ("lmdb:./source", "default/data/")],
+)
+def test_an_import_that_cannot_begin_leaves_no_store(cli: Cli, source: str, prefix: str) -> None:
+    with snapkv.open("lmdb:./source") as store:
+        store.save("a", b"1")
+    assert cli("import-prefix", prefix, "--from", source).code != 0
+    assert not (cli.place / "meta").exists()
+
+
 def test_writes_print_the_time_that_finds_them(any_cli: Cli) -> None:
     cli = any_cli
     for at in (cli.ok("put", "a", "1").out, cli.ok("put", "a", "2", "--raw").out):

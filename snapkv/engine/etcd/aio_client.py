@@ -28,6 +28,7 @@ from snapkv.engine.etcd.grpc_client import (
     credentials_of,
     failure_of,
     method_bytes,
+    reader_of,
     target_of,
 )
 from snapkv.engine.etcd.security import Security
@@ -65,7 +66,7 @@ class AioChannel:
             send = self._unary[method.path] = self._channel.unary_unary(
                 method.path,
                 request_serializer=method_bytes,
-                response_deserializer=method.answer.FromString,
+                response_deserializer=reader_of(method.answer),
             )
         self._inside += 1
         try:
@@ -109,7 +110,7 @@ class AioChannel:
         method = self._channel.stream_stream(
             WATCH_PATH,
             request_serializer=method_bytes,
-            response_deserializer=pb.WatchResponse.FromString,
+            response_deserializer=reader_of(pb.WatchResponse),
         )
         try:
             return AioWatchStream(method, first, metadata, timeout)
@@ -161,7 +162,7 @@ class AioWatchStream:
         """Yield answers until the stream ends; raises `CallFailed` when it broke."""
         try:
             while (answer := self._loop.wait_for(self._call.read())) is not aio.EOF:
-                yield answer
+                yield answered(answer)
         except grpc.RpcError as e:
             raise failure_of(e) from e
         except asyncio.CancelledError:

@@ -19,12 +19,13 @@ from snapkv.engine.etcd.error_texts import (
     FUTURE,
     OVERSIZED_BY_GRPC,
     OversizedAnswerError,
-    is_distrust,
     is_for_elsewhere,
+    is_not_serializable,
     is_oversized_answer,
     is_stale_token,
     may_be_applied,
     refusal_of,
+    stranger_error,
     too_large,
 )
 from snapkv.engine.etcd.failover import Failovers
@@ -133,33 +134,24 @@ class Connection:
         """Raise an error that another attempt, or another endpoint, would return too."""
         if self._closed:
             raise StoreClosedError("the engine was closed") from failure
-        if failure.text.startswith((COMPACTED, FUTURE)):
+        if failure.text.startswith((COMPACTED, FUTURE)) or is_not_serializable(failure):
             raise failure
         if is_oversized_answer(failure):
             message = "an answer is larger than the client's channel takes (see its grpc_options)"
             raise OversizedAnswerError(message) from failure
-        if self._are_strangers(failure, endpoint):
-            what = (
-                "its certificate is not trusted" if is_distrust(failure) else "this is not an etcd"
-            )
-            raise EngineUnavailableError(f"{endpoint.address}: {what}: {failure}") from failure
         size = 0 if request is None else request.ByteSize()
         if OVERSIZED_BY_GRPC in failure.text.lower():
             raise too_large(size) from failure
         error = refusal_of(failure, size)
         if error is not None and not is_for_elsewhere(failure):
             raise error from failure
-
-    def _are_strangers(self, failure: CallFailed, endpoint: Endpoint) -> bool:
-        """Return whether all endpoints, one after another, did not answer as etcd.
-
-        One alone may be a proxy whose backend is being replaced: that looks like HTTP's 404.
-        """
-        if failure.code != "UNIMPLEMENTED" and not is_distrust(failure):
+        stranger = stranger_error(failure, endpoint.address)
+        if stranger is None or error is not None:
             self._strangers.discard(endpoint.address)
-            return False
+            return
         self._strangers.add(endpoint.address)
-        return self._strangers.issuperset(e.address for e in self._endpoints)
+        if self._strangers.issuperset(e.address for e in self._endpoints):
+            raise stranger from failure
 
     def _try_s(self, left_s: float, tries: int) -> float:
         """Return how long to wait for one endpoint, so that there is time for all of them."""
@@ -258,7 +250,7 @@ class Connection:
         except ClientClosedError:
             return False
         except CallFailed as e:
-            return refusal_of(e) is not None
+            return refusal_of(e) is not None or is_not_serializable(e)
         return True
 
     def server_version(self) -> str | None:

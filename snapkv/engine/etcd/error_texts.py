@@ -20,13 +20,15 @@ outcome.
 * database space exceeded: checked before it is proposed, and once more when it is applied, where
   etcd executes the transaction and still answers with the error.
 * corrupt cluster: the member that answers executed nothing, but it says that members disagree.
+* any other text with a code of `_BY_CODE`: the text of a server that speaks etcd's protocol and is
+  not an etcd.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from snapkv.engine.etcd.grpc_client import CallFailed
+from snapkv.engine.etcd.grpc_client import NOT_A_MESSAGE, CallFailed
 from snapkv.errors import (
     AccessDeniedError,
     CommitTooLargeError,
@@ -36,6 +38,7 @@ from snapkv.errors import (
     InvalidKeyError,
     LeaseNotFoundError,
     NoSpaceError,
+    NotSupportedError,
     SnapKVError,
 )
 
@@ -64,6 +67,11 @@ CORRUPT = "etcdserver: corrupt cluster"
 MAY_BE_APPLIED = (NO_SPACE, CORRUPT)
 """The answer is final, but the rejected request may have been applied."""
 
+UNSUPPORTED_TXN = "etcdserver: unsupported operations in txn request"
+"""kine's answer to all transactions but those of a Kubernetes API server."""
+NOT_SERIALIZABLE = "serializable is not implemented"
+"""kine's answer to a read that any member may answer; it answers the same read without that."""
+
 _ERRORS: dict[str, Callable[[str, int], SnapKVError]] = {
     NO_SPACE: lambda text, size: NoSpaceError(
         "the cluster is out of space (its quota): compact, defragment, then disarm the alarm"
@@ -84,7 +92,25 @@ _ERRORS: dict[str, Callable[[str, int], SnapKVError]] = {
         lambda text, size: AccessDeniedError("no such user, or a wrong password")
     ),
     LEASE_NOT_FOUND: lambda text, size: LeaseNotFoundError(0),
+    UNSUPPORTED_TXN: lambda text, size: NotSupportedError(
+        "this server speaks etcd's protocol, but is not an etcd (k3s has such a server, kine): it "
+        f"rejects a store's transactions ({text}). Keep the store in etcd or lmdb; 'snapkv record "
+        "--observe PREFIX --into PLACE' and 'snapkv import-prefix' can read this server"
+    ),
 }
+
+_BY_CODE: dict[str, Callable[[str], SnapKVError]] = {
+    **dict.fromkeys(
+        ("INVALID_ARGUMENT", "NOT_FOUND", "ALREADY_EXISTS", "FAILED_PRECONDITION", "OUT_OF_RANGE"),
+        NotSupportedError,
+    ),
+    "DATA_LOSS": CorruptStoreError,
+}
+"""What a server rejects with a text that etcd does not have: a repetition fails, too.
+
+Not of this kind are codes that a proxy makes of a status of HTTP (`stranger_error`), and UNKNOWN:
+that is etcd's code, too, for a proposal that raft has dropped.
+"""
 
 OVERSIZED_BY_GRPC = "received message larger than max"
 """From the server's gRPC, of a request that etcd never saw; from the client's, of an answer."""
@@ -114,6 +140,20 @@ def is_distrust(failure: CallFailed) -> bool:
     return failure.code == "UNAVAILABLE" and any(text in failure.text for text in DISTRUST)
 
 
+def stranger_error(failure: CallFailed, address: str) -> SnapKVError | None:
+    """Return the error for an answer that an etcd, as it is used here, does not send; else None.
+
+    One endpoint alone may be a proxy whose backend is being replaced: HTTP's 404 is UNIMPLEMENTED.
+    """
+    if is_distrust(failure):
+        return EngineUnavailableError(f"{address}: its certificate is not trusted: {failure}")
+    if failure.code == "UNIMPLEMENTED" or NOT_A_MESSAGE in failure.text:
+        return EngineUnavailableError(f"{address}: this is not an etcd: {failure}")
+    if failure.code in ("PERMISSION_DENIED", "UNAUTHENTICATED"):
+        return AccessDeniedError(f"{address}: {failure}")
+    return None
+
+
 def is_stale_token(failure: CallFailed) -> bool:
     """Return whether a new token may help."""
     return failure.text.startswith(TOKEN_STALE)
@@ -124,16 +164,32 @@ def is_for_elsewhere(failure: CallFailed) -> bool:
     return failure.text.startswith(TRY_ELSEWHERE)
 
 
+def is_not_serializable(failure: CallFailed) -> bool:
+    """Return whether the server would answer the same read if it were not serializable."""
+    return NOT_SERIALIZABLE in failure.text
+
+
 def may_be_applied(failure: CallFailed) -> bool:
     """Return whether a rejected request may have been applied."""
-    return failure.text.startswith(MAY_BE_APPLIED)
+    known = _known_refusal(failure, 0)
+    return failure.text.startswith(MAY_BE_APPLIED) or (known is None and failure.code in _BY_CODE)
 
 
 def refusal_of(failure: CallFailed, request_bytes: int = 0) -> SnapKVError | None:
-    """Return the error to raise when etcd rejected the request, None for any other failure.
+    """Return the error to raise when the server rejected the request, None for any other failure.
 
     The rejection is definite unless `may_be_applied`.
     """
+    if failure.text.startswith((COMPACTED, FUTURE)):
+        return None  # the caller's error names the revisions
+    known = _known_refusal(failure, request_bytes)
+    if known is None and (error := _BY_CODE.get(failure.code)) is not None:
+        return error(f"the server rejects the request: {failure}")
+    return known
+
+
+def _known_refusal(failure: CallFailed, request_bytes: int) -> SnapKVError | None:
+    """Return the error for a text of etcd's, or of kine's."""
     for text, error in _ERRORS.items():
         if failure.text.startswith(text):
             return error(failure.text, request_bytes)

@@ -10,10 +10,11 @@ import atexit
 import ctypes
 import os
 import queue
+import re
 import threading
 import traceback
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -22,6 +23,7 @@ from typing import Any, Generic, TypeVar
 os.environ.setdefault("GRPC_POLL_STRATEGY", "poll")
 
 import grpc
+from google.protobuf.message import DecodeError
 from google.protobuf.message import Message as Message
 
 from snapkv.engine.etcd import etcd_pb2 as pb
@@ -120,12 +122,38 @@ def answered(answer: A | None) -> A:
     """Return an answer; gRPC returns None for a call that ended well, but without one."""
     if answer is None:
         raise CallFailed("INTERNAL", "the call ended without an answer")
+    if answer is _GARBLED:
+        raise CallFailed("INTERNAL", NOT_A_MESSAGE)
     return answer
 
 
+NOT_A_MESSAGE = "the answer is not a message of etcd's protocol"
+_GARBLED: Any = object()
+
+
+def reader_of(kind: type[A]) -> Callable[[bytes], A]:
+    """Return what makes answers of bytes, for `answered`: gRPC would log an error's traceback."""
+
+    def read(sent: bytes) -> A:
+        try:
+            return kind.FromString(sent)
+        except DecodeError:
+            garbled: A = _GARBLED
+            return garbled
+
+    return read
+
+
 def ended_watch(reason: str) -> CallFailed:
-    """Return why a server ended a watch; Go puts "rpc error: code = ... desc = " before it."""
-    return CallFailed("CANCELLED", reason.rpartition(" desc = ")[2] or "the server ended the watch")
+    """Return why a server ended a watch.
+
+    >>> ended_watch("rpc error: code = InvalidArgument desc = no such option")
+    CallFailed('INVALID_ARGUMENT: no such option')
+    """
+    described = re.fullmatch(r"rpc error: code = (\w+) desc = (.+)", reason, re.DOTALL)
+    if described is None:
+        return CallFailed("CANCELLED", reason or "the server ended the watch")
+    return CallFailed(re.sub(r"\B([A-Z])", r"_\1", described[1]).upper(), described[2])
 
 
 class ChannelRetired(SnapKVError):
@@ -198,7 +226,7 @@ class Channel:
             send = self._channel.unary_unary(
                 method.path,
                 request_serializer=method_bytes,
-                response_deserializer=method.answer.FromString,
+                response_deserializer=reader_of(method.answer),
             )
             self._unary[method.path] = send
         with _calls:
@@ -246,7 +274,7 @@ class Channel:
         method = self._channel.stream_stream(
             WATCH_PATH,
             request_serializer=method_bytes,
-            response_deserializer=pb.WatchResponse.FromString,
+            response_deserializer=reader_of(pb.WatchResponse),
         )
         try:
             return WatchStream(method, first, metadata, timeout)
@@ -335,7 +363,7 @@ class WatchStream:
             while True:
                 with _calls:
                     pass  # no thread begins to read while the process forks
-                yield next(self._call)
+                yield answered(next(self._call))
         except StopIteration:
             return
         except grpc.RpcError as e:

@@ -27,7 +27,13 @@ from snapkv.engine.etcd.ranges import RangeSplitter
 from snapkv.engine.etcd.scan import PageSize, Scan
 from snapkv.engine.rules import check_piece_rows, shown_key
 from snapkv.engine.scanned import Scanned, versions_of
-from snapkv.errors import CompactedError, FutureRevisionError, InvalidKeyError, StoreClosedError
+from snapkv.errors import (
+    CompactedError,
+    FutureRevisionError,
+    InvalidKeyError,
+    NotSupportedError,
+    StoreClosedError,
+)
 
 KEY_BYTES_MAX = 64 << 10
 OPS_MAX = 128
@@ -72,19 +78,15 @@ class EtcdReads(Scanned):
         if not self.limits.reads_together([key + end for key, end, *_ in ranges], beside=0):
             parts = self._fitting(ranges)
             if len(parts) > 1:
-                answers = [
-                    self.read(part, serializable=serializable, timeout=timeout) for part in parts
-                ]
-                results = [result for answer in answers for result in answer.results]
-                return ReadResult(answers[-1].header, results)
+                return self._in_parts(parts, serializable, timeout)
         try:
             return self._read(ranges, serializable, timeout)
-        except OversizedAnswerError:
+        except (OversizedAnswerError, NotSupportedError) as e:
             if len(ranges) == 1 or not all(wanted.revision for wanted in ranges):
                 raise
-            half = len(ranges) // 2
-            halves = [self.read(some, timeout=timeout) for some in (ranges[:half], ranges[half:])]
-            return ReadResult(halves[1].header, [*halves[0].results, *halves[1].results])
+            step = len(ranges) // 2 if isinstance(e, OversizedAnswerError) else 1
+            pieces = [ranges[at : at + step] for at in range(0, len(ranges), step)]
+            return self._in_parts(pieces, serializable, timeout)
         except CallFailed as e:
             if e.text.startswith(COMPACTED):
                 raise self._compacted_error(ranges) from e
@@ -101,6 +103,14 @@ class EtcdReads(Scanned):
             return ReadResult(codec.header_of(answer.header), [codec.range_result(answer)])
         txn = codec.ranges_request(ranges, serializable)
         return codec.read_result(self._connection.read(TXN, txn, timeout), len(ranges))
+
+    def _in_parts(
+        self, parts: Sequence[Sequence[Range]], serializable: bool, timeout: float | None
+    ) -> ReadResult:
+        """Answer parts of the ranges one after another."""
+        answers = [self.read(part, serializable=serializable, timeout=timeout) for part in parts]
+        results = [result for answer in answers for result in answer.results]
+        return ReadResult(answers[-1].header, results)
 
     def _fitting(self, ranges: Sequence[Range]) -> list[list[Range]]:
         """Cut ranges into requests that the server takes."""
