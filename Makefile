@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PYTEST_ARGS ?=
 RELEASE_ARGS ?=
-# Each a path of its own, with its etcdctl beside it: make test-etcd ETCDS="~/3.6/etcd ~/3.7/etcd"
+# Each a path of its own, with its etcdctl and etcdutl beside it: make test-etcd ETCDS="~/3.6/etcd ~/3.7/etcd"
 ETCDS ?= $(shell command -v etcd etcd-3.5 etcd-3.6 etcd-3.7)
 # Many tests wait for leases, deadlines and servers: one more than the cores of a small machine.
 JOBS ?= 4

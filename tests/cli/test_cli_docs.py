@@ -8,7 +8,7 @@ import pytest
 from cli_runner import Cli
 from cli_sessions import Samples, check_sessions, steps
 from etcd_server import EtcdServer
-from etcd_server.programs import restorer
+from etcd_server.programs import etcdctl
 
 from snapkv.cli.app import COMMANDS
 from snapkv.cli.exits import MEANINGS
@@ -35,7 +35,7 @@ def test_every_session_on_etcd_gives_what_it_shows(
 ) -> None:
     """With the server of the test for the one of the document, and the etcdctl beside it."""
     etcd_cli.patch.setenv("ETCDCTL_ENDPOINTS", etcd.endpoint)
-    etcd_cli.patch.setenv("PATH", str(restorer().parent), prepend=os.pathsep)
+    etcd_cli.patch.setenv("PATH", str(etcdctl().parent), prepend=os.pathsep)
     for variable in ("SNAPKV_ETCD_USER", "SNAPKV_ETCD_PASSWORD"):
         etcd_cli.patch.delenv(variable, raising=False)
     text = (ROOT / page).read_text()

@@ -5,8 +5,10 @@ import random
 
 import pytest
 
+from cdcmeta.changes.documents import encoded
 from cdcmeta.couch_http.bulk import BulkBody, shallow, split
 from cdcmeta.couch_http.errors import HTTPError, bad_request
+from cdcmeta.errors import InvalidDocumentError
 
 SEED = 20_240_611
 TEXTS = ("", "a", "_id", 'quote " brace }', "back\\slash", "[", "]]", "{,:", "é€\U0001f600", "\n")
@@ -97,7 +99,11 @@ def test_what_cannot_be_parsed_has_an_id():
     raw = b'{"docs":[%s,{"_id":"fine"},%s]}' % (deep, large)
     _, posted = split(raw, 10)
     posted.check(200_000)
-    assert {number: each.id for number, each in posted.refused.items()} == {0: "deep", 2: "large"}
+    refused = {number: each.id for number, each in posted.refused.items()}
+    if refused.pop(0, None) != "deep":  # Python 3.14 parses it, and storing it fails
+        with pytest.raises(InvalidDocumentError, match="nested"):
+            encoded(next(iter(posted.documents([0]))))
+    assert refused == {2: "large"}
     assert list(posted.documents([1])) == [{"_id": "fine"}]
 
 

@@ -65,10 +65,16 @@ def etcd_version(binary: Path | None = None) -> tuple[int, int, int]:
 
 
 def restorer() -> Path:
-    """Return the program that restores snapshots: etcdutl or etcdctl, beside etcd or packaged."""
-    for name in ("etcdutl", "etcdctl"):
+    """Return the program that restores snapshots: etcdutl or etcdctl, beside etcd or packaged.
+
+    From 3.6 on, only etcdutl does, and the packaged one is of 3.5.
+    """
+    is_old = etcd_version() < (3, 6, 0)
+    for name in ("etcdutl", "etcdctl") if is_old else ("etcdutl",):
         if (found := etcd_binary().parent / name).exists():
             return found
+    if not is_old:
+        raise FileNotFoundError(f"no etcdutl beside {etcd_binary()}: only that restores snapshots")
     return _packaged("etcdutl")
 
 

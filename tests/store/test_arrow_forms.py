@@ -3,7 +3,6 @@
 from datetime import UTC, datetime, timedelta
 
 import duckdb
-import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
@@ -139,7 +138,9 @@ def test_pandas(store, commits):
     last = frame.groupby("key").last()
     assert last.loc["b", "_change_type"] == "delete"
     assert frame["value"].tolist() == [b"1", b"\0\xff", b"22", None]
-    assert frame["_commit_timestamp"].max() - frame["_commit_timestamp"].min() == pd.Timedelta("2m")
+    assert frame["_commit_timestamp"].max() - frame["_commit_timestamp"].min() == timedelta(
+        minutes=2
+    )
     versions = store.history_to_arrow().to_pandas()
     assert versions[versions["_version_to"].isna()]["key"].tolist() == ["a"]
     log = store.commits_to_arrow().to_pandas()
