@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import import_module
 from itertools import pairwise
 from typing import Any, ClassVar, NamedTuple
@@ -18,9 +18,13 @@ from snapkv.cli.exits import Exit
 from snapkv.cli.progress import patience as patience
 from snapkv.cli.terminal import drop_output
 from snapkv.store.open import STORE_VARIABLE as STORE_VARIABLE
+from snapkv.text import shortened_text
 
 HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
 """The context settings of an app, for all its commands."""
+
+SHOWN_CHARS_MAX = 60
+"""The most characters that an error shows of a value."""
 
 _SIGNED = re.compile(r"-\s*\d")
 
@@ -232,7 +236,67 @@ def _prepared(param: Any) -> Any:
         param.metavar = ""
     if hasattr(param, "type_descriptor") and "process_value" not in vars(param):
         param.process_value = _taking_text(param, param.process_value)
+    if param.param_type_name == "option" and not (param.multiple or param.count):
+        _take_once(param)
     return param
+
+
+class _Collecting:
+    """A parser that keeps every value of the options that are added through it."""
+
+    def __init__(self, parser: Any) -> None:
+        self._parser = parser
+
+    def add_option(self, *, action: str, **settings: Any) -> None:
+        """Add an option whose values form a list."""
+        self._parser.add_option(action=action.replace("store", "append"), **settings)
+
+
+def _take_once(option: Any) -> None:
+    """Make an option raise a usage error if one command line gives it two values.
+
+    Otherwise the last value counts, in silence. A flag may be repeated.
+    """
+    if "handle_parse_result" in vars(option):
+        return
+    add, handle = option.add_to_parser, option.handle_parse_result
+
+    def add_to_parser(parser: Any, ctx: Any) -> None:
+        add(_Collecting(parser), ctx)
+
+    def handle_parse_result(ctx: Any, found: Any, words: list[str]) -> Any:
+        if values := found.get(option.name):
+            found[option.name] = values[-1]
+            _check_once(ctx, option, [*_given_before(ctx, option.name), *values])
+        return handle(ctx, found, words)
+
+    option.add_to_parser, option.handle_parse_result = add_to_parser, handle_parse_result
+
+
+def _given_before(ctx: Any, name: str) -> Iterator[object]:
+    """Yield the values of the same option before the command or its group, the nearest first."""
+    while (ctx := ctx.parent) is not None:
+        if gives(ctx, name):
+            yield ctx.params[name]
+
+
+def _check_once(ctx: Any, option: Any, values: Sequence[object]) -> None:
+    different = len(set(values)) > 1
+    if ctx.resilient_parsing or len(values) < 2 or (_is_flag(option) and not different):
+        return
+    times = "twice" if len(values) == 2 else f"{len(values)} times"
+    name = "/".join([*option.opts, *option.secondary_opts])
+    ctx.fail(f"{name} is given {times}: {_shown(values[0])} and {_shown(values[-1])}; give it once")
+
+
+def _shown(value: object) -> str:
+    return repr(shortened_text(str(value), SHOWN_CHARS_MAX))
+
+
+def gives(ctx: Any, name: str) -> bool:
+    """Return whether the words of one command, or group, give an option; not the environment."""
+    source = ctx.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
 
 
 def _taking_text(param: Any, convert: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from snapkv.cli.commands import gives
 from snapkv.cli.exits import CommandError
 from snapkv.cli.fleet.options import FLEET_VARIABLE, FleetOptions
 from snapkv.cli.options import StoreOptions, takes
@@ -133,8 +134,7 @@ def fleet_file(
 def given(ctx: typer.Context, *names: str) -> bool:
     """Return whether the command line has one of some options, before or after the command."""
     contexts = (ctx, ctx.parent) if ctx.parent is not None else (ctx,)
-    sources = (each.get_parameter_source(name) for each in contexts for name in names)
-    return any(source is not None and source.name == "COMMANDLINE" for source in sources)
+    return any(gives(each, name) for each in contexts for name in names)
 
 
 def shown_values(rendering: Rendering) -> tuple[pages.Rendering, pages.Redaction]:

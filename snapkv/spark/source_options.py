@@ -79,10 +79,15 @@ def canonical_names(raw: Mapping[str, str], known: Collection[str]) -> dict[str,
     texts: dict[str, str] = {}
     for key, value in raw.items():
         name = names.get(key.lower())
+        if name is None and key.lower().startswith(STORAGE) and "archive" in known:
+            name = key.lower()
+        if name in texts:
+            raise SourceError(
+                errors.INVALID_OPTION,
+                f"option {name} is given twice, once as {key!r}: give it once",
+            )
         if name is not None:
             texts[name] = value
-        elif key.lower().startswith(STORAGE) and "archive" in known:
-            texts[key.lower()] = value
         elif not _is_of_table(key.lower(), raw):
             raise _unknown(key, known)
     return texts

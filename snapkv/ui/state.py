@@ -126,7 +126,7 @@ class State:
 
 
 def _parsed(query: bytes) -> dict[str, str]:
-    """Return the fields of a query that are not empty."""
+    """Return the fields of a query that are not empty; raise for one with two values."""
     try:
         pairs = parse_qsl(
             query.decode("latin-1"),
@@ -141,7 +141,14 @@ def _parsed(query: bytes) -> dict[str, str]:
             raise InvalidOptionError(
                 f"{name[:40]}= has {len(value):,} characters: give at most {FIELD_CHARS_MAX:,}"
             )
-    return {name: value for name, value in pairs if value != ""}
+    fields: dict[str, str] = {}
+    for name, value in pairs:
+        if value and fields.setdefault(name, value) != value:
+            raise InvalidOptionError(
+                f"the URL has {name[:40]}= twice: {fields[name][:40]!r} and {value[:40]!r}; "
+                "give it once"
+            )
+    return fields
 
 
 def _quoted(text: str) -> str:

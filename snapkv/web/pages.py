@@ -176,13 +176,18 @@ async def _body(receive: Receive) -> bytes:
 
 
 def _fields(headers: Headers, body: bytes) -> dict[str, str]:
-    """Return the fields of a form, none of a body of another type."""
+    """Return the fields of a form, none of a body of another type.
+
+    Raises `HTTPException` for a field that occurs twice.
+    """
     if headers.get("content-type", "").partition(";")[0].strip().lower() != FORM_TYPE:
         return {}
     try:
         text = body.decode("ascii")
-        return dict(
-            parse_qsl(text, keep_blank_values=True, errors="strict", max_num_fields=FIELDS_MAX)
-        )
+        pairs = parse_qsl(text, keep_blank_values=True, errors="strict", max_num_fields=FIELDS_MAX)
     except ValueError:
         raise HTTPException(400, "The form is not valid.") from None
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
+        raise HTTPException(400, "The form has a field twice: send each once.")
+    return fields

@@ -121,6 +121,9 @@ def test_each_python_and_each_extra_is_tried() -> None:
         assert {extra for _, extra, v in found if v == versions} == {"", *sources.extras}
     asked = _parsed(["--python", "3.12", "--extra", "", "--versions", LOWEST])
     assert list(_combinations(asked, sources)) == [("3.12", "", LOWEST)]
+    for words in (["--versions", LOWEST, "--versions", NEWEST], ["--keep=a", "--keep", "b"]):
+        with pytest.raises(SystemExit):
+            _parsed(words)
 
 
 def test_outcomes_are_printed_and_decide() -> None:

@@ -18,7 +18,9 @@ from snapkv.engine.contract import Delete, Put
 from snapkv.engine.etcd import connection
 from snapkv.spark import cuts, errors
 from snapkv.spark.errors import SourceError
+from snapkv.spark.options import KNOWN
 from snapkv.spark.source import SnapKVDataSource
+from snapkv.spark.source_options import canonical_names
 
 EMBEDDED = pytest.mark.parametrize("place", ["lmdb"], indirect=True)
 OF_STREAMS = {errors.CHECKPOINT_INVALID}
@@ -32,6 +34,17 @@ def fails(code: str, planned: Planned | None = None, *, reader=None) -> str:
         (reader or planned.reader()).rows()
     assert str(caught.value).startswith(f"[SNAPKV_{code}] "), caught.value
     return str(caught.value)
+
+
+def test_an_option_in_two_spellings_is_given_twice():
+    """Spark's Scala merges spellings itself; options that come from elsewhere are checked here."""
+    for given in (
+        {"keyPrefix": "a/", "keyprefix": "b/"},
+        {"ca_cert": "a", "cacert": "b"},
+        {"storage.region": "a", "storage.REGION": "b"},
+    ):
+        with pytest.raises(SourceError, match=r"INVALID_OPTION.* is given twice"):
+            canonical_names(given, KNOWN)
 
 
 # --- all codes ---

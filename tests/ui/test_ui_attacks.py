@@ -203,11 +203,15 @@ def test_queries_that_are_not_valid_are_errors_of_the_client(store, clock):
             "/?prefix=" + "a" * 30_000,
             *(f"/{field}{'9' * 5_000}" for field in ("?at=", "?from=", "keys?limit=")),
             *(f"/{field}{'9' * 5_000}" for field in ("?at=rev:", "?at=-", "live/events?since=")),
+            *("/keys?at=rev:1&at=rev:2", "/keys?prefix=a&prefix=b", "/keys?_=at%3D1%26at%3D2"),
             *("/?at=%D9%A3", "/keys?limit=%D9%A3", "/keys?limit=1_0", "/live/events?since=1_0"),
         ):
             answer = served.http.get(url)
             assert answer.status_code == 400, f"{url}: {answer.status_code}"
             assert "bug" not in answer.text
+        twice = served.http.get("/keys.json?prefix=a/&prefix=b/").json()
+        assert "the URL has prefix= twice: 'a/' and 'b/'; give it once" in str(twice)
+        assert served.http.get("/keys?prefix=&prefix=a").is_success
         for url in ("/nothing", "/assets/../app.py", "/assets/x", "/key?key=b", "/key?key=%FF"):
             assert served.http.get(url).status_code in (400, 404), url
         for url in ("/keys?_=%FF", "/keys?_=_%3D%2525FF", "/search?q=%FF", "/live/events"):

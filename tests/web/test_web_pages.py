@@ -158,7 +158,9 @@ def test_a_form_that_is_too_large(served):
     assert served.http.get("/").is_success
 
 
-@pytest.mark.parametrize("body", [b"a=%ff", b"a=\xff", b"&".join([b"a=1"] * 2_000)])
+@pytest.mark.parametrize(
+    "body", [b"a=%ff", b"a=\xff", b"&".join([b"a=1"] * 2_000), b"prefix=a/&prefix=b/"]
+)
 def test_a_form_that_is_not_valid(served, body):
     headers = {"Content-Type": "application/x-www-form-urlencoded"}
     assert served.http.post("/", content=body, headers=headers).status_code == 400

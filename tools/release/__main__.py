@@ -50,11 +50,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tools.release", description=__doc__)
     parser.add_argument("--final", action="store_true", help="fail on what is to do or left out")
-    parser.add_argument("--keep", type=Path, help="a folder for the wheel and the sdist")
+    parser.add_argument(
+        "--keep", action="append", type=Path, help="a folder for the wheel and the sdist"
+    )
     parser.add_argument("--python", action="append", help="only these versions: 3.12")
     parser.add_argument("--extra", action="append", help="only these extras; '' is none of them")
-    parser.add_argument("--versions", choices=(NEWEST, LOWEST), help="only these versions")
-    return parser.parse_args(arguments)
+    parser.add_argument(
+        "--versions", action="append", choices=(NEWEST, LOWEST), help="only these versions"
+    )
+    given = parser.parse_args(arguments)
+    for name in ("keep", "versions"):  # with "store" argparse would drop the first, in silence
+        first, *more = getattr(given, name) or [None]
+        if more:
+            parser.error(f"--{name} is given twice: {first} and {more[-1]}; give it once")
+        setattr(given, name, first)
+    return given
 
 
 def _check_sources(checklist: Checklist, sources: Sources) -> None:
