@@ -8,9 +8,12 @@ from __future__ import annotations
 import json
 import re
 import unicodedata
+from collections.abc import Iterable
 from typing import Literal
 
 PREVIEW_CHARS_MAX = 60
+NAME_CHARS_MAX = 200
+"""The most characters that a message about keys shows of one."""
 """How many characters of a value a line shows; binary values take two for each byte."""
 
 _INVISIBLE = "\u034f\u115f\u1160\u17b4\u17b5\u180b\u180c\u180d\u180f\u3164\uffa0"
@@ -170,6 +173,39 @@ def shortened_text(text: str, chars_max: int) -> str:
     'abc...'
     """
     return text if len(text) <= chars_max else text[: max(0, chars_max - 3)] + "..."
+
+
+class LongerNames:
+    """The keys that a prefix matches although they are neither its own nor below it.
+
+    `a/x` matches `a/x2` and `a/x-old/1` beside `a/x` and `a/x/1`. A prefix that ends with a
+    separator, such as `/` or `-`, has none.
+
+    >>> print(LongerNames("a/x", ["a/x", "a/x/1", "a/x2", "a/xy"]))
+    prefix 'a/x' also matches 'a/x2' and 1 more key, which are not below 'a/x/'
+    """
+
+    def __init__(self, prefix: str, keys: Iterable[str] = ()) -> None:
+        self._prefix, self._ends_in_name = prefix, prefix[-1:].isalnum()
+        self._first, self._count = "", 0
+        for key in keys:
+            self.add(key)
+
+    def add(self, key: str) -> None:
+        """Count a key that begins with the prefix, if its name is longer."""
+        if self._ends_in_name and key[len(self._prefix) :][:1] not in ("", "/"):
+            self._first, self._count = self._first or key, self._count + 1
+
+    def __bool__(self) -> bool:
+        return self._count > 0
+
+    def __str__(self) -> str:
+        more = self._count - 1
+        keys = f" and {more:,} more key{'s' * (more > 1)}, which are" if more else ", which is"
+        first, prefix = (
+            shortened_text(each, NAME_CHARS_MAX) for each in (self._first, self._prefix)
+        )
+        return f"prefix {prefix!r} also matches {first!r}{keys} not below {prefix + '/'!r}"
 
 
 def common_head(before: str | bytes, after: str | bytes) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Annotated
 
 import typer
@@ -14,10 +14,12 @@ from snapkv.cli.moments import moment, settled, up_to
 from snapkv.cli.options import AtOption, KeyArgument, PrefixOption, StoreOptions, takes
 from snapkv.cli.output import Output
 from snapkv.cli.rendering import Rendering, renders
+from snapkv.cli.terminal import tell_longer_names
 from snapkv.errors import KeyNotFoundError
-from snapkv.model import Version
+from snapkv.model import Difference, Version
 from snapkv.rendering import Blame
 from snapkv.rendering import blame as blamed
+from snapkv.text import LongerNames
 
 
 @takes("observe", "archive", "timeout", "no_pager")
@@ -40,14 +42,22 @@ def diff(
     a longer text its lines. -o json has the whole values.
     """
     before, after, renderer = moment(a), moment(b), Renderer(rendering)
+    longer = LongerNames(prefix)
     with options.long_output(*renderer.headings) as out, options.readable() as kv:
         before, after = settled(kv, before), settled(kv, after)
-        for shown in renderer.each(kv.diff(before, after, prefix or None)):
+        for shown in renderer.each(_seen(kv.diff(before, after, prefix or None), longer)):
             out.record(shown.fields, *shown.columns, lines=shown.lines)
         renderer.finish(out)
     renderer.tell_ignored()
+    tell_longer_names(longer)
     if exit_code and any(renderer.counts.values()):
         raise typer.Exit(Exit.NO)
+
+
+def _seen(differences: Iterable[Difference[str]], longer: LongerNames) -> Iterator[Difference[str]]:
+    for each in differences:
+        longer.add(each.key)
+        yield each
 
 
 @takes("observe", "archive", "timeout", "no_pager", "raw")

@@ -21,7 +21,7 @@ from snapkv.cli.options import (
 from snapkv.cli.output import Output
 from snapkv.cli.progress import progress_bar, working
 from snapkv.cli.questions import confirm
-from snapkv.cli.terminal import tell
+from snapkv.cli.terminal import tell, tell_longer_names
 from snapkv.errors import (
     AccessDeniedError,
     CommitTooLargeError,
@@ -35,6 +35,7 @@ from snapkv.importing.writer import Progress
 from snapkv.store.open import STORE_VARIABLE
 from snapkv.store.open import open as open_store
 from snapkv.store.store import SnapshotKV
+from snapkv.text import LongerNames
 
 Tried = Callable[[SnapshotKV, Progress | None, bool], ImportResult]
 """An import into a store, with what shows its progress; True for a dry run."""
@@ -117,6 +118,7 @@ def import_prefix(
     with shown, _importing(options, tried, dry_run) as kv:
         target = under + ("" if strip else prefix)
         if replace and not dry_run and (there := kv.at().count(target)):
+            tell_longer_names(LongerNames(target, kv.at().keys(target)))
             what = f"{counted(there, 'key')} under {target!r}" if target else "every key"
             confirm(f"Replace what differs of {what} in {store}?", yes=yes)
         with warnings_shown(again=not elsewhere):

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, TextIO
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from snapkv.text import LongerNames
+
 Part = str | tuple[str, str]
 """A piece of a line: text, or text with a style."""
 
@@ -58,6 +60,12 @@ def tell_error(message: str) -> None:
 def tell_warning(message: str) -> None:
     """Write one line of warning to the error stream."""
     tell_headed("snapkv: warning: ", "bold yellow", message)
+
+
+def tell_longer_names(found: LongerNames) -> None:
+    """Warn that a prefix matches keys that are not below it, if it does."""
+    if found:
+        tell_warning(str(found))
 
 
 def tell(message: str) -> None:

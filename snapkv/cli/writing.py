@@ -17,12 +17,13 @@ from snapkv.cli.options import StoreOptions, YesOption, takes
 from snapkv.cli.output import Output
 from snapkv.cli.questions import confirm_found
 from snapkv.cli.rendering import Rendering, renders
-from snapkv.cli.terminal import tell
+from snapkv.cli.terminal import tell, tell_longer_names
 from snapkv.errors import InvalidTimeError, KeyNotFoundError
 from snapkv.model import Absent, AtRevision, Difference, Guard
 from snapkv.reading.snapshot import Snapshot
 from snapkv.store.restoring import Plan, planned
 from snapkv.store.store import SnapshotKV
+from snapkv.text import LongerNames
 from snapkv.times import When
 
 STDIN = "-"
@@ -128,6 +129,7 @@ def _confirm_removal(kv: SnapshotKV, prefix: str, *, yes: bool) -> None:
         return list(kv.at().keys(prefix))
 
     def question(keys: list[str]) -> str:
+        tell_longer_names(LongerNames(prefix, keys))
         return f"Remove {counted(len(keys), 'key')} under {prefix!r}?"
 
     if not yes:
@@ -169,7 +171,7 @@ def restore(
         target = settled(kv, target)
         plan = _plan(kv, target, prefix, before_first)
         if dry_run:
-            _tell_plan(out, renderer, plan)
+            _tell_plan(out, renderer, plan, prefix)
             return
         commit = None
         if plan.changes and target is not None:
@@ -178,6 +180,7 @@ def restore(
                 return _plan(kv, target, prefix, before_first).changes
 
             def question(changes: list[Difference[str]]) -> str:
+                tell_longer_names(LongerNames(prefix, (each.key for each in changes)))
                 renderer.tell(changes)
                 counts = _counts(plan._replace(changes=changes))
                 return f"Restore {time_text(plan.past.timestamp)}: {counts}?"
@@ -203,7 +206,8 @@ def _plan(kv: SnapshotKV, target: When | None, prefix: str, before_first: bool) 
         raise CommandError(str(e).replace("before_first=True", "--before-first")) from e
 
 
-def _tell_plan(out: Output, renderer: Renderer, plan: Plan) -> None:
+def _tell_plan(out: Output, renderer: Renderer, plan: Plan, prefix: str) -> None:
+    tell_longer_names(LongerNames(prefix, (each.key for each in plan.changes)))
     changes = renderer.each(plan.changes)
     if out.structured:
         out.record({**_counts_json(plan), "changes": [shown.fields for shown in changes]})

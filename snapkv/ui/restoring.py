@@ -10,6 +10,7 @@ from snapkv.errors import ConflictError, InvalidOptionError
 from snapkv.model import Commit, HeadAt
 from snapkv.store.restoring import Plan, planned
 from snapkv.store.store import SnapshotKV
+from snapkv.text import LongerNames
 from snapkv.times import When
 from snapkv.ui.differences import VALUES_BYTES_MAX, Row, kind_of, row
 from snapkv.ui.source import Budget, Source
@@ -26,8 +27,8 @@ STALE = "another commit was made since the preview; nothing was restored: look a
 class Preview:
     """What restoring changes: from the state `head` (a revision) to that of `timestamp`.
 
-    It writes or removes `total` keys, of which the first are in `rows`. `phrase` is what a person
-    types to confirm it.
+    It writes or removes `total` keys, of which the first are in `rows`. `longer` says which of them
+    are not below the prefix. `phrase` is what a person types to confirm it.
     """
 
     prefix: str
@@ -37,6 +38,7 @@ class Preview:
     total: int
     counts: Counter[str]
     rows: list[Row]
+    longer: str | None
 
     @property
     def phrase(self) -> str:
@@ -64,10 +66,10 @@ class Restores:
             held += len(each.before or b"") + len(each.after or b"")
             whole = held <= VALUES_BYTES_MAX
             rows.append(row(self._source, each.key, each.before, each.after, whole))
-        past, total = plan.past, len(plan.changes)
-        return Preview(
-            prefix, past.timestamp, past.revision, plan.head.revision, total, counts, rows
-        )
+        past, head, total = plan.past, plan.head.revision, len(plan.changes)
+        longer = LongerNames(prefix, (each.key for each in plan.changes))
+        named = str(longer) if longer else None
+        return Preview(prefix, past.timestamp, past.revision, head, total, counts, rows, named)
 
     def carry_out(
         self,

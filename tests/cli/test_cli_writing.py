@@ -372,3 +372,46 @@ def test_info_tells_facts(any_cli: Cli) -> None:
     assert facts["engine"]["engine"] == cli.engine
     rows = dict(line.split(maxsplit=1) for line in cli.ok("info", "--raw").lines)
     assert rows["newest"] == written["timestamp"]
+
+
+# --- prefixes that do not end a name ---
+
+LONGER = (
+    "snapkv: warning: prefix 'a/x' also matches 'a/x-old' and 1 more key, which are not below "
+    "'a/x/'"
+)
+
+
+def test_a_preview_says_first_that_a_prefix_matches_longer_names(any_cli: Cli) -> None:
+    cli = any_cli
+    cli.ok("put", "a/x", "1", "a/x/below", "1", "a/x2", "1", "a/x-old", "1", "a/other", "1")
+    cli.ok("put", "a/x", "2", "a/x/below", "2", "a/x2", "2", "a/x-old", "2", "a/other", "2")
+    answer = cli("restore", "rev:3", "--prefix", "a/x", "--dry-run")
+    assert answer.err.splitlines()[1] == LONGER
+    answer = cli("restore", "rev:3", "--prefix", "a/x")
+    assert answer.err.splitlines()[1] == LONGER
+    assert "Restore" in answer.err.splitlines()[-1]
+    assert cli("rm", "--prefix", "a/x").err.splitlines()[0] == LONGER
+    assert cli.ok("diff", "rev:3", "--prefix", "a/x").err.splitlines()[-1] == LONGER
+    replace = cli("import-prefix", "a/", "--under", "a/x", "--strip", "--replace")
+    assert replace.err.splitlines()[0] == LONGER
+    assert cli.ok("restore", "rev:3", "--prefix", "a/x", "--yes").err.splitlines()[1] == LONGER
+    assert cli.ok("get", "a/x2").out == "1"
+    assert cli.ok("get", "a/other").out == "2"
+
+
+@pytest.mark.parametrize("prefix", ["a/x/", "a/", "", "a/x-"])
+def test_a_prefix_that_ends_with_a_separator_needs_no_warning(cli: Cli, prefix: str) -> None:
+    cli.ok("put", "a/x/1", "1", "a/x-old", "1", "a/x2", "1")
+    for answer in (
+        cli.ok("diff", "rev:2", "--prefix", prefix),
+        cli.ok("restore", "rev:2", "--before-first", "--prefix", prefix, "--dry-run"),
+        cli("rm", "--prefix", prefix),
+    ):
+        assert "also matches" not in answer.err
+
+
+def test_a_prefix_whose_longer_names_do_not_change_needs_no_warning(cli: Cli) -> None:
+    cli.ok("put", "a/x", "1", "a/x2", "1")
+    cli.ok("put", "a/x", "2")
+    assert "also matches" not in cli.ok("restore", "rev:3", "--prefix", "a/x", "-y").err

@@ -170,3 +170,15 @@ def test_it_cannot_be_on_for_what_is_only_read(store):
     )
     assert done.returncode == 2, done.stderr
     assert "--allow-restore needs a store that can be written" in done.stderr
+
+
+def test_a_preview_says_first_that_a_prefix_matches_longer_names(store, clock):
+    clock.advance(1_000)
+    then = store.commit(puts={"a/x": b"1", "a/x2": b"1", "a/x/below": b"1"}).ts
+    store.commit(puts={"a/x": b"2", "a/x2": b"2", "a/x/below": b"2"})
+    said = "prefix 'a/x' also matches 'a/x2', which is not below 'a/x/'"
+    with Served(store, writable=True) as served:
+        page = served.page(f"/restore?at={then}&prefix=a/x")
+        assert page.text.index(said) < page.text.index("This makes the keys")
+        assert served.json(f"/restore.json?at={then}&prefix=a/x")["longer"] == said
+        assert served.json(f"/restore.json?at={then}&prefix=a/x/")["longer"] is None
