@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import socket
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from ipaddress import ip_address
 from typing import Any
 
@@ -26,7 +28,7 @@ class Listener:
     >>> listener.socket.close()
 
     Raises `InvalidOptionError` when other machines can reach the address without a login and
-    without `insecure`, and `OSError` when it cannot bind to the address.
+    without `insecure`, and `OSError`, which names the address, when it cannot bind to it.
     """
 
     def __init__(
@@ -71,7 +73,21 @@ def check_exposure(host: str, login: Login | None, *, insecure: bool = False) ->
 
 
 def _address(host: str, port: int) -> tuple[int, int, int, str, Any]:
-    return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    with _named(host):
+        return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+
+
+@contextmanager
+def _named(place: str) -> Iterator[None]:
+    """Name the address in an `OSError`."""
+    try:
+        yield
+    except OSError as e:
+        if e.errno == errno.EADDRINUSE:
+            why = "another process has that port; end it, or choose another port"
+        else:
+            why = f"{e.strerror or e}; choose another host or port"
+        raise OSError(e.errno, f"cannot listen at {place}: {why}") from e
 
 
 def _is_loopback(address: tuple[Any, ...]) -> bool:
@@ -83,7 +99,8 @@ def _bound(host: str, port: int) -> socket.socket:
     found = socket.socket(family, kind, protocol)
     try:
         found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        found.bind(address)
+        with _named(f"[{host}]:{port}" if ":" in host else f"{host}:{port}"):
+            found.bind(address)
     except OSError:
         found.close()
         raise

@@ -48,8 +48,11 @@ def test_an_address_that_is_taken_leaves_no_socket():
     taken = Listener(HOST, 0)
     with taken.socket:
         taken.socket.listen()
-        with pytest.raises(OSError, match="in use"):
+        said = f"cannot listen at {HOST}:{taken.port}: another process has that port"
+        with pytest.raises(OSError, match=said):
             Listener(HOST, taken.port)
+    with pytest.raises(OSError, match=r"cannot listen at no\.such\.host\.invalid: "):
+        Listener("no.such.host.invalid", 80)
 
 
 def test_child_processes_do_not_inherit_it():
