@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -17,7 +18,7 @@ from snapkv.cli.options import StoreOptions, YesOption, takes
 from snapkv.cli.output import Output
 from snapkv.cli.questions import confirm_found
 from snapkv.cli.rendering import Rendering, renders
-from snapkv.cli.terminal import tell, tell_longer_names
+from snapkv.cli.terminal import tell, tell_longer_names, tell_warning
 from snapkv.errors import InvalidTimeError, KeyNotFoundError
 from snapkv.model import Absent, AtRevision, Difference, Guard
 from snapkv.reading.snapshot import Snapshot
@@ -73,10 +74,25 @@ def _pairs(words: list[str], file: Path | None) -> dict[str, bytes]:
         raise CommandError("put takes each key once")
     if values.count(STDIN) > 1:
         raise CommandError("only one value can come from the standard input")
+    for value in values:
+        _check_no_file(value)
     return {
         key: _stdin_value() if value == STDIN else os.fsencode(value)
         for key, value in zip(keys, values, strict=True)
     }
+
+
+def _check_no_file(value: str) -> None:
+    """Raise `CommandError` for @FILE, which curl takes for a file; warn if no such file exists."""
+    if not value.startswith("@") or len(value) == 1:
+        return
+    advice = f"for the content of a file give KEY --file {shlex.quote(value[1:])}"
+    if Path(value[1:]).exists():
+        raise CommandError(
+            f"the value {value!r} would be stored as this text: {advice}; to store the text, give "
+            "the value - and write it to the standard input"
+        )
+    tell_warning(f"the value {value!r} is stored as this text; {advice}")
 
 
 def _stdin_value() -> bytes:

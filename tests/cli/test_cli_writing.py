@@ -415,3 +415,15 @@ def test_a_prefix_whose_longer_names_do_not_change_needs_no_warning(cli: Cli) ->
     cli.ok("put", "a/x", "1", "a/x2", "1")
     cli.ok("put", "a/x", "2")
     assert "also matches" not in cli.ok("restore", "rev:3", "--prefix", "a/x", "-y").err
+
+
+def test_a_value_that_names_a_file_as_for_curl_is_not_stored_as_text(cli: Cli) -> None:
+    (cli.place / "my value").write_bytes(b"content")
+    answer = cli("put", "a", "@my value", "b", "2")
+    assert answer.code == 2
+    assert "for the content of a file give KEY --file 'my value'" in answer.err
+    assert not (cli.place / "meta").exists(), "no store was made"
+    assert cli.ok("put", "a", "-", stdin=b"@my value").err == ""
+    assert cli.ok("get", "a").out == "@my value"
+    assert "'@bob' is stored as this text" in cli.ok("put", "b", "@bob", "c", "@").err
+    assert cli.ok("get", "b").out == "@bob"
