@@ -100,6 +100,11 @@ class ArchiveEngine(ReadOnly):
         """What the archive has, for the messages of errors."""
         return f"the archive {self.url} {self.manifest.extent}"
 
+    def _before_record(self, revision: int, manifest: Manifest) -> CompactedError:
+        """Return the error for a revision before the oldest one that the archive has."""
+        since, archive = manifest.since, self.archived
+        return CompactedError(revision, since, unit="revision", archive=archive, begins=True)
+
     # --- reading ---
 
     def get(self, key: bytes, revision: int = 0) -> GetResult:
@@ -186,7 +191,7 @@ class ArchiveEngine(ReadOnly):
         while low <= high:
             manifest = self._manifest_for(high)
             if low < manifest.since:  # `keep` has dropped it meanwhile
-                raise CompactedError(low, manifest.since, unit="revision", archive=self.archived)
+                raise self._before_record(low, manifest)
             files = (file for file in manifest.of_kind("delta") if file.high >= low)
             try:
                 for file in files:
@@ -301,7 +306,7 @@ class ArchiveEngine(ReadOnly):
             if revision > manifest.high:
                 raise FutureRevisionError(revision, manifest.high)
         if 0 < revision < manifest.since:
-            raise CompactedError(revision, manifest.since, unit="revision", archive=self.archived)
+            raise self._before_record(revision, manifest)
         return manifest
 
     # --- watching ---
@@ -327,7 +332,7 @@ class ArchiveEngine(ReadOnly):
         """Return the batches from revision `low` on, and the revision that they reach."""
         manifest = self._manifest_for(0)
         if low < manifest.since:
-            raise CompactedError(low, manifest.since, unit="revision", archive=self.archived)
+            raise self._before_record(low, manifest)
         found = batches(self._opened, self._marks, self.layout.ts, manifest, key, range_end, low)
         return found, manifest.high
 

@@ -1,5 +1,6 @@
 """Opening a store with its archive, and an archive alone."""
 
+import pickle
 import random
 
 import pytest
@@ -231,3 +232,20 @@ def test_a_row_group_is_one_request(store, folder, monkeypatch):
         before = opened.groups_read
         assert alone.at().count() == 50
         assert len(parts) == opened.groups_read - before > 1
+
+
+@embedded
+def test_a_time_before_an_archive_begins_is_not_called_compacted(place, store, clock, folder):
+    early = store.save("a", b"1")
+    clock.advance(600_000)
+    second = store.save("a", b"2")
+    clock.advance(600_000)
+    store.compact(second)
+    recorder(store, folder).catch_up()
+    with snapkv.open_archive(folder) as alone:
+        for read in (lambda: alone.load("a", early), lambda: list(alone.commits(since=early))):
+            with pytest.raises(CompactedError, match="is not in the record, which begins at") as e:
+                read()
+            assert "compacted" not in str(e.value)
+            copied = pickle.loads(pickle.dumps(e.value))
+            assert (str(copied), copied.begins) == (str(e.value), True)
