@@ -68,7 +68,7 @@ def changefeed_page(c: Context) -> Page:
         live_or_past(c),
         time=time_of_moment(c),
         start=c.state.number("start", 1, 1_000_000) - 1,
-        limit=c.state.number("limit", TABLES_MAX, TABLES_ASKED_MAX),
+        limit=c.state.limit(TABLES_MAX, TABLES_ASKED_MAX),
     )
     span, tables = span_of(c), [row.table for row in found.tables]
     moves = lanes(

@@ -45,7 +45,7 @@ def databases_page(c: Context) -> Page:
 def database_page(c: Context) -> Page:
     """Show a database's documents at the moment: the newest change first, or by id."""
     name, by = needed(c, "db"), c.state.choice("by", "change", "id")
-    limit = c.state.number("limit", ROWS_MAX, ROWS_ASKED_MAX)
+    limit = c.state.limit(ROWS_MAX, ROWS_ASKED_MAX)
     listed = feed if by == "change" else feed_by_id
     start, exact = c.state["start"], looks_longer(c)
     found = listed(store_of(c), name, c.at, start=start, limit=limit, exact=exact)

@@ -25,7 +25,7 @@ def generations_page(c: Context) -> Page:
     span, log = span_of(c), c.state["log"]
     more = {"lane": lambda row: _lane(row, span)}
     if log:
-        limit = c.state.number("limit", GENERATIONS_MAX, GENERATIONS_ASKED_MAX)
+        limit = c.state.limit(GENERATIONS_MAX, GENERATIONS_ASKED_MAX)
         found = log_at(store, log, c.at, time=time, limit=limit)
         line = command(c, "generations", "list", "--log", log) if c.at is None else ""
         return Page("cdcmeta/generation_log.html", f"Generations: {log}", found, more, line)
@@ -43,7 +43,7 @@ def generation_page(c: Context) -> Page:
         c.at,
         time=time_of_moment(c),
         start=integer(c, "start"),
-        limit=c.state.number("limit", RANGES_MAX, RANGES_ASKED_MAX),
+        limit=c.state.limit(RANGES_MAX, RANGES_ASKED_MAX),
         key=c.state["key"],
     )
     words = ["generations", "show", str(found.generation.time), "--log", log]

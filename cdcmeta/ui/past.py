@@ -90,7 +90,7 @@ def edits_back(
     high = source.mark(until).revision
     found = stored_versions_back(source, stored, high, limit=limit, budget=budget)
     rows = [_edit(version) for version in found.versions]
-    return Edits(rows, found.following, found.complete, found.compacted)
+    return Edits(rows, found.following, found.complete, found.compacted and not found.created)
 
 
 def moves_back(
@@ -119,7 +119,8 @@ def moves_of(id: str, table: str, found: Versions, low: int) -> Moves:
     rows = _moves(records.place_key(id, table), found.versions, low)
     whole = bool(rows) and rows[-1].revision <= low
     following = None if whole else found.following
-    return Moves(table, rows, following, whole or found.complete, found.compacted)
+    compacted = found.compacted and not found.created
+    return Moves(table, rows, following, whole or found.complete, compacted)
 
 
 def _edit(version: Version) -> Edit:

@@ -107,11 +107,12 @@ class Application:
     async def _page(self, view: Callable[[Shown], Page], c: Shown, as_json: bool) -> Response:
         """Return the page of a view, or its data."""
 
-        def made() -> Response:
-            page = view(c)
-            return pages.page_json(page) if as_json else pages.page_html(c, page)
+        def made(share: int) -> Response:
+            part = replace(c, state=replace(c.state, share=share))
+            page = view(part)
+            return pages.page_json(page) if as_json else pages.page_html(part, page)
 
-        return await self._in_thread(made)
+        return await self._in_thread(lambda: pages.fitting(made, as_json=as_json))
 
     # --- fleets ---
 
@@ -201,10 +202,16 @@ class Application:
                     raise
                 fields = {"at": str(timestamp), "prefix": prefix, "member": member}
                 state = State("/restore", {n: text for n, text in fields.items() if text})
-                context = Context(site, state, user, request.scope.get(TOKEN, ""))
-                page = restore(context)
-                page = replace(page, more={**page.more, "note": note, "reason": str(e)})
-                return pages.page_html(context, page, status)
+                more, token = {"note": note, "reason": str(e)}, request.scope.get(TOKEN, "")
+
+                def again(share: int) -> Response:
+                    context = Context(site, replace(state, share=share), user, token)
+                    page = restore(context)
+                    return pages.page_html(
+                        context, replace(page, more={**page.more, **more}), status
+                    )
+
+                return pages.fitting(again)
             url = State("/commit").url(at=commit.ts, member=member)
             return RedirectResponse(url, 303)
 
@@ -242,10 +249,13 @@ class Application:
         if status in BAR_STATUSES and has_bar and view_of(self._site.extra_views, failed.path):
             fields = {name: failed[name] for name in BAR_FIELDS if failed.has(name)}
             with suppress(Exception):  # the error is shown without the bar
-                c = Context(await self._site_of(failed["member"]), State(failed.path, fields))
-                return await self._in_thread(
-                    lambda: pages.error_answer(status, reason, c=c, failed=failed, fleet=fleet)
-                )
+                site = await self._site_of(failed["member"])
+
+                def made(share: int) -> Response:
+                    c = Context(site, State(failed.path, fields, share=share))
+                    return pages.error_answer(status, reason, c=c, failed=failed, fleet=fleet)
+
+                return await self._in_thread(lambda: pages.fitting(made))
         return pages.error_answer(status, reason, failed=failed, fleet=fleet)
 
 

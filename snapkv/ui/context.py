@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from markupsafe import Markup
 
 from snapkv.errors import NotObservedError
 from snapkv.times import When, end_of_ms, format_time, pack, physical_ms, revision_of
-from snapkv.ui.bar import ALL, Bar, bar, span_of
+from snapkv.ui.bar import ALL, BUCKETS_MAX, Bar, bar, span_of
 from snapkv.ui.contributed import ExtraViews, PresentLinks, installed
 from snapkv.ui.health import Health, KeptHealth
 from snapkv.ui.live import Hub
@@ -20,6 +20,8 @@ from snapkv.ui.source import Budget, Source
 from snapkv.ui.state import TIMES, State
 from snapkv.ui.text import axis_time_html, time_html
 
+CRUMBS_MAX = 20
+"""The most parts of a prefix that a page links to."""
 BUDGET_S = 0.1
 """How long a page goes on to count or to search for; then it offers to continue."""
 
@@ -159,7 +161,12 @@ class Context:
     @cached_property
     def bar(self) -> Bar:
         """The time bar."""
-        return bar(self.source, *self.span)
+        return bar(self.source, *self.span, buckets_max=max(4, self.state.part(BUCKETS_MAX)))
+
+    @cached_property
+    def rendering(self) -> Rendering:
+        """How values are shown."""
+        return replace(self.site.rendering, share=self.state.share)
 
     # --- the same in a terminal ---
 
@@ -217,8 +224,10 @@ class Context:
         return axis_time_html(int(bar.start_ms + part * span), span)
 
     def crumbs(self) -> list[tuple[str, str]]:
-        """Return the parts of the prefix with the prefix that each ends."""
+        """Return the parts of the prefix with the prefix that each ends, the last ones of many."""
         prefix, start = self.state["prefix"], len(self.source.root)
+        for _ in range(prefix.count("/", start) - CRUMBS_MAX):
+            start = prefix.index("/", start) + 1
         found = []
         while start < len(prefix):
             cut = prefix.find("/", start)

@@ -63,6 +63,11 @@ class Differences:
         """How many keys differ, as far as they were counted."""
         return sum(self.counts.values())
 
+    @property
+    def elsewhere(self) -> int:
+        """How many of them are below no child that is shown."""
+        return self.total - sum(sum(each.values()) for each in self.children.values())
+
 
 def differences(
     source: Source,
@@ -73,6 +78,7 @@ def differences(
     start: str | None = None,
     until: bytes | None = None,
     limit: int = ROWS_MAX,
+    children_max: int = CHILDREN_MAX,
     budget: Budget,
 ) -> Differences:
     """Return what differs between two moments; `start` continues after a key.
@@ -82,7 +88,17 @@ def differences(
     """
     reader = source.reader
     a, b = reader.source(before, None, False), reader.source(after, None, False)
-    return compared(source, a, b, prefix, start=start, until=until, limit=limit, budget=budget)
+    return compared(
+        source,
+        a,
+        b,
+        prefix,
+        start=start,
+        until=until,
+        limit=limit,
+        children_max=children_max,
+        budget=budget,
+    )
 
 
 def compared(
@@ -94,6 +110,7 @@ def compared(
     start: str | None = None,
     until: bytes | None = None,
     limit: int = ROWS_MAX,
+    children_max: int = CHILDREN_MAX,
     budget: Budget,
 ) -> Differences:
     """Return what differs between two states of a source; see `differences`."""
@@ -108,7 +125,8 @@ def compared(
         pairs = _all_new(b, low, high)  # a scan of the empty state would pass over every key
     else:
         pairs = both_scanned(a, b, low, high)
-    return _gathered(source, pairs, prefix, limit, budget, scans=changed is None)
+    most = limit, children_max
+    return _gathered(source, pairs, prefix, most, budget, scans=changed is None)
 
 
 def _all_new(state: Moment, low: bytes, high: bytes) -> Both:
@@ -121,12 +139,16 @@ def _gathered(
     source: Source,
     pairs: Both,
     prefix: str,
-    limit: int,
+    most: tuple[int, int],
     budget: Budget,
     *,
     scans: bool,
 ) -> Differences:
-    """Return a page of differences; `scans` says that keys without one are passed over, too."""
+    """Return a page of differences, with at most so many rows and children.
+
+    `scans` says that keys without a difference are passed over, too.
+    """
+    limit, children_max = most
     found, held, looked, last, more = Differences(), 0, 0, None, None
     for stored, before, after in pairs:
         check_in_time()
@@ -137,7 +159,7 @@ def _gathered(
             continue
         key, kind = source.decode(stored), kind_of(before, after)
         found.counts[kind] += 1
-        if (child := child_of(key, prefix)) in found.children or len(found.children) < CHILDREN_MAX:
+        if (child := child_of(key, prefix)) in found.children or len(found.children) < children_max:
             found.children.setdefault(child, Counter())[kind] += 1
         if len(found.rows) < limit:
             held += len(before or b"") + len(after or b"")

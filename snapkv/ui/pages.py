@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from jinja2 import ChoiceLoader, Environment, PackageLoader, PrefixLoader, StrictUndefined
+from jinja2 import ChoiceLoader, Environment, PackageLoader, PrefixLoader, StrictUndefined, Template
 from starlette.responses import Response
 
 from snapkv import errors
@@ -22,6 +22,10 @@ from snapkv.ui.fleet.site import FleetSite
 from snapkv.ui.state import State
 from snapkv.ui.views import Page
 
+PAGE_BYTES_MAX = 2 << 20
+"""The most bytes of a page, or of its JSON; of all answers but downloads and events."""
+SHARES = tuple(4**n for n in range(7))
+"""What the limits of a page are divided by, one after the other, until it is small enough."""
 STATUS_OF: tuple[tuple[type[Exception], int], ...] = (
     (errors.KeyNotFoundError, 404),
     (errors.CompactedError, 410),
@@ -89,26 +93,58 @@ def templates(*extra: ExtraViews) -> Environment:
 
 
 def page_html(c: Context | FleetContext, page: Page, status: int = 200) -> Response:
-    """Return a page."""
-    html = (
-        templates(*c.site.extra_views or ())
-        .get_template(page.template)
-        .render(
-            c=c,
-            state=c.state,
-            page=page,
-            d=page.data,
-            health=c.health,
-            links=c.links(),
-            **page.more,
-        )
-    )
-    return _answer(html, status)
+    """Return a page; raises `PageTooLargeError`."""
+    template = templates(*c.site.extra_views or ()).get_template(page.template)
+    given = {"c": c, "state": c.state, "page": page, "d": page.data, "health": c.health}
+    return _answer(_bounded(template, links=c.links(), **given, **page.more), status)
 
 
 def page_json(page: Page) -> Response:
-    """Return the plain data of a page."""
-    return json_answer({"command": page.command, "data": text.as_json(page.data)}, 200)
+    """Return the plain data of a page; raises `PageTooLargeError`."""
+    room = text.LongTexts(PAGE_BYTES_MAX // 2)
+    answer = json_answer({"command": page.command, "data": text.as_json(page.data, room)}, 200)
+    _check_size(len(answer.body))
+    return answer
+
+
+class PageTooLargeError(Exception):
+    """A page has more than `PAGE_BYTES_MAX`: at least `size` bytes."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__(f"{size:,} bytes")
+        self.size = size
+
+
+def fitting(make: Callable[[int], Response], *, as_json: bool = False) -> Response:
+    """Return a page with as large a share of its limits as `PAGE_BYTES_MAX` allows.
+
+    `make` makes it with limits divided by a share, and raises `PageTooLargeError`. All views have
+    this one bound: they show less, and lead to the rest.
+    """
+    enough = 1.0
+    for share in SHARES:
+        if share >= enough:
+            try:
+                return make(share)
+            except PageTooLargeError as e:
+                enough = share * e.size / PAGE_BYTES_MAX
+    reason = f"this page has more than {PAGE_BYTES_MAX:,} bytes: use the command line"
+    return error_answer(413, reason, as_json=as_json)
+
+
+def _bounded(template: Template, **given: Any) -> str:
+    """Return what a template makes; raise `PageTooLargeError` as soon as that is too much."""
+    parts, size = [], 0
+    for part in template.generate(**given):
+        parts.append(part)
+        size += len(part)
+        _check_size(size)
+    return "".join(parts)
+
+
+def _check_size(size: int) -> None:
+    if size > PAGE_BYTES_MAX:
+        raise PageTooLargeError(size)
 
 
 def json_answer(found: Mapping[str, Any], status: int) -> Response:
@@ -147,4 +183,5 @@ def error_answer(
 
 def _answer(html: str, status: int) -> Response:
     body = html.encode(errors="backslashreplace")
+    _check_size(len(body))
     return Response(body, status, media_type="text/html; charset=utf-8")

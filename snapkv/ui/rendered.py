@@ -21,6 +21,8 @@ SIDES_COLUMNS = 160
 PREVIEW_CHARS = 90
 DECODED_BYTES_MAX = 2 << 20
 """Larger values are not decoded for a page."""
+BLAMED_BYTES_MAX = 256 << 10
+"""The largest value that a page shows blame of, in bytes."""
 MARKS = {"added": "add", "removed": "del", "meta": "hunk"}
 
 
@@ -54,13 +56,15 @@ class Rendering:
     kind: str | None = None
     decoder: Decoder | None = None
     ignore: Sequence[str] = ()
+    share: int = 1
+    """What limits of lines are divided by, as those of `State`."""
 
     def value(self, data: bytes) -> Shown:
         """Return a whole value."""
         if len(data) > DECODED_BYTES_MAX:
             return Shown(remark=f"{len(data):,} bytes are too many for this page: download it")
         found = self._decoded(data)
-        lines = found.lines(lines_max=VALUE_LINES_MAX)
+        lines = found.lines(lines_max=max(1, VALUE_LINES_MAX // self.share))
         return Shown(lines, f"{found.kind}, {len(data):,} bytes")
 
     def row(self, row: Row, way: View) -> Shown:
@@ -73,11 +77,17 @@ class Rendering:
             None if value is None else self._decoded(value) for value in (row.before, row.after)
         )
         found = compare(before, after, ignore=self.ignore)
-        lines = found.lines(way, context=CONTEXT_LINES, width=SIDES_COLUMNS, lines_max=LINES_MAX)
+        most = max(1, LINES_MAX // self.share)
+        lines = found.lines(way, context=CONTEXT_LINES, width=SIDES_COLUMNS, lines_max=most)
         return Shown(lines, "" if lines else found.summary, way == "side-by-side")
 
     def blamed(self, versions: Sequence[Version]) -> list[Blamed]:
-        """Return what each path or line of the newest version owes to which version."""
+        """Return what each path or line of the newest version owes to which version.
+
+        Nothing of values that are too large for a page.
+        """
+        if any(len(each.value or b"") > BLAMED_BYTES_MAX for each in versions[:1]):
+            return []
         made: list[Blamed] = []
         last: Version | None = None
         for each in self._blame(versions):

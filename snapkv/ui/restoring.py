@@ -55,14 +55,14 @@ class Restores:
     def __init__(self, source: Source, store: SnapshotKV) -> None:
         self._source, self._store = source, store
 
-    def preview(self, when: When, prefix: str) -> Preview:
+    def preview(self, when: When, prefix: str, rows_max: int = ROWS_MAX) -> Preview:
         """Return what restoring a moment would change; raises as `SnapshotKV.restore`."""
-        return self._preview(planned(self._store, when, prefix), prefix)
+        return self._preview(planned(self._store, when, prefix), prefix, rows_max)
 
-    def _preview(self, plan: Plan, prefix: str) -> Preview:
+    def _preview(self, plan: Plan, prefix: str, rows_max: int = ROWS_MAX) -> Preview:
         counts = Counter(kind_of(each.before, each.after) for each in plan.changes)
         rows, held = list[Row](), 0
-        for each in plan.changes[:ROWS_MAX]:
+        for each in plan.changes[:rows_max]:
             held += len(each.before or b"") + len(each.after or b"")
             whole = held <= VALUES_BYTES_MAX
             rows.append(row(self._source, each.key, each.before, each.after, whole))

@@ -17,7 +17,10 @@ OF_MEMBER = ("member", "a", "b", "after", "older", "start", "follow", "look", "l
 """What a link to another member of a fleet leaves out."""
 TIMES = ("at", "from")
 FIELDS_MAX = 40
-FIELD_CHARS_MAX = 20_000
+QUERY_BYTES_MAX = 20_000
+"""The most bytes that a URL's fields take as a query. A page repeats them in each of its links."""
+UNFIT = "unfit"
+"""The field that names another one, whose value is too long for the URL of a link."""
 KEPT = "_"
 """The field in which a form keeps all other fields, as a query."""
 
@@ -35,6 +38,8 @@ class State:
     fields: Mapping[str, str] = field(default_factory=dict)
     moved: bool = False
     """Whether a form sent it, so that `url()` is its proper URL."""
+    share: int = 1
+    """What the limits of the page are divided by, because it was too large with the whole ones."""
 
     @classmethod
     def of(cls, path: str, query: bytes) -> State:
@@ -42,7 +47,18 @@ class State:
         fields = _parsed(query)
         kept = _parsed(fields.pop(KEPT, "").encode(errors="surrogateescape"))
         kept.pop(KEPT, None)  # a form keeps no form
-        return cls(path, {**kept, **fields}, moved=bool(kept))
+        found = cls(path, {**kept, **fields}, moved=bool(kept))
+        if found.has(UNFIT):
+            raise InvalidOptionError(
+                f"{found[UNFIT][:40]} is too long for a URL of this page: use the command line"
+            )
+        size = sum(len(name) + len(_quoted(text)) + 2 for name, text in found.fields.items())
+        if size > QUERY_BYTES_MAX:
+            raise InvalidOptionError(
+                f"the query of the URL has {size:,} bytes: give at most {QUERY_BYTES_MAX:,}; the "
+                "command line takes longer keys"
+            )
+        return found
 
     def __getitem__(self, name: str) -> str:
         """Return a field, "" if the URL does not have it."""
@@ -62,6 +78,14 @@ class State:
             raise InvalidOptionError(f"{name}={text[:40]!r} is not a number: give 1 to {most:,}")
         return min(most, max(1, number))
 
+    def limit(self, otherwise: int, most: int) -> int:
+        """Return how many rows the page may have: its field `limit`, or its share of that."""
+        return self.part(self.number("limit", otherwise, most))
+
+    def part(self, most: int) -> int:
+        """Return the share of a limit that this page may use, at least 1."""
+        return max(1, most // self.share)
+
     def choice(self, name: str, *choices: str) -> str:
         """Return a field that has one of some values, the first by default."""
         text = self[name] or choices[0]
@@ -80,9 +104,7 @@ class State:
         fields: dict[str, object] = dict(kept)
         fields |= {name.rstrip("_"): value for name, value in changes.items()}
         query = "&".join(
-            f"{name}={_quoted(str(value))}"
-            for name, value in fields.items()
-            if value not in ("", None)
+            _field(name, str(value)) for name, value in fields.items() if value not in ("", None)
         )
         return (path or self.path) + (f"?{query}" if query else "")
 
@@ -136,11 +158,6 @@ def _parsed(query: bytes) -> dict[str, str]:
         )
     except ValueError as e:
         raise InvalidOptionError(f"the query of the URL is not valid: {e}") from e
-    for name, value in pairs:
-        if len(value) > FIELD_CHARS_MAX:
-            raise InvalidOptionError(
-                f"{name[:40]}= has {len(value):,} characters: give at most {FIELD_CHARS_MAX:,}"
-            )
     fields: dict[str, str] = {}
     for name, value in pairs:
         if value and fields.setdefault(name, value) != value:
@@ -149,6 +166,12 @@ def _parsed(query: bytes) -> dict[str, str]:
                 "give it once"
             )
     return fields
+
+
+def _field(name: str, value: str) -> str:
+    if len(value) <= QUERY_BYTES_MAX and len(quoted := _quoted(value)) <= QUERY_BYTES_MAX:
+        return f"{name}={quoted}"
+    return f"{UNFIT}={name}"
 
 
 def _quoted(text: str) -> str:

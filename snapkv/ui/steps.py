@@ -205,19 +205,23 @@ def space_of(source: Source, touched: Touched) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class CommitPage:
-    """A commit with its differences in key order, `more` of which are left out.
+    """A commit with a page of its differences in key order, `more` of which come after it.
 
-    They are those from the revision `since` on; of a tick, of all writes that it stamps.
+    They are those from the revision `since` on; of a tick, of all writes that it stamps. The next
+    page begins behind the key `after`, None at the end.
     """
 
     step: Step
     rows: list[Row]
     more: int
     since: int
+    after: str | None = None
 
 
-def commit_at(source: Source, when: When | None, *, prefix: str = "", limit: int) -> CommitPage:
-    """Return the commit at or before a moment, with the first `limit` keys that it changed.
+def commit_at(
+    source: Source, when: When | None, *, prefix: str = "", after: str | None = None, limit: int
+) -> CommitPage:
+    """Return the commit at or before a moment, with `limit` keys that it changed, behind `after`.
 
     Of observed keys, it is the write at a revision, or the tick at or before a time with all that
     it stamps. Raises `CompactedError` if what it changed is not left.
@@ -229,10 +233,13 @@ def commit_at(source: Source, when: When | None, *, prefix: str = "", limit: int
     if not found:
         return CommitPage(Step(mark.revision, mark.timestamp, None, None), [], 0, low.revision)
     whole = _joined(found)
-    touched = [each for each in whole.touched if is_own(source, each)]
+    first = b"" if after is None else source.encode(after) + b"\0"
+    own = (each for each in whole.touched if is_own(source, each))
+    touched = [each for each in own if each.last.kv.key >= first]
     rows = list(_rows(source, touched[:limit], low))
     more = max(0, len(touched) - limit)
-    return CommitPage(step_of(source, whole), rows, more, low.revision)
+    last = rows[-1].key if rows and more else None
+    return CommitPage(step_of(source, whole), rows, more, low.revision, last)
 
 
 def _before(source: Source, mark: Mark, when: When | None) -> Mark:

@@ -16,6 +16,8 @@ from snapkv.ui.export import text_json, value_json
 KEY_CHARS_MAX = 600
 LINE_CHARS_MAX = 4_000
 DAY_MS = 86_400_000
+SHORT_TEXT_MAX = 4_096
+"""The longest text that an answer in JSON always has, in bytes."""
 JSON_NUMBER_MAX = (1 << 53) - 1
 TIMESTAMPS = frozenset({"timestamp", "ts"})
 
@@ -126,19 +128,46 @@ def duration_text(ms: int | None) -> str:
     return f"{ms} ms"
 
 
-def as_json(found: Any) -> Any:
-    """Return plain data for JSON: bytes as text or base64, numbers of more than 53 bits as text."""
+class LongTexts:
+    """How many bytes of JSON the long texts and values of one answer may still take."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self._left = bytes_max
+
+    def fitting(self, text: bytes | str) -> Any:
+        """Return a text or a value for JSON; if it does not fit, its size as `left_out`."""
+        size = len(text)
+        if size > self._left:
+            return {"left_out": size}
+        made = value_json(text) if isinstance(text, bytes) else text_json(text)
+        if size > SHORT_TEXT_MAX:
+            cost = len(json.dumps(made))
+            if cost > self._left:
+                return {"left_out": size}
+            self._left -= cost
+        return made
+
+
+def as_json(found: Any, room: LongTexts | None = None) -> Any:
+    """Return plain data for JSON: bytes as text or base64, numbers of more than 53 bits as text.
+
+    Long texts that have no room are left out.
+    """
     if is_dataclass(found) and not isinstance(found, type):
         named = ((each.name, getattr(found, each.name)) for each in fields(found))
-        return {n: str(v) if n in TIMESTAMPS and v is not None else as_json(v) for n, v in named}
+        return {
+            n: str(v) if n in TIMESTAMPS and v is not None else as_json(v, room) for n, v in named
+        }
+    if isinstance(found, bytes | str) and room is not None:
+        return room.fitting(found)
     if isinstance(found, bytes):
         return value_json(found)
     if isinstance(found, str):
         return text_json(found)
     if isinstance(found, dict):
-        return {_name(str(key)): as_json(value) for key, value in found.items()}
+        return {_name(str(key)): as_json(value, room) for key, value in found.items()}
     if isinstance(found, list | tuple | set | frozenset):
-        return [as_json(each) for each in found]
+        return [as_json(each, room) for each in found]
     if isinstance(found, int) and not isinstance(found, bool) and abs(found) > JSON_NUMBER_MAX:
         return str(found)
     return found

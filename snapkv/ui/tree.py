@@ -90,7 +90,10 @@ def level(
         budget=counting or budget,
     )
     changed = {child: n for child, n in found.children.items() if name.lower() in child.lower()}
-    return Level(_merged(nodes, changed, prefix, after), following, found.complete, cut_short)
+    merged = _merged(nodes, changed, prefix, after)
+    if len(merged) > limit:
+        return Level(merged[:limit], merged[limit - 1].path, found.complete)
+    return Level(merged, following, found.complete, cut_short)
 
 
 def _behind(source: Source, prefix: str, path: str) -> bytes:

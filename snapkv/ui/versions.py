@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from snapkv.engine.contract import Event, Range
 from snapkv.errors import CompactedError
@@ -14,6 +14,10 @@ from snapkv.times import When
 from snapkv.ui.source import Budget, Source
 
 VERSIONS_MAX = 50
+VERSIONS_BYTES_MAX = 16 << 20
+"""The most bytes of values that one page of versions reads; the last read may exceed it."""
+READ_AT_FIRST = 16
+"""How many versions are read at first; then twice as many, and so on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,13 +25,15 @@ class Versions:
     """A page of versions. `following` is the revision from which the next page goes on.
 
     It is None at the beginning of what is left; `complete` is False if the time was used up before
-    the page was full. `compacted` says that older versions may have been compacted.
+    the page was full. `compacted` says that older versions may have been compacted, `created` that
+    the oldest one created the key: then those are of an earlier life of the key, if it had one.
     """
 
     versions: list[Version]
     following: int | None
     complete: bool
     compacted: bool = False
+    created: bool = False
 
 
 def versions_back(
@@ -44,6 +50,17 @@ def versions_back(
     """
     high = source.mark(until).revision
     return stored_versions_back(source, source.encode(key), high, limit=limit, budget=budget)
+
+
+def with_bytes(found: Versions, bytes_max: int) -> Versions:
+    """Return the newest of some versions whose values have so many bytes, at least one."""
+    left = bytes_max
+    for at, version in enumerate(found.versions):
+        left -= len(version.value or b"")
+        if left < 0 and at:
+            kept = found.versions[:at]
+            return replace(found, versions=kept, following=kept[-1].revision - 1)
+    return found
 
 
 def stored_versions_back(
@@ -69,7 +86,8 @@ def stored_versions_back(
         last = events[limit - 1].kv.mod_revision if len(events) >= limit else reached
         return Versions(versions, last - 1, complete)
     first = low if source.observed else max(low, reader.timeline.tracker.creation.revision)
-    return Versions(versions, None, complete=True, compacted=begin > first)
+    created = bool(events) and not events[-1].is_delete and events[-1].kv.version == 1
+    return Versions(versions, None, True, compacted=begin > first, created=created)
 
 
 def _events(
@@ -80,14 +98,18 @@ def _events(
     With them, whether that is all, and the revision down to which they were looked for.
     """
     engine, found, window = source.reader.engine, list[Event](), WINDOW_REVISIONS
+    some, left = READ_AT_FIRST, VERSIONS_BYTES_MAX
     while high >= begin and len(found) <= limit:
         if budget.over and found:
             return found, False, high + 1
         if not engine.remote:
-            puts = list(puts_back(engine, stored, high, limit + 1 - len(found)))
+            puts = list(puts_back(engine, stored, high, min(some, limit + 1 - len(found))))
             if puts:
-                found += puts
+                found, some = [*found, *puts], 2 * some
                 high = puts[-1].kv.mod_revision - 1
+                left -= sum(len(each.kv.value) for each in puts)
+                if left < 0 and high >= begin:
+                    return found, False, high + 1
                 continue
         low = max(begin, high - window + 1)
         found += reversed(_replayed(source, stored, low, high, limit + 1 - len(found)))

@@ -13,18 +13,22 @@ from snapkv.times import When, revision_of
 from snapkv.ui import rendered
 from snapkv.ui.context import Context
 from snapkv.ui.contributed import ExtraViews
-from snapkv.ui.differences import ROWS_MAX, Row, differences, row
+from snapkv.ui.differences import CHILDREN_MAX, ROWS_MAX, Row, differences, row
+from snapkv.ui.restoring import ROWS_MAX as PREVIEWED_MAX
 from snapkv.ui.search import HITS_MAX, search
 from snapkv.ui.state import State
 from snapkv.ui.steps import STEPS_MAX, Step, commit_at, steps_back, steps_on
 from snapkv.ui.tree import NODES_MAX, level
-from snapkv.ui.versions import VERSIONS_MAX, version_at, versions_back
+from snapkv.ui.versions import VERSIONS_MAX, version_at, versions_back, with_bytes
 
 OPEN_MAX = 10
 """So many differences of a page are open from the beginning."""
 OPEN_BYTES_MAX = 256 << 10
 """The same for the bytes of their values; all other rows have a link."""
 VERSIONS_BLAMED_MAX = 200
+BLAMED_VERSIONS_BYTES_MAX = 2 << 20
+"""The most bytes of versions that a page compares for blame."""
+BLAMED_LINES_MAX = 2_000
 SEEKING = 10.0
 """A level of the tree may take so many times what counting may: each folder is a round trip."""
 STEP_DROPS = ("to", "of", "after", "older", "follow")
@@ -63,7 +67,7 @@ def commits(c: Context) -> Page:
         since=c.since if c.compared else None,
         prefix=prefix,
         wanted=wanted,
-        limit=state.number("limit", STEPS_MAX, 1_000),
+        limit=state.limit(STEPS_MAX, 1_000),
         budget=c.budget(),
     )
     return Page("commits.html", "Commits", found, command=c.source.command("log", *log_words(c)))
@@ -89,11 +93,12 @@ def changes(c: Context) -> Page:
         c.at,
         c.state["prefix"],
         start=c.state["after"] or None,
-        limit=c.state.number("limit", ROWS_MAX, 2_000),
+        limit=c.state.limit(ROWS_MAX, 2_000),
+        children_max=c.state.part(CHILDREN_MAX),
         budget=c.budget(),
     )
     words = ["diff", c.time_word(c.since), c.time_word(c.at)]
-    more = {"view": view, "open": opened(found.rows), "way": way_of(c)}
+    more = {"view": view, "open": opened(c, found.rows), "way": way_of(c)}
     command = c.source.command(*words, *prefix_words(c))
     return Page("changes.html", "Changes", found, more, command)
 
@@ -108,10 +113,10 @@ def way_of(c: Context) -> str:
     return c.state.choice("show", *rendered.WAYS)
 
 
-def opened(rows: list[Row]) -> set[str]:
+def opened(c: Context, rows: list[Row]) -> set[str]:
     """Return the keys whose differences are open from the beginning."""
     found: set[str] = set()
-    left = OPEN_BYTES_MAX
+    left = c.state.part(OPEN_BYTES_MAX)
     for each in rows[:OPEN_MAX]:
         left -= (each.before_size or 0) + (each.after_size or 0)
         if left < 0 or not each.whole:
@@ -130,7 +135,7 @@ def keys(c: Context) -> Page:
         compared=c.compared,
         after=c.state["after"] or None,
         name=c.state["name"],
-        limit=c.state.number("limit", NODES_MAX, 2_000),
+        limit=c.state.limit(NODES_MAX, 2_000),
         budget=c.budget(SEEKING),
         counting=c.budget(),
     )
@@ -160,7 +165,8 @@ class Written:
 class KeyData:
     """A key: its value at the moment, its versions up to it, and two that are compared.
 
-    `uncompared` says that what was before the newest version was compacted.
+    `uncompared` says that what was before the newest version was compacted. `blame` is that of a
+    page of lines; the next page begins with the number `line`.
     """
 
     key: str
@@ -171,11 +177,13 @@ class KeyData:
     following: int | None
     complete: bool
     compacted: bool
+    created: bool
     compared: Row | None = None
     before: str = ""
     after: str = ""
     uncompared: bool = False
     blame: list[Owed] | None = None
+    line: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,9 +204,9 @@ def key(c: Context) -> Page:
     if not name:
         raise InvalidOptionError("which key? The URL needs key=")
     show = c.state.choice("tab", "history", "value", "blame")
-    budget, limit = c.budget(2), c.state.number("limit", VERSIONS_MAX, 1_000)
+    budget, limit = c.budget(2), c.state.limit(VERSIONS_MAX, 1_000)
     if show == "blame":
-        limit = VERSIONS_BLAMED_MAX
+        limit = c.state.part(VERSIONS_BLAMED_MAX)
     until: When | None = f"rev:{c.state['older']}" if c.state["older"] else c.at
     found = versions_back(c.source, name, until, limit=limit, budget=budget)
     value, revision = version_at(c.source, name, c.at)
@@ -216,9 +224,14 @@ def key(c: Context) -> Page:
             if c.state.has("a") or c.state.has("b"):
                 raise
             before = None
-    blamed = []
+    blamed, line = list[rendered.Blamed](), None
     if show == "blame" and not c.source.hides(name):
-        blamed = c.site.rendering.blamed(found.versions)
+        found = with_bytes(found, BLAMED_VERSIONS_BYTES_MAX)
+        blamed = c.rendering.blamed(found.versions)
+        start = c.state.number("line", 1, len(blamed) or 1) - 1
+        end = start + c.state.part(BLAMED_LINES_MAX)
+        line = end + 1 if end < len(blamed) else None
+        blamed = blamed[start:end]
     data = KeyData(
         name,
         None if c.source.hides(name) else value,
@@ -228,11 +241,13 @@ def key(c: Context) -> Page:
         found.following,
         found.complete,
         found.compacted,
+        found.created,
         compared,
         before or "",
         after or "",
         uncompared=after is not None and compared is None,
         blame=[owed(each) for each in blamed] if show == "blame" else None,
+        line=line,
     )
     words = {
         "value": ["get", name, *c.time_words("--at", c.at)],
@@ -241,7 +256,13 @@ def key(c: Context) -> Page:
     }[show]
     if show == "history" and (c.state.has("a") or c.state.has("b")):
         words = ["diff", data.before, data.after, "--prefix", name]
-    more: dict[str, Any] = {"tab": show, "way": way_of(c), "blamed": blamed}
+    too_large = (data.size or 0) > rendered.BLAMED_BYTES_MAX
+    more: dict[str, Any] = {
+        "tab": show,
+        "way": way_of(c),
+        "blamed": blamed,
+        "too_large": too_large,
+    }
     return Page("key.html", name, data, more, c.source.command(*words))
 
 
@@ -266,15 +287,17 @@ def _value(c: Context, name: str, text: str, versions: list[Version]) -> bytes |
 
 def commit(c: Context) -> Page:
     """Show one commit: its time, writer and note, and everything that it changed."""
-    limit = c.state.number("limit", ROWS_MAX, 5_000)
-    found = commit_at(c.source, c.at, prefix=c.state["prefix"], limit=limit)
+    limit = c.state.limit(ROWS_MAX, 2_000)
+    found = commit_at(
+        c.source, c.at, prefix=c.state["prefix"], after=c.state["after"] or None, limit=limit
+    )
     step = found.step
     if c.source.observed:
         before, after = f"rev:{found.since}", f"rev:{step.revision}"
         command = c.source.command("diff", before, after, *prefix_words(c))
     else:
         command = c.source.command("show", f"rev:{step.revision}", *prefix_words(c))
-    more = {"open": opened(found.rows), "way": way_of(c)}
+    more = {"open": opened(c, found.rows), "way": way_of(c)}
     return Page("commit.html", f"Commit {step.revision}", found, more, command)
 
 
@@ -319,7 +342,7 @@ def searched(c: Context) -> Page:
             prefix=c.state["prefix"],
             where=where,
             after=c.state["after"] or None,
-            limit=c.state.number("limit", HITS_MAX, 1_000),
+            limit=c.state.limit(HITS_MAX, 1_000),
             budget=c.budget(),
         )
     return Page("search.html", "Search", found, {"where": where})
@@ -350,9 +373,9 @@ def restore(c: Context) -> Page:
         raise InvalidOptionError("restoring from this page is off: start it with --allow-restore")
     if c.at is None:
         return Page("restore.html", "Restore", None)
-    found = c.site.restores.preview(c.at, c.state["prefix"])
+    found = c.site.restores.preview(c.at, c.state["prefix"], c.state.part(PREVIEWED_MAX))
     words = ["restore", c.time_word(c.at), *prefix_words(c)]
-    more = {"open": opened(found.rows), "way": way_of(c), "revision": revision_of(c.at)}
+    more = {"open": opened(c, found.rows), "way": way_of(c), "revision": revision_of(c.at)}
     return Page("restore.html", "Restore", found, more, c.source.command(*words))
 
 

@@ -19,6 +19,7 @@ from snapkv.ui.tree import level
 from snapkv.ui.versions import versions_back
 
 from .histories import KEYS, none, plenty, write
+from .served import Served
 
 COMMITS = 60
 
@@ -313,3 +314,24 @@ def test_a_query_within_a_query_is_read_once():
 
 def test_a_restored_engine_is_not_a_bug_of_the_page():
     assert status_of(StoreRestoredError("the engine was restored")) == 503
+
+
+def test_older_versions_were_compacted_only_if_there_were_some(store, clock):
+    with store:
+        store.save("old", b"1")
+        store.save("old", b"2")
+        store.save("once", b"1")
+        clock.advance(600_000)
+        at = store.save("new", b"1")
+        store.save("old", b"3")
+        store.compact(at)
+        source = Source(store)
+        found = {key: versions_back(source, key, None, budget=plenty()) for key in store.at()}
+        assert found["new"].created
+        assert found["once"].created
+        assert [each.value for each in found["once"].versions] == [b"1"]
+        assert not found["old"].created or len(found["old"].versions) == 3
+        assert all(each.compacted for each in found.values())
+        with Served(store) as served:
+            assert "created the key" in served.page("/key?key=once").text
+            assert "Older versions were compacted" not in served.page("/key?key=new").text

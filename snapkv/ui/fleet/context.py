@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from markupsafe import Markup
@@ -12,6 +12,7 @@ from snapkv.times import pack, physical_ms
 from snapkv.ui.bar import ALL, span_until
 from snapkv.ui.context import word_of
 from snapkv.ui.fleet.site import FleetSite
+from snapkv.ui.rendered import Rendering
 from snapkv.ui.source import Budget, typed
 from snapkv.ui.state import State
 from snapkv.ui.text import time_html
@@ -37,6 +38,11 @@ class FleetContext:
         more = 20.0 if self.state["look"] == "longer" else 1.0
         return Budget(self.site.budget_s * parts * more)
 
+    @cached_property
+    def rendering(self) -> Rendering:
+        """How values are shown."""
+        return replace(self.site.rendering, share=self.state.share)
+
     # --- members ---
 
     @cached_property
@@ -47,12 +53,16 @@ class FleetContext:
     @cached_property
     def shown(self) -> list[str]:
         """Those of this page: the first ones from that on which `start` names."""
-        return self._from_start[:MEMBERS_MAX]
+        return self._from_start[: self._members_max]
 
     @property
     def following(self) -> str | None:
         """The first member of the next page."""
-        return next(iter(self._from_start[MEMBERS_MAX:]), None)
+        return next(iter(self._from_start[self._members_max :]), None)
+
+    @property
+    def _members_max(self) -> int:
+        return self.state.part(MEMBERS_MAX)
 
     @property
     def _from_start(self) -> list[str]:

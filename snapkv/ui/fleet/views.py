@@ -40,12 +40,12 @@ def changes(c: FleetContext) -> Page:
         c.state["prefix"],
         start=(c.state["start"], c.state["after"] or None),
         following=c.following,
-        limit=c.state.number("limit", ROWS_MAX, 2_000),
+        limit=c.state.limit(ROWS_MAX, 2_000),
         budget=c.budget(SEEKING),
     )
     words = ["diff", word_of(found.since or c.since), word_of(found.until or c.until), *STALE]
     prefix = ["--prefix", c.state["prefix"]] if c.state["prefix"] else []
-    more = {"open": opened(found), "way": way_of(c)}
+    more = {"open": opened(c, found), "way": way_of(c)}
     return Page("fleet/changes.html", "Changes", found, more, c.command(*words, *prefix))
 
 
@@ -54,10 +54,10 @@ def way_of(c: FleetContext) -> str:
     return c.state.choice("show", *rendered.WAYS)
 
 
-def opened(found: FleetDifferences) -> dict[str, set[str]]:
+def opened(c: FleetContext, found: FleetDifferences) -> dict[str, set[str]]:
     """Return the keys of each member whose differences are open from the beginning."""
     opened: dict[str, set[str]] = {each.member: set() for each in found.members}
-    number, left = 0, OPEN_BYTES_MAX
+    number, left = 0, c.state.part(OPEN_BYTES_MAX)
     for each in found.members:
         for row in each.rows:
             number, left = number + 1, left - (row.before_size or 0) - (row.after_size or 0)
@@ -75,14 +75,16 @@ def values(c: FleetContext) -> Page:
     make = newest_cut if c.at is None else cut
     found = fleet_values(c.site, make(c.site.fleet, c.shown, c.until), key, c.following)
     words = ["get", key, "--at", word_of(found.timestamp or c.until), *STALE]
-    more = {"shown": opened_values(key, found.values), "way": way_of(c)}
+    more = {"shown": opened_values(c, key, found.values), "way": way_of(c)}
     return Page("fleet/key.html", key, found, more, c.command(*words))
 
 
-def opened_values(key: str, found: list[SameValue]) -> list[tuple[SameValue, Row | None]]:
+def opened_values(
+    c: FleetContext, key: str, found: list[SameValue]
+) -> list[tuple[SameValue, Row | None]]:
     """Return the values, each with what differs from the first one; None if it does not fit."""
     made: list[tuple[SameValue, Row | None]] = []
-    left = OPEN_BYTES_MAX
+    left = c.state.part(OPEN_BYTES_MAX)
     for each in found:
         left -= each.size
         row = None
