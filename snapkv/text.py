@@ -12,9 +12,9 @@ from collections.abc import Iterable
 from typing import Literal
 
 PREVIEW_CHARS_MAX = 60
+"""The most characters of a value that a line shows; binary values take two for each byte."""
 NAME_CHARS_MAX = 200
 """The most characters that a message about keys shows of one."""
-"""How many characters of a value a line shows; binary values take two for each byte."""
 
 _INVISIBLE = "\u034f\u115f\u1160\u17b4\u17b5\u180b\u180c\u180d\u180f\u3164\uffa0"
 _HIDDEN = re.compile(f"[^\\x20-\\x7e\\u00a1-\\u00ac\\u00ae-\\u02ff]|[{_INVISIBLE}]")
