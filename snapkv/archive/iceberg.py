@@ -109,18 +109,21 @@ def _made(
 ) -> str:
     """Write a table's metadata, and then the hint where it is; return its URL."""
     catalog = InMemoryCatalog("snapkv", warehouse=f"{place}/{FOLDER}", **properties)
-    catalog.create_namespace("snapkv")
-    made = catalog.create_table(
-        ("snapkv", table.name),
-        schema=table.schema,
-        location=location,
-        properties={
-            **facts_of(manifest.source),
-            MANIFEST: str(manifest.number),
-            "gc.enabled": "false",  # no expiry of snapshots deletes the archive's files
-        },
-    )
-    made.add_files([f"{place}/{file.path}" for file in table.files])
+    try:
+        catalog.create_namespace("snapkv")
+        made = catalog.create_table(
+            ("snapkv", table.name),
+            schema=table.schema,
+            location=location,
+            properties={
+                **facts_of(manifest.source),
+                MANIFEST: str(manifest.number),
+                "gc.enabled": "false",  # no expiry of snapshots deletes the archive's files
+            },
+        )
+        made.add_files([f"{place}/{file.path}" for file in table.files])
+    finally:
+        catalog.engine.dispose()  # or Python, from 3.13 on, warns of its connection
     metadata = made.metadata_location
     name = os.path.basename(metadata).removesuffix(".metadata.json")
     with made.io.new_output(f"{location}/metadata/version-hint.text").create(
