@@ -181,7 +181,7 @@ class DecodeError(SnapKVError, ValueError):
 
 
 class CompactedError(SnapKVError, LookupError):
-    """The moment was compacted, and no archive has it; or it is before a record `begins`.
+    """The moment was compacted, and no archive has it; or it is before an archive begins.
 
     `requested` is the timestamp (or, from an engine, the revision) that was asked for; `earliest`
     is the smallest one that can still be read, None when it is unknown. `archive` says what the
@@ -195,34 +195,14 @@ class CompactedError(SnapKVError, LookupError):
         *,
         unit: str = "timestamp",
         archive: str | None = None,
-        begins: bool = False,
     ) -> None:
         by_time = unit == "timestamp"
         asked = f"the history at {dated(requested)}" if by_time else f"{unit} {requested}"
         known = "unknown" if earliest is None else dated(earliest) if by_time else str(earliest)
-        super().__init__(
-            f"{asked} was compacted, and {archive or 'no archive= has it'}; "
-            f"the earliest that remains is {known}"
-        )
+        lost = "was compacted, and no archive= has it"
+        why = lost if archive is None else f"is not kept, and {archive}"
+        super().__init__(f"{asked} {why}; the earliest that remains is {known}")
         self.requested, self.earliest, self.unit, self.archive = requested, earliest, unit, archive
-        self._begins = begins
-        self._of_record = f"{asked} is not in the record, which begins at {known}"
-
-    @property
-    def begins(self) -> bool:
-        """Whether a record, such as an archive, begins later than what was asked for.
-
-        An error that names a time is raised from one that names a revision of the record.
-        """
-        cause = self.__cause__
-        return self._begins or (isinstance(cause, CompactedError) and cause.begins)
-
-    def __str__(self) -> str:
-        return self._of_record if self.begins else super().__str__()
-
-    def __reduce__(self) -> tuple[object, ...]:
-        self._begins = self.begins  # a copy has no cause
-        return super().__reduce__()
 
 
 class HistoryGapError(SnapKVError, LookupError):

@@ -90,9 +90,7 @@ class ArchiveEngine(ReadOnly):
         self._check_open()
         with self._looking:
             self._looked = monotonic()
-            found = newest(self._files, self.manifest)
-            if found is not None:
-                self.manifest = found
+            self.manifest = newest(self._files, self.manifest) or self.manifest
             return self.manifest
 
     @property
@@ -102,8 +100,7 @@ class ArchiveEngine(ReadOnly):
 
     def _before_record(self, revision: int, manifest: Manifest) -> CompactedError:
         """Return the error for a revision before the oldest one that the archive has."""
-        since, archive = manifest.since, self.archived
-        return CompactedError(revision, since, unit="revision", archive=archive, begins=True)
+        return CompactedError(revision, manifest.since, unit="revision", archive=self.archived)
 
     # --- reading ---
 

@@ -1,13 +1,12 @@
 """Opening a store with its archive, and an archive alone."""
 
-import pickle
 import random
 
 import pytest
 from store.engines import START_MS
 
 import snapkv
-from snapkv import CompactedError
+from snapkv import CompactedError, format_time
 from snapkv.archive.files import Folder
 from snapkv.errors import (
     ArchiveError,
@@ -244,8 +243,7 @@ def test_a_time_before_an_archive_begins_is_not_called_compacted(place, store, c
     recorder(store, folder).catch_up()
     with snapkv.open_archive(folder) as alone:
         for read in (lambda: alone.load("a", early), lambda: list(alone.commits(since=early))):
-            with pytest.raises(CompactedError, match="is not in the record, which begins at") as e:
+            with pytest.raises(CompactedError, match=r"is not kept, and the archive \S+ ") as e:
                 read()
             assert "compacted" not in str(e.value)
-            copied = pickle.loads(pickle.dumps(e.value))
-            assert (str(copied), copied.begins) == (str(e.value), True)
+            assert format_time(second) in str(e.value)

@@ -239,7 +239,7 @@ def test_an_archive_that_ends_before_what_was_compacted_is_named(sites):
     with sites.open("a") as other:
         other.compact(third, past_recordings=True)
     assert held[first]["a", "k"] == b"1"
-    with pytest.raises(CompactedError, match=f"compacted, and the archive {folder} ends") as e:
+    with pytest.raises(CompactedError, match=f"is not kept, and the archive {folder} ends") as e:
         held[second]["a", "k"]
     assert e.value.member == "a"
     assert e.value.earliest == third
