@@ -227,11 +227,7 @@ def key(c: Context) -> Page:
     blamed, line = list[rendered.Blamed](), None
     if show == "blame" and not c.source.hides(name):
         found = with_bytes(found, BLAMED_VERSIONS_BYTES_MAX)
-        blamed = c.rendering.blamed(found.versions)
-        start = c.state.number("line", 1, len(blamed) or 1) - 1
-        end = start + c.state.part(BLAMED_LINES_MAX)
-        line = end + 1 if end < len(blamed) else None
-        blamed = blamed[start:end]
+        blamed, line = blamed_lines(c, found.versions)
     data = KeyData(
         name,
         None if c.source.hides(name) else value,
@@ -257,13 +253,16 @@ def key(c: Context) -> Page:
     if show == "history" and (c.state.has("a") or c.state.has("b")):
         words = ["diff", data.before, data.after, "--prefix", name]
     too_large = (data.size or 0) > rendered.BLAMED_BYTES_MAX
-    more: dict[str, Any] = {
-        "tab": show,
-        "way": way_of(c),
-        "blamed": blamed,
-        "too_large": too_large,
-    }
+    more = {"tab": show, "way": way_of(c), "blamed": blamed, "too_large": too_large}
     return Page("key.html", name, data, more, c.source.command(*words))
+
+
+def blamed_lines(c: Context, found: list[Version]) -> tuple[list[rendered.Blamed], int | None]:
+    """Return a page of the lines of blame, and the number of the line that begins the next one."""
+    blamed = c.rendering.blamed(found)
+    start = c.state.number("line", 1, len(blamed) or 1) - 1
+    end = start + c.state.part(BLAMED_LINES_MAX)
+    return blamed[start:end], end + 1 if end < len(blamed) else None
 
 
 def owed(each: rendered.Blamed) -> Owed:
