@@ -21,10 +21,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from chains import check_ends
+if __name__ == "__main__":  # modules of all tests; what is beside this file are tests
+    sys.path[0] = str(Path(__file__).parents[1])
 
-if __name__ == "__main__":  # beside this file is a folder `fleet`, say: not our modules
-    sys.path.remove(str(Path(__file__).parent))
+from chains import check_ends
 
 import snapkv
 from snapkv.errors import SnapKVError
