@@ -24,6 +24,12 @@ from .histories import Writing, answers, recorder
 KEPT_MS = 600_000
 
 
+@pytest.fixture
+def folder(tmp_path):
+    """Where an archive begins: beside the store's directory, not around it."""
+    return str(tmp_path / "archive")
+
+
 @pytest.fixture(autouse=True)
 def short_pages(monkeypatch):
     monkeypatch.setattr(writer, "BASE_AFTER_ROWS_MIN", 30)
@@ -94,13 +100,13 @@ def test_an_open_store_answers_what_was_true_before_compaction(place, store, clo
 
 
 def test_a_time_that_neither_has_is_an_error_that_says_what_the_archive_has(
-    place, store, clock, tmp_path
+    place, store, clock, folder
 ):
     first = store.save("a", b"1")
-    recorder(store, tmp_path).catch_up()
+    recorder(store, folder).catch_up()
     clock.advance(1_000)
     second, third = store.save("a", b"2"), store.save("a", b"3")
-    with place.open(archive=str(tmp_path), clock=clock) as joined:
+    with place.open(archive=folder, clock=clock) as joined:
         held = joined.at(second)
         clock.advance(KEPT_MS)
         store.compact(third, past_recordings=True)
@@ -109,7 +115,7 @@ def test_a_time_that_neither_has_is_an_error_that_says_what_the_archive_has(
             lambda: held["a"],
             lambda: dict(held.items()),
         ):
-            with pytest.raises(CompactedError, match=f"and the archive {tmp_path} ends at ") as e:
+            with pytest.raises(CompactedError, match=f"the archive {folder} ends at ") as e:
                 read()
             assert e.value.archive in str(e.value)
         assert joined.load("a", third) == b"3"
@@ -118,30 +124,30 @@ def test_a_time_that_neither_has_is_an_error_that_says_what_the_archive_has(
         store.load("a", first)
 
 
-def test_an_archive_alone_says_from_when_to_when_it_has_history(store, clock, tmp_path):
+def test_an_archive_alone_says_from_when_to_when_it_has_history(store, clock, folder):
     early, first = store.save("a", b"1"), store.save("a", b"2")
     clock.advance(KEPT_MS)
     store.compact(first)
-    recorder(store, tmp_path).catch_up()
-    with snapkv.open_archive(str(tmp_path)) as alone:
+    recorder(store, folder).catch_up()
+    with snapkv.open_archive(folder) as alone:
         for read in (
             lambda: alone.load("a", early),
             lambda: alone.at(early),
             lambda: alone.diff(early),
         ):
-            with pytest.raises(CompactedError, match=f"the archive {tmp_path} has only 20.* to 20"):
+            with pytest.raises(CompactedError, match=f"the archive {folder} has only 20.* to 20"):
                 list(read())
 
 
-def test_asynchronous_iterations_go_on_in_the_archive(place, store, clock, tmp_path):
+def test_asynchronous_iterations_go_on_in_the_archive(place, store, clock, folder):
     stamps = []
     for n in range(9):
         clock.advance(1_000)
         stamps.append(store.commit(puts={f"k{m}": b"%d" % n for m in range(9)}).ts)
-    recorder(store, tmp_path).catch_up()
+    recorder(store, folder).catch_up()
 
     async def main():
-        options = {"archive": str(tmp_path), "clock": clock, **place.kind.options}
+        options = {"archive": folder, "clock": clock, **place.kind.options}
         async with snapkv.aio.open(place.url, **options) as opened:
             items = (await opened.at(stamps[0])).items()
             versions, commits = opened.history("k0"), opened.commits(since=stamps[0])

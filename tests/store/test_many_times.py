@@ -240,7 +240,7 @@ def test_an_archive_has_what_compaction_takes_meanwhile(place, clock, tmp_path, 
         stamps.append(writer.save("k", b"%d" % n))
         clock.advance(10_000)
     revisions = [writer.at(time).revision for time in stamps]
-    recorder(writer, tmp_path).catch_up()
+    recorder(writer, tmp_path / "archive").catch_up()
     plain = bulk.revisions_of
     before = [stamps[100]]
 
@@ -249,7 +249,7 @@ def test_an_archive_has_what_compaction_takes_meanwhile(place, clock, tmp_path, 
             writer.compact(before=before.pop(0))
         return plain(*args)
 
-    with place.open(clock=clock, ring_slots=SLOTS, archive=str(tmp_path)) as store:
+    with place.open(clock=clock, ring_slots=SLOTS, archive=str(tmp_path / "archive")) as store:
         monkeypatch.setattr(bulk, "revisions_of", compacted)
         for times in (stamps, np.array(stamps)):
             assert list(store.revisions_at(times)) == revisions
