@@ -344,6 +344,53 @@ def test_keys_of_another_program_stay_when_a_table_begins(copying, tmp_path):
     feed.update("a/", "b/")
     feed.reach(feed.store.save("b/2", b"2"))
     assert content(feed).keys() == {"a/1", "a/theirs", "b/1", "b/2", "b/theirs"}
+    feed.feeds.pause("copy")  # a state that comes again removes only what it wrote
+    feed.store.remove("b/1")
+    feed.store.save("b/3", b"3")
+    feed.compact()
+    feed.until_replicated(feed.feeds.resume("copy"))
+    feed.reach(feed.store.save("b/4", b"4"))
+    assert content(feed).keys() == {"a/1", "a/theirs", "b/2", "b/3", "b/4", "b/theirs"}
+    feed.feeds.remove("copy")
+    feed.store.remove("b/2")
+    feed.until_replicated(feed.create(["a/", "b/"], feed.store.resolved(), with_state=True))
+    feed.reach(feed.store.save("b/5", b"5"))
+    assert content(feed).keys() == {"a/1", "a/theirs", "b/3", "b/4", "b/5", "b/theirs"}
+
+
+def test_states_in_both_directions_lose_no_write_of_either_side(copying, tmp_path):
+    """Each side's own new key is not in the other one yet when the state comes."""
+    feed = copying(source=f"lmdb:{tmp_path / 'here'}")
+    there = f"lmdb:{tmp_path / 'out'}"
+    with snapkv.open(there) as target:
+        target.save("a/first", b"0")
+        feed.create(["a/"], feed.store.resolved(), with_state=True)
+        feed.feeds.create("back", there, feed.url, ["a/"], start=target.resolved(), with_state=True)
+        feed.store.save("a/1", b"1")
+        eventually(lambda: "a/1" in target.at(), "a/1 there", wait_s=WAIT_S)
+        eventually(lambda: "a/first" in feed.store.at(), "a/first here", wait_s=WAIT_S)
+        for id in ("copy", "back"):
+            feed.feeds.pause(id)
+        eventually(
+            lambda: (
+                not any(c.life.tables().get(id) for c in feed.captures for id in ("copy", "back"))
+            ),
+            "the end of the tables",
+            wait_s=WAIT_S,
+        )
+        feed.store.save("a/here", b"2")
+        target.save("a/there", b"2")
+        for store in (feed.store, target):
+            store.reader.engine.compact(store.at().revision)
+        for id in ("back", "copy"):
+            feed.feeds.resume(id)
+        wanted = {"a/first", "a/1", "a/here", "a/there"}
+        for store in (feed.store, target):
+            eventually(
+                lambda store=store: set(store.at().keys("a/")) == wanted,
+                f"{wanted}",
+                wait_s=WAIT_S,
+            )
 
 
 def test_a_new_sink_has_nothing_of_a_table_that_was_taken_out(copying, tmp_path):

@@ -75,14 +75,14 @@ def edits(db, id, count, rev=None):
 
 
 class Editing:
-    """Random edits of a few documents: new ones, branches, removals, and other limits."""
+    """Random edits of a few documents: new ones, branches, removals; with `cuts` other limits."""
 
-    def __init__(self, db, rng):
-        self.db, self.rng = db, rng
+    def __init__(self, db, rng, *, cuts=True):
+        self.db, self.rng, self.cuts = db, rng, cuts
 
     def edit(self):
         rng, db, id = self.rng, self.db, f"doc{self.rng.randrange(3)}"
-        if rng.random() < 0.1:
+        if self.cuts and rng.random() < 0.1:
             db.set_revs_limit(rng.choice([1, 2, 3, 1_000]))
         docs = db.open_revs(id) if db.changes(doc_ids=[id]).rows else []
         alive = [doc["_rev"] for doc in docs if not doc.get("_deleted")]

@@ -22,11 +22,11 @@ store that they were read from.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TypeAlias
 
 from snapkv import Change, Changes, Commit, SnapshotKV
-from snapkv.model import Meta
+from snapkv.model import Meta, Scalar
 
 ROUTE = "changefeed_route"
 """The name in a commit's meta."""
@@ -51,7 +51,20 @@ def route_of(commit: Commit) -> Route:
     >>> route_of(Commit(5, 0, 5, None)), route_of(Commit(5, 0, 5, None, meta={ROUTE: "6f 0a"}))
     ((), ('6f', '0a'))
     """
-    found = commit.meta.get(ROUTE) if commit.meta is not None else None
+    return _route_in(commit.meta)
+
+
+def last_place(meta: Meta | None) -> str | None:
+    """Return the store from which a changefeed wrote a commit with this meta; None for others.
+
+    >>> last_place(Meta({ROUTE: "6f 0a"})), last_place(None)
+    ('0a', None)
+    """
+    return next(reversed(_route_in(meta)), None)
+
+
+def _route_in(meta: Mapping[str, Scalar] | None) -> Route:
+    found = meta.get(ROUTE) if meta is not None else None
     return tuple(found.split()) if isinstance(found, str) else ()
 
 

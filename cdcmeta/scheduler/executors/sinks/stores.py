@@ -10,9 +10,6 @@ replaced by B:
     B   begin:  record (9, 2, 7, ...)       guard: the record at revision 51
     A   commit: keys, record (9, 1, 8, ...) guard: the record at revision 51: a conflict, fenced
 
-A table whose keys may be another program's begins with the checkpoint 0 in its record: a state that
-begins anew removes keys only if the record has another one.
-
 If A does not hang but writes all the time, the record that B reads is old before B writes it. So
 each commit guards the table's *fence*, too, a key that only `begin` writes: B sets it first.
 
@@ -25,6 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import islice
 
 import msgpack
 
@@ -32,7 +30,9 @@ from cdcmeta.errors import SinkError
 from cdcmeta.scheduler.core.states import Token
 from cdcmeta.scheduler.executors.routes import (
     RECORDS,
+    last_place,
     meta_after,
+    metas_of,
     next_route,
     place_of,
     route_of,
@@ -57,8 +57,8 @@ from snapkv.clock import monotonic
 
 WRITE_S = 3.0
 """How long a call may take, in seconds."""
-FENCE = b"\xff"
-"""What the key of a table's fence begins with."""
+PAGE_KEYS = 100
+"""The most keys that one read of commits looks up."""
 
 
 class StoreSink:
@@ -110,14 +110,12 @@ class StoreWriter:
         source: str | None,
     ) -> None:
         self._target, self._space, self._token = target, space, token
-        self._table, self._is_own = table, True
-        self._write_s, self._origin, self._source = write_s, origin, source
+        self._table, self._write_s = table, write_s
+        self._origin, self._source = origin, source
         self._key = table.encode()
-        self._fence_key = FENCE + self._key  # no table's: that is not UTF-8
+        self._fence_key = b"\xff" + self._key  # no table's: that is not UTF-8
         self._revision = self._fence_revision = self._reached = 0
         self._deadline = 0.0
-        self._kept: int | None = None
-        """The checkpoint in the table's record, also of an earlier changefeed; None without one."""
 
     def begin(self, start: int) -> int:
         """Write the token into the table's record; return the checkpoint that counts in it."""
@@ -125,15 +123,23 @@ class StoreWriter:
         while True:
             found = self._read()
             reached = max(start, found.checkpoint if found is not None else 0)
-            self._reached, self._is_own = 0, self._has_only_own()
-            if self._commit(Ops(), reached if self._is_own else 0, sets_fence=True):
+            self._reached = 0
+            if self._commit(Ops(), reached, sets_fence=True):
                 return reached
             self._set_fence()
 
     def replace(self) -> Iterator[str]:
-        """Return the keys of the table, if a changefeed of this id has written it before."""
-        is_own = self._is_own or self._reached > 0
-        return self._target.at().keys(prefix_of(self._table)) if is_own else iter(())
+        """Yield the keys of the table whose newest value here came from the same source.
+
+        What another program wrote remains, and what a commit wrote that is compacted here: nothing
+        says any more who wrote it. A read for each `PAGE_KEYS` keys.
+        """
+        entries = self._target.at().entries(prefix_of(self._table))
+        while page := list(islice(entries, PAGE_KEYS)):
+            metas = metas_of(self._target, {entry.revision for _, entry in page})
+            for key, entry in page:
+                if last_place(metas.get(entry.revision)) == self._source:
+                    yield key
 
     def write(
         self, commits: Sequence[Changes[str]], checkpoint: int, *, deadline: float | None = None
@@ -218,30 +224,9 @@ class StoreWriter:
                 kept = reached_of(each.value)
                 is_old = is_earlier(self._key.decode(), kept, self._token, self._origin)
                 counting = kept if each is entry and not is_old else None
-        self._kept = reached_of(entry.value).checkpoint if entry is not None else None
         self._revision = entry.revision if entry is not None else 0
         self._fence_revision = fence.revision if fence is not None else 0
         return counting
-
-    def _has_only_own(self) -> bool:
-        """Return whether no other program may have written the keys of the table.
-
-        It is so once a changefeed of this id has written all of the table, or of one that has some
-        of its keys, and if no key exists. Two or three round trips for a new table.
-        """
-        if self._kept is not None:
-            return self._kept > 0
-        prefix = prefix_of(self._table)
-        snapshot = self._target.space(self._space).at(timeout=self._left_s())
-        above = [WHOLE.encode(), *(prefix[:end].encode() for end in range(1, len(prefix)))]
-        below = snapshot.items(prefix.encode(), limit=1, timeout=self._left_s())
-        found = snapshot.entries_of(above, timeout=self._left_s())
-        records = [each.value for each in found if each is not None]
-        records += [value for key, value in below if not key.startswith(FENCE)]
-        if any(reached_of(each).checkpoint for each in records):
-            return True
-        keys = self._target.at(timeout=self._left_s()).keys(prefix, limit=1, timeout=self._left_s())
-        return next(keys, None) is None
 
     def _record(self, checkpoint: int) -> bytes:
         packed: bytes = msgpack.packb([*self._token, checkpoint, *(self._origin or ())])
