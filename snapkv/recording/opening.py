@@ -73,7 +73,7 @@ def open_recording(
         name = options.name if known is None else known.name
         source = PrefixSource(read, _prefix(options), name, clock, known)
         if isinstance(target, StoreTarget):
-            source.echo_key, source.is_echo = target.echo_key, target.is_echo
+            source.echo_ends, source.is_echo = target.echo_ends, target.is_echo
         recorded = source
     target.open(recorded.identity)
     recording = Recording(recorded, target, guard, options, status)

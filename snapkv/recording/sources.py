@@ -203,7 +203,7 @@ class PrefixSource:
         self, engine: Engine, prefix: bytes, name: str, clock: HybridClock, known: SourceId | None
     ) -> None:
         self.engine, self.layout, self._clock = engine, Layout(name), clock
-        self.echo_key = b""
+        self.echo_ends: tuple[bytes, ...] = ()
         self.is_echo: Callable[[bytes], bool] = lambda value: False
         self._range = prefix or FIRST_KEY, prefix_end(prefix)
         answer = engine.get(FIRST_KEY)
@@ -274,10 +274,8 @@ class PrefixSource:
 
         So it is when another recorder copies this record to where this one looks.
         """
-        if not self.echo_key:
-            return
         for kv in (event.kv for event in events):
-            if kv.key.endswith(self.echo_key) and self.is_echo(kv.value):
+            if kv.key.endswith(self.echo_ends) and self.is_echo(kv.value):
                 raise ArchiveError(
                     f"{kv.key!r} is a commit of this record: another recorder copies the record to "
                     "where this one observes, so neither would end; let one of them observe "

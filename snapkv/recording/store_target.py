@@ -74,9 +74,9 @@ class StoreTarget:
         self._commits.source, self._root_bytes = identity, len(Layout(identity.name).root)
 
     @property
-    def echo_key(self) -> bytes:
-        """The end of a key in which another record has this one's timestamp key."""
-        return b"/data/" + self._layout.ts
+    def echo_ends(self) -> tuple[bytes, bytes]:
+        """What keys end with that have this record's commits: in a record of its keys, or of it."""
+        return b"/data/" + self._layout.ts, b"/sys/ts"
 
     def is_echo(self, value: bytes) -> bool:
         """Return whether a value is that of a commit which was made here; a lookup."""

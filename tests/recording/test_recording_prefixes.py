@@ -226,6 +226,27 @@ def test_recorders_of_each_others_record_end(place, engine, clock):
         both()
 
 
+def test_a_recorder_ends_when_a_record_of_its_record_comes_back(place, engine, clock, tmp_path):
+    """The record is a store elsewhere, which another recorder repeats where it observes."""
+    kept = f"lmdb:{tmp_path / 'kept'}"
+    there = recorder(place, kept, clock, observe="")
+    back = snapkv.record(
+        kept,
+        into=place.url,
+        into_name="copy",
+        into_options=dict(place.kind.options),
+        clock=clock,
+    )
+
+    def both():
+        for _ in range(9):
+            there.catch_up()
+            back.catch_up()
+
+    with pytest.raises(ArchiveError, match="is a commit of this record"):
+        both()
+
+
 @pytest.mark.parametrize("place", ["lmdb", "etcd"], indirect=True)
 def test_an_empty_store_is_not_recorded_into_itself(place, clock):
     place.open(clock=clock)
