@@ -179,7 +179,7 @@ class LongerNames:
     """The keys that a prefix matches although they are neither its own nor below it.
 
     `a/x` matches `a/x2` and `a/x-old/1` beside `a/x` and `a/x/1`. A prefix that ends with a
-    separator, such as `/` or `-`, has none.
+    separator, such as `/` or `-`, has none, unless there is a key of that name. Keys come in order.
 
     >>> print(LongerNames("a/x", ["a/x", "a/x/1", "a/x2", "a/xy"]))
     prefix 'a/x' also matches 'a/x2' and 1 more key, which are not below 'a/x/'
@@ -193,6 +193,8 @@ class LongerNames:
 
     def add(self, key: str) -> None:
         """Count a key that begins with the prefix, if its name is longer."""
+        if key == self._prefix and not key.endswith("/"):
+            self._ends_in_name = True
         if self._ends_in_name and key[len(self._prefix) :][:1] not in ("", "/"):
             self._first, self._count = self._first or key, self._count + 1
 

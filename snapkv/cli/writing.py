@@ -86,13 +86,20 @@ def _check_no_file(value: str) -> None:
     """Raise `CommandError` for @FILE, which curl takes for a file; warn if no such file exists."""
     if not value.startswith("@") or len(value) == 1:
         return
-    advice = f"for the content of a file give KEY --file {shlex.quote(value[1:])}"
-    if Path(value[1:]).exists():
+    try:
+        is_file = Path(value[1:]).exists()
+    except (OSError, ValueError):  # such as a name that is too long
+        is_file = False
+    if is_file:
         raise CommandError(
-            f"the value {value!r} would be stored as this text: {advice}; to store the text, give "
-            "the value - and write it to the standard input"
+            f"the value {value!r} would be stored as this text: for the content of the file give "
+            f"KEY --file {shlex.quote(value[1:])}; to store the text, give the value - and write "
+            "it to the standard input"
         )
-    tell_warning(f"the value {value!r} is stored as this text; {advice}")
+    tell_warning(
+        "a value that begins with @ is stored as this text; for the content of a file give "
+        "KEY --file PATH"
+    )
 
 
 def _stdin_value() -> bytes:
@@ -148,7 +155,9 @@ def _confirm_removal(kv: SnapshotKV, prefix: str, *, yes: bool) -> None:
         tell_longer_names(LongerNames(prefix, keys))
         return f"Remove {counted(len(keys), 'key')} under {prefix!r}?"
 
-    if not yes:
+    if yes:
+        tell_longer_names(LongerNames(prefix, look()))
+    else:
         confirm_found(look(), look, question, yes=False)
 
 
