@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import partial
 from typing import Annotated, Any, Protocol, TypeVar
 
 import typer
@@ -27,11 +28,9 @@ from snapkv.cli.output import COMMIT_HEADINGS, Output
 from snapkv.cli.rendering import Rendering, renders
 from snapkv.cli.terminal import Part, tell
 from snapkv.errors import CompactedError
-from snapkv.model import Commit
-from snapkv.observing.observe import Observed
-from snapkv.reading.log import Logged, differences_of
+from snapkv.model import Commit, Difference
+from snapkv.reading.log import differences_of
 from snapkv.reading.log import log as logged
-from snapkv.store.store import SnapshotKV
 
 WILDCARDS = frozenset("*?[")
 
@@ -173,7 +172,8 @@ def log(
         for each in shown_of(logged(kv, *span, keys=keys or (), **read), which):
             fields, columns = commit_json(each.commit), out.commit_columns(each.commit)
             if read["details"]:
-                write_detailed(out, renderer.from_zero(), kv, each, fields, columns)
+                changes = partial(differences_of, kv, each)
+                write_detailed(out, renderer.from_zero(), changes, fields, columns)
             else:
                 out.record(fields, *columns)
 
@@ -193,17 +193,17 @@ def shown_of(found: Iterator[OneInLog], which: LogOptions) -> Iterator[OneInLog]
 def write_detailed(
     out: Output,
     renderer: Renderer,
-    kv: SnapshotKV | Observed[str],
-    each: Logged,
+    read: Callable[[], Iterator[Difference[str]]],
     fields: Json,
     in_front: Sequence[Part | None],
 ) -> None:
     """Write a commit with what it changed; None in JSON if that was compacted.
 
-    `fields` are those of the commit for programs, `in_front` its columns for people.
+    `read` returns the differences, or raises `CompactedError`. `fields` are those of the commit
+    for programs, `in_front` its columns for people.
     """
     try:
-        shown = renderer.each(differences_of(kv, each), "" if out.structured else "  ")
+        shown = renderer.each(read(), "" if out.structured else "  ")
     except CompactedError:
         shown = None
     if out.structured:

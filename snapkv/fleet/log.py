@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from snapkv.errors import CompactedError
 from snapkv.fleet.behind import Span
+from snapkv.fleet.connection import begun
 from snapkv.fleet.link import Reads
 from snapkv.fleet.members import Members
 from snapkv.fleet.merged import in_order
-from snapkv.model import Commit
-from snapkv.reading.log import Logged
+from snapkv.model import Commit, Difference
+from snapkv.reading.log import Logged, differences_of
 from snapkv.reading.log import log as log_of
 
 
@@ -57,3 +59,30 @@ def logs(
         newest_first=newest_first,
     )
     return (MemberLogged(member, *each) for member, each in found)
+
+
+def differences_in(members: Members, each: MemberLogged) -> Iterator[Difference[Any]]:
+    """Return what a commit changed, as `differences_of`.
+
+    What the engine compacts meanwhile comes from the archive. Raises `CompactedError` if that lacks
+    it, too.
+    """
+    last: Any = None
+
+    def read(reads: Reads) -> Iterator[Difference[Any]]:
+        nonlocal last
+        for found in differences_of(reads, each.logged):
+            if last is None or found.key > last:
+                last = found.key
+                yield found
+
+    def found() -> Iterator[Difference[Any]]:
+        try:
+            yield from read(each.reads)
+        except CompactedError:
+            kept = members.by_name[each.member].archive_or_none()
+            if kept is None or kept is each.reads:
+                raise
+            yield from read(kept)
+
+    return begun(found())

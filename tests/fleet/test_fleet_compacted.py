@@ -14,6 +14,8 @@ from snapkv.engine.etcd import scan
 from snapkv.engine.lmdb import walking
 from snapkv.engine.memory import engine as memory
 from snapkv.errors import EngineUnavailableError, HistoryGapError
+from snapkv.fleet.behind import Span
+from snapkv.fleet.log import differences_in, logs
 from snapkv.reading import history
 from snapkv.timeline import moment as moments
 
@@ -225,6 +227,27 @@ def test_histories_go_on_in_the_archive_after_what_was_returned(sites, kind, sin
         other.compact(stamps[-2])
     assert [*begun[0], *(each.commit.ts for each in commits)] == wanted
     assert [*begun[1], *(each.version.ts for each in versions)] == wanted
+
+
+@pytest.mark.parametrize("newest_first", [True, False])
+@pytest.mark.parametrize("kind", ["lmdb", "etcd"])
+def test_a_log_goes_on_to_say_what_each_commit_changed(sites, kind, newest_first):
+    (store,) = sites.add("a", kind=kind)
+    for n in range(150):
+        sites.later()
+        store.commit(puts={"k": b"%d" % n, f"k{n}": b""})
+    folder, until = sites.archive("a"), store.resolved()
+    fleet = sites.fleet({"a": sites.described_as("a", archive=folder)})
+    span = Span(None, until, {"a": until}, {})
+    members = fleet._members
+    found = logs(members, span, newest_first=newest_first, details=True)
+    first = next(found)
+    sites.later(KEPT_MS)
+    with sites.open("a") as other:
+        other.compact(until)
+    changed = [[each.key for each in differences_in(members, one)] for one in (first, *found)]
+    expected = [["k", f"k{n}"] for n in range(150)]
+    assert changed == (expected[::-1] if newest_first else expected)
 
 
 def test_an_archive_that_ends_before_what_was_compacted_is_named(sites):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from functools import partial
 from itertools import islice
 from typing import Annotated
 
@@ -23,7 +24,7 @@ from snapkv.cli.rendering import Rendering, renders
 from snapkv.cli.terminal import Part
 from snapkv.errors import KeyNotFoundError
 from snapkv.fleet.behind import Behind, Span, span_of
-from snapkv.fleet.log import logs
+from snapkv.fleet.log import differences_in, logs
 from snapkv.fleet.merged import versions
 from snapkv.model import Commit
 from snapkv.times import When, is_number
@@ -73,8 +74,8 @@ def log(
             fields = {"member": each.member, **commit_json(each.commit)}
             columns: list[Part | None] = [time, each.member.ljust(wide), *rest]
             if details:
-                shown = renderer.from_zero()
-                write_detailed(out, shown, each.reads, each.logged, fields, columns)
+                changes = partial(differences_in, opened.members, each)
+                write_detailed(out, renderer.from_zero(), changes, fields, columns)
             else:
                 out.record(fields, *columns)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -219,8 +220,11 @@ class _Shows:
 
     def _before(self, name: str, changes: list[Change[str]]) -> list[bytes | None] | None:
         """Return the values before changes; None if these were compacted, or the member is away."""
-        try:
-            each = self._opened.members.by_name[name]
-            return each.ask(lambda reads: values_before(reads, changes))
-        except (CompactedError, HistoryGapError, *SILENT):
-            return None
+        each = self._opened.members.by_name[name]
+        with suppress(CompactedError, HistoryGapError, *SILENT):
+            try:
+                return each.ask(lambda reads: values_before(reads, changes))
+            except CompactedError:
+                if (kept := each.archive_or_none()) is not None:
+                    return values_before(kept, changes)
+        return None
