@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -310,3 +311,15 @@ def test_a_watch_that_is_rejected_ends_with_the_text_of_the_server(kine: Kine) -
         watcher = engine.watch(b"a", b"b", start_revision=1)
         with pytest.raises(NotSupportedError, match="no such option"):
             watcher.next(WAIT_S)
+
+
+def test_a_server_of_another_protocol_is_named_before_the_deadline() -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as server:
+        serving = threading.Thread(target=server.serve_forever)
+        serving.start()
+        try:
+            with pytest.raises(EngineUnavailableError, match="is not an etcd, or it wants TLS"):
+                snapkv.open(f"etcd://127.0.0.1:{server.server_port}")
+        finally:
+            server.shutdown()
+            serving.join()

@@ -72,6 +72,9 @@ UNSUPPORTED_TXN = "etcdserver: unsupported operations in txn request"
 NOT_SERIALIZABLE = "serializable is not implemented"
 """kine's answer to a read that any member may answer; it answers the same read without that."""
 
+NOT_HTTP2 = "Failed parsing HTTP/2"
+"""What gRPC says of a server that speaks another protocol, such as HTTP/1 or TLS."""
+
 _ERRORS: dict[str, Callable[[str, int], SnapKVError]] = {
     NO_SPACE: lambda text, size: NoSpaceError(
         "the cluster is out of space (its quota): compact, defragment, then disarm the alarm"
@@ -147,6 +150,8 @@ def stranger_error(failure: CallFailed, address: str) -> SnapKVError | None:
     """
     if is_distrust(failure):
         return EngineUnavailableError(f"{address}: its certificate is not trusted: {failure}")
+    if NOT_HTTP2 in failure.text:
+        return EngineUnavailableError(f"{address}: this is not an etcd, or it wants TLS: {failure}")
     if failure.code == "UNIMPLEMENTED" or NOT_A_MESSAGE in failure.text:
         return EngineUnavailableError(f"{address}: this is not an etcd: {failure}")
     if failure.code in ("PERMISSION_DENIED", "UNAUTHENTICATED"):
