@@ -55,7 +55,7 @@ def route_of(commit: Commit) -> Route:
 
 
 def last_place(meta: Meta | None) -> str | None:
-    """Return the store from which a changefeed wrote a commit with this meta, None for no changefeed.
+    """Return the store from which a changefeed wrote a commit; None if its meta has no route.
 
     >>> last_place(Meta({ROUTE: "6f 0a"})), last_place(None)
     ('0a', None)
