@@ -181,11 +181,11 @@ class DecodeError(SnapKVError, ValueError):
 
 
 class CompactedError(SnapKVError, LookupError):
-    """The moment was compacted, and no archive has it; or it is before an archive begins.
+    """The moment was compacted, and no archive has it; or it is before a record or archive begins.
 
     `requested` is the timestamp (or, from an engine, the revision) that was asked for; `earliest`
     is the smallest one that can still be read, None when it is unknown. `archive` says what the
-    archive of the store has, None if it was opened without one.
+    archive of the store has, or that the store is a record; None for any other store.
     """
 
     def __init__(

@@ -405,6 +405,15 @@ def encode_text(text: object, what: str) -> bytes:
         raise InvalidKeyError(f"{what} {text!r} is not valid UTF-8", text) from e
 
 
+def source_key(ts: bytes) -> bytes:
+    """Return the key that says what a record records, from the timestamp key of its store.
+
+    >>> source_key(b"default/sys/ts")
+    b'default/sys/source'
+    """
+    return ts.removesuffix(b"ts") + b"source"
+
+
 def prefix_end(prefix: bytes) -> bytes:
     r"""Return the smallest bytes above everything that starts with `prefix` (etcd's rule).
 

@@ -52,7 +52,7 @@ from snapkv.errors import (
     EngineUnavailableError,
     SessionLostError,
 )
-from snapkv.layout import CREATION_ORDINAL, SourceId, StampRecord, stamp_of
+from snapkv.layout import CREATION_ORDINAL, SourceId, StampRecord, source_key, stamp_of
 from snapkv.model import Held
 from snapkv.recording.gaps import part_note
 from snapkv.store.core import Core
@@ -120,7 +120,7 @@ class StoreCommits:
         self._guard = Compare(
             core.layout.live.encode(guard.key), Target.CREATE, "=", guard.revision
         )
-        self._source_key = core.layout.root + b"sys/source"
+        self._source_key = source_key(core.layout.ts)
         self.source: SourceId | None = None
         self._group_steps = 1 if core.engine.remote else GROUP_STEPS
         self._group_bytes = min(PART_BYTES, core.engine.limits.request_bytes // 2)

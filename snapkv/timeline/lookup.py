@@ -8,7 +8,7 @@ from contextlib import suppress
 
 from snapkv.engine.contract import Engine, Range, RangeResult
 from snapkv.errors import CompactedError, SnapKVError, StoreRestoredError
-from snapkv.layout import Mark, stamp_of
+from snapkv.layout import Mark, source_key, stamp_of
 from snapkv.timeline.anchors import Anchors
 from snapkv.timeline.blocks import Blocks
 from snapkv.timeline.continuity import Continuity
@@ -16,6 +16,17 @@ from snapkv.timeline.search import TIMESTAMP, Block, Bracket, mark_of, search, s
 
 BLOCK_MARKS = 128
 """So many marks are read at once from an embedded engine."""
+
+
+def kept_by(engine: Engine, ts: bytes) -> str | None:
+    """Return what has the history of a store, for errors: its archive, or that it is a record.
+
+    None for any other store. `ts` is its timestamp key. One round trip without an archive.
+    """
+    archive: str | None = getattr(engine, "archived", None)
+    if archive is None and engine.get(source_key(ts)).kv is not None:
+        return "this store is a record, which begins later"
+    return archive
 
 
 class Lookup:
@@ -160,8 +171,8 @@ class Lookup:
                 if oldest[bracket.field] > bracket.wanted:
                     by_time = bracket.field == TIMESTAMP
                     requested = bracket.wanted if by_time else bracket.low.timestamp
-                    archive = getattr(self._engine, "archived", None)
-                    raise CompactedError(requested, oldest.timestamp, archive=archive) from error
+                    kept = kept_by(self._engine, self._key)
+                    raise CompactedError(requested, oldest.timestamp, archive=kept) from error
                 again = Bracket(bracket.field, bracket.wanted, oldest, bracket.high, compacted)
                 return self._search(again)
             except CompactedError as e:

@@ -10,6 +10,7 @@ from snapkv.engine.contract import Columns, Engine, KeyValue, Pairs, Range, Rang
 from snapkv.engine.replay import replayed
 from snapkv.errors import CompactedError, FutureRevisionError, StoreRestoredError
 from snapkv.layout import Mark
+from snapkv.timeline.lookup import kept_by
 from snapkv.timeline.search import READS_MAX
 
 if TYPE_CHECKING:
@@ -48,8 +49,8 @@ def compaction_error(
     `earliest` is asked for unless it is given.
     """
     known = left.earliest() if earliest is None else earliest
-    archive = getattr(left.tracker.engine, "archived", None)
-    return CompactedError(timestamp, known, archive=archive)
+    kept = kept_by(left.tracker.engine, left.tracker.key)
+    return CompactedError(timestamp, known, archive=kept)
 
 
 class RevisionPolicy(Protocol):

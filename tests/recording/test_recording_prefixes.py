@@ -8,6 +8,7 @@ import pytest
 from store.engines import write_raw
 
 import snapkv
+from snapkv import CompactedError, pack
 from snapkv.engine.contract import Delete, Put
 from snapkv.engine.memory import engine as memory
 from snapkv.errors import ArchiveError, InvalidOptionError, StoreRestoredError
@@ -94,6 +95,24 @@ def test_a_gap_is_closed_and_named(place, engine, clock, tmp_path, kind):
         assert dict(recorded.at().items()) == {"/registry/a": b"3", "/registry/c": b"1"}
         assert [c.note for c in recorded.commits() if (c.note or "").startswith("gap")] == [gap]
         assert [v.value for v in recorded.history("/registry/a")] == [b"1", b"3"]
+
+
+@pytest.mark.parametrize("place", ["memory"], indirect=True)
+@pytest.mark.parametrize("kind", TARGETS)
+def test_a_time_before_a_record_began_is_not_called_compacted(place, engine, clock, tmp_path, kind):
+    write_raw(engine, Put(R + b"a", b"1"))
+    early = pack(clock.now_ms())
+    clock.advance(60_000)
+    into = target_url(kind, tmp_path / "r")
+    recorder(place, into, clock).catch_up()
+    with opened(kind, tmp_path / "r", clock=clock) as record:
+        for read in (
+            lambda: record.load("/registry/a", early),
+            lambda: record.at(early)["/registry/a"],
+        ):
+            with pytest.raises(CompactedError, match="is not kept, and ") as e:
+                read()
+            assert "compacted" not in str(e.value)
 
 
 @pytest.mark.parametrize("place", ["memory"], indirect=True)
