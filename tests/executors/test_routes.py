@@ -127,13 +127,14 @@ def test_writes_of_one_key_on_both_sides_at_once_come_to_rest(linked):
     assert max(linked.written().values()) <= 10
 
 
-@pytest.mark.parametrize("linked", [BOTH_WAYS], indirect=True, ids=" ".join)
+@pytest.mark.parametrize("linked", [("AB", "BA"), RING], indirect=True, ids=" ".join)
 def test_random_writes_of_own_keys_are_everywhere_at_rest(linked):
+    """Where a change comes by one way; by two ways an older one may come last."""
     seed = random.SystemRandom().getrandbits(32)
     print("seed", seed)
     rng, wanted = random.Random(seed), {}
     for n in range(120):
-        name = rng.choice("ABC")
+        name = rng.choice(sorted(linked.stores))
         key = f"t/{name}{rng.randrange(4)}"
         if wanted.get(key) is not None and rng.random() < 0.3:
             linked.stores[name].remove(key)

@@ -347,7 +347,7 @@ def test_times_that_no_archive_recorded_before_the_compaction_are_missing(sites)
     members = {"a": sites.described_as("a", archive=folder), "b": sites.urls["b"]}
     fleet = sites.fleet(members)
     for ts in (stamps[2], stamps[3], stamps[1] + 1):
-        with pytest.raises(MembersBehindError, match=r"compacted.*its archive ends before") as e:
+        with pytest.raises(MembersBehindError, match=r"is not kept.*its archive ends before") as e:
             fleet.at(ts)
         assert [*e.value.members] == ["a"]
         assert fleet.at(ts, behind="stale").members["a"].state == "missing"
