@@ -18,14 +18,10 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 import msgpack
+from msgpack import UnpackException
 
 from snapkv.arguments import check_text, wrong_type
-from snapkv.errors import (
-    CorruptStoreError,
-    FormatError,
-    InvalidKeyError,
-    InvalidOptionError,
-)
+from snapkv.errors import CorruptStoreError, FormatError, InvalidKeyError, InvalidOptionError
 from snapkv.model import Meta, Scalar
 
 FORMAT = 1
@@ -36,6 +32,7 @@ NAME_BYTES_MAX = 128
 
 _RESERVED = {"data", "space", "live", "sys"}
 _BE64 = struct.Struct(">Q")
+_MALFORMED = (struct.error, ValueError, LookupError, TypeError, AttributeError, UnpackException)
 
 
 class Mark(NamedTuple):
@@ -118,14 +115,7 @@ class StampRecord:
             meta = None if "d" not in fields else _meta_of(fields["d"])
             nonce, writer, began = fields["n"], fields["w"], int(fields.get("b", 0))
             return cls(timestamp, nonce, writer, note, fence, ahead, source, meta, began)
-        except (
-            struct.error,
-            ValueError,
-            LookupError,
-            TypeError,
-            AttributeError,
-            msgpack.UnpackException,
-        ) as e:
+        except _MALFORMED as e:
             raise CorruptStoreError(f"the timestamp key holds no stamp: {value[:40]!r}") from e
 
 
@@ -189,7 +179,7 @@ class FormatRecord:
         try:
             fields = msgpack.unpackb(value)
             found, store_id = fields["format"], fields["id"]
-        except (ValueError, KeyError, TypeError, msgpack.UnpackException) as e:
+        except (ValueError, KeyError, TypeError, UnpackException) as e:
             raise CorruptStoreError(f"the format key holds no format record: {value[:40]!r}") from e
         if found != FORMAT:
             raise FormatError("the store", found, FORMAT)
@@ -216,8 +206,7 @@ class Layout:
 
     `root` is the prefix of everything in the store, `ts` the timestamp key, `format` the format
     key, `part` the key of a recorded commit that is not whole yet, `spaces` the prefix of all
-    spaces. `data` are the users' keys; `live` are the leased keys,
-    which are not part of time travel.
+    spaces. `data` are the users' keys; `live` are the leased keys, which time travel leaves out.
 
     >>> Layout("default").ts
     b'default/sys/ts'

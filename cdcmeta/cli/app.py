@@ -53,8 +53,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         result = app(words, prog_name="cdcmeta", standalone_mode=False)
     except (KeyboardInterrupt, typer.Abort):
         return INTERRUPTED
-    except (SnapKVError, CDCMetaError, OSError) as e:
+    except (SnapKVError, CDCMetaError) as e:
         return _failed(str(e), FAILED)
+    except OSError as e:
+        return _failed(e.strerror if e.strerror and not e.filename else str(e), FAILED)
     except Exception as e:
         misuse = misuse_of(e, "cdcmeta")
         if misuse is None:

@@ -73,7 +73,8 @@ class GroupBuilder:
                 txn = ops.txn(self.guards_max)
                 size = self._engine.check_limits(txn)
                 if size > room_max:
-                    raise CommitTooLargeError(blamed("the commit", txn), size, room_max)
+                    what = blamed("the commit", txn, self._layout.data.prefix)
+                    raise CommitTooLargeError(what, size, room_max)
             except Exception as e:
                 failed(call, e)
                 continue

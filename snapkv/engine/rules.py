@@ -44,10 +44,10 @@ def op_bytes(op: Op) -> int:
     return OP_OVERHEAD_BYTES + len(op.key) + len(rest)
 
 
-def blamed(what: str, txn: Txn) -> str:
+def blamed(what: str, txn: Txn, below: bytes = b"") -> str:
     """Return the measure of an error for a transaction that is too large, in bytes.
 
-    It names the key if one key or value takes most of the transaction.
+    It names the key, without the prefix `below`, if one key or value takes most of the transaction.
 
     >>> blamed("the request", Txn(success=(Put(b"a/large", bytes(2_000)), Put(b"b", b""))))
     "the request in bytes, of which the value of b'a/large' takes 2,000,"
@@ -57,7 +57,8 @@ def blamed(what: str, txn: Txn) -> str:
     if 2 * len(part) < measure(txn)[0]:
         return f"{what} in bytes"
     which = "key" if part is largest.key else "the value of"
-    return f"{what} in bytes, of which {which} {shown_key(largest.key)} takes {len(part):,},"
+    key = shown_key(largest.key.removeprefix(below))
+    return f"{what} in bytes, of which {which} {key} takes {len(part):,},"
 
 
 def _puts(txn: Txn) -> Iterator[Put]:

@@ -59,6 +59,6 @@ class Room(Generic[K]):
         self._engine.check_limits(Txn(success=(put,)))
         size = op_bytes(put) + OP_OVERHEAD_BYTES
         if size > self.bytes_max:
-            what = blamed("the commit", Txn(success=(put,)))
+            what = blamed("the commit", Txn(success=(put,)), self._space.prefix)
             raise CommitTooLargeError(what, size, self.bytes_max)
         return size

@@ -68,7 +68,8 @@ class Copying:
 
         def is_followed():
             views = [each.life.registry.view for each in self.captures if each.life is not None]
-            return all(v.feeds["copy"].epoch >= feed.epoch for v in views)
+            known = [view.feeds.get("copy") for view in views]
+            return all(each is not None and each.epoch >= feed.epoch for each in known)
 
         wanted = sorted(feed.tables())
         eventually(lambda: is_followed() and tables() == wanted, f"{wanted}", wait_s=WAIT_S)

@@ -140,7 +140,6 @@ def test_yaml_in_a_stream_without_an_encoding_has_all_characters(cli: Cli) -> No
 
 def test_the_format_may_come_before_the_command(cli: Cli) -> None:
     assert cli.ok("-o", "yaml", "ls").out == cli.ok("ls", "-o", "yaml").out
-    assert cli.ok("-o", "yaml", "ls", "-o", "json").out == cli.ok("ls", "--json").out
 
 
 def test_formats_that_contradict_are_an_error_before_anything_is_done(cli: Cli) -> None:

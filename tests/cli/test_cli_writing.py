@@ -421,7 +421,7 @@ def test_a_value_that_names_a_file_as_for_curl_is_not_stored_as_text(cli: Cli) -
     (cli.place / "my value").write_bytes(b"content")
     answer = cli("put", "a", "@my value", "b", "2")
     assert answer.code == 2
-    assert "for the content of a file give KEY --file 'my value'" in answer.err
+    assert "for the content of the file give KEY --file 'my value'" in answer.err
     assert not (cli.place / "meta").exists(), "no store was made"
     assert cli.ok("put", "a", "-", stdin=b"@my value").err == ""
     assert cli.ok("get", "a").out == "@my value"

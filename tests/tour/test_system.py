@@ -210,7 +210,7 @@ def test_what_cannot_be_toured(simple: Repo, command: Command, tmp_path: Path) -
             "nowhere does not exist\nGive the path of a git clone: cdcmeta tour PATH",
         ),
         ((simple.path, simple.path), 2, "is given twice\nName each clone once."),
-        ((simple.path, "--into", precious), 5, "holds something that no tour made"),
+        ((simple.path, "--into", precious), 5, "is something that no tour made"),
     ):
         ran = command("cdcmeta", "tour", *words)
         assert (ran.code, ran.out, text in ran.err) == (code, "", True), ran
