@@ -17,6 +17,7 @@ from snapkv.cli.rendering import Rendering, renders
 from snapkv.cli.terminal import tell_longer_names
 from snapkv.errors import KeyNotFoundError
 from snapkv.model import Difference, Version
+from snapkv.recording.long_keys import with_long_keys
 from snapkv.rendering import Blame
 from snapkv.rendering import blame as blamed
 from snapkv.text import LongerNames
@@ -79,7 +80,8 @@ def blame(
         with options.readable() as kv:
             when = settled(kv, when)
             until = None if when is None else kv.timestamp_of(when)
-            versions: Iterable[Version] = kv.history(key)
+            view, name = with_long_keys(kv, key)
+            versions: Iterable[Version] = view.history(name)
             if when is not None:
                 versions = filter(up_to(kv, when), versions)
             rows = blamed(versions, rendering.kind, renderer.read_decoder)

@@ -40,6 +40,7 @@ from snapkv.errors import KeyNotFoundError
 from snapkv.model import Commit, Entry, Version
 from snapkv.observing.observe import Observed
 from snapkv.reading.history import bounds as history_bounds
+from snapkv.recording.long_keys import with_long_keys
 from snapkv.store.store import SnapshotKV
 from snapkv.times import When
 
@@ -58,11 +59,12 @@ def get(options: StoreOptions, rendering: Rendering, key: KeyArgument, at: AtOpt
     when, renderer, out = moment(at), Renderer(rendering), options.output
     with options.readable() as kv:
         when = settled(kv, when)
+        view, name = with_long_keys(kv, key)
         if out.format == "text":
-            write_value(kv.load(key, when), renderer)
+            write_value(view.load(name, when), renderer)
             return
-        snapshot = kv.at(when)
-        entry = snapshot.entry(key)
+        snapshot = view.at(when)
+        entry = snapshot.entry(name)
     out.record(entry_fields(key, entry, snapshot.timestamp, snapshot.final, renderer))
 
 
@@ -156,9 +158,10 @@ def history(
     headings = ("TIME", "REVISION", "VALUE", "WRITER", "NOTE", "META")
     with options.long_output(*headings) as out, options.readable() as kv:
         within = _span(kv, *settled_span(kv, since_, after, before_end))
+        view, name = with_long_keys(kv, key)
         wanted = (
             version_record(out, renderer, key, version, before)
-            for version, before in _with_previous(key, kv.history(key))
+            for version, before in _with_previous(key, view.history(name))
             if within(version) and not renderer.ignores(key, before, version.value)
         )
         shown = islice(wanted, count) if oldest_first else reversed(deque(wanted, count))

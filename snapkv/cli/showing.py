@@ -63,7 +63,8 @@ def show(
         for one in shown:
             out.record({}, *one.columns, lines=one.lines)
         if out.format == "text" and not (any(renderer.counts.values()) or renderer.ignored):
-            out.record({}, ("(it changed no keys)", "dim"))
+            spaces = "" if found.is_tick else ", or only keys of spaces"
+            out.record({}, (f"(it changed no keys{spaces})", "dim"))
         renderer.finish(out)
     renderer.tell_ignored()
 

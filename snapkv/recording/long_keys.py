@@ -11,8 +11,13 @@ key. Two names have the same short key only if their SHA-256 is the same.
 from __future__ import annotations
 
 import hashlib
+from typing import Any
 
+from snapkv.engine.contract import Engine, Put, Txn
+from snapkv.errors import CommitTooLargeError, InvalidKeyError
 from snapkv.layout import Layout
+from snapkv.reading.view import KeyspaceReads
+from snapkv.store.store import SnapshotKV
 
 LONG_KEYS, LONG_KEY_NAMES = "long-keys", "long-key-names"
 BEGINNING_BYTES = 128
@@ -28,6 +33,24 @@ def short_key(stored_name: bytes) -> bytes:
     key = stored_name.removeprefix(b"data/")
     digest = hashlib.sha256(stored_name).hexdigest()
     return key[:BEGINNING_BYTES] + b"~" + digest.encode()
+
+
+def is_long(engine: Engine, key: bytes) -> bool:
+    """Return whether a stored key is longer than an engine takes."""
+    if 2 * len(key) <= engine.limits.key_bytes:  # lmdb counts zero bytes twice
+        return False
+    try:
+        engine.check_limits(Txn(success=(Put(key, b""),)))
+    except (InvalidKeyError, CommitTooLargeError):
+        return True
+    return False
+
+
+def with_long_keys(kv: KeyspaceReads[str], key: str) -> tuple[Any, str | bytes]:
+    """Return the view that has a key, and the key there: `long-keys` for one that is too long."""
+    if isinstance(kv, SnapshotKV) and is_long(kv.reader.engine, kv.keyspace.encode(key)):
+        return kv.space(LONG_KEYS), short_key(b"data/" + key.encode())
+    return kv, key
 
 
 class LongKeys:

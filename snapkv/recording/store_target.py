@@ -12,18 +12,16 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from snapkv.engine.contract import Delete, Event, KeyValue, Put, Range, Txn
+from snapkv.engine.contract import Delete, Event, KeyValue, Put, Range
 from snapkv.errors import (
     ArchiveError,
-    CommitTooLargeError,
     CompactedError,
     CorruptStoreError,
-    InvalidKeyError,
 )
 from snapkv.layout import CREATION_ORDINAL, Layout, SourceId, StampRecord, prefix_end, stamp_of
 from snapkv.model import Held
 from snapkv.recording.gaps import Pages, differences, gap_note
-from snapkv.recording.long_keys import LongKeys
+from snapkv.recording.long_keys import LongKeys, is_long
 from snapkv.recording.sources import Step
 from snapkv.recording.store_commits import CommitPart, StoreCommits, Writes
 from snapkv.store.core import Core
@@ -225,11 +223,8 @@ class StoreTarget:
     def _rows(self, stored_name: bytes, value: bytes) -> list[tuple[bytes, bytes]]:
         """Return what the target has of a key: the key, or two rows for one that is too long."""
         key = self._layout.root + stored_name
-        if 2 * len(key) > self._engine.limits.key_bytes:  # lmdb counts zero bytes twice
-            try:
-                self._engine.check_limits(Txn(success=(Put(key, b""),)))
-            except (InvalidKeyError, CommitTooLargeError):
-                return self._long_keys.rows(stored_name, value)
+        if is_long(self._engine, key):
+            return self._long_keys.rows(stored_name, value)
         return [(key, value)]
 
 

@@ -320,3 +320,24 @@ def test_keys_of_other_programs(etcd_cli: Cli, etcd: EtcdServer) -> None:
     changes = cli.ok("history", "/registry/pods/web-0", "--json", *copy).json
     assert [change["value"] for change in changes] == ["running", "starting"]
     assert cli.ok("ls", *copy).lines == ["/registry/pods/web-0"]
+
+
+def test_commands_read_keys_that_are_too_long_for_the_record(cli: Cli) -> None:
+    name = "/registry/configmaps/default/" + "n" * 500
+    with snapkv.open("memory:long", writer="ann@laptop") as source:
+        source.save(name, b'{"a": 1}')
+        source.save(name, b'{"a": 2, "b": 3}')
+        snapkv.record("memory:long", into="lmdb:./long").catch_up()
+    copy = ("--store", "lmdb:./long")
+    assert cli.ok("get", name, *copy).out == '{"a": 2, "b": 3}'
+    assert [found["value"] for found in cli.ok("history", name, "--json", *copy).json] == [
+        '{"a": 2, "b": 3}',
+        '{"a": 1}',
+    ]
+    assert [line.split("  ")[-1] for line in cli.ok("blame", name, *copy).lines] == [
+        "a: 2",
+        "b: 3",
+    ]
+    assert cli.ok("show", *copy).lines[-1] == "(it changed no keys, or only keys of spaces)"
+    absent = cli("get", name + "x", *copy)
+    assert (absent.code, absent.err[:15]) == (1, "snapkv: no key ")

@@ -160,10 +160,10 @@ class GenerationLog(Listing):
         `ttl`, so are all log rows older than `ttl` seconds, even if consumers have not read them
         (ScyllaDB keeps them for a day); such a consumer raises `LogTrimmedError`.
 
-        A generation is superseded when its successor has operated for a leeway and a propagation
-        delay: until then members whose clocks are behind this one may write to it. The current
-        generation, later ones, and those that a registered consumer has not passed are kept. One
-        listing, and a commit for each generation and each thousand rows.
+        A generation is superseded when its successor has operated for the larger of leeway and
+        propagation delay: until then members whose clocks are behind this one may write to it. The
+        current generation, later ones, and those that a registered consumer has not passed are
+        kept. One listing, and a commit for each generation and each thousand rows.
 
         It uses the clock of this process: a clock that is further ahead than leeway and delay
         removes generations that other processes still write to. Raises `ExpiryIncompleteError`
