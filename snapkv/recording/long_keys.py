@@ -14,7 +14,7 @@ import hashlib
 from typing import Any
 
 from snapkv.engine.contract import Engine, Put, Txn
-from snapkv.errors import CommitTooLargeError, InvalidKeyError
+from snapkv.errors import CommitTooLargeError, InvalidKeyError, ReadOnlyError
 from snapkv.layout import Layout
 from snapkv.reading.view import KeyspaceReads
 from snapkv.store.store import SnapshotKV
@@ -43,6 +43,8 @@ def is_long(engine: Engine, key: bytes) -> bool:
         engine.check_limits(Txn(success=(Put(key, b""),)))
     except (InvalidKeyError, CommitTooLargeError):
         return True
+    except ReadOnlyError:  # an archive keeps keys of any length
+        return False
     return False
 
 
