@@ -117,7 +117,7 @@ def check_vacant(files: Files) -> None:
 
 
 def _is_other(files: Files, entry: Entry) -> bool:
-    """Return whether a file keeps an archive from beginning beside it."""
+    """Return whether no archive may begin in a place that contains this file."""
     first, _, rest = entry.name.partition("/")
     if f"/{FOLDER}/" in f"/{rest}":
         return True

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from etcd_server import eventually
 from etcd_server.processes import keeper
 
-WAIT_S = 300
+WAIT_S = 900
 PAUSE_S = 0.1
 """Between the commits of a writer that goes on: drivers keep pace with it, also slow ones."""
 DRIVER = Path(__file__).with_name("stream_driver.py")

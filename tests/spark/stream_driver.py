@@ -37,7 +37,7 @@ STREAMS = {
 `{start}` is the text of a file `start`.
 """
 POLL_S = 0.1
-SLOW_S = 200
+SLOW_S = 600
 NEVER = threading.Event()
 
 

@@ -40,7 +40,7 @@ class Cluster(NamedTuple):
     barrier: Barrier = NO_BARRIER
     """How far tables may be replicated."""
     floors: Mapping[str, int] = NO_FLOORS
-    """Where tables begin whose own checkpoint is before the stored one."""
+    """The start of each table that has a checkpoint of its own, below the stored checkpoint."""
 
     def check(self, since: int, owner: str, before: Cluster | None) -> None:
         """Raise `InvalidArgumentError` for invalid values, or for values older than `before`.

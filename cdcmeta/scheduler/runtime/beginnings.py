@@ -1,4 +1,4 @@
-"""Where the tables of a changefeed begin: all at its checkpoint, but those that an update put in.
+"""The timestamps at which tables begin: the changefeed's checkpoint, unless an update put one in.
 
 A changefeed has one checkpoint. An update notes in the record of the changefeed where each table
 that it puts in begins, and where each one that it takes out has stopped at the earliest:
