@@ -83,7 +83,7 @@ def streamed(spark: Any, url: str, folder: str) -> list[str]:
     source = spark.readStream.format("snapkv").option("readChangeFeed", "true").load(url)
     sink = source.writeStream.option("checkpointLocation", f"{folder}/checkpoint")
     query = sink.trigger(availableNow=True).start(f"{folder}/rows")
-    assert query.awaitTermination(120)
+    assert query.awaitTermination(600)
     return sorted(row.key for row in spark.read.parquet(f"{folder}/rows").collect())
 
 

@@ -12,8 +12,11 @@ from typing import Any, NamedTuple
 
 from etcd_server import eventually
 from etcd_server.processes import keeper
+from pyspark.errors import StreamingQueryException
+from pyspark.sql.streaming import StreamingQuery
 
 WAIT_S = 900
+TRIES = 3
 PAUSE_S = 0.1
 """Between the commits of a writer that goes on: drivers keep pace with it, also slow ones."""
 DRIVER = Path(__file__).with_name("stream_driver.py")
@@ -112,6 +115,25 @@ class Drivers:
         (self.folder / "finish").touch()
         self.wait(child, lambda: child.poll() == 0, "the queries to finish")
         return killed
+
+
+def ended(start: Callable[[], StreamingQuery]) -> StreamingQuery:
+    """Start a query that brings what there is, and return it at its end.
+
+    It is started again if Spark gave a Python process up as too slow: Spark waits ten seconds for
+    the connection of one, which a busy machine may need. Raises what else it ended with.
+    """
+    for left in reversed(range(TRIES)):
+        query = start()
+        try:
+            assert query.awaitTermination(WAIT_S)
+            break
+        except StreamingQueryException as e:
+            if "failed to connect back" not in str(e) or not left:
+                raise
+        finally:
+            query.stop()
+    return query
 
 
 @contextmanager

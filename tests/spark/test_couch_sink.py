@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from drivers import ended
 from pyspark.sql import types as T
 from sinks import Sink, refused
 from sinks import in_a_query as in_a_query
@@ -297,7 +298,7 @@ def test_in_spark(spark, db, place, tmp_path):
         feed = spark.readStream.format("cdcmeta.changes").option("database", "cat").load(place.url)
         written = feed.writeStream.format("cdcmeta.changes").option("database", "copy")
         written = written.option("checkpointLocation", str(tmp_path / "ck"))
-        assert written.trigger(availableNow=True).start(place.url).awaitTermination(60)
+        ended(lambda: written.trigger(availableNow=True).start(place.url))
 
     follow()
     db.put({"_id": "a", "n": 2}, db.get("a")["_rev"])

@@ -6,7 +6,7 @@ import sys
 from datetime import timedelta
 
 import pytest
-from drivers import WAIT_S
+from drivers import ended
 from feeds import DATABASE, Editing, rows_of
 from frames import together
 from pyspark.errors import AnalysisException, StreamingQueryException
@@ -157,11 +157,7 @@ def test_into_files_with_a_sink_that_fails(spark, store, place, db, tmp_path):
         limit = {"maxRowsPerTrigger": 2} if LIMITS_KNOWN else {}
         writer = stream(spark, place.url, **limit).writeStream.foreachBatch(bring)
         writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
-        query = writer.trigger(availableNow=True).start()
-        try:
-            assert query.awaitTermination(WAIT_S)
-        finally:
-            query.stop()
+        ended(writer.trigger(availableNow=True).start)
 
     revs = {id: db.put({"_id": id}).rev for id in "abc"}
     before = plain(rows_of(db.changes(include_docs=True).rows))

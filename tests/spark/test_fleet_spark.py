@@ -4,7 +4,7 @@ import json
 from operator import itemgetter
 
 import pytest
-from drivers import WAIT_S
+from drivers import ended
 from fleets import NAMES, Grown
 from frames import together
 from pyspark.errors import PySparkException
@@ -77,17 +77,8 @@ def test_a_stream_over_restarts(spark, grown, tmp_path):
         source = spark.readStream.format("snapkv").options(fleet=grown.path, **limits)
         changes = source.options(readChangeFeed=True, startingTimestamp=0).load()
         writer = changes.selectExpr("member", "key", "_commit_version", "_change_type")
-        query = (
-            writer.writeStream.option("checkpointLocation", str(tmp_path / "checkpoint"))
-            .trigger(availableNow=True)
-            .foreachBatch(bring)
-            .start()
-        )
-        try:
-            assert query.awaitTermination(WAIT_S)
-            return query.recentProgress
-        finally:
-            query.stop()
+        written = writer.writeStream.option("checkpointLocation", str(tmp_path / "checkpoint"))
+        return ended(written.trigger(availableNow=True).foreachBatch(bring).start).recentProgress
 
     grown.steps(15)
     grown.clock.advance(1_000)

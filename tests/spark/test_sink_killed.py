@@ -16,7 +16,7 @@ from snapkv.spark import batch_commits
 DRIVER = Path(__file__).with_name("sink_driver.py")
 BATCHES, ROWS = 2, 6_000
 """Each batch is some six megabytes: five commits of etcd."""
-WAIT_S = 300
+WAIT_S = 900
 
 
 def driver(url: str, folder: Path, number: int):

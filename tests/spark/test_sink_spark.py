@@ -1,6 +1,7 @@
 """The sink in Spark: DataFrames and streams, whose batches come again."""
 
 import pytest
+from drivers import ended
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.errors.exceptions.captured import StreamingQueryException
 
@@ -66,8 +67,7 @@ def run(frame, url: str, checkpoint, mode: str = "append", **options) -> None:
     options = {"valueFormat": "utf8"} | options
     writer = frame.writeStream.format("snapkv").options(**options)
     query = writer.outputMode(mode).option("checkpointLocation", str(checkpoint))
-    started = query.trigger(availableNow=True).start(url)
-    assert started.awaitTermination(60)
+    ended(lambda: query.trigger(availableNow=True).start(url))
 
 
 @ARROW

@@ -16,7 +16,7 @@ import snapkv
 
 JOB = Path(__file__).with_name("cluster_job.py")
 SPARK = Path(pyspark.__file__).parent
-WAIT_S = 300
+WAIT_S = 900
 
 
 def environment(folder: Path) -> Path:

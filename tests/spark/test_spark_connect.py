@@ -25,7 +25,7 @@ def client(tmp_path_factory, etcd_pool):
     with etcd_pool.taken() as etcd:
         urls = [f"lmdb:{folder / 'of-git'}", etcd.url]
         command = [sys.executable, str(CLIENT), str(folder), str(seed), *urls]
-        return subprocess.run(command, capture_output=True, text=True, timeout=400, check=False)
+        return subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
 
 
 @pytest.mark.spark_since("4.2", "an end by availableNow")

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from drivers import WAIT_S
+from drivers import ended
 from pyspark.errors import StreamingQueryException
 from store.engines import write_raw
 from stream_queries import changes, inserted
@@ -30,12 +30,8 @@ def limit(rows: int) -> dict:
 
 def finished(writer, checkpoint) -> list:
     """Bring what there is now, and end; return what Spark said of each batch's progress."""
-    query = writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
-    try:
-        assert query.awaitTermination(WAIT_S)
-        return query.recentProgress
-    finally:
-        query.stop()
+    writer = writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True)
+    return ended(writer.start).recentProgress
 
 
 @pytest.mark.parametrize("place", ["etcd"], indirect=True)
